@@ -6,6 +6,7 @@
 
 A figure is processor time over that of a fixed NumPy workload that runs right before and behind it: the median of all
 rounds, each a process of its own. So machines compare, and a busy one is no slower. Progress goes to standard error.
+A figure of ``reference.json`` that its commit does not have yet names the commit that it was measured on.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str] | None = None, figures: Sequence[Figure] = FIG
     reference = {"commit": commit, "figures": {}} if commit else json.loads(REFERENCE.read_text())
     document = document_of(chosen, found, reference, options.rounds)
     if options.keep:
-        kept = {name: _figures_of(measured[-1]) for name, measured in found.items()}
+        before = json.loads(REFERENCE.read_text())["figures"]
+        kept = {name: _figures_of(measured[-1]) or before.get(name, {}) for name, measured in found.items()}
         REFERENCE.write_text(json.dumps({"commit": commit, "rounds": options.rounds, "figures": kept}, indent=2) + "\n")
     sys.stdout.write(json.dumps(document, indent=2) + "\n" if options.json else table_of(document))
     missed = [one["name"] for one in document["figures"] if one["is_met"] is False]

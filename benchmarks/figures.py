@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 __all__ = ["FIGURES", "Figure"]
@@ -42,6 +43,7 @@ def _axes(*, nodes: int = 1, gpus: tuple[int, int] = (8, 8), sub_batch: int, acc
     return {"nodes": (1, nodes), "gpus": gpus, "sub_batch": (1, sub_batch), "accumulation": (1, accumulation)}
 
 
+CLUSTERS = Path(__file__).parent / "clusters"
 ROOM = 1.5
 """Share that parts of an answer may take, whose time is short and scatters."""
 
@@ -57,6 +59,13 @@ FIGURES = (
         arguments={
             "network": "resnet50", "cluster": "dgx1-v100", "precisions": ("fp32", "fp16"),
             "axes": _axes(nodes=64, gpus=(1, 8), sub_batch=256, accumulation=4),
+        },
+    ),
+    Figure(
+        "split-plans", "memory of 380 832 plans of gpt3-175b, price of 107 316 that fit", work="split_plans", most=0.8,
+        arguments={
+            "network": "gpt3-175b", "cluster": str(CLUSTERS / "a100-16384.toml"), "precision": "bf16",
+            "mini_batch": 4096,
         },
     ),
     Figure(

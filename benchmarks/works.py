@@ -83,6 +83,64 @@ def plans(*, network: str, cluster: str, axes: Mapping[str, Sequence[int]], prec
     return lambda: evaluator(task).evaluate(every)
 
 
+def split_plans(*, network: str, cluster: str, precision: str, mini_batch: int) -> Work:
+    """Work out the memory of all lawful plans of a mini-batch, and price those that fit: without bounds, with tables.
+
+    Degrees, sharding, recompute and micro-batches vary, and nodes follow from them.
+    """
+    catalog = import_module("planner.catalog")
+    problem, evaluator = _first(("planner.domain.request", "Problem")), _first(("planner.steps.predict", "Evaluator"))
+    settings = _first(("planner.domain.configuration", "Settings"))(optimizer="adam", input="synthetic")
+    place = catalog.find_cluster(cluster)
+    task = problem(catalog.find_network(network), None, place, catalog.calibrations_for(place), settings=settings)
+    rows = _split_rows(task, precision, mini_batch)
+    plans = import_module("planner.steps.split_price").plans_of(rows)
+    needed = _first(("planner.workload.split_fit", "fullest_bytes"), ("planner.workload.split_memory", "split_memory"))
+    memory = import_module("planner.workload.split_memory").MemoryRules
+    rules = memory.of(precision, "adam", settings.framework, settings.placed_by)
+
+    def work() -> object:
+        bytes_ = needed(task.network.transformer, plans, rules)
+        fits = getattr(bytes_, "total", bytes_) <= place.node.accelerator.memory_bytes
+        return fits.size, evaluator(task).evaluate(rows.take(fits))
+
+    return work
+
+
+def _split_rows(task: Any, precision: str, mini_batch: int) -> Any:
+    """Return the lawful plans of a problem, rows."""
+    of, lawful = (
+        _first(("planner.domain.configuration", "Configurations")),
+        _first(("planner.workload.lawful", "is_lawful")),
+    )
+    transformer, place = task.network.transformer, task.cluster
+    powers = 2 ** np.arange(int(np.log2(mini_batch)) + 1)
+    values = {
+        "nodes": powers,
+        "sub_batch": powers[:6],
+        "accumulation_steps": powers,
+        "tensor_parallel": np.array([1, 2, 4, 8]),
+        "pipeline_parallel": np.arange(2, transformer.layers + 1),
+        "virtual_stages": np.array([1, 2]),
+        "sequence_parallel": np.arange(2),
+        "sharding": np.arange(4),
+        "recompute": np.arange(3),
+    }
+    # Of a mini-batch and degrees the nodes follow: copies = mini-batch / (sub-batch x accumulation).
+    names = [name for name in values if name != "nodes"]
+    columns = dict(zip(names, (one.ravel() for one in np.meshgrid(*(values[n] for n in names))), strict=True))
+    samples = columns["sub_batch"] * columns["accumulation_steps"]
+    gpus = mini_batch // samples * columns["tensor_parallel"] * columns["pipeline_parallel"]
+    nodes = gpus // place.node.gpus
+    fits = (samples <= mini_batch) & (gpus % place.node.gpus == 0) & (nodes >= 1) & (nodes <= place.nodes)
+    columns = {name: one[fits] for name, one in (columns | {"nodes": nodes}).items()}
+    size = columns["nodes"].size
+    same = {"gpus_per_node": np.full(size, place.node.gpus), "precision": np.zeros(size, dtype=np.int64)}
+    rows = of(**columns, **same, mode=np.zeros(size, dtype=np.int64), precisions=(precision,))
+    plans = import_module("planner.steps.split_price").plans_of(rows)
+    return rows.take(lawful(task.network, task.settings.framework, plans))
+
+
 def _product(axes: Mapping[str, Sequence[int]], precisions: Sequence[str]) -> Any:
     spans = [np.arange(axes[name][0], axes[name][1] + 1) for name in ("nodes", "gpus", "sub_batch", "accumulation")]
     of = _first(("planner.domain.configuration", "Configurations"))
@@ -153,7 +211,7 @@ def _first(*places: tuple[str, str]) -> Any:
 
 
 WORKS: Mapping[str, Callable[..., Work]] = {
-    one.__name__: one for one in (plans, shapes, lowering, convolutions, scoring, runs_file)
+    one.__name__: one for one in (plans, split_plans, shapes, lowering, convolutions, scoring, runs_file)
 }
 
 

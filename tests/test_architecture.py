@@ -42,7 +42,12 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "PIL": ("probes/images.py",),
     "sklearn": ("fitting/estimators.py",),
     "pandas": ("formats/tables.py",),
-    "optuna": ("search/optuna_search.py", "search/optuna_study.py", "search/optuna_trials.py"),
+    "optuna": (
+        "search/optuna_nodes.py",
+        "search/optuna_search.py",
+        "search/optuna_study.py",
+        "search/optuna_trials.py",
+    ),
     "sqlalchemy": ("search/optuna_study.py",),
     "matplotlib": ("report/plots.py",),
     "typer": ("cli",),

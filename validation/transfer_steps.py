@@ -144,5 +144,6 @@ def _scenario(cluster: Cluster, source: Accelerator, target: Accelerator) -> Sce
     there, known = on_other_device(
         owned, target, catalog.calibrations_for(owned), scores, catalog.calibrations_for(cluster)
     )
-    ((_, same_die),) = completions(there, known, catalog.sibling_calibrations, scores, is_named=True)
+    of_others = catalog.sibling_calibrations, catalog.nearest_calibrations
+    ((_, same_die),) = completions(there, known, *of_others, scores, is_named=True)
     return there, known + same_die

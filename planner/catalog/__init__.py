@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from planner.catalog.arguments import arguments, typed_dataset
+from planner.catalog.bundled_index import BundledCalibration, BundledIndex, EntryPlace
 from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name
-from planner.catalog.peeks import bundled_keys, is_about, kernel_entries, peek, read_bundled
+from planner.catalog.peeks import bundled_index, peek, read_bundled, read_part
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework, name_and_version
 from planner.domain.network import Network, family_of
+from planner.domain.node_groups import MixedCluster
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, UnknownNameError, UsageError
-from planner.formats.calibration import build_calibration, read_calibration
-from planner.formats.cluster import read_accelerator, read_cluster
+from planner.formats.calibration import read_calibration
+from planner.formats.cluster import ACCELERATOR, read_cluster
 from planner.formats.dataset import read_dataset
 from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.framework import read_framework
@@ -40,6 +42,7 @@ __all__ = [
     "calibrations_for",
     "default_request",
     "find_accelerator",
+    "find_any_cluster",
     "find_calibration",
     "find_cluster",
     "find_dataset",
@@ -47,6 +50,7 @@ __all__ = [
     "find_network",
     "known_accelerator",
     "names",
+    "nearest_calibrations",
     "newest_own_calibration",
     "own_calibration_file",
     "own_calibrations",
@@ -170,7 +174,8 @@ def find_dataset(text: str) -> Dataset:
 @cache
 def find_accelerator(name: str) -> Accelerator:
     """Return the bundled accelerator of a name."""
-    return read_accelerator(_bundled_file("accelerators", "accelerator", name))
+    path = _bundled_file("accelerators", "accelerator", name)
+    return ACCELERATOR.build(_index().accelerators[name], str(path))
 
 
 def known_accelerator(name: str) -> Accelerator | None:
@@ -179,13 +184,21 @@ def known_accelerator(name: str) -> Accelerator | None:
 
 
 def find_cluster(text: str) -> Cluster:
-    """Return the cluster of a bundled name, or of a TOML file."""
+    """Return the cluster of a bundled name, or of a TOML file; refuse one of several node groups."""
+    cluster = find_any_cluster(text)
+    if isinstance(cluster, MixedCluster):
+        raise cluster.refusal(text)
+    return cluster
+
+
+def find_any_cluster(text: str) -> Cluster | MixedCluster:
+    """Return the cluster of a bundled name, or of a TOML file; a mixed one where it has several node groups."""
     path = _file_of(text, "clusters", "cluster")
     cluster = read_cluster(path, find_accelerator)
     if path is text:
-        device = cluster.node.accelerator
-        if device.name in names("accelerators"):
-            check_own(device, find_accelerator(device.name), "accelerator", text, "accelerator")
+        for device in cluster.accelerators if isinstance(cluster, MixedCluster) else (cluster.node.accelerator,):
+            if device.name in names("accelerators"):
+                check_own(device, find_accelerator(device.name), "accelerator", text, "accelerator")
         if cluster.name in names("clusters"):
             bundled = read_cluster(_bundled_file("clusters", "cluster", cluster.name), find_accelerator)
             check_own(cluster, bundled, "cluster", text)
@@ -218,8 +231,12 @@ def _frameworks() -> Mapping[str, Framework]:
     return {name: one for one in frameworks for name in (one.name, *one.aliases)}
 
 
+def _index() -> BundledIndex:
+    return bundled_index(CALIBRATIONS, BUNDLED / "accelerators")
+
+
 def _calibration_files() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(CALIBRATIONS.glob("*.json"))}
+    return {name: CALIBRATIONS / f"{name}.json" for name in _index().calibrations}
 
 
 def find_calibration(text: str) -> Calibration:
@@ -248,47 +265,68 @@ def _calibration_file(path: Path | str) -> Calibration:
 
 def calibrations_for(cluster: Cluster) -> tuple[Calibration, ...]:
     """Return the bundled calibrations of a cluster, of its accelerator, and of any GPU, each group by name."""
-    device = cluster.node.accelerator.name
-    paths = (path for _, path in sorted(_calibration_files().items()))
-    peeks = {path: bundled_keys(path) for path in paths if is_about(path, (device, ANY_ACCELERATOR), (cluster.name,))}
-    of_cluster = [path for path, keys in peeks.items() if keys.get("cluster") == cluster.name]
-    of_device = [path for path, keys in peeks.items() if keys.get("accelerator") == device and path not in of_cluster]
-    is_gpu = cluster.node.accelerator.kind == "gpu"
-    of_any_device = {"accelerator": ANY_ACCELERATOR, "cluster": None}
-    of_any = [
-        path
-        for path, keys in peeks.items()
-        if is_gpu and {name: keys.get(name) for name in of_any_device} == of_any_device
-    ]
-    return tuple(read_bundled(path) for path in (*of_cluster, *of_device, *of_any))
+    device, every = cluster.node.accelerator, dict(sorted(_index().calibrations.items()))
+    of_cluster = [name for name, one in every.items() if one.cluster == cluster.name]
+    of_device = [name for name, one in every.items() if one.accelerator == device.name and name not in of_cluster]
+    any_gpu = (ANY_ACCELERATOR, "") if device.kind == "gpu" else None
+    of_any = [name for name, one in every.items() if (one.accelerator, one.cluster) == any_gpu]
+    return tuple(read_bundled(CALIBRATIONS / f"{name}.json") for name in (*of_cluster, *of_device, *of_any))
 
 
 def sibling_calibrations(
-    accelerator: Accelerator,
-    missing: Callable[[str, str, str], bool],
-    near: Collection[str] = ("chip",),
-    precisions: Collection[str] = (),
+    accelerator: Accelerator, missing: Callable[[str, str, str], bool]
 ) -> tuple[tuple[Accelerator, Calibration], ...]:
     """Return the bundled calibrations, with their devices, of other devices of the same chip, by name.
 
-    Only those that hold a kernel (kind, direction, precision) that is ``missing``, measured or published. ``near``:
-    other relations of devices (:data:`planner.domain.transfer.RELATIONS`) that are wanted. ``precisions``: of fits that
-    are wanted alone; empty: calibrations are whole.
+    Only those that hold a kernel (kind, direction, precision) that is ``missing``, measured or published.
     """
-    others = {name: find_accelerator(name) for name in names("accelerators") if name != accelerator.name}
-    others = {name: device for name, device in others.items() if relation(device, accelerator) in near}
-    calibrations = []
-    for path in _calibration_files().values():
-        keys = bundled_keys(path) if is_about(path, others, precisions=precisions) else {}
-        if keys.get("accelerator") not in others or keys.get("origin") in ("specified", "reconstructed"):
-            continue
-        if entries := kernel_entries(keys, missing):
-            fits = [entry for entry in entries if entry.get("term") != LOOKED_UP]
-            if precisions and not fits:
+    found = {}
+    for name, one in _of_others(accelerator).items():
+        if any(missing(*place.kernel) for place in one.entries if place.scope == "kernels"):
+            device = find_accelerator(one.accelerator)
+            if relation(device, accelerator) == "chip":
+                found[name] = device
+    return tuple((device, read_bundled(CALIBRATIONS / f"{name}.json")) for name, device in found.items())
+
+
+def nearest_calibrations(
+    accelerator: Accelerator,
+    missing: Callable[[str, str, str], bool],
+    distance: Callable[[Accelerator, str, str], tuple[float, ...] | None],
+) -> tuple[tuple[Accelerator, Calibration], ...]:
+    """Return the bundled calibrations, with their devices, whose fit of a missing kernel is that of the nearest device.
+
+    ``distance``: of a device, for a kind of kernel in a precision; None: it does not serve. Of equally near ones the
+    first by name is nearest. Of each calibration the fits of missing kernels alone are read.
+    """
+    places: dict[str, list[EntryPlace]] = {}
+    nearest: dict[tuple[str, str, str], tuple[tuple[float, ...], str]] = {}
+    for name, one in _of_others(accelerator).items():
+        for place in one.entries:
+            if place.scope != "kernels" or place.term == LOOKED_UP or not missing(*place.kernel):
                 continue
-            one = build_calibration({**keys, "entries": fits}, path) if precisions else read_bundled(path)
-            calibrations.append((others[one.accelerator], one))
-    return tuple(calibrations)
+            places.setdefault(name, []).append(place)
+            if place.origin in ("specified", "reconstructed"):
+                continue
+            apart = distance(find_accelerator(one.accelerator), place.kind, place.precision)
+            if apart is not None and (place.kernel not in nearest or apart < nearest[place.kernel][0]):
+                nearest[place.kernel] = (apart, name)
+    every = _index().calibrations
+    return tuple(
+        (find_accelerator(every[name].accelerator), read_part(CALIBRATIONS / f"{name}.json", every[name], places[name]))
+        for name in every
+        if name in {of for _, of in nearest.values()}
+    )
+
+
+def _of_others(accelerator: Accelerator) -> Mapping[str, BundledCalibration]:
+    """Return the bundled calibrations of other known devices, by name, that were measured or published."""
+    others = {*names("accelerators")} - {accelerator.name}
+    return {
+        name: one
+        for name, one in _index().calibrations.items()
+        if one.accelerator in others and one.origin not in ("specified", "reconstructed")
+    }
 
 
 @cache

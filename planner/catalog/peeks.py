@@ -1,47 +1,26 @@
-"""What the file of a calibration tells before it is built, and bundled ones built once."""
+"""What the file of a calibration tells before it is built, and bundled ones built once, whole or in part."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from planner.catalog.bundled_index import BundledCalibration, BundledIndex, EntryPlace, made_index
 from planner.domain.calibration import Calibration
+from planner.errors import OutputError
 from planner.formats.calibration import build_calibration
-from planner.formats.documents import parse_text, read_text
+from planner.formats.documents import parse_text, read_text, write_file
 
-__all__ = ["bundled_keys", "is_about", "kernel_entries", "peek", "read_bundled"]
-
-_SUBJECT = re.compile(rb'"(accelerator|cluster|precision)"\s*:\s*"([^"]*)"')
+__all__ = ["bundled_index", "peek", "read_bundled", "read_part"]
 
 
 def peek(path: Path) -> Mapping[str, Any]:
     """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
     return _keys_of(path, path.stat().st_mtime_ns) if path.is_file() else parse_text(read_text(path), str(path), "json")
-
-
-def kernel_entries(keys: Mapping[str, Any], missing: Callable[[str, str, str], bool]) -> list[dict[str, Any]]:
-    """Return the entries of kernels (kind, direction, precision) that are missing."""
-    key = ("kind", "direction", "precision")
-    of_kernels = (entry for entry in keys.get("entries", ()) if entry.get("scope") == "kernels")
-    return [entry for entry in of_kernels if missing(*(entry.get(name, "") for name in key))]
-
-
-def is_about(
-    path: Path, accelerators: Iterable[str], clusters: Iterable[str] = (), precisions: Collection[str] = ()
-) -> bool:
-    """Tell without parsing whether a bundled calibration may be of an accelerator or cluster, in a precision if any."""
-    subjects = _subjects(path)
-    candidates = {("accelerator", one) for one in accelerators} | {("cluster", one) for one in clusters}
-    return bool(subjects & candidates) and (not precisions or any(("precision", one) in subjects for one in precisions))
-
-
-@cache
-def _subjects(path: Path) -> frozenset[tuple[str, str]]:
-    return frozenset((key.decode(), name.decode()) for key, name in set(_SUBJECT.findall(path.read_bytes())))
 
 
 @cache
@@ -51,13 +30,27 @@ def _keys_of(path: Path, _written_ns: int) -> Mapping[str, Any]:
 
 
 @cache
-def bundled_keys(path: Path) -> Mapping[str, Any]:
-    """Return the keys of a bundled file; what a user's file is searched for, a test searches these for."""
-    keys: dict[str, Any] = json.loads(path.read_bytes())
-    return keys
+def bundled_index(calibrations: Path, accelerators: Path) -> BundledIndex:
+    """Return the index of two folders, which stands beside the first; one that is missing or out of date is written."""
+    path = calibrations.with_name(f"{calibrations.name}.index")
+    index = BundledIndex.read(path, calibrations, accelerators)
+    if index is None:
+        document = made_index(calibrations, accelerators)
+        with suppress(OutputError):  # the folder may belong to someone else
+            write_file(path, json.dumps(document), force=True)
+        index = BundledIndex(document)
+    return index
 
 
 @cache
 def read_bundled(path: Path) -> Calibration:
     """Return the calibration of a bundled file, which nobody writes while the program runs."""
-    return build_calibration(bundled_keys(path), path)
+    return build_calibration(json.loads(path.read_bytes()), path)
+
+
+def read_part(path: Path, whole: BundledCalibration, entries: Iterable[EntryPlace]) -> Calibration:
+    """Return a bundled calibration with some of its entries; the others are not parsed."""
+    content = path.read_bytes()
+    keys = json.loads(b"%b[]%b" % (content[: whole.start], content[whole.end :]))
+    parts = [json.loads(content[one.start : one.end]) for one in entries]
+    return build_calibration({**keys, "entries": parts}, path)

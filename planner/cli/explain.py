@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
+from planner.cli.streams import note
 from planner.cli.values import from_options
 from planner.domain.citation import Citation
 from planner.domain.prediction import Prediction
@@ -13,11 +15,13 @@ from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import NOTHING, ParameterError
 from planner.formats.answers import read_answers
+from planner.formats.documents import STANDARD_INPUT
 from planner.report import parts
 from planner.report.answer import prediction_answer, suggestion_answer
 from planner.report.blocks import Block, Line
 from planner.report.prediction import prediction_rest
 from planner.report.suggestion import part_of_plan, part_of_suggestion, suggestions_views
+from planner.sessions.wanted_runs import wanted_runs
 
 __all__ = ["run"]
 
@@ -33,6 +37,12 @@ def run(arguments: Mapping[str, Any]) -> None:
         raise ParameterError("ANSWER.json", "given", NOTHING, "name a document of 'planner suggest --json', or -")
     answers = read_answers(values["answer"])
     part, position = values.get("part"), values.get("position")
+    if part == "runs":
+        output.write_text(_runs(answers.suggestions, position))
+        kept = values["answer"] if values["answer"] != STANDARD_INPUT else "plan.json"
+        command = f"planner calibrate --plan {shlex.quote(kept)} --runs FILE.csv --out refined.json"
+        note(f"fill in value, the seconds of a step, of each run that you make; then: {command}")
+        return
     if answers.suggestions:
         output.write_views(_suggestions(answers.suggestions, part, position))
         return
@@ -40,6 +50,20 @@ def run(arguments: Mapping[str, Any]) -> None:
     if not predictions:
         raise _no_position(position, len(answers.predictions))
     output.write_views(_prediction(one, answers.citations, part) for one in predictions)
+
+
+def _runs(answers: Sequence[tuple[Subject, Suggestion]], position: int | None) -> str:
+    """Return the table of runs that would decide between plans."""
+    if position is not None:
+        raise ParameterError("--position", "left out beside --part runs", position)
+    if len(answers) != 1:
+        got = f"{len(answers)} of them" if answers else "predictions"
+        raise ParameterError("--part runs", "of a suggestion alone, as planner calibrate --plan takes it", got)
+    ((subject, suggestion),) = answers
+    text = wanted_runs(suggestion, subject)
+    if not text:
+        raise ParameterError("--part runs", "of a suggestion with synchronous plans", suggestion.status)
+    return text
 
 
 def _suggestions(

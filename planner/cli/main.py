@@ -65,24 +65,12 @@ class _TextGroup(TyperGroup):
         return _as_text(super().get_params(ctx))
 
 
-app = typer.Typer(
-    cls=_TextGroup,
-    name="planner",
-    help="Pick node count, sub-batch, precision and mode that finish a training epoch soonest.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-
-
 def _print_version(is_asked: bool) -> None:
     if is_asked:
         sys.stdout.write(f"planner {__version__}\n")
         raise typer.Exit
 
 
-@app.callback()
 def _program(
     *,
     version: Annotated[
@@ -135,8 +123,21 @@ def _callback(command: Command) -> Callable[..., None]:
     return call
 
 
-for _command in COMMANDS:
-    app.command(_command.name, cls=_TextCommand, help=_command.help)(_callback(_command))
+def _program_of(commands: Sequence[Command]) -> TyperGroup:
+    """Return the parser of some commands."""
+    app = typer.Typer(
+        cls=_TextGroup,
+        name="planner",
+        help="Pick node count, sub-batch, precision and mode that finish a training epoch soonest.",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_program)
+    for command in commands:
+        app.command(command.name, cls=_TextCommand, help=command.help)(_callback(command))
+    return cast("TyperGroup", typer.main.get_command(app))
 
 
 def _usage(error: Exception, arguments: Sequence[str]) -> PlannerError:
@@ -167,10 +168,11 @@ def run_command(name: str, options: Mapping[str, Any]) -> None:
 
 
 def _invoke(arguments: Sequence[str], run: Runner) -> None:
-    """Parse and run."""
-    command = typer.main.get_command(app)
-    with command.make_context("planner", list(arguments), obj=run) as context:
-        command.invoke(context)
+    """Parse and run; where a command comes first, the options of no other are built."""
+    asked = [one for one in COMMANDS if one.name == arguments[0]]
+    program = _program_of(asked or COMMANDS)
+    with program.make_context("planner", list(arguments), obj=run) as context:
+        program.invoke(context)
 
 
 def _system_error(error: OSError) -> PlannerError:

@@ -21,7 +21,7 @@ __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
 OPTIMIZERS = ("none", "sgd", "sgd-momentum", "nesterov", "adagrad", "rmsprop", "adam", "adam-8bit")
 RANGE = "A,B|LO:HI[:STEP]"
-PARTS = ("answer", "plan", "terms", "sources", "request", "refusals", "warnings")
+PARTS = ("answer", "plan", "terms", "sources", "request", "refusals", "warnings", "runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,11 @@ _ALL = (
     ),
     *_options_of_axes(),
     Option(
+        "group", "NAME:nodes=N,sub-batch=N[,...]",
+        "What a node group of the cluster does in a plan; also accumulation=N.",
+        parsing.group, "none; nodes of one kind", repeatable=True,
+    ),
+    Option(
         "tensor_parallel", RANGE,
         "Tensor-parallel degrees: a rank's shard of each --network that is a transformer is timed too.", parsing.counts,
         "none",
@@ -189,9 +194,10 @@ _ALL = (
         parsing.fraction, "25% asynchronous, 0 synchronous",
     ),
     Option(
-        "objective", "epoch-time|cost|time-to-accuracy",
-        "What to minimise (time-to-accuracy not yet); cost needs [price] in the cluster's file.",
-        parsing.only(parsing.choice("epoch-time", "cost", "time-to-accuracy"), "epoch-time", "cost"), "epoch-time",
+        "objective", "epoch-time|cost|A:W+B:W",
+        "What to minimise, or a weighted sum, each term over its own least, as in epoch-time:1+cost:0.2; cost needs "
+        "[price] in the cluster's file.",
+        parsing.objective, "epoch-time",
     ),
     Option(
         "limit", "KEY=VALUE,...",
@@ -226,6 +232,10 @@ _ALL = (
     Option("storage", "URL|FILE", "Where the study lies: what suggest had as --study."),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
+    Option(
+        "sensitivity", "",
+        "Also whether 10 % more or less bandwidth, kernel times, host time or memory alone changes the best plan.",
+    ),
     Option(
         "runs", "FILE.csv", "A table of measured runs, in the runs format.",
         repeatable=True,
@@ -270,7 +280,8 @@ _ALL = (
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option("position", "N", "The plan at this position alone.", parsing.whole(1, 10_000)),
     Option(
-        "part", "PART", f"One part alone: {', '.join(PARTS)}.", parsing.choice(*PARTS), "all of them"
+        "part", "PART", f"One part alone: {', '.join(PARTS)} (runs: a table to fill in for calibrate --runs).",
+        parsing.choice(*PARTS), "all of them",
     ),
     Option(
         "answer", "ANSWER.json|-", "A document of suggest --json or predict --json; - reads standard input.",
@@ -297,7 +308,8 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
-            "top", "pareto", "choose", "epochs", "why_not", "search", "time_limit", "trials", "study", "verbose",
+            "top", "pareto", "choose", "sensitivity", "epochs", "why_not", "search", "time_limit", "trials", "study",
+            "verbose",
             "brief", "json", "seed",
         ),
     ),
@@ -319,7 +331,7 @@ COMMANDS = (
     Command(
         "predict",
         "Predict configurations, term by term.",
-        (*_PROBLEM, *_PLAN, "mini_batch", "runs", "verbose", "json", "seed"),
+        (*_PROBLEM, *_PLAN, "mini_batch", "group", "runs", "verbose", "json", "seed"),
     ),
     Command(
         "explain",

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.cli.request import PRINTING_OPTIONS, SEARCHING_OPTIONS
 from planner.cli.streams import note
 from planner.cli.termination import interruption
 from planner.domain.request import Sourced, SpaceRequest
 from planner.errors import ParameterError
-from planner.search.fingerprint import fingerprints
-from planner.search.optuna_search import OptunaSearch
-from planner.search.optuna_study import StudyPlace
 from planner.sessions.inputs import Case
 from planner.sessions.values import Values
+
+if TYPE_CHECKING:
+    from planner.search.optuna_search import OptunaSearch
 
 __all__ = ["DEFAULT_TRIALS", "say_trials", "searcher_of", "values_of"]
 
 DEFAULT_TRIALS = 200
-_NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "why_not"}
+_NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "why_not", "sensitivity"}
 """Options that change no trial."""
 
 
@@ -41,6 +41,10 @@ def searcher_of(
     if "time_limit" in values:
         rule = "given with --search exact"
         raise ParameterError("--time-limit", rule, values["time_limit"].value, "give --trials")
+    from planner.search.fingerprint import fingerprints  # noqa: PLC0415 - only this search needs it
+    from planner.search.optuna_search import OptunaSearch  # noqa: PLC0415 - as above
+    from planner.search.optuna_study import StudyPlace  # noqa: PLC0415 - as above
+
     if len(cases) > 1:
         rule = "of one network, framework and scenario, as a study is of one"
         raise ParameterError("--search optuna", rule, f"{len(cases)} of them", "run it once for each")

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from typing import NamedTuple, cast
 
 from planner.domain.limits import LIMITS
+from planner.domain.objective import TERMS, is_sum, weights_of
 from planner.domain.ranks import check_rank_order
-from planner.errors import ParameterError, nearest_name
+from planner.errors import ParameterError, UnknownNameError, nearest_name
 from planner.units import parse_fraction, parse_quantity
 
 __all__ = [
+    "AskedPart",
     "Parser",
     "choice",
     "choices",
@@ -25,8 +28,10 @@ __all__ = [
     "fraction",
     "framework",
     "frameworks",
+    "group",
     "limits",
     "numbers",
+    "objective",
     "only",
     "pairs",
     "rank_order",
@@ -120,6 +125,35 @@ def pairs(what: str, value: str) -> dict[str, str]:
     return mapping
 
 
+class AskedPart(NamedTuple):
+    """What a node group is to do in a plan."""
+
+    group: str
+    nodes: int = 1
+    sub_batch: int = 1
+    accumulation: int = 1
+
+    def __str__(self) -> str:
+        """Return it as it is typed."""
+        return f"{self.group}:nodes={self.nodes},sub-batch={self.sub_batch},accumulation={self.accumulation}"
+
+
+def group(what: str, value: str) -> AskedPart:
+    """Return a node group with what it does in a plan, ``NAME:sub-batch=32[,nodes=2][,accumulation=4]``."""
+    name, colon, rest = value.partition(":")
+    keys = [key.replace("_", "-") for key in AskedPart._fields[1:]]
+    if not name.strip() or not colon:
+        raise ParameterError(what, "NAME:nodes=N,sub-batch=N[,...]", value)
+    given = pairs(what, rest)
+    for key in given:
+        if key not in keys:
+            raise UnknownNameError(f"key of {what} {name}", key, keys)
+    if "sub-batch" not in given:
+        raise ParameterError(what, "NAME:nodes=N,sub-batch=N[,...]", value, "say the samples of one pass of a GPU")
+    numbers_given = {key.replace("-", "_"): count(f"{key} in {what}", text) for key, text in given.items()}
+    return AskedPart(name.strip(), **{key: cast("int", one) for key, one in numbers_given.items()})
+
+
 def limits(what: str, value: str) -> dict[str, float]:
     """Return a list such as ``epoch=1h,nodes=32`` as numbers in the units of :data:`planner.domain.limits.LIMITS`."""
     most: dict[str, float] = {}
@@ -199,6 +233,13 @@ def only(parser: Parser, *values: object) -> Parser:
         return parsed_value
 
     return parse
+
+
+def objective(what: str, value: str) -> str:
+    """Return ``epoch-time`` or ``cost``, or a weighted sum of them, such as ``epoch-time:1+cost:0.2``."""
+    if not is_sum(value):
+        return str(only(choice(*TERMS, "time-to-accuracy"), *TERMS)(what, value))
+    return "+".join(f"{term}:{weight:.12g}" for term, weight in weights_of(value, what).items())
 
 
 def fraction(what: str, value: str) -> float:

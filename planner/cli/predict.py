@@ -10,13 +10,15 @@ from typing import Any
 from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.request import gather, ordered, resolve
+from planner.cli.streams import note
 from planner.cli.values import options_named, settings_named
 from planner.domain.axes import AXES
 from planner.domain.citation import cited
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.node_groups import MixedCluster
 from planner.domain.prediction import Prediction
-from planner.domain.request import DEFAULT, Sourced
+from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.errors import NOTHING, ParameterError
 from planner.formats.prediction import prediction_document, predictions_document
 from planner.report import parts
@@ -24,11 +26,14 @@ from planner.report.answer import prediction_answer, predictions_answer
 from planner.report.blocks import Line
 from planner.report.prediction import prediction_rest
 from planner.sessions.inputs import Case
+from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
 from planner.sessions.values import OPTION, Values, merge
 from planner.steps.predict import Evaluator
 
 __all__ = ["completed", "configurations", "predictions", "run"]
 
+Answers = Sequence[tuple[Subject, Sequence[Case], Sequence[Prediction]]]
+"""What each is about, the cases that it rests on, and its predictions."""
 MOST_CONFIGURATIONS = 10_000
 """Configurations predicted in full at once; more are a search."""
 
@@ -40,11 +45,35 @@ def run(arguments: Mapping[str, Any]) -> None:
         raise ParameterError("--runs", "left out, as tables of runs are not supported yet", files)
     values = gather("predict", arguments)
     with settings_named(values), options_named():
+        mixed = mixed_cluster(values)
+        if mixed is not None:
+            _write(_across(values, mixed), values, arguments)
+            return
+        _check_no_group(values)
         machine, cases = resolve(values)
         values = completed(values, machine.cluster)
         points = configurations(values)
-        answers = [(case, predictions(case, points)) for case in cases]
+        answers = [(case.subject, (case,), predictions(case, points)) for case in cases]
     _write(answers, values, arguments)
+
+
+def _across(values: Values, mixed: MixedCluster) -> Answers:
+    """Return the predictions of the plan of ``--group``, of every network under every scenario."""
+    from planner.cli import node_groups  # noqa: PLC0415 - few clusters have groups: commands start fast
+
+    node_groups.check_predicted(values, mixed)
+    plans = node_groups.plans_across(values, mixed)
+    return [
+        (subject_of_all(question, mixed), tuple(question.values()), node_groups.predictions_across(question, plans))
+        for question in questions(values, mixed, note)
+    ]
+
+
+def _check_no_group(values: Values) -> None:
+    """Refuse ``--group`` where all nodes are alike."""
+    if "group" in values:
+        rule = "left out on a cluster without node groups"
+        raise ParameterError("--group", rule, values["group"].value[0].group, "use --nodes and --sub-batch")
 
 
 def completed(values: Values, cluster: Cluster) -> Values:
@@ -99,9 +128,9 @@ def predictions(case: Case, points: list[Configuration]) -> list[Prediction]:
     return Evaluator(case.problem).describe(Configurations.of(points))
 
 
-def _write(answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values, arguments: Mapping[str, Any]) -> None:
-    each = [(case.subject, one) for case, of_case in answers for one in of_case]
-    calibrations = [calibration for case, _ in answers for calibration in case.problem.calibrations]
+def _write(answers: Answers, values: Values, arguments: Mapping[str, Any]) -> None:
+    each = [(subject, one) for subject, _, of_case in answers for one in of_case]
+    calibrations = [one for _, cases, _ in answers for case in cases for one in case.problem.calibrations]
     citations = cited([one for _, one in each], calibrations)
     if "json" in arguments:
         alone = len(each) == 1
@@ -113,6 +142,6 @@ def _write(answers: Sequence[tuple[Case, Sequence[Prediction]]], values: Values,
         output.write_view(short)
         return
     warnings = parts.warnings((), [(number, one.warnings) for number, (_, one) in enumerate(each, 1)])
-    request = ordered(merge(answers[0][0].sources, values))
+    request = ordered(merge(answers[0][1][0].sources, values))
     blocks = [block for block in short if not (isinstance(block, Line) and block.aside)]
     output.write_view([*warnings, *blocks, *prediction_rest(each, request, citations)])

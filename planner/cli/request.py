@@ -64,7 +64,11 @@ def _with_base(values: Values, command: str) -> tuple[Values, str]:
 def _check_names(values: Values) -> None:
     for name in listed(values, "network"):
         catalog.find_network(name)
-    finders = {"cluster": catalog.find_cluster, "dataset": catalog.find_dataset, "framework": catalog.find_framework}
+    finders = {
+        "cluster": catalog.find_any_cluster,
+        "dataset": catalog.find_dataset,
+        "framework": catalog.find_framework,
+    }
     for key, find in finders.items():
         if key in values and (key, values[key].value) != ("cluster", LOCAL):
             for one in listed(values, key):

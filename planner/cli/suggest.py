@@ -11,24 +11,23 @@ from planner.cli.options import OPTIONS
 from planner.cli.optuna import say_trials, searcher_of
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.stopping import StoppableSearch
+from planner.cli.streams import note
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
+from planner.domain.node_groups import MixedCluster
+from planner.domain.objective import weights_of
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UnknownNameError
-from planner.formats.brief import brief_document, briefs_document
-from planner.formats.suggestion import suggestion_document, suggestions_document
-from planner.formats.why_not import why_not_document
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
-from planner.report.why_not import why_not_view
 from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
-from planner.search.why_not import why_not
 from planner.sessions.inputs import Case
+from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
 from planner.workload.lawful import schedules_of
 
@@ -47,21 +46,63 @@ def run(arguments: Mapping[str, Any]) -> None:
     """
     values = wanted("suggest", arguments)
     with settings_named(values):
-        _, cases = resolve(values)
+        mixed = mixed_cluster(values)
+        cases = resolve(values)[1] if mixed is None else ()
         for case in cases:
             check_price(case.problem, values)
             _check_epochs(case.problem, values)
-        if "why_not" in values:
+        if "why_not" in values and mixed is None:
             _write_why_nots(cases, values, as_json="json" in arguments)
             return
-        trials = searcher_of(values, cases, allowed_request)
+        trials = None if mixed else searcher_of(values, cases, allowed_request)
+        _check_sensitivity(values)
         exact = StoppableSearch(values["time_limit"].value if "time_limit" in values else None)
-        answers = [answer(some, values, trials or exact) for some in _by_question(cases)]
+        if mixed is not None:
+            answers = _answers_across(values, mixed)
+        else:
+            answers = [answer(some, values, trials or exact) for some in _by_question(cases)]
     write(answers, values["epochs"].value if "epochs" in values else None, arguments)
     say_trials(trials)
     if exact.is_interrupted:
         raise KeyboardInterrupt
     _check_found(answers)
+
+
+def _check_sensitivity(values: Values) -> None:
+    """Refuse to say what changes of inputs do to an answer that is not the best of the whole space."""
+    method = values["search"].value if "search" in values else "exact"
+    if "sensitivity" in values and (method != "exact" or "time_limit" in values):
+        got = f"--search {method}" if method != "exact" else "--time-limit"
+        remedy = "each change is a search of the whole space"
+        raise ParameterError("--sensitivity", "of an exact search without a time limit", got, remedy)
+
+
+def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, Suggestion]]:
+    """Return the answers on a cluster of several node groups, one a network and scenario."""
+    from planner.cli.node_groups import check_suggested  # noqa: PLC0415 - few clusters have groups: commands start fast
+    from planner.search.node_groups import suggest_across  # noqa: PLC0415 - likewise
+
+    check_suggested(values, mixed)
+    answers = []
+    for question in questions(values, mixed, note):
+        for case in question.values():
+            check_price(case.problem, values)
+            _check_epochs(case.problem, values)
+        asked = {name: (case.problem, allowed_request(case, values)) for name, case in question.items()}
+        first = next(iter(question))
+        of_first = provenance(question[first], asked[first][1])
+        calibrations = (name for case in question.values() for name in case.sources["calibration"].value)
+        of_all: dict[str, Sourced[object]] = {
+            **of_first,
+            "calibration": replace(of_first["calibration"], value=tuple(dict.fromkeys(calibrations))),
+            "gpus_per_node": Sourced(tuple(dict.fromkeys(one.cluster.node.gpus for one in mixed.groups)), "cluster"),
+        }
+        if "nodes" not in values:
+            most = sum(one.cluster.nodes for one in mixed.groups)
+            of_all["nodes"] = Sourced(tuple(range(1, most + 1)), "cluster")
+        seed = values["seed"].value if "seed" in values else 0
+        answers.append((subject_of_all(question, mixed), suggest_across(asked, of_all, seed)))
+    return answers
 
 
 def write(answers: Answers, epochs: int | None, arguments: Mapping[str, Any]) -> None:
@@ -84,10 +125,11 @@ def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
 
 def check_price(problem: Problem, values: Values) -> None:
     """Refuse to minimise the cost where there is no price; that of a scenario's device is not known."""
-    if "objective" in values and values["objective"].value == "cost" and problem.cluster.usd_per_gpu_hour is None:
+    objective = values["objective"].value if "objective" in values else ""
+    if "cost" in weights_of(objective) and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
         rule = f"epoch-time on cluster {problem.cluster.name!r}, which has no price{of}"
-        raise ParameterError("--objective", rule, "cost", "give --cluster a file with [price] usd_per_gpu_hour")
+        raise ParameterError("--objective", rule, objective, "give --cluster a file with [price] usd_per_gpu_hour")
 
 
 def _check_epochs(problem: Problem, values: Values) -> None:
@@ -104,7 +146,8 @@ def space_request(values: Values) -> SpaceRequest:
     hit the target exactly. Any other source means both.
     """
     names = {axis.option: axis.name for axis in AXES}
-    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose", "allow_specified")}
+    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose")}
+    names |= {key: key for key in ("allow_specified", "sensitivity")}
     changes = {name: values[key].value for key, name in names.items() if key in values}
     if "tolerance" in values:
         tolerance = values["tolerance"]
@@ -177,6 +220,10 @@ def _write_why_nots(cases: Sequence[Case], values: Values, *, as_json: bool) -> 
     ParameterError
         A value breaks the rule of its option; or several answers are wanted as one document.
     """
+    from planner.formats.why_not import why_not_document  # noqa: PLC0415 - only this question needs it
+    from planner.report.why_not import why_not_view  # noqa: PLC0415 - as above
+    from planner.search.why_not import why_not  # noqa: PLC0415 - as above
+
     by_option = {axis.option: axis for axis in AXES}
     asked: dict[str, tuple[Any, ...]] = {}
     for key, text in values["why_not"].value.items():
@@ -247,7 +294,11 @@ def _tolerance(request: SpaceRequest, tolerance: Sourced[Any] | None) -> Sourced
 def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[str, Any]:
     """Return the document of the answers; with ``brief`` of the plans to take alone."""
     if not brief:
+        from planner.formats.suggestion import suggestion_document, suggestions_document  # noqa: PLC0415 - JSON alone
+
         return suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0])
+    from planner.formats.brief import brief_document, briefs_document  # noqa: PLC0415 - as above
+
     return briefs_document(answers, epochs) if len(answers) > 1 else brief_document(*answers[0], epochs)
 
 

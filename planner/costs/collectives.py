@@ -233,8 +233,14 @@ def algorithm_named(name: str, operation: str = ALL_REDUCE) -> Collective:
 
 
 def _counted(one: Collective, settings: Settings, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
-    """Return the features of an algorithm, shape (g, k, 4), without the bytes that a slower link hides."""
+    """Return the features of an algorithm, shape (g, k, 4), without the bytes that a slower link hides.
+
+    Between two nodes bytes count as often as both directions hold each other up.
+    """
     features = one.features(buffer_bytes, groups)
+    if one.operation != SEND_RECEIVE:  # a ring of two nodes sends both ways between them
+        pair = np.where(groups.nodes == 2, number(settings, "pair_ratio", 1.0), 1.0)
+        features[..., COLUMNS.index(BYTES_BETWEEN)] *= np.reshape(pair, (-1, 1))
     ratio = number(settings, "beta_ratio", 0)
     if one.is_pipelined and ratio > 0:
         inside, between = COLUMNS.index(BYTES_INSIDE), COLUMNS.index(BYTES_BETWEEN)
@@ -270,7 +276,7 @@ def collective_s(entry: Entry, operation: str, buffer_bytes: FloatArray, groups:
     ----------
     entry : Entry
         Of the operation or of all-reduce. Term ``collective.alpha_beta`` (settings ``algorithms``: names joined by
-        spaces, ``beta_ratio``), ``collective.cases`` or ``collective.logarithmic``.
+        spaces, ``beta_ratio``, ``pair_ratio``), ``collective.cases`` or ``collective.logarithmic``.
     operation : str
         ALPHA_BETA = "collective.alpha_beta"
     ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL or SEND_RECEIVE.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, frozen_map
+from planner.domain.arrays import FloatArray, IntArray, frozen_map, once_of
 from planner.domain.calibration import SettingValue
 from planner.errors import ParameterError
 
@@ -91,6 +91,8 @@ class FeatureMap:
         A time below which no device goes; applied to every prediction of the term.
     stated : mapping of feature to coefficient
         Features whose coefficient follows from the formula and is never fitted.
+    sums : work, settings, coefficients of shape (p,) -> ndarray of shape (...), or None
+        Φ·θ where that takes less than Φ.
     """
 
     name: str
@@ -100,6 +102,7 @@ class FeatureMap:
     doc: str = ""
     floor: Callable[[Work, Settings], FloatArray] | None = None
     stated: Mapping[str, float] = field(default_factory=dict)
+    sums: Callable[[Work, Settings, FloatArray], FloatArray] | None = None
 
     def __post_init__(self) -> None:
         if self.link not in ("identity", "log"):
@@ -109,6 +112,13 @@ class FeatureMap:
     def names(self, settings: Settings) -> tuple[str, ...]:
         """Return the names of the p columns."""
         return tuple(one.name for one in self.columns(settings))
+
+    def weighted(self, work: Work, settings: Settings, coefficients: FloatArray) -> FloatArray:
+        """Return Φ·θ, shape (...)."""
+        if self.sums:
+            return self.sums(work, settings, coefficients)
+        weighted: FloatArray = self.features(work, settings) @ coefficients
+        return weighted
 
 
 def column(work: Work, name: str) -> FloatArray:
@@ -148,4 +158,15 @@ def vector(settings: Settings, key: str, default: tuple[float, ...] = ()) -> Flo
     value = settings.get(key, default)
     if not isinstance(value, tuple):
         raise ParameterError(f"setting {key}", "a list of numbers", value)
-    return np.asarray(value, dtype=np.float64)
+    return _long_vector(value) if len(value) >= _LONG else np.asarray(value, dtype=np.float64)
+
+
+_LONG = 64
+"""Numbers that take long to bring into an array."""
+
+
+@once_of
+def _long_vector(values: tuple[float, ...]) -> FloatArray:
+    vector = np.asarray(values, dtype=np.float64)
+    vector.flags.writeable = False
+    return vector

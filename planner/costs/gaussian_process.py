@@ -16,6 +16,7 @@ features of the linear term stand behind those of the process; they cost nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,8 @@ WIDEST_STRIDE_B = 8192
 """Powers of two in the stride of a matrix are told apart up to this many bytes."""
 SMOOTH_ORDER, ROUGH_ORDER = 1.5, 0.5
 """Orders of covariances: processes that have a slope, and processes that are only continuous."""
+_TILE = 1 << 14
+"""Numbers of one temporary array: 128 KiB, which stay in a core's cache."""
 SHORTEST_S = 1e-9
 """Means are at least this: a logarithm of 0 is none."""
 
@@ -104,9 +107,27 @@ def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray, ord
     order : {1.5, 0.5}
     """
     x, z = places / lengths, points / lengths
-    squares = np.sum(x**2, axis=-1)[..., None] + np.sum(z**2, axis=-1) - 2 * (x @ z.T)
-    far = np.sqrt(2 * order * np.maximum(squares, 0.0))
-    return np.asarray(np.exp(-far) if order == ROUGH_ORDER else (1 + far) * np.exp(-far))
+    far: FloatArray = np.sum(x**2, axis=-1)[..., None] + np.sum(z**2, axis=-1) - 2 * (x @ z.T)
+    np.sqrt(np.multiply(np.maximum(far, 0.0, out=far), 2 * order, out=far), out=far)
+    near = np.exp(-far)
+    return near if order == ROUGH_ORDER else np.multiply(np.add(far, 1, out=far), near, out=near)
+
+
+class _Process(NamedTuple):
+    """Arguments of :func:`covariances`."""
+
+    places: FloatArray
+    points: FloatArray
+    lengths: FloatArray
+    order: float
+
+    def weighted(self, weights: FloatArray) -> FloatArray:
+        """Return Σ κ θ of weights of shape (q,), shape (...): some calls at a time, never all covariances at once."""
+        places = self.places.reshape(-1, self.lengths.size)
+        sums, step = np.empty(len(places)), max(1, _TILE // max(1, weights.size))
+        for part in (slice(start, start + step) for start in range(0, sums.size, step)):
+            np.matmul(covariances(places[part], *self[1:]), weights, out=sums[part])
+        return sums.reshape(self.places.shape[:-1])
 
 
 def is_corrected(work: Work) -> BoolArray:
@@ -134,6 +155,24 @@ def stored_points(settings: Settings) -> tuple[Column, ...]:
     return tuple(Column(f"point_{place + 1}", POINT) for place in range(count))
 
 
+def _parts(mean: FeatureMap, work: Work, settings: Settings) -> tuple[FloatArray, FloatArray, _Process, FloatArray]:
+    """Return log a where the process counts and log μ where not, its share, itself, and features of the mean."""
+    share, lengths = number(settings, "share", 1.0), vector(settings, "lengths")
+    points = vector(settings, "points").reshape(-1, lengths.size)
+    places = coordinates(work, settings)[..., : lengths.size]
+    if is_product(work):
+        extents = places[..., :PRODUCT_EXTENTS]
+        np.minimum(extents, points[:, :PRODUCT_EXTENTS].max(axis=0), out=extents)
+    is_single = np.broadcast_to(is_corrected(work), places.shape[:-1])
+    of_mean = mean.features(work, settings)
+    log_mean = np.log(np.maximum(of_mean @ vector(settings, "mean_coefficients"), SHORTEST_S))
+    base: FloatArray = np.where(
+        is_single, (1 - share) * log_mean + share * _log_prior(work, settings, log_mean), log_mean
+    )
+    process = _Process(places, points, lengths, number(settings, "order", SMOOTH_ORDER))
+    return base, share * is_single.astype(np.float64), process, of_mean
+
+
 def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
     """Return the feature map, whose means are linear terms by name."""
 
@@ -152,19 +191,16 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
         )
 
     def features(work: Work, settings: Settings) -> FloatArray:
-        mean, share, lengths = mean_of(settings), number(settings, "share", 1.0), vector(settings, "lengths")
-        points = vector(settings, "points").reshape(-1, lengths.size)
-        places = coordinates(work, settings)[..., : lengths.size]
-        if is_product(work):
-            extents = places[..., :PRODUCT_EXTENTS]
-            np.minimum(extents, points[:, :PRODUCT_EXTENTS].max(axis=0), out=extents)
-        weights = covariances(places, points, lengths, number(settings, "order", SMOOTH_ORDER))
-        is_single = np.broadcast_to(is_corrected(work), weights.shape[:-1])
-        of_mean = mean.features(work, settings)
-        log_mean = np.log(np.maximum(of_mean @ vector(settings, "mean_coefficients"), SHORTEST_S))
-        base = np.where(is_single, (1 - share) * log_mean + share * _log_prior(work, settings, log_mean), log_mean)
-        ours = share * is_single[..., None]
-        return np.concatenate([base[..., None], ours, weights * ours, of_mean], axis=-1)
+        base, ours, process, of_mean = _parts(mean_of(settings), work, settings)
+        weights = covariances(*process) * ours[..., None]
+        return np.concatenate([base[..., None], ours[..., None], weights, of_mean], axis=-1)
+
+    def sums(work: Work, settings: Settings, coefficients: FloatArray) -> FloatArray:
+        base, ours, process, of_mean = _parts(mean_of(settings), work, settings)
+        stated, level = coefficients[:2]
+        of_points, rest = np.split(coefficients[2:], [len(process.points)])
+        weighted: FloatArray = base * stated + ours * (level + process.weighted(of_points)) + of_mean @ rest
+        return weighted
 
     return FeatureMap(
         GAUSSIAN_PROCESS,
@@ -175,4 +211,5 @@ def gaussian_process(means: Mapping[str, FeatureMap]) -> FeatureMap:
         "μ or around launch + FLOP/F + bytes/B, of single products and convolutions (Rasmussen and Williams 2006)",
         floor=physical_floor,
         stated={LOG_PRIOR: 1.0},
+        sums=sums,
     )

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.costs.features import NUMBER, SECOND, Column, FeatureMap, Settings, Work, column, stacked, vector
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.calls import LOOKED_UP
 
 __all__ = [
@@ -120,7 +120,7 @@ def _features(work: Work, settings: Settings) -> FloatArray:
     seconds, beyond = np.zeros(calls.shape), np.zeros(calls.shape)
     names = sorted(settings)
     # The sub-batches of one call are one column: calls stand curve the last axis.
-    for place in np.unique(calls).tolist():
+    for place in distinct_values(calls).tolist():
         points = vector(settings, names[place])
         knots, times = points[::2], points[1::2]
         own = calls == place
@@ -139,7 +139,7 @@ def whereabouts(work: Work, settings: Settings) -> IntArray:
     calls, samples = np.broadcast_arrays(column(work, "call").astype(np.int64), column(work, "samples"))
     places = np.zeros(calls.shape, dtype=np.int64)
     names = sorted(settings)
-    for call in np.unique(calls).tolist():
+    for call in distinct_values(calls).tolist():
         knots = vector(settings, names[call])[::2]
         n = samples[calls == call]
         outside = (n < knots[0]) | (n > knots[-1])

@@ -121,6 +121,7 @@ def specified_collective(cluster: Cluster) -> Entry:
             "algorithms": algorithms,
             "unknown_links": " ".join(unknown),
             "beta_ratio": beta_2 / beta_1 if beta_1 and beta_2 else 0.0,
+            **_pair(cluster.inter_node),
         },
         {"messages_inside": alpha_1, "bytes_inside": beta_1, "messages_between": alpha_2, "bytes_between": beta_2},
         origin="specified",
@@ -130,11 +131,16 @@ def specified_collective(cluster: Cluster) -> Entry:
     )  # fmt: skip
 
 
+def _pair(link: Link | None) -> dict[str, float]:
+    """Return the setting of a link whose two directions between a pair of nodes hold each other up."""
+    return {"pair_ratio": link.pair_ratio} if link and link.pair_ratio > 1 else {}
+
+
 def _held(link: Link | None) -> str:
     """Return what holds a link below its bandwidth, in words; empty: nothing."""
     if link is None or link.stream_bytes_per_s == link.bytes_per_s:
         return ""
-    return f" (between nodes that of one TCP connection, {link.stream_bytes_per_s * 8e-9:.0f} Gb/s)"
+    return f" (between nodes that of one stream, {link.stream_bytes_per_s * 8e-9:.0f} Gb/s)"
 
 
 def specified_host_collective(cluster: Cluster) -> Entry:

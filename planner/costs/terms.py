@@ -12,7 +12,7 @@ from planner.costs.features import FeatureMap, Settings, Work, column
 from planner.costs.kernels import KERNEL_TERMS
 from planner.costs.measured_calls import MEASURED_CALLS
 from planner.costs.transfers import TRANSFER_TERMS
-from planner.domain.arrays import BoolArray, FloatArray, frozen_map
+from planner.domain.arrays import BoolArray, FloatArray, frozen_map, once_of
 from planner.domain.calibration import Entry
 from planner.errors import ParameterError, UnknownNameError
 
@@ -48,29 +48,42 @@ def features_of(entry: Entry, work: Work) -> FloatArray:
     return term_named(entry.term).features(work, entry.settings)
 
 
-def evaluate(entry: Entry, work: Work) -> FloatArray:
+def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> FloatArray:
     """Return times [s] = max(link(Φ·θ), floor), shape (...), the broadcast shape of the work columns.
+
+    ``features``: Φ of these calls, where it is known.
 
     Raises
     ------
     ParameterError
         The entry's coefficients are not those of its term, or a work column is missing.
     """
-    term = term_named(entry.term)
-    names = term.names(entry.settings)
-    if set(names) != set(entry.coefficients):
-        raise ParameterError(f"coefficients of {entry.term}", ", ".join(names), ", ".join(entry.coefficients))
-    linear = term.features(work, entry.settings) @ np.array([entry.coefficients[name] for name in names])
-    times: FloatArray = np.exp(linear) if term.link == "log" else linear
+    term, coefficients = term_named(entry.term), _coefficients(entry)
+    weighted = term.weighted(work, entry.settings, coefficients) if features is None else features @ coefficients
+    times: FloatArray = np.exp(weighted) if term.link == "log" else weighted
     return np.maximum(times, term.floor(work, entry.settings)) if term.floor else times
 
 
-def extrapolates(entry: Entry, work: Work) -> BoolArray:
+@once_of
+def _names(entry: Entry) -> tuple[str, ...]:
+    return term_named(entry.term).names(entry.settings)
+
+
+@once_of
+def _coefficients(entry: Entry) -> FloatArray:
+    """Return the coefficients in the order of the features."""
+    names = _names(entry)
+    if set(names) != set(entry.coefficients):
+        raise ParameterError(f"coefficients of {entry.term}", ", ".join(names), ", ".join(entry.coefficients))
+    return np.array([entry.coefficients[name] for name in names])
+
+
+def extrapolates(entry: Entry, work: Work, features: FloatArray | None = None) -> BoolArray:
     """Tell where a feature lies outside what the fit has seen, shape (...); False for an entry without ranges.
 
-    A range that names no feature is of the work column of that name.
+    A range that names no feature is of the work column of that name. ``features`` as of :func:`evaluate`.
     """
-    features = features_of(entry, work)
+    features = features_of(entry, work) if features is None else features
     outside = np.zeros(features.shape[:-1], dtype=np.bool_)
     for values, low, high in _seen(entry, work, features):
         margin = RANGE_MARGIN * max(abs(low), abs(high)) + 1e-9
@@ -78,13 +91,13 @@ def extrapolates(entry: Entry, work: Work) -> BoolArray:
     return outside
 
 
-def doublings_outside(entry: Entry, work: Work) -> tuple[FloatArray, FloatArray]:
+def doublings_outside(entry: Entry, work: Work, features: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
     """Return by how many doublings a call lies above, and by how many below, what the fit has seen, shape (...) each.
 
     Of several features the farthest counts; those within RANGE_MARGIN of either end lie inside. A feature that is 0,
-    or of which the fit has seen only 0, lies nowhere.
+    or of which the fit has seen only 0, lies nowhere. ``features`` as of :func:`evaluate`.
     """
-    features = features_of(entry, work)
+    features = features_of(entry, work) if features is None else features
     above, below = np.zeros((2, *features.shape[:-1]))
     for values, low, high in _seen(entry, work, features):
         place = np.log2(values, out=np.full(values.shape, np.nan), where=values > 0)
@@ -97,7 +110,7 @@ def doublings_outside(entry: Entry, work: Work) -> tuple[FloatArray, FloatArray]
 
 def _seen(entry: Entry, work: Work, features: FloatArray) -> Iterator[tuple[FloatArray, float, float]]:
     """Yield the values of what has a range, broadcasting to (...), with the least and the most of it."""
-    names = term_named(entry.term).names(entry.settings)
+    names = _names(entry)
     for name, ends in entry.ranges.items():
         if name in names:
             yield features[..., names.index(name)], *ends

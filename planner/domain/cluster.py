@@ -19,9 +19,6 @@ LINK_KINDS = frozenset(
     }
 )  # fmt: skip
 """Known kinds; another is allowed, gets the generic latency model, and a warning."""
-CONNECTION_BYTES_PER_S = 1.25e9
-"""What one TCP connection carries, however fast the card: Amazon EC2 holds one flow to 10 Gb/s inside a placement group
-and to 5 Gb/s outside (its guide, "instance network bandwidth"), and elsewhere a core copies about as much."""
 CUDA_CORE_BYTES = 4
 ROUNDING_TOLERANCE = 1.05
 """By what the rate of CUDA cores may exceed that of fp32 times the elements a core takes: data sheets round."""
@@ -83,22 +80,36 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link: bandwidth one way (per GPU inside a node and to the host, per NIC between nodes) and latency."""
+    """A link: bandwidth one way (per GPU inside a node and to the host, per NIC between nodes) and latency.
+
+    ``flow_bytes_per_s``: what one stream of messages gets at most, such as one TCP connection; ``pair_bytes_per_s``:
+    what two nodes exchange at most, both directions together. None: the bandwidth alone holds.
+    """
 
     kind: str
     bytes_per_s: float
     latency_s: float
     nics_per_node: int = 1
+    flow_bytes_per_s: float | None = None
+    pair_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         check_positive("bandwidth", self.bytes_per_s, "byte/s")
         check_not_negative("latency", self.latency_s, "s")
         check_count("nics_per_node", self.nics_per_node)
+        for what in ("flow", "pair"):
+            if (rate := getattr(self, f"{what}_bytes_per_s")) is not None:
+                check_positive(what, rate, "byte/s")
 
     @property
     def stream_bytes_per_s(self) -> float:
-        """The bandwidth that one stream of messages gets: over Ethernet it is a TCP connection."""
-        return min(self.bytes_per_s, CONNECTION_BYTES_PER_S) if self.kind == "ethernet" else self.bytes_per_s
+        """The bandwidth that one stream of messages gets."""
+        return min(self.bytes_per_s, self.flow_bytes_per_s or self.bytes_per_s)
+
+    @property
+    def pair_ratio(self) -> float:
+        """By what times longer a byte takes where two nodes send to each other at once, at least 1."""
+        return 1.0 if self.pair_bytes_per_s is None else max(1.0, 2 * self.stream_bytes_per_s / self.pair_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count
 from planner.domain.axes import AXES, MODES, Axes, Axis
 from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
+from planner.domain.node_groups import GroupPart
 from planner.domain.ranks import check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
@@ -22,12 +23,15 @@ __all__ = [
     "MODES",
     "OPTIMIZERS",
     "SPLIT_AXES",
+    "Box",
     "Configuration",
     "Configurations",
     "Settings",
     "splits",
 ]
 
+Box = tuple[slice | IntArray, ...]
+"""Of each dimension of a product the part that is meant."""
 LARGEST_MINI_BATCH = 10**15
 """No more samples pass between two updates; far more than any data set holds, and exact in a float."""
 DEGREES = tuple(axis.name for axis in AXES if axis.is_degree)
@@ -86,7 +90,25 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Configuration(Axes[int, str]):
-    """One configuration: a value of each axis."""
+    """One configuration: a value of each axis.
+
+    Attributes
+    ----------
+    groups : tuple of GroupPart
+        What each group of nodes does, of a plan on a cluster that has several; empty: all nodes are alike. ``nodes``
+        are those of all groups then, and GPUs per node, sub-batch and accumulation the largest of a group.
+    """
+
+    groups: tuple[GroupPart, ...] = ()
+
+    @staticmethod
+    def across(groups: tuple[GroupPart, ...], precision: str) -> Configuration:
+        """Return the synchronous data-parallel plan in which groups of nodes do their parts."""
+        most = {
+            name: max(getattr(part, name) for part in groups)
+            for name in ("gpus_per_node", "sub_batch", "accumulation_steps")
+        }
+        return Configuration(sum(part.nodes for part in groups), **most, precision=precision, groups=groups)
 
     def __post_init__(self) -> None:
         for axis in AXES:
@@ -103,7 +125,7 @@ class Configuration(Axes[int, str]):
     @property
     def gpus(self) -> int:
         """Accelerators in all."""
-        return self.nodes * self.gpus_per_node
+        return sum(part.gpus for part in self.groups) or self.nodes * self.gpus_per_node
 
     def _undivided(self) -> ParameterError:
         """Return what is wrong where the degrees do not divide the GPUs; the nearest of their product that do."""
@@ -129,6 +151,8 @@ class Configuration(Axes[int, str]):
     @property
     def samples_per_update(self) -> int:
         """Data-parallel degree x sub-batch x accumulation steps; the mini-batch of a synchronous configuration."""
+        if len(self.groups) > 1:
+            return sum(part.samples for part in self.groups)
         return self.data_parallel * self.sub_batch * self.accumulation_steps
 
     @property
@@ -191,7 +215,7 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def shape(self) -> tuple[int, ...]:
         """What the axes broadcast to."""
-        return np.broadcast_shapes(*(getattr(self, axis.name).shape for axis in AXES))
+        return np.broadcast_shapes(*{getattr(self, axis.name).shape for axis in AXES})
 
     @staticmethod
     def product(values: Mapping[str, IntArray], precisions: tuple[str, ...]) -> Configurations:
@@ -208,7 +232,7 @@ class Configurations(Axes[IntArray, IntArray]):
         at = next(at for at, length in enumerate(self.shape) if length > 1)
         step = max(1, most * self.shape[at] // self.size)
         for start in range(0, self.shape[at], step):
-            yield from self._each(partial(_slice_of, at=at, part=slice(start, start + step))).pieces(most)
+            yield from self.boxed((*[slice(None)] * at, slice(start, start + step))).pieces(most)
 
     def _each(self, change: Callable[[IntArray], IntArray]) -> Configurations:
         return Configurations(**{a.name: change(getattr(self, a.name)) for a in AXES}, precisions=self.precisions)
@@ -258,11 +282,12 @@ class Configurations(Axes[IntArray, IntArray]):
 
         Products above LARGEST_MINI_BATCH are LARGEST_MINI_BATCH + 1, as 64 bits might not hold them.
         """
-        degree = self.data_parallel
-        about = degree.astype(np.float64) * self.sub_batch * self.accumulation_steps
-        return np.where(
-            about > LARGEST_MINI_BATCH, LARGEST_MINI_BATCH + 1, degree * self.sub_batch * self.accumulation_steps
-        )
+        degree, sub_batch, steps = self.data_parallel, self.sub_batch, self.accumulation_steps
+        exact = degree * sub_batch * steps
+        if math.prod(int(one.max(initial=0)) for one in (degree, sub_batch, steps)) <= LARGEST_MINI_BATCH:
+            return exact
+        about = degree.astype(np.float64) * sub_batch * steps
+        return np.where(about > LARGEST_MINI_BATCH, LARGEST_MINI_BATCH + 1, exact)
 
     def words_of(self, axis: Axis) -> tuple[str, ...]:
         """Return the words of an axis in the order of their codes."""
@@ -270,12 +295,24 @@ class Configurations(Axes[IntArray, IntArray]):
 
     def where(self, mask: BoolArray) -> Configurations:
         """Return those where a mask, which broadcasts, is true: of a product as a product where they are one."""
-        if self.is_product and mask.any():
-            others = [tuple(one for one in range(mask.ndim) if one != at) for at in range(mask.ndim)]
-            masks = [np.array(mask.any(axis=axes)) for axes in others]
-            if math.prod(int(one.sum()) for one in masks) == int(mask.sum()):
-                return self._each(lambda column: _masked(column, masks))
-        return self.rows.take(np.broadcast_to(mask, self.shape).ravel())
+        box = self.box(mask)
+        return self.rows.take(np.broadcast_to(mask, self.shape).ravel()) if box is None else self.boxed(box)
+
+    def box(self, mask: BoolArray) -> Box | None:
+        """Return the part of each dimension of a product that a mask, which broadcasts, holds; None: they are none."""
+        if not self.is_product or not mask.any():
+            return None
+        others = [tuple(one for one in range(mask.ndim) if one != at) for at in range(mask.ndim)]
+        places = [np.flatnonzero(mask.any(axis=axes)) for axes in others]
+        if math.prod(one.size for one in places) != np.count_nonzero(mask):
+            return None
+        return tuple(
+            slice(None) if one.size == n else _as_slice(one) for one, n in zip(places, mask.shape, strict=True)
+        )
+
+    def boxed(self, box: Box) -> Configurations:
+        """Return those that a part of each dimension holds, of the last ones all where ``box`` is shorter."""
+        return self._each(partial(_in_box, box=box))
 
     def take(self, rows: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice, of rows."""
@@ -336,16 +373,18 @@ def _joined(columns: list[IntArray]) -> IntArray:
     return np.concatenate(columns)
 
 
-def _slice_of(column: IntArray, at: int, part: slice) -> IntArray:
-    """Return part of a dimension, or a column that is alike along it."""
-    return column[(slice(None),) * at + (part,)] if column.shape[at] > 1 else column
+def _as_slice(places: IntArray) -> slice | IntArray:
+    """Return places in ascending order as a slice where nothing is left out between them."""
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == places.size else places
 
 
-def _masked(column: IntArray, masks: list[BoolArray]) -> IntArray:
-    """Return the part of each dimension that is held, of a column that, as what is held, may be alike along it."""
-    wide = [one if one.size == n else np.ones(n, dtype=np.bool_) for one, n in zip(masks, column.shape, strict=True)]
-    part: IntArray = column[np.ix_(*wide)]
-    return part
+def _in_box(column: IntArray, box: Box) -> IntArray:
+    """Return the part of each dimension that is held, of a column that may be alike along it."""
+    for at, held in enumerate(box):
+        if column.shape[at] > 1:
+            column = column[(slice(None),) * at + (held,)]
+    return column
 
 
 def splits(columns: Mapping[str, IntArray]) -> BoolArray:

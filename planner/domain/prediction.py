@@ -145,6 +145,7 @@ class Prediction:
     ``mfu`` and ``hfu`` are the shares of the devices' peak that model FLOP, and all FLOP, take; None: they are not
     known, or the network is no transformer.
     ``stages`` are the layers that the stages of a pipeline start with; empty: it is cut between blocks, or not at all.
+    ``groups_s`` maps the groups of nodes of a plan across several to the time of a step that each needs by itself [s].
     """
 
     configuration: Configuration
@@ -165,9 +166,10 @@ class Prediction:
     mfu: float | None = None
     hfu: float | None = None
     stages: tuple[str, ...] = ()
+    groups_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "kernel_shares", "doubt"):
+        for name in ("memory_bytes", "kernel_shares", "doubt", "groups_s"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
 
     def training_s(self, epochs: int) -> Quantity | None:

@@ -119,6 +119,8 @@ class SpaceRequest:
         What a plan may take at most.
     allow_specified : bool
         Whether precisions of 8 bits are candidates by the data sheet alone.
+    sensitivity : bool
+        Whether to say what a change of single inputs does to the best plan.
     """
 
     target_batch: int
@@ -132,6 +134,7 @@ class SpaceRequest:
     choose: str = "fewest-gpus"
     most: Mapping[str, float] = field(default_factory=dict)
     allow_specified: bool = False
+    sensitivity: bool = False
 
     def __getitem__(self, axis: str) -> tuple[Any, ...] | None:
         """Return the values to try of an axis; None: all that are lawful."""

@@ -31,6 +31,8 @@ class Scenario:
         Applied besides in fp32 plans alone: what if they computed in fp16.
     inter_node_multipliers : mapping of term name to factor
         Applied besides where a plan spans several nodes: what if the link between them were another.
+    kernel_factor, host_factor : float
+        Applied to what kernels take on the device, and to the host time of their calls and of layers.
     accelerator : Accelerator or None
         In place of the cluster's; see :mod:`planner.sources.devices`.
     """
@@ -42,6 +44,8 @@ class Scenario:
     fp32_multipliers: Mapping[str, float] = field(default_factory=dict)
     inter_node_multipliers: Mapping[str, float] = field(default_factory=dict)
     accelerator: Accelerator | None = None
+    kernel_factor: float = 1.0
+    host_factor: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("multipliers", "fp32_multipliers", "inter_node_multipliers", "link_values"):

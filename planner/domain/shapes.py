@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
-from planner.domain.arrays import IntArray
+from planner.domain.arrays import IntArray, once_of
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import INPUT, Layer, Shape
 from planner.domain.network import Network
@@ -15,8 +16,9 @@ from planner.errors import ParameterError
 __all__ = ["Shape", "input_shapes", "layer_parameters", "layer_shapes", "parameters_of"]
 
 
-def layer_shapes(network: Network) -> dict[str, Shape]:
-    """Return the output shape of every layer, per sample.
+@once_of
+def layer_shapes(network: Network) -> Mapping[str, Shape]:
+    """Return the output shape of every layer, per sample; of one network it is worked out once.
 
     Parameters
     ----------
@@ -24,7 +26,7 @@ def layer_shapes(network: Network) -> dict[str, Shape]:
 
     Returns
     -------
-    dict of layer name to tuple of int, with INPUT first and the layers in their order
+    mapping of layer name to tuple of int, with INPUT first and the layers in their order
         A ``loss`` gives one number: (1,).
 
     Raises
@@ -39,7 +41,7 @@ def layer_shapes(network: Network) -> dict[str, Shape]:
         if layer.kind == "linear" and layer.attributes["tied"]:
             _check_tied(network, layer, inputs[0])
         shapes[layer.name] = LAYER_KINDS[layer.kind].output(layer, inputs)
-    return shapes
+    return MappingProxyType(shapes)
 
 
 def layer_parameters(network: Network) -> IntArray:

@@ -11,11 +11,15 @@ from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Sourced, Subject
+from planner.domain.sensitivity import Sensitivity
+from planner.domain.start import start_command, start_comment
 
-__all__ = ["CHOICES", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
+__all__ = ["CHOICES", "MOST_OF_FRONT", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
 
 CHOICES = ("fewest-gpus", "fastest", "least-regret")
 """Which of the tied plans is taken."""
+MOST_OF_FRONT = 50
+"""Plans of a Pareto front that an answer tells of; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Plan:
         Samples a second and device over those of the suggestion's ``baseline``; None: no baseline.
     framework : Framework or None
         One of several that were asked for; None: that of the subject.
+    objective : float or None
+        Value of a weighted objective; None: a single quantity is minimised.
     """
 
     position: int
@@ -45,6 +51,7 @@ class Plan:
     first_is_better: float | None = None
     efficiency: float | None = None
     framework: Framework | None = None
+    objective: float | None = None
 
     def __post_init__(self) -> None:
         if not self.precisions:
@@ -53,6 +60,11 @@ class Plan:
     def subject(self, shared: Subject) -> Subject:
         """Return what the plan is of; ``shared``: what the plans of the answer share."""
         return shared.trained_in(self.framework) if self.framework else shared
+
+    def start(self, shared: Subject) -> str:
+        """Return the command that starts it, with what the program must be told behind it as a comment."""
+        one, settings = self.prediction.configuration, self.subject(shared).settings
+        return f"{start_command(one, settings.framework)}  # {start_comment(one, settings)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,7 @@ class SearchReport:
         if not self.discarded:
             return plans
         if self.certified:
-            return f"{plans} priced, and a bound rules out {self.discarded:,} more candidates"
+            return f"{self.evaluated + self.discarded:,} candidates"
         most = "" if self.gap is None else f"; another is at most {100 * self.gap:.2g} % better"
         return f"{plans} priced in time{most}"
 
@@ -130,9 +142,14 @@ class Suggestion:
     plans : tuple of Plan
         In the order of prediction; the chosen one stands last where it is not among the first ones reported.
     pareto : tuple of Plan
+        The first MOST_OF_FRONT of the front.
     search : SearchReport
     nearest, loosen :
         Where nothing fits.
+    conflict : tuple of str
+        Likewise: a smallest set of constraints that contradict each other, as they may be typed.
+    pareto_more : int
+        Plans of the front beyond ``pareto``.
     warnings : tuple of PlanWarning
         Of all plans, each once.
     chosen : int or None
@@ -141,12 +158,19 @@ class Suggestion:
         Why it is taken, in words.
     tied : tuple of int
         Positions of plan 1 and of all plans tied with it, among the best 50; equal plans count once.
+    deciding : tuple of int
+        Positions of the tied plans whose measured steps would decide; empty where nothing is tied.
     baseline : Configuration or None
         Of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to.
     baseline_framework : Framework or None
         Its framework, where several were asked for.
     citations : tuple of Citation
         Of the calibrations that the plans rest on.
+    sensitivity : tuple of Sensitivity
+        What a change of single inputs does to the best plan; empty where it was not asked for.
+    leasts : mapping of term to float
+        Of a weighted objective what each term is divided by: its least of all plans, in s and USD of an epoch, without
+        a data set of a sample.
     """
 
     request: Mapping[str, Sourced[object]]
@@ -163,11 +187,22 @@ class Suggestion:
     baseline: Configuration | None = None
     baseline_framework: Framework | None = None
     citations: tuple[Citation, ...] = ()
+    conflict: tuple[str, ...] = ()
+    pareto_more: int = 0
+    leasts: Mapping[str, float] = field(default_factory=dict)
+    deciding: tuple[int, ...] = ()
+    sensitivity: tuple[Sensitivity, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))
+        object.__setattr__(self, "leasts", frozen_map(self.leasts))
 
     @property
     def chosen_plan(self) -> Plan | None:
         """The plan to take; None where nothing fits."""
         return next((plan for plan in self.plans if plan.position == self.chosen), None)
+
+    @property
+    def deciding_plans(self) -> tuple[Plan, ...]:
+        """The tied plans whose measured steps would decide."""
+        return tuple(plan for plan in self.plans if plan.position in self.deciding)

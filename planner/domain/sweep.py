@@ -16,7 +16,7 @@ class SweptPlan:
     """The best plan of one number of nodes and sub-batch; times in seconds, None without a data set.
 
     ``rank``: among the plans of the sweep, from 1.
-    ``objective``: what is minimised, epoch time [s] or its cost [USD]; without a data set those of a sample.
+    ``objective``: what is minimised, epoch time [s], its cost [USD] (without a data set of a sample) or a weighted sum.
     ``mini_batch``: samples behind an update; their mean when asynchronous.
     """
 

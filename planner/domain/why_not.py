@@ -15,7 +15,7 @@ __all__ = ["RankedPlan", "WhyNot"]
 
 @dataclass(frozen=True, slots=True)
 class RankedPlan:
-    """A plan and what is minimised: epoch time [s] or its cost [USD], without a data set those of a sample."""
+    """A plan and what is minimised: as :class:`planner.domain.sweep.SweptPlan`."""
 
     configuration: Configuration
     objective: float

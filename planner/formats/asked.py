@@ -63,6 +63,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "allow_specified": (Flag(), "whether fp8 and int8 are candidates by the data sheet alone"),
     "top": (Whole(), "plans to report"),
     "pareto": (Flag(), "whether the Pareto front is wanted"),
+    "sensitivity": (Flag(), "whether a change of single inputs is told"),
     "epochs": (Whole(), "epochs of the whole training"),
     "choose": (Text(CHOICES), "which of the tied plans is taken"),
     "seed": (Whole(least=0, most=2**63 - 1), "seed of everything random"),

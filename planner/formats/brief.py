@@ -15,7 +15,7 @@ from planner.domain.configuration import LARGEST_MINI_BATCH
 from planner.domain.prediction import Quantity
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
-from planner.formats.configuration import LARGEST_PRODUCT, axis_type, plan_keys
+from planner.formats.configuration import GROUPS, LARGEST_PRODUCT, axis_type, plan_keys
 from planner.formats.fields import Field, ListOf, Nullable, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.search import LOOSENING_TABLE
@@ -42,6 +42,7 @@ _BRIEF = Table(
         Field("framework", Text(), "training framework"),
         Field("status", Text(("found", "none_feasible")), "whether any plan fits; if none, loosen says what to change"),
         *(Field(a.name, axis_type(a), a.doc, None if a.always_said or a.is_degree else a.default) for a in AXES),
+        GROUPS,
         Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all", None),
         Field(
             "ranks",
@@ -113,7 +114,7 @@ def _configuration(plan: Plan) -> dict[str, Any]:
     c = plan.prediction.configuration
     ranks = c.nodes if c.mode == "async" else c.gpus
     mini_batch = plan.prediction.mini_batch.mean if c.mode == "async" else c.samples_per_update
-    return plan_keys(c) | {"ranks": ranks, "mini_batch": mini_batch}
+    return plan_keys(c) | {"groups": c.groups or None, "ranks": ranks, "mini_batch": mini_batch}
 
 
 def _figures(plan: Plan, epochs: int | None) -> dict[str, Any]:

@@ -7,11 +7,12 @@ cluster 1, accelerator 1 : first versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
+from planner.domain.node_groups import MixedCluster, NodeGroup
 from planner.domain.precision import PRECISIONS
 from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError
 from planner.formats.documents import place_of
@@ -65,9 +66,24 @@ _NODE_FIELDS = (
     Field("host_memory_GiB", Number("GiB", above=True), "memory of the host", None, "host_memory_bytes"),
     Field("cpu_threads", Whole(), "hardware threads of the host", None),
 )
-_GROUP_FIELDS = (
-    Field("name", Name(), "name of the group"),
-    Field("count", Whole(most=1_000_000), "nodes of the group"),
+
+
+_BETWEEN = (
+    Field("nics_per_node", Whole(most=1024), "network adapters of a node", 1),
+    Field(
+        "flow_GBps",
+        Number("GBps", above=True),
+        "what one stream of messages gets at most, such as one TCP connection; absent: all",
+        None,
+        "flow_bytes_per_s",
+    ),
+    Field(
+        "pair_GBps",
+        Number("GBps", above=True),
+        "what two nodes exchange at most, both directions together; absent: the bandwidth each way",
+        None,
+        "pair_bytes_per_s",
+    ),
 )
 
 
@@ -77,7 +93,7 @@ def _link(bandwidth: str, latency: Any, *, nics: bool = False) -> Table[Link]:
             Field("kind", Name(), "free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ..."),
             Field("bandwidth_GBps", Number("GBps", above=True), bandwidth, into="bytes_per_s"),
             Field("latency_us", Number("us"), "of one message", into="latency_s", **latency),
-            *((Field("nics_per_node", Whole(most=1024), "network adapters of a node", 1),) if nics else ()),
+            *(_BETWEEN if nics else ()),
         ),
         Link,
     )
@@ -92,6 +108,13 @@ _LINKS = Table(
     dict[str, Any],
     "what joins GPUs, nodes and hosts",
 )
+_GROUP_FIELDS = (
+    Field("name", Name(), "name of the group"),
+    Field("count", Whole(most=1_000_000), "nodes of the group"),
+    *_NODE_FIELDS,
+    Field("links", _LINKS, "those of its nodes; one that is absent: that of the cluster", None),
+)
+_LINK_NAMES = ("intra_node", "inter_node", "host")
 _STORAGE = Table(
     (
         Field("read_GBps", Number("GBps", above=True), "read rate", into="read_bytes_per_s"),
@@ -120,8 +143,8 @@ CLUSTER = Kind(
             Field("node", Table(_NODE_FIELDS, dict[str, Any]), "short for one group of nodes", None),
             Field(
                 "node_groups",
-                ListOf(Table(_GROUP_FIELDS + _NODE_FIELDS, dict[str, Any]), least=1),
-                "groups of equal nodes; exactly one for now",
+                ListOf(Table(_GROUP_FIELDS, dict[str, Any]), least=1),
+                "groups of equal nodes",
                 None,
             ),
             Field("accelerator", INLINE_ACCELERATOR, "the device of the nodes, where it is not a bundled one", None),
@@ -140,8 +163,8 @@ def read_accelerator(path: Path | str) -> Accelerator:
     return ACCELERATOR.read(path)
 
 
-def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator]) -> Cluster:
-    """Return the cluster of a file.
+def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator]) -> Cluster | MixedCluster:
+    """Return the cluster of a file: a mixed one where it has several groups of nodes.
 
     Parameters
     ----------
@@ -151,17 +174,12 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
     """
     keys = CLUSTER.read(path)
     try:
-        nodes, node = _nodes(keys)
-        accelerator = _accelerator(keys["accelerator"], node["gpu"], find_accelerator)
-        links = _links(keys["links"], nodes, node["gpus"], place_of(path))
-        return Cluster(
-            name=keys["name"],
-            nodes=nodes,
-            node=Node(node["gpus"], accelerator, node["host_memory_bytes"], node["cpu_threads"]),
-            **{name: links.get(name) for name in ("intra_node", "inter_node", "host")},
-            storage=keys["storage"],
-            usd_per_gpu_hour=(keys["price"] or {}).get("usd_per_gpu_hour"),
-            sources=keys["sources"] or {},
+        groups = _groups(keys)
+        clusters = [_cluster(keys, one, several=len(groups) > 1, place=(path, find_accelerator)) for one in groups]
+        if len(groups) == 1:
+            return clusters[0]
+        return MixedCluster(
+            keys["name"], tuple(NodeGroup(one["name"], of) for one, of in zip(groups, clusters, strict=True))
         )
     except UnknownNameError as error:
         remedy = "describe it in [accelerator]"
@@ -170,19 +188,45 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
         raise InputFileError(place_of(path), str(error)) from None
 
 
-def _nodes(keys: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
-    groups = keys["node_groups"]
+def _groups(keys: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the groups of nodes of a file."""
+    groups: Sequence[Mapping[str, Any]] | None = keys["node_groups"]
     if groups is None:
         for name in ("nodes", "node"):
             if keys[name] is None:
                 raise ParameterError(name, "given, or [[node_groups]]", NOTHING)
-        return keys["nodes"], keys["node"]
-    if len(groups) > 1:
-        names = ", ".join(group["name"] for group in groups)
-        raise ParameterError("node_groups", "one group", names, "plans across groups are not supported yet")
-    if keys["node"] is not None or keys["nodes"] not in (None, groups[0]["count"]):
+        return [{**keys["node"], "count": keys["nodes"], "links": None}]
+    if keys["node"] is not None or keys["nodes"] not in (None, sum(one["count"] for one in groups)):
         raise ParameterError("node_groups", "given instead of nodes and [node]", "both")
-    return groups[0]["count"], groups[0]
+    return groups
+
+
+def _cluster(
+    keys: Mapping[str, Any],
+    group: Mapping[str, Any],
+    *,
+    several: bool,
+    place: tuple[Path | str, Callable[[str], Accelerator]],
+) -> Cluster:
+    """Return the cluster as if it had one group's nodes alone; ``several``: whether it has others.
+
+    ``place``: of the file, and who finds accelerators.
+    """
+    own_links, (path, find) = group["links"] or {}, place
+    links = keys["links"]
+    if own_links:
+        links = {**(links or {}), **{name: one for name, one in own_links.items() if one is not None}}
+    links = _links(links, group["count"] + several, group["gpus"], place_of(path))
+    accelerator = _accelerator(keys["accelerator"], group["gpu"], find, several=several)
+    return Cluster(
+        name=f"{keys['name']}, group {group['name']}" if several else keys["name"],
+        nodes=group["count"],
+        node=Node(group["gpus"], accelerator, group["host_memory_bytes"], group["cpu_threads"]),
+        **{name: links.get(name) for name in _LINK_NAMES},
+        storage=keys["storage"],
+        usd_per_gpu_hour=(keys["price"] or {}).get("usd_per_gpu_hour"),
+        sources=keys["sources"] or {},
+    )
 
 
 def _links(links: Mapping[str, Any] | None, nodes: int, gpus: int, path: str) -> Mapping[str, Any]:
@@ -194,9 +238,14 @@ def _links(links: Mapping[str, Any] | None, nodes: int, gpus: int, path: str) ->
     return links or {}
 
 
-def _accelerator(inline: Mapping[str, Any] | None, gpu: str, find: Callable[[str], Accelerator]) -> Accelerator:
-    if inline is None:
+def _accelerator(
+    inline: Mapping[str, Any] | None, gpu: str, find: Callable[[str], Accelerator], *, several: bool
+) -> Accelerator:
+    """Return the device of nodes; of ``several`` groups those are described inline whose device has that name."""
+    if inline is None or (several and inline["name"] not in (None, gpu)):
         return find(gpu)
+    if several and inline["name"] is None:
+        raise ParameterError("accelerator.name", "given where there are several node groups", NOTHING)
     if inline["name"] not in (None, gpu):
         raise ParameterError("accelerator.name", f"that of node.gpu, {gpu!r}", inline["name"])
     return Accelerator(**{**inline, "name": gpu})
@@ -204,23 +253,26 @@ def _accelerator(inline: Mapping[str, Any] | None, gpu: str, find: Callable[[str
 
 def write_cluster(cluster: Cluster) -> str:
     """Return the text of a cluster's file; the accelerator is described in it, so that it needs no other file."""
-    links = {name: getattr(cluster, name) for name in ("intra_node", "inter_node", "host")}
-    node = cluster.node
+    links = {name: getattr(cluster, name) for name in _LINK_NAMES}
     return CLUSTER.dump(
         {
             "name": cluster.name,
             "nodes": cluster.nodes,
-            "node": {
-                "gpus": node.gpus,
-                "gpu": node.accelerator.name,
-                "host_memory_bytes": node.host_memory_bytes,
-                "cpu_threads": node.cpu_threads,
-            },
+            "node": _node_keys(cluster.node),
             "node_groups": None,
-            "accelerator": node.accelerator,
+            "accelerator": cluster.node.accelerator,
             "links": links if any(links.values()) else None,
             "storage": cluster.storage,
             "price": None if cluster.usd_per_gpu_hour is None else {"usd_per_gpu_hour": cluster.usd_per_gpu_hour},
             "sources": cluster.sources or None,
         }
     )
+
+
+def _node_keys(node: Node) -> dict[str, Any]:
+    return {
+        "gpus": node.gpus,
+        "gpu": node.accelerator.name,
+        "host_memory_bytes": node.host_memory_bytes,
+        "cpu_threads": node.cpu_threads,
+    }

@@ -9,6 +9,7 @@ from typing import Any
 from planner.domain.axes import AXES, Axis
 from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, Configuration, Settings
 from planner.domain.framework import STRATEGIES, Framework
+from planner.domain.node_groups import GroupPart
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Subject
@@ -17,6 +18,7 @@ from planner.formats.values import Number, Text, Type, Whole
 
 __all__ = [
     "CONFIGURATION_TABLE",
+    "GROUPS",
     "LARGEST_PRODUCT",
     "PLAN_TABLE",
     "SUBJECT_FIELDS",
@@ -70,9 +72,30 @@ SUBJECT_FIELDS = (
 )
 SUBJECT_TABLE = Table(SUBJECT_FIELDS, dict[str, Any], "what all configurations of an answer share", title="subject")
 PLAN_TABLE = Table(tuple(map(_field, AXES)), Configuration, "axes of a plan", title="plan_axes")
+GROUPS = Field(
+    "groups",
+    ListOf(
+        Table(
+            (
+                Field("name", Text(), "name in the cluster's file"),
+                Field("nodes", Whole(), "computers of the group"),
+                Field("gpus_per_node", Whole(), "devices of each"),
+                Field("sub_batch", Whole(), "samples of one pass of its devices"),
+                Field("accumulation_steps", Whole(), "passes summed up before an update; absent: 1", 1),
+            ),
+            GroupPart,
+            title="group",
+        ),
+        least=1,
+    ),
+    "what each node group does, on a cluster that has several: nodes are those of all then, gpus_per_node, sub_batch "
+    "and accumulation_steps the largest of a group",
+    None,
+)
 CONFIGURATION_TABLE = Table(
     (
         *(_field(axis) for axis in AXES),
+        GROUPS,
         Field("framework", Text(), "training framework, one of several; absent: that of the subject", None),
         Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all"),
         Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent; absent: 4", 4),
@@ -139,6 +162,7 @@ def configuration_keys(configuration: Configuration, framework: Framework, *, na
     c = configuration
     return {
         **plan_keys(c),
+        "groups": c.groups or None,
         "framework": framework.label if named else None,
         "gradient_bytes_per_element": framework.gradient_bytes(c.precision),
         "mini_batch": None if c.mode == "async" else c.samples_per_update,
@@ -147,4 +171,4 @@ def configuration_keys(configuration: Configuration, framework: Framework, *, na
 
 def configuration_of(keys: Mapping[str, Any]) -> Configuration:
     """Return the configuration of a document."""
-    return Configuration(**{axis.name: keys[axis.name] for axis in AXES})
+    return Configuration(**{axis.name: keys[axis.name] for axis in AXES}, groups=tuple(keys["groups"] or ()))

@@ -118,6 +118,7 @@ FIGURES = (
     Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", None),
+    Field("groups_s", MapOf(Number()), "step that each node group of a plan across several needs by itself [s]", None),
     Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
@@ -181,6 +182,7 @@ def figures_keys(
         "mfu": p.mfu,
         "hfu": None if p.hfu == p.mfu else p.hfu,
         "stages": list(p.stages) or None,
+        "groups_s": p.groups_s or None,
         "mini_batch": _mini_batch_keys(p, inside),
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
         "memory_bytes": _memory_keys(p.memory_bytes, shared),
@@ -215,6 +217,7 @@ def figures_of(
         "mfu": keys["mfu"],
         "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
         "stages": tuple(keys["stages"] or ()),
+        "groups_s": keys["groups_s"] or {},
         "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
         "staleness": _staleness_of(keys["staleness"]),
         "memory_bytes": _memory_of(keys["memory_bytes"], document["subject"]),

@@ -16,9 +16,11 @@ from typing import Any
 
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
+from planner.domain.objective import TERMS
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
+from planner.domain.sensitivity import INPUTS, Sensitivity
 from planner.domain.suggestion import Plan, Suggestion
 from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
 from planner.formats.citations import CITATIONS, citation_keys, citations_of
@@ -31,12 +33,12 @@ from planner.formats.configuration import (
     subject_keys,
     subject_of,
 )
-from planner.formats.fields import Field, ListOf, Table
+from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
 from planner.formats.old_answers import suggestion_2, suggestions_2
 from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, loosening_of, search_of
-from planner.formats.values import FieldError, Number, Text, Whole
+from planner.formats.values import FieldError, Flag, Number, Text, Whole
 from planner.formats.warnings import warning_keys, warning_table, warnings_of
 
 __all__ = [
@@ -56,6 +58,7 @@ _PRECISIONS = Field(
     "all in which the plan is predicted the same; absent: that of the configuration alone",
     None,
 )
+_OBJECTIVE = Field("objective", Number(), "value of a weighted objective; absent: one quantity is minimised", None)
 _PLAN = Table(
     (
         Field("position", Whole(), "rank"),
@@ -65,6 +68,7 @@ _PLAN = Table(
         _PRECISIONS,
         Field("probability_first_better", Number(), "that plan 1 is better; absent for plan 1 or if not known", None),
         Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
+        _OBJECTIVE,
     ),
     dict[str, Any],
     title="plan",
@@ -77,10 +81,23 @@ _OF_FRONT = Table(
         Field("prediction", _PREDICTION, "what it takes", None),
         _PRECISIONS,
         _WHY,
+        _OBJECTIVE,
     ),
     dict[str, Any],
     "a plan of the front: one of plans, by its position there, or configuration and prediction",
     title="plan_of_front",
+)
+_SENSITIVITY = Table(
+    (
+        Field("input", Text(INPUTS), "what is changed alone"),
+        Field("factor", Number(), "by which it is multiplied"),
+        Field("is_other", Flag(), "whether another plan than the first is then the best"),
+        Field("position", Whole(), "of the best plan then; absent: it is not among plans", None),
+        Field("configuration", CONFIGURATION_TABLE, "of it; absent: it is among plans, or nothing fits then", None),
+        Field("behind", Number(), "more of the objective of the plan to take, relative; absent: it does not fit", None),
+    ),
+    dict[str, Any],
+    title="sensitivity",
 )
 _SUGGESTION = Table(
     (
@@ -90,15 +107,30 @@ _SUGGESTION = Table(
         Field("chosen", Whole(), "position of the plan to take among the tied", None),
         Field("choice", Text(), "why it is taken", ""),
         Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
+        Field("deciding_runs", ListOf(Whole()), "positions of tied plans whose measured steps would decide", ()),
+        Field("sensitivity", ListOf(_SENSITIVITY), "what a change of single inputs does, where asked", ()),
         Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
+        Field(
+            "leasts",
+            MapOf(Number(), choices=TERMS),
+            "what the terms of a weighted objective are divided by: the least of all plans, in s and USD",
+            None,
+        ),
         Field("plans", ListOf(_PLAN), "best first; empty where nothing fits"),
         Field(
             "pareto", ListOf(_OF_FRONT), "front of the objective, GPUs and distance from the target, where asked", None
         ),
+        Field("pareto_more", Whole(), "plans of the front beyond those told; absent: none", None),
         SOURCES,
         Field("search", SEARCH_TABLE, "how the space was searched"),
         Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits", ()),
         Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen, when none fits", ()),
+        Field(
+            "conflict",
+            ListOf(Text()),
+            "when none fits, a smallest set of constraints that contradict each other; absent: not known",
+            (),
+        ),
         Field(
             "warnings",
             ListOf(
@@ -146,16 +178,36 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     return {
         "subject": subject_keys(subject, shared.memory_bytes),
         "request": request_keys(one.request),
-        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen")},
+        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen", "conflict")},
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
+        "leasts": one.leasts or None,
+        "deciding_runs": one.deciding,
+        "sensitivity": tuple(_sensitivity_keys(each, framework) for each in one.sensitivity),
         "plans": plans,
         "pareto": front if front or (pareto is not None and pareto.value) else None,
+        "pareto_more": one.pareto_more or None,
         "search": one.search,
         "nearest": nearest,
         "sources": shared.sources(),
         "warnings": tuple(warning_keys(one.warnings, _warnings(one))),
     }
+
+
+def _sensitivity_keys(one: Sensitivity, shared: Framework) -> dict[str, Any]:
+    is_told = one.best is None or one.position is not None
+    configuration = None if is_told or one.best is None else _configuration_keys(one.best, shared, one.framework)
+    names = ("input", "factor", "is_other", "position", "behind")
+    return {name: getattr(one, name) for name in names} | {"configuration": configuration}
+
+
+def _sensitivity_of(keys: Mapping[str, Any], plans: Sequence[Plan]) -> Sensitivity:
+    told = next((plan for plan in plans if plan.position == keys["position"]), None)
+    own = keys["configuration"]
+    best = told.prediction.configuration if told else configuration_of(own) if own else None
+    framework = told.framework if told else framework_of(own)
+    names = ("input", "factor", "is_other", "position", "behind")
+    return Sensitivity(best=best, framework=framework, **{name: keys[name] for name in names})
 
 
 def _warnings(suggestion: Suggestion) -> Mapping[str, Mapping[int, Sequence[PlanWarning]]]:
@@ -172,6 +224,7 @@ def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared) -> d
         "precisions": plan.precisions if len(plan.precisions) > 1 else None,
         "probability_first_better": plan.first_is_better,
         "efficiency": plan.efficiency,
+        "objective": plan.objective,
     }
 
 
@@ -194,6 +247,7 @@ def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Sha
         "prediction": None,
         "precisions": None,
         "why": plan.why,
+        "objective": None,
     }
 
 
@@ -201,10 +255,11 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
     """Return what the keys of a document say; UsageError or FieldError where no answer can be so."""
     plans = tuple(_plan_of(plan, keys, "plans", IN_WINDOW) for plan in keys["plans"])
     suggestion = Suggestion(
-        **{key: keys[key] for key in ("status", "chosen", "choice", "tied")},
+        **{key: keys[key] for key in ("status", "chosen", "choice", "tied", "conflict")},
         request=request_of(keys["request"]),
         plans=plans,
         pareto=tuple(_plan_of_front(plan, plans, keys) for plan in keys["pareto"] or ()),
+        pareto_more=keys["pareto_more"] or 0,
         search=search_of(keys["search"]),
         nearest=tuple(_plan_of(plan, keys, "plans", OUTSIDE) for plan in keys["nearest"]),
         loosen=tuple(map(loosening_of, keys["loosen"])),
@@ -212,6 +267,9 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         citations=citations_of(keys["citations"]),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
+        leasts=keys["leasts"] or {},
+        deciding=keys["deciding_runs"],
+        sensitivity=tuple(_sensitivity_of(one, plans) for one in keys["sensitivity"]),
     )
     network = suggestion.request.get("network")
     network_name = network.value if network is not None and isinstance(network.value, str) else ""
@@ -243,13 +301,14 @@ def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, insid
         plan.get("probability_first_better"),
         plan.get("efficiency"),
         framework_of(plan["configuration"]),
+        plan["objective"],
     )
 
 
 def _plan_of_front(plan: Mapping[str, Any], plans: Sequence[Plan], keys: Mapping[str, Any]) -> Plan:
     same = next((one for one in plans if one.position == plan["plan"]), None)
     if same is not None:
-        return Plan(plan["position"], same.prediction, plan["why"], same.precisions, framework=same.framework)
+        return replace(same, position=plan["position"], why=plan["why"], first_is_better=None, efficiency=None)
     if plan["configuration"] is None or plan["prediction"] is None:
         raise FieldError("pareto", f"plan {plan['position']} must be one of plans, or told in full, got neither")
     return _plan_of(plan, keys, "pareto", IN_WINDOW)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.domain.configuration import LARGEST_MINI_BATCH
+from planner.domain.objective import is_sum
 from planner.domain.request import Subject
 from planner.domain.sweep import Sweep
 from planner.formats.asked import REQUEST_TABLE, request_keys
@@ -52,7 +53,7 @@ SWEEP = Kind(
         (
             Field("subject", SUBJECT_TABLE, "what the plans share"),
             Field("request", REQUEST_TABLE, "every value with its source"),
-            Field("unit", Text(("s", "s/sample", "USD", "USD/sample")), "of the objective"),
+            Field("unit", Text(("s", "s/sample", "USD", "USD/sample", "1")), "of the objective; 1: a weighted sum"),
             Field("plans", ListOf(_PLAN, least=1), "by nodes, then sub-batch; those without a plan are absent"),
             Field("candidates", Whole(least=0, most=10**18), "plans of the space"),
             Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
@@ -70,12 +71,14 @@ def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
         | {name: getattr(one, name) for name in figures}
         for one in sweep.plans
     ]
-    unit = "USD" if sweep.request["objective"].value == "cost" else "s"
+    objective = str(sweep.request["objective"].value)
+    unit = "USD" if objective == "cost" else "s"
+    unit_of_one = unit if sweep.plans[0].epoch_s is not None else f"{unit}/sample"
     return SWEEP.document(
         {
             "subject": subject_keys(subject, None),
             "request": request_keys(sweep.request),
-            "unit": unit if sweep.plans[0].epoch_s is not None else f"{unit}/sample",
+            "unit": "1" if is_sum(objective) else unit_of_one,
             "plans": plans,
             "candidates": sweep.candidates,
             "evaluated": sweep.evaluated,

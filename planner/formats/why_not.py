@@ -28,7 +28,7 @@ __all__ = ["WHY_NOT", "why_not_document"]
 _PLAN = Table(
     (
         Field("configuration", CONFIGURATION_TABLE, "what the plan decides"),
-        Field("objective", Number(), "what is minimised: s or USD, of an epoch; without a data set of a sample"),
+        Field("objective", Number(), "what is minimised: s or USD of an epoch (no data set: of a sample), or a sum"),
     ),
     dict[str, Any],
     title="ranked_plan",

@@ -9,11 +9,12 @@ import contextlib
 import functools
 import os
 import shutil
-import statistics
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 __all__ = [
     "GpuState",
@@ -242,7 +243,7 @@ def state_circumstances(readings: Sequence[GpuState]) -> dict[str, str]:
     for name in ("sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w"):
         values = [value for state in readings if isinstance(value := getattr(state, name), float)]
         if values:
-            typical = max(values) if name == "temperature_c" else statistics.median(values)
+            typical = max(values) if name == "temperature_c" else float(np.median(values))
             circumstances[f"gpu_{name}"] = f"{typical:.6g}"
     if readings:
         reasons = dict.fromkeys(name for state in readings for name in state.throttle)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.domain.objective import weights_of
 from planner.domain.prediction import Prediction, Term
 from planner.domain.request import Subject
-from planner.domain.suggestion import Plan, Suggestion
+from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
 from planner.report import parts
 from planner.report.blocks import Block, Line, given
+from planner.report.deciding_runs import deciding_line
 from planner.report.doubt import goodness
 from planner.report.launch import launch
 from planner.report.notices import notices
 from planner.report.plan_table import BEYOND_NOTE, Entry, entries_of, plan_table
 from planner.report.prediction import place
+from planner.report.sensitivity import sensitivity_lines
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
@@ -28,8 +31,6 @@ __all__ = [
 ALL_WORDS = "-v shows all"
 SHORT_TABLE_PLANS = 5
 """Plans of a short table; the chosen one is among them."""
-MOST_FRONT_ROWS = 50
-"""Rows of a Pareto front."""
 SMALLEST_SHARE_NAMED = 0.005
 """Of a period; a term below it is not named."""
 
@@ -51,10 +52,15 @@ def suggestion_answer(
     yield Line("")
     own = plan.subject(subject)
     yield from plan_table(_rows(suggestion, plan, subject), plan.position, _baseline(suggestion, subject))
+    yield from _sum(suggestion)
     yield from _terms(plan.prediction, subject)
+    if plan.prediction.groups_s:
+        yield Line(f"Each group by itself: {parts.group_steps(plan.prediction)}")
     if suggestion.pareto:
         yield from _front(suggestion, subject)
     yield goodness(plan.prediction, own)
+    yield from sensitivity_lines(suggestion, subject)
+    yield from deciding_line(suggestion, subject)
     yield from launch(plan.prediction.configuration, own)
 
 
@@ -75,8 +81,10 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     sentence = f"{place(subject)}, target mini-batch {target}: take plan {plan.position}, {words}"
     results = [_result(plan.prediction)]
     cost = plan.prediction.epoch_usd(subject.usd_per_gpu_hour)
-    if cost is not None and _objective(suggestion) == "cost":
+    if cost is not None and "cost" in weights_of(_objective(suggestion)):
         results[0] += f" for {parts.figure(cost, 'USD')}"
+    if plan.objective is not None:
+        results.append(f"objective {format_number(plan.objective, 4)}")
     training = plan.prediction.training_s(epochs) if epochs else None
     if training is not None:
         results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
@@ -109,9 +117,21 @@ def _why(suggestion: Suggestion) -> str:
     return f"{best}; {suggestion.choice}."
 
 
-def _objective(suggestion: Suggestion) -> object:
+def _objective(suggestion: Suggestion) -> str:
     objective = suggestion.request.get("objective")
-    return None if objective is None else objective.value
+    return "" if objective is None else str(objective.value)
+
+
+def _sum(suggestion: Suggestion) -> Iterator[Line]:
+    """Yield what a weighted objective adds up: each term over its least."""
+    if not suggestion.leasts:
+        return
+    words = []
+    for term, weight in weights_of(_objective(suggestion)).items():
+        least = suggestion.leasts[term]
+        value = f"{format_number(least, 4)} USD" if term == "cost" else format_duration(least, 4)
+        words.append(f"{'' if weight == 1 else f'{weight:g} x '}{'cost' if term == 'cost' else 'time'} / {value}")
+    yield Line(f"Objective: {' + '.join(words)}, the least of all plans")
 
 
 def _result(one: Prediction) -> str:
@@ -156,12 +176,12 @@ def _term(term: Term, digits: int) -> str:
 
 
 def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
-    what = "cost" if _objective(suggestion) == "cost" else "epoch time"
-    front = suggestion.pareto
-    rest = f", the first {MOST_FRONT_ROWS} of {len(front)}" if len(front) > MOST_FRONT_ROWS else ""
-    yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target{rest}", "bold")
-    yield from plan_table(entries_of(front[:MOST_FRONT_ROWS], subject))
-    yield Line("")
+    what = "objective" if suggestion.leasts else "cost" if _objective(suggestion) == "cost" else "epoch time"
+    told = suggestion.pareto[:MOST_OF_FRONT]
+    more = suggestion.pareto_more + len(suggestion.pareto) - len(told)
+    yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target", "bold")
+    yield from plan_table(entries_of(told, subject))
+    yield Line(f"and {more:,} more\n" if more else "")
 
 
 def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
@@ -170,9 +190,19 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     if suggestion.nearest:
         yield Line("Nearest plans:")
         yield from plan_table(entries_of(suggestion.nearest, subject))
+    if suggestion.conflict:
+        yield Line(_conflict(suggestion.conflict))
     if suggestion.loosen:
         yield Line("What to loosen, the smallest change first:")
         yield from (Line(one.message, indent=2) for one in suggestion.loosen)
+
+
+def _conflict(constraints: Sequence[str]) -> str:
+    """Return in a sentence which constraints contradict each other."""
+    if len(constraints) == 1:
+        return f"No plan here keeps to {constraints[0]}, even if nothing else is asked for."
+    every = f"{', '.join(constraints[:-1])} and {constraints[-1]}"
+    return f"No plan here keeps to {every} at once; without any one of these some plan does."
 
 
 def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = ALL_WORDS) -> Iterator[Block]:
@@ -208,6 +238,7 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         *([] if used == "-" else [("utilization", used)]),
         *([] if stages == "-" else [("stages start", f"with {stages}")]),
         ("mini-batch", batch),
+        ("each group by itself", parts.group_steps(one)),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
         ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),
     ]

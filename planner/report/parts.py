@@ -9,6 +9,8 @@ from itertools import pairwise
 from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
+from planner.domain.node_groups import GroupPart
+from planner.domain.objective import is_sum
 from planner.domain.precision import precision_named
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
@@ -17,15 +19,18 @@ from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
     "ORIGINS_HEADING",
+    "by_group",
     "configuration_words",
     "counted",
     "digits_of",
     "duration",
     "factor",
     "figure",
+    "group_steps",
     "memory_line",
     "mini_batch",
     "mode_words",
+    "objective",
     "origins",
     "precision_words",
     "request_values",
@@ -72,6 +77,13 @@ def figure(value: Quantity, unit: str) -> str:
     return f"{text} ({format_number(value.low, digits)} to {format_number(value.high, digits)})"
 
 
+def objective(value: float, of: str) -> str:
+    """Return a value of an objective: a time, a cost, or a sum, which has no unit."""
+    if is_sum(of):
+        return format_number(value, 4)
+    return f"{format_number(value, 3)} USD" if of == "cost" else format_duration(value, 3)
+
+
 def digits_of(value: Quantity) -> int:
     """Return the significant digits that an interval leaves: 2, of 10 % or less 3, of 1 % or less or without one 4."""
     if value.high is None or not value.value:
@@ -108,16 +120,43 @@ def precision_words(name: str, framework: Framework) -> str:
 
 def configuration_words(configuration: Configuration, device: str = "GPU", precisions: Sequence[str] = ()) -> str:
     """Return a configuration as one line; ``device``: what it computes on, ``precisions``: all that are alike."""
-    accumulation = configuration.accumulation_steps
     parts = [
-        f"{counted(configuration.nodes, 'node')} x {counted(configuration.gpus_per_node, device)}",
-        f"sub-batch {configuration.sub_batch}",
-        *([f"accumulation {accumulation}"] if accumulation > 1 else []),
+        *_places_and_passes(configuration, device),
         " or ".join(precisions or (configuration.precision,)),
         mode_words(configuration.mode),
         *configuration.besides,
     ]
     return ", ".join(parts)
+
+
+def _places_and_passes(one: Configuration, device: str) -> list[str]:
+    """Return nodes, devices and what each takes in a step, of every group of nodes."""
+    if len(one.groups) > 1:
+        return [" + ".join(_of_group(part, device) for part in one.groups)]
+    of_group = f" of {one.groups[0].name}" if one.groups else ""
+    return [
+        f"{counted(one.nodes, 'node')} x {counted(one.gpus_per_node, device)}{of_group}",
+        f"sub-batch {one.sub_batch}",
+        *([f"accumulation {one.accumulation_steps}"] if one.accumulation_steps > 1 else []),
+    ]
+
+
+def _of_group(part: GroupPart, device: str) -> str:
+    passes = f" x {part.accumulation_steps}" if part.accumulation_steps > 1 else ""
+    where = f"{counted(part.nodes, 'node')} x {counted(part.gpus_per_node, device)} of {part.name}"
+    return f"{where} at sub-batch {part.sub_batch}{passes}"
+
+
+def by_group(configuration: Configuration, axis: str) -> str:
+    """Return the value of an axis, or those of several node groups where they differ."""
+    values = [getattr(part, axis) for part in configuration.groups] or [getattr(configuration, axis)]
+    return " + ".join(map(str, values)) if len(set(values)) > 1 else str(values[0])
+
+
+def group_steps(prediction: Prediction) -> str:
+    """Return what each node group needs of a step by itself; nothing of a plan on one kind of nodes."""
+    times = sorted(prediction.groups_s.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {format_duration(seconds, 3)}" for name, seconds in times)
 
 
 def counted(count: int, noun: str) -> str:

@@ -28,18 +28,19 @@ def plain_lines(block: Block, width: int, glued: Glue) -> list[str] | None:
     return _grid(block.within(width) if block.dropped else block, width, names=False)
 
 
+def _has_plain_signs(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n")) and max(text, default="") < FIRST_COMBINING
+
+
 def _is_plain(text: str) -> bool:
-    lines = text.split("\n")
-    return (
-        all(line.isprintable() and line == line.strip() for line in lines) and max(text, default="") < FIRST_COMBINING
-    )
+    return _has_plain_signs(text) and all(line == line.strip() for line in text.split("\n"))
 
 
 def _lines_of(line: Line, width: int, glued: Glue) -> list[str] | None:
-    if not _is_plain(line.label + line.text) or (line.indent and "" in line.text.split("\n")):
-        return None
-    if line.whole:
+    if line.whole and _has_plain_signs(line.label + line.text):
         return f"{' ' * line.indent}{line.label}{line.text}".split("\n")
+    if line.whole or not _is_plain(line.label + line.text) or (line.indent and "" in line.text.split("\n")):
+        return None
     wrapped = _wrapped(line.label + glued(line.text), width - line.indent)
     return None if wrapped is None else [" " * line.indent + one for one in wrapped]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.domain.axes import AXES, Axis
+from planner.domain.configuration import Configuration
 from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan
@@ -27,7 +28,9 @@ DROPPED_COLUMNS = (
     "{device}-\nhours",
 )
 """Columns that go where a line holds no more, the first one first; what tells plans apart stays."""
-WORD_COLUMNS = ("network", "scenario", "framework", *(axis.heading for axis in AXES if axis.words), "")
+_OF_GROUPS = ("sub_batch", "accumulation_steps")
+"""Axes whose values node groups have of their own."""
+WORD_COLUMNS = ("network", "scenario", "framework", "group", *(axis.heading for axis in AXES if axis.words), "")
 """Columns of words."""
 
 
@@ -41,12 +44,21 @@ class Entry:
     precisions: tuple[str, ...] = ()
     first_is_better: float | None = None
     efficiency: float | None = None
+    objective: float | None = None
 
 
 def entries_of(plans: Iterable[Plan], subject: Subject) -> list[Entry]:
     """Return a row a plan."""
     return [
-        Entry(one.position, one.prediction, one.subject(subject), one.precisions, one.first_is_better, one.efficiency)
+        Entry(
+            one.position,
+            one.prediction,
+            one.subject(subject),
+            one.precisions,
+            one.first_is_better,
+            one.efficiency,
+            one.objective,
+        )
         for one in plans
     ]
 
@@ -87,10 +99,12 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
         "network": _where_they_differ([one.network for one in subjects]),
         "scenario": _where_they_differ([one.scenario or "none" for one in subjects]),
         "framework": _where_they_differ([one.settings.framework.label for one in subjects]),
-        f"nodes\nx {device}s": [f"{one.nodes} x {one.gpus_per_node}" for one in configurations],
+        "group": [" + ".join(part.name for part in one.groups) for one in configurations],
+        f"nodes\nx {device}s": [_places(one) for one in configurations],
         **{axis.heading: _cells(axis, entries) for axis in AXES if axis.heading},
         "mini-\nbatch": _mini_batches(predictions),
         "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in predictions],
+        "objec-\ntive": ["" if one.objective is None else format_number(one.objective, 4) for one in entries],
         **_speeds(predictions),
         FACTOR_HEADING: [_factor(one) for one in predictions],
         "plan 1\nbetter": ["" if one.first_is_better is None else _chance(one.first_is_better) for one in entries],
@@ -103,11 +117,20 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
     }
 
 
+def _places(one: Configuration) -> str:
+    """Return nodes x devices, of every node group."""
+    places = [(part.nodes, part.gpus_per_node) for part in one.groups] or [(one.nodes, one.gpus_per_node)]
+    return " + ".join(f"{nodes} x {gpus}" for nodes, gpus in places)
+
+
 def _cells(axis: Axis, entries: Sequence[Entry]) -> list[str]:
     """Return the cells of an axis, empty where all plans have its default, or one mode."""
     if axis.name == "precision":
         return [" / ".join(one.precisions or (one.prediction.configuration.precision,)) for one in entries]
-    cells = [str(getattr(one.prediction.configuration, axis.name)) for one in entries]
+    if axis.name in _OF_GROUPS:
+        cells = [parts.by_group(one.prediction.configuration, axis.name) for one in entries]
+    else:
+        cells = [str(getattr(one.prediction.configuration, axis.name)) for one in entries]
     if axis.name == "mode":
         return _where_they_differ(cells)
     return [""] * len(cells) if set(cells) == {str(axis.default)} else cells

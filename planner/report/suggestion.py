@@ -10,6 +10,7 @@ from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.report import parts
 from planner.report.answer import suggestion_answer, suggestions_overview
 from planner.report.blocks import Block, Line, Pairs, Table, heading
+from planner.report.deciding_runs import deciding_commands
 from planner.report.prediction import prediction_details
 
 __all__ = ["part_of_plan", "part_of_suggestion", "suggestion_rest", "suggestions_views"]
@@ -65,6 +66,7 @@ def suggestion_rest(suggestion: Suggestion, subject: Subject) -> Iterator[Block]
     plan = suggestion.chosen_plan
     if plan is not None:
         yield from _plan_details(plan, subject, suggestion.citations)
+    yield from deciding_commands(suggestion, subject)
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")

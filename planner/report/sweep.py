@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from planner.domain.objective import is_sum
 from planner.domain.request import Subject
 from planner.domain.sweep import Sweep, SweptPlan
 from planner.report import parts
 from planner.report.blocks import Block, Line, Table, title
 from planner.report.plots import BESIDE, SERIES_LOOKS, picture
 from planner.report.prediction import place
-from planner.units import duration_unit, format_duration, format_number
+from planner.units import duration_unit, format_number
 
 __all__ = ["sweep_plot", "sweep_view"]
 
@@ -25,20 +26,20 @@ def sweep_view(sweep: Sweep, subject: Subject) -> Iterator[Block]:
     """Yield the best plan in a sentence, and the objective by nodes and sub-batch; at most 25 lines."""
     best = sweep.best
     words = parts.configuration_words(best.configuration, subject.device)
-    value = f"{format_number(best.objective, 3)} USD" if _is_cost(sweep) else format_duration(best.objective, 3)
+    value = parts.objective(best.objective, _objective(sweep))
     yield title(f"{place(subject)}: best {_what(sweep)} {value} with {words}")
     nodes = _spread([one.configuration.nodes for one in sweep.plans], MOST_ROWS, best.configuration.nodes)
     sizes = _spread([one.configuration.sub_batch for one in sweep.plans], MOST_COLUMNS, best.configuration.sub_batch)
     of = {(one.configuration.nodes, one.configuration.sub_batch): one for one in sweep.plans}
     least = sweep.of_nodes
-    scale, unit = (1.0, "USD") if _is_cost(sweep) else duration_unit(best.objective, 3)
+    scale, unit = duration_unit(best.objective, 3) if _unit(sweep) == "s" else (1.0, _unit(sweep))
 
     def cell(one: SweptPlan | None, marked: SweptPlan | None = None) -> str:
         return "-" if one is None else format_number(one.objective / scale, 3) + ("*" if one is marked else "")
 
     rows = [[str(n), *(cell(of.get((n, size)), least[n]) for size in sizes), cell(least[n])] for n in nodes]
     columns = ["nodes", *(str(size) for size in sizes), "best"]
-    yield Line(f"\n{_what(sweep)} [{unit}] by nodes (down) and sub-batch (across); *: best of its row")
+    yield Line(f"\n{_with_unit(sweep, unit)} by nodes (down) and sub-batch (across); *: best of its row")
     others = [str(size) for size in sizes if size != best.configuration.sub_batch]
     strong = [nodes.index(best.configuration.nodes)]
     yield Table(columns, rows, columns, strong=strong, fixed=True, dropped=others[1:-1:2])
@@ -71,7 +72,7 @@ def sweep_plot(sweep: Sweep, subject: Subject, form: str) -> bytes:
             some = [one for one in sweep.plans if one.configuration.sub_batch == size]
             nodes = [one.configuration.nodes for one in some]
             axes.plot(nodes, [one.objective for one in some], label=f"{size:,}", markersize=4, linewidth=0.7, **look)
-        axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel=f"{_what(sweep)} [{_unit(sweep)}]")
+        axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel=_with_unit(sweep, _unit(sweep)))
         axes.set_title(place(subject), loc="left")
         axes.legend(title="sub-batch", **BESIDE)
 
@@ -88,14 +89,21 @@ def _spread(values: Sequence[int], most: int, kept: int | None = None) -> list[i
     return [int(one) for one in distinct]
 
 
-def _is_cost(sweep: Sweep) -> bool:
-    return sweep.request["objective"].value == "cost"
+def _objective(sweep: Sweep) -> str:
+    return str(sweep.request["objective"].value)
 
 
 def _what(sweep: Sweep) -> str:
-    quantity = "cost" if _is_cost(sweep) else "time"
+    if is_sum(_objective(sweep)):
+        return f"objective {_objective(sweep)}"
+    quantity = "cost" if _objective(sweep) == "cost" else "time"
     return f"epoch {quantity}" if sweep.plans[0].epoch_s is not None else f"{quantity} of a sample"
 
 
 def _unit(sweep: Sweep) -> str:
-    return "USD" if _is_cost(sweep) else "s"
+    """Return the unit of the objective; empty: it has none."""
+    return "" if is_sum(_objective(sweep)) else "USD" if _objective(sweep) == "cost" else "s"
+
+
+def _with_unit(sweep: Sweep, unit: str) -> str:
+    return f"{_what(sweep)} [{unit}]" if unit else _what(sweep)

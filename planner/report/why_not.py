@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.domain.objective import is_sum
 from planner.domain.request import Subject
 from planner.domain.why_not import RankedPlan, WhyNot
 from planner.report import parts
 from planner.report.blocks import Block, Line, Table, title
 from planner.report.prediction import place
-from planner.units import format_duration, format_number
+from planner.units import format_number
 
 __all__ = ["why_not_view"]
 
@@ -44,17 +45,23 @@ def _priced(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
     behind = ""
     if answer.first and answer.first.objective:
         share = one.objective / answer.first.objective - 1
-        word = "dearer" if _is_cost(answer) else "slower"
-        better = "cheaper" if _is_cost(answer) else "faster"
+        worse, better = _comparatives(_objective(answer))
         if share:
-            behind = f", {format_number(100 * abs(share))} % {word if share > 0 else better} than plan 1"
+            behind = f", {format_number(100 * abs(share))} % {worse if share > 0 else better} than plan 1"
     return f"the best of them: {_words(answer, one, subject)}{behind}"
 
 
 def _words(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
-    value = f"{format_number(one.objective, 3)} USD" if _is_cost(answer) else format_duration(one.objective, 3)
+    value = parts.objective(one.objective, _objective(answer))
     return f"{parts.configuration_words(one.configuration, subject.device)}: {value}"
 
 
-def _is_cost(answer: WhyNot) -> bool:
-    return answer.request["objective"].value == "cost"
+def _objective(answer: WhyNot) -> str:
+    return str(answer.request["objective"].value)
+
+
+def _comparatives(objective: str) -> tuple[str, str]:
+    """Return what a plan with more of the objective is, and one with less."""
+    if is_sum(objective):
+        return "more", "less"
+    return ("dearer", "cheaper") if objective == "cost" else ("slower", "faster")

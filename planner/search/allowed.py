@@ -19,7 +19,8 @@ from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps.layer_pipeline import split_pricer
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.workload.memory import largest_sub_batch
-from planner.workload.split_memory import MemoryRules, split_memory
+from planner.workload.split_fit import fullest_bytes
+from planner.workload.split_memory import MemoryRules
 
 __all__ = ["limits_of", "order_and_limits"]
 
@@ -79,8 +80,9 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
 
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
         plans = plans_of(rows)
-        memory = pricer(precision).memory(plans) if of is None else split_memory(of, plans, rules(precision))
-        return memory.total
+        if of is None:
+            return pricer(precision).memory(plans).total
+        return fullest_bytes(of, plans, rules(precision))
 
     return SplitLimits(
         problem.network,

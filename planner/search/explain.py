@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Prediction
@@ -10,7 +11,17 @@ from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order
 from planner.units import format_bytes, format_duration, format_number
 
-__all__ = ["hardly_inside", "label", "listed_positions", "why_split", "whys", "whys_nearest", "whys_pareto"]
+__all__ = [
+    "hardly_inside",
+    "label",
+    "listed_positions",
+    "typed_values",
+    "why_split",
+    "whys",
+    "whys_nearest",
+    "whys_of_values",
+    "whys_pareto",
+]
 
 
 _MESSAGE_TERMS = (
@@ -24,6 +35,9 @@ _MODE_WORDS = {"sync": "synchronous", "async": "asynchronous"}
 def label(configuration: Configuration, device: str = "GPU") -> str:
     """Return a configuration in a few words; ``device``: what it computes on."""
     c = configuration
+    if len(c.groups) > 1:
+        parts = " + ".join(f"{part.nodes} x {part.gpus_per_node} of {part.name}" for part in c.groups)
+        return f"{parts}, {c.precision}"
     accumulation = f" x {c.accumulation_steps} accumulated" if c.accumulation_steps > 1 else ""
     nodes, gpus = (f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((c.nodes, "node"), (c.gpus_per_node, device)))
     words = [f"{nodes} x {gpus}, sub-batch {c.sub_batch}{accumulation}", c.precision, _MODE_WORDS[c.mode], *c.besides]
@@ -58,6 +72,18 @@ def whys(order: Order, best: PricedPlans, of_plans: str, n_reported: int, framew
     return sentences[:n_reported]
 
 
+def whys_of_values(order: Order, values: Sequence[float], of_plans: str, second: str) -> list[str]:
+    """Return why plans stand where they stand, by their values of the objective alone, which ascend.
+
+    ``of_plans``, ``second``: those that they are the first of, and the second plan, in words.
+    """
+    superlative, comparative = _words(order)
+    first = f"{superlative} of {of_plans}: {_value_words(order, values[0])}"
+    if len(values) > 1:
+        first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
+    return [first, *(f"{_percent(value, values[0])} {comparative} than position 1" for value in values[1:])]
+
+
 def whys_pareto(order: Order, front: PricedPlans) -> list[str]:
     """Return why each plan of a Pareto front is on it."""
     rows = zip(order.values(front), front.configurations.gpus, order.distances(front), strict=True)
@@ -74,8 +100,8 @@ def whys_nearest(order: Order, nearest: PricedPlans, windows: list[tuple[float, 
     means = nearest.predictions.mini_batch_mean
     for i, (mean, (low, high)) in enumerate(zip(means, windows, strict=True)):
         one = nearest.configurations.one(i)
-        is_too_large = one.mode == "async" and one.sub_batch > high * (1 + 1e-12)
-        side = "above" if is_too_large or mean >= low else "below"
+        is_too_large = _is_too_large(one, high)
+        side = "above" if is_above(one, float(mean), (low, high)) else "below"
         off = abs(mean / order.target_batch - 1)
         alone = f"; its sub-batch alone, {one.sub_batch}, is above the window" if is_too_large else ""
         sentences.append(
@@ -83,6 +109,15 @@ def whys_nearest(order: Order, nearest: PricedPlans, windows: list[tuple[float, 
             + alone
         )
     return sentences
+
+
+def is_above(one: Configuration, mean: float, window: tuple[float, float]) -> bool:
+    """Tell whether a plan outside its window (low, high) [samples] is above it: its mean, or its sub-batch alone."""
+    return mean >= window[0] or _is_too_large(one, window[1])
+
+
+def _is_too_large(one: Configuration, high: float) -> bool:
+    return one.mode == "async" and one.sub_batch > high * (1 + 1e-12)
 
 
 def listed_positions(positions: Sequence[int]) -> str:
@@ -93,6 +128,12 @@ def listed_positions(positions: Sequence[int]) -> str:
     for low, high in zip(starts, ends, strict=True):
         spans += [f"{low} to {high}"] if high > low + 1 else [str(one) for one in range(low, high + 1)]
     return " and ".join(filter(None, (", ".join(spans[:-1]), spans[-1])))
+
+
+def typed_values(values: tuple[Any, ...]) -> str:
+    """Return values as an option takes them: ``1,2``, ``1:64``."""
+    is_range = len(values) > 4 and not isinstance(values[0], str)
+    return f"{min(values)}:{max(values)}" if is_range else ",".join(map(str, values))
 
 
 def why_split(prediction: Prediction, whole_bytes: float) -> str:
@@ -120,12 +161,16 @@ def hardly_inside(prediction: Prediction) -> str:
 
 
 def _words(order: Order) -> tuple[str, str]:
+    if order.is_sum:
+        return (f"least {order.objective}", "more")
     if order.objective == "cost":
         return ("cheapest epoch" if order.has_dataset else "cheapest sample", "dearer")
     return ("shortest epoch" if order.has_dataset else "most samples per second", "slower")
 
 
 def _value_words(order: Order, value: float) -> str:
+    if order.is_sum:
+        return f"{value:.4g}"
     if order.objective == "cost":
         return f"{value:.4g} USD"
     return format_duration(float(value), 4) if order.has_dataset else f"{format_number(1 / value, 4)} samples/s"

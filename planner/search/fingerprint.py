@@ -31,7 +31,7 @@ def fingerprints(problem: Problem, request: SpaceRequest) -> dict[str, str]:
         "cluster": hashed(problem.cluster),
         "calibrations": hashed(problem.calibrations),
         "settings": hashed(settings),
-        "request": hashed(replace(request, top=plain.top, choose=plain.choose)),
+        "request": hashed(replace(request, top=plain.top, choose=plain.choose, sensitivity=plain.sensitivity)),
     }
 
 

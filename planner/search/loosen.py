@@ -3,12 +3,16 @@
 The smallest change stands first. A change is relative: of a count, and of memory, by how much the larger of what is
 asked and what suffices exceeds the smaller (8 -> 4 and 4 -> 8 are both 1); of several counts the sum; of the tolerance,
 how much wider it gets (0.1 -> 0.25 is 0.15). What has no such measure, as a precision, goes last.
+
+Nothing is searched again that is known to hold no plan. Numbers of nodes, of GPUs and, for memory, of samples are tried
+from the nearest outwards, twice as many at a time, until some plan fits. A limit of time or cost that even the fastest
+or cheapest plan exceeds is told from that plan alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,21 +20,24 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, Axis
+from planner.domain.configuration import Configurations
+from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
-from planner.errors import UsageError
 from planner.search.choice import in_all_precisions
+from planner.search.data_block import DataBlock
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome
 from planner.search.explain import label
+from planner.search.least import OBJECTIVE_OF_LIMIT, least_plan, may_keep_limits
 from planner.search.plan_limits import limit_text, limited
-from planner.search.ranking import Order
-from planner.search.search import search
+from planner.search.ranking import Order, rounded
+from planner.search.search import first_plan
 from planner.search.shortage import shortages
-from planner.search.space import Limits, space_of
+from planner.search.space import Limits, blocks_of, space_of
 from planner.units import format_duration, format_number
 
-__all__ = ["Loosener", "loosenings", "tolerance_that_suffices"]
+__all__ = ["Loosener", "loosenings", "tolerance_that_suffices", "with_shortages"]
 
 LARGEST_MEMORY_MULTIPLE = 4
 """Sub-batches are tried up to this multiple of the largest that fits, to say how much memory would help."""
@@ -40,7 +47,11 @@ def loosenings(
     request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, outcome: Outcome
 ) -> tuple[Loosening, ...]:
     """Return what to loosen where nothing satisfies a request; of memory what splitting the network needs, if any."""
-    ways = Loosener(request, limits, evaluator, order).loosenings(outcome)
+    return with_shortages(Loosener(request, limits, evaluator, order).loosenings(outcome), request, limits)
+
+
+def with_shortages(ways: tuple[Loosening, ...], request: SpaceRequest, limits: Limits) -> tuple[Loosening, ...]:
+    """Return what to loosen, and what splitting the network needs of memory in its place, if any of it is lacking."""
     lacking = shortages(request, limits, space_of(request, limits))
     return (*(one for one in ways if one.option != "memory"), *lacking) if lacking else ways
 
@@ -88,22 +99,27 @@ class Loosener:
         value = tolerance_that_suffices(float(off[first]))
         tolerance = self.request.tolerance(near.configurations.one(first).mode)
         change = float(off[first]) - tolerance
-        nearest = in_all_precisions(self.order, self.evaluator, near.take(np.array([first]))).priced
-        return _Way(change, self._sentence([("--tolerance", value)], f"{100 * tolerance:.6g}%", nearest))
+        sentence = self._sentence([("--tolerance", value)], f"{100 * tolerance:.6g}%", near.take(np.array([first])))
+        return _Way(change, sentence)
 
     def _values(self, axis: Axis) -> _Way | None:
-        """Try all values of an axis; of those that help, report the nearest to what was asked."""
-        request_values, every = self.request[axis.name], None
+        """Try other values of an axis; of those that help, report the nearest to what was asked."""
+        request_values = self.request[axis.name]
         if axis.of_cluster == "all":
-            most: int = getattr(self.limits, axis.name)
-            request_values, every = request_values or (most,), tuple(range(1, most + 1))
+            request_values = request_values or (getattr(self.limits, axis.name),)
         if request_values is None:
             return None
 
         def change(plans: PricedPlans) -> FloatArray:
             return _change(getattr(plans.configurations, axis.name), request_values)
 
-        plan = self._first(self.request.changed(**{axis.name: every}), self.limits, None if axis.words else change)
+        if axis.of_cluster:
+            others = np.setdiff1d(np.arange(1, getattr(self.limits, axis.name) + 1), request_values)
+            groups = _by_key(others, rounded(_change(others, request_values)))
+            plan = self._first_of(groups, lambda values: self.request.changed(**{axis.name: values}), self.limits)
+        else:
+            wide = self.request.changed(**{axis.name: None})
+            plan = self._first(wide, self.limits, None if axis.words else change)
         if plan is None:
             return None
         value = str(getattr(plan.configurations.one(0), axis.name))
@@ -115,7 +131,14 @@ class Loosener:
         most = self.request.most[name]
         others = {one: value for one, value in self.request.most.items() if one != name}
         request = self.request.changed(most=others)
-        plan = self._first(request, self.limits, lambda plans: limited(name, plans, self.order))
+        if name == "nodes":
+            nodes = np.unique(self.request["nodes"] or range(1, self.limits.nodes + 1))
+            groups = [(value,) for value in nodes[nodes > most].tolist()]
+            plan = self._first_of(groups, lambda values: request.changed(nodes=values), self.limits)
+        elif name in OBJECTIVE_OF_LIMIT:
+            plan = least_plan(name, request, self.limits, self.evaluator, self.order)
+        else:
+            plan = self._first(request, self.limits, lambda plans: limited(name, plans, self.order))
         if plan is None:
             return None
         needed = float(limited(name, plan, self.order)[0])
@@ -143,31 +166,79 @@ class Loosener:
         return _Way(float(change[0]), self._sentence(changes, now, best))
 
     def _memory(self) -> _Way | None:
-        largest_asked = max(self.request["sub_batch"] or (1,))
-        largest = {
-            key: max(largest_asked, LARGEST_MEMORY_MULTIPLE * max(fits, 1))
-            for key, fits in self.limits.largest_sub_batch.items()
-        }
-        plan = self._first(
-            self.request, replace(self.limits, largest_sub_batch=largest), lambda p: p.predictions.memory_bytes
-        )
-        if plan is None:
+        """Try sub-batches that do not fit; of the plans that are lawful then, report that with the least memory."""
+        kinds = [(name, mode) for mode in self.request.modes for name in self.request["precision"] or PRECISIONS]
+        plans = [self._least_memory(*kind) for kind in kinds if not self.limits.why_not(*kind)]
+        found = [one.configurations.one(0) for one in plans if one is not None]
+        if not found:
             return None
+        names = blocks_of(self.request, self.limits)[1]
+        codes = np.array([names.index(one.precision) for one in found])
+        together = replace(Configurations.of(found), precision=codes, precisions=names)
+        by_memory = replace(self.order, leading=lambda p: p.predictions.memory_bytes)
+        plan = by_memory.best(PricedPlans(together, self.evaluator.evaluate(together)), 1)
         needed_bytes, capacity_bytes = float(plan.predictions.memory_bytes[0]), self.limits.memory_bytes
         gib = math.ceil(needed_bytes / 2**30 * 1000) / 1000
         sentence = self._sentence([("memory", f"{gib:g}GiB")], "less on each device", plan)
         return _Way(math.inf if capacity_bytes is None else needed_bytes / capacity_bytes - 1, sentence)
 
-    def _first(
-        self, request: SpaceRequest, limits: Limits, leading: Callable[[PricedPlans], FloatArray] | None
-    ) -> PricedPlans | None:
-        try:
-            best = search(request, limits, self.evaluator, replace(self.order, leading=leading), keep=1).best
-        except UsageError:  # the wider space is too large to enumerate: nothing can be said about it
-            return None
-        return None if best is None else in_all_precisions(self.order, self.evaluator, best).priced
+    def _least_memory(self, precision: str, mode: str) -> PricedPlans | None:
+        """Return the best plan with the smallest sub-batch that does not fit, of a precision and mode.
 
-    def _sentence(self, changes: list[tuple[str, str]], now: str, plan: PricedPlans) -> Loosening:
+        It needs the least memory: a whole network on every device needs the more, the larger its sub-batch.
+        """
+        fits = self.limits.largest_sub_batch[precision, mode]
+        most = max(LARGEST_MEMORY_MULTIPLE * max(fits, 1), *(self.request["sub_batch"] or (1,)), 1)
+        wide = replace(self.limits, largest_sub_batch={**self.limits.largest_sub_batch, (precision, mode): most})
+        request = self.request.changed(precision=(precision,), mode=(mode,))
+        block = next((one for one in blocks_of(request, wide)[0] if isinstance(one, DataBlock)), None)
+        if block is None:
+            return None
+        tried = block.values["sub_batch"]
+        groups = [(value,) for value in tried[tried > self.limits.fits(precision, mode)].tolist()]
+        one_range = replace(
+            wide, sub_batch_factor=1, largest_sub_batch={**wide.largest_sub_batch, (precision, mode): int(tried[-1])}
+        )
+        return self._first_of(groups, lambda values: request.changed(sub_batch=values), one_range)
+
+    def _first_of(
+        self, groups: Sequence[tuple[int, ...]], asking: Callable[[tuple[int, ...]], SpaceRequest], limits: Limits
+    ) -> PricedPlans | None:
+        """Return the best plan of the first group of values that allows any; ``asking``: the request for values."""
+        start, size = 0, 1
+        while start < len(groups):
+            some = groups[start : start + size]
+            plan = self._first(asking(_joined(some)), limits)
+            if plan is not None:
+                return self._first_of_some(some, plan, asking, limits)
+            start, size = start + size, 2 * size
+        return None
+
+    def _first_of_some(
+        self,
+        groups: Sequence[tuple[int, ...]],
+        plan: PricedPlans,
+        asking: Callable[[tuple[int, ...]], SpaceRequest],
+        limits: Limits,
+    ) -> PricedPlans:
+        """Return the same of groups of which some allows ``plan``, by halves."""
+        while len(groups) > 1:
+            half = len(groups) // 2
+            earlier = self._first(asking(_joined(groups[:half])), limits)
+            groups = groups[:half] if earlier is not None else groups[half:]
+            plan = earlier or self._first(asking(_joined(groups)), limits) or plan
+        return plan
+
+    def _first(
+        self, request: SpaceRequest, limits: Limits, leading: Callable[[PricedPlans], FloatArray] | None = None
+    ) -> PricedPlans | None:
+        """Return the first plan in order, ``leading`` compared before all else; None: nothing satisfies the request."""
+        if not may_keep_limits(request, limits, self.evaluator, self.order):
+            return None
+        return first_plan(request, limits, self.evaluator, replace(self.order, leading=leading))
+
+    def _sentence(self, changes: list[tuple[str, str]], now: str, one: PricedPlans) -> Loosening:
+        plan = in_all_precisions(self.order, self.evaluator, one).priced
         epoch = float(plan.predictions.epoch_s[0])
         speed = (
             f"an epoch of {format_duration(epoch)}"
@@ -180,10 +251,22 @@ class Loosener:
         return replace(loosening, message=f"{loosening.given} (now {now}) allows {plan_words}: {result}")
 
 
+def _joined(groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(value for group in groups for value in group)
+
+
+def _by_key(values: IntArray, keys: FloatArray) -> list[tuple[int, ...]]:
+    """Return values (n,) in groups of one key, that of the smallest key first."""
+    return [tuple(values[keys == key].tolist()) for key in np.unique(keys)]
+
+
 def _change(values: IntArray, request_values: tuple[int, ...]) -> FloatArray:
     """Return by how much each value, shape (n,), differs from the nearest that was asked for, shape (n,)."""
-    ratio = np.maximum(values[:, None], 1) / np.maximum(np.array(request_values), 1)
-    least: FloatArray = np.maximum(ratio, 1 / ratio).min(axis=1) - 1
+    tried, here = np.maximum(np.unique(request_values), 1), np.maximum(values, 1)
+    above = np.searchsorted(tried, here)
+    neighbours = tried[np.clip([above - 1, above], 0, tried.size - 1)]
+    ratio = here / neighbours
+    least: FloatArray = np.maximum(ratio, 1 / ratio).min(axis=0) - 1
     return least
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_values
 from planner.domain.axes import MODES, SCHEDULES
 from planner.domain.configuration import Configurations
 from planner.domain.split import BUBBLES
@@ -160,7 +160,7 @@ class _SplitParts:
             if not keeps.any():
                 continue
             passes = of.passes[0].size
-            units = np.unique(place[keeps] * passes + at[keeps])
+            units = distinct_values(place[keeps] * passes + at[keeps])
             for base, unit in self._with_bases(units // passes):
                 rows = of.joined(units[unit] // passes, of.bases[1][base], units[unit] % passes)
                 yield self.block.configurations(rows, self.kinds)

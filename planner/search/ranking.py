@@ -6,14 +6,15 @@ configuration itself. Computed values are rounded to 9 significant digits before
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
+from planner.domain.objective import is_sum, weights_of
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, Refusal, UsageError
 from planner.search.evaluator import PricedPlans
@@ -34,7 +35,8 @@ class Order:
 
     Attributes
     ----------
-    objective : {"epoch-time", "cost"}
+    objective : str
+        ``epoch-time``, ``cost`` or a weighted sum of them; see :mod:`planner.domain.objective`.
     target_batch : int
     has_dataset : bool
         Without a data set, seconds per sample stand for the epoch.
@@ -43,6 +45,9 @@ class Order:
         Compared before all others, smaller first.
     device : {"GPU", "CPU"}
         What plans compute on, in the words of a sentence.
+    leasts : mapping of term to float
+        What each term of a weighted sum is divided by: its least of all plans of the request, in s and USD of an epoch,
+        without a data set of a sample; 1 where it is absent.
     """
 
     objective: str
@@ -51,9 +56,18 @@ class Order:
     usd_per_gpu_hour: float | None = None
     leading: LeadingKey | None = None
     device: str = "GPU"
+    leasts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the objective is a weighted sum."""
+        return is_sum(self.objective)
 
     def values(self, plans: PricedPlans) -> FloatArray:
-        """Return the objective (n,): epoch time [s] (without a data set s/sample), or its cost [USD], rounded."""
+        """Return the objective (n,), rounded.
+
+        Epoch time [s] (without a data set s/sample), its cost [USD], or a weighted sum, each over its own least.
+        """
         return rounded(self._exact_values(plans))
 
     def _exact_values(self, plans: PricedPlans) -> FloatArray:
@@ -62,7 +76,15 @@ class Order:
 
     def value_of(self, seconds: FloatArray, gpus: IntArray) -> FloatArray:
         """Return the objective (n,) of epochs, or samples, of epochs or samples of some seconds; it grows with both."""
-        if self.objective == "cost":
+        if not self.is_sum:
+            return self._term(self.objective, seconds, gpus)
+        value: FloatArray = np.zeros(np.broadcast_shapes(seconds.shape, gpus.shape))
+        for name, weight in weights_of(self.objective).items():
+            value += weight / self.leasts.get(name, 1.0) * self._term(name, seconds, gpus)
+        return value
+
+    def _term(self, name: str, seconds: FloatArray, gpus: IntArray) -> FloatArray:
+        if name == "cost":
             return seconds * gpus * (self.usd_per_gpu_hour or 0.0) / 3600.0
         return seconds
 
@@ -107,20 +129,24 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
     Raises
     ------
     ParameterError
-        Unknown objective.
+        Unknown objective, or a weighted sum against its rules.
     UsageError
         ``cost`` without a price, or ``time-to-accuracy``, which is not supported yet.
     """
-    if request.objective not in OBJECTIVES:
+    terms = weights_of(request.objective)
+    if not is_sum(request.objective) and request.objective not in OBJECTIVES:
         raise ParameterError("objective", "one of " + ", ".join(OBJECTIVES), request.objective)
     if request.objective == "time-to-accuracy":
         rest = ", which is not supported yet"
         rule, value = "objective must be epoch-time or cost", "'time-to-accuracy'"
         raise UsageError(Refusal("unsupported", rule, "objective", value, rest))
     price = problem.cluster.usd_per_gpu_hour
-    if request.objective == "cost" and price is None:
+    if "cost" in terms and price == 0 and is_sum(request.objective):
+        raise ParameterError("price", "above 0 where the cost is divided by its least", price)
+    if "cost" in terms and price is None:
         value, rest = f"none in cluster {problem.cluster.name}", "; write usd_per_gpu_hour under [price] in its file"
-        raise UsageError(Refusal("price_missing", "objective 'cost' must have a price", "objective", value, rest))
+        rule = f"objective {request.objective!r} must have a price"
+        raise UsageError(Refusal("price_missing", rule, "objective", value, rest))
     device = problem.subject.device
     return Order(request.objective, request.target_batch, problem.dataset is not None, price, device=device)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import MODES, Configurations
 from planner.domain.framework import Framework
 from planner.domain.prediction import PlanWarning, Prediction, Predictions
 from planner.domain.request import SpaceRequest
@@ -15,11 +15,21 @@ from planner.domain.suggestion import Refused, SearchReport
 from planner.search.choice import Distinct
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome
+from planner.search.explain import is_above
 from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import Limits
 
-__all__ = ["Compare", "Ranking", "Searched", "front_of", "ranked", "report_of", "without_plan"]
+__all__ = [
+    "Compare",
+    "Ranking",
+    "Searched",
+    "front_of",
+    "nearest_of",
+    "ranked",
+    "report_of",
+    "without_plan",
+]
 
 Compare = Callable[[Sequence[int], Configurations], tuple[list[Prediction], list[float | None]]]
 """Searches that configurations are of, one each, and these -> as :meth:`planner.search.evaluator.Evaluator.compare`."""
@@ -99,6 +109,20 @@ def front_of(order: Order, parts: Mapping[int, Distinct]) -> Ranking:
     priced = whole.priced
     front = pareto_front(order.values(priced), priced.configurations.gpus, order.distances(priced))
     return whole.take(front.tolist())
+
+
+def nearest_of(order: Order, parts: Mapping[int, Distinct], request: SpaceRequest) -> Ranking:
+    """Return of the plans outside the window that searches found, for each mode the nearest below and above it."""
+    whole = ranked(order, parts)
+    if len(parts) == 1:
+        return whole
+    plans, means = whole.priced.configurations, whole.priced.predictions.mini_batch_mean
+    first: dict[tuple[int, bool], int] = {}
+    for row in np.argsort(order.reaches(plans, means), kind="stable").tolist():
+        one = plans.one(row)
+        above = is_above(one, float(means[row]), request.window(one.mode))
+        first.setdefault((MODES.index(one.mode), above), row)
+    return whole.take([first[key] for key in sorted(first)])
 
 
 def report_of(searches: Sequence[Searched]) -> SearchReport:

@@ -6,8 +6,9 @@ part can have none of the best: what it finds is what pricing every candidate wo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -22,10 +23,12 @@ from planner.search.parts import Parts, parts_of
 from planner.search.ranking import SLACK, Order, fewest_first
 from planner.search.space import Limits, Space, space_of
 
-__all__ = ["Searcher", "search"]
+__all__ = ["Searcher", "first_plan", "search"]
 
 PRICED_WHOLE = 2**14
 """Candidates in the window up to which all are priced: bounds would save no time."""
+MOST_PRICED = 2**22
+"""Candidates in the window up to which a key that leads the order is heeded: no bound is known of it."""
 FEWEST_PARTS, MOST_PARTS = 16, 4096
 """Parts that are opened at once, at first and at most."""
 
@@ -59,16 +62,48 @@ def search(
         It was to end before any plan that satisfies the request was found.
     """
     space = space_of(request, limits)
-    if order.leading is not None or pareto or space.inside <= PRICED_WHOLE:
+    if order.leading is not None or space.inside <= PRICED_WHOLE:
         return search_among(space, request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
     rules = Rules.of(request, limits, space.precisions, order)
     parts = _AllParts(parts_of(space, evaluator), order)
-    best = _Bounded(Progress(evaluator, order, rules, keep), parts)
+    best = _Best(parts, Progress(evaluator, order, rules, keep))
     best.run(stopped)
-    smallest = _Bounded(Progress(evaluator, fewest_first(order), rules, len(space.precisions)), parts, by_gpus=True)
-    if best.remaining is None and best.progress.best is not None:
-        smallest.run(None)
-    return best.outcome(space, smallest.progress.best)
+    fewest = _Fewest(parts, Progress(evaluator, fewest_first(order), rules, len(space.precisions)))
+    front = _Front(parts, Progress(evaluator, order, rules, 1, wants_pareto=True))
+    if best.progress.best is not None:
+        fewest.run(stopped)
+        if pareto:
+            front.run(stopped)
+    outcome = best.outcome(space)
+    return replace(
+        outcome,
+        smallest=fewest.progress.best if fewest.remaining is None else None,
+        pareto=front.progress.pareto,
+        certified=outcome.certified and front.remaining is None,
+    )
+
+
+def first_plan(
+    request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, most: float | None = None
+) -> PricedPlans | None:
+    """Return the first plan in order and nothing beside it; None: nothing satisfies the request.
+
+    In a space of more than MOST_PRICED the first one in the order without its leading key. Where ``most`` of the
+    objective is given, plans that exceed it need not be looked for.
+    """
+    space = space_of(request, limits)
+    if space.inside > MOST_PRICED:
+        order = replace(order, leading=None)
+    rules = Rules.of(request, limits, space.precisions, order)
+    progress = Progress(evaluator, order, rules, keep=1, wants_smallest=False)
+    if order.leading is None and (space.inside > PRICED_WHOLE or most is not None):
+        best = _Best(_AllParts(parts_of(space, evaluator), order), progress)
+        best.most = math.inf if most is None else most * (1 + SLACK)
+        best.run(None)
+    else:
+        for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
+            progress.price(batch)
+    return progress.best
 
 
 class _AllParts:
@@ -93,28 +128,27 @@ class _AllParts:
                 )
 
 
-@dataclass
 class _Bounded:
-    """A search through parts, best bound first; ``by_gpus``: of plans with the fewest GPUs."""
+    """A search through parts until none promises anything.
 
-    progress: Progress
-    parts: _AllParts
-    by_gpus: bool = False
-    remaining: float | None = None
+    Attributes
+    ----------
+    remaining : float or None
+        Where it was stopped, the least objective that parts not gone through to the end may have.
+    """
+
+    def __init__(self, parts: _AllParts, progress: Progress) -> None:
+        self.parts, self.progress = parts, progress
+        self.progress.wants_smallest = False
+        self.remaining: float | None = None
 
     def run(self, stopped: Stopped | None) -> None:
-        """Open parts until no other can have one of the best, or the search is to end.
-
-        Then ``remaining`` is the least objective that parts not gone through to the end may have.
-        """
-        self.progress.wants_smallest = False
-        keys = (self.parts.value, self.parts.gpus)
-        queue = np.lexsort(keys if self.by_gpus else keys[::-1])
-        number = FEWEST_PARTS
+        """Open parts, those that promise most first, until no other promises anything, or the search is to end."""
+        queue, number = self._queue(), FEWEST_PARTS
         while queue.size:
             some, queue = queue[:number], queue[number:]
             promising = self._promises(self.parts.value[some], self.parts.gpus[some])
-            if not promising[0]:
+            if self._ends(promising):
                 return
             opened = self.parts.open(some[promising], self._promises)
             for batch in batches(self.progress.sift(rows) for rows in opened):
@@ -125,19 +159,40 @@ class _Bounded:
                     return
             number = min(2 * number, MOST_PARTS)
 
+    def _queue(self) -> IntArray:
+        """Return the parts in the order in which they are opened."""
+        raise NotImplementedError
+
     def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
-        """Tell which parts may have one of the best, by the least objective and GPUs."""
+        """Tell which plans may be among those looked for, by the least objective and GPUs, shape (n,)."""
+        raise NotImplementedError
+
+    def _ends(self, promising: BoolArray) -> bool:
+        """Tell whether no part promises anything, from the next ones."""
+        return not promising[0]
+
+    def _last(self) -> tuple[float, int] | None:
+        """Return the objective and the GPUs that plans must not exceed; None: too few are known."""
         best = self.progress.best
         if best is None or best.size < self.progress.keep:
-            return np.ones(value.size, dtype=np.bool_)
+            return None
         last = best.take(slice(best.size - 1, best.size))
-        most = float(self.parts.order.values(last)[0]) * (1 + SLACK)
-        if not self.by_gpus:
-            return np.asarray(value <= most)
-        fewest = int(last.configurations.gpus[0])
-        return np.asarray((gpus < fewest) | ((gpus == fewest) & (value <= most)))
+        return float(self.parts.order.values(last)[0]) * (1 + SLACK), int(last.configurations.gpus[0])
 
-    def outcome(self, space: Space, smallest: PricedPlans | None) -> Outcome:
+
+class _Best(_Bounded):
+    """Looks for the plans with the least objective, ``most`` at most."""
+
+    most = math.inf
+
+    def _queue(self) -> IntArray:
+        return np.lexsort((self.parts.gpus, self.parts.value))
+
+    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:  # noqa: ARG002
+        last = self._last()
+        return np.asarray(value <= (last[0] if last else self.most))
+
+    def outcome(self, space: Space) -> Outcome:
         """Return what was found."""
         if self.progress.best is None:
             self.progress.look_nearby(space)
@@ -149,9 +204,44 @@ class _Bounded:
             gap = max(0.0, 1 - self.remaining / best)
         return replace(
             outcome,
-            smallest=smallest,
             method="branch and bound",
             certified=self.remaining is None or gap == 0,
             discarded=discarded,
             gap=gap,
         )
+
+
+class _Fewest(_Bounded):
+    """Looks for the plans on the fewest GPUs, and of them for those with the least objective."""
+
+    def _queue(self) -> IntArray:
+        return np.lexsort((self.parts.value, self.parts.gpus))
+
+    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
+        last = self._last()
+        if last is None:
+            return np.ones(gpus.size, dtype=np.bool_)
+        return np.asarray((gpus < last[1]) | ((gpus == last[1]) & (value <= last[0])))
+
+
+class _Front(_Bounded):
+    """Looks for the plans that no other equals or exceeds in objective, GPUs and distance from the target at once.
+
+    A plan that hits the target rules out all that take longer on as many GPUs or more.
+    """
+
+    def _queue(self) -> IntArray:
+        return np.lexsort((self.parts.value, self.parts.gpus))
+
+    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
+        front = self.progress.pareto
+        if front is None:
+            return np.ones(gpus.size, dtype=np.bool_)
+        hits = front.take(self.parts.order.distances(front) == 0)
+        order = np.argsort(hits.configurations.gpus, kind="stable")
+        least = np.minimum.accumulate(self.parts.order.values(hits)[order]) * (1 + SLACK)
+        place = np.searchsorted(hits.configurations.gpus[order], gpus, side="right") - 1
+        return np.asarray(value <= np.append(least, np.inf)[place])
+
+    def _ends(self, promising: BoolArray) -> bool:  # noqa: ARG002 - a part behind may promise more
+        return False

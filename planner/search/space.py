@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import LARGEST_COUNT, IntArray, check_count, check_not_negative, frozen_map
+from planner.domain.arrays import LARGEST_COUNT, IntArray, check_count, check_not_negative, distinct_values, frozen_map
 from planner.domain.axes import AXES, MODES, Axis
 from planner.domain.configuration import Configurations
 from planner.domain.precision import PRECISIONS
@@ -292,8 +292,10 @@ def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], m
     if factor == 1 or request_values.size == 1:
         return request_values
     step = int(request_values[-1] - request_values[-2])
-    return np.union1d(request_values, np.arange(request_values[-1], factor * request_values[-1] + 1, step))
+    return distinct_values(
+        np.concatenate([request_values, np.arange(request_values[-1], factor * request_values[-1] + 1, step)])
+    )
 
 
 def _ascending(values: tuple[Any, ...]) -> IntArray:
-    return np.unique(np.array(values, dtype=np.int64))
+    return distinct_values(np.array(values, dtype=np.int64))

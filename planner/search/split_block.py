@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, IntArray
+from planner.domain.arrays import BoolArray, IntArray, distinct_values
 from planner.domain.axes import AXES, MODES, SCHEDULES, Axis
 from planner.domain.configuration import Configurations, splits
 from planner.domain.framework import Framework
@@ -181,7 +181,7 @@ class SplitCandidates:
         """Return the values of an axis to try, as numbers or codes."""
         asked = self.request[axis.name]
         if asked is not None:
-            return np.unique([axis.code(one) for one in asked])
+            return distinct_values(np.array([axis.code(one) for one in asked]))
         if axis.of_cluster:
             most = self.most[axis.name]
             return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
@@ -246,8 +246,10 @@ class SplitCandidates:
         low, high = self.window
         least, most = -(-max(low, 1) // copies), high // copies
         asked, steps = self.request["sub_batch"], self.request["accumulation_steps"]
-        tried = np.unique(asked) if asked is not None else np.arange(1, most + 1)
-        return passes_within((least, most), tried, None if steps is None else np.unique(steps))
+        tried = distinct_values(np.array(asked, dtype=np.int64)) if asked is not None else np.arange(1, most + 1)
+        return passes_within(
+            (least, most), tried, None if steps is None else distinct_values(np.array(steps, dtype=np.int64))
+        )
 
 
 @dataclass(frozen=True)
@@ -322,7 +324,7 @@ def _pipeline(block: SplitCandidates) -> IntArray:
     if block.network.transformer is not None:
         return np.arange(1, most + 1)
     whole_nodes = gpus * 2 ** np.arange(int(np.log2(max(most / gpus, 1))) + 1)
-    return np.union1d(_divisors(gpus, most), whole_nodes[whole_nodes <= most])
+    return distinct_values(np.concatenate([_divisors(gpus, most), whole_nodes[whole_nodes <= most]]))
 
 
 def _virtual(block: SplitCandidates) -> IntArray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_values
 from planner.domain.axes import AXES, Axis
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
@@ -81,7 +81,7 @@ class SplitLimits:
     def needed_bytes(self, rows: Configurations) -> FloatArray:
         """Return the memory of the fullest device of each, shape (n,)."""
         needed = np.zeros(rows.size)
-        for code in np.unique(rows.precision).tolist():
+        for code in distinct_values(rows.precision).tolist():
             where = np.flatnonzero(rows.precision == code)
             needed[where] = self.memory_bytes(rows.take(where), rows.precisions[code])
         return needed

@@ -14,9 +14,8 @@ from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.suggestion import Loosening, Plan, Suggestion
+from planner.domain.suggestion import MOST_OF_FRONT, Loosening, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
-from planner.search.allowed import order_and_limits
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
     chosen_of,
@@ -26,20 +25,23 @@ from planner.search.choice import (
     probability_better,
     tied_plans,
 )
+from planner.search.deciding import deciding_plans
 from planner.search.evaluator import Evaluator
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.loosen import loosenings
+from planner.search.leasts import over_leasts
 from planner.search.ranking import Order, fewest_first
 from planner.search.rivals import (
     Compare,
     Ranking,
     Searched,
     front_of,
+    nearest_of,
     ranked,
     report_of,
     without_plan,
 )
 from planner.search.search import Searcher, search
+from planner.search.searchable import searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.steps import predict
@@ -98,23 +100,28 @@ def suggest_among(
     """
     errors = dict(left_out or {})
     several = len(asked) + len(errors) > 1
-    evaluators, searches, orders = [], [], []
-    for problem, request in asked:
+    searchable = searchable_among(asked, errors)
+    searched, searches = [], []
+    for each in searchable:
+        problem, request = each.problem, each.request
         try:
-            order, limits = order_and_limits(problem, request)
-            evaluator = predict.Evaluator(problem)
-            one = _searched(evaluator, order, limits, request, searcher)
+            one = _searched(each.evaluator, each.order, each.limits, request, searcher)
         except (CoverageError, UsageError) as error:
             errors[problem.settings.framework.label] = error
             continue
         framework = problem.settings.framework if several else None
-        warnings = _refusal_warnings(request, limits)
+        warnings = _refusal_warnings(request, each.limits)
         searches.append(replace(one, framework=framework, warnings=warnings))
-        evaluators.append(evaluator)
-        orders.append(order)
+        searched.append(each)
     if not searches:
         raise next(iter(errors.values()))
-    answer = _answer(searches, orders[0], provenance, partial(predict.compare_among, evaluators, asked[0][1].window))
+    evaluators = [each.evaluator for each in searched]
+    compare = partial(predict.compare_among, evaluators, asked[0][1].window)
+    answer = _answer(searches, searched[0].order, provenance, compare)
+    if asked[0][1].sensitivity:
+        from planner.search.sensitivity import sensitivities  # noqa: PLC0415 - few answers need it
+
+        answer = replace(answer, sensitivity=sensitivities(searched, answer))
     plans = (*answer.plans, *answer.pareto, *answer.nearest)
     refused = (PlanWarning("framework_refused", label, f"It is left out: {why}") for label, why in errors.items())
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
@@ -147,6 +154,7 @@ def suggest_with(
     def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Prediction], list[float | None]]:
         return evaluator.compare(plans, window=request.window)
 
+    order = over_leasts(order, request, limits, evaluator)
     return _answer([_searched(evaluator, order, limits, request)], order, provenance, compare)
 
 
@@ -168,9 +176,14 @@ def _answer(
         at: distinct_plans(order, one.outcome.best) for at, one in enumerate(searches) if one.outcome.best is not None
     }
     if not best:
-        nearest, loosen = _nearest(searches, order), _loosenings(searches, order)
+        from planner.search.loosen import Loosener  # noqa: PLC0415 - few requests need it
+
+        proven = [one for one in searches if one.outcome.certified]
+        ways = [Loosener(one.request, one.limits, one.evaluator, order).loosenings(one.outcome) for one in proven]
+        nearest, loosen = _nearest(searches, order), _loosenings(proven, ways)
+        conflict = _conflict(searches, order, [way for some in ways for way in some])
         warnings = (*without_plan(searches), *_warnings(order, nearest))
-        return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, warnings)
+        return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, warnings, conflict=conflict)
     ranking, baseline = ranked(order, best), _baseline(searches, order)
     candidates = _ranked_plans(searches, order, ranking, baseline, compare)
     ties = tied_plans(candidates)
@@ -187,11 +200,12 @@ def _answer(
     plans = tuple(candidates[: request.top])
     if choice not in plans:  # it takes the place of the last one that was asked for
         plans = (*plans[: max(request.top - 1, 1)], choice)
+    front, more = _front(searches, order)
     return Suggestion(
         provenance,
         "found",
         plans,
-        _front(searches, order),
+        front,
         report,
         warnings=(*without_plan(searches), *_warnings(order, plans)),
         chosen=choice.position,
@@ -199,6 +213,9 @@ def _answer(
         tied=tuple(one.position for one in ties),
         baseline=None if baseline is None else baseline.priced.configurations.one(0),
         baseline_framework=None if baseline is None else searches[baseline.search[0]].framework,
+        pareto_more=more,
+        leasts=order.leasts,
+        deciding=deciding_plans(ties, plans, choice),
     )
 
 
@@ -221,17 +238,22 @@ def _baseline(searches: Sequence[Searched], order: Order) -> Ranking | None:
     return ranked(fewest_first(order), {at: distinct_plans(order, one) for at, one in parts.items()}).take([0])
 
 
-def _front(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
-    """Return the plans of the Pareto front; none where it was not asked for."""
+def _front(searches: Sequence[Searched], order: Order) -> tuple[tuple[Plan, ...], int]:
+    """Return the first plans of the Pareto front, and how many more it has; none where it was not asked for."""
     parts = {
         at: in_all_precisions(order, one.evaluator, one.outcome.pareto)
         for at, one in enumerate(searches)
         if one.outcome.pareto is not None
     }
     if not parts:
-        return ()
+        return (), 0
     front = front_of(order, parts)
-    return _plans(searches, front, whys_pareto(order, front.priced))
+    first = front.take(range(min(MOST_OF_FRONT, front.priced.size)))
+    plans, more = _plans(searches, first, whys_pareto(order, first.priced)), front.priced.size - first.priced.size
+    if not order.is_sum:
+        return plans, more
+    values = order.values(first.priced).tolist()
+    return tuple(replace(plan, objective=value) for plan, value in zip(plans, values, strict=True)), more
 
 
 def _whole_first(words: str) -> str:
@@ -268,6 +290,7 @@ def _ranked_plans(
             probability_better(values[0], values[at], deviations[at]) if at else None,
             _efficiency(one, baseline),
             frameworks[at],
+            values[at] if order.is_sum else None,
         )
         for at, one in enumerate(predictions)
     ]
@@ -297,25 +320,39 @@ def _plans(searches: Sequence[Searched], plans: Ranking, sentences: Sequence[str
 
 
 def _nearest(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
-    """Return the plans nearest to the target, of the first search that has any."""
-    at = next((at for at, one in enumerate(searches) if one.outcome.nearest is not None), None)
-    nearest = None if at is None else searches[at].outcome.nearest
-    if at is None or nearest is None:
+    """Return the plans nearest to the target, of all searches."""
+    parts = {
+        at: in_all_precisions(order, one.evaluator, one.outcome.nearest)
+        for at, one in enumerate(searches)
+        if one.outcome.nearest is not None
+    }
+    if not parts:
         return ()
-    one = searches[at]
-    windows = [one.request.window(MODES[mode]) for mode in nearest.configurations.mode]
-    distinct = in_all_precisions(order, one.evaluator, nearest)
-    plans = Ranking(distinct.priced, distinct.precisions, (at,) * distinct.priced.size)
-    return _plans(searches, plans, whys_nearest(order, nearest, windows))
+    request = searches[0].request
+    nearest = nearest_of(order, parts, request)
+    windows = [request.window(MODES[mode]) for mode in nearest.priced.configurations.mode]
+    return _plans(searches, nearest, whys_nearest(order, nearest.priced, windows))
 
 
-def _loosenings(searches: Sequence[Searched], order: Order) -> tuple[Loosening, ...]:
+def _conflict(searches: Sequence[Searched], order: Order, ways: Sequence[Loosening]) -> tuple[str, ...]:
+    """Return the constraints that contradict each other where nothing fits; none where that is not proved."""
+    if not all(one.outcome.certified for one in searches):
+        return ()
+    from planner.search import conflict  # noqa: PLC0415 - few requests need it
+
+    return conflict.smallest_conflict(
+        [conflict.Asked(one.request, one.limits, one.evaluator, order) for one in searches], ways
+    )
+
+
+def _loosenings(searches: Sequence[Searched], ways: Sequence[tuple[Loosening, ...]]) -> tuple[Loosening, ...]:
     """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each."""
-    proven = [one for one in searches if one.outcome.certified]
-    ways = [loosenings(one.request, one.limits, one.evaluator, order, one.outcome) for one in proven]
-    if len(ways) == 1 and searches[0].framework is None:
-        return ways[0]
-    firsts = ((one.label, some[0]) for one, some in zip(proven, ways, strict=True) if some)
+    from planner.search.loosen import with_shortages  # noqa: PLC0415 - few requests need it
+
+    each = [with_shortages(some, one.request, one.limits) for one, some in zip(searches, ways, strict=True)]
+    if len(each) == 1 and searches[0].framework is None:
+        return each[0]
+    firsts = ((one.label, some[0]) for one, some in zip(searches, each, strict=True) if some)
     return tuple(replace(first, message=f"{label}: {first.message}") for label, first in firsts)
 
 

@@ -11,6 +11,7 @@ from planner.domain.sweep import Sweep, SweptPlan
 from planner.search.allowed import order_and_limits
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import lawful_plans
+from planner.search.leasts import over_leasts
 from planner.search.ranking import Order
 from planner.search.space import Limits, space_of
 from planner.steps import predict
@@ -28,6 +29,7 @@ def sweep_with(
     evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]
 ) -> Sweep:
     """Return the sweep, given what prices and orders plans; no plans where nothing satisfies the request."""
+    order = over_leasts(order, request, limits, evaluator)
     candidates = space_of(request, limits).candidates
     best: PricedPlans | None = None
     evaluated = 0

@@ -19,6 +19,8 @@ from planner.errors import ParameterError
 from planner.search.allowed import order_and_limits
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import lawful_plans
+from planner.search.explain import typed_values
+from planner.search.leasts import over_leasts
 from planner.search.loosen import loosenings
 from planner.search.ranking import Order
 from planner.search.search import search
@@ -48,7 +50,8 @@ def why_not_with(
 ) -> WhyNot:
     """Return the answer, given what prices and orders plans."""
     options = {axis.name: axis.option.replace("_", "-") for axis in AXES}
-    values = {options[name]: _listing(some) for name, some in asked.items()}
+    values = {options[name]: typed_values(some) for name, some in asked.items()}
+    order = over_leasts(order, request, limits, evaluator)
     whole = search(request, limits, evaluator, order, keep=1)
     first = None if whole.best is None else _ranked(order, whole.best)
     outside = tuple(_outside(request, asked, options))
@@ -91,12 +94,7 @@ def _outside(request: SpaceRequest, asked: Asked, options: Mapping[str, str]) ->
     for axis in AXES:
         tried, values = request[axis.name], asked.get(axis.name)
         if tried is not None and values is not None and not set(values) & set(tried):
-            yield f"--{options[axis.name]} {_listing(tried)} leaves out {_listing(values)}"
-
-
-def _listing(values: tuple[Any, ...]) -> str:
-    is_range = len(values) > 4 and not isinstance(values[0], str)
-    return f"{min(values)}:{max(values)}" if is_range else ",".join(map(str, values))
+            yield f"--{options[axis.name]} {typed_values(tried)} leaves out {typed_values(values)}"
 
 
 def _else(loosen: Iterable[Loosening], asked: Asked) -> Iterator[Loosening]:

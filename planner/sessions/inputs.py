@@ -74,13 +74,14 @@ def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | N
     return catalog.newest_own_calibration(present, lambda error: say(f"own calibration skipped: {error}"))
 
 
-def machine_of(values: Values, say: Say, known: Calibrations = ()) -> Machine:
+def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluster | None = None) -> Machine:
     """Return cluster and calibrations; a calibration without a cluster implies cluster ``local``, its one node.
 
-    ``known``: calibrations that the values name, where no file holds them yet.
+    ``known``: calibrations that the values name, where no file holds them yet. ``found``: the cluster that they name,
+    or the part of it that is meant.
     """
     of_user = known or tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
-    cluster, source, own = _cluster(values, of_user, say)
+    cluster, source, own = _cluster(values, of_user, say, found)
     _check_device(of_user, cluster, say)
     named_by = values["calibration"].source if of_user else ""
     of_catalog = catalog.calibrations_for(cluster)
@@ -98,7 +99,8 @@ def machine_of(values: Values, say: Say, known: Calibrations = ()) -> Machine:
 
 
 def _completions(cluster: Cluster, known: Calibrations, *, is_named: bool) -> Iterator[tuple[str, Calibrations]]:
-    return completions(cluster, known, catalog.sibling_calibrations, catalog.transfer_scores(), is_named=is_named)
+    of_others = catalog.sibling_calibrations, catalog.nearest_calibrations
+    return completions(cluster, known, *of_others, catalog.transfer_scores(), is_named=is_named)
 
 
 def _serves(calibration: Calibration, cluster: Cluster) -> bool:
@@ -147,10 +149,12 @@ def _listed(calibrations: Iterable[Calibration]) -> str:
     return ", ".join(f"{one.name} of {one.accelerator}" for one in calibrations)
 
 
-def _cluster(values: Values, calibrations: Calibrations, say: Say) -> tuple[Cluster, str, Calibrations]:
+def _cluster(
+    values: Values, calibrations: Calibrations, say: Say, found: Cluster | None
+) -> tuple[Cluster, str, Calibrations]:
     """Return the cluster, its source, and this machine's own calibration where it is one of the cluster's device."""
     if "cluster" in values and values["cluster"].value != LOCAL:
-        cluster, source = catalog.find_cluster(values["cluster"].value), values["cluster"].source
+        cluster, source = found or catalog.find_cluster(values["cluster"].value), values["cluster"].source
         own = (
             None if values["network"].source == DEFAULT_REQUEST else own_calibration(say, cluster.node.accelerator.name)
         )

@@ -30,7 +30,7 @@ from planner.errors import ParameterError
 from planner.sources.source import is_used, unsure
 
 __all__ = [
-    "Missing", "Offer", "as_scaled", "is_taken_over", "nearest_fits", "on_other_device", "same_die_fits",
+    "Missing", "Offer", "as_scaled", "distance", "is_taken_over", "nearest_fits", "on_other_device", "same_die_fits",
     "scaled_calibration", "what_misses",
 ]  # fmt: skip
 
@@ -145,12 +145,12 @@ def nearest_fits(
 ) -> tuple[Calibration, ...]:
     """Return fits of convolutions, and of products of matrix units, that nothing serves, of the nearest device each.
 
-    Nearest: by relation, then by the data sheets (:func:`_apart`).
+    Nearest: see :func:`distance`.
     """
     return _best(
         target, offers, transfers,
         lambda device, entry: _can_specify(entry, device, target) and missing(*entry.key[1:4]),
-        lambda device, entry: (RELATIONS.index(relation(device, target)), _apart(device, target, entry.precision)),
+        lambda device, entry: distance(target, device, entry.kind, entry.precision) or (math.inf,),
     )  # fmt: skip
 
 
@@ -181,9 +181,19 @@ def _best(
 
 def _can_specify(entry: Entry, device: Accelerator, target: Accelerator) -> bool:
     is_fit = entry.term != LOOKED_UP and entry.origin != "specified"
-    both = entry.precision in device.peak_flop_per_s.keys() & target.peak_flop_per_s.keys()
-    of_both = all(is_taken_over(entry.kind, entry.precision, one) for one in (device, target))
-    return device.kind == target.kind and is_fit and both and of_both
+    return is_fit and distance(target, device, entry.kind, entry.precision) is not None
+
+
+def distance(target: Accelerator, device: Accelerator, kind: str, precision: str) -> tuple[float, ...] | None:
+    """Return how far a device is from another that its kernels may specify: by relation, then by the data sheets.
+
+    None: kernels of that kind and precision do not specify it.
+    """
+    both = precision in device.peak_flop_per_s.keys() & target.peak_flop_per_s.keys()
+    of_both = all(is_taken_over(kind, precision, one) for one in (device, target))
+    if device.kind != target.kind or not both or not of_both:
+        return None
+    return RELATIONS.index(relation(device, target)), _apart(device, target, precision)
 
 
 def is_taken_over(kind: str, precision: str, device: Accelerator) -> bool:

@@ -18,7 +18,7 @@ from planner.costs.features import vector
 from planner.costs.measured_calls import CURVE, CURVE_ERROR, relative_curve
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_values
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
 from planner.domain.kernels import SERVED_BY, KernelCalls
@@ -173,7 +173,7 @@ class LayerCalls:
         table, seen = source.entry, source.provenance.seen
         curve, error = np.full((2, sub_batch.size, len(table_calls)), np.nan)
         knots = [vector(table.settings, call.name)[::2] for call in table_calls]
-        every = np.unique(np.concatenate(knots))
+        every = distinct_values(np.concatenate(knots))
         for kind in self._kinds(calls):
             fit, own = self._fits(kind, calls.direction), np.flatnonzero(self._kind_of(calls) == kind)
             if fit is None or fit.miss is None or not own.size:

@@ -115,6 +115,15 @@ class Overheads:
         """Return by what the times of a kernel kind are multiplied."""
         return self.kernel_scale * (self.matrix_scale if kind in MATRIX_KINDS else 1.0)
 
+    def scaled(self, kernels: float, host: float) -> Overheads:
+        """Return the same with kernels, and host time, multiplied."""
+        return replace(
+            self,
+            kernel_scale=self.kernel_scale * kernels,
+            host_s_per_call=self.host_s_per_call * host,
+            host_s_per_layer=self.host_s_per_layer * host,
+        )
+
     @property
     def scales(self) -> bool:
         """Whether any kernel's time is multiplied by other than 1."""

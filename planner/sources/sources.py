@@ -204,7 +204,10 @@ class Sources:
             overheads = find_overheads(
                 entries, framework, precision, on_specified=self.is_specified(precision), exponent=exponent, mode=mode
             )
-            self._overheads[key] = overheads or assumed_overheads(self.accelerator.kind, exponent)
+            scenario = self.problem.scenario
+            self._overheads[key] = (overheads or assumed_overheads(self.accelerator.kind, exponent)).scaled(
+                scenario.kernel_factor, scenario.host_factor
+            )
         return self._overheads[key]
 
     def _speeds_up(self, precision: str) -> bool:

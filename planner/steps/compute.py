@@ -144,7 +144,7 @@ class ComputeTable:
 
 
 class Compute:
-    """The compute cases of one precision and mode; ``cases`` has a row a sub-batch that was asked for.
+    """The compute cases of one precision and mode.
 
     ``like``: of a problem that differs in overheads and collectives alone; what its kernels take is used again.
     ``is_checked``: the precision is known to be served.
@@ -171,7 +171,11 @@ class Compute:
         self.program: Program = program(self.network, input_gradient=settings.framework.input_gradient)
         self.slots: GradientSlots = gradient_slots(self.network)
         self.kernel_costs: dict[bytes, KernelCosts] = like.kernel_costs if like else {}
-        self.cases = CaseTable(self._table_of)
+
+    @cached_property
+    def cases(self) -> CaseTable[ComputeTable]:
+        """A row a sub-batch that was asked for."""
+        return CaseTable(self._table_of)
 
     @property
     def table(self) -> ComputeTable:

@@ -104,23 +104,27 @@ def stated_deviation(entry: Entry) -> tuple[str, float] | None:
     return entry.scope, STATED_DEVIATION[entry.scope]
 
 
-def derivatives(entry: Entry, work: Work) -> FloatArray:
-    """Return the derivatives of the times of calls by the entry's coefficients, shape (..., p)."""
-    rows = features_of(entry, work)
-    return rows * evaluate(entry, work)[..., None] if term_named(entry.term).link == "log" else rows
+def derivatives(entry: Entry, work: Work, features: FloatArray | None = None) -> FloatArray:
+    """Return the derivatives of the times of calls by the entry's coefficients, shape (..., p).
+
+    ``features`` as of :func:`planner.costs.terms.evaluate`.
+    """
+    rows = features_of(entry, work) if features is None else features
+    return rows * evaluate(entry, work, rows)[..., None] if term_named(entry.term).link == "log" else rows
 
 
-def doubt_factor(entry: Entry, work: Work) -> FloatArray:
+def doubt_factor(entry: Entry, work: Work, features: FloatArray | None = None) -> FloatArray:
     """Return how many times as unsure as its entry calls are, shape (...) or (): 1 inside what was timed or fitted.
 
-    A stated deviation is one of any call.
+    A stated deviation is one of any call. ``features`` as of :func:`planner.costs.terms.evaluate`.
     """
     if stated_deviation(entry) is not None:
         return np.ones(())
     if entry.term == LOOKED_UP:
-        beyond: FloatArray = features_of(entry, work)[..., list(entry.coefficients).index(DOUBLINGS_BEYOND)]
+        rows = features_of(entry, work) if features is None else features
+        beyond: FloatArray = rows[..., list(entry.coefficients).index(DOUBLINGS_BEYOND)]
         return 1.0 + beyond
-    above, below = doublings_outside(entry, work)
+    above, below = doublings_outside(entry, work, features)
     is_single = entry.kind == "gemm" and np.equal(work["batch"], 1.0)
     growth: FloatArray = np.maximum(
         DOUBT_ABOVE * above,
@@ -172,19 +176,24 @@ class Gradient:
             group, deviation = statement
             self._add_stated(group, entry.scope, deviation, parts_s)
             return
-        _, before, before_s = self._parts.get(id(entry), (entry, np.zeros_like(vector), np.zeros_like(parts_s)))
-        self._parts[id(entry)] = (entry, before + vector, before_s + parts_s)
+        self._add_part(entry, vector, parts_s)
+
+    def _add_part(self, entry: Entry, vector: FloatArray, parts_s: FloatArray) -> None:
+        before = self._parts.get(id(entry))
+        self._parts[id(entry)] = (
+            (entry, vector, parts_s) if before is None else (entry, before[1] + vector, before[2] + parts_s)
+        )
 
     def add_scaled(self, other: Gradient, factor: float) -> None:
         """Add the gradient of a period that this one depends on, with this one's derivative by that period."""
         for entry, vector, parts_s in other._parts.values():
-            self.add_vector(entry, factor * vector, factor * parts_s)
+            self._add_part(entry, factor * vector, factor * parts_s)
         for group, (scope, deviation, parts_s) in other._stated.items():
             self._add_stated(group, scope, deviation, factor * parts_s)
 
     def _add_stated(self, group: str, scope: str, deviation: float, parts_s: FloatArray) -> None:
-        _, _, before = self._stated.get(group, (scope, deviation, np.zeros_like(parts_s)))
-        self._stated[group] = (scope, deviation, before + parts_s)
+        before = self._stated.get(group)
+        self._stated[group] = (scope, deviation, parts_s if before is None else before[2] + parts_s)
 
     def spread(self) -> Spread | None:
         """Return what is known of the period's deviation; None where nothing took part.

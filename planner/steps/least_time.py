@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.split import BUBBLES, SplitPlans
 from planner.steps.price import Pricer
 from planner.steps.split_compute import PASSES
@@ -27,7 +27,7 @@ __all__ = ["least_pass_s", "least_step_s"]
 def least_pass_s(pricer: Pricer, sub_batch: IntArray) -> FloatArray:
     """Return what the passes of one sub-batch take at least on one device that holds the whole network [s], (n,)."""
     cases = pricer.compute.cases
-    cases.ensure(np.unique(sub_batch))
+    cases.ensure(distinct_values(sub_batch))
     table, row = pricer.compute.table, cases.rows(sub_batch)
     return np.asarray((table.forward_s + table.backward_s.min(axis=1))[row])
 
@@ -48,7 +48,7 @@ def least_step_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
     row, table, units = compute.cases.rows(rank, plans.sub_batch), compute.cases.columns, compute.ranks[0].units
     kernels, host = table.kernels_s(pricer.overheads), table.host_s(pricer.overheads)
     number = np.bincount(units.sequence, minlength=units.distinct).astype(np.float64)
-    blocks = np.unique(units.sequence[1:-1])
+    blocks = distinct_values(units.sequence[1:-1])
     every, block = np.zeros(kernels.shape[0]), np.zeros(kernels.shape[0])
     for term, names in (("forward", ("forward",)), ("backward", ("backward", "accumulating"))):
         least = [np.min([one[:, PASSES.index(name)] for name in names], axis=0) for one in (kernels, host)]

@@ -87,7 +87,7 @@ class Messages:
     """
 
     def __init__(self, sources: Sources, by_slot: FloatArray, mean_ranks: float | None = None) -> None:
-        self._sources, self._mean_ranks = sources, mean_ranks
+        self.sources, self.by_slot, self._mean_ranks = sources, by_slot, mean_ranks
         strategy = sources.problem.settings.overlap
         self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
         self.buffer_bytes = np.add.reduceat(by_slot, self.slot) if self.slot.size else by_slot
@@ -100,7 +100,7 @@ class Messages:
     @property
     def source(self) -> Source:
         """What serves the all-reduce."""
-        return self._sources.device_all_reduce
+        return self.sources.device_all_reduce
 
     @property
     def prefix_s(self) -> FloatArray:
@@ -114,7 +114,7 @@ class Messages:
         if several.any():
             groups = self._groups(nodes[several], gpus_per_node[several])
             times[several] = all_reduce_s(entry or self.source.entry, self.buffer_bytes, groups)
-        return self._sources.multiplied("all_reduce", times, nodes=nodes[:, None])
+        return self.sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
     def gradient(self, nodes: int, gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:
         """Return the derivatives of the first messages by the entry's coefficients, and their sum [s]."""
@@ -126,7 +126,7 @@ class Messages:
 
     def _groups(self, nodes: IntArray, gpus_per_node: IntArray) -> Groups:
         mean = self._mean_ranks
-        return groups_of(self._sources, nodes, gpus_per_node if mean is None else np.full(nodes.shape, mean))
+        return groups_of(self.sources, nodes, gpus_per_node if mean is None else np.full(nodes.shape, mean))
 
     def _group(self, nodes: int, gpus_per_node: int) -> Groups:
         return self._groups(np.array([nodes]), np.array([gpus_per_node]))

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.steps.pipeline_chunks import Chunks, chunks_of, sums_above
 
-__all__ = ["pipeline_s"]
+__all__ = ["Paths", "Places", "Whole", "circling_s", "paths_of", "paths_of_stages", "pipeline_s", "whole_of"]
 
 
 def pipeline_s(
@@ -101,12 +102,6 @@ def pipeline_s(
     return _longest_path_s(chunks)
 
 
-def _warm_up(chunks: Chunks) -> IntArray:
-    """Return forwards of every stage before its first pair of a forward and a backward, shape (p, n)."""
-    below = chunks.stages - 1 - np.arange(chunks.stages)[:, None]
-    return chunks.depth * below + (chunks.virtual_stages - 1) * chunks.stages
-
-
 def _gpipe_s(chunks: Chunks) -> FloatArray:
     f, b = chunks.forward_s, chunks.backward_s
     steady_s = (chunks.micro_batches - 1) * (f.max(axis=0) + b.max(axis=0))
@@ -134,18 +129,70 @@ def _period_s(chunks: Chunks) -> FloatArray:
     return np.asarray(longest_s)
 
 
-def _longest_path_s(chunks: Chunks) -> FloatArray:
-    """Return the longest of the paths of waiting in 1F1B, interleaved or with delayed weight gradients, shape (n,)."""
-    p, x, f, b, w = chunks.stages, chunks.transfer_s, chunks.forward_s, chunks.backward_s, chunks.weight_s
-    stage = np.arange(p)[:, None]
+class Places(NamedTuple):
+    """Stages at which paths of waiting are looked at: q of them, each attribute of shape (q, n).
+
+    ``above_forward_s``, ``above_backward_s``: sums over the stages above; ``up_s``: from the last backward to the end.
+    """
+
+    stage: IntArray
+    forward_s: FloatArray
+    backward_s: FloatArray
+    weight_s: FloatArray
+    above_forward_s: FloatArray
+    above_backward_s: FloatArray
+    up_s: FloatArray
+
+
+class Whole(NamedTuple):
+    """What paths take of the whole pipeline: p stages, and of configurations each of shape (n,).
+
+    Sums over all stages, what all chunks but the last take a micro-batch, the last stage's backward, and its ``up_s``.
+    """
+
+    stages: int
+    forward_s: FloatArray
+    backward_s: FloatArray
+    forward_rounds_s: FloatArray
+    backward_rounds_s: FloatArray
+    last_backward_s: FloatArray
+    last_up_s: FloatArray
+
+
+class Paths(NamedTuple):
+    """Paths of waiting through places: the longest of those without circles; of the others all but their circles.
+
+    Shapes (n,), (q, n), and (q, n): how many passes go by in circles.
+    """
+
+    longest_s: FloatArray
+    between_s: FloatArray
+    passes: IntArray
+
+
+def whole_of(chunks: Chunks, stages: int, forward_s: FloatArray, backward_s: FloatArray, up_s: FloatArray) -> Whole:
+    """Return what paths take of a pipeline of so many stages, given its sums and the last stage's ``up_s``."""
+    forward_rounds_s, backward_rounds_s = (
+        _rounds_s(chunks, stages, through_s, each.max(axis=0))
+        for through_s, each in ((forward_s, chunks.forward_s), (backward_s, chunks.backward_s))
+    )
+    last_s = chunks.backward_s[-1]
+    return Whole(stages, forward_s, backward_s, forward_rounds_s, backward_rounds_s, last_s, up_s)
+
+
+def paths_of(chunks: Chunks, at: Places, whole: Whole) -> Paths:
+    """Return the paths in 1F1B, interleaved or with delayed weight gradients."""
+    p, x, f, b, w, stage = whole.stages, chunks.transfer_s, at.forward_s, at.backward_s, at.weight_s, at.stage
     below_s = (p - 1 - stage) * x
     passes = chunks.micro_batches * chunks.virtual_stages
-    rest = np.maximum(passes - 1 - _warm_up(chunks), 0)
-    up_s = _up_s(chunks)
-    early_in_s = sums_above(f) + stage * x
-    late_in_s = _rounds_s(chunks, f) + f.sum(axis=0) + (p - 1) * x + (b.sum(axis=0) - sums_above(b)) + below_s
-    early_out_s = f.sum(axis=0) - sums_above(f) - f + below_s + _rounds_s(chunks, b) + b[-1] + up_s[-1]
-    cooled_s = np.maximum(passes - 1 - chunks.depth * stage, 0) * w + up_s
+    warm_up = chunks.depth * (p - 1 - stage) + (chunks.virtual_stages - 1) * p
+    rest = np.maximum(passes - 1 - warm_up, 0)
+    early_in_s = at.above_forward_s + stage * x
+    through_s = whole.forward_rounds_s + whole.forward_s + (p - 1) * x
+    late_in_s = through_s + (whole.backward_s - at.above_backward_s) + below_s
+    early_out_s = whole.forward_s - at.above_forward_s - f + below_s + whole.backward_rounds_s + whole.last_backward_s
+    early_out_s = early_out_s + whole.last_up_s
+    cooled_s = np.maximum(passes - 1 - chunks.depth * stage, 0) * w + at.up_s
     steady_s = np.maximum(rest - chunks.depth * stage, 0) * w
     longest_s = np.maximum(
         early_in_s + passes * (f + b) + cooled_s,
@@ -154,7 +201,21 @@ def _longest_path_s(chunks: Chunks) -> FloatArray:
     longest_s = np.maximum(longest_s, early_in_s + passes * f + rest * b + steady_s + early_out_s)
     between_s = np.where(rest > 0, late_in_s + f + early_out_s, -np.inf)
     longest_s = np.maximum(longest_s, between_s + (rest - 1) * (f + b) + steady_s).max(axis=0)
-    return _longest_with_circles_s(chunks, longest_s, between_s, rest - 1)
+    return Paths(longest_s, between_s, rest - 1)
+
+
+def paths_of_stages(chunks: Chunks) -> Paths:
+    """Return the paths through every stage."""
+    p, f, b = chunks.stages, chunks.forward_s, chunks.backward_s
+    up_s = _up_s(chunks)
+    at = Places(np.arange(p)[:, None], f, b, chunks.weight_s, sums_above(f), sums_above(b), up_s)
+    return paths_of(chunks, at, whole_of(chunks, p, f.sum(axis=0), b.sum(axis=0), up_s[-1]))
+
+
+def _longest_path_s(chunks: Chunks) -> FloatArray:
+    """Return the longest of the paths of waiting in 1F1B, interleaved or with delayed weight gradients, shape (n,)."""
+    longest_s, between_s, passes = paths_of_stages(chunks)
+    return _longest_with_circles_s(chunks, longest_s, between_s, passes)
 
 
 def _longest_with_circles_s(
@@ -170,8 +231,8 @@ def _longest_with_circles_s(
         hoped_s = (between_s[:-k] + np.maximum(passes[:-k], 0) * mean_s).max(axis=0)
         some = np.flatnonzero(hoped_s > longest_s * (1 + 1e-12))
         if some.size:
-            circling_s = _circling_s(chunks.of(some), circle_s[:, some], before[:, some], passes[:-k, some])
-            longest_s[some] = np.maximum(longest_s[some], (between_s[:-k, some] + circling_s).max(axis=0))
+            circles_s = circling_s(chunks.of(some), circle_s[:, some], before[:, some], passes[:-k, some])
+            longest_s[some] = np.maximum(longest_s[some], (between_s[:-k, some] + circles_s).max(axis=0))
     return longest_s
 
 
@@ -185,17 +246,16 @@ def _up_s(chunks: Chunks) -> FloatArray:
     return climb_s + np.maximum.accumulate(delayed * chunks.weight_s - climb_s, axis=0)
 
 
-def _rounds_s(chunks: Chunks, times_s: FloatArray) -> FloatArray:
+def _rounds_s(chunks: Chunks, stages: int, through_s: FloatArray, slowest_s: FloatArray) -> FloatArray:
     """Return the time of all chunks but the last for one micro-batch, shape (n,).
 
     It is that of going through all stages, or of waiting for the others of the group at the slowest.
     """
-    through_s = times_s.sum(axis=0) + chunks.stages * chunks.transfer_s
-    behind_s = chunks.stages * times_s.max(axis=0)
-    return np.asarray((chunks.virtual_stages - 1) * np.maximum(through_s, behind_s))
+    behind_s = stages * slowest_s
+    return np.asarray((chunks.virtual_stages - 1) * np.maximum(through_s + stages * chunks.transfer_s, behind_s))
 
 
-def _circling_s(chunks: Chunks, circle_s: FloatArray, before: FloatArray, passes: IntArray) -> FloatArray:
+def circling_s(chunks: Chunks, circle_s: FloatArray, before: FloatArray, passes: IntArray) -> FloatArray:
     """Return the time in which ``passes`` go by in circles of k stages down, shape (p - k, n).
 
     A circle lasts ``depth`` passes a stage and one; the last passes are a shorter one, from a lower stage.

@@ -19,6 +19,7 @@ def drain_s(
     virtual_stages: IntArray | int = 1,
     weight_s: FloatArray | None = None,
     chunk: int = 0,
+    repeats: IntArray | None = None,
 ) -> FloatArray:
     """Return how long before the end of the pipeline a stage has the last gradients of a chunk [s], shape (p, n).
 
@@ -30,6 +31,9 @@ def drain_s(
         Of :func:`planner.steps.pipeline.pipeline_s`.
     chunk : int
         Of the stage, below v; the last backward is that of chunk 0.
+    repeats : ndarray of int, shape (p,), optional
+        How many equal stages each of the p stands for, of the first of which the time is; of schedules that do not
+        compute gradients of weights apart.
 
     Notes
     -----
@@ -37,16 +41,19 @@ def drain_s(
     may be behind. ZB-H1 ends a stage with its delayed weight gradients: s (b - w), ZB-H2 s (b - 2 w), at least 0. ZB-V
     ends with those of chunk 0, behind s of chunk 1, on the first stage behind p (b + w). Without a flush 0.
     """
-    chunks = chunks_of((np.zeros_like(backward_s), backward_s, weight_s), transfer_s, 1, virtual_stages, schedule)
+    counts = np.ones(len(backward_s), dtype=np.int64) if repeats is None else repeats
+    times = np.zeros_like(backward_s), backward_s, weight_s
+    chunks = chunks_of(times, transfer_s, 1, virtual_stages, schedule, stages=int(counts.sum()))
     hop_s = chunks.backward_s + chunks.transfer_s
     if schedule == "no-flush":
         return np.zeros_like(hop_s)
-    stage = np.arange(chunks.stages)[:, None]
+    stage = (np.cumsum(counts) - counts)[:, None]
     if schedule == "zero-bubble-v":
         first_s = chunks.stages * (chunks.backward_s + chunks.weight_s)
         return np.asarray(chunk * np.where(stage > 0, stage * chunks.weight_s, first_s))
     late_s = (chunks.depth * stage + 1) * chunks.weight_s
-    return np.asarray(np.maximum(sums_above(hop_s) + chunk * hop_s.sum(axis=0) - late_s + chunks.weight_s[0], 0.0))
+    hops_s = hop_s * counts[:, None]
+    return np.asarray(np.maximum(sums_above(hops_s) + chunk * hops_s.sum(axis=0) - late_s + chunks.weight_s[0], 0.0))
 
 
 def exposed_exchange_s(
@@ -58,6 +65,7 @@ def exposed_exchange_s(
     schedule: str,
     virtual_stages: IntArray | int = 1,
     weight_s: FloatArray | None = None,
+    repeats: IntArray | None = None,
 ) -> FloatArray:
     """Return how long the exchange of each stage's gradients outlasts the pipeline [s], shape (p, n).
 
@@ -66,8 +74,8 @@ def exposed_exchange_s(
 
     Parameters
     ----------
-    backward_s, transfer_s, schedule, virtual_stages, weight_s
-        Of :func:`planner.steps.pipeline.pipeline_s`.
+    backward_s, transfer_s, schedule, virtual_stages, weight_s, repeats
+        Of :func:`drain_s`; of equal stages the first is exposed most.
     message_s, buckets : ndarray, shape (p, n)
         Time of one bucket, and how many a stage has in all its chunks; fewer than chunks are divided.
     """
@@ -78,7 +86,13 @@ def exposed_exchange_s(
     latest_s = np.zeros(1)
     for chunk in range(int(v.max(initial=1))):
         ended_s = drain_s(
-            backward_s, transfer_s, schedule=schedule, virtual_stages=virtual_stages, weight_s=weight_s, chunk=chunk
+            backward_s,
+            transfer_s,
+            schedule=schedule,
+            virtual_stages=virtual_stages,
+            weight_s=weight_s,
+            chunk=chunk,
+            repeats=repeats,
         )
         latest_s = np.maximum(latest_s, np.where(chunk < v, late_s + chunk * chunk_s - ended_s, 0.0))
     return latest_s

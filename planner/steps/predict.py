@@ -7,8 +7,8 @@ from dataclasses import fields
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.configuration import MODES, Configurations
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
+from planner.domain.configuration import MODES, Box, Configurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
@@ -23,13 +23,16 @@ from planner.steps.measured import as_measured, deviation_left
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
 from planner.steps.split_price import SplitPricer, plans_of
-from planner.steps.tables import CHUNK, distinct_pairs
+from planner.steps.tables import CHUNK
 from planner.workload.in_flight import mean_staleness
 from planner.workload.lawful import check_lawful
 
 __all__ = ["Evaluator", "compare_among"]
 
 Window = Callable[[str], tuple[float, float]]
+_ABSENT = {"staleness_mean": 0.0}
+"""What a field of Predictions holds that does not apply, where that is not NaN."""
+Index = slice | IntArray | tuple[slice | IntArray, ...]
 OF_FRAMEWORK = ("overheads",)
 """Scopes that a framework has of its own: what is stated of two of them is not one error."""
 
@@ -68,15 +71,19 @@ class Evaluator:
             A configuration is larger than the cluster.
         """
         self._prepare(configurations)
-        predictions = Predictions(**{f.name: np.full(configurations.size, np.nan) for f in fields(Predictions)})
+        size = configurations.size
+        columns = {f.name: np.broadcast_to(_ABSENT.get(f.name, np.nan), size) for f in fields(Predictions)}
         start = 0
         for piece in configurations.pieces(CHUNK):
             whole = slice(start, start + piece.size)
             for where, alike in _alike(piece):
+                shape = piece.shape if alike.is_product else (piece.size,)
                 for name, value in self._columns(alike).items():
-                    getattr(predictions, name)[whole][where] = np.broadcast_to(value, alike.shape).ravel()
+                    if not columns[name].flags.writeable:
+                        columns[name] = columns[name].copy()
+                    columns[name][whole].reshape(shape)[where] = value
             start += piece.size
-        return predictions
+        return Predictions(**columns)
 
     def describe(self, configurations: Configurations, window: Window | None = None) -> list[Prediction]:
         """Return predictions with every field, one a configuration, from the same tables.
@@ -162,10 +169,7 @@ class Evaluator:
                 problem = self.problem
                 check_lawful(problem.network, problem.settings.framework, plans_of(alike))
                 continue
-            pricer = self._pricer_of(alike)
-            pricer.compute.cases.ensure(distinct_pairs(alike.mode, alike.sub_batch)[1])
-            if not alike.is_async.flat[0]:
-                pricer.messages.cases.ensure(*distinct_pairs(alike.nodes, alike.gpus_per_node))
+            self._pricer_of(alike).ensure(alike)
 
     def _check(self, configurations: Configurations) -> None:
         cluster = self.problem.cluster
@@ -178,55 +182,65 @@ class Evaluator:
                 raise missing_link(cluster, "inter_node", f"the plan spans {nodes} nodes")
             raise ParameterError("nodes", f"at most the {cluster.nodes} of {cluster.name}", nodes)
 
-    def _measured_factors(self, configurations: Configurations) -> FloatArray | float:
-        """Return by what measured steps multiply those of configurations of one precision and mode."""
+    def _measured_factors(self, configurations: Configurations) -> FloatArray | None:
+        """Return by what measured steps multiply those of configurations of one precision and mode; None: not."""
         steps = self.sources.measured_steps(configurations.precisions[int(configurations.precision.flat[0])])
-        return 1.0 if steps is None or configurations.is_async.flat[0] else steps.factors(configurations)
+        return None if steps is None or configurations.is_async.flat[0] else steps.factors(configurations)
 
-    def _columns(self, configurations: Configurations) -> dict[str, FloatArray | float]:
-        """Return the fields of Predictions for configurations of one precision and mode."""
-        samples = self.problem.dataset.samples if self.problem.dataset else np.nan
-        stale: FloatArray | float = 0.0
+    def _columns(self, configurations: Configurations) -> dict[str, FloatArray]:
+        """Return the fields of Predictions for configurations of one precision and mode, but those that are absent."""
+        more: dict[str, FloatArray] = {}
         if configurations.is_split.flat[0]:
             split = self._split_pricer_of(configurations).price(configurations)
             period = first = split.period_s
-            memory_bytes, stale = split.memory.total, mean_staleness(plans_of(configurations))
+            memory_bytes = split.memory.total
+            more["staleness_mean"] = mean_staleness(plans_of(configurations))
         else:
             prices = self._pricer_of(configurations).price(configurations)
             period, first = prices.iteration.period_s, prices.first_epoch.period_s
             memory_bytes = prices.memory_bytes
-        factors = self._measured_factors(configurations)
-        period, first = period * factors, first * factors
         if configurations.is_async.flat[0]:
             statistics = asynchrony_of(configurations, prices)
-            amount = configurations.gpus * configurations.sub_batch
-            more: dict[str, FloatArray | float] = {
-                "update_s": statistics.update_s,
-                "mini_batch_mean": statistics.mini_batch_mean,
-                "staleness_mean": statistics.staleness_mean,
-            }
+            amount = (configurations.gpus * configurations.sub_batch).astype(np.float64)
+            more["update_s"], more["staleness_mean"] = statistics.update_s, statistics.staleness_mean
+            more["mini_batch_mean"] = statistics.mini_batch_mean
         else:
-            amount = configurations.synchronous_mini_batch
-            more = {"mini_batch_mean": amount.astype(np.float64), "staleness_mean": stale}
-        steps = samples / amount
-        return more | {
-            "iteration_s": period,
-            "samples_per_s": amount / period,
-            "epoch_s": steps * period,
-            "first_epoch_s": steps * first,
-            "memory_bytes": memory_bytes,
-        }
+            more["mini_batch_mean"] = amount = configurations.synchronous_mini_batch.astype(np.float64)
+        is_later = first is period
+        factors = self._measured_factors(configurations)
+        if factors is not None:
+            period, first = period * factors, first * factors
+        if self.problem.dataset:
+            steps = self.problem.dataset.samples / amount
+            more["epoch_s"] = steps * period
+            more["first_epoch_s"] = more["epoch_s"] if is_later else steps * first
+        return more | {"iteration_s": period, "samples_per_s": amount / period, "memory_bytes": memory_bytes}
 
 
-def _alike(some: Configurations) -> Iterator[tuple[slice | IntArray, Configurations]]:
-    """Yield the configurations of each precision and mode, split ones apart as rows, and their places."""
+def _alike(some: Configurations) -> Iterator[tuple[Index, Configurations]]:
+    """Yield the configurations of each precision and mode, split ones apart as rows, and their places.
+
+    Places are those among rows, or of a part that is a product the part of each dimension.
+    """
     kind = (some.precision * len(MODES) + some.mode) * 2 + some.is_split
     if kind.size and np.all(kind == kind.flat[0]):
         yield slice(None), some.rows if some.is_split.flat[0] else some
         return
-    for value in np.unique(kind).tolist():
-        part = some.where(kind == value)
-        yield np.flatnonzero(np.broadcast_to(kind == value, some.shape)), part.rows if value % 2 else part
+    for value in distinct_values(kind).tolist():
+        has_kind = kind == value
+        box = None if value % 2 else some.box(has_kind)
+        if box is None:
+            places = np.flatnonzero(np.broadcast_to(has_kind, some.shape))
+            yield places, some.rows.take(places)
+        else:
+            yield _index(box, some.shape), some.boxed(box)
+
+
+def _index(box: Box, shape: tuple[int, ...]) -> Index:
+    """Return what takes a part of each dimension of an array of a shape."""
+    if all(isinstance(part, slice) for part in box):
+        return box
+    return np.ix_(*(np.arange(length)[part] for length, part in zip(shape, box, strict=True)))
 
 
 def compare_among(

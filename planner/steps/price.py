@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.costs.terms import evaluate
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import Configurations
 from planner.domain.schedule import ONCE
 from planner.sources.sources import Sources
@@ -19,7 +19,7 @@ from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
 from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, TimedSchedule, step_schedule
 from planner.steps.synchronous import backward_end_s, exposed_s
-from planner.steps.tables import PairTable
+from planner.steps.tables import PairTable, distinct_pairs
 
 __all__ = ["Pricer", "Prices", "asynchrony_of", "deposited_gradients"]
 
@@ -76,7 +76,7 @@ class Pricer:
         return int(self.compute.slots.elements.sum())
 
     def outlasting_s(self, prefix: FloatArray, last_pass: IntArray, message_case: IntArray) -> FloatArray:
-        """Return by how much messages outlast a backward pass [s], shape (k,).
+        """Return by how much messages outlast a backward pass [s], shape (k,), or (r, q) of cases of (r, 1) and (q,).
 
         Parameters
         ----------
@@ -93,6 +93,20 @@ class Pricer:
 
     def _outlasting(self, last_pass: IntArray, message_case: IntArray) -> FloatArray:
         return self.outlasting_s(self.messages.prefix_s, last_pass, message_case)
+
+    def ensure(self, plans: Configurations) -> None:
+        """Table the cases of configurations of this mode."""
+        sub_batch = distinct_values(plans.sub_batch)
+        self.compute.cases.ensure(sub_batch)
+        if self.mode == "async":
+            return
+        groups = distinct_pairs(plans.nodes, plans.gpus_per_node)
+        self.messages.cases.ensure(*groups)
+        if plans.is_product and self.strategy.overlap:
+            last_pass = 2 * self.compute.cases.rows(sub_batch)[:, None] + distinct_values(
+                (plans.accumulation_steps > 1).astype(np.int64)
+            )
+            self._pairs.ensure(last_pass.ravel(), self.messages.cases.rows(*groups))
 
     def price(self, plans: Configurations) -> Prices:
         """Price configurations of this mode whose cases are tabled."""

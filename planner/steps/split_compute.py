@@ -11,11 +11,14 @@ keeps them: fused attention keeps none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from planner.costs.terms import evaluate
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, MATRIX_KINDS, UPDATE, KernelCalls
 from planner.domain.layers.record import Layer, Shape
@@ -26,7 +29,7 @@ from planner.sources.overheads import Overheads
 from planner.sources.source import Source
 from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
-from planner.steps.compute import Compute, call_times_s
+from planner.steps.compute import Compute, call_times_s, call_work
 from planner.steps.tables import CaseTable
 from planner.workload.shards import columns_of, context_shard, expert_shard, second_products, tensor_shard
 from planner.workload.split_messages import ATTENTION, FEED_FORWARD
@@ -40,6 +43,8 @@ PASSES = ("forward", "attention", "backward", "accumulating", "update", "core", 
 ``core`` and ``core_backward`` are those of all attention, ``weights`` is gradients of weights in the backward pass."""
 
 
+_Served = Mapping[str, list[tuple[KernelCalls, Source]]]
+"""Stage -> its calls and what serves them."""
 HEAD = "head"
 PARTS = (ATTENTION, FEED_FORWARD, HEAD)
 BESIDE = tuple((under, part) for under in (WEIGHT_GRADIENT, INPUT_GRADIENT) for part in PARTS)
@@ -68,6 +73,11 @@ class UnitTable:
     measured_calls: FloatArray
     layers: FloatArray
     products_s: FloatArray
+
+    def repeat(self, name: str, other: str) -> None:
+        """Put the kernels of one pass into another."""
+        for column in (self.matrix_s, self.traffic_s, self.calls, self.measured_calls):
+            column[:, PASSES.index(other)] = column[:, PASSES.index(name)]
 
     def kernels_s(self, overheads: Overheads) -> FloatArray:
         """Return times on the device, scaled as the framework's overheads say, shape (c, len(PASSES), U)."""
@@ -99,46 +109,51 @@ class RankCompute(Compute):
         part = np.where(mine, 1.0 / self._ranks, 1.0)
         return replace(calls, work={name: column * part for name, column in calls.work.items()})
 
-    def unit_table(self, units: Units, sub_batch: IntArray) -> UnitTable:
-        """Return the times of micro-batches, shape (s,)."""
-        table = _empty(sub_batch.size, units.distinct)
-        if not sub_batch.size:
-            return table
-        for stage, served in self.calls_with_sources(sub_batch).items():
-            for calls, source in served:
-                self._add(table, stage, (calls, source), units)
+    def unit_table(self, served: _Served, times_s: Mapping[int, FloatArray], cases: int) -> UnitTable:
+        """Return what so many micro-batches take.
+
+        ``served``: their calls by stage; ``times_s``: of each of these, by its identity.
+        """
+        units = self.units
+        table = _empty(cases, units.distinct)
+        in_backward = {id(calls) for calls, _ in served["backward"]}
+        for stage, of_stage in served.items():
+            is_later = stage == "accumulating"  # and holds all of the backward pass, which stands before it
+            if is_later:
+                table.repeat("backward", stage)
+            for calls, source in of_stage:
+                if not (is_later and id(calls) in in_backward):
+                    self._add(table, stage, (calls, source), times_s[id(calls)])
             table.layers[:, PASSES.index(stage)] = units.slots if stage == "update" else units.layers
         return table
 
-    def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], units: Units) -> None:
+    def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], times: FloatArray) -> None:
         """Add calls of a stage to the passes that have them; to parts of it those of some layers."""
-        calls, source = served
-        times, site = call_times_s(source.entry, calls, self.itemsize), self.program.site[calls.layer]
-        is_matrix = calls.kind in MATRIX_KINDS
+        (calls, source), units = served, self.units
+        site, is_matrix = self.program.site[calls.layer], calls.kind in MATRIX_KINDS
         seconds = table.matrix_s if is_matrix else table.traffic_s
         for name, where in self._parts_of(stage, calls, units).items():
             at = PASSES.index(name)
-            seconds[:, at] += units.by_unit(times * where, site)
-            counts = units.by_unit(calls.count * where, site)
+            seconds[:, at] += units.by_unit(times if where is None else times * where, site)
+            counts = units.by_unit(calls.count.astype(np.float64) if where is None else calls.count * where, site)
             table.calls[:, at] += counts
             if source.origin != "specified":
                 table.measured_calls[:, at] += counts
         under = _GRADIENT_OF.get(calls.direction) if calls.kind == "gemm" and stage == "backward" else None
         for part in PARTS if under else ():
-            is_part = np.isin(calls.layer, self._columns[part])
+            is_part = self._columns[part][calls.layer]
             table.products_s[:, BESIDE.index((under, part))] += units.by_unit(times * is_part, site)
 
-    def _parts_of(self, stage: str, calls: KernelCalls, units: Units) -> dict[str, FloatArray]:
-        """Return the passes that calls of a stage are in, and the share of each call that is, shape (k,)."""
+    def _parts_of(self, stage: str, calls: KernelCalls, units: Units) -> dict[str, FloatArray | None]:
+        """Return the passes that calls of a stage are in, and the share of each call that is, shape (k,); None: all."""
         core = units.is_attention[calls.layer].astype(np.float64)
-        parts = {stage: np.ones(calls.layer.size)}
+        parts: dict[str, FloatArray] = {}
         if stage == "forward":
             parts |= {"attention": self._repeated(units, calls.kind in MATRIX_KINDS)[calls.layer], "core": core}
         elif stage == "backward":
             parts["core_backward"] = core
-            if calls.direction == BACKWARD_WEIGHT:
-                parts["weights"] = parts[stage]
-        return {name: where for name, where in parts.items() if where.any()}
+        of_weights = {"weights": None} if stage == "backward" and calls.direction == BACKWARD_WEIGHT else {}
+        return {stage: None, **of_weights, **{name: where for name, where in parts.items() if where.any()}}
 
     def _repeated(self, units: Units, is_product: bool) -> FloatArray:  # noqa: FBT001 - products or all others
         """Return the share of each layer's forward pass that selective recompute makes again, shape (L,)."""
@@ -147,14 +162,11 @@ class RankCompute(Compute):
         return second_products(self.network) if is_product else np.ones(len(self.network.layers))
 
     @cached_property
-    def _columns(self) -> dict[str, IntArray]:
-        """Positions of the first products of each part: those that are split by columns, and the logits."""
-        of_parts: dict[str, list[int]] = {part: [] for part in PARTS}
-        behind = {name: [one.kind for one in some] for name, some in columns_of(self.network)}
-        for position, layer in enumerate(self.network.layers):
-            if layer.name in behind:
-                of_parts[_part_of(behind[layer.name])].append(position)
-        return {part: np.array(positions, dtype=np.int64) for part, positions in of_parts.items()}
+    def _columns(self) -> dict[str, BoolArray]:
+        """Which layers, (L,), are the first products of each part: those that are split by columns, and the logits."""
+        behind = {name: _part_of([one.kind for one in some]) for name, some in columns_of(self.network)}
+        part_of = [behind.get(layer.name) for layer in self.network.layers]
+        return {part: np.array([one == part for one in part_of], dtype=np.bool_) for part in PARTS}
 
 
 def _part_of(behind: list[str]) -> str:
@@ -166,6 +178,35 @@ def _part_of(behind: list[str]) -> str:
 def _empty(cases: int, units: int) -> UnitTable:
     one, two, three, four, five = np.zeros((5, cases, len(PASSES), units))
     return UnitTable(one, two, three, four, five, np.zeros((cases, len(BESIDE), units)))
+
+
+def _times_s(parts: Iterable[tuple[_Served, int, int]]) -> dict[int, FloatArray]:
+    """Return the times [s] of calls times their count by the identity of the calls, shape (s, k) or (1, k).
+
+    Calls that one entry serves are one evaluation, of all ranks together. ``parts``: of each rank its calls, how many
+    cases they are of, and the bytes of an element.
+    """
+    alike: dict[tuple[Any, ...], dict[int, tuple[Source, KernelCalls, tuple[int, int], int]]] = {}
+    for served, cases, itemsize in parts:
+        for calls, source in (one for of_stage in served.values() for one in of_stage):
+            apart = id(calls) if calls.looked_up else ()
+            key = id(source.entry), calls.kind, calls.direction, tuple(calls.work), itemsize, apart
+            alike.setdefault(key, {})[id(calls)] = source, calls, (cases, calls.layer.size), itemsize
+    times_s: dict[int, FloatArray] = {}
+    for some in alike.values():
+        (source, calls, _, itemsize), *others = some.values()
+        if not others:
+            times_s[id(calls)] = call_times_s(source.entry, calls, itemsize)
+            continue
+        work, each = call_work(calls, itemsize), list(some.values())
+        for name in calls.work:
+            columns = (np.broadcast_to(one.work[name], shape).ravel() for _, one, shape, _ in each)
+            work[name] = np.concatenate(list(columns))
+        ends = np.cumsum([rows * columns for _, _, (rows, columns), _ in each])
+        every = np.broadcast_to(evaluate(source.entry, work), ends[-1:])
+        for (_, one, shape, _), part in zip(each, np.split(every, ends[:-1]), strict=True):
+            times_s[id(one)] = part.reshape(shape) * one.count
+    return times_s
 
 
 class SplitCompute:
@@ -216,9 +257,12 @@ class SplitCompute:
     def _made(self, rank: IntArray, sub_batch: IntArray) -> UnitTable:
         """Return the cases of ranks and sub-batches, shape (k,)."""
         table = _empty(sub_batch.size, self.ranks[0].units.distinct if self.ranks else 0)
-        for place in np.unique(rank).tolist():
-            rows, one = rank == place, self.ranks[place]
-            part = one.unit_table(one.units, sub_batch[rows])
+        parts = [(rank == place, self.ranks[place]) for place in sorted(set(rank.tolist()))]
+        served = [one.calls_with_sources(sub_batch[rows]) for rows, one in parts]
+        sizes = [int(rows.sum()) for rows, _ in parts]
+        times_s = _times_s(zip(served, sizes, (one.itemsize for _, one in parts), strict=True))
+        for (rows, one), of_rank, size in zip(parts, served, sizes, strict=True):
+            part = one.unit_table(of_rank, times_s, size)
             for column in fields(UnitTable):
                 getattr(table, column.name)[rows] = getattr(part, column.name)
         return table

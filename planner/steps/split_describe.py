@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.terms import evaluate
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.split import SplitMemoryBytes, SplitPlans
+from planner.sources.overheads import Overheads
 from planner.sources.source import Source
 from planner.steps.compute import call_work, composed_s, composed_slopes
 from planner.steps.describe import Description, score_calibrations
@@ -29,7 +29,7 @@ from planner.steps.split_compute import PASSES, RankCompute
 from planner.steps.split_offload import offload_source
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
-from planner.steps.split_warnings import split_warnings
+from planner.steps.split_warnings import split_warnings, tensor_across_nodes
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
 from planner.steps.terms import term_of
 from planner.steps.utilization import utilization
@@ -65,7 +65,11 @@ def split_descriptions(pricer: SplitPricer, configurations: Configurations, wind
         every = _layers_shown(pricer, plans, priced.slowest)
     else:
         every = _units_shown(pricer, plans, priced.slowest)
-    return [_Case(pricer, of, configurations.one(i), priced, i).description(window) for i, of in enumerate(every)]
+    crosses_nodes = tensor_across_nodes(pricer.sources, plans).tolist()
+    return [
+        _Case(pricer, of, configurations.one(i), priced, i).description(window, crosses_nodes=crosses_nodes[i])
+        for i, of in enumerate(every)
+    ]
 
 
 class _Shown(NamedTuple):
@@ -108,15 +112,65 @@ class _Passes:
         self.rank = rank
         self._calls = rank.calls_with_sources(np.array([sub_batch]))
         self._timed: dict[int, TimedCalls] = {}
+        self._served: dict[str, tuple[list[Source], bool]] = {}
+        self._lookups_s: dict[str, FloatArray] = {}
+        self._gradients: dict[tuple[str, bytes, float], tuple[Gradient, float]] = {}
 
     def timed(self, name: str) -> Iterator[TimedCalls]:
         """Yield the calls of a pass, timed."""
         for calls, source in self._calls[name]:
             if id(calls) not in self._timed:
                 work = call_work(calls, self.rank.itemsize)
-                times = np.broadcast_to(evaluate(source.entry, work), (1, calls.layer.size)) * calls.count
-                self._timed[id(calls)] = TimedCalls(calls, source, work, times, self.rank.program)
+                self._timed[id(calls)] = TimedCalls(calls, source, work, self.rank.program, 1)
             yield self._timed[id(calls)]
+
+    def served(self, name: str) -> tuple[list[Source], bool]:
+        """Return what serves a pass, and whether kernels outside their fit take more than a small share of it."""
+        if name not in self._served:
+            groups = list(self.timed(name))
+            total = sum(float(group.times_s.sum()) for group in groups)
+            outside = sum(float(group.outside_s[0]) for group in groups)
+            sources = {id(group.source): group.source for group in groups if group.times_s.any()}
+            self._served[name] = list(sources.values()), outside > EXTRAPOLATED_SHARE * total
+        return self._served[name]
+
+    def lookups_s(self, name: str) -> FloatArray:
+        """Return the kernel time of a pass by how it is found, shape (len(LOOKUPS),)."""
+        if name not in self._lookups_s:
+            self._lookups_s[name] = sum((one.lookups_s[0] for one in self.timed(name)), np.zeros(len(LOOKUPS)))
+        return self._lookups_s[name]
+
+    def gradient(self, name: str, shown: _Shown, overheads: Overheads) -> tuple[Gradient, float]:
+        """Return the gradient of a pass over the slowest stage, and what it takes [s].
+
+        See planner.steps.stages for the parts of overheads.
+        """
+        key = name, shown.units.tobytes(), shown.host_s[name]
+        if key not in self._gradients:
+            self._gradients[key] = self._gradient(name, shown, overheads)
+        return self._gradients[key]
+
+    def _gradient(self, name: str, shown: _Shown, overheads: Overheads) -> tuple[Gradient, float]:
+        gradient, host_s, groups = Gradient(), shown.host_s[name], list(self.timed(name))
+        segments: FloatArray = shown.units @ self.rank.units.segments  # of each distinct one, (D,)
+        scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ segments) for group in groups]
+        total = np.array(sum(scaled))
+        whole = float(composed_s(total, host_s, overheads.exponent))
+        share = float(composed_slopes(total, host_s, overheads.exponent)[0])
+        for group in groups:
+            slope = overheads.scale_of(group.calls.kind) * share
+            unsure_s = slope * float(segments @ group.unsure_s[0])
+            gradient.add_vector(group.source.entry, slope * (segments @ group.slopes[0]), unsure_s)
+        if host_s > 0 or overheads.scales:
+            matrix = sum(one for one, group in zip(scaled, groups, strict=True) if group.calls.kind in MATRIX_KINDS)
+            entry, on_gpu = overheads.source.entry, share * float(total)
+            products = share * matrix if overheads.matched != "assumed" else 0.0
+            others = on_gpu - products if overheads.matched != "assumed" else 0.0
+            covered = np.array([products, others, max(whole - on_gpu, 0.0)])
+            gradient.add_vector(entry, np.zeros(len(entry.coefficients)), covered)
+        if overheads.scale_doubt is not None:
+            gradient.add_vector(overheads.scale_doubt, np.zeros(0), share * float(total))
+        return gradient, whole
 
 
 class _Case:
@@ -133,11 +187,9 @@ class _Case:
         self.memory["total"] = float(priced.memory.total[row])
         plans = plans_of(Configurations.of([one]))
         self._weights_late = weight_versions(np.arange(one.pipeline_parallel), plans) - 1
-        # Of each distinct segment, on the slowest stage, (D,).
-        self._segments: FloatArray = shown.units @ self.passes.rank.units.segments
 
-    def description(self, window: Window | None) -> Description:
-        """Return the prediction with every field."""
+    def description(self, window: Window | None, *, crosses_nodes: bool) -> Description:
+        """Return the prediction with every field; ``crosses_nodes``: its tensor-parallel groups."""
         pricer, one = self.pricer, self.one
         gradient = self._gradient()
         deviation = gradient.spread()
@@ -172,7 +224,7 @@ class _Case:
                 *warnings_of(
                     pricer.sources, one, terms, sources, (self.memory["total"], samples), interval_basis=basis
                 ),
-                *split_warnings(pricer.sources, one),
+                *split_warnings(pricer.sources, one, crosses_nodes=crosses_nodes),
             ),
             kernel_shares=self._shares(),
             kind=kind,
@@ -193,7 +245,7 @@ class _Case:
     def _staleness(self) -> Staleness:
         """Return that of the stages, each as likely as another."""
         late = self._weights_late
-        pmf = {int(value): float(np.mean(late == value)) for value in np.unique(late)}
+        pmf = {int(value): float(np.mean(late == value)) for value in distinct_values(late).tolist()}
         return Staleness(float(late.mean()), float(late.std()), pmf)
 
     def _gradient(self) -> Gradient:
@@ -214,32 +266,10 @@ class _Case:
         return gradient
 
     def _add_pass(self, gradient: Gradient, name: str, count: float) -> None:
-        """Add so many passes over the slowest stage; see planner.steps.stages for the parts of overheads."""
-        overheads, segments = self.pricer.overheads, self._segments
-        host_s = self.shown.host_s[name]
-        groups = list(self.passes.timed(name))
-        scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ segments) for group in groups]
-        total = np.array(sum(scaled))
-        whole = float(composed_s(total, host_s, overheads.exponent))
-        share = float(composed_slopes(total, host_s, overheads.exponent)[0])
-        shared = 1.0
-        if name == "update" and whole > 0:
-            shared = self.exposed["update"] / whole
-        for group in groups:
-            slope = count * shared * overheads.scale_of(group.calls.kind) * share
-            entry = group.source.entry
-            gradient.add_vector(
-                entry, slope * (segments @ group.slopes[0]), slope * float(segments @ group.unsure_s[0])
-            )
-        if host_s > 0 or overheads.scales:
-            matrix = sum(one for one, group in zip(scaled, groups, strict=True) if group.calls.kind in MATRIX_KINDS)
-            entry, on_gpu = overheads.source.entry, share * float(total)
-            products = share * matrix if overheads.matched != "assumed" else 0.0
-            others = on_gpu - products if overheads.matched != "assumed" else 0.0
-            covered = np.array([products, others, max(whole - on_gpu, 0.0)])
-            gradient.add_vector(entry, np.zeros(len(entry.coefficients)), count * shared * covered)
-        if overheads.scale_doubt is not None:
-            gradient.add_vector(overheads.scale_doubt, np.zeros(0), count * shared * share * float(total))
+        """Add so many passes over the slowest stage; of the update, as many as it takes of the step."""
+        of_one, whole_s = self.passes.gradient(name, self.shown, self.pricer.overheads)
+        shared = self.exposed["update"] / whole_s if name == "update" and whole_s > 0 else 1.0
+        gradient.add_scaled(of_one, count * shared)
 
     def _terms(self) -> tuple[tuple[Term, ...], list[Source]]:
         terms, every_source = [], []
@@ -266,19 +296,12 @@ class _Case:
             return list(loads.used), loads.extrapolates
         if term in ("host", "replica_wait"):
             return [self.pricer.overheads.source], False
-        groups = list(self.passes.timed(_PASS_OF.get(term, "forward")))
-        total = sum(float(group.times_s.sum()) for group in groups)
-        outside = sum(float(group.outside_s[0]) for group in groups)
-        sources = {id(group.source): group.source for group in groups if group.times_s.any()}
-        return list(sources.values()), outside > EXTRAPOLATED_SHARE * total
+        return self.passes.served(_PASS_OF.get(term, "forward"))
 
     def _shares(self) -> dict[str, float]:
         """Return the shares of kernel time by how it is seconds."""
         counts = {"forward": self.one.accumulation_steps, "backward": self.one.accumulation_steps, "update": 1}
-        seconds = np.zeros(len(LOOKUPS))
-        for name, count in counts.items():
-            for group in self.passes.timed(name):
-                seconds += count * group.lookups_s[0]
+        seconds = sum((count * self.passes.lookups_s(name) for name, count in counts.items()), np.zeros(len(LOOKUPS)))
         whole = float(seconds.sum())
         return dict(zip(LOOKUPS, (seconds / whole if whole > 0 else seconds).tolist(), strict=True))
 

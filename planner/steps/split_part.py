@@ -20,9 +20,10 @@ from planner.steps.gathers import equal_backward_s, equal_forward_s
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_chunks import SPLIT_BACKWARD
 from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.pipeline_runs import RUN_SCHEDULES, runs_s
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_passes import Passes
-from planner.steps.split_stages import rows_of
+from planner.steps.split_stages import StageCases, rows_of
 from planner.steps.split_state import State
 
 __all__ = ["SPLIT_TERMS", "SplitPart"]
@@ -36,8 +37,9 @@ SPLIT_TERMS = (
 
 
 class _Pipeline(NamedTuple):
-    """Pipelines of k distinct plans: passes of every stage (p, k), and of each the rest (k,) [s].
+    """Pipelines of k distinct plans: passes of every stage, or of each run of equal ones; of each the rest (k,) [s].
 
+    ``slowest``: the first stage, or run, with the most work.
     ``own_s``, ``waited_s``: of the slowest stage, all its passes, and what they wait for weights.
     """
 
@@ -67,42 +69,56 @@ class SplitPart:
         self.stages = int(self.plans.pipeline_parallel[0])
         self.m = self.plans.accumulation_steps.astype(np.float64)
         self._pass, self._state = (one.cases.case[rows] for one in of)
+        self._has_runs = self.schedule in RUN_SCHEDULES
+        self._repeats = self._at(self.passes.cases, rows[:1])[1]
         shares = np.where(self.plans.sharding == WEIGHTS_SHARDED, self._state, -1)
         keys = self._pass, self.plans.accumulation_steps, self.plans.virtual_stages, shares
         first, which = distinct_rows(*keys)
         pipeline = self._pipeline(first)
-        self.slowest = pipeline.slowest[which]
+        self.slowest = (np.cumsum(self._repeats) - self._repeats)[pipeline.slowest][which]
         self.terms = self._terms(pipeline, which)
 
     def _pipeline(self, some: IntArray) -> _Pipeline:
         """Return the pipelines of some of the plans."""
         m, rows = self.m[some], self._rows[some]
-        at, transfer = self.passes.cases.at(rows), self.passes.transfer_s[self._pass[some]]
+        at, transfer = self._at(self.passes.cases, rows)[0], self.passes.transfer_s[self._pass[some]]
         forward, backward = self.passes.alone_s(at, m)
         passes = gathered_forward, gathered_backward = self._gathered(some, forward, backward)
         own = m * (gathered_forward + gathered_backward)
         slowest = np.argmax(own, axis=0)
-        steps, schedule = self.plans.accumulation_steps[some], self._schedule(some)
-        still = pipeline_s(*passes, np.zeros_like(transfer), steps, **schedule)
-        whole = pipeline_s(*passes, transfer, steps, **schedule) if self.stages > 1 else still
+        still = self._pipeline_s(some, passes, np.zeros_like(transfer))
+        whole = self._pipeline_s(some, passes, transfer) if self.stages > 1 else still
         waited = m * np.maximum((gathered_forward - forward) + (gathered_backward - backward), 0.0)
         of_slowest = slowest, np.arange(some.size)
         return _Pipeline(gathered_backward, slowest, own[of_slowest], waited[of_slowest], still, whole)
 
+    def _at(self, cases: StageCases, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Return where stages of plans stand, each of a run of equal ones or all, and how many each stands for."""
+        if self._has_runs:
+            return cases.runs(rows)
+        return cases.at(rows), np.ones(self.stages, dtype=np.int64)
+
+    def _pipeline_s(self, some: IntArray, passes: tuple[FloatArray, FloatArray], transfer_s: FloatArray) -> FloatArray:
+        """Return the time of all micro-batches of some of the plans."""
+        of_kind = runs_s if self._has_runs else pipeline_s
+        return of_kind(*passes, transfer_s, self.plans.accumulation_steps[some], **self._schedule(some))
+
     def _schedule(self, some: IntArray) -> dict[str, Any]:
-        """Return what says the schedule of some of the plans to planner.steps.pipeline."""
-        weights = None
+        """Return what says the schedule of some of the plans to its closed forms."""
+        said = {"schedule": self.schedule, "virtual_stages": self.plans.virtual_stages[some]}
+        if self._has_runs:
+            return said | {"repeats": self._repeats}
         if self.schedule in SPLIT_BACKWARD:
-            weights = self.passes.weights.mean_s(self.passes.cases.at(self._rows[some]), self.m[some])
-        virtual_stages = self.plans.virtual_stages[some]
-        return {"schedule": self.schedule, "virtual_stages": virtual_stages, "weight_s": weights}
+            at = self.passes.cases.at(self._rows[some])
+            return said | {"weight_s": self.passes.weights.mean_s(at, self.m[some])}
+        return said
 
     def _gathered(self, some: IntArray, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the passes of a micro-batch with the gathers and scatters of sharded weights that they wait for."""
         where = np.flatnonzero(self.plans.sharding[some] == WEIGHTS_SHARDED)
         if not where.size:
             return forward_s, backward_s
-        at, state = self.state.cases.at(self._rows[some[where]]), self.state
+        at, state = self._at(self.state.cases, self._rows[some[where]])[0], self.state
         layers, gather, scatter, across = (
             one[at] for one in (state.layers, state.gather_s, state.scatter_s, state.across_s)
         )
@@ -114,7 +130,7 @@ class SplitPart:
     def _terms(self, pipeline: _Pipeline, which: IntArray) -> dict[str, tuple[FloatArray, FloatArray]]:
         """Return the terms; ``which``: of the pipelines, each plan's."""
         passes, state, m = self.passes, self.state, self.m
-        at = passes.cases.at(self._rows)[self.slowest, np.arange(which.size)]
+        at = self._at(passes.cases, self._rows)[0][pipeline.slowest[which], np.arange(which.size)]
         kernels = {
             "forward": m * passes.forward_kernels_s[at],
             "backward": m * passes.backward_kernels.mean_s(at, m),
@@ -142,7 +158,7 @@ class SplitPart:
 
     def _exchange(self, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
-        at, transfer = self.state.cases.at(self._rows), self.passes.transfer_s[self._pass]
+        at, transfer = self._at(self.state.cases, self._rows)[0], self.passes.transfer_s[self._pass]
         bucket, buckets = self.state.bucket_s[at], self.state.buckets[at]
         taken, schedule = buckets * bucket, self._schedule(np.arange(self._rows.size))
         if self.costs.strategy.overlap:

@@ -92,6 +92,12 @@ class StageCases:
         number = self._numbers[int(self._pipeline[case[0]])]
         return np.asarray(self._start[case] + number[:, None])
 
+    def runs(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Return where the distinct stages of plans as of :meth:`at` stand, shape (r, rows), and how many each is."""
+        case = self.case[rows]
+        repeats = np.bincount(self._numbers[int(self._pipeline[case[0]])])
+        return np.asarray(self._start[case] + np.arange(repeats.size)[:, None]), repeats
+
     def groups(self, name: str) -> Groups:
         """Return where the groups of a name lie, of each case."""
         if name not in self._placed:

@@ -4,32 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.domain.configuration import Configuration, Configurations
+import numpy as np
+
+from planner.domain.arrays import BoolArray
+from planner.domain.configuration import Configuration
 from planner.domain.prediction import PlanWarning
 from planner.domain.ranks import TENSOR
+from planner.domain.split import SplitPlans
 from planner.sources.sources import Sources
-from planner.steps.split_price import plans_of
 from planner.workload.placement import Placement
 
-__all__ = ["split_warnings"]
+__all__ = ["split_warnings", "tensor_across_nodes"]
 
 _BY_FORMULA = ("zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
 """Schedules."""
 
 
-def split_warnings(sources: Sources, one: Configuration) -> tuple[PlanWarning, ...]:
-    """Return the warnings of how a plan is split, in a fixed order."""
-    return (*_tensor_across_nodes(sources, one), *_stale_gradients(one), *_formula_only(sources, one))
+def split_warnings(sources: Sources, one: Configuration, *, crosses_nodes: bool) -> tuple[PlanWarning, ...]:
+    """Return the warnings of how a plan is split, in a fixed order; ``crosses_nodes``: its tensor-parallel groups."""
+    across = (_tensor_across_nodes(one),) if crosses_nodes else ()
+    return (*across, *_stale_gradients(one), *_formula_only(sources, one))
 
 
-def _tensor_across_nodes(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
-    placement = Placement(plans_of(Configurations.of([one])), order=sources.problem.settings.placed_by)
-    if placement.axis(TENSOR).nodes[0] > 1:
-        message = (
-            f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {one.gpus_per_node} "
-            "GPUs: every layer sends over the links between nodes."
-        )
-        yield PlanWarning("tensor_across_nodes", "tensor_parallel", message)
+def tensor_across_nodes(sources: Sources, plans: SplitPlans) -> BoolArray:
+    """Tell which of n plans have tensor-parallel groups that do not stay inside a node, shape (n,)."""
+    return np.asarray(Placement(plans, order=sources.problem.settings.placed_by).axis(TENSOR).nodes > 1)
+
+
+def _tensor_across_nodes(one: Configuration) -> PlanWarning:
+    message = (
+        f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {one.gpus_per_node} "
+        "GPUs: every layer sends over the links between nodes."
+    )
+    return PlanWarning("tensor_across_nodes", "tensor_parallel", message)
 
 
 def _stale_gradients(one: Configuration) -> Iterator[PlanWarning]:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.costs.measured_calls import WHEREABOUTS, whereabouts
-from planner.costs.terms import Work, evaluate, extrapolates
+from planner.costs.terms import Work, evaluate, extrapolates, features_of
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.kernels import MATRIX_KINDS, KernelCalls
@@ -75,13 +75,24 @@ class Stage:
 
 @dataclass(frozen=True)
 class TimedCalls:
-    """Calls, what serves them, their work and their times [s], shape (s, k); what stages share is worked out once."""
+    """Calls of s cases, what serves them, and their work; what stages share is worked out once."""
 
     calls: KernelCalls
     source: Source
     work: Work
-    times_s: FloatArray
     program: Program
+    cases: int
+
+    @cached_property
+    def features(self) -> FloatArray:
+        """Φ of the calls, as of :func:`planner.costs.terms.features_of`."""
+        return features_of(self.source.entry, self.work)
+
+    @cached_property
+    def times_s(self) -> FloatArray:
+        """Times [s], shape (s, k)."""
+        times = evaluate(self.source.entry, self.work, self.features)
+        return np.broadcast_to(times, (self.cases, self.calls.layer.size)) * self.calls.count
 
     @cached_property
     def by_segment(self) -> FloatArray:
@@ -94,19 +105,21 @@ class TimedCalls:
         entry, shape = self.source.entry, self.times_s.shape
         if stated_deviation(entry) is not None:
             return np.zeros((shape[0], self.program.repeats.size, 0))
-        rows = derivatives(entry, self.work) * self.calls.count[..., None]
+        rows = derivatives(entry, self.work, self.features) * self.calls.count[..., None]
         return self.program.by_segment(np.broadcast_to(rows, (*shape, rows.shape[-1])), self.calls.layer)
 
     @cached_property
     def unsure_s(self) -> FloatArray:
         """Seconds that the entry's deviation counts for, shape (s, D)."""
-        return self.program.by_segment(self.times_s * doubt_factor(self.source.entry, self.work), self.calls.layer)
+        factor = doubt_factor(self.source.entry, self.work, self.features)
+        return self.program.by_segment(self.times_s * factor, self.calls.layer)
 
     @cached_property
     def outside_s(self) -> FloatArray:
         """Seconds of calls that lie outside the fit, shape (s,)."""
         entry = self.source.entry
-        seconds: FloatArray = (self.times_s * (extrapolates(entry, self.work) if entry.ranges else 0.0)).sum(axis=1)
+        is_outside = extrapolates(entry, self.work, self.features) if entry.ranges else np.zeros(())
+        seconds: FloatArray = (self.times_s * is_outside).sum(axis=1)
         return seconds
 
     @cached_property
@@ -154,8 +167,7 @@ def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
         for calls, source in by_stage[name]:
             if id(calls) not in groups:
                 work = call_work(calls, pricer.compute.itemsize)
-                times = np.broadcast_to(evaluate(source.entry, work), (sub_batch.size, calls.layer.size))
-                groups[id(calls)] = TimedCalls(calls, source, work, times * calls.count, pricer.compute.program)
+                groups[id(calls)] = TimedCalls(calls, source, work, pricer.compute.program, sub_batch.size)
         stages.append(_stages(pricer, name, [groups[id(calls)] for calls, _ in by_stage[name]], sub_batch.size))
     return [dict(zip(STAGES, of_case, strict=True)) for of_case in zip(*stages, strict=True)]
 

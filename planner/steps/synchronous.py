@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["backward_end_s", "communication_prefix_s", "exposed_s", "ready_s"]
 
 _TILE = 1 << 15
 """Numbers of one temporary array: 256 KiB, which stay in a core's cache."""
+_ALIKE_CASES = 32
+"""Compute cases of one tile at most: neighbouring sub-batches, of whose slots few can decide."""
+_ROUNDING = 1e-12
+"""Share of the largest sums that rounding stays far below."""
 _FEWEST_TILED_PAIRS, _SPARSE_RATIO = 1 << 12, 4
 """Pairs up to which, and share of all pairs of their cases below which, they are taken one by one."""
 
@@ -47,11 +51,12 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
     prefix : ndarray of float, shape (m, J)
         Of every message case, by :func:`communication_prefix_s`.
     compute_case, message_case : ndarray of int, shape (k,)
-        The pairs to evaluate; quickest when they are most pairs of their cases.
+        The pairs to evaluate; quickest when they are most pairs of their cases. Or of shapes (r, 1) and (q,): all pairs
+        of some.
 
     Returns
     -------
-    ndarray of float, shape (k,); 0 without slots
+    ndarray of float, shape (k,) or (r, q); 0 without slots
 
     Notes
     -----
@@ -60,7 +65,9 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
     messages follow each other without a gap.
     """
     if ready.shape[1] == 0:
-        return np.zeros(compute_case.size)
+        return np.zeros(np.broadcast_shapes(compute_case.shape, message_case.shape))
+    if compute_case.ndim == 2:
+        return _largest_sums(ready[compute_case[:, 0]], prefix[message_case])
     computes, row = _distinct(compute_case, ready.shape[0])
     messages, column = _distinct(message_case, prefix.shape[0])
     if _FEWEST_TILED_PAIRS < computes.size * messages.size <= _SPARSE_RATIO * compute_case.size:
@@ -82,14 +89,35 @@ def _distinct(cases: IntArray, possible: int) -> tuple[IntArray, IntArray]:
 def _largest_sums(ready: FloatArray, prefix: FloatArray) -> FloatArray:
     """Return max over l of ready(l) + prefix(l) for every pair of c and m cases, shape (c, m)."""
     sums_max = np.full((ready.shape[0], prefix.shape[0]), -np.inf)
-    step = max(1, _TILE // prefix.shape[0])
-    by_slot = np.ascontiguousarray(prefix.T)
-    for start in range(0, ready.shape[0], step):
-        tile, ready_by_slot = sums_max[start : start + step], np.ascontiguousarray(ready[start : start + step].T)
-        sums = np.empty_like(tile)
-        for one, others in zip(ready_by_slot, by_slot, strict=True):
-            np.maximum(tile, np.add(one[:, None], others, out=sums), out=tile)
+    if not sums_max.size:
+        return sums_max
+    step = min(_ALIKE_CASES, max(1, _TILE // prefix.shape[0]))
+    sums, by_slot = np.empty((step, prefix.shape[0])), np.ascontiguousarray(prefix.T)
+    starts = np.arange(0, ready.shape[0], step)
+    for start, slots in zip(starts.tolist(), _can_decide(ready, prefix, starts), strict=True):
+        tile, some = sums_max[start : start + step], ready[start : start + step]
+        for slot in np.flatnonzero(slots).tolist():
+            np.maximum(tile, np.add(some[:, slot, None], by_slot[slot], out=sums[: len(some)]), out=tile)
     return sums_max
+
+
+def _can_decide(ready: FloatArray, prefix: FloatArray, starts: IntArray) -> BoolArray:
+    """Return which slots may have the largest sum in some pair of a tile of compute cases, shape (tiles, J).
+
+    Of cases that are alike few may. Between neighbouring slots ready(l) falls and prefix(l) grows by amounts that have
+    a least and a most in the tile, and so have their sums over slots in between: a slot that is below another in any
+    case is left out.
+    """
+    falls, grows = -np.diff(ready, axis=1), np.diff(prefix, axis=1)
+    least, most = (extreme.reduceat(falls, starts, axis=0) for extreme in (np.minimum, np.maximum))
+    first = np.zeros((starts.size, 1))
+    by_least = np.concatenate([first, np.cumsum(least - grows.max(axis=0), axis=1)], axis=1)
+    by_most = np.concatenate([first, np.cumsum(most - grows.min(axis=0), axis=1)], axis=1)
+    rounding = _ROUNDING * (ready.max() + prefix.max())
+    may_beat_lower = by_least <= np.minimum.accumulate(by_least, axis=1) + rounding
+    may_beat_higher = by_most <= np.minimum.accumulate(by_most[:, ::-1], axis=1)[:, ::-1] + rounding
+    kept: BoolArray = may_beat_lower & may_beat_higher
+    return kept
 
 
 def exposed_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 
 __all__ = ["CHUNK", "CaseTable", "PairTable", "distinct_pairs", "slices"]
 
@@ -42,7 +42,7 @@ def distinct_pairs(first: IntArray, second: IntArray) -> tuple[IntArray, IntArra
             is_present[first[part] * width + second[part]] = True
         keys = np.flatnonzero(is_present)
     else:
-        keys = np.unique(first * width + second)
+        keys = distinct_values(first * width + second)
     return keys // width, keys % width
 
 
@@ -78,7 +78,7 @@ class CaseTable(Generic[Columns]):
 
     def ensure(self, *keys: IntArray) -> None:
         """Make the cases that are missing, of keys of shape (k,)."""
-        missing = np.setdiff1d(self._codes_of(keys), self._codes)
+        missing = self._missing(distinct_values(self._codes_of(keys)))
         if missing.size == 0:
             return
         columns = self._make(*self._keys(missing))
@@ -92,6 +92,12 @@ class CaseTable(Generic[Columns]):
             self._row[self._codes] = np.arange(self._codes.size)
         else:
             self._row = np.argsort(self._codes)
+
+    def _missing(self, codes: IntArray) -> IntArray:
+        """Return those of codes in ascending order that have no row."""
+        in_order = np.sort(self._codes)
+        place = np.minimum(np.searchsorted(in_order, codes), in_order.size - 1)
+        return codes[in_order[place] != codes] if in_order.size else codes
 
     @property
     def _is_dense(self) -> bool:
@@ -116,30 +122,52 @@ class PairTable:
 
     Parameters
     ----------
-    compute : (row, column), sorted by row then column -> numbers, all of shape (k,)
+    compute : (row, column) -> numbers
+        Of pairs, sorted by row then column, all of shape (k,); or of shapes (r, 1) and (c,), every row with every
+        column, numbers of shape (r, c).
     """
 
     def __init__(self, compute: Callable[[IntArray, IntArray], FloatArray]) -> None:
         self._compute = compute
         self._values = np.full((0, 0), np.nan)
 
+    def ensure(self, rows: IntArray, columns: IntArray) -> None:
+        """Compute the numbers of every row with every column, of shapes (r,) and (c,), where so many are kept."""
+        if self._has_place(rows, columns):
+            block = np.ix_(rows, columns)
+            if np.isnan(self._values[block]).any():
+                self._values[block] = self._compute(rows[:, None], columns)
+
     def gather(self, row: IntArray, column: IntArray) -> FloatArray:
         """Return the numbers of pairs, of the shape that row and column broadcast to."""
-        rows, columns = (int(one.max(initial=-1)) + 1 for one in (row, column))
-        height, width = max(rows, self._values.shape[0]), max(columns, self._values.shape[1])
+        if not self._has_place(row, column):
+            return self._computed(row, column)
+        values, width = self._values.ravel(), self._values.shape[1]
         pairs = row * width + column
-        if height * width > _LARGEST_DENSE_TABLE:
-            distinct, inverse = np.unique(pairs, return_inverse=True)
-            values_of_pairs: FloatArray = self._compute(distinct // width, distinct % width)[inverse]
-            return values_of_pairs.reshape(pairs.shape)
-        if (height, width) != self._values.shape:
-            before, self._values = self._values, np.full((height, width), np.nan)
-            self._values[: before.shape[0], : before.shape[1]] = before
-        values = self._values.ravel()
-        is_missing = np.zeros(values.size, dtype=np.bool_)
-        is_missing[pairs] = True
-        missing = np.flatnonzero(is_missing & np.isnan(values))
-        if missing.size:
-            values[missing] = self._compute(missing // width, missing % width)
         result: FloatArray = values[pairs]
+        if np.isnan(result).any():
+            is_missing = np.zeros(values.size, dtype=np.bool_)
+            is_missing[pairs] = True
+            missing = np.flatnonzero(is_missing & np.isnan(values))
+            values[missing] = self._compute(missing // width, missing % width)
+            result = values[pairs]
         return result
+
+    def _has_place(self, row: IntArray, column: IntArray) -> bool:
+        """Make place for pairs, and tell whether there is some: not where the table would be too large to keep."""
+        before = self._values
+        needed = (int(one.max(initial=-1)) + 1 for one in (row, column))
+        height, width = (max(pair) for pair in zip(needed, before.shape, strict=True))
+        if height * width > _LARGEST_DENSE_TABLE:
+            return False
+        if (height, width) != before.shape:
+            self._values = np.full((height, width), np.nan)
+            self._values[: before.shape[0], : before.shape[1]] = before
+        return True
+
+    def _computed(self, row: IntArray, column: IntArray) -> FloatArray:
+        width = int(column.max()) + 1
+        pairs = row * width + column
+        codes, inverse = np.unique(pairs, return_inverse=True)
+        values: FloatArray = self._compute(codes // width, codes % width)[inverse]
+        return values.reshape(pairs.shape)

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def fused_calls(
     """
     if not fuses:
         return calls
-    inside = {kind: _sites(of, names) for kind, names in _parts(of.network, fuses).items()}
+    inside = _fused_sites(of, fuses)
     one_by_one = "softmax" in fuses and itemsize == _SCORE_BYTES
     return tuple(_softmax(one, of) if one_by_one and one.kind == "softmax" else _fused(one, inside) for one in calls)
 
@@ -107,6 +108,12 @@ def _fused(calls: KernelCalls, inside: Mapping[str, set[int]]) -> KernelCalls:
 
 def _among(calls: KernelCalls, sites: set[int]) -> BoolArray:
     return np.asarray(np.isin(calls.layer, list(sites)))
+
+
+@lru_cache(maxsize=32)
+def _fused_sites(of: Program, fuses: tuple[str, ...]) -> Mapping[str, set[int]]:
+    """Return the sites of which all layers are part of another kernel, or take part in one, by how."""
+    return {kind: _sites(of, names) for kind, names in _parts(of.network, fuses).items()}
 
 
 def _sites(of: Program, names: set[str]) -> set[int]:

@@ -6,6 +6,8 @@ Megatron runs it (arXiv:2104.04473), zero-bubble (arXiv:2401.10241).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
@@ -45,10 +47,20 @@ def live_micro_batches(
         Of the shape that the arguments broadcast to.
     """
     s, m, p, v = (np.asarray(each, dtype=np.float64) for each in (stage, micro_batches, pipeline, virtual_stages))
-    below = np.minimum(m, p - s)
-    interleaved = np.where(v > 1, np.minimum(m * v, 2 * (p - s - 1) + (v - 1) * p + 1) / v, below)
-    h1, h2 = np.minimum(m, p), np.minimum(m, 2 * p - 1)
-    return _by_schedule(p, schedule, (m, below, interleaved, h1, h2, h1, p - s))
+
+    def interleaved() -> FloatArray:
+        chunks = np.minimum(m * v, 2 * (p - s - 1) + (v - 1) * p + 1)
+        return np.where(v > 1, chunks / v, np.minimum(m, p - s))
+
+    live = {
+        "gpipe": lambda: m,
+        "interleaved": interleaved,
+        "zero-bubble": lambda: np.minimum(m, p),
+        "zero-bubble-h2": lambda: np.minimum(m, 2 * p - 1),
+        "zero-bubble-v": lambda: np.minimum(m, p),
+        "no-flush": lambda: p - s,
+    }
+    return _by_schedule(p, schedule, live, np.minimum(m, p - s))
 
 
 def live_in_first_chunk(
@@ -60,9 +72,14 @@ def live_in_first_chunk(
     back, and zero-bubble-v 2p - 1. Parameters are as there.
     """
     m, p, v = (np.asarray(each, dtype=np.float64) for each in (micro_batches, pipeline, virtual_stages))
-    h1, h2 = np.minimum(m, p), np.minimum(m, 2 * p - 1)
-    interleaved = np.where(v > 1, np.minimum(m, 2 * p), h1)
-    return _by_schedule(p, schedule, (m, h1, interleaved, h1, h2, h2, p))
+    live = {
+        "gpipe": lambda: m,
+        "interleaved": lambda: np.minimum(m, np.where(v > 1, 2 * p, p)),
+        "zero-bubble-h2": lambda: np.minimum(m, 2 * p - 1),
+        "zero-bubble-v": lambda: np.minimum(m, 2 * p - 1),
+        "no-flush": lambda: p,
+    }
+    return _by_schedule(p, schedule, live, np.minimum(m, p))
 
 
 def live_in_last_chunk(micro_batches: IntArray | int, pipeline: IntArray | int, schedule: IntArray | int) -> FloatArray:
@@ -72,8 +89,12 @@ def live_in_last_chunk(micro_batches: IntArray | int, pipeline: IntArray | int, 
     those of :func:`live_micro_batches`.
     """
     m, p = (np.asarray(each, dtype=np.float64) for each in (micro_batches, pipeline))
-    one = np.ones(np.broadcast_shapes(m.shape, p.shape))
-    return _by_schedule(p, schedule, (m, one, one, np.minimum(m, p), np.minimum(m, 2 * p - 1), one, one))
+    live = {
+        "gpipe": lambda: m,
+        "zero-bubble": lambda: np.minimum(m, p),
+        "zero-bubble-h2": lambda: np.minimum(m, 2 * p - 1),
+    }
+    return _by_schedule(p, schedule, live, np.ones(np.broadcast_shapes(m.shape, p.shape)))
 
 
 def weight_versions(stage: IntArray | int, plans: SplitPlans) -> IntArray:
@@ -90,8 +111,15 @@ def mean_staleness(plans: SplitPlans) -> FloatArray:
     return (weight_versions(0, plans) - 1) / 2
 
 
-def _by_schedule(p: FloatArray, schedule: IntArray | int, live: tuple[FloatArray, ...]) -> FloatArray:
-    result = live[0]
-    for code, other in enumerate(live[1:], start=1):
-        result = np.where(np.equal(schedule, code), other, result)
+def _by_schedule(
+    p: FloatArray,
+    schedule: IntArray | int,
+    live: Mapping[str, Callable[[], FloatArray]],
+    otherwise: FloatArray,
+) -> FloatArray:
+    """Return what schedules have alive, of which only those that occur are worked out; a single stage has one alive."""
+    result = otherwise
+    for code in np.flatnonzero(np.bincount(np.ravel(schedule))).tolist():
+        if SCHEDULES[code] in live:
+            result = np.where(np.equal(schedule, code), live[SCHEDULES[code]](), result)
     return np.where(p > 1, result, 1.0)

@@ -28,14 +28,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import (
-    LARGEST_COUNT,
-    BoolArray,
     FloatArray,
     IntArray,
     check_not_negative,
@@ -65,10 +62,21 @@ from planner.workload.split_parameters import (
     shard_ranks,
     stage_blocks,
     stage_parameters,
+    stages_that_can_be_worst,
 )
 from planner.workload.transformer import ENCODER, blocks, padded_vocabulary
 
-__all__ = ["ASSUMED_MARGIN", "LOSS_BYTES", "MemoryRules", "largest_sub_batches", "split_memory", "stage_memory"]
+__all__ = [
+    "ASSUMED_MARGIN",
+    "LOSS_BYTES",
+    "MemoryRules",
+    "layers_of",
+    "pass_bytes",
+    "split_memory",
+    "stage_memory",
+    "state_bytes",
+    "workspace",
+]
 
 ASSUMED_MARGIN = constant("memory.margin")
 """Of what tensors take: what the allocator loses in pieces (docs/numbers.md)."""
@@ -175,8 +183,8 @@ def split_memory(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> Spli
     SplitMemoryBytes
         Arrays of the shape of the plans; of stages that need as much, the first.
     """
-    layers = _layers_of(of, plans, rules)
-    each = [_on(of, plans, stage, rules, layers) for stage in _stages_that_can_be_worst(of, plans)]
+    layers = layers_of(of, plans, rules)
+    each = [_on(of, plans, stage, rules, layers) for stage in stages_that_can_be_worst(of, plans)]
     if len(each) == 1:
         return each[0]
     worst = np.argmax(np.stack([one.total for one in each]), axis=0)[None]
@@ -189,40 +197,10 @@ def split_memory(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> Spli
 
 def stage_memory(of: Transformer, plans: SplitPlans, stage: IntArray | int, rules: MemoryRules) -> SplitMemoryBytes:
     """Return the memory of a rank of a stage, from 0; arrays of the shape that plans and stage broadcast to."""
-    return _on(of, plans, np.asarray(stage), rules, _layers_of(of, plans, rules))
+    return _on(of, plans, np.asarray(stage), rules, layers_of(of, plans, rules))
 
 
-def largest_sub_batches(
-    of: Transformer, plans: SplitPlans, rules: MemoryRules, capacity_bytes: float | FloatArray
-) -> IntArray:
-    """Return the largest sub-batch of each plan, all else as it is, whose memory fits; 0: not even one sample does.
-
-    Bisected: more samples never take less.
-    """
-    shape = np.broadcast_shapes(plans.shape, np.shape(capacity_bytes))
-    fitting, least_unfit = np.zeros(shape, dtype=np.int64), np.full(shape, 2, dtype=np.int64)
-    fits = _fits(of, plans, rules, capacity_bytes, np.ones(shape, dtype=np.int64))
-    while (growing := fits & (least_unfit <= LARGEST_COUNT)).any():
-        fitting = np.where(growing, least_unfit // 2, fitting)
-        fits = growing & _fits(of, plans, rules, capacity_bytes, least_unfit)
-        least_unfit = np.where(fits, 2 * least_unfit, least_unfit)
-    fitting = np.where(fits, least_unfit // 2, fitting)
-    least_unfit = np.where(fitting > 0, least_unfit, 1)
-    while (open_ones := least_unfit - fitting > 1).any():
-        middle = np.where(open_ones, (fitting + least_unfit) // 2, np.maximum(fitting, 1))
-        fits = _fits(of, plans, rules, capacity_bytes, middle)
-        fitting = np.where(open_ones & fits, middle, fitting)
-        least_unfit = np.where(open_ones & ~fits, middle, least_unfit)
-    return fitting
-
-
-def _fits(
-    of: Transformer, plans: SplitPlans, rules: MemoryRules, capacity_bytes: float | FloatArray, samples: IntArray
-) -> BoolArray:
-    return np.asarray(split_memory(of, plans.but(sub_batch=samples), rules).total <= capacity_bytes)
-
-
-def _layers_of(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> tuple[LayerBytes, ...]:
+def layers_of(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> tuple[LayerBytes, ...]:
     """Return the bytes of a layer of each kind."""
     return tuple(
         layer_bytes(of, plans, kind, rules.itemsize, fused_activation=rules.fused_activation, imbalance=rules.imbalance)
@@ -230,60 +208,85 @@ def _layers_of(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> tuple[
     )
 
 
-def _stages_that_can_be_worst(of: Transformer, plans: SplitPlans) -> list[IntArray]:
-    """Return stages, one of which needs most memory.
-
-    Of stages between the ends that have layers of one kind the first has most layers and live micro-batches; others can
-    need more where the kind changes.
-    """
-    p = plans.pipeline_parallel
-    if np.max(p) == 1:
-        return [np.zeros_like(p)]
-    stages = [np.zeros_like(p), np.minimum(1, p - 1)]
-    kinds = blocks(of)
-    total = sum(count for _, count in kinds)
-    for before in accumulate(count for _, count in kinds[:-1]):
-        each, more = np.divmod(total, p)
-        long = (each + 1) * more
-        of_long, of_short = before // (each + 1), more + (before - long) // np.maximum(each, 1)
-        changes = np.where(before < long, of_long, of_short)
-        stages += [np.clip(changes, 0, p - 1), np.clip(changes + 1, 0, p - 1)]
-    return [*stages, p - 1]
-
-
 def _on(
     of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
 ) -> SplitMemoryBytes:
     """Return the memory of a rank of a stage, given the bytes of a layer of each kind."""
-    parameters = stage_parameters(of, plans, stage, padded=rules.padded)
-    weights, gradients, optimizer, updated = _state(plans, rules, parameters)
-    weights = weights * weight_versions(stage, plans)
-    of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
-    activations = of_layers + _ends(of, plans, stage, rules)
-    logits, left = _logits(of, plans, stage, rules)
-    updating = rules.parameter.main_gradient * updated
+    kept, passing = state_bytes(of, plans, stage, rules), pass_bytes(of, plans, stage, rules, layers)
     on_host = plans.offload == OFFLOADS.index("optimizer")
-    by_host, passes = np.where(on_host, updated, 0.0), plans.accumulation_steps
-    unit = (1 + rules.prefetch) * rules.parameter.weight + rules.parameter.gradient
+    by_host, passes = np.where(on_host, kept.updated, 0.0), plans.accumulation_steps
     values = {
-        "weights": weights,
-        "gradients": gradients,
-        "optimizer": np.where(on_host, 0.0, optimizer),
-        "activations": activations,
-        "workspace": np.maximum(0.0, np.maximum(working, updating - activations) - (logits - left)),
+        "weights": kept.weights,
+        "gradients": kept.gradients,
+        "optimizer": np.where(on_host, 0.0, kept.optimizer),
+        "activations": passing.activations,
+        "workspace": workspace(rules, kept.updated, passing.activations, passing.working, passing.rest),
         "framework": np.float64(rules.framework_bytes),
-        "logits": logits,
-        "gathered": np.where(plans.sharding == WEIGHTS_SHARDED, unit * parameters.largest_unit, 0.0),
-        "messages": _messages(of, plans, rules),
+        "logits": passing.logits,
+        "gathered": kept.gathered,
+        "messages": passing.messages,
         "margin": np.float64(0.0),
-        "host": np.where(on_host, optimizer + _WIDE_BYTES * updated, 0.0) + live * away,
-        "to_host": rules.parameter.gradient * by_host + passes * away,
-        "to_device": rules.parameter.weight * by_host + passes * away,
+        "host": np.where(on_host, kept.optimizer + _WIDE_BYTES * kept.updated, 0.0) + passing.live * passing.away,
+        "to_host": rules.parameter.gradient * by_host + passes * passing.away,
+        "to_device": rules.parameter.weight * by_host + passes * passing.away,
         "stage": stage,
     }
     shape = np.broadcast_shapes(plans.shape, stage.shape)
     tensors = SplitMemoryBytes(**{name: np.broadcast_to(np.asarray(value), shape) for name, value in values.items()})
     return replace(tensors, margin=rules.margin * tensors.allocated)
+
+
+class StateBytes(NamedTuple):
+    """What a rank of a stage keeps whatever its micro-batches are, wherever it lies; parameters that it updates."""
+
+    weights: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    gathered: FloatArray
+    updated: FloatArray
+
+
+class PassBytes(NamedTuple):
+    """What micro-batches take on a rank of a stage.
+
+    ``working``: for one layer's backward pass; ``rest``: of logits, what is gone by then; ``live``: micro-batches;
+    ``away``: of each in the host's memory.
+    """
+
+    activations: FloatArray
+    working: FloatArray
+    logits: FloatArray
+    rest: FloatArray
+    messages: FloatArray
+    live: FloatArray
+    away: FloatArray
+
+
+def workspace(
+    rules: MemoryRules, updated: FloatArray, activations: FloatArray, working: FloatArray, rest: FloatArray
+) -> FloatArray:
+    """Return the workspace of ranks, given what :class:`StateBytes` and :class:`PassBytes` hold."""
+    updating = rules.parameter.main_gradient * updated
+    return np.asarray(np.maximum(0.0, np.maximum(working, updating - activations) - rest))
+
+
+def pass_bytes(
+    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
+) -> PassBytes:
+    """Return what micro-batches take on a rank of a stage, given the bytes of a layer of each kind."""
+    of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
+    logits, left = _logits(of, plans, stage, rules)
+    activations = of_layers + _ends(of, plans, stage, rules)
+    return PassBytes(activations, working, logits, logits - left, _messages(of, plans, rules), live, away)
+
+
+def state_bytes(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> StateBytes:
+    """Return what a rank of a stage keeps whatever its micro-batches are."""
+    parameters = stage_parameters(of, plans, stage, padded=rules.padded)
+    weights, gradients, optimizer, updated = _state(plans, rules, parameters)
+    unit = (1 + rules.prefetch) * rules.parameter.weight + rules.parameter.gradient
+    gathered = np.where(plans.sharding == WEIGHTS_SHARDED, unit * parameters.largest_unit, 0.0)
+    return StateBytes(weights * weight_versions(stage, plans), gradients, optimizer, gathered, updated)
 
 
 def _state(

@@ -21,6 +21,7 @@ sharding   what g ranks share                 bytes a parameter of a rank
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -155,6 +156,27 @@ def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, pad
     unit = np.maximum(unit, np.maximum(first * tokens, last * logits))
     whole = whole + (last if of.norm_first else first) * float(outer_parameters(of).norms)
     return RankParameters(common, experts, whole, unit)
+
+
+def stages_that_can_be_worst(of: Transformer, plans: SplitPlans) -> list[IntArray]:
+    """Return stages, one of which needs most memory.
+
+    Of stages between the ends that have layers of one kind the first has most layers and live micro-batches; others can
+    need more where the kind changes.
+    """
+    p = plans.pipeline_parallel
+    if np.max(p) == 1:
+        return [np.zeros_like(p)]
+    stages = [np.zeros_like(p), np.minimum(1, p - 1)]
+    kinds = blocks(of)
+    total = sum(count for _, count in kinds)
+    for before in accumulate(count for _, count in kinds[:-1]):
+        each, more = np.divmod(total, p)
+        long = (each + 1) * more
+        of_long, of_short = before // (each + 1), more + (before - long) // np.maximum(each, 1)
+        changes = np.where(before < long, of_long, of_short)
+        stages += [np.clip(changes, 0, p - 1), np.clip(changes + 1, 0, p - 1)]
+    return [*stages, p - 1]
 
 
 def shard_ranks(plans: SplitPlans, order: tuple[str, ...] = RANK_ORDER, *, experts: bool = False) -> FloatArray:

@@ -24,7 +24,8 @@ from planner.workload.in_flight import live_micro_batches
 from planner.workload.kept_activations import layer_bytes
 from planner.workload.lawful import accumulates
 from planner.workload.least_memory import divisors, splits_by_tensors
-from planner.workload.split_memory import MemoryRules, largest_sub_batches, split_memory
+from planner.workload.split_fit import largest_sub_batches
+from planner.workload.split_memory import MemoryRules, split_memory
 from planner.workload.split_parameters import stage_blocks
 from planner.workload.transformer import blocks
 

@@ -87,6 +87,18 @@ def test_standard_input_is_a_document(run: Run, plan: str, monkeypatch: pytest.M
     assert run("explain", "-") == expected
 
 
+def test_runs_are_those_of_the_tied_plans_or_of_the_one_to_take(run: Run, plan: str) -> None:
+    document = json.loads(Path(plan).read_text())
+    ids = [f"plan-{one}" for one in document.get("deciding_runs", [document["chosen"]])]
+    code, out, err = run("explain", plan, "--part", "runs")
+    assert (code, [line.split(",")[0] for line in out.splitlines()[2:]]) == (0, ids)
+    assert "planner calibrate --plan plan.json --runs FILE.csv" in err
+    alone = run("suggest", *ASKED, "--nodes", "1", "--sub-batch", "128", "--precision", "fp16", "--json")[1]
+    assert "deciding_runs" not in json.loads(alone)
+    Path("alone.json").write_text(alone)
+    assert [line[:7] for line in run("explain", "alone.json", "--part", "runs")[1].splitlines()[2:]] == ["plan-1,"]
+
+
 def test_a_prediction_has_the_parts_of_a_plan(run: Run) -> None:
     asked = ("--network", "resnet50", "--cluster", "dgx1-v100", "--sub-batch", "8,16")
     Path("two.json").write_text(run("predict", *asked, "--json")[1])
@@ -121,6 +133,7 @@ def test_where_nothing_fits_the_nearest_plans_are_explained(run: Run) -> None:
             2,
             "planner: --position must be given with --part plan,",
         ),
+        (("plan.json", "--part", "runs", "--position", "1"), 2, "planner: --position must be left out beside"),
         (("plan.json", "--part", "cost"), 2, "planner: --part must be one of "),
         (("other.json",), 3, "planner: other.json: format: value must be one of "),
     ],

@@ -25,6 +25,16 @@ INVALID: dict[str, tuple[str, ...]] = {
     "sub_batch": ("0", "-8", "1:1:0"),
     "mini_batch": ("0", "1:4", "-1"),
     "accumulation": ("0", "x"),
+    "group": (
+        "",
+        "v100",
+        "v100:",
+        "v100:nodes=2",
+        "v100:sub-batch=0",
+        "v100:sub-batch=x",
+        "v100:gpus=8,sub-batch=1",
+        "v100:sub-batch=8",
+    ),
     "precision": ("fp23", "", "fp32;fp16"),
     "tensor": ("0", "x"),
     "sequence_parallel": ("yes", ""),
@@ -48,7 +58,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "task": ("test", "inference"),
     "target_batch": ("0", "-138", "1.5", "nan", "inf", "9" * 12, ""),
     "tolerance": ("25", "-1%", "nan"),
-    "objective": ("time", "cost"),
+    "objective": ("time", "cost", "", "epoch-time:1+cots:2", "epoch-time:0+cost:1", "cost:1+cost:1"),
     "top": ("0", "-1", "1e9"),
     "runs": ("runs.csv",),
     "hold_out": ("colour", ""),
@@ -77,7 +87,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "position": ("0", "-1", "x"),
     "part": ("cost", ""),
 }
-SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose"}
+SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose", "sensitivity"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "sweep": ["--target-batch", "138"],

@@ -1,6 +1,7 @@
 """``planner suggest`` from the command line to the answer."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import planner
 from planner import catalog
 from planner.formats.cluster import write_cluster
-from planner.units import format_duration
+from planner.units import format_duration, format_number
 
 Run = Callable[..., tuple[int, str, str]]
 DGX1 = ("--network", "resnet50", "--cluster", "dgx1-v100")
@@ -151,6 +152,73 @@ def test_the_cost_is_ranked_where_there_is_a_price(run: Run, tmp_path: Path) -> 
     table = run("suggest", *arguments[:-2], "--objective", "cost")[1]
     assert "USD per" in table
     assert max(map(len, table.splitlines())) <= 80
+
+
+def test_a_weighted_sum_is_ranked_and_told_wherever_an_objective_is(run: Run, tmp_path: Path) -> None:
+    arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024")
+    weighted = (*arguments, "--objective", "epoch-time:1+cost:0.2")
+    answer = json.loads(run("suggest", *weighted, "--pareto", "--json")[1])
+    assert answer["request"]["objective"] == {"value": "epoch-time:1+cost:0.2", "source": "option"}
+    least = answer["leasts"]
+    for key, name in (("epoch-time", "epoch_s"), ("cost", "epoch_usd")):
+        alone = json.loads(run("suggest", *arguments, "--objective", key, "--json")[1])
+        first = alone["plans"][0]["prediction"]
+        assert least[key] == pytest.approx(first[name]["value"], rel=1e-8)
+        assert "leasts" not in alone
+        assert "objective" not in alone["plans"][0]
+    for plan in answer["plans"]:
+        p = plan["prediction"]
+        expected = p["epoch_s"]["value"] / least["epoch-time"] + 0.2 * p["epoch_usd"]["value"] / least["cost"]
+        assert plan["objective"] == pytest.approx(expected, rel=1e-8)
+    (tmp_path / "answer.json").write_text(json.dumps(answer))
+    value = format_number(answer["plans"][0]["objective"], 4)
+    for text in (run("suggest", *weighted)[1], run("explain", str(tmp_path / "answer.json"), "--part", "answer")[1]):
+        assert re.search(r"Objective: time / \S+ s \+ 0.2 x cost / \S+ USD, the least of all plans", text)
+        assert value in text
+        assert max(map(len, text.splitlines())) <= 80
+    assert "Pareto front of objective, GPUs" in run("suggest", *weighted, "--pareto")[1]
+    assert f": {value}" in run("suggest", *weighted, "--why-not", "mode=sync")[1]
+    assert f"best objective epoch-time:1+cost:0.2 {value} with" in " ".join(run("sweep", *weighted)[1].split())
+    assert json.loads(run("sweep", *weighted, "--json")[1])["unit"] == "1"
+    tried = json.loads(run("suggest", *weighted, "--search", "optuna", "--trials", "3", "--json")[1])
+    assert tried["plans"][0]["objective"] == answer["plans"][0]["objective"]
+
+
+def test_a_sum_over_a_price_of_nothing_is_refused(run: Run, tmp_path: Path) -> None:
+    path = Path(priced(tmp_path))
+    path.write_text(path.read_text().replace("2.5", "0.0"))
+    arguments = ("--network", "resnet50", "--cluster", str(path), "--target-batch", "1024")
+    code, out, err = run("suggest", *arguments, "--objective", "epoch-time:1+cost:1")
+    assert (code, out) == (2, "")
+    assert err == "planner: price must be above 0 where the cost is divided by its least, got 0.0\n"
+
+
+def test_sensitivity_is_told_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
+    asked = ("suggest", "--target-batch", "138")
+    text = " ".join(run(*asked, "--sensitivity")[1].split())
+    assert "Sensitivity: 10 % less inter-node bandwidth makes plan 4 the best; " in text
+    assert "; 6 of 10 changes leave plan 1 the best" in text
+    assert "Sensitivity" not in run(*asked)[1]
+    code, out, _ = run(*asked, "--sensitivity", "--json")
+    document = json.loads(out)
+    rows = document["sensitivity"]
+    assert code == 0
+    assert len(rows) == 10
+    assert document["request"]["sensitivity"] == {"value": True, "source": "option"}
+    assert "sensitivity" not in json.loads(run(*asked, "--json")[1])
+    for row in rows:
+        assert ("position" in row) != ("configuration" in row)
+        assert row["is_other"] == (row.get("position") != 1)
+    (tmp_path / "answer.json").write_text(out)
+    again = run("explain", str(tmp_path / "answer.json"), "--part", "answer")[1]
+    assert " ".join(again.split()) == text
+    steady = run("suggest", *DGX1, "--target-batch", "1024", "--sensitivity")[1]
+    assert "Sensitivity: 10 % more or less of any one input leaves plan 1 the best\n" in steady
+    for beside in (("--search", "optuna"), ("--time-limit", "5s")):
+        code, out, err = run(*asked, "--sensitivity", *beside)
+        assert (code, out) == (2, "")
+        rule = "planner: --sensitivity must be of an exact search without a time limit, got "
+        assert err.startswith(f"{rule}'--")
 
 
 def test_the_cost_without_a_price_is_refused(run: Run) -> None:

@@ -57,6 +57,16 @@ def test_at_its_point_a_process_adds_level_and_weight() -> None:
     assert float(evaluate(entry_of(POINT, 0.1, 0.3), POINT)) == pytest.approx(linear_s(POINT) * np.exp(0.4))
 
 
+@pytest.mark.parametrize("tile", [1 << 14, 3])
+def test_sums_are_those_of_features_by_coefficients(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.costs.gaussian_process._TILE", tile)
+    work = POINT | {"m": np.arange(1, 40)[:, None] * 64, "n": np.array([8, 64, 640]), "batch": np.array([1, 2, 1])}
+    entry = entry_of(POINT, 0.1, 0.3, share=0.7)
+    theta = np.array([entry.coefficients[name] for name in TERM.names(entry.settings)])
+    expected = TERM.features(work, entry.settings) @ theta
+    assert TERM.weighted(work, entry.settings, theta) == pytest.approx(expected, rel=1e-13)
+
+
 def test_covariance_is_matern_of_order_three_halves() -> None:
     places, points = np.array([[0.0, 4.0], [3.0, 4.0]]), np.array([[0.0, 0.0]])
     lengths = np.array([3.0, 4.0])

@@ -97,15 +97,21 @@ def test_collective_from_links() -> None:
     np.testing.assert_allclose(time, 14 * 3e-6 + 2 * 7 / 8 * 1e9 / 100e9)
 
 
-@pytest.mark.parametrize(("kind", "rate"), [("ethernet", 1.25e9), ("roce", 12.5e9)])
-def test_messages_over_ethernet_are_as_fast_as_one_connection(kind: str, rate: float) -> None:
-    fast = replace(CLUSTER, inter_node=Link(kind, 12.5e9, 5e-6))
+@pytest.mark.parametrize(("flow", "rate"), [(1.25e9, 1.25e9), (None, 12.5e9), (25e9, 12.5e9)])
+def test_messages_between_nodes_are_as_fast_as_one_stream(flow: float | None, rate: float) -> None:
+    fast = replace(CLUSTER, inter_node=Link("ethernet", 12.5e9, 5e-6, flow_bytes_per_s=flow))
     for entry in (specified_collective(fast), specified_host_collective(fast)):
         assert entry.coefficients["bytes_between"] == pytest.approx(1 / rate)
-        assert ("one TCP connection, 10 Gb/s" in entry.notes) == (kind == "ethernet")
-    slow = specified_collective(replace(CLUSTER, inter_node=Link(kind, 1e9, 5e-6)))
-    assert slow.coefficients["bytes_between"] == 1e-9
-    assert "connection" not in slow.notes
+        assert ("one stream, 10 Gb/s" in entry.notes) == (rate < 12.5e9)
+
+
+@pytest.mark.parametrize(("pair", "ratio"), [(None, 1), (12.5e9, 2), (10e9, 2.5), (40e9, 1)])
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_two_nodes_share_what_a_pair_exchanges(pair: float | None, ratio: float, nodes: int) -> None:
+    cluster = replace(CLUSTER, inter_node=Link("ethernet", 12.5e9, 0, pair_bytes_per_s=pair))
+    time = all_reduce_s(specified_collective(cluster), np.array([1e9]), groups(nodes, 1))
+    one_way = 2 * (nodes - 1) / nodes * 1e9 / 12.5e9
+    np.testing.assert_allclose(time, one_way * (ratio if nodes == 2 else 1))
 
 
 def test_link_that_is_not_described_is_refused_only_where_it_is_used() -> None:

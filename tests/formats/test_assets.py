@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from planner.domain.cluster import Cluster
 from planner.errors import InputFileError
 from planner.formats.cluster import read_cluster
 from planner.formats.runs import read_runs
@@ -107,4 +108,6 @@ def test_truncated_file_is_refused_with_a_line(path: Path, tmp_path: Path) -> No
 def test_kept_samples_runs_and_cluster_read() -> None:
     assert read_samples(ASSETS / "samples" / "v1" / "example.csv").size == 6
     assert len(read_runs(ASSETS / "runs" / "v1" / "example.csv").rows) == 4
-    assert read_cluster(ASSETS / "cluster" / "v1" / "example.toml", lambda _: pytest.fail("is described")).nodes == 48
+    cluster = read_cluster(ASSETS / "cluster" / "v1" / "example.toml", lambda _: pytest.fail("is described"))
+    assert isinstance(cluster, Cluster)
+    assert cluster.nodes == 48

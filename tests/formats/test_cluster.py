@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.node_groups import MixedCluster
 from planner.errors import InputFileError, UnknownNameError
 from planner.formats.cluster import ACCELERATOR, read_accelerator, read_cluster, write_cluster
 
@@ -46,6 +47,12 @@ latency_us = 3
 
 
 def read(tmp_path: Path, text: str, find: Find) -> Cluster:
+    found = read_any(tmp_path, text, find)
+    assert isinstance(found, Cluster)
+    return found
+
+
+def read_any(tmp_path: Path, text: str, find: Find) -> Cluster | MixedCluster:
     path = tmp_path / "c.toml"
     path.write_text(text)
     return read_cluster(path, find)
@@ -53,6 +60,7 @@ def read(tmp_path: Path, text: str, find: Find) -> Cluster:
 
 def test_example_of_every_key_is_read_in_si(assets: Path, find: Find) -> None:
     found = read_cluster(assets / "cluster" / "v1" / "example.toml", find)
+    assert isinstance(found, Cluster)
     assert found.node.accelerator.memory_bytes == 80 * 2.0**30  # the file's own description wins over a bundled one
     assert found.node.accelerator.peak_flop_per_s == {"fp32": 19.5e12, "fp16": 312e12}
     assert found.node.accelerator.name == "imagined"
@@ -88,11 +96,40 @@ def test_one_group_is_the_same_as_node(tmp_path: Path, find: Find) -> None:
     assert read(tmp_path, grouped, find) == read(tmp_path, text_of("small"), find)
 
 
-def test_several_groups_are_refused_by_name(tmp_path: Path, find: Find) -> None:
-    group = '[[node_groups]]\nname = "{}"\ncount = 2\ngpus = 8\ngpu = "imagined"\n'
-    text = 'format = "planner/cluster"\nversion = 1\nname = "two"\n' + group.format("old") + group.format("new")
-    with pytest.raises(InputFileError, match="node_groups must be one group, got 'old, new'; plans across groups"):
-        read(tmp_path, text, find)
+GROUP = '[[node_groups]]\nname = "{}"\ncount = {}\ngpus = {}\ngpu = "imagined"\n'
+TWO = 'format = "planner/cluster"\nversion = 1\nname = "two"\n' + GROUP.format("old", 2, 8) + GROUP.format("new", 3, 4)
+DEVICE = "[accelerator]\nmemory_GiB = 16\nmemory_bandwidth_GBps = 900\npeak_TFLOPps = {fp32 = 1}\n"
+INSIDE = '[{}.intra_node]\nkind = "nvlink"\nbandwidth_GBps = {}\nlatency_us = 3\n'
+
+
+def test_several_groups_are_a_cluster_each(tmp_path: Path, find: Find) -> None:
+    text = (
+        TWO + INSIDE.format("node_groups.links", 300) + INSIDE.format("links", 150) + "[price]\nusd_per_gpu_hour = 2\n"
+    )
+    found = read_any(tmp_path, text, find)
+    assert isinstance(found, MixedCluster)
+    assert (found.name, found.names) == ("two", ("old", "new"))
+    old, new = (one.cluster for one in found.groups)
+    assert (old.name, old.nodes, old.node.gpus, old.usd_per_gpu_hour) == ("two, group old", 2, 8, 2.0)
+    assert (new.name, new.nodes, new.node.gpus) == ("two, group new", 3, 4)
+    assert old.intra_node is not None
+    assert new.intra_node is not None
+    assert (old.intra_node.bytes_per_s, new.intra_node.bytes_per_s) == (150e9, 300e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (TWO, "links: table must be given"),
+        (TWO.replace('"new"', '"old"') + INSIDE.format("links", 1), "names of node groups must be different"),
+        (TWO.replace('"new"', '"a:b"') + INSIDE.format("links", 1), "name of a node group must be without spaces"),
+        (TWO.replace('"two"', '"two"\nnodes = 4') + INSIDE.format("links", 1), "instead of nodes"),
+        (TWO + INSIDE.format("links", 1) + DEVICE, r"accelerator\.name must be given where there are several"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_groups_are_named(tmp_path: Path, find: Find, text: str, sentence: str) -> None:
+    with pytest.raises(InputFileError, match=sentence):
+        read_any(tmp_path, text, find)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from planner.domain.prediction import PlanWarning
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan, Refused, Suggestion
 from planner.formats.asked import request_keys
-from planner.formats.suggestion import suggestion_document, suggestions_document
+from planner.formats.suggestion import SUGGESTION, suggestion_document, suggestion_of, suggestions_document
 from planner.search.reasons import REASONS
 
 
@@ -132,6 +132,19 @@ def test_pareto_is_left_out_unless_asked_for_and_names_plans_that_are_told(
     alike = (replace(front[0], precisions=("bf16", "fp16")),)
     (row,) = suggestion_document(subject, replace(one, pareto=alike))["pareto"]
     assert row["precisions"] == ["bf16", "fp16"]
+
+
+def test_what_is_counted_or_named_beside_plans_is_there_where_it_is_known(
+    suggestion: Callable[..., Suggestion], subject: Subject
+) -> None:
+    assert not {"pareto_more", "conflict"} & suggestion_document(subject, suggestion(pareto=True)).keys()
+    many = replace(suggestion(pareto=True), pareto_more=1621)
+    assert suggestion_document(subject, many)["pareto_more"] == 1621
+    nothing = replace(suggestion(found=False), conflict=("--nodes 3", "--tensor 16"))
+    assert suggestion_document(subject, nothing)["conflict"] == ["--nodes 3", "--tensor 16"]
+    for one in (many, nothing):
+        again = suggestion_of(SUGGESTION.build(suggestion_document(subject, one), "document"))[1]
+        assert (again.pareto_more, again.conflict) == (one.pareto_more, one.conflict)
 
 
 def test_nothing_found_has_nearest_and_loosen(suggestion: Callable[..., Suggestion], subject: Subject) -> None:

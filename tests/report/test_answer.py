@@ -73,7 +73,26 @@ def test_a_pareto_front_has_at_most_50_rows(
     front = tuple(Plan(at, prediction, "") for at in range(1, size + 1))
     text = printed(suggestion_answer(replace(suggestion, pareto=front), subject)).partition("Pareto front")[2]
     assert sum(" 8 x 8 " in f" {line} " for line in text.splitlines()) == min(size, 50)
-    assert ("the first 50 of 73" in " ".join(text.split())) == (size == 73)
+    assert ("\nand 23 more\n" in text) == (size == 73)
+    counted = replace(suggestion, pareto=front[:50], pareto_more=1621)
+    assert "\nand 1,621 more\n" in printed(suggestion_answer(counted, subject))
+
+
+def test_constraints_that_contradict_each_other_are_named(
+    suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    nothing = replace(suggestion, status="none_feasible", plans=(), chosen=None, pareto=())
+
+    def said(*texts: str) -> str:
+        return " ".join(printed(suggestion_answer(replace(nothing, conflict=texts), subject)).split())
+
+    assert "No plan here keeps to" not in said()
+    assert "No plan here keeps to --nodes 4, even if nothing else is asked for." in said("--nodes 4")
+    both = "No plan here keeps to --nodes 3 and --tensor 16 at once; without any one of these some plan does."
+    assert both in said("--nodes 3", "--tensor 16")
+    assert "keeps to --nodes 3, --tensor 16 and --limit epoch=1s at once" in said(
+        "--nodes 3", "--tensor 16", "--limit epoch=1s"
+    )
 
 
 def test_the_front_is_of_the_cost_where_that_was_asked_for(

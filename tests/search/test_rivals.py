@@ -7,7 +7,7 @@ from planner.domain.request import SpaceRequest
 from planner.search.choice import distinct_plans
 from planner.search.exhaustive import Outcome
 from planner.search.ranking import fewest_first
-from planner.search.rivals import front_of, ranked
+from planner.search.rivals import front_of, nearest_of, ranked
 from planner.search.search import search
 from tests.search.conftest import SyntheticMachine
 
@@ -42,6 +42,33 @@ def test_plans_of_searches_are_in_one_order(machines: tuple[SyntheticMachine, ..
     if machines[0] is machines[1]:  # of equal plans that of the first search comes first
         alike = [at for at in ranking.search if at < 2]
         assert alike == [0, 1] * (len(alike) // 2)
+
+
+def test_the_nearest_of_searches_are_the_nearest_of_each_mode_and_side() -> None:
+    """Multiples of 10 and of 9 around 24: 20 below and 27 above, each of another search; asynchronous of both."""
+    request = SpaceRequest(
+        24, tolerance_async=0.001, asked={"mode": ("sync", "async"), "nodes": (1,), "sub_batch": (1,)}
+    )
+    order, parts, machines = FAST.order(request), {}, {0: SLOW, 1: FAST}
+    for at, (machine, gpus) in {0: (SLOW, 10), 1: (FAST, 9)}.items():
+        one = request.changed(gpus_per_node=(gpus,))
+        outcome = search(one, machine.limits(gpus=gpus), machine, order, keep=1)
+        assert outcome.best is None
+        assert outcome.nearest is not None
+        parts[at] = distinct_plans(order, outcome.nearest)
+    plans = nearest_of(order, parts, request)
+    found = [(plans.priced.configurations.one(row), at) for row, at in enumerate(plans.search)]
+    means = [machines[at].one(one)["mini_batch_mean"] for one, at in found]
+    assert [(one.mode, at) for one, at in found[:2]] == [("sync", 0), ("sync", 1)]
+    assert means[:2] == [20, 27]
+    below = [
+        float(mean)
+        for part in parts.values()
+        for mean, mode in zip(part.priced.predictions.mini_batch_mean, part.priced.configurations.mode, strict=True)
+        if mode == 1
+    ]
+    assert means[2:] == [pytest.approx(max(below))]
+    assert nearest_of(order, {0: parts[0]}, request).search == (0,) * len(parts[0].precisions)
 
 
 def test_the_front_of_fronts_is_that_of_all_plans() -> None:

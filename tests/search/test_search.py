@@ -63,6 +63,7 @@ def check_alike(bounded: Outcome, whole: Outcome) -> None:
     assert records(bounded.best) == records(whole.best)
     assert records(bounded.smallest)[:1] == records(whole.smallest)[:1]
     assert sorted(map(str, records(bounded.nearest))) == sorted(map(str, records(whole.nearest)))
+    assert records(bounded.pareto) == records(whole.pareto)
     assert bounded.certified
     assert bounded.gap is None
     assert bounded.candidates == bounded.evaluated + sum(bounded.refused.values()) + bounded.discarded
@@ -74,8 +75,8 @@ def check_alike(bounded: Outcome, whole: Outcome) -> None:
 @given(REQUESTS)
 def test_bounds_discard_nothing_that_brute_force_finds(machine: Any, request_of: SpaceRequest) -> None:
     order, limits = machine.order(request_of), machine.limits()
-    whole = search_among(space_of(request_of, limits), request_of, limits, machine, order, keep=KEEP)
-    check_alike(search(request_of, limits, machine, order, keep=KEEP), whole)
+    whole = search_among(space_of(request_of, limits), request_of, limits, machine, order, keep=KEEP, pareto=True)
+    check_alike(search(request_of, limits, machine, order, keep=KEEP, pareto=True), whole)
 
 
 def problem(network: str, cluster: str, framework: str) -> Problem:
@@ -106,8 +107,8 @@ def test_bounds_of_split_networks_discard_nothing_that_brute_force_finds(
     request = request_of.changed(parallelism=kinds_of(of.network, of.settings.framework))
     order, limits = order_and_limits(of, request)
     evaluator = Evaluator(of)
-    whole = search_among(space_of(request, limits), request, limits, evaluator, order, keep=KEEP)
-    bounded = search(request, limits, evaluator, order, keep=KEEP)
+    whole = search_among(space_of(request, limits), request, limits, evaluator, order, keep=KEEP, pareto=True)
+    bounded = search(request, limits, evaluator, order, keep=KEEP, pareto=True)
     check_alike(bounded, whole)
     if whole.best is not None:
         assert bounded.discarded > 0

@@ -15,6 +15,7 @@ from planner.domain.axes import AXES
 from planner.domain.prediction import MiniBatch, Prediction
 from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Refused, Suggestion
+from planner.search.explain import label
 from planner.search.loosen import tolerance_that_suffices
 from planner.search.suggest import suggest_with
 from planner.steps.warnings import window_missed
@@ -145,6 +146,30 @@ def test_the_smallest_change_stands_first_and_what_has_no_measure_last(machine: 
     changes = [change_of(request, one, machine.capacity) for one in answered(machine, request, limits).loosen]
     assume(len(changes) > 1)
     assert all(before <= after + 1e-3 for before, after in itertools.pairwise(changes))  # tolerances are rounded up
+
+
+@settings(max_examples=30, deadline=None)
+@given(NARROW)
+def test_the_nearest_value_is_told_with_the_best_plan_that_it_allows(machine: Any, request: SpaceRequest) -> None:
+    """Nodes, GPUs and sub-batches that do not fit are tried in parts; here all of them are, by hand."""
+    limits = machine.limits()
+    order = machine.order(request)
+    ways = {one.option: one for one in answered(machine, request, limits).loosen}
+    for name in ("nodes", "gpus_per_node"):
+        option = f"--{name.replace('_', '-')}"
+        values = request[name] or ()
+        lawful = machine.brute_force(request.changed(**{name: tuple(range(1, getattr(limits, name) + 1))}), limits)
+        changes = {one: min(max(getattr(one, name) / v, v / getattr(one, name)) for v in values) for one in lawful}
+        assert bool(lawful) == (option in ways or answered(machine, request, limits).status == "found")
+        if option in ways:
+            nearest = min(lawful, key=lambda one: (changes[one], machine.key(one, request.target_batch)))
+            assert ways[option].value == str(getattr(nearest, name))
+            assert label(nearest, order.device) in ways[option].message
+    roomy = replace(machine, capacity=100 * machine.capacity)
+    wide = replace(limits, largest_sub_batch={key: 4 * most for key, most in limits.largest_sub_batch.items()})
+    if "memory" in ways:
+        by_need = {one: machine.one(one)["memory_bytes"] for one in roomy.brute_force(request, wide)}
+        assert ways["memory"].value == f"{math.ceil(min(by_need.values()) / 2**30 * 1000) / 1000:g}GiB"
 
 
 def test_another_precision_is_told_last(machine: Any) -> None:

@@ -1,5 +1,6 @@
 """``planner calibrate --plan --runs``: measured steps of split plans decide between degrees."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -154,3 +155,38 @@ def test_rows_that_are_no_runs_of_a_plan_are_said_and_others_taken(run: Run, pla
     code, _, err = run("calibrate", "--plan", "plan.json", "--out", "other.json")
     assert code == 5
     assert err.endswith("time their steps where they run and give them as a runs file by --runs FILE.csv\n")
+
+
+def test_the_table_of_runs_is_filled_in_and_decides(run: Run, plans: list[Any]) -> None:
+    """The commands that a tied answer names, as they are printed, with other answers of a machine between them."""
+    document = json.loads(Path("plan.json").read_text())
+    runs = document["deciding_runs"]
+    assert runs[:2] == document["tied"][:2]
+    assert document["chosen"] in runs
+    listing = " and ".join((", ".join(map(str, runs[:-1])), str(runs[-1])))
+    text = run(*ASKED)[1]
+    assert f"To decide between plans {listing}: `planner explain plan.json --part runs`" in text
+    in_full = run(*ASKED, "-v")[1]
+    code, out, err = run("explain", "plan.json", "--part", "runs")
+    assert code == 0
+    assert "planner calibrate --plan plan.json --runs FILE.csv --out refined.json" in err
+    header, *rows = csv.DictReader(out.splitlines()[1:]).fieldnames or (), *csv.DictReader(out.splitlines()[1:])
+    assert all(f"plan {one}: {row['notes']}" in in_full for one, row in zip(runs, rows, strict=True))
+    assert all(row["notes"].startswith("torchrun ") for row in rows)
+    Path("runs.csv").write_text(out)
+    assert run(*CALIBRATE)[0] == 3  # nothing is filled in yet
+    times = {row["id"]: 0.8 if row["id"] == f"plan-{runs[-1]}" else 1.2 for row in rows}
+    first = period(plans[0])["value"]
+    with Path("runs.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, header)
+        writer.writeheader()
+        writer.writerows(row | {"value": times[row["id"]] * first} for row in rows)
+    code, _, err = run(*CALIBRATE)
+    assert (code, err) == (
+        0,
+        f"planner: {len(rows)} measured steps of {len(rows)} plans, of which the suggestion has {len(rows)}\n",
+    )
+    answer = json.loads(run(*ASKED, "--calibration", "refined.json", "--json")[1])
+    (fast,) = (plan for plan in plans if plan["position"] == runs[-1])
+    assert answer["plans"][0]["configuration"] == fast["configuration"]
+    assert len(answer["tied"]) < len(document["tied"])

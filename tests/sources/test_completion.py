@@ -20,7 +20,8 @@ def completed(gpu: str, *, named: bool = False) -> Sources:
     cluster = Cluster("one", 1, Node(1, catalog.find_accelerator(gpu)))
     known: tuple[Calibration, ...] = catalog.calibrations_for(cluster)
     scores = catalog.transfer_scores()
-    found = completions(cluster, known, catalog.sibling_calibrations, scores, is_named=named)
+    of_others = catalog.sibling_calibrations, catalog.nearest_calibrations
+    found = completions(cluster, known, *of_others, scores, is_named=named)
     return Sources(Problem(NETWORK, None, cluster, (*known, *(one for _, some in found for one in some))))
 
 

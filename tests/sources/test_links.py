@@ -39,18 +39,18 @@ def test_links_that_no_run_showed_are_as_slow_as_elsewhere(make_problem: Make, c
     assert Sources(make_problem(calibrations=(pooled, measured))).device_all_reduce.calibration == "own"
 
 
-def test_a_faster_card_does_not_speed_up_a_connection(make_problem: Make, cluster: Cluster) -> None:
+def test_a_faster_card_does_not_speed_up_a_stream(make_problem: Make, cluster: Cluster) -> None:
     names = ("messages_inside", "bytes_inside", "messages_between", "bytes_between")
     entry = Entry("collectives", "all_reduce", "", "", "nccl", "collective.alpha_beta", {"algorithms": "ring"},
                   dict.fromkeys(names, 1e-9))  # fmt: skip
     faster = Scenario("x", {}, {("inter_node", "bytes_per_s"): 1e10})
 
-    def byte_s(kind: str, rate: float) -> float:
-        there = replace(cluster, inter_node=Link(kind, rate, 5e-6))
+    def byte_s(flow: float | None, rate: float) -> float:
+        there = replace(cluster, inter_node=Link("ethernet", rate, 5e-6, flow_bytes_per_s=flow))
         measured = Calibration("own", "toy", (entry,), cluster=cluster.name)
         problem = make_problem(cluster=there, calibrations=(measured,), scenario=faster)
         return Sources(problem).device_all_reduce.entry.coefficients["bytes_between"]
 
-    assert byte_s("infiniband", 5e9) == pytest.approx(0.5e-9)
-    assert byte_s("ethernet", 5e9) == 1e-9
-    assert byte_s("ethernet", 1e9) == pytest.approx(1e-9 / 1.25)
+    assert byte_s(None, 5e9) == pytest.approx(0.5e-9)
+    assert byte_s(1.25e9, 5e9) == 1e-9
+    assert byte_s(1.25e9, 1e9) == pytest.approx(1e-9 / 1.25)

@@ -36,12 +36,13 @@ def problem(cluster_name: str, network: str, **changed: Any) -> Problem:
     ("asked", "values", "precisions"),
     [
         (problem("dgx1-v100", "alexnet"), SYNC, ("fp32", "fp16")),
+        (problem("dgx1-v100", "alexnet"), SYNC | {"precision": (0, 1, 0)}, ("fp32", "fp16")),
         (problem("dgx1-v100", "alexnet", strategy="bucketed"), SYNC, ("fp32",)),
         (problem("dgx1-v100", "alexnet", strategy="no-overlap"), SYNC, ("fp32",)),
         (problem("tsubame-kfc", "sprint-15"), SYNC, ("fp32",)),
         (problem("tsubame-kfc", "sprint-15"), ASYNC, ("fp32",)),
     ],
-    ids=["two precisions", "bucketed", "no overlap", "storage", "asynchronous"],
+    ids=["two precisions", "precisions in turn", "bucketed", "no overlap", "storage", "asynchronous"],
 )
 @pytest.mark.parametrize("chunk", [1 << 16, 7])
 def test_a_product_is_priced_as_its_rows(

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from planner.catalog import find_cluster, find_network
-from planner.domain.configuration import Configuration, Settings
+from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
 from planner.report.notices import notices
 from planner.sources.sources import Sources
-from planner.steps.split_warnings import split_warnings
+from planner.steps.split_price import plans_of
+from planner.steps.split_warnings import split_warnings, tensor_across_nodes
 
 SETTINGS = Settings("adam", input="synthetic")
 
@@ -35,7 +36,9 @@ SETTINGS = Settings("adam", input="synthetic")
 def test_what_no_run_shows_is_by_formula_only(network: str, axes: dict[str, Any], said: list[str]) -> None:
     problem = Problem(find_network(network), None, find_cluster("dgx-a100"), (), settings=SETTINGS)
     one = Configuration(**({"nodes": 1, "gpus_per_node": 8, "sub_batch": 1} | axes))
-    found = split_warnings(Sources(problem), one)
+    sources = Sources(problem)
+    (crosses_nodes,) = tensor_across_nodes(sources, plans_of(Configurations.of([one]))).tolist()
+    found = split_warnings(sources, one, crosses_nodes=crosses_nodes)
     assert [x.subject if x.code == "formula_only" else x.code for x in found] == said
     assert all(x.message[0].isupper() and x.message.endswith(".") for x in found)
     lines = [line.text for line in notices(found, "")]

@@ -97,5 +97,17 @@ def test_pairs_are_the_same_together_and_one_by_one(tile: int, few: int, monkeyp
     np.testing.assert_array_equal(ends(backward, communication, compute, message), alone)
 
 
+@given(st.integers(0, 2**32 - 1))
+def test_of_alike_cases_no_slot_is_left_out_that_decides(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    slots = rng.integers(1, 40)
+    sub_batches, widths = np.arange(1, 100)[:, None], rng.choice([0.1, 1, 10], 9)[:, None]
+    backward = rng.choice([0, 1, 5], slots) * rng.random(slots) * sub_batches + rng.random(slots)
+    communication = rng.choice([0, 1, 50], slots) * rng.random(slots) * widths
+    ready, prefix = ready_s(backward), communication_prefix_s(communication)
+    found = backward_end_s(ready, prefix, np.arange(len(ready))[:, None], np.arange(len(prefix)))
+    np.testing.assert_array_equal(found, (ready[:, None] + prefix).max(axis=2))
+
+
 def test_no_slots_end_at_once() -> None:
     assert ends(np.zeros((1, 0)), np.zeros((1, 0)), [0, 0], [0, 0]).tolist() == [0, 0]

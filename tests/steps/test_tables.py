@@ -52,6 +52,22 @@ def test_a_case_is_made_once_and_keeps_its_row(dense: int, groups: list[list[tup
         assert counted.cases == table.size == len(known)
 
 
+def test_pairs_of_all_rows_and_columns_are_made_together_and_once() -> None:
+    calls = []
+
+    def product(row: IntArray, column: IntArray) -> FloatArray:
+        calls.append(np.broadcast_shapes(row.shape, column.shape))
+        return (100.0 * row + column).astype(np.float64)
+
+    table, rows, columns = PairTable(product), np.array([1, 4]), np.array([0, 2, 3])
+    for _ in range(2):
+        table.ensure(rows, columns)
+        assert (table.gather(rows[:, None], columns) == 100 * rows[:, None] + columns).all()
+    assert calls == [(2, 3)]
+    assert table.gather(np.array([0, 4]), np.array([2, 2])).tolist() == [2, 402]
+    assert calls == [(2, 3), (1,)]
+
+
 def test_rows_of_a_product_of_keys_broadcast() -> None:
     table = CaseTable(Counted().make, 5)
     first, second = np.array([[2], [7]]), np.array([[0, 1, 4]])

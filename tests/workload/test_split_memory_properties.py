@@ -13,7 +13,8 @@ from planner.domain.transformer import Transformer
 from planner.errors import ParameterError, UnknownNameError
 from planner.workload.kept_activations import layer_bytes
 from planner.workload.lawful import is_lawful
-from planner.workload.split_memory import MemoryRules, largest_sub_batches, split_memory, stage_memory
+from planner.workload.split_fit import fullest_bytes, largest_sub_batches
+from planner.workload.split_memory import MemoryRules, split_memory, stage_memory
 from planner.workload.split_parameters import BytesOfParameter, shard_ranks, stage_blocks, stage_parameters
 from planner.workload.transformer import blocks, parameters
 from tests.workload.conftest import DEEPSEEK, EVERY, GPT_1T, LLAMA3_8B, LLAMA3_70B, MIXTRAL, T5, gpt
@@ -65,6 +66,24 @@ def test_no_stage_needs_more_than_the_worst(of: Transformer) -> None:
     assert {one.name: getattr(worst, one.name).shape for one in fields(SplitMemoryBytes)} == {
         one.name: (300,) for one in fields(SplitMemoryBytes)
     }
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        RULES,
+        BARE,
+        replace(RULES, output_buffers=3, output_sharding=1),
+        replace(RULES, parameter=replace(MEGATRON, gradient=2, main_gradient=4)),
+        replace(RULES, bucket_bytes=1e8),
+    ],
+    ids=["all", "bare", "logits are buffered", "wide gradients", "buckets"],
+)
+@pytest.mark.parametrize("of", EVERY.values(), ids=EVERY)
+def test_totals_alone_are_those_of_split_memory(of: Transformer, rules: MemoryRules) -> None:
+    plans = some_plans(of, 2000).rows
+    np.testing.assert_array_equal(fullest_bytes(of, plans, rules), split_memory(of, plans, rules).total)
+    assert fullest_bytes(of, plans.take(np.zeros(0, dtype=np.int64)), rules).shape == (0,)
 
 
 @pytest.mark.parametrize("of", EVERY.values(), ids=EVERY)

@@ -1,0 +1,390 @@
+"""The best plans across groups of nodes: for every choice of their nodes the shares of the batch that take least."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.configuration import MODES, Configuration, Configurations
+from planner.domain.node_groups import GroupPart
+from planner.domain.precision import PRECISIONS
+from planner.domain.prediction import Predictions
+from planner.domain.request import Problem, SpaceRequest
+from planner.errors import Refusal, UsageError
+from planner.search.batch_shares import BatchShares, best_shares
+from planner.search.evaluator import PricedPlans
+from planner.search.optuna_nodes import Choice, NodeTrials, proportional_starts
+from planner.search.plan_limits import LIMIT_REASONS, limited
+from planner.search.ranking import Order
+from planner.search.space import Limits, accepted_mini_batches, has_whole_plans
+from planner.steps.node_groups import AcrossGroups
+from planner.steps.predict import Evaluator
+
+__all__ = ["PlansAcross", "Searchable", "search_across"]
+
+NO_SHARES = Refusal("other", "no shares of the groups make a mini-batch of the window and fit", "mini-batch")
+MOST_CHOICES, MOST_SPLITS = 200_000, 3 * 10**10
+"""Choices of nodes of a set of groups, and splits of mini-batches for all of them, beyond which some choices are tried:
+all would take over 20 s, or a minute, a precision."""
+TRIALS = 300
+"""Choices that are tried then."""
+_SMALLER = 0.9
+"""Share of its nodes that every group keeps, again and again, while a choice has too many devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Searchable:
+    """A group of nodes, what it allows, and its prices."""
+
+    problem: Problem
+    limits: Limits
+    evaluator: Evaluator
+
+
+@dataclass(frozen=True, slots=True)
+class PlansAcross:
+    """Plans across groups, one a choice of nodes and precision.
+
+    Attributes
+    ----------
+    plans : n Configuration
+    sets : n AcrossGroups
+        That price them.
+    priced : PricedPlans, shape (n,)
+        For the order of plans, in which each counts as a node a GPU.
+    candidates : int
+        Choices of nodes and precisions that were looked at.
+    refused : mapping of Refusal to int
+        Those without a plan.
+    trials : int
+        Of the candidates those that Optuna proposed, of more than were looked at.
+    """
+
+    plans: tuple[Configuration, ...]
+    sets: tuple[AcrossGroups, ...]
+    priced: PricedPlans | None
+    candidates: int
+    refused: Mapping[Refusal, int]
+    trials: int = 0
+
+
+def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order: Order, seed: int = 0) -> PlansAcross:
+    """Return the best plan of every choice of nodes of at least two groups, in every precision that they share.
+
+    Of a set of groups with more than MOST_CHOICES choices that of TRIALS of them, which Optuna proposes.
+
+    Raises
+    ------
+    UsageError
+        Too many splits of mini-batches.
+    """
+    if not has_whole_plans(request):
+        return PlansAcross((), (), None, 0, {})
+    low, high = accepted_mini_batches(request, "sync")
+    window = max(math.ceil(low), 1), math.floor(high)
+    found: list[_Plan] = []
+    candidates, trials = 0, 0
+    for names in _sets(groups):
+        some = {name: groups[name] for name in names}
+        choices = _Choices.of(some, request, window[1])
+        is_tried = choices.number > MOST_CHOICES or choices.number * choices.splits(window) > MOST_SPLITS
+        across = AcrossGroups(
+            {name: one.problem for name, one in some.items()}, {name: one.evaluator for name, one in some.items()}
+        )
+        for precision in _precisions(some, request):
+            passes = {name: _passes(one, request, precision, window[1]) for name, one in some.items()}
+            of_set = _OfSet(across, passes, precision, window)
+            if is_tried:
+                tried, plans = of_set.tried(choices, order, seed)
+                trials += tried
+            else:
+                every = choices.all()
+                tried, plans = len(every), list(of_set.best(every))
+            candidates += tried
+            found += plans
+    refused = {NO_SHARES: candidates - len(found)} if len(found) < candidates else {}
+    if not found:
+        return PlansAcross((), (), None, candidates, refused, trials)
+    problem = next(iter(groups.values())).problem
+    return replace(_within_limits(found, problem, request, order, (candidates, refused)), trials=trials)
+
+
+def _within_limits(
+    found: Sequence[_Plan],
+    problem: Problem,
+    request: SpaceRequest,
+    order: Order,
+    counts: tuple[int, dict[Refusal, int]],
+) -> PlansAcross:
+    """Return those of the plans that take no more than the request allows; ``counts``: candidates and refused ones."""
+    candidates, refused = counts
+    priced = _priced(found, problem)
+    keep = np.ones(priced.size, dtype=np.bool_)
+    for name, most in request.most.items():
+        if name != "nodes":  # of which no choice has more
+            exceeds = keep & ~(limited(name, priced, order) <= most)
+            if exceeds.any():
+                refused[LIMIT_REASONS[name]] = int(exceeds.sum())
+            keep &= ~exceeds
+    kept = [one for one, is_kept in zip(found, keep.tolist(), strict=True) if is_kept]
+    return PlansAcross(
+        tuple(one.configuration for one in kept),
+        tuple(one.across for one in kept),
+        priced.take(keep) if kept else None,
+        candidates,
+        refused,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A plan across groups, the time of its step [s], and the most memory that a device of a group needs [byte]."""
+
+    configuration: Configuration
+    across: AcrossGroups
+    step_s: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """The passes that a device of a group may take in a step, p of them, by the samples that they make, ascending.
+
+    Attributes
+    ----------
+    gpus_per_node : int
+    sub_batch, accumulation : ndarray of int, shape (p,)
+        Of equal samples the largest sub-batch first.
+    """
+
+    gpus_per_node: int
+    sub_batch: IntArray
+    accumulation: IntArray
+
+    @property
+    def samples(self) -> IntArray:
+        """Of a device, shape (p,)."""
+        return self.sub_batch * self.accumulation
+
+
+def _sets(groups: Mapping[str, Searchable]) -> Iterator[tuple[str, ...]]:
+    """Yield every set of at least two groups."""
+    for size in range(2, len(groups) + 1):
+        yield from combinations(groups, size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """The choices of nodes of a set of groups that a request allows.
+
+    Attributes
+    ----------
+    most, gpus_per_node : tuple of int
+        Nodes of each group, and GPUs of each of them.
+    totals : tuple of int
+        Allowed nodes of all groups, ascending.
+    most_gpus : int
+        As each device takes a sample at least.
+    """
+
+    most: tuple[int, ...]
+    gpus_per_node: tuple[int, ...]
+    totals: tuple[int, ...]
+    most_gpus: int
+
+    @staticmethod
+    def of(groups: Mapping[str, Searchable], request: SpaceRequest, most_gpus: int) -> _Choices:
+        """Return the choices of groups; ``most_gpus``: that a plan may have."""
+        most = tuple(one.limits.nodes for one in groups.values())
+        limit = min(request.most.get("nodes", math.inf), sum(most))
+        totals = sorted(request["nodes"] or range(len(most), sum(most) + 1))
+        allowed = tuple(one for one in totals if len(most) <= one <= limit)
+        return _Choices(most, tuple(one.limits.gpus_per_node for one in groups.values()), allowed, most_gpus)
+
+    @property
+    def number(self) -> int:
+        """How many there are at most."""
+        return math.prod(self.most)
+
+    def splits(self, window: tuple[int, int]) -> float:
+        """Return how many splits of mini-batches of a window are looked at for a choice on average.
+
+        Raises
+        ------
+        UsageError
+            So many that to try some choices would take minutes.
+        """
+        unit = math.gcd(*self.gpus_per_node)
+        in_window, below = (window[1] - window[0]) // unit + 1, window[1] // unit + 1
+        totals = in_window + below * (len(self.most) - 2)
+        mean_share = float(np.mean(1 / np.arange(1, self.most[-1] + 1)))  # of a mini-batch that one node may take
+        splits = totals * (window[1] / self.gpus_per_node[-1] * mean_share)
+        if splits > MOST_SPLITS / TRIALS:
+            rule = f"the splits of mini-batches among node groups must be at most {MOST_SPLITS // TRIALS:,}"
+            remedy = "; give a smaller --tolerance"
+            raise UsageError(Refusal("space_too_large", rule, "splits", f"{splits:,.0f}", remedy))
+        return splits
+
+    def all(self) -> IntArray:
+        """Return every choice, shape (choices, groups)."""
+        every: IntArray = np.indices(self.most).reshape(len(self.most), -1).T + 1
+        chosen: IntArray = every[np.isin(every.sum(axis=1), self.totals)]
+        return chosen
+
+    def nearest(self, choice: Choice) -> Choice | None:
+        """Return the choice that is allowed and nearest to another in its total, taking nodes evenly; None: none is."""
+        nodes = list(choice)
+        while sum(map(operator.mul, nodes, self.gpus_per_node)) > self.most_gpus and max(nodes) > 1:
+            nodes = [max(1, min(one - 1, int(one * _SMALLER))) for one in nodes]
+        at = bisect.bisect_left(self.totals, sum(nodes))
+        near = self.totals[max(at - 1, 0) : at + 1]
+        for total in sorted(near, key=lambda one: abs(one - sum(nodes))):
+            changed = self._with_total(nodes, total)
+            if sum(map(operator.mul, changed, self.gpus_per_node)) <= self.most_gpus:
+                return changed
+        return None
+
+    def _with_total(self, nodes: Sequence[int], total: int) -> Choice:
+        """Return nodes of each group that add up to a total, the groups with the most room changed first."""
+        changed, step = list(nodes), 1 if total > sum(nodes) else -1
+        while missing := abs(total - sum(changed)):
+            room = [most - one if step > 0 else one - 1 for one, most in zip(changed, self.most, strict=True)]
+            at = room.index(max(room))
+            changed[at] += step * min(missing, room[at])
+        return tuple(changed)
+
+
+def _precisions(groups: Mapping[str, Searchable], request: SpaceRequest) -> list[str]:
+    """Return the precisions asked for that all groups can train in."""
+    asked = [name for name in PRECISIONS if name in (request["precision"] or PRECISIONS)]
+    return [name for name in asked if all(one.limits.why_not(name, "sync") is None for one in groups.values())]
+
+
+def _passes(group: Searchable, request: SpaceRequest, precision: str, high: int) -> _Passes:
+    """Return the passes of a device of a group that fit its memory and may be part of a mini-batch of ``high``."""
+    limits = group.limits
+    most = high // limits.gpus_per_node
+    fits = min(limits.fits(precision, "sync"), most)
+    sub_batches = [n for n in request["sub_batch"] or range(1, fits + 1) if n <= fits]
+    pairs = []
+    for n in sub_batches:
+        steps = np.array(request["accumulation_steps"] or range(1, most // n + 1), dtype=np.int64)
+        steps = steps[steps <= most // n]
+        pairs.append((np.full(steps.size, n), steps))
+    if not pairs:
+        none = np.zeros(0, dtype=np.int64)
+        return _Passes(limits.gpus_per_node, none, none)
+    sub_batch, accumulation = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
+    first = np.lexsort((accumulation, sub_batch * accumulation))
+    return _Passes(limits.gpus_per_node, sub_batch[first], accumulation[first])
+
+
+@dataclass(frozen=True, slots=True)
+class _OfSet:
+    """A set of groups in one precision, the passes that a device of each may take, and the accepted mini-batches."""
+
+    across: AcrossGroups
+    passes: Mapping[str, _Passes]
+    precision: str
+    window: tuple[int, int]
+
+    def evaluate(self, nodes: int) -> dict[str, Predictions]:
+        """Return what the passes of each group take where all groups have so many nodes."""
+        return {
+            name: self.across.evaluate(name, nodes, one.sub_batch, one.accumulation, self.precision)
+            for name, one in self.passes.items()
+        }
+
+    def tried(self, choices: _Choices, order: Order, seed: int) -> tuple[int, list[_Plan]]:
+        """Return how many choices were tried, and the best plans of those that have one."""
+        found: list[_Plan] = []
+
+        def price(choice: Choice) -> float | None:
+            plan = next(self.best(np.array([choice])), None)
+            if plan is None:
+                return None
+            found.append(plan)
+            sample_s = plan.step_s / plan.configuration.samples_per_update
+            return float(order.value_of(np.array([sample_s]), np.array([plan.configuration.gpus]))[0])
+
+        trials = NodeTrials(choices.most, choices.nearest, price, seed)
+        trials.run(TRIALS, proportional_starts(choices.most))
+        return len(trials.tried), found
+
+    def best(self, choices: IntArray) -> Iterator[_Plan]:
+        """Yield the best plan of each choice that has one."""
+        if not all(one.sub_batch.size for one in self.passes.values()):
+            return
+        gpus_per_node = np.array([one.gpus_per_node for one in self.passes.values()])
+        choices = choices[choices @ gpus_per_node <= self.window[1]]  # each device takes a sample at least
+        totals = choices.sum(axis=1)
+        for total in np.unique(totals).tolist():
+            evaluated = self.evaluate(total)
+            tables = [_shortest(self.passes[name].samples, of.iteration_s) for name, of in evaluated.items()]
+            for choice in choices[totals == total]:
+                shares = best_shares(tables, (choice * gpus_per_node).tolist(), self.window)
+                if shares is not None:
+                    yield self._plan(choice.tolist(), shares, evaluated)
+
+    def _plan(self, choice: Sequence[int], shares: BatchShares, evaluated: Mapping[str, Predictions]) -> _Plan:
+        parts, memory = [], []
+        for nodes, samples, (name, one) in zip(choice, shares.samples, self.passes.items(), strict=True):
+            at = _place(one.samples, evaluated[name].iteration_s, samples)
+            passes = int(one.sub_batch[at]), int(one.accumulation[at])
+            parts.append(GroupPart(name, nodes, one.gpus_per_node, *passes))
+            memory.append(float(evaluated[name].memory_bytes[at]))
+        plan = Configuration.across(tuple(parts), self.precision)
+        return _Plan(plan, self.across, shares.step_s, max(memory))
+
+
+def _shortest(samples: IntArray, step_s: FloatArray) -> FloatArray:
+    """Return the shortest step by the samples of a device; infinity where no passes make them."""
+    starts = np.flatnonzero(np.diff(samples, prepend=0))
+    table = np.full(int(samples[-1]) + 1, np.inf)
+    table[samples[starts]] = np.minimum.reduceat(step_s, starts)
+    return table
+
+
+def _place(samples: IntArray, step_s: FloatArray, wanted: int) -> int:
+    """Return the place of the passes with the shortest step of those that make so many samples."""
+    where: BoolArray = samples == wanted
+    first = int(np.argmax(where))
+    return first + int(np.argmin(step_s[where]))
+
+
+def _priced(found: Sequence[_Plan], problem: Problem) -> PricedPlans:
+    """Return plans as arrays, each as if a node had one GPU."""
+    plans = [one.configuration for one in found]
+    names = tuple(dict.fromkeys(one.precision for one in plans))
+    rows = Configurations(
+        nodes=np.array([one.gpus for one in plans]),
+        gpus_per_node=np.ones(len(plans), dtype=np.int64),
+        sub_batch=np.array([one.sub_batch for one in plans]),
+        accumulation_steps=np.array([one.accumulation_steps for one in plans]),
+        precision=np.array([names.index(one.precision) for one in plans]),
+        mode=np.full(len(plans), MODES.index("sync")),
+        precisions=names,
+    )
+    step_s, samples = np.array([one.step_s for one in found]), np.array([one.samples_per_update for one in plans])
+    nothing = np.full(len(plans), np.nan)
+    data = problem.dataset.samples if problem.dataset else np.nan
+    return PricedPlans(
+        rows,
+        Predictions(
+            iteration_s=step_s,
+            update_s=nothing,
+            samples_per_s=samples / step_s,
+            epoch_s=data / samples * step_s,
+            first_epoch_s=nothing,
+            mini_batch_mean=samples.astype(np.float64),
+            staleness_mean=np.zeros(len(plans)),
+            memory_bytes=np.array([one.memory_bytes for one in found]),
+        ),
+    )

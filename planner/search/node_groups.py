@@ -1,0 +1,284 @@
+"""Plans on a cluster of several node groups: those on one of them, and those across several, in one order.
+
+No efficiency is told: samples a second and device of one kind of device say nothing of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.domain.citation import cited
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.precision import PRECISIONS
+from planner.domain.prediction import PlanWarning
+from planner.domain.request import Problem, Sourced, SpaceRequest
+from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
+from planner.errors import CoverageError, PlannerError, Refusal
+from planner.search.across_groups import PlansAcross, Searchable, search_across
+from planner.search.allowed import order_and_limits
+from planner.search.choice import (
+    MOST_COMPARED_PLANS,
+    chosen_of,
+    distinct_plans,
+    largest_regrets,
+    probability_better,
+    tied_plans,
+)
+from planner.search.evaluator import PricedPlans
+from planner.search.exhaustive import Outcome
+from planner.search.explain import label, whys_of_values
+from planner.search.ranking import Order
+from planner.search.search import search
+from planner.search.suggest import suggest
+from planner.steps.compare import deviation_of_ratio
+from planner.steps.describe import Description
+from planner.steps.node_groups import AcrossGroups, in_group
+from planner.steps.predict import Evaluator
+
+__all__ = ["suggest_across"]
+
+OF_DEVICE = ("kernels", "overheads")
+"""Scopes that a kind of device has of its own: what is stated of two of them is not one error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan: its place in the order, its objective, and in which precisions it is alike.
+
+    ``key``: what is compared before the precision. ``by``: the group whose nodes it is on, or what prices it across
+    groups.
+    """
+
+    key: tuple[float, ...]
+    value: float
+    configuration: Configuration
+    precisions: tuple[str, ...]
+    by: str | AcrossGroups
+
+
+def suggest_across(
+    asked: Mapping[str, tuple[Problem, SpaceRequest]], provenance: Mapping[str, Sourced[object]], seed: int = 0
+) -> Suggestion:
+    """Return the answer to a request on several node groups.
+
+    A group that cannot be priced is left out with a warning.
+
+    Parameters
+    ----------
+    asked : mapping of group to (Problem, SpaceRequest)
+        That differ in the cluster and the calibrations; synchronous.
+    provenance : mapping of request key to Sourced
+        Stands in the answer as ``request``.
+    seed : int
+        Of trials, where the choices of nodes are too many to look at all.
+
+    Raises
+    ------
+    UsageError, CoverageError
+        As :func:`planner.search.suggest.suggest`, where no group can be searched: that of the first.
+    """
+    groups: dict[str, Searchable] = {}
+    errors: dict[str, PlannerError] = {}
+    orders: list[Order] = []
+    for name, (problem, request) in asked.items():
+        try:
+            order, limits = order_and_limits(problem, request)
+        except CoverageError as error:
+            errors[name] = error
+            continue
+        groups[name] = Searchable(problem, limits, Evaluator(problem))
+        orders.append(order)
+    if not groups:
+        raise next(iter(errors.values()))
+    order, request = orders[0], asked[next(iter(groups))][1]
+    across = search_across(groups, request, order, seed)
+    outcomes = _alone(groups, request, order)
+    found = sorted(
+        [*_found_alone(outcomes, order), *_found_across(across, order)],
+        key=lambda one: one.key,
+    )
+    report = _report(outcomes, across)
+    left_out = tuple(PlanWarning("group_refused", name, f"It is left out: {why}") for name, why in errors.items())
+    if not found:
+        return replace(_nothing_fits(groups, request, provenance, report), warnings=left_out)
+    answer = _answer(found, groups, (order, request), (provenance, report))
+    calibrations = [one for group in groups.values() for one in group.problem.calibrations]
+    return replace(
+        answer,
+        citations=cited([plan.prediction for plan in answer.plans], calibrations),
+        warnings=(*left_out, *answer.warnings),
+    )
+
+
+def _for_group(request: SpaceRequest, group: Searchable) -> SpaceRequest | None:
+    """Return the request for plans on one group's nodes alone; None: it asks for more nodes than that has."""
+    if request["nodes"] is None:
+        return request
+    nodes = tuple(one for one in request["nodes"] if one <= group.limits.nodes)
+    return request.changed(nodes=nodes) if nodes else None
+
+
+def _most_kept(request: SpaceRequest) -> int:
+    """Return how many plans are looked at, as many equal ones as there are precisions among them."""
+    return (max(request.top, MOST_COMPARED_PLANS) + 1) * len(request["precision"] or PRECISIONS)
+
+
+def _alone(groups: Mapping[str, Searchable], request: SpaceRequest, order: Order) -> dict[str, Outcome]:
+    """Return what searching each group alone gave."""
+    outcomes = {}
+    for name, group in groups.items():
+        own = _for_group(request, group)
+        if own is not None:
+            outcomes[name] = search(own, group.limits, group.evaluator, order, keep=_most_kept(request))
+    return outcomes
+
+
+def _found_alone(outcomes: Mapping[str, Outcome], order: Order) -> Iterable[_Found]:
+    """Yield the best plans of each group alone."""
+    for place, (name, outcome) in enumerate(outcomes.items()):
+        if outcome.best is None:
+            continue
+        distinct = distinct_plans(order, outcome.best)
+        keys, values = _keys(order, distinct.priced), order.values(distinct.priced).tolist()
+        for row, precisions in enumerate(distinct.precisions):
+            plan = distinct.priced.configurations.one(row)
+            yield _Found((*keys[row], place), values[row], plan, precisions, name)
+
+
+def _found_across(across: PlansAcross, order: Order) -> list[_Found]:
+    """Return plans across groups; those that differ in precision alone are one."""
+    if across.priced is None:
+        return []
+    keys, values = _keys(order, across.priced), order.values(across.priced).tolist()
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for row, plan in enumerate(across.plans):
+        alike.setdefault((keys[row], plan.groups), []).append(row)
+    found = []
+    for number, rows in enumerate(alike.values()):
+        precisions = sorted((across.plans[row].precision for row in rows), key=lambda name: name != "bf16")
+        plan = replace(across.plans[rows[0]], precision=precisions[0])
+        key = (*keys[rows[0]], number)
+        found.append(_Found(key, values[rows[0]], plan, tuple(precisions), across.sets[rows[0]]))
+    return found
+
+
+def _descriptions(
+    found: Sequence[_Found], groups: Mapping[str, Searchable], request: SpaceRequest
+) -> list[Description]:
+    """Return the descriptions of plans, in their order."""
+    by_row: dict[int, Description] = {}
+    for by in dict.fromkeys(one.by for one in found):
+        rows = [row for row, one in enumerate(found) if one.by == by]
+        plans = [found[row].configuration for row in rows]
+        if isinstance(by, AcrossGroups):
+            described = by.describe(plans, request.window)
+        else:
+            alone = groups[by].evaluator.descriptions(Configurations.of(plans), request.window)
+            described = [replace(one, prediction=in_group(one.prediction, by)) for one in alone]
+        by_row |= zip(rows, described, strict=True)
+    return [by_row[row] for row in range(len(found))]
+
+
+def _keys(order: Order, plans: PricedPlans) -> list[tuple[float, ...]]:
+    """Return what is compared of each plan before its precision, (n,)."""
+    columns = [np.asarray(column).tolist() for column in order.keys_but_precision(plans)]
+    return list(zip(*columns, strict=True))
+
+
+def _answer(
+    found: Sequence[_Found],
+    groups: Mapping[str, Searchable],
+    asked: tuple[Order, SpaceRequest],
+    beside: tuple[Mapping[str, Sourced[object]], SearchReport],
+) -> Suggestion:
+    """Return the answer of plans in order; ``beside``: the sources of its request, and how it was searched."""
+    (order, request), (provenance, report) = asked, beside
+    leaders = found[: max(request.top, MOST_COMPARED_PLANS)]
+    values, described = [one.value for one in leaders], _descriptions(leaders, groups, request)
+    predictions = [one.prediction for one in described]
+    second = label(predictions[1].configuration, order.device) if len(leaders) > 1 else ""
+    sentences = whys_of_values(order, values, report.ranked, second)
+    candidates = [
+        Plan(
+            at + 1,
+            one,
+            sentences[at],
+            leaders[at].precisions,
+            probability_better(values[0], values[at], _deviation(described[0], described[at])) if at else None,
+        )
+        for at, one in enumerate(predictions)
+    ]
+    ties = tied_plans(candidates)
+
+    def regrets(some: Sequence[Plan]) -> list[float]:
+        rows = [one.position - 1 for one in some]
+        matrix = [[_deviation(described[row], described[other]) for other in rows] for row in rows]
+        return largest_regrets([values[row] for row in rows], matrix)
+
+    choice, reason = chosen_of(candidates, ties, request.choose, order.device, regrets)
+    plans = tuple(candidates[: request.top])
+    if choice not in plans:
+        plans = (*plans[: max(request.top - 1, 1)], choice)
+    warnings = dict.fromkeys(warning for plan in plans for warning in plan.prediction.warnings)
+    return Suggestion(
+        provenance,
+        "found",
+        plans,
+        (),
+        report,
+        warnings=tuple(warnings),
+        chosen=choice.position,
+        choice=reason,
+        tied=tuple(one.position for one in ties),
+    )
+
+
+def _deviation(first: Description, other: Description) -> float | None:
+    """Return the standard deviation of the logarithm of the ratio of two plans; None: not known."""
+    groups = [{part.name for part in one.prediction.configuration.groups} for one in (first, other)]
+    return deviation_of_ratio(first, other, apart=() if groups[0] == groups[1] else OF_DEVICE)
+
+
+def _report(outcomes: Mapping[str, Outcome], across: PlansAcross) -> SearchReport:
+    """Return how the plans were searched, those on each group and those across."""
+    refused: dict[Refusal, int] = {}
+    for counts in (*(one.refused for one in outcomes.values()), across.refused):
+        for why, count in counts.items():
+            refused[why] = refused.get(why, 0) + count
+    n_across = len(across.plans)
+    return SearchReport(
+        _method(across),
+        certified=not across.trials and all(one.certified for one in outcomes.values()),
+        candidates=sum(one.candidates for one in outcomes.values()) + across.candidates,
+        evaluated=sum(one.evaluated for one in outcomes.values()) + n_across,
+        discarded=sum(one.discarded for one in outcomes.values()),
+        refused=tuple(Refused(why.code, str(why), count) for why, count in refused.items()),
+    )
+
+
+def _method(across: PlansAcross) -> str:
+    exact = "exhaustive, with exact shares of the groups"
+    return f"{exact}; optuna (TPE) for nodes of several groups, {across.trials:,} trials" if across.trials else exact
+
+
+def _nothing_fits(
+    groups: Mapping[str, Searchable],
+    request: SpaceRequest,
+    provenance: Mapping[str, Sourced[object]],
+    report: SearchReport,
+) -> Suggestion:
+    """Return what is nearest on the nodes of each group alone, and what to loosen there."""
+    nearest: list[Plan] = []
+    ways: list[Loosening] = []
+    for name, group in groups.items():
+        own = _for_group(request, group)
+        if own is None:
+            continue
+        answer = suggest(group.problem, own, provenance)
+        for plan in answer.nearest:
+            nearest.append(replace(plan, position=len(nearest) + 1, prediction=in_group(plan.prediction, name)))
+        ways += [replace(way, message=f"{name}: {way.message}") for way in answer.loosen[:1]]
+    return Suggestion(provenance, "none_feasible", (), (), report, tuple(nearest), tuple(ways))

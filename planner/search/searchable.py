@@ -1,0 +1,52 @@
+"""What the plans of a request are searched with, one a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from planner.domain.request import Problem, SpaceRequest
+from planner.errors import CoverageError, PlannerError, UsageError
+from planner.search.allowed import order_and_limits
+from planner.search.leasts import over_leasts
+from planner.search.ranking import Order
+from planner.search.space import Limits
+from planner.steps import predict
+
+__all__ = ["Searchable", "least_of_all", "searchable_among"]
+
+
+class Searchable(NamedTuple):
+    """What one framework's plans are searched with."""
+
+    problem: Problem
+    request: SpaceRequest
+    order: Order
+    limits: Limits
+    evaluator: predict.Evaluator
+
+
+def searchable_among(
+    asked: Sequence[tuple[Problem, SpaceRequest]], errors: dict[str, PlannerError]
+) -> list[Searchable]:
+    """Return those that can be searched, and add to ``errors``, by framework, why others cannot."""
+    searchable = []
+    for problem, request in asked:
+        try:
+            order, limits = order_and_limits(problem, request)
+            evaluator = predict.Evaluator(problem)
+            order = over_leasts(order, request, limits, evaluator)
+        except (CoverageError, UsageError) as error:
+            errors[problem.settings.framework.label] = error
+        else:
+            searchable.append(Searchable(problem, request, order, limits, evaluator))
+    return least_of_all(searchable)
+
+
+def least_of_all(searchable: Sequence[Searchable]) -> list[Searchable]:
+    """Return them with each term of a weighted objective over its least among the plans of all."""
+    leasts: dict[str, float] = {}
+    for one in searchable:
+        leasts |= {term: min(value, leasts.get(term, value)) for term, value in one.order.leasts.items()}
+    return [one._replace(order=replace(one.order, leasts=leasts)) for one in searchable]

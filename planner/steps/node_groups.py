@@ -1,0 +1,211 @@
+"""Plans across groups of nodes: synchronous data parallelism, each group with passes of its own.
+
+Replicas average gradients, weighted by their samples, so that a step updates with one mini-batch,
+B = sum over groups of nodes x GPUs x sub-batch x accumulation. All ranks send each message together, at the pace of the
+group whose all-reduce over all nodes takes longest, once its gradient is ready in every group. A group starts its next
+step after its own update. The time of a step is then the longest that any group takes by itself with those messages:
+with s_i the time of group i before a message l is ready and u_i that of its update, messages end
+max_l (max_i s_i(l) + prefix(l)) = max_i max_l (s_i(l) + prefix(l)) after an update of all begins.
+
+So a group is priced as a plan of as many nodes of its own kind as the whole plan has, by its own calibrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.calibration import Entry
+from planner.domain.cluster import Cluster
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.node_groups import GroupPart
+from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Predictions, Quantity
+from planner.domain.request import Problem
+from planner.sources.sources import Source, Sources
+from planner.steps.describe import Description
+from planner.steps.intervals import reciprocal
+from planner.steps.messages import Messages
+from planner.steps.predict import Evaluator
+from planner.steps.price import Pricer
+
+__all__ = ["AcrossGroups", "in_group"]
+
+Window = Callable[[str], tuple[float, float]]
+
+
+class AcrossGroups:
+    """Prices plans in which each of several groups of nodes takes part.
+
+    Parameters
+    ----------
+    problems : mapping of group to Problem
+        That differ in the cluster and the calibrations; at least two.
+    like : mapping of group to Evaluator
+        Of the same problems: what their kernels take is not computed again.
+
+    Attributes
+    ----------
+    evaluators : mapping of group to Evaluator
+        Of each group by itself, as many such nodes as all groups have, with the messages of all.
+    """
+
+    def __init__(self, problems: Mapping[str, Problem], like: Mapping[str, Evaluator] | None = None) -> None:
+        self.problems = problems
+        self._nodes = sum(one.cluster.nodes for one in problems.values())
+        whole = {name: replace(one, cluster=replace(one.cluster, nodes=self._nodes)) for name, one in problems.items()}
+        self.evaluators = {name: _OfGroup(one, (like or {}).get(name), whole) for name, one in whole.items()}
+
+    def evaluate(
+        self, group: str, nodes: int, sub_batch: IntArray, accumulation: IntArray, precision: str
+    ) -> Predictions:
+        """Return what a group takes by itself, with the messages of all, n predictions.
+
+        Parameters
+        ----------
+        group : str
+        nodes : int
+            Of all groups together.
+        sub_batch, accumulation : ndarray of int, shape (n,)
+            Of the group.
+        precision : str
+        """
+        shape, gpus = sub_batch.shape, self.problems[group].cluster.node.gpus
+        rows = Configurations(
+            nodes=np.full(shape, nodes), gpus_per_node=np.full(shape, gpus), sub_batch=sub_batch,
+            accumulation_steps=accumulation, precision=np.zeros(shape, dtype=np.int64), precisions=(precision,),
+        )  # fmt: skip
+        return self.evaluators[group].evaluate(rows)
+
+    def describe(self, plans: Sequence[Configuration], window: Window | None = None) -> list[Description]:
+        """Return the predictions of plans with every field: terms and interval are those of the slowest group.
+
+        The memory is that of the group that has the least to spare.
+
+        Raises
+        ------
+        CoverageError
+            Nothing serves a kernel, precision, link or input of some group.
+        """
+        each: list[dict[str, Description]] = [{} for _ in plans]
+        for name, evaluator in self.evaluators.items():
+            rows = [(at, part) for at, plan in enumerate(plans) for part in plan.groups if part.name == name]
+            if rows:
+                alone = Configurations.of([_by_itself(part, plans[at]) for at, part in rows])
+                for (at, _), of_part in zip(rows, evaluator.descriptions(alone, window), strict=True):
+                    each[at][name] = of_part
+        return [_together(plan, of_groups, window) for plan, of_groups in zip(plans, each, strict=True)]
+
+
+def _by_itself(part: GroupPart, plan: Configuration) -> Configuration:
+    """Return a group's part as a plan of as many such nodes as all groups have."""
+    return Configuration(
+        plan.nodes, part.gpus_per_node, part.sub_batch, part.accumulation_steps, precision=plan.precision
+    )
+
+
+def _together(plan: Configuration, each: Mapping[str, Description], window: Window | None) -> Description:
+    """Return the description of a plan from those of its groups by themselves."""
+    slowest = max(each, key=lambda name: each[name].prediction.iteration_s.value)
+    one, samples = each[slowest].prediction, plan.samples_per_update
+    own = one.configuration.samples_per_update
+    firsts = [first for of in each.values() if (first := _step_of_first_epoch(of.prediction)) is not None]
+    first = max(firsts, key=lambda value: value.value, default=None)
+    inside = None if window is None else float(window("sync")[0] <= samples <= window("sync")[1])
+    warnings = dict.fromkeys(warning for of in each.values() for warning in of.prediction.warnings)
+    prediction = replace(
+        one,
+        configuration=plan,
+        samples_per_s=reciprocal(one.iteration_s, samples),
+        epoch_s=one.epoch_s and _times(one.epoch_s, own / samples),
+        first_epoch_s=first and _times(first, 1 / samples),
+        mini_batch=MiniBatch(samples, 0.0, samples, samples, inside),
+        memory_bytes=max((of.prediction.memory_bytes for of in each.values()), key=_used_share),
+        warnings=(*warnings, *_weighted(plan)),
+        mfu=None,
+        hfu=None,
+        groups_s={name: of.prediction.iteration_s.value for name, of in each.items()},
+    )
+    return Description(prediction, each[slowest].gradient)
+
+
+def in_group(one: Prediction, group: str) -> Prediction:
+    """Return the prediction of a plan on nodes of one group of several, named."""
+    c = one.configuration
+    part = GroupPart(group, c.nodes, c.gpus_per_node, c.sub_batch, c.accumulation_steps)
+    return replace(one, configuration=replace(c, groups=(part,)))
+
+
+class _OfGroup(Evaluator):
+    """Prices the part of a group, with the messages of all groups."""
+
+    def __init__(self, problem: Problem, like: Evaluator | None, all_groups: Mapping[str, Problem]) -> None:
+        super().__init__(problem, like)
+        self._all_groups = tuple(all_groups.values())
+
+    def _pricer_of(self, alike: Configurations) -> Pricer:
+        """Return the pricer of the part's precision, which sends at the pace of the slowest group."""
+        pricer = super()._pricer_of(alike)
+        if not isinstance(pricer.messages, _PacedMessages):
+            pricer.messages = _PacedMessages(pricer.messages, self._all_groups)
+        return pricer
+
+
+class _PacedMessages(Messages):
+    """The all-reduce over the nodes of several groups, at the pace of the one whose takes longest over all nodes."""
+
+    def __init__(self, own: Messages, problems: Sequence[Problem]) -> None:
+        each = [(Messages(Sources(one), own.by_slot), one.cluster) for one in problems]
+        self._pace, cluster = max(each, key=lambda one: _all_reduce_s(*one))
+        self._gpus = cluster.node.gpus
+        super().__init__(own.sources, own.by_slot)
+
+    @property
+    def source(self) -> Source:
+        """What serves the all-reduce of the slowest group."""
+        return self._pace.source
+
+    def message_s(self, nodes: IntArray, gpus_per_node: IntArray, entry: Entry | None = None) -> FloatArray:
+        """Return the time of each message [s], shape (g, B), as if all nodes were of the slowest group."""
+        return self._pace.message_s(nodes, np.full_like(gpus_per_node, self._gpus), entry)
+
+    def gradient(self, nodes: int, _gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:
+        """Return the derivatives of the first messages by the coefficients of the slowest, and their sum [s]."""
+        return self._pace.gradient(nodes, self._gpus, messages)
+
+    def extrapolates(self, nodes: int, _gpus_per_node: int) -> bool:
+        """Tell whether a message lies outside what the all-reduce of the slowest group was fitted on."""
+        return self._pace.extrapolates(nodes, self._gpus)
+
+
+def _all_reduce_s(messages: Messages, cluster: Cluster) -> float:
+    """Return what all messages take over all nodes, as if all were of one group [s]."""
+    return float(messages.message_s(np.array([cluster.nodes]), np.array([cluster.node.gpus])).sum())
+
+
+def _step_of_first_epoch(one: Prediction) -> Quantity | None:
+    """Return the first epoch of a group by itself times the samples of its steps; None without an epoch."""
+    return one.first_epoch_s and _times(one.first_epoch_s, one.configuration.samples_per_update)
+
+
+def _times(value: Quantity, factor: float) -> Quantity:
+    low, high = (None if end is None else end * factor for end in (value.low, value.high))
+    return replace(value, value=value.value * factor, low=low, high=high)
+
+
+def _used_share(memory_bytes: Mapping[str, float]) -> float:
+    return memory_bytes["total"] / memory_bytes.get("capacity", float("inf"))
+
+
+def _weighted(plan: Configuration) -> tuple[PlanWarning, ...]:
+    """Return what the training program must do where replicas take different numbers of samples."""
+    if len({part.sub_batch * part.accumulation_steps for part in plan.groups}) == 1:
+        return ()
+    message = (
+        "Replicas of the node groups take different numbers of samples: before gradients are averaged over ranks, "
+        "those of each rank are to be multiplied by its samples over the mean of all ranks, or the update is not that "
+        "of the mini-batch."
+    )
+    return (PlanWarning("weighted_gradients", "groups", message),)

@@ -1,0 +1,61 @@
+"""Runs of equal stages against every stage by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.steps.pipeline import pipeline_s
+from planner.steps.pipeline_drain import exposed_exchange_s
+from planner.steps.pipeline_runs import RUN_SCHEDULES, runs_s
+
+PLANS = 8
+
+
+@settings(max_examples=300)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.sampled_from([1, 1, 2, 3, 7, 20]), min_size=1, max_size=5),
+    st.sampled_from([0, 0.01, 0.1, 1, 4]),
+    st.sampled_from(RUN_SCHEDULES),
+)
+def test_runs_take_what_their_stages_take(seed: int, lengths: list[int], transfer: float, schedule: str) -> None:
+    rng, repeats = np.random.default_rng(seed), np.array(lengths)
+    shape = repeats.size, PLANS
+    forward = rng.choice([1, 1, 2, 3], (repeats.size, 1)) * (1 + rng.choice([0, 0.01, 0.3]) * rng.random(shape))
+    backward = 2 * forward * (1 + rng.choice([0, 0.01, 0.3]) * rng.random(shape))
+    transfers, steps = transfer * rng.random(PLANS), rng.choice([1, 2, 3, 5, 8, 16, 40, 100], PLANS)
+    is_chunked = schedule == "interleaved"
+    chunks = rng.choice([1, 2, 4], PLANS) if is_chunked else np.ones(PLANS, dtype=np.int64)
+    steps = steps * repeats.sum() if is_chunked else steps
+    every = [np.repeat(one, repeats, axis=0) for one in (forward, backward)]
+    found = runs_s(forward, backward, transfers, steps, repeats=repeats, schedule=schedule, virtual_stages=chunks)
+    expected = pipeline_s(*every, transfers, steps, schedule=schedule, virtual_stages=chunks)
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def test_circles_are_among_what_is_compared() -> None:
+    forward, repeats, steps = np.array([[1.0], [1.5], [1.0]]), np.array([1, 30, 4]), np.array([100])
+    alone, sent = (
+        runs_s(forward, 2 * forward, np.array([x]), steps, repeats=repeats, schedule="1f1b") for x in (0.0, 0.4)
+    )
+    assert sent[0] > alone[0] + 2 * 34 * 0.4 + 1  # more than the way down and up
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_the_first_of_equal_stages_is_exposed_most(chunks: int) -> None:
+    rng, repeats = np.random.default_rng(4), np.array([1, 5, 3, 1])
+    backward, message = rng.random((4, PLANS)), 3 * rng.random((4, PLANS))
+    schedule = "interleaved" if chunks > 1 else "1f1b"
+    found = exposed_exchange_s(
+        backward, 0.1, message, np.full((4, 1), 6), schedule=schedule, virtual_stages=chunks, repeats=repeats
+    )
+    every = exposed_exchange_s(
+        *(np.repeat(backward, repeats, axis=0), 0.1, np.repeat(message, repeats, axis=0), np.full((10, 1), 6)),
+        schedule=schedule,
+        virtual_stages=chunks,
+    )
+    of_runs = np.maximum.reduceat(every, np.cumsum(repeats) - repeats, axis=0)
+    np.testing.assert_allclose(found, of_runs, rtol=1e-13)
