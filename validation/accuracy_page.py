@@ -97,6 +97,11 @@ def _headline(document: Mapping[str, Any]) -> Iterator[str]:
         if view in parts[part] and parts[part][view]["n"]
     ]
     yield markdown_table(("rows", "sources", "mean over sources", "mean over rows", "covered", "rows"), rows)
+    if document["baseline"]:
+        yield from _baseline(document, views)
+
+
+def _baseline(document: Mapping[str, Any], views: Mapping[str, str]) -> Iterator[str]:
     yield (
         "The same rows by a baseline of nine numbers, without plans that split a network: a scale of measured kernels, "
         "one of specified ones and one more in half precision, one host time a call, two exponents that compose host "
