@@ -69,9 +69,12 @@ class MessageTable:
     ----------
     prefix_s : ndarray of float, shape (m, B)
         Time of a message and all after it, one after another; the last column is their sum.
+    places : ndarray of int, shape (m, 2)
+        Nodes of a group, and GPUs of each.
     """
 
     prefix_s: FloatArray
+    places: IntArray
 
 
 class Messages:
@@ -90,12 +93,12 @@ class Messages:
         self.sources, self.by_slot, self._mean_ranks = sources, by_slot, mean_ranks
         strategy = sources.problem.settings.overlap
         self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
-        self.buffer_bytes = np.add.reduceat(by_slot, self.slot) if self.slot.size else by_slot
+        self.buffer_bytes = self.bytes_of(self.slot)
         self.cases = CaseTable(
-            lambda nodes, gpus: MessageTable(communication_prefix_s(self.message_s(nodes, gpus))),
+            lambda *groups: MessageTable(communication_prefix_s(self.message_s(*groups)), np.stack(groups, axis=1)),
             sources.cluster.node.gpus + 1,
         )
-        self._gradients: dict[tuple[int, int, int], tuple[FloatArray, float]] = {}
+        self._gradients: dict[tuple[int, int, bytes], tuple[FloatArray, float]] = {}
 
     @property
     def source(self) -> Source:
@@ -107,6 +110,11 @@ class Messages:
         """Of the cases that were asked for, shape (m, B); see :class:`MessageTable`."""
         return self.cases.columns.prefix_s
 
+    @property
+    def places(self) -> IntArray:
+        """Of the same cases nodes and GPUs of each, shape (m, 2)."""
+        return self.cases.columns.places
+
     def message_s(self, nodes: IntArray, gpus_per_node: IntArray, entry: Entry | None = None) -> FloatArray:
         """Return the time of each message [s], shape (g, B), by an entry, else its own; one rank sends nothing."""
         times = np.zeros((nodes.size, self.buffer_bytes.size))
@@ -116,12 +124,25 @@ class Messages:
             times[several] = all_reduce_s(entry or self.source.entry, self.buffer_bytes, groups)
         return self.sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
-    def gradient(self, nodes: int, gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:
-        """Return the derivatives of the first messages by the entry's coefficients, and their sum [s]."""
-        key = (nodes, gpus_per_node, messages)
+    def together_s(self, nodes: int, gpus_per_node: int, entry: Entry | None = None) -> FloatArray:
+        """Return the time of messages of slots l to k [s], shape (J, J); only l <= k counts."""
+        ahead = np.concatenate([[0.0], np.cumsum(self.by_slot)])
+        sizes, which = np.unique(np.maximum(ahead[None, 1:] - ahead[:-1, None], 0.0), return_inverse=True)
+        if nodes * gpus_per_node == 1:
+            return np.zeros((self.by_slot.size,) * 2)
+        times = all_reduce_s(entry or self.source.entry, sizes, self._group(nodes, gpus_per_node))[0]
+        return self.sources.multiplied("all_reduce", times, nodes=nodes)[which].reshape((self.by_slot.size,) * 2)
+
+    def bytes_of(self, slots: IntArray) -> FloatArray:
+        """Return the bytes of messages that start with these slots, the lowest of each, shape (B,)."""
+        return np.add.reduceat(self.by_slot, slots) if slots.size else self.by_slot
+
+    def gradient(self, nodes: int, gpus_per_node: int, buffer_bytes: FloatArray) -> tuple[FloatArray, float]:
+        """Return the derivatives of messages of so many bytes by the entry's coefficients, and their sum [s]."""
+        key = (nodes, gpus_per_node, buffer_bytes.tobytes())
         if key not in self._gradients:  # plans that differ in sub-batch alone share it
             group = self._group(nodes, gpus_per_node)
-            self._gradients[key] = all_reduce_gradient(self.source.entry, self.buffer_bytes[:messages], group)
+            self._gradients[key] = all_reduce_gradient(self.source.entry, buffer_bytes, group)
         return self._gradients[key]
 
     def _groups(self, nodes: IntArray, gpus_per_node: IntArray) -> Groups:

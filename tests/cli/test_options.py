@@ -44,6 +44,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "pipeline": ("-1", "0"),
     "virtual_stages": ("x", "0"),
     "schedule": ("2f2b", ""),
+    "stages": ("uneven", ""),
     "recompute": ("some", "", "every", "every:0", "every:x", "every:1.5", "none,every:2", "every:K"),
     "recompute_every": ("0", "x", ""),
     "sharding": ("4", "-1"),
