@@ -247,6 +247,10 @@ _ALL = (
         "Refit end-to-end coefficients without each of these in turn, and predict it.",
         parsing.choice("network", "gpu", "cluster", "source"),
     ),
+    Option(
+        "fit_on", "FILE.csv", "Measured runs to refit on; with --hold-out.", repeatable=True,
+        default="every table of runs in the folder of --runs",
+    ),
     Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib.",
         help_in={"sweep": "Draw the objective against nodes, a line a sub-batch; needs Matplotlib."}),
     Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cuda where PyTorch sees a GPU, else cpu"),
@@ -338,7 +342,7 @@ COMMANDS = (
     Command(
         "validate",
         "Compare predictions with measured runs. Errors, ranking, memory and intervals, row by row and summed up.",
-        ("runs", "calibration", "framework", "hold_out", "plot", "force", "json"),
+        ("runs", "calibration", "framework", "hold_out", "fit_on", "plot", "force", "json"),
     ),
     Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "json", "toml")),
     Command(

@@ -25,7 +25,7 @@ HOST_GRADIENT_BYTES = 4
 """Gradients are summed in host memory in single precision."""
 
 
-def groups_of(sources: Sources, nodes: IntArray, ranks_per_node: IntArray) -> Groups:
+def groups_of(sources: Sources, nodes: IntArray, ranks_per_node: IntArray | FloatArray) -> Groups:
     """Return groups of all ranks; the ranks of a node share its network cards evenly."""
     link = sources.cluster.inter_node
     streams = ranks_per_node / (link.nics_per_node if link else 1)
@@ -80,6 +80,8 @@ class MessageTable:
 class Messages:
     """The message cases of gradients of ``by_slot`` bytes, shape (J,); a case is nodes and GPUs per node of a group.
 
+    Where nodes hold unequal numbers of GPUs, ``mean_ranks`` is their mean, and GPUs per node are those of the fullest.
+
     Attributes
     ----------
     slot : ndarray of int, shape (B,)
@@ -87,8 +89,8 @@ class Messages:
     buffer_bytes : ndarray of float, shape (B,)
     """
 
-    def __init__(self, sources: Sources, by_slot: FloatArray) -> None:
-        self.sources, self.by_slot = sources, by_slot
+    def __init__(self, sources: Sources, by_slot: FloatArray, mean_ranks: float | None = None) -> None:
+        self.sources, self.by_slot, self._mean_ranks = sources, by_slot, mean_ranks
         strategy = sources.problem.settings.overlap
         self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
         self.buffer_bytes = self.bytes_of(self.slot)
@@ -118,7 +120,7 @@ class Messages:
         times = np.zeros((nodes.size, self.buffer_bytes.size))
         several = nodes * gpus_per_node > 1
         if several.any():
-            groups = groups_of(self.sources, nodes[several], gpus_per_node[several])
+            groups = self._groups(nodes[several], gpus_per_node[several])
             times[several] = all_reduce_s(entry or self.source.entry, self.buffer_bytes, groups)
         return self.sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
@@ -143,8 +145,12 @@ class Messages:
             self._gradients[key] = all_reduce_gradient(self.source.entry, buffer_bytes, group)
         return self._gradients[key]
 
+    def _groups(self, nodes: IntArray, gpus_per_node: IntArray) -> Groups:
+        mean = self._mean_ranks
+        return groups_of(self.sources, nodes, gpus_per_node if mean is None else np.full(nodes.shape, mean))
+
     def _group(self, nodes: int, gpus_per_node: int) -> Groups:
-        return groups_of(self.sources, np.array([nodes]), np.array([gpus_per_node]))
+        return self._groups(np.array([nodes]), np.array([gpus_per_node]))
 
     def extrapolates(self, nodes: int, gpus_per_node: int) -> bool:
         """Tell whether a message of a group lies outside what the all-reduce was fitted on."""

@@ -55,14 +55,20 @@ class Prices:
 
 
 class Pricer:
-    """Prices configurations of one precision and mode; what it tabled stays for later calls."""
+    """Prices configurations of one precision and mode; what it tabled stays for later calls.
 
-    def __init__(self, sources: Sources, precision: str, mode: str, like: Pricer | None = None) -> None:
+    See :class:`planner.steps.messages.Messages` for ``mean_ranks``.
+    """
+
+    def __init__(
+        self, sources: Sources, precision: str, mode: str, like: Pricer | None = None, mean_ranks: float | None = None
+    ) -> None:
         self.sources, self.mode = sources, mode
         self.strategy = sources.problem.settings.overlap
         self.compute: Compute = Compute(sources, precision, mode, like.compute if like else None)
         gradient_bytes = sources.problem.settings.framework.gradient_bytes(precision)
-        self.messages = Messages(sources, (self.compute.slots.elements * gradient_bytes).astype(np.float64))
+        by_slot = (self.compute.slots.elements * gradient_bytes).astype(np.float64)
+        self.messages = Messages(sources, by_slot, mean_ranks)
         self.input = Input(sources)
         self._pairs = PairTable(self._outlasting)
         self._taken = PairTable(lambda last_pass, case: self.fused_s(last_pass, case, self.messages.places)[1])

@@ -63,6 +63,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "top": ("0", "-1", "1e9"),
     "runs": ("runs.csv",),
     "hold_out": ("colour", ""),
+    "fit_on": ("missing.csv",),
     "plot": ("plot.gif", "plot", "missing-folder/plot.png", ""),
     "device": ("tpu", "cuda:x", ""),
     "budget": ("60", "0s", "-1s", "5GB", "1ms"),
