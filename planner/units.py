@@ -12,7 +12,7 @@ from planner.errors import ParameterError
 
 __all__ = [
     "duration_unit", "format_bytes", "format_count", "format_duration", "format_number", "format_rate",
-    "format_seconds", "parse_fraction", "parse_quantity",
+    "format_samples", "format_seconds", "parse_fraction", "parse_quantity",
 ]  # fmt: skip
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -125,6 +125,15 @@ def format_number(value: float, digits: int = 2) -> str:
     number = float(f"{value:.{digits - 1}e}")
     places = max(digits - 1 - math.floor(math.log10(abs(number))), 0)
     return f"{number:,.{places}f}"
+
+
+def format_samples(value: float) -> str:
+    """Return a mini-batch for people, without an exponent; of one below a million six significant digits.
+
+    >>> format_samples(1024.0), format_samples(150.5441), format_samples(1048573.0)
+    ('1024', '150.544', '1048573')
+    """
+    return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
 
 
 def format_bytes(value: float) -> str:

@@ -1,38 +1,70 @@
 """Answers to all measured runs of this folder: as bundled, and with coefficients fitted without each group in turn.
 
-Every view answers the same rows in the same order. The runs of all sources are fitted together, so that what a row is
-predicted by may come from another source; what is left out (a network, a GPU, a cluster) is left out of all of them.
+Every view answers the same rows in the same order. The runs of all sources that fits learn from are fitted together, so
+that what a row is predicted by may come from another source; what is left out (a network, a GPU, a cluster) is left out
+of all of them. Rows that no fit learns from are predicted by the same fits.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from planner.cli.streams import note
 from planner.fitting.observed import properties_of
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, answers_of
-from planner.scoring.refit import Asked, held_out_answers
+from planner.scoring.refit import Asked, fit_runs, held_out_answers
+from planner.sessions.fitted_runs import unfitted_sources
 from planner.sessions.runs import Table, table_of
+from validation.nine_numbers import held_out_errors
 
-__all__ = ["AXES", "BUNDLED", "FOLDER", "PENDING", "UNCOUNTED", "Views", "answer_all", "files_of_runs"]
+__all__ = [
+    "APART", "AXES", "BUNDLED", "DEVELOPMENT", "FOLDER", "LOCKED", "LOCKED_SOURCES", "NEW", "UNCOUNTED", "UNEVEN",
+    "Facts", "Views", "answer_all", "files_of_runs", "learned_runs",
+]  # fmt: skip
 
 FOLDER = Path(__file__).resolve().parent
 BUNDLED = "bundled"
 AXES = ("network", "gpu", "cluster")
 """What is left out in turn."""
-PENDING = ("superbench",)
-"""Files of runs that are neither predicted nor learned from yet: SuperBench's results name neither GPU nor sub-batch,
-and its steps include copies that plans do not say."""
 UNCOUNTED = ("torchtitan-fp8", "vtrain-single")
 """Sources that are shown by themselves, but in no sum, and that no fit learns from: fp8 and context parallelism, and
 rows that a formula composed (:mod:`validation.vtrain_cells` scores them). All views predict them as bundled."""
+LOCKED_SOURCES = ("lambda-v2",)
+"""Sources that no fit ever learns from and nobody looks at row by row: only sums are printed, as bundled."""
+UNEVEN = "pollux-t4, unequal nodes"
+"""Name under which runs on nodes with unequal numbers of GPUs are shown."""
+DEVELOPMENT, NEW, LOCKED, APART = "development", "new", "locked", "apart"
+"""Parts of the rows: those that fits learn from, those that they do not yet, LOCKED_SOURCES, and UNCOUNTED."""
 Say = Callable[[str], None]
 T = TypeVar("T")
+
+
+class Facts(NamedTuple):
+    """What a figure needs to know of a row's run beside its answer.
+
+    Attributes
+    ----------
+    kernels : {"measured", "specified", ""}
+        Where kernel times of its GPU are from in its precision; empty where it is not predicted.
+    part : one of DEVELOPMENT, NEW, LOCKED, APART
+    name : str
+        Under which it is shown: its source, or UNEVEN.
+    nodes : int
+        That it runs on; 0 where it is no run.
+    is_split : bool
+        Whether its plan splits the network.
+    """
+
+    kernels: str = ""
+    part: str = DEVELOPMENT
+    name: str = ""
+    nodes: int = 0
+    is_split: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,38 +75,78 @@ class Views:
     ----------
     answers : mapping of str to sequence of n Answer
         By BUNDLED and each of AXES.
-    kernels : sequence of n str
-        Whether the kernel times of the row's GPU are ``measured`` or ``specified`` in its precision; empty where it is
-        not predicted.
+    facts : sequence of n Facts
+    free_numbers : int
+        Fitted values of the step model: effects of both kinds of plans, and exponents that runs tell.
+    baseline : mapping of str to mapping of str to sequence of float
+        Predicted over measured - 1 by the nine numbers, by axis and source.
     """
 
     answers: Mapping[str, Sequence[Answer]]
-    kernels: Sequence[str]
+    facts: Sequence[Facts]
+    free_numbers: int = 0
+    baseline: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
 
 
-def answer_all(folder: Path = FOLDER, say: Say = lambda _text: None, axes: Sequence[str] = AXES) -> Views:
+def answer_all(
+    folder: Path = FOLDER, say: Say = lambda _text: None, axes: Sequence[str] = AXES, *, baseline: bool = True
+) -> Views:
     """Return the answers to every run of the folder's tables; ``say`` is called with what is done next.
 
-    ``axes``: what is left out in turn.
+    ``axes``: what is left out in turn; ``baseline``: whether the nine numbers are fitted, and ours counted.
     """
     tables = [table_of(read_runs(path), folder, {}, note) for path in files_of_runs(folder)]
     say("predicting with the bundled calibrations")
     bundled = [answers_of(problem, runs) for table in tables for problem, runs in table.problems]
     asked = [Asked(problem, runs) for table in tables for problem, runs in table.problems]
     found = {BUNDLED: _in_order(tables, bundled)}
-    learned = {at: one for at, one in enumerate(asked) if one.runs[0].source not in UNCOUNTED}
+    learned, unfitted = learned_runs(asked, folder), unfitted_sources(folder)
+    parts = [_part(one.runs[0].source, unfitted) for one in asked]
+    tested = {at: one for at, (one, part) in enumerate(zip(asked, parts, strict=True)) if part in (DEVELOPMENT, NEW)}
     for axis in axes:
-        answers = held_out_answers(list(learned.values()), axis, _progress(axis, say), os.cpu_count() or 1)
-        held_out = dict(zip(learned, answers, strict=True))
+        progress = _progress(axis, say)
+        answers = held_out_answers(list(tested.values()), axis, progress, os.cpu_count() or 1, learned)
+        held_out = dict(zip(tested, answers, strict=True))
         found[axis] = _in_order(tables, [held_out.get(at, some) for at, some in enumerate(bundled)])
-    kernels = [list(_kernels(one, some)) for one, some in zip(asked, bundled, strict=True)]
-    of_rest = [[""] * len(table.answers) for table in tables]
-    return Views(found, _interleaved(tables, of_rest, kernels))
+    facts = [list(_facts(*one)) for one in zip(asked, bundled, parts, strict=True)]
+    of_rest = [
+        [Facts(part=_part(one.row.source, unfitted), name=one.row.source) for one in table.answers] for table in tables
+    ]
+    views = Views(found, _interleaved(tables, of_rest, facts))
+    if not baseline:
+        return views
+    return replace(views, free_numbers=fit_runs(learned).free_numbers, baseline=_baseline(learned, axes, say))
 
 
 def files_of_runs(folder: Path = FOLDER) -> list[Path]:
-    """Return the files of runs of a folder, sorted, but for those that are PENDING."""
-    return [path for path in sorted(folder.glob("*.csv")) if path.stem not in PENDING]
+    """Return the files of runs of a folder, sorted."""
+    return sorted(folder.glob("*.csv"))
+
+
+def learned_runs(asked: Sequence[Asked], folder: Path = FOLDER) -> list[Asked]:
+    """Return the runs that fits learn from."""
+    left_out = unfitted_sources(folder)
+    return [one for one in asked if one.runs[0].source not in left_out]
+
+
+def _part(source: str, unfitted: Collection[str]) -> str:
+    """Return the part of the rows that those of a source belong to."""
+    if source in UNCOUNTED:
+        return APART
+    if source in LOCKED_SOURCES:
+        return LOCKED
+    return NEW if source in unfitted else DEVELOPMENT
+
+
+def _baseline(learned: Sequence[Asked], axes: Sequence[str], say: Say) -> dict[str, dict[str, list[float]]]:
+    """Return the errors of the nine numbers on plans that leave networks whole, by axis and source."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for axis in axes:
+        say(f"fitting nine numbers without each {axis}")
+        by_source = found.setdefault(axis, {})
+        for one, errors in zip(learned, held_out_errors(learned, axis), strict=True):
+            by_source.setdefault(one.runs[0].source, []).extend(errors.tolist())
+    return found
 
 
 def _progress(axis: str, say: Say) -> Callable[[str, int, int], None]:
@@ -96,13 +168,12 @@ def _interleaved(tables: Sequence[Table], rest: Sequence[Sequence[T]], asked: Se
     ]
 
 
-def _kernels(asked: Asked, answers: Sequence[Answer]) -> Iterator[str]:
-    """Yield where the kernel times of each run are from."""
-    found: dict[str, str] = {}
+def _facts(asked: Asked, answers: Sequence[Answer], part: str) -> Iterator[Facts]:
+    """Yield what is known of each run of a problem; fits learn from even nodes alone."""
+    kernels: dict[str, str] = {}
     for run, answer in zip(asked.runs, answers, strict=True):
-        if answer.row.predicted is None:
-            yield ""
-            continue
-        if run.precision not in found:
-            found[run.precision] = properties_of(asked.problem, run.precision)["kernels"]
-        yield found[run.precision]
+        if answer.row.predicted is not None and run.precision not in kernels:
+            kernels[run.precision] = properties_of(asked.problem, run.precision)["kernels"]
+        found = "" if answer.row.predicted is None else kernels[run.precision]
+        name = UNEVEN if run.is_uneven else run.source
+        yield Facts(found, NEW if run.is_uneven else part, name, run.nodes, run.is_split)

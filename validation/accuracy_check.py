@@ -18,7 +18,7 @@ SHARE = 0.05
 FLOOR = 0.002
 NOMINAL = 0.9
 """Share of rows that an interval should cover."""
-SECTIONS = ("all", "sources", "kernels", "gpus", "targets", "ranking", "memory")
+SECTIONS = ("all", "parts", "sources", "kernels", "gpus", "targets", "ranking", "memory")
 COUNTS = ("refused", "false_out_of_memory", "false_ok")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import compress
 from typing import Any
 
@@ -18,9 +18,11 @@ from planner.domain.arrays import BoolArray
 from planner.domain.validation import ErrorSummary, ScoredRow
 from planner.scoring.errors import Figures, summaries_by
 from planner.scoring.evaluate import Answer, validation_of
-from validation.accuracy_answers import AXES, BUNDLED, UNCOUNTED, Views
+from validation.accuracy_answers import APART, BUNDLED, DEVELOPMENT, LOCKED, Views
+from validation.accuracy_ranking import rankings
+from validation.nine_numbers import NUMBERS
 
-__all__ = ["TARGET", "document_of", "rounded"]
+__all__ = ["FEWEST_ROWS", "TARGET", "document_of", "mean_of_sources", "rounded"]
 
 DIGITS = 4
 TARGET = 0.15
@@ -29,6 +31,8 @@ WORST = 10
 TERMS = 3
 """Terms of a row that are shown: those that take most."""
 NETWORK = "network"
+FEWEST_ROWS = 10
+"""Predicted rows of a source that counts in means over sources."""
 Belongs = Callable[[ScoredRow], bool]
 TARGETS: Mapping[str, Belongs] = {
     "TensorFlow 2017 on P100": lambda row: row.source == "tensorflow-2017" and row.gpu.startswith("p100"),
@@ -37,35 +41,108 @@ TARGETS: Mapping[str, Belongs] = {
 
 
 def document_of(views: Views) -> dict[str, Any]:
-    """Return the document ``planner/accuracy``: figures by source, GPU and target, ranking, memory, worst rows."""
+    """Return the document ``planner/accuracy``: figures by source, GPU and target, ranking, memory, worst rows.
+
+    ``all``, ``kernels``, ``gpus``, ``targets``, ``memory`` and ``worst`` are of the rows that fits learn from.
+    """
     every = {view: [one.row for one in answers] for view, answers in views.answers.items()}
-    sources, rankings = [row.source for row in every[NETWORK]], dict(_rankings(views.answers[NETWORK]))
-    views = _counted(views)
-    rows = {view: [one.row for one in answers] for view, answers in views.answers.items()}
-    held_out = rows[NETWORK]
-    gpus = [f"{row.gpu}, {kernels} kernels" for row, kernels in zip(held_out, views.kernels, strict=True)]
+    names = [fact.name or row.source for fact, row in zip(views.facts, every[NETWORK], strict=True)]
+    parts = {fact.part: _part_of(views, fact.part) for fact in views.facts}
+    learned = _part_of(views, DEVELOPMENT)
+    rows = {view: [one.row for one in answers] for view, answers in learned.answers.items()}
+    held_out, kernels = rows[NETWORK], [fact.kernels for fact in learned.facts]
+    gpus = [f"{row.gpu}, {of} kernels" for row, of in zip(held_out, kernels, strict=True)]
     found = {
         "format": "planner/accuracy",
         "version": 1,
         "all": _by(rows, [""] * len(held_out))[""],
-        "sources": _with_counts(_by(every, sources), every[NETWORK]),
-        "kernels": _by(rows, list(views.kernels)),
+        "parts": {name: _sums(some) for name, some in parts.items() if name != APART},
+        "free_numbers": {"this program": views.free_numbers, "baseline": NUMBERS},
+        "baseline": _of_baseline(learned, views.baseline),
+        "sources": _with_counts(_by(_without_locked(every, views), names), names, every[NETWORK], views),
+        "kernels": _by(rows, kernels),
         "gpus": _by(rows, gpus),
         "targets": dict(_targets(held_out)),
-        "ranking": rankings,
-        "memory": asdict(validation_of(views.answers[NETWORK], NETWORK).memory),
-        "worst": _worst(views.answers[NETWORK]),
+        "ranking": rankings(views.answers[NETWORK], views.facts),
+        "memory": asdict(validation_of(learned.answers[NETWORK], NETWORK).memory),
+        "worst": _worst(learned.answers[NETWORK]),
         "refused": _refusals(every[NETWORK]),
     }
     sorted_and_rounded: dict[str, Any] = rounded(found)
     return sorted_and_rounded
 
 
-def _counted(views: Views) -> Views:
-    """Return the views of the rows that count in sums."""
-    mask = [one.row.source not in UNCOUNTED for one in views.answers[NETWORK]]
+def _part_of(views: Views, part: str) -> Views:
+    """Return the views of the rows of a part."""
+    mask = [fact.part == part for fact in views.facts]
     answers = {view: list(compress(some, mask)) for view, some in views.answers.items()}
-    return Views(answers, list(compress(views.kernels, mask)))
+    return Views(answers, list(compress(views.facts, mask)))
+
+
+def _without_locked(every: Mapping[str, Sequence[ScoredRow]], views: Views) -> dict[str, list[ScoredRow]]:
+    """Return rows by view; a locked one is predicted as bundled, which is no view of what was left out."""
+    is_locked = [fact.part == LOCKED for fact in views.facts]
+    return {
+        view: [
+            replace(row, in_sample=row.in_sample or (locked and view != BUNDLED))
+            for row, locked in zip(some, is_locked, strict=True)
+        ]
+        for view, some in every.items()
+    }
+
+
+def _sums(some: Views) -> dict[str, Any]:
+    """Return the errors of a part by view: of its rows, and the mean over its sources of FEWEST_ROWS or more."""
+    rows = {view: [one.row for one in answers] for view, answers in some.answers.items()}
+    if {fact.part for fact in some.facts} == {LOCKED}:
+        rows = {BUNDLED: rows[BUNDLED]}
+    names = [fact.name or row.source for fact, row in zip(some.facts, rows[BUNDLED], strict=True)]
+    by_name = _by(rows, names)
+    of_all = _by(rows, [""] * len(names)).get("", {})
+    return {
+        view: {
+            **of_all.get(view, asdict(ErrorSummary(0))),
+            "of_sources": mean_of_sources({name: (one[view]["n"], one[view]["mape"]) for name, one in by_name.items()}),
+        }
+        for view in rows
+    }
+
+
+def mean_of_sources(errors: Mapping[str, tuple[int, float | None]]) -> dict[str, Any]:
+    """Return the mean over sources of their mean errors, of those with FEWEST_ROWS or more, and how many these are.
+
+    Parameters
+    ----------
+    errors : source -> number of its rows, their mean error
+    """
+    used = [mean for n, mean in errors.values() if n >= FEWEST_ROWS and mean is not None]
+    return {"sources": len(used), "mape": sum(used) / len(used) if used else None}
+
+
+def _of_baseline(learned: Views, errors: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
+    """Return by axis the errors of the nine numbers, and of the step model on the same rows: plans without a split."""
+    whole = [not fact.is_split for fact in learned.facts]
+    found = {}
+    for axis, by_source in errors.items():
+        flat = np.abs(np.array([error for some in by_source.values() for error in some]))
+        means = {name: (len(some), float(np.mean(np.abs(some)))) for name, some in by_source.items() if some}
+        rows = [one.row for one in compress(learned.answers[axis], whole)]
+        ours = _by({axis: rows}, [row.source for row in rows])
+        of_all = _by({axis: rows}, [""] * len(rows)).get("", {}).get(axis, asdict(ErrorSummary(0)))
+        found[axis] = {
+            "nine_numbers": {
+                "n": flat.size,
+                "mape": float(flat.mean()) if flat.size else None,
+                "of_sources": mean_of_sources(means),
+            },
+            "this_program": {
+                **of_all,
+                "of_sources": mean_of_sources(
+                    {name: (one[axis]["n"], one[axis]["mape"]) for name, one in ours.items()}
+                ),
+            },
+        }
+    return found
 
 
 def rounded(value: Any) -> Any:
@@ -93,19 +170,24 @@ def _columns(rows: Sequence[ScoredRow]) -> tuple[Figures, BoolArray]:
     return Figures(*np.array(values, dtype=np.float64).reshape(-1, 4).T), held
 
 
-def _with_counts(found: Mapping[str, dict[str, Any]], rows: Sequence[ScoredRow]) -> dict[str, dict[str, Any]]:
+def _with_counts(
+    found: Mapping[str, dict[str, Any]], names: Sequence[str], rows: Sequence[ScoredRow], views: Views
+) -> dict[str, dict[str, Any]]:
     """Return errors by source beside how many of its rows are predicted; sources that are refused have no errors."""
-    of_none = {view: asdict(ErrorSummary(0)) for view in (BUNDLED, *AXES)}
+    of_none = {view: asdict(ErrorSummary(0)) for view in views.answers}
+    by_name: dict[str, list[tuple[ScoredRow, str]]] = defaultdict(list)
+    for name, row, fact in zip(names, rows, views.facts, strict=True):
+        by_name[name].append((row, fact.part))
     return {
         name: {
+            "part": some[0][1],
             "rows": len(some),
-            "predicted": sum(row.predicted is not None for row in some),
-            "refused": sum(row.refused is not None for row in some),
-            "in_sample": sum(row.in_sample for row in some),
+            "predicted": sum(row.predicted is not None for row, _ in some),
+            "refused": sum(row.refused is not None for row, _ in some),
+            "in_sample": sum(row.in_sample for row, _ in some),
             **found.get(name, of_none),
         }
-        for name in sorted({row.source for row in rows})
-        for some in [[row for row in rows if row.source == name]]
+        for name, some in sorted(by_name.items())
     }
 
 
@@ -114,14 +196,6 @@ def _targets(rows: Sequence[ScoredRow]) -> Iterator[tuple[str, dict[str, Any]]]:
         some = [row for row in rows if belongs(row)]
         found = summaries_by([""] * len(some), *_columns(some))
         yield name, {"target": TARGET, **asdict(found.get("", ErrorSummary(0)))}
-
-
-def _rankings(answers: Sequence[Answer]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield how well plans are ranked, of every source that has groups of plans."""
-    for name in sorted({one.row.source for one in answers if one.row.group}):
-        found = validation_of([one for one in answers if one.row.source == name], NETWORK).ranking
-        if found.groups:
-            yield name, asdict(found)
 
 
 def _worst(answers: Sequence[Answer]) -> list[dict[str, Any]]:

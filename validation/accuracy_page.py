@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from validation.accuracy_answers import AXES, BUNDLED, UNCOUNTED
+from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LOCKED, NEW
+from validation.accuracy_figures import FEWEST_ROWS
+from validation.accuracy_ranking import FEWEST_PLANS, OURS
 from validation.tables import markdown_table
 
 __all__ = ["NOT_EXPLAINED", "page_of", "reason_of", "table_named"]
@@ -18,6 +20,8 @@ FOLDER = Path(__file__).resolve().parent
 NOT_EXPLAINED = "not explained yet"
 NOT_PREDICTED = "not predicted yet"
 Cells = Sequence[str]
+PARTS = (DEVELOPMENT, NEW, LOCKED)
+"""Parts of the rows that have sums, in the order of the page."""
 HEAD = """# How accurate is it?
 
 Predicted against measured training runs of public sources, held out: the coefficients of whole steps (host time a
@@ -26,6 +30,11 @@ predicted, in all sources together. Rows that a calibration has seen in any othe
 |predicted / measured - 1| of the row's own figure, a time or a rate; bias is the same without the bars; *covered* is
 the share of rows inside their 90 % interval. What stands for *new GPU* and *new cluster* is fitted without any run of
 that GPU or cluster: expect it of hardware that no row here has.
+
+Rows fall into four parts. *Development* rows are those that fits learn from, and all figures but those that say another
+part are of them. *New* rows came later: no fit has learned from them, neither the bundled calibrations nor those that
+hold out; their networks are known from other sources. One source is *locked*: no fit ever learns from it, nobody looks
+at it row by row, and only its sums are printed, as bundled. The others are shown apart.
 
 Written by `python -m validation` from the files in `validation/`, whose sources, licences and assumptions stand in
 `validation/SOURCES.toml`; figures for programs are in `accuracy.json`. Kernels alone: [kernels.md](kernels.md).
@@ -52,6 +61,7 @@ def page_of(document: Mapping[str, Any]) -> str:
     """Return the page of a document as :func:`validation.accuracy_figures.document_of` makes it."""
     parts = [
         HEAD,
+        *_headline(document),
         *_targets(document["targets"]),
         *_sources(document),
         *_gpus(document),
@@ -59,10 +69,74 @@ def page_of(document: Mapping[str, Any]) -> str:
         *_rivals(document["sources"]),
         *_worst(document["worst"]),
         *_noise(),
+        *_deviations(),
         *_choices(),
         *_refused(document),
     ]
     return "\n".join(parts)
+
+
+def _headline(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "## In short\n"
+    yield (
+        f"Means over sources of at least {FEWEST_ROWS} predicted rows, each source once; behind them means over rows. "
+        f"{_fitted(document)}\n"
+    )
+    parts = document["parts"]
+    views = {BUNDLED: "as bundled", "network": "network left out", "gpu": "GPU left out", "cluster": "cluster left out"}
+    rows = [
+        (
+            f"{part}, {words}",
+            *_of_sources(parts[part][view]),
+            *_of_rows(parts[part][view]),
+            f"{parts[part][view]['n']:,}",
+        )
+        for part in PARTS
+        if part in parts
+        for view, words in views.items()
+        if view in parts[part] and parts[part][view]["n"]
+    ]
+    yield markdown_table(("rows", "sources", "mean over sources", "mean over rows", "covered", "rows"), rows)
+    if document["baseline"]:
+        yield from _baseline(document, views)
+
+
+def _baseline(document: Mapping[str, Any], views: Mapping[str, str]) -> Iterator[str]:
+    yield (
+        "The same rows by a baseline of nine numbers, without plans that split a network: a scale of measured kernels, "
+        "one of specified ones and one more in half precision, one host time a call, two exponents that compose host "
+        "and GPU, one wait of replicas, and a multiple of links inside nodes and one between them. What messages hide "
+        "is as in the step model.\n"
+    )
+    numbers = document["free_numbers"]
+    found = [
+        (
+            f"{views[axis]}, {words}",
+            f"{numbers[key]:,}" if key in numbers else "-",
+            *_of_sources(one[name]),
+            _percent(one[name]["mape"]),
+            f"{one[name]['n']:,}",
+        )
+        for axis, one in document["baseline"].items()
+        for name, key, words in (
+            ("this_program", "this program", "this program"),
+            ("nine_numbers", "baseline", "nine numbers"),
+        )
+    ]
+    yield markdown_table(("model", "fitted numbers", "sources", "mean over sources", "mean over rows", "rows"), found)
+
+
+def _of_sources(one: Mapping[str, Any]) -> tuple[str, str]:
+    return f"{one['of_sources']['sources']:,}", _percent(one["of_sources"]["mape"])
+
+
+def _of_rows(one: Mapping[str, Any]) -> tuple[str, str]:
+    return _percent(one["mape"]), _percent(one["coverage_90"], places=0)
+
+
+def _fitted(document: Mapping[str, Any]) -> str:
+    """Return how many numbers the errors rest on, in a sentence that stands beside them."""
+    return f"Fitted numbers of the step model behind these errors: {document['free_numbers']['this program']:,}."
 
 
 def _targets(targets: Mapping[str, Any]) -> Iterator[str]:
@@ -82,15 +156,25 @@ def _met(one: Mapping[str, Any]) -> str:
 
 def _sources(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## By source\n"
+    yield f"{_fitted(document)}\n"
     sources = document["sources"]
     head = ("source", "rows", "predicted", "refused", "as bundled", *ERRORS, "new GPU", "new cluster")
     counts = ("rows", "predicted", "refused")
-    rows = [((name, *(f"{one[key]:,}" for key in counts)), one) for name, one in sources.items()]
-    rows.append((("all", *(f"{sum(one[key] for one in sources.values()):,}" for key in counts)), document["all"]))
-    yield markdown_table(head, ((*cells, _percent(one[BUNDLED]["mape"]), *_views(one)) for cells, one in rows))
-    apart = ", ".join(f"`{name}`" for name in UNCOUNTED if name in sources)
-    if apart:
-        yield f"In no sum, and predicted as bundled in all columns: {apart}.\n"
+    words = {
+        DEVELOPMENT: "",
+        NEW: "New rows, which no fit has learned from:\n",
+        LOCKED: "Locked, as bundled:\n",
+        APART: "Shown apart, in no sum, and predicted as bundled in all columns:\n",
+    }
+    for part, sentence in words.items():
+        some = {name: one for name, one in sources.items() if one["part"] == part}
+        rows = [((name, *(f"{one[key]:,}" for key in counts)), one) for name, one in some.items()]
+        if part == DEVELOPMENT:
+            rows.append((("all", *(f"{sum(one[key] for one in some.values()):,}" for key in counts)), document["all"]))
+        if some and sentence:
+            yield sentence
+        if some:
+            yield markdown_table(head, ((*cells, _percent(one[BUNDLED]["mape"]), *_views(one)) for cells, one in rows))
     seen = sum(one["in_sample"] for one in sources.values())
     yield (
         "*As bundled*: with the calibrations that come with the program, where they have not seen the row; - where "
@@ -103,7 +187,8 @@ def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## By GPU\n"
     yield (
         "Kernels are *measured* where a calibration of the GPU holds timed kernels in that precision, *specified* "
-        "where they are taken from its data sheet, convolutions and products of matrix units from the nearest GPU.\n"
+        "where they are taken from its data sheet, convolutions and products of matrix units from the nearest GPU. "
+        f"{_fitted(document)}\n"
     )
     both = {f"all, {name} kernels": one for name, one in document["kernels"].items()}
     named = [*document["gpus"].items(), *both.items()]
@@ -124,17 +209,30 @@ def _ranking(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## Ranking of plans\n"
     yield (
         "Groups of plans for the same network, GPUs and mini-batch. Spearman: rank correlation (1 is perfect, 0 "
-        "chance); regret: how much longer the chosen plan takes than the best.\n"
+        "chance); regret: how much longer the chosen plan takes than the best. Beside the step model stand an order by "
+        f"chance and rules of one line, on the same groups. {_fitted(document)}\n\n"
+        f"Groups of at least {FEWEST_PLANS} plans, those on unequal nodes among them:\n"
     )
-    keys = ("top1", "regret_mean", "regret_max", "regret_best3", "regret_best3_max")
-    yield markdown_table(
-        ("source", "groups", "Spearman", "fastest first", "regret", "worst", "regret, best of first three", "worst"),
-        (
-            (name, f"{one['groups']:,}", _number(one["spearman"]), *(_percent(one[key]) for key in keys))
-            for name, one in document["ranking"].items()
-        ),
-    )
+    large = {name: one["of_five"] for name, one in document["ranking"].items() if "of_five" in one}
+    yield _ranking_table(large)
+    yield "All groups of plans on nodes with equal numbers of GPUs; those of Pollux have two to four plans:\n"
+    yield _ranking_table({name: {OURS: one, **one["rules"]} for name, one in document["ranking"].items()})
     yield _memory(document["memory"])
+
+
+def _ranking_table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    keys = ("top1", "regret_mean", "regret_max", "regret_best3", "regret_best3_max")
+    return markdown_table(
+        (
+            "source", "order", "groups", "Spearman", "fastest first", "regret", "worst", "regret, best of first three",
+            "worst",
+        ),
+        (
+            (name, order, f"{one['groups']:,}", _number(one["spearman"]), *(_percent(one[key]) for key in keys))
+            for name, by_order in found.items()
+            for order, one in sorted(by_order.items(), key=lambda pair: (pair[0] != OURS, pair[0]))
+        ),
+    )  # fmt: skip
 
 
 def _memory(memory: Mapping[str, int]) -> str:
@@ -231,12 +329,20 @@ def _noise() -> Iterator[str]:
     )
 
 
+def _deviations() -> Iterator[str]:
+    yield "## How the deviations of the fits were chosen\n"
+    (first,) = (one for one in table_named("choices") if one["kind"] == "deviations")
+    yield f"{first['what']}\n"
+
+
 def _choices() -> Iterator[str]:
     yield "## Choices made after seeing errors\n"
-    yield "Rows are held out of coefficients, not of what was settled with their errors in view.\n"
-    yield markdown_table(
-        ("choice", "errors of", "so"), ((one["what"], one["errors"], one["so"]) for one in table_named("choices"))
+    yield (
+        "Rows are held out of coefficients, not of what was settled with their errors in view. Those of plans that "
+        "split a network: [split-plans.md](split-plans.md#choices-made-after-seeing-errors).\n"
     )
+    seen = [one for one in table_named("choices") if one["kind"] == "seen"]
+    yield markdown_table(("choice", "errors of", "so"), ((one["what"], one["errors"], one["so"]) for one in seen))
 
 
 def _refused(document: Mapping[str, Any]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from validation.sources import (
     modern,
     seeds,
     sharded,
+    single_machines,
     torch7,
     transformers,
 )
@@ -37,11 +38,13 @@ __all__ = ["SOURCES", "convert", "main"]
 
 HERE = Path(__file__).resolve().parent
 SOURCES: tuple[Source, ...] = (
-    image_frameworks.TENSORFLOW, image_frameworks.MXNET, image_frameworks.TIMM, image_frameworks.TORCHVISION,
-    mixed_precision.PADDLE, torch7.CNN_BENCHMARKS, torch7.CONVNET_BENCHMARKS, data_parallel.POLLUX,
-    data_parallel.ELASTICFLOW, transformers.NEUSIGHT, transformers.VTRAIN_MULTI, transformers.VTRAIN_SINGLE,
-    transformers.BIGSCIENCE, megatron.MEGATRON, sharded.TORCHTITAN, sharded.TORCHTITAN_FP8, sharded.FMS_FSDP,
-    modern.PRIMUS, modern.NANOTRON, modern.SUPERBENCH, seeds.SEEDS,
+    image_frameworks.TENSORFLOW, image_frameworks.MXNET, image_frameworks.MXNET_LARGE, image_frameworks.TIMM,
+    image_frameworks.TORCHVISION,
+    mixed_precision.PADDLE, mixed_precision.PADDLE_RESNET50, torch7.CNN_BENCHMARKS, torch7.CONVNET_BENCHMARKS,
+    data_parallel.POLLUX, data_parallel.ELASTICFLOW, transformers.NEUSIGHT, transformers.VTRAIN_MULTI,
+    transformers.VTRAIN_SINGLE, transformers.BIGSCIENCE, megatron.MEGATRON, sharded.TORCHTITAN, sharded.TORCHTITAN_FP8,
+    sharded.FMS_FSDP, modern.PRIMUS, modern.NANOTRON, modern.SUPERBENCH, single_machines.LAMBDA_V1,
+    single_machines.LAMBDA_V2, single_machines.U39KUN, seeds.SEEDS,
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, Fitted, fit_runs, held_out_answers
 from planner.sessions.runs import table_of
 from planner.sources.links import MULTIPLES
-from validation.accuracy_answers import UNCOUNTED, files_of_runs
+from validation.accuracy_answers import files_of_runs, learned_runs
 from validation.command import existing_folder, finished, parser_of
 from validation.fitted_rows import GENERIC, POOLED_PRECISIONS, Cell, Rows, few, rounded, stated
 from validation.split_entries import SplitEntries
@@ -40,10 +40,9 @@ MADE_BY = {COMMAND: "python -m validation.fit_end_to_end"}
 
 
 def asked_runs(folder: Path = FOLDER) -> list[Asked]:
-    """Return the measured runs of a folder's tables, by problem."""
-    paths = [path for path in files_of_runs(folder) if path.stem not in UNCOUNTED]
-    tables = (table_of(read_runs(path), folder, {}, note) for path in paths)
-    return [Asked(problem, runs) for table in tables for problem, runs in table.problems]
+    """Return the measured runs of a folder's tables that fits learn from, by problem."""
+    tables = (table_of(read_runs(path), folder, {}, note) for path in files_of_runs(folder))
+    return learned_runs([Asked(problem, runs) for table in tables for problem, runs in table.problems], folder)
 
 
 def held_out_rows(asked: Sequence[Asked]) -> list[Rows]:

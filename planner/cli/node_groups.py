@@ -10,6 +10,7 @@ from planner.domain.configuration import SPLIT_AXES, Configuration, Configuratio
 from planner.domain.node_groups import GroupPart, MixedCluster
 from planner.domain.prediction import Prediction
 from planner.errors import NOTHING, ParameterError
+from planner.search.refine import REFINED
 from planner.sessions.inputs import Case
 from planner.sessions.values import OPTION, Values
 from planner.steps.node_groups import AcrossGroups, in_group
@@ -40,6 +41,9 @@ def check_suggested(values: Values, mixed: MixedCluster) -> None:
             raise _unsupported(key, values, mixed, remedy)
     if "search" in values and values["search"].value != "exact":
         raise _unsupported("search", values, mixed, "the search is exact")
+    for key, chosen in REFINED.items():
+        if key in values and chosen in values[key].value:
+            raise _unsupported(key, values, mixed, "give other values, or one group a file of its own")
     if "objective" in values and values["objective"].value not in OBJECTIVES:
         raise _unsupported("objective", values, mixed, f"ask for {' or '.join(OBJECTIVES)}")
     most = sum(one.cluster.nodes for one in mixed.groups)

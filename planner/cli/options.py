@@ -94,7 +94,7 @@ _OF_CALIBRATE = {"precision": (f"Precisions to measure: {', '.join(PRECISIONS)}.
 """Option of an axis that calibrate has too -> its help and default there."""
 
 
-_METAVARS = {"recompute": "none|selective|full|every:K"}
+_METAVARS = {"recompute": "none|selective|full|every:K|per-stage"}
 _PARSERS = {"recompute": parsing.recomputes}
 """Option of an axis of words -> how it is read where it takes more than words."""
 
@@ -169,15 +169,16 @@ _ALL = (
         parsing.choices("data", "model", "pipeline", "hybrid"), "all that network and framework allow",
     ),
     Option(
-        "rank_order", ",".join(RANK_ORDER),
-        "Degrees in the order in which ranks are numbered and fill nodes, innermost first.", parsing.rank_order,
+        "rank_order", f"{','.join(RANK_ORDER)}|best",
+        "Degrees in the order in which ranks are numbered and fill nodes, innermost first; best: the fastest order of "
+        "each plan.", parsing.rank_order,
         "the framework's",
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
-        "strategy", "wait-free|no-overlap|bucketed",
-        "Whether all-reduce overlaps the backward pass, layer by layer or in buckets of layers.",
-        parsing.choice("wait-free", "no-overlap", "bucketed"), "the framework's",
+        "strategy", "wait-free|no-overlap|bucketed|best-fusion",
+        "Whether all-reduce overlaps the backward pass, layer by layer, in buckets of layers, or in the fastest ones.",
+        parsing.choice("wait-free", "no-overlap", "bucketed", "best-fusion"), "the framework's",
     ),
     Option(
         "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",
@@ -249,6 +250,10 @@ _ALL = (
         "hold_out", "network|gpu|cluster|source",
         "Refit end-to-end coefficients without each of these in turn, and predict it.",
         parsing.choice("network", "gpu", "cluster", "source"),
+    ),
+    Option(
+        "fit_on", "FILE.csv", "Measured runs to refit on; with --hold-out.", repeatable=True,
+        default="every table of runs in the folder of --runs",
     ),
     Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib.",
         help_in={"sweep": "Draw the objective against nodes, a line a sub-batch; needs Matplotlib."}),
@@ -340,7 +345,7 @@ COMMANDS = (
     Command(
         "validate",
         "Compare predictions with measured runs. Errors, ranking, memory and intervals, row by row and summed up.",
-        ("runs", "calibration", "framework", "hold_out", "plot", "force", "json"),
+        ("runs", "calibration", "framework", "hold_out", "fit_on", "plot", "force", "json"),
     ),
     Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "json", "toml")),
     Command(

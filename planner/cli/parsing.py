@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 from planner.domain.limits import LIMITS
 from planner.domain.objective import TERMS, is_sum, weights_of
-from planner.domain.ranks import check_rank_order
+from planner.domain.ranks import BEST_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError, nearest_name
 from planner.units import parse_fraction, parse_quantity
 
@@ -215,9 +215,10 @@ def recomputes(*words: str) -> Parser:
 
 
 def rank_order(what: str, value: str) -> tuple[str, ...]:
-    """Return the names of a comma list that has each of planner.domain.ranks.RANK_ORDER once."""
+    """Return the names of a comma list that has each of planner.domain.ranks.RANK_ORDER once, or BEST_ORDER."""
     order = tuple(item.strip() for item in value.split(","))
-    check_rank_order(what, order)
+    if order != BEST_ORDER:
+        check_rank_order(what, order)
     return order
 
 

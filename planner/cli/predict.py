@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from planner.cli import output
@@ -16,6 +17,7 @@ from planner.domain.axes import AXES
 from planner.domain.citation import cited
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.framework import BEST_FUSION
 from planner.domain.node_groups import MixedCluster
 from planner.domain.prediction import Prediction
 from planner.domain.request import DEFAULT, Sourced, Subject
@@ -24,13 +26,13 @@ from planner.formats.prediction import prediction_document, predictions_document
 from planner.report import parts
 from planner.report.answer import prediction_answer, predictions_answer
 from planner.report.blocks import Line
-from planner.report.prediction import prediction_rest
+from planner.report.prediction import fusion_lines, prediction_rest
 from planner.sessions.inputs import Case
 from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
 from planner.sessions.values import OPTION, Values, merge
 from planner.steps.predict import Evaluator
 
-__all__ = ["completed", "configurations", "predictions", "run"]
+__all__ = ["completed", "configurations", "fusion_gains", "predictions", "run"]
 
 Answers = Sequence[tuple[Subject, Sequence[Case], Sequence[Prediction]]]
 """What each is about, the cases that it rests on, and its predictions."""
@@ -128,6 +130,23 @@ def predictions(case: Case, points: list[Configuration]) -> list[Prediction]:
     return Evaluator(case.problem).describe(Configurations.of(points))
 
 
+def fusion_gains(case: Case, of_case: Sequence[Prediction]) -> list[float | None]:
+    """Return what the best messages of gradients would save of each step [s].
+
+    None where no gradients overlap, and on a cluster of several node groups, all of which have the same messages.
+    """
+    settings = case.problem.settings
+    fixed = not settings.overlap.overlap or settings.overlap.best_buckets
+    if fixed or any(one.configuration.groups for one in of_case):
+        return [None] * len(of_case)
+    fused = replace(case.problem, settings=replace(settings, strategy=BEST_FUSION))
+    times = Evaluator(fused).evaluate(Configurations.of([one.configuration for one in of_case])).iteration_s
+    return [
+        None if one.configuration.mode == "async" else one.iteration_s.value - float(best)
+        for one, best in zip(of_case, times, strict=True)
+    ]
+
+
 def _write(answers: Answers, values: Values, arguments: Mapping[str, Any]) -> None:
     each = [(subject, one) for subject, _, of_case in answers for one in of_case]
     calibrations = [one for _, cases, _ in answers for case in cases for one in case.problem.calibrations]
@@ -143,5 +162,6 @@ def _write(answers: Answers, values: Values, arguments: Mapping[str, Any]) -> No
         return
     warnings = parts.warnings((), [(number, one.warnings) for number, (_, one) in enumerate(each, 1)])
     request = ordered(merge(answers[0][1][0].sources, values))
+    gains = [gain for _, cases, of_case in answers for gain in fusion_gains(cases[0], of_case)]
     blocks = [block for block in short if not (isinstance(block, Line) and block.aside)]
-    output.write_view([*warnings, *blocks, *prediction_rest(each, request, citations)])
+    output.write_view([*warnings, *blocks, *fusion_lines(each, gains), *prediction_rest(each, request, citations)])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from planner.cli.termination import interruption
 from planner.domain.request import SpaceRequest
+from planner.errors import UsageError
 from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Outcome
 from planner.search.ranking import Order
@@ -36,6 +37,11 @@ class StoppableSearch:
                 self.is_interrupted |= is_asked()
                 return self.is_interrupted or (self._end_s is not None and time.monotonic() >= self._end_s)
 
-            outcome = search(request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
+            try:
+                outcome = search(request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
+            except UsageError:
+                if is_asked():  # nothing was found yet: there is nothing to tell
+                    raise KeyboardInterrupt from None
+                raise
             self.is_interrupted |= is_asked()
             return outcome

@@ -25,6 +25,7 @@ from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerErr
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
+from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
@@ -33,7 +34,17 @@ from planner.sessions.node_groups import mixed_cluster, questions, subject_of_al
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, listed, merge
 from planner.workload.lawful import schedules_of
 
-__all__ = ["allowed_request", "answer", "check_price", "provenance", "run", "space_request", "wanted", "write"]
+__all__ = [
+    "allowed_request",
+    "answer",
+    "check_not_refined",
+    "check_price",
+    "provenance",
+    "run",
+    "space_request",
+    "wanted",
+    "write",
+]
 
 
 Answers = Sequence[tuple[Subject, Suggestion]]
@@ -192,6 +203,11 @@ def answer(cases: Sequence[Case], values: Values, searcher: Searcher = search) -
     if not asked:
         raise next(iter(left_out.values()))
     of_request = provenance(*asked[0])
+    if values_of_plan := refinement(asked[0][1]):
+        if asked[0][1].sensitivity:
+            check_not_refined(asked[0][1], "--sensitivity")
+        asked = [(case, without_refinement(request)) for case, request in asked]
+        searcher = Refined(values_of_plan, searcher)
     if len(cases) > 1:
         kinds = tuple(dict.fromkeys(kind for _, request in asked for kind in request.parallelism))
         labels = tuple(case.subject.settings.framework.label for case in cases)
@@ -250,11 +266,19 @@ def _write_why_nots(cases: Sequence[Case], values: Values, *, as_json: bool) -> 
     answers = []
     for case in cases:
         request = allowed_request(case, values)
+        check_not_refined(request, "--why-not")
         answers.append((case.subject, why_not(case.problem, request, asked, provenance(case, request))))
     if as_json:
         output.write_document(why_not_document(*answers[0]))
     else:
         output.write_views(why_not_view(one, subject) for subject, one in answers)
+
+
+def check_not_refined(request: SpaceRequest, what: str) -> None:
+    """Refuse values that are chosen for the leading plans of a search alone."""
+    for name, value in refinement(request).items():
+        flag = OPTIONS[name].flag
+        raise ParameterError(flag, f"of fixed values with {what}, which looks at all plans", value)
 
 
 def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> None:
@@ -328,4 +352,5 @@ def _check_found(answers: Answers) -> None:
         if one.loosen
     ]
     remedy = f"; the smallest change that helps: {', '.join(least)}" if least else ""
-    raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{of}{remedy}")
+    within = " within --limit" if missing[0][1].request.get("limit") else ""
+    raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{within}{of}{remedy}")

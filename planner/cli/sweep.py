@@ -9,7 +9,7 @@ from planner.cli import output
 from planner.cli.plot import form_of, plot_file
 from planner.cli.request import resolve
 from planner.cli.streams import note
-from planner.cli.suggest import allowed_request, check_price, provenance, wanted
+from planner.cli.suggest import allowed_request, check_not_refined, check_price, provenance, wanted
 from planner.cli.values import settings_named
 from planner.errors import NothingFitsError, ParameterError
 from planner.formats.documents import write_bytes
@@ -32,6 +32,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         case = cases[0]
         check_price(case.problem, values)
         request = allowed_request(case, values)
+        check_not_refined(request, "sweep")
         answer = sweep(case.problem, request, provenance(case, request))
     if not answer.plans:
         target = values["target_batch"].value

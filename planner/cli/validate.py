@@ -6,6 +6,7 @@ takes part unless it is named.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,10 @@ from planner.formats.runs import NoRunError, read_runs
 from planner.formats.validation import validation_document
 from planner.report.validation import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_of
-from planner.scoring.refit import Asked, group_of, held_out_answers
+from planner.scoring.refit import Asked, held_out_answers
+from planner.sessions.fitted_runs import learned_from
 from planner.sessions.runs import Table, table_of
+from planner.sessions.values import Values
 from planner.sources.sources import Sources
 from planner.sources.usable import why_not_candidate, why_not_precision
 
@@ -44,9 +47,10 @@ def run(arguments: Mapping[str, Any]) -> None:
         catalog.find_calibration(name)
     tables = [table_of(one, Path(path).parent, values, note) for path, one in zip(paths, tables_read, strict=True)]
     axis = values["hold_out"].value if "hold_out" in values else None
+    _check_fit_on(values)
     _note_frameworks(tables)
     _note_specified(tables)
-    each = _answered(tables, axis)
+    each = _answered(tables, paths, values)
     read_any = any(one.rows for one in tables_read)
     if len(paths) > 1:
         each = [[_in_file(one, path) for one in answers] for path, answers in zip(paths, each, strict=True)]
@@ -60,6 +64,12 @@ def run(arguments: Mapping[str, Any]) -> None:
         draw(validation, plot, force="force" in arguments)
     if error is not None:
         raise error
+
+
+def _check_fit_on(values: Values) -> None:
+    if "fit_on" in values and "hold_out" not in values:
+        remedy = "only a fit without a group learns from files"
+        raise ParameterError("--hold-out", "given where --fit-on is", NOTHING, remedy)
 
 
 def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
@@ -81,16 +91,6 @@ def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
     if len(errors) == len(paths) and not any(isinstance(error, NoRunError) for error in errors):
         raise errors[0]
     return tables, errors[0] if errors else None
-
-
-def _note_alone(problems: Sequence[Asked], axis: str) -> None:
-    """Say where leaving out a group leaves nothing: its rows are then predicted by what is assumed of any framework."""
-    names = {group_of(one, axis) for one in problems if one.observed}
-    if len(names) == 1:
-        note(
-            f"--hold-out {axis}: all runs are of {axis} {names.pop()}, so that none is left to fit to and what is "
-            "assumed of any framework predicts them; name files with others by more --runs"
-        )
 
 
 def _note_frameworks(tables: Sequence[Table]) -> None:
@@ -122,20 +122,31 @@ def _in_file(answer: Answer, path: str) -> Answer:
     return replace(answer, row=replace(row, group=f"{row.group} ({path})")) if row.group else answer
 
 
-def _answered(tables: Sequence[Table], axis: str | None) -> list[list[Answer]]:
+def _answered(tables: Sequence[Table], paths: Sequence[str], values: Values) -> list[list[Answer]]:
     """Return the answers of each file, in its order; with an axis by coefficients fitted without each group of it."""
-    if axis is None:
+    if "hold_out" not in values:
         answers = [[answers_of(problem, runs) for problem, runs in table.problems] for table in tables]
     else:
-        problems = [Asked(problem, runs) for table in tables for problem, runs in table.problems]
-        _note_alone(problems, axis)
-        sentence = f"fitting end-to-end coefficients without each {axis} in turn"
-        with bar("fitting", 1.0, sentence) as show:
-            held_out = iter(
-                held_out_answers(problems, axis, lambda name, number, of: show(number / of, f"without {axis} {name}"))
-            )
+        held_out = iter(_held_out(tables, paths, values))
         answers = [[next(held_out) for _ in table.problems] for table in tables]
     return [
         sorted([*table.answers, *(one for some in each for one in some)], key=lambda answer: answer.row.line)
         for table, each in zip(tables, answers, strict=True)
     ]
+
+
+def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> list[list[Answer]]:
+    """Return the answers to the runs of each problem of all tables, each by a fit without its group."""
+    axis = values["hold_out"].value
+    asked = [[Asked(problem, runs) for problem, runs in table.problems] for table in tables]
+    named = values["fit_on"].value if "fit_on" in values else ()
+    learned = learned_from(paths, dict(zip(paths, asked, strict=True)), named, values, lambda _text: None)
+    sentence = f"fitting end-to-end coefficients without each {axis} in turn"
+    with bar("fitting", 1.0, sentence) as show:
+        return held_out_answers(
+            [one for some in asked for one in some],
+            axis,
+            lambda name, number, of: show(number / of, f"without {axis} {name}"),
+            os.cpu_count() or 1,
+            learned,
+        )

@@ -195,6 +195,14 @@ class Axes(Generic[Count, Word]):
         help="Order of a pipeline's passes; 1f1b with virtual stages is interleaved.",
         doc="order of a pipeline's passes", asked="schedules of pipelines to try", heading="sched-\nule",
     )  # fmt: skip
+    stages: Word = axis(
+        words=("even", "best"), default="even", is_split=True, only_sync=True, is_loosened=False,
+        title="stages", short="{} stages", option="stages",
+        help="Layers of each pipeline stage: as many on each (other networks than transformers: as long), or those "
+        "that make the slowest stage fastest, of all that fit.",
+        doc="layers of each pipeline stage: even, or what makes the slowest one fastest, of all that fit",
+        asked="ways to deal out layers to stages to try", heading="stages",
+    )  # fmt: skip
     sharding: Count = axis(
         least=0, most=3, default=0, is_split=True, only_sync=True,
         title="sharding", option="sharding",
@@ -209,9 +217,10 @@ class Axes(Generic[Count, Word]):
         doc="ranks that share sharded state", asked="groups of sharding to try", heading="shard\ngroup",
     )  # fmt: skip
     recompute: Word = axis(
-        words=("none", "selective", "full"), default="none", is_split=True, only_sync=True,
+        words=("none", "selective", "full", "per-stage"), default="none", is_split=True, only_sync=True,
         title="recompute", option="recompute",
-        help="Activations computed again in the backward pass: none, attention's (selective), or all of each layer.",
+        help="Activations computed again in the backward pass: none, attention's (selective), all of each layer, or on "
+        "each pipeline stage the least that fits.",
         default_in_suggest=SPLIT, doc="activations computed again in the backward pass",
         asked="kinds of recompute to try", heading="re-\ncompute",
     )  # fmt: skip

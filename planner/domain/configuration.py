@@ -14,7 +14,7 @@ from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_coun
 from planner.domain.axes import AXES, MODES, Axes, Axis
 from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
 from planner.domain.node_groups import GroupPart
-from planner.domain.ranks import check_rank_order
+from planner.domain.ranks import BEST_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -54,11 +54,13 @@ class Settings:
     optimizer : one of OPTIMIZERS
     strategy : one of STRATEGIES
         What overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
-        ``bucketed``, so are buckets of neighbouring layers; ``no-overlap``, each layer's after the backward pass.
+        ``bucketed``, so are buckets of neighbouring layers; ``best-fusion``, so are those buckets that are done first;
+        ``no-overlap``, each layer's after the backward pass.
     input : {"storage", "synthetic"}
     framework : Framework
     rank_order : tuple of str
-        Order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's.
+        Order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's; BEST_ORDER: of
+        each plan that split the network the fastest.
     """
 
     optimizer: str = "sgd-momentum"
@@ -79,8 +81,13 @@ class Settings:
 
     @property
     def placed_by(self) -> tuple[str, ...]:
-        """The order in which ranks are numbered, innermost first."""
-        return self.rank_order or self.framework.rank_order
+        """The order in which ranks are numbered, innermost first, where plans do not choose."""
+        return self.framework.rank_order if self.chooses_order else self.rank_order or self.framework.rank_order
+
+    @property
+    def chooses_order(self) -> bool:
+        """Whether each plan has the order that is fastest for it."""
+        return self.rank_order == BEST_ORDER
 
     @property
     def overlap(self) -> Strategy:

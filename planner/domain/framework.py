@@ -15,6 +15,7 @@ from planner.domain.ranks import RANK_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
+    "BEST_FUSION",
     "FUSIONS",
     "GENERIC",
     "GRADIENT_TYPES",
@@ -107,19 +108,24 @@ class Strategy:
     first_bucket_bytes, bucket_bytes : float
         Neighbouring layers are sent together when their gradients are at least so large, the first to be ready and the
         others; 0: each layer by itself.
+    best_buckets : bool
+        Whether those are sent together that let the last message be done first.
     """
 
     prefetch: bool = True
     overlap: bool = True
     first_bucket_bytes: float = 0.0
     bucket_bytes: float = 0.0
+    best_buckets: bool = False
 
 
+BEST_FUSION = "best-fusion"
 STRATEGIES: Mapping[str, Strategy] = {
     "wait-free": Strategy(),
     "no-overlap": Strategy(prefetch=False, overlap=False),
     # Defaults of PyTorch's DistributedDataParallel: the first bucket is small, so that sending begins early.
     "bucketed": Strategy(first_bucket_bytes=2.0**20, bucket_bytes=25 * 2.0**20),
+    BEST_FUSION: Strategy(best_buckets=True),
 }
 """Strategies by name, as frameworks follow them that say nothing else."""
 

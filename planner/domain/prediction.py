@@ -11,6 +11,7 @@ from planner.domain.provenance import Provenance
 
 __all__ = [
     "LOOKUPS",
+    "LayersOfStage",
     "MiniBatch",
     "PlanWarning",
     "Prediction",
@@ -135,6 +136,23 @@ class Predictions:
 
 
 @dataclass(frozen=True, slots=True)
+class LayersOfStage:
+    """How many layers of a transformer a stage holds, and how many of them it computes again.
+
+    Attributes
+    ----------
+    layers : int
+    again : int
+    recompute : str
+        What of these is computed again, a value of the axis; ``none`` where there are none.
+    """
+
+    layers: int
+    again: int = 0
+    recompute: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Everything about one configuration; memory in bytes on one device, by kind, with ``total`` and ``capacity``.
 
@@ -145,6 +163,8 @@ class Prediction:
     ``mfu`` and ``hfu`` are the shares of the devices' peak that model FLOP, and all FLOP, take; None: they are not
     known, or the network is no transformer.
     ``stages`` are the layers that the stages of a pipeline start with; empty: it is cut between blocks, or not at all.
+    ``rank_order`` is how ranks are numbered, innermost first, where that is chosen for the plan; empty: it is not.
+    ``stage_layers`` are what its stages hold where that is chosen; empty: they hold the same, and compute again alike.
     ``groups_s`` maps the groups of nodes of a plan across several to the time of a step that each needs by itself [s].
     """
 
@@ -166,6 +186,8 @@ class Prediction:
     mfu: float | None = None
     hfu: float | None = None
     stages: tuple[str, ...] = ()
+    stage_layers: tuple[LayersOfStage, ...] = ()
+    rank_order: tuple[str, ...] = ()
     groups_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

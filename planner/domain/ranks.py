@@ -9,11 +9,13 @@ from collections.abc import Sequence
 
 from planner.errors import ParameterError, nearest_name
 
-__all__ = ["CONTEXT", "DATA", "EXPERT", "PIPELINE", "RANK_ORDER", "TENSOR", "check_rank_order"]
+__all__ = ["BEST_ORDER", "CONTEXT", "DATA", "EXPERT", "PIPELINE", "RANK_ORDER", "TENSOR", "check_rank_order"]
 
 TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = "tensor", "context", "expert", "data", "pipeline"
 RANK_ORDER = (TENSOR, CONTEXT, EXPERT, DATA, PIPELINE)
 """Along which axis neighbouring ranks differ, innermost first: Megatron-LM's tp-cp-ep-dp-pp."""
+BEST_ORDER = ("best",)
+"""In place of an order: that which is fastest for a plan."""
 
 
 def check_rank_order(what: str, order: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from planner.domain.arrays import LARGEST_COUNT, check_count
 from planner.domain.axes import AXES, with_axes
-from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS
+from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS, SPLIT_AXES
 from planner.domain.framework import STRATEGIES
 from planner.domain.ranks import check_rank_order
 from planner.errors import NOTHING, ParameterError, Refusal, nearest_name
@@ -131,6 +131,11 @@ class Run:
     def is_uneven(self) -> bool:
         """Whether the nodes hold unequal numbers of GPUs."""
         return len(set(self.placement)) > 1
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a device holds, or keeps, less than the whole network."""
+        return any(getattr(self, axis.name) not in (axis.default, None) for axis in SPLIT_AXES)
 
     def on(self, gpus_of_a_node: int) -> Run:
         """Return the run with every number known, on nodes of so many GPUs.

@@ -6,19 +6,24 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.kernels import MemoryBytes
 from planner.errors import ParameterError
 
 __all__ = [
-    "BUBBLES", "GRADIENTS_SHARDED", "OFFLOADS", "OPTIMIZER_SHARDED", "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS",
-    "WEIGHTS_SHARDED", "SplitMemoryBytes", "SplitPlans", "schedule_run",
+    "BEST_STAGES", "BUBBLES", "GRADIENTS_SHARDED", "OFFLOADS", "OPTIMIZER_SHARDED", "PER_STAGE", "RECOMPUTES",
+    "SCHEDULES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes", "SplitPlans", "schedule_run",
 ]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
 RECOMPUTES = _WORDS["recompute"]
-"""What the backward pass computes again: nothing, attention weights, whole layers."""
+"""What the backward pass computes again: nothing, attention weights, whole layers, or on each stage the least of these
+that fits."""
+PER_STAGE = RECOMPUTES.index("per-stage")
+STAGES = _WORDS["stages"]
+"""How layers are dealt out to stages: evenly, or so that the slowest is fastest."""
+BEST_STAGES = STAGES.index("best")
 SHARD_GROUPS = _WORDS["shard_group"]
 """Which replicas share shards: all of them, or those of one node."""
 BUBBLES = tuple(SCHEDULES.index(name) for name in ("gpipe", "1f1b", "interleaved"))
@@ -47,7 +52,8 @@ class SplitPlans:
     virtual_stages : chunks of each stage, v
     sequence_parallel : 1 where tensor ranks share the positions between products; else 0
     sharding : ZeRO's 0 to 3
-    recompute, shard_group, schedule, offload : positions in RECOMPUTES, SHARD_GROUPS, SCHEDULES and OFFLOADS
+    recompute, shard_group, schedule, stages, offload : positions in RECOMPUTES, SHARD_GROUPS, SCHEDULES, STAGES and
+        OFFLOADS
     recompute_every : k, layers of which one input is kept, with recompute full
     gpus_per_node : what ``node`` shards over
     """
@@ -66,6 +72,7 @@ class SplitPlans:
     sharding: IntArray
     shard_group: IntArray
     schedule: IntArray
+    stages: IntArray
     offload: IntArray
     gpus_per_node: IntArray
 
@@ -78,7 +85,7 @@ class SplitPlans:
         names = [field.name for field in fields(SplitPlans)]
         if unknown := set(values) - set(names):
             raise ParameterError("field of plans", "one of " + ", ".join(names), ", ".join(sorted(unknown)))
-        zero = dict.fromkeys(("sequence_parallel", "recompute", "sharding", "shard_group", "offload"), 0)
+        zero = dict.fromkeys(("sequence_parallel", "recompute", "sharding", "shard_group", "stages", "offload"), 0)
         full = dict.fromkeys(names, 1) | zero | {"schedule": SCHEDULES.index("1f1b"), "gpus_per_node": 8} | values
         return SplitPlans(**{name: np.asarray(value, dtype=np.int64) for name, value in full.items()})
 
@@ -96,6 +103,11 @@ class SplitPlans:
     def rows(self) -> SplitPlans:
         """The same with fields of shape (n,)."""
         return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).ravel() for f in fields(self)})
+
+    @property
+    def is_laid_out(self) -> BoolArray:
+        """Whether what each stage holds, or computes again, follows from what fits, of the shape of the plans."""
+        return np.asarray((self.stages == BEST_STAGES) | (self.recompute == PER_STAGE))
 
     @property
     def last_stage(self) -> IntArray:

@@ -32,10 +32,10 @@ def start_command(one: Configuration, framework: Framework) -> str:
     return f"torchrun {nodes} --rdzv-backend c10d {RENDEZVOUS} train.py"
 
 
-def start_comment(one: Configuration, settings: Settings) -> str:
-    """Return what the program itself must be told, in words."""
+def start_comment(one: Configuration, settings: Settings, rank_order: tuple[str, ...] = ()) -> str:
+    """Return what the program itself must be told, in words; ``rank_order``: of the plan, where it is chosen for it."""
     accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
-    order = settings.placed_by
+    order = rank_order or settings.placed_by
     ranks = () if order == RANK_ORDER else (f"ranks {','.join(order)}",)
     threads = (f"{one.gpus_per_node} threads",) if one.mode == "async" else ()
     where = ("on each node",) if RENDEZVOUS in start_command(one, settings.framework) else ()

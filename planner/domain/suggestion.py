@@ -64,7 +64,8 @@ class Plan:
     def start(self, shared: Subject) -> str:
         """Return the command that starts it, with what the program must be told behind it as a comment."""
         one, settings = self.prediction.configuration, self.subject(shared).settings
-        return f"{start_command(one, settings.framework)}  # {start_comment(one, settings)}"
+        what = start_comment(one, settings, self.prediction.rank_order)
+        return f"{start_command(one, settings.framework)}  # {what}"
 
 
 @dataclass(frozen=True, slots=True)

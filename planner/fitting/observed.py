@@ -312,4 +312,6 @@ class JointSteps:
         sent_s = messages.message_s(nodes, gpus_per_node, entry)
         if not self.pricer.strategy.overlap:
             return np.asarray(sent_s.sum(axis=1)[self.group][self.pair])
+        if self.pricer.strategy.best_buckets:
+            return self.pricer.fused_s(self.last_pass, self.group, self.places, entry)[0][self.pair]
         return self.pricer.outlasting_s(communication_prefix_s(sent_s), self.last_pass, self.group)[self.pair]

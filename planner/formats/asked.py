@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.domain.axes import AXES, MODES, Axis
 from planner.domain.limits import LIMITS
-from planner.domain.ranks import RANK_ORDER
+from planner.domain.ranks import BEST_ORDER, RANK_ORDER
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import CHOICES
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table, without_none
@@ -50,7 +50,10 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "framework": (OneOf((Text(), ListOf(Text(), least=1)), "framework"), "training framework, or several to try"),
     **{axis.option: (_type_of(axis), axis.asked) for axis in sorted(AXES, key=lambda axis: axis.name != "mode")},
     "parallelism": (_NAMES, "kinds of parallelism to try"),
-    "rank_order": (ListOf(Text(RANK_ORDER)), "axes by which ranks are numbered, innermost first"),
+    "rank_order": (
+        ListOf(Text((*RANK_ORDER, *BEST_ORDER))),
+        "axes by which ranks are numbered, inner ones first; or best",
+    ),
     "optimizer": (Text(), "optimizer"),
     "strategy": (Text(), "what overlaps in a synchronous step"),
     "input": (Text(), "where samples come from"),

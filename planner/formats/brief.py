@@ -17,6 +17,7 @@ from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.formats.configuration import GROUPS, LARGEST_PRODUCT, axis_type, plan_keys
 from planner.formats.fields import Field, ListOf, Nullable, OneOf, Table
+from planner.formats.figures import RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 from planner.formats.kinds import Kind
 from planner.formats.search import LOOSENING_TABLE
 from planner.formats.values import Flag, Number, Text, Whole
@@ -56,6 +57,8 @@ _BRIEF = Table(
         Field("iteration_s", _TIME_TABLE, "one update; asynchronous: one period of a device's thread", None),
         Field("epoch_s", _TIME_TABLE, "a later epoch; value null without a data set", None),
         Field("samples_per_s", _NUMBER_OR_NULL, "samples a second", None),
+        STAGE_LAYERS,
+        RANK_ORDER_FIELD,
         Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device", None),
         Field("epochs", Whole(), "as asked by --epochs", None),
         Field("walltime_s", _TIME_TABLE, "all epochs: the first, then later ones; with --epochs", None),
@@ -124,6 +127,8 @@ def _figures(plan: Plan, epochs: int | None) -> dict[str, Any]:
         "iteration_s": _time(p.iteration_s),
         "epoch_s": _time(p.epoch_s or _NO_QUANTITY),
         "samples_per_s": p.samples_per_s.value,
+        "stage_layers": stage_layers_keys(p),
+        "rank_order": list(p.rank_order) or None,
         "memory_bytes": round(p.memory_bytes["total"]),
         "epochs": epochs,
         "walltime_s": None if training is None else _time(training),

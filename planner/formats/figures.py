@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import groupby
 from typing import Any
 
 from planner.domain.configuration import Configuration
-from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.prediction import LOOKUPS, LayersOfStage, MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.ranks import RANK_ORDER
 from planner.formats.configuration import LARGEST_PRODUCT
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
 
-__all__ = ["FIGURES", "INTERVAL_BASES", "SOURCES", "Shared", "figures_keys", "figures_of"]
+__all__ = [
+    "FIGURES", "INTERVAL_BASES", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS", "Shared", "figures_keys", "figures_of",
+    "stage_layers_keys",
+]  # fmt: skip
 
 INTERVAL_BASES = ("none", "assumed", "covariance", "conformal")
 SPLIT_KINDS = ("logits", "gathered", "messages", "margin", "host")
@@ -46,6 +51,26 @@ _QUANTITY = Table(
     ),
     dict[str, Any],
     title="quantity",
+)
+_STAGE = Table(
+    (
+        Field("layers", Whole(), "layers of a transformer"),
+        Field("again", Whole(least=0), "of these computed again, the first ones; absent: none", 0),
+        Field("recompute", Text(("none", "selective", "full")), "what of them; absent: none", "none"),
+        Field("stages", Whole(), "stages in a row that hold this; absent: 1", 1),
+    ),
+    dict[str, Any],
+    "what stages of a pipeline hold",
+    title="layers_of_stages",
+)
+STAGE_LAYERS = Field(
+    "stage_layers", ListOf(_STAGE), "what stages hold, in order, where that is chosen; absent: all alike", None
+)
+RANK_ORDER_FIELD = Field(
+    "rank_order",
+    ListOf(Text(RANK_ORDER)),
+    "how ranks are numbered, innermost first, where that is chosen for the plan; absent: as the subject says",
+    None,
 )
 _MINI_BATCH = Table(
     (
@@ -118,6 +143,8 @@ FIGURES = (
     Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", None),
+    STAGE_LAYERS,
+    RANK_ORDER_FIELD,
     Field("groups_s", MapOf(Number()), "step that each node group of a plan across several needs by itself [s]", None),
     Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
@@ -144,6 +171,17 @@ FIGURES = (
     Field("bottleneck", Text(), "what to improve first", ""),
     Field("kind", Text(), "whose scores the intervals are scaled by; absent: none", ""),
 )
+
+
+def stage_layers_keys(prediction: Prediction) -> list[dict[str, Any]] | None:
+    """Return the keys of what stages hold, those in a row that are equal once; None: it is not chosen."""
+    groups = groupby(prediction.stage_layers)
+    return [asdict(one) | {"stages": len(list(equal))} for one, equal in groups] or None
+
+
+def _stage_layers_of(keys: Sequence[Mapping[str, Any]]) -> tuple[LayersOfStage, ...]:
+    each = ((LayersOfStage(one["layers"], one["again"], one["recompute"]), one["stages"]) for one in keys)
+    return tuple(stage for stage, times in each for _ in range(times))
 
 
 class Shared:
@@ -182,6 +220,8 @@ def figures_keys(
         "mfu": p.mfu,
         "hfu": None if p.hfu == p.mfu else p.hfu,
         "stages": list(p.stages) or None,
+        "stage_layers": stage_layers_keys(p),
+        "rank_order": list(p.rank_order) or None,
         "groups_s": p.groups_s or None,
         "mini_batch": _mini_batch_keys(p, inside),
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
@@ -217,6 +257,8 @@ def figures_of(
         "mfu": keys["mfu"],
         "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
         "stages": tuple(keys["stages"] or ()),
+        "stage_layers": _stage_layers_of(keys["stage_layers"] or ()),
+        "rank_order": tuple(keys["rank_order"] or ()),
         "groups_s": keys["groups_s"] or {},
         "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
         "staleness": _staleness_of(keys["staleness"]),

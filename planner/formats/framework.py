@@ -41,6 +41,7 @@ _STRATEGY = Table(
         Field("overlap", Flag(), "whether gradients are sent as they become ready, not after them all", default=True),
         Field("first_bucket_MiB", Number("MiB"), "gradients sent first; 0: by layer", 0.0, "first_bucket_bytes"),
         Field("bucket_MiB", Number("MiB"), "gradients sent together later; 0: by layer", 0.0, "bucket_bytes"),
+        Field("best_buckets", Flag(), "whether what is sent together is what is done first", default=False),
     ),
     Strategy,
     "what overlaps in a synchronous step",

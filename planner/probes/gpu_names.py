@@ -16,6 +16,11 @@ _NAMES = (
     (r"a100 80gb pcie|a100-pcie-80gb", "a100-pcie-80gb", 80),
     (r"a100-pcie-40gb", "a100-pcie-40gb", 40),
     (r"a40", "a40", 48),
+    (r"a10", "a10", 24),
+    (r"rtx a6000", "rtx-a6000", 48),
+    (r"rtx 6000 ada generation", "rtx-6000-ada", 48),
+    (r"quadro rtx 8000", "quadro-rtx-8000", 48),
+    (r"gh200 480gb", "gh200-96gb", 96),
     (r"l4", "l4", 24),
     (r"t4", "t4", 16),
     (r"v100-sxm2-16gb", "v100-sxm2-16gb", 16),
@@ -36,6 +41,8 @@ _NAMES = (
     (r"gtx 1080", "gtx-1080", 8),
     (r"rtx 2080 ti", "rtx-2080ti", 11),
     (r"rtx 3090", "rtx-3090", 24),
+    (r"rtx 4090", "rtx-4090", 24),
+    (r"titan v", "titan-v", 12),
     (r"titan rtx", "titan-rtx", 24),
     (r"titan xp", "titan-xp", 12),
     (r"titan x \(pascal\)", "titan-x-pascal", 12),
@@ -50,8 +57,8 @@ GIB = 2.0**30
 def gpu_name(driver_name: str, memory_bytes: float) -> str:
     """Return the bundled name of a GPU, else its own fit for a file name.
 
-    >>> gpu_name("NVIDIA H100 80GB HBM3", 85e9), gpu_name("NVIDIA GeForce RTX 4090", 25e9)
-    ('h100-sxm5-80gb', 'geforce-rtx-4090')
+    >>> gpu_name("NVIDIA H100 80GB HBM3", 85e9), gpu_name("NVIDIA GeForce RTX 5090", 34e9)
+    ('h100-sxm5-80gb', 'geforce-rtx-5090')
     """
     plain = re.sub(r"^nvidia\s+", "", driver_name.strip().lower())
     model = re.sub(r"^(?:tesla|geforce)\s+", "", plain)

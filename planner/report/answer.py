@@ -63,8 +63,9 @@ def suggestion_answer(
         yield from _front(suggestion, subject)
     yield goodness(plan.prediction, own)
     yield from sensitivity_lines(suggestion, subject)
-    yield from deciding_line(suggestion, subject)
-    yield from launch(plan.prediction.configuration, own)
+    if plan.framework is None:  # of several the table is wider, and the answer must keep to its screen
+        yield from deciding_line(suggestion, subject)
+    yield from launch(plan.prediction.configuration, own, plan.prediction.rank_order)
 
 
 def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | None = None) -> Iterator[Block]:
@@ -74,7 +75,7 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | Non
         yield from _nothing_fits(suggestion, subject)
         return
     yield from _choice(suggestion, plan, subject, epochs)
-    yield from launch(plan.prediction.configuration, plan.subject(subject))
+    yield from launch(plan.prediction.configuration, plan.subject(subject), plan.prediction.rank_order)
 
 
 def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None) -> Iterator[Line]:
@@ -93,7 +94,12 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
         results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
     yield Line(f"{sentence}: {', '.join(results)}.", "bold")
     stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
-    yield Line(_why(suggestion) + stages + _switches(suggestion, plan.subject(subject).settings.framework))
+    if plan.prediction.stage_layers:
+        stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
+    order = plan.prediction.rank_order
+    ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
+    switches = _switches(suggestion, plan.subject(subject).settings.framework)
+    yield Line(_why(suggestion) + stages + ranks + switches)
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
@@ -213,7 +219,7 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
 def _conflict(constraints: Sequence[str]) -> str:
     """Return in a sentence which constraints contradict each other."""
     if len(constraints) == 1:
-        return f"No plan here keeps to {constraints[0]}, even if nothing else is asked for."
+        return f"No plan here keeps to {constraints[0]}, even if no other option is given."
     every = f"{', '.join(constraints[:-1])} and {constraints[-1]}"
     return f"No plan here keeps to {every} at once; without any one of these some plan does."
 
@@ -228,7 +234,7 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = A
     if any(term.extrapolated for term in prediction.terms):
         yield Line(BEYOND_NOTE)
     yield goodness(prediction, subject)
-    yield from launch(prediction.configuration, subject)
+    yield from launch(prediction.configuration, subject, prediction.rank_order)
 
 
 def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
@@ -245,11 +251,13 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         batch += f", staleness {format_number(one.staleness.mean)} updates"
     memory = one.memory_bytes
     capacity = f" of {format_bytes(memory['capacity'])}" if "capacity" in memory else ""
-    used, stages = parts.utilization(one), parts.stages(one)
+    used, stages, held = parts.utilization(one), parts.stages(one), parts.stage_layers(one)
     return [
         ("speed", speed),
         *([] if used == "-" else [("utilization", used)]),
         *([] if stages == "-" else [("stages start", f"with {stages}")]),
+        *([] if held == "-" else [("stages hold", held)]),
+        *([("ranks", f"numbered {', '.join(one.rank_order)}")] if one.rank_order else []),
         ("mini-batch", batch),
         ("each group by itself", parts.group_steps(one)),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),

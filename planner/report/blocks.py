@@ -30,7 +30,8 @@ class Table:
     """Columns and rows; rows in ``strong`` stand out.
 
     Columns in ``right`` hold numbers, which never wrap, nor do those in ``whole``; with ``fixed`` no column does. Of
-    the columns in ``dropped`` one after another goes until a line holds the others.
+    the columns in ``dropped`` one after another goes until a line holds the others; where it still does not, in its
+    cells no spaces stand beside ``/`` and ``x``, and rates two lines of heading.
     """
 
     columns: Sequence[str]
@@ -51,11 +52,23 @@ class Table:
             columns.pop(name, None)
         if not columns:
             return self
-        gap = 2 if _width(columns, 2) <= width else 1
         right = [name for name in self.right if name in columns]
+        if self.dropped and _width(columns, 1) > width:
+            right = [_narrow(name) for name in right]
+            columns = {_narrow(name): tuple(map(_narrow_cell, cells)) for name, cells in columns.items()}
+        gap = 2 if _width(columns, 2) <= width else 1
         return replace(
             self, columns=list(columns), rows=list(zip(*columns.values(), strict=True)), right=right, gap=gap
         )
+
+
+def _narrow(heading: str) -> str:
+    """Return a heading of one line in two where it is a rate."""
+    return heading if "\n" in heading else heading.replace("/", "\n/")
+
+
+def _narrow_cell(text: str) -> str:
+    return text.replace(" / ", "/").replace(" x ", "x")
 
 
 def _width(columns: Mapping[str, Sequence[str]], gap: int) -> int:

@@ -13,15 +13,16 @@ from planner.report.printing import LINE_WIDTH
 __all__ = ["launch"]
 
 
-def launch(one: Configuration, subject: Subject) -> Iterator[Line]:
+def launch(one: Configuration, subject: Subject, rank_order: tuple[str, ...] = ()) -> Iterator[Line]:
     """Yield the command that starts the processes of a plan, in two lines where it is for several nodes.
 
-    What the program itself must be told stands behind it as a comment, where a line holds it.
+    What the program itself must be told stands behind it as a comment, where a line holds it. ``rank_order``: of the
+    plan, where it is not the subject's.
     """
     if len(one.groups) > 1:
         yield from _across_groups(one, subject)
         return
-    what = start_comment(one, subject.settings)
+    what = start_comment(one, subject.settings, rank_order)
     before, rendezvous, program = f"Start: {start_command(one, subject.settings.framework)}".partition(RENDEZVOUS)
     if not rendezvous:
         yield _line(before, what)

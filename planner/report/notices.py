@@ -26,6 +26,7 @@ HEADLINES: Mapping[str, str] = {
     "memory_tight": "it needs nearly all the memory of {subjects}",
     "tensor_across_nodes": "tensor-parallel groups reach beyond a node: layers send between nodes",
     "stale_gradients": "gradients are stale, as stages update without a flush of the pipeline",
+    "weighted_gradients": "gradients are to be weighted: node groups take different sub-batches",
     "no_dataset": "no data set, so no epoch time: give one by --dataset",
     "specified": "times on {subjects} come in part from data sheets",
     "framework_overheads_assumed": "the overhead of {subjects} is assumed",

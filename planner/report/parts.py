@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
+from planner.domain.limits import LIMITS
 from planner.domain.node_groups import GroupPart
 from planner.domain.objective import is_sum
 from planner.domain.precision import precision_named
-from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Term
+from planner.domain.prediction import LayersOfStage, MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_duration, format_number
@@ -35,6 +36,7 @@ __all__ = [
     "precision_words",
     "request_values",
     "sources_once",
+    "stage_layers",
     "stages",
     "term_words",
     "terms",
@@ -213,6 +215,22 @@ def stages(prediction: Prediction) -> str:
     return (", ".join(shown) + (f" and {rest} more" if rest > 0 else "")) or "-"
 
 
+def stage_layers(prediction: Prediction) -> str:
+    """Return what the stages of a pipeline hold, those in a row that are equal once; - where they are all alike."""
+    groups = [(one, len(list(equal))) for one, equal in groupby(prediction.stage_layers)]
+    words = [f"{f'{times} x ' if times > 1 else ''}{_layers_words(one)}" for one, times in groups[:MOST_STAGES]]
+    rest = sum(times for _, times in groups[MOST_STAGES:])
+    return (", ".join(words) + (f" and {rest} more stages" if rest else "")) or "-"
+
+
+def _layers_words(one: LayersOfStage) -> str:
+    held = counted(one.layers, "layer")
+    if not one.again:
+        return held
+    some = "all" if one.again == one.layers else str(one.again)
+    return f"{held} ({some} recomputed{', selective' if one.recompute == 'selective' else ''})"
+
+
 def utilization(prediction: Prediction) -> str:
     """Return MFU, and HFU where something is computed again; a dash where they are not known."""
     if prediction.mfu is None or prediction.hfu is None:
@@ -278,15 +296,18 @@ def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | P
 
     A value that the plan decides is None, and its source says in words what stands for it.
     """
-    rows = [(name.replace("_", "-"), *_in_words(value)) for name, value in request.items()]
+    rows = [(name.replace("_", "-"), *_in_words(value, name)) for name, value in request.items()]
     yield Table(("value of", "is", "from"), [row for row in rows if row[2] != DEFAULT])
     defaults = "; ".join(f"{name} {text}" for name, text, source in rows if source == DEFAULT)
     if defaults:
         yield Pairs([("defaults", defaults)])
 
 
-def _in_words(value: Sourced[object]) -> tuple[str, str]:
+def _in_words(value: Sourced[object], name: str) -> tuple[str, str]:
     source, colon, words = value.source.partition(": ")
+    if name == "limit" and isinstance(value.value, Mapping):
+        most = [f"{key}={one:.12g}{'s' if LIMITS[key].unit == 's' else ''}" for key, one in value.value.items()]
+        return ", ".join(most), value.source
     return (words, source) if colon and value.value is None else (_plain(value.value), value.source)
 
 

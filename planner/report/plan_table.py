@@ -12,17 +12,19 @@ from planner.domain.request import Subject
 from planner.domain.suggestion import Plan
 from planner.report import parts
 from planner.report.blocks import Block, Line, Table
+from planner.report.printing import LINE_WIDTH
 from planner.units import format_duration, format_number
 
 __all__ = ["BEYOND_NOTE", "Entry", "entries_of", "plan_table"]
 
 BEYOND_NOTE = "* outside what was measured"
 FACTOR_HEADING = "factor\n(90 %)"
+EFFICIENCY_HEADING = "effi-\nciency"
 DROPPED_COLUMNS = (
     FACTOR_HEADING,
     "memory\nGiB",
     "plan 1\nbetter",
-    "effi-\nciency",
+    EFFICIENCY_HEADING,
     "samples\n/s/{device}",
     "stale-\nness",
     "{device}-\nhours",
@@ -66,6 +68,8 @@ def entries_of(plans: Iterable[Plan], subject: Subject) -> list[Entry]:
 def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = "") -> Iterator[Block]:
     """Yield a table of plans on one kind of device, that of number ``chosen`` marked, what its marks mean and a note.
 
+    The note is on efficiencies, and is left out where no column has them.
+
     A column that tells nothing is left out: one of empty cells, the mode, network or scenario where there is one, the
     mini-batch where all have the same. Where one has no data set samples/s stand for the epoch time.
     """
@@ -74,15 +78,17 @@ def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = 
     strong = [at for at, one in enumerate(entries) if one.number == chosen]
     device = entries[0].subject.device
     less_needed = [name.format(device=device) for name in DROPPED_COLUMNS]
-    yield Table(
+    table = Table(
         list(columns), list(zip(*columns.values(), strict=True)), right, 1, strong, fixed=True, dropped=less_needed
     )
+    yield table
     meanings = [
         meaning.format(device=device)
         for mark, meaning in MEANINGS.items()
         if any(MARKS[mark](one.prediction) for one in entries)
     ]
-    words = "; ".join(filter(None, (*meanings, note)))
+    told = note if EFFICIENCY_HEADING in table.within(LINE_WIDTH).columns else ""
+    words = "; ".join(filter(None, (*meanings, told)))
     if words:
         yield Line(words)
 
@@ -109,7 +115,7 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
         FACTOR_HEADING: [_factor(one) for one in predictions],
         "plan 1\nbetter": ["" if one.first_is_better is None else _chance(one.first_is_better) for one in entries],
         f"samples\n/s/{device}": [_each(one) for one in predictions],
-        "effi-\nciency": ["" if one.efficiency is None else f"{one.efficiency:.0%}" for one in entries],
+        EFFICIENCY_HEADING: ["" if one.efficiency is None else f"{one.efficiency:.0%}" for one in entries],
         f"{device}-\nhours": [_device_hours(one) for one in predictions],
         "USD per\nepoch": [_usd(one) for one in entries],
         "memory\nGiB": [format_number(one.memory_bytes["total"] / 2**30, 3) for one in predictions],

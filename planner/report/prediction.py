@@ -10,8 +10,12 @@ from planner.domain.prediction import LOOKUPS, Prediction
 from planner.domain.request import Sourced, Subject
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, heading
+from planner.units import format_duration
 
-__all__ = ["figures", "lookups", "place", "prediction_details", "prediction_rest"]
+__all__ = ["figures", "fusion_lines", "lookups", "place", "prediction_details", "prediction_rest"]
+
+LEAST_GAIN = 0.001
+"""Share of a step from which a gain is told."""
 
 
 def place(subject: Subject) -> str:
@@ -48,6 +52,16 @@ def prediction_rest(
         yield from parts.request_values(request)
 
 
+def fusion_lines(rows: Sequence[tuple[Subject, Prediction]], gains: Sequence[float | None]) -> Iterator[Line]:
+    """Yield how much of a step the best messages of gradients would save; nothing where they would save nothing."""
+    for at, ((_, one), gain) in enumerate(zip(rows, gains, strict=True), 1):
+        share = 0.0 if gain is None else gain / one.iteration_s.value
+        if gain is not None and share >= LEAST_GAIN:
+            step = f"step {at}" if len(rows) > 1 else "a step"
+            saved = f"{format_duration(gain)} of {step} ({share:.1%})"
+            yield Line(f"With --strategy best-fusion, gradients in the fastest buckets, it would save {saved}.")
+
+
 def figures(prediction: Prediction, subject: Subject) -> Pairs:
     """Return every figure with its interval, by name; a time never without mini-batch and staleness."""
     rows = _figures(prediction, subject)
@@ -70,6 +84,8 @@ def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ("speed", parts.figure(prediction.samples_per_s, "samples/s")),
         ("utilization", parts.utilization(prediction)),
         ("stages start with", parts.stages(prediction)),
+        ("stages hold", parts.stage_layers(prediction)),
+        ("ranks numbered", ", ".join(prediction.rank_order) or "-"),
         ("mini-batch", _mini_batch(prediction)),
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction.memory_bytes, subject.device)),

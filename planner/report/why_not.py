@@ -38,7 +38,11 @@ def why_not_view(answer: WhyNot, subject: Subject) -> Iterator[Block]:
 def _verdict(answer: WhyNot) -> str:
     if answer.rank:
         return f"rank {answer.rank:,} of {answer.evaluated:,} plans"
-    return "not among what the request tries" if answer.outside else f"all {answer.candidates:,} candidates are refused"
+    if answer.outside:
+        return "not among what the request tries"
+    if not answer.candidates:
+        return "no such plan is lawful for this network and framework on so many GPUs"
+    return f"all {answer.candidates:,} candidates are refused"
 
 
 def _priced(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
@@ -53,7 +57,9 @@ def _priced(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
 
 def _words(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
     value = parts.objective(one.objective, _objective(answer))
-    return f"{parts.configuration_words(one.configuration, subject.device)}: {value}"
+    dataset = answer.request.get("dataset")
+    of_sample = " a sample" if dataset is None or not dataset.value else ""
+    return f"{parts.configuration_words(one.configuration, subject.device)}: {value}{of_sample}"
 
 
 def _objective(answer: WhyNot) -> str:

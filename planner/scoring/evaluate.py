@@ -112,21 +112,28 @@ class Sorted:
 def sort_runs(problem: Problem, runs: Sequence[Run]) -> Sorted:
     """Return runs of one problem by plan.
 
-    A run is refused where its plan is not supported yet, does not fit on the cluster, or nothing prices it.
+    A run is refused where its plan is not supported yet, does not fit on the cluster, or nothing prices it; so is one
+    on unequal nodes, which is predicted (:func:`answers_of`), but is no plan of its own.
     """
-    planned_runs = _planned(problem, runs)
-    plans, refusals = dict(planned_runs.plans), dict(planned_runs.refused)
+    uneven = [at for at, run in enumerate(runs) if run.is_uneven]
+    planned_runs = _planned(problem, {at: run for at, run in enumerate(runs) if not run.is_uneven})
+    plans, refusals = dict(planned_runs.plans), dict(planned_runs.refused) | {at: _uneven(runs[at]) for at in uneven}
     for evaluator, some in _slices(problem, plans):
         for one, reason in _refusals(evaluator, some).items():
             refusals |= dict.fromkeys(plans.pop(one), reason)
     return Sorted(plans, refusals)
 
 
-def _planned(problem: Problem, runs: Sequence[Run]) -> Sorted:
+def _uneven(run: Run) -> Refusal:
+    in_words = "+".join(str(count) for count in run.placement)
+    return ParameterError("placement", "as many GPUs on every node, of a plan that is fitted", in_words).refusal
+
+
+def _planned(problem: Problem, runs: Mapping[int, Run]) -> Sorted:
     """Return runs by plan, whether it can be priced or not; refused are those without one."""
     refusals: dict[int, Refusal] = {}
     plans: dict[Configuration, list[int]] = {}
-    for at, run in enumerate(runs):
+    for at, run in runs.items():
         try:
             plans.setdefault(_configuration(run, problem), []).append(at)
         except ParameterError as error:
@@ -135,7 +142,10 @@ def _planned(problem: Problem, runs: Sequence[Run]) -> Sorted:
 
 
 def _slices(
-    problem: Problem, plans: Iterable[Configuration], like: Evaluator | None = None
+    problem: Problem,
+    plans: Iterable[Configuration],
+    like: Evaluator | None = None,
+    mean_ranks: float | None = None,
 ) -> Iterator[tuple[Evaluator, list[Configuration]]]:
     """Yield SLICE_PLANS plans at a time, with an evaluator of their own: its tables go with it.
 
@@ -143,31 +153,46 @@ def _slices(
     """
     in_order = sorted(plans, key=lambda one: (one.precision, one.mode, one.sub_batch))
     for first in range(0, len(in_order), SLICE_PLANS):
-        yield Evaluator(problem, like), in_order[first : first + SLICE_PLANS]
+        yield Evaluator(problem, like, mean_ranks), in_order[first : first + SLICE_PLANS]
 
 
 def answers_of(problem: Problem, runs: Sequence[Run], like: Evaluator | None = None) -> list[Answer]:
     """Return the answers to runs of one problem, in their order.
 
-    See :class:`planner.steps.predict.Evaluator` for ``like``.
+    See :class:`planner.steps.predict.Evaluator` for ``like``, and for what is predicted where nodes hold unequal
+    numbers of GPUs.
     """
+    by_mean: dict[float | None, dict[int, Run]] = {}
+    for at, run in enumerate(runs):
+        mean = (run.gpus or 0) / run.nodes if run.is_uneven else None
+        by_mean.setdefault(mean, {})[at] = run
+    answers: dict[int, Answer] = {}
+    for mean, some in by_mean.items():
+        answers |= _answers_of(problem, some, like, mean)
+    return [answers[at] for at in range(len(runs))]
+
+
+def _answers_of(
+    problem: Problem, runs: Mapping[int, Run], like: Evaluator | None, mean_ranks: float | None
+) -> dict[int, Answer]:
     planned_runs = _planned(problem, runs)
     answers = {at: refused(runs[at], reason, problem.cluster) for at, reason in planned_runs.refused.items()}
-    for evaluator, some in _slices(problem, planned_runs.plans, like):
+    for evaluator, some in _slices(problem, planned_runs.plans, like, mean_ranks):
         reasons = _refusals(evaluator, some)
         for one, reason in reasons.items():
             answers |= {at: refused(runs[at], reason, problem.cluster) for at in planned_runs.plans[one]}
         for one, prediction in _described(evaluator, [one for one in some if one not in reasons]):
             shares = _shares(prediction)
             answers |= {at: _answer(runs[at], prediction, problem, shares) for at in planned_runs.plans[one]}
-    return [answers[at] for at in range(len(runs))]
+    return answers
 
 
 def _configuration(run: Run, problem: Problem) -> Configuration:
     """Return the plan of a run, or raise ParameterError saying why it is not predicted."""
-    if run.is_uneven:
+    if run.is_uneven and (run.metric != "iteration_s" or run.mode != "sync" or run.data_parallel != run.gpus):
         in_words = "+".join(str(count) for count in run.placement)
-        raise ParameterError("placement", "as many GPUs on every node, as others are not supported yet", in_words)
+        rule = "as many GPUs on every node, but for steps (iteration_s) that every GPU takes with the whole network"
+        raise ParameterError("placement", rule, in_words)
     if problem.dataset is None and "storage" in (run.input, problem.settings.input):
         raise ParameterError("dataset", f"given where input is storage, as {run.network} has none of its own", "")
     if problem.dataset is None and run.metric == "epoch_s":

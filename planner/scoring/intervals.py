@@ -77,7 +77,9 @@ def scores(answers: Sequence[Answer]) -> dict[str, ConformalScore]:
     return residuals.scores(np.ones(len(answers), dtype=np.bool_))
 
 
-def rescaled(answers: Sequence[Sequence[Answer]], left_out: Sequence[str]) -> list[list[Answer]]:
+def rescaled(
+    answers: Sequence[Sequence[Answer]], left_out: Sequence[str], counts: Sequence[Sequence[bool]] | None = None
+) -> list[list[Answer]]:
     """Return answers with intervals by the scores of the rows of all other groups: never by residuals of their own.
 
     Where the other groups are too few for a score, the interval is the one that the deviation states. Scores that
@@ -89,15 +91,18 @@ def rescaled(answers: Sequence[Sequence[Answer]], left_out: Sequence[str]) -> li
     answers : sequence of m sequences of Answer
     left_out : sequence of str, m
         What was left out of the fit behind each sequence of answers.
+    counts : sequence of m sequences of bool, optional
+        Rows whose residuals make scores; default: all.
     """
     flat = [one for some in answers for one in some]
     names = np.array([name for some, name in zip(answers, left_out, strict=True) for _ in some], dtype=np.str_)
     rows = [one.row for one in flat]
     residuals, by_row = _Residuals.of(rows), np.full(len(rows), np.nan)
+    used = np.array([True] * len(rows) if counts is None else [one for some in counts for one in some], dtype=np.bool_)
     for name in np.unique(names):
         own = names == name
         kinds = [row.kind for row, is_own in zip(rows, own.tolist(), strict=True) if is_own]
-        by_row[own] = scores_of(kinds, residuals.scores(~own))
+        by_row[own] = scores_of(kinds, residuals.scores(~own & used))
     answers_ = map(_with_interval, flat, np.where(np.isnan(by_row), NORMAL_90, by_row).tolist())
     return [[next(answers_) for _ in some] for some in answers]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,12 +22,15 @@ from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
 from planner.fitting.measured_steps import without_measured_plans
 from planner.fitting.observed import Observed, is_fitted, without_end_to_end
 from planner.fitting.split_steps import SplitFit, SplitObserved, fit_split_steps
-from planner.scoring.evaluate import Answer, answers_of, sort_runs
+from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs
 from planner.scoring.hold_out import HOLD_OUTS, Split, splits
 from planner.scoring.intervals import rescaled
 
 __all__ = ["Asked", "Fitted", "fit_runs", "group_of", "held_out_answers", "measured_step_s"]
 
+WHOLE, SPLIT = "unsplit", "split"
+KINDS = (WHOLE, SPLIT)
+"""Of plans: a whole network on every device, or split over devices; their coefficients are fitted apart."""
 Rows = TypeVar("Rows", bound=Observed)
 Progress = Callable[[str, int, int], None]
 """Called with the group that is left out next, its number and how many there are."""
@@ -78,6 +81,18 @@ class Asked:
             for at in positions
         )
         return [(one, seconds) for one, seconds in times if seconds is not None and one.mode == "sync"]
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Kinds of the plans of its runs, of KINDS, that end-to-end coefficients are of use to."""
+        if not is_fitted(self.problem):
+            return frozenset()
+        return frozenset(SPLIT if run.is_split else WHOLE for run in self.runs if run.mode == "sync")
+
+    @cached_property
+    def measured_kinds(self) -> frozenset[str]:
+        """Kinds of the plans that a fit can learn from."""
+        return frozenset(SPLIT if one.is_split else WHOLE for one, _ in self._measured)
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -134,6 +149,11 @@ class Fitted:
     split: SplitFit
     clusters: frozenset[str]
 
+    @property
+    def free_numbers(self) -> int:
+        """How many values were fitted: effects of both kinds of plans, and exponents that runs tell."""
+        return len(self.whole.effects) + len(self.whole.exponents) + len(self.split.effects)
+
     def calibrations(self, problem: Problem, precisions: Sequence[str]) -> tuple[Calibration, ...]:
         """Return the overheads of a problem in some precisions, and the collectives of its cluster.
 
@@ -149,16 +169,20 @@ class Fitted:
         return (*links, *(one for one in overheads if not one.cluster))
 
 
-def fit_runs(asked: Sequence[Asked]) -> Fitted:
-    """Return the end-to-end coefficients of runs."""
-    sources = tuple(dict.fromkeys(one.runs[0].source for one in asked if one.observed))
-    of_split = tuple(dict.fromkeys(one.runs[0].source for one in asked if one.split))
-    several = {one.problem.cluster.name for one in asked for each in one.observed if each.joint}
+def fit_runs(asked: Sequence[Asked], kinds: Collection[str] = KINDS) -> Fitted:
+    """Return the end-to-end coefficients of runs; of plans of other kinds than these nothing is told."""
+    whole = [one for one in asked if one.observed] if WHOLE in kinds else []
+    split = [one for one in asked if one.split] if SPLIT in kinds else []
+    several = {one.problem.cluster.name for one in whole for each in one.observed if each.joint}
     return Fitted(
-        fit_end_to_end([each for one in asked for each in one.observed], sources),
-        fit_split_steps([each for one in asked for each in one.split], of_split),
+        fit_end_to_end([each for one in whole for each in one.observed], _sources(whole)),
+        fit_split_steps([each for one in split for each in one.split], _sources(split)),
         frozenset(several),
     )
+
+
+def _sources(asked: Sequence[Asked]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.runs[0].source for one in asked))
 
 
 def held_out_answers(
@@ -166,6 +190,7 @@ def held_out_answers(
     axis: str,
     progress: Progress = lambda _name, _number, _of: None,
     processes: int = 1,
+    fit_on: Sequence[Asked] | None = None,
 ) -> list[list[Answer]]:
     """Return the answers to the runs of each problem, predicted by a fit to the runs of all other groups.
 
@@ -178,35 +203,105 @@ def held_out_answers(
     progress : callable, optional
     processes : int
         How many groups are left out at a time, where processes can be forked.
+    fit_on : sequence of Asked, optional
+        What fits learn from, of which some may be among ``asked``; default: all of them. Those of ``asked`` that are
+        not among them are predicted as others are, but no interval is scaled by their errors.
+
+    Raises
+    ------
+    ParameterError
+        Nothing is left to fit to, whichever group is left out; where that is so of some, their runs are refused.
     """
     if axis not in HOLD_OUTS:
         raise ParameterError("hold-out", "one of " + ", ".join(HOLD_OUTS), axis)
-    by_place: dict[int, list[Answer]] = {}
-    folds = list(splits([group_of(one, axis) for one in asked]))
+    learned = asked if fit_on is None else fit_on
+    folds, without_fit = _with_fits(asked, list(_folds(asked, learned, axis)), axis)
+    by_place = {
+        at: [refused(run, error.refusal, asked[at].problem.cluster) for run in asked[at].runs]
+        for at, error in without_fit.items()
+    }
+    if asked and not folds:
+        raise next(iter(without_fit.values()))
     answers = _by_fold(asked, folds, processes)
     for number, fold in enumerate(folds):
-        progress(fold.name, number, len(folds))
+        progress(" and ".join(fold.names), number, len(folds))
         by_place |= next(answers)
-    return rescaled([by_place[at] for at in range(len(asked))], [group_of(one, axis) for one in asked])
+    fitted = {id(one) for one in learned}
+    return rescaled(
+        [by_place[at] for at in range(len(asked))],
+        [group_of(one, axis) for one in asked],
+        [[id(one) in fitted and not run.is_uneven for run in one.runs] for one in asked],
+    )
 
 
-def _by_fold(asked: Sequence[Asked], folds: Sequence[Split], processes: int) -> Iterator[dict[int, list[Answer]]]:
+class _Fold(NamedTuple):
+    """What one fit learns from, the positions of what it predicts, and the groups that are left out."""
+
+    names: tuple[str, ...]
+    fit: tuple[Asked, ...]
+    test: tuple[int, ...]
+
+
+def _folds(asked: Sequence[Asked], learned: Sequence[Asked], axis: str) -> Iterator[_Fold]:
+    """Yield the folds; groups that no fit learns from share one."""
+    of_learned = [group_of(one, axis) for one in learned]
+    apart = [group_of(one, axis) for one in asked]
+    rest: list[Split] = []
+    for split in splits(apart):
+        fit = tuple(one for one, name in zip(learned, of_learned, strict=True) if name != split.name)
+        if len(fit) == len(learned):
+            rest.append(split)
+            continue
+        yield _Fold((split.name,), fit, tuple(np.flatnonzero(split.test).tolist()))
+    if rest:
+        places = sorted(at for split in rest for at in np.flatnonzero(split.test).tolist())
+        yield _Fold(tuple(split.name for split in rest), tuple(learned), tuple(places))
+
+
+def _kinds(asked: Iterable[Asked]) -> frozenset[str]:
+    return frozenset(kind for one in asked for kind in one.kinds)
+
+
+def _with_fits(
+    asked: Sequence[Asked], folds: Sequence[_Fold], axis: str
+) -> tuple[list[_Fold], dict[int, ParameterError]]:
+    """Return the folds with what their fits can tell, and why the others are not predicted, by position."""
+    kept: list[_Fold] = []
+    errors: dict[int, ParameterError] = {}
+    for fold in folds:
+        missing = {at: kind for at in fold.test for kind in asked[at].kinds - _learned(fold.fit, asked[at].kinds)}
+        for at, kind in missing.items():
+            rule = f"given beside measured runs of {kind} plans with another {axis}, to fit to"
+            got = f"runs of {group_of(asked[at], axis)} alone"
+            errors[at] = ParameterError(f"--hold-out {axis}", rule, got, "name files of such runs by --fit-on")
+        if places := tuple(at for at in fold.test if at not in missing):
+            kept.append(fold._replace(test=places))
+    return kept, errors
+
+
+def _learned(asked: Sequence[Asked], kinds: Collection[str]) -> frozenset[str]:
+    """Return which kinds of plans some of the runs tell."""
+    return frozenset(kind for kind in kinds if any(kind in one.measured_kinds for one in asked))
+
+
+def _by_fold(asked: Sequence[Asked], folds: Sequence[_Fold], processes: int) -> Iterator[dict[int, list[Answer]]]:
     """Yield the answers to what each fold leaves out, by place in ``asked``."""
-    if processes == 1 or "fork" not in multiprocessing.get_all_start_methods():
+    if processes == 1 or len(folds) == 1 or "fork" not in multiprocessing.get_all_start_methods():
         yield from (_of_fold(asked, fold) for fold in folds)
         return
-    for one in asked:
+    kinds = _kinds(asked)
+    for one in {id(each): each for fold in folds for each in fold.fit}.values():
         # before processes part: each would price the same kernels
-        _ = one.observed, [each.steps for each in one.split]
+        _ = one.observed if WHOLE in kinds else (), [each.steps for each in one.split] if SPLIT in kinds else ()
     # What is forked has the runs already; only answers travel.
     with multiprocessing.get_context("fork").Pool(processes, _share, (asked, folds)) as pool:
         yield from pool.imap(_of_shared, range(len(folds)))
 
 
-_shared: list[tuple[Sequence[Asked], Sequence[Split]]] = []
+_shared: list[tuple[Sequence[Asked], Sequence[_Fold]]] = []
 
 
-def _share(asked: Sequence[Asked], folds: Sequence[Split]) -> None:
+def _share(asked: Sequence[Asked], folds: Sequence[_Fold]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one ends it
     _shared[:] = [(asked, folds)]
 
@@ -216,9 +311,9 @@ def _of_shared(number: int) -> dict[int, list[Answer]]:
     return _of_fold(asked, folds[number])
 
 
-def _of_fold(asked: Sequence[Asked], fold: Split) -> dict[int, list[Answer]]:
-    fit = fit_runs([one for one, fits in zip(asked, fold.fit.tolist(), strict=True) if fits])
-    return {at: _answers(asked[at], fit) for at in np.flatnonzero(fold.test).tolist()}
+def _of_fold(asked: Sequence[Asked], fold: _Fold) -> dict[int, list[Answer]]:
+    fit = fit_runs(fold.fit, _kinds(asked))
+    return {at: _answers(asked[at], fit) for at in fold.test}
 
 
 def _answers(asked: Asked, fit: Fitted) -> list[Answer]:

@@ -80,7 +80,7 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
 
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
         plans = plans_of(rows)
-        if of is None:
+        if of is None or plans.is_laid_out.any():
             return pricer(precision).memory(plans).total
         return fullest_bytes(of, plans, rules(precision))
 

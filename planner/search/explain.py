@@ -9,7 +9,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.prediction import Prediction
 from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order
-from planner.units import format_bytes, format_duration, format_number
+from planner.units import format_bytes, format_duration, format_number, format_samples
 
 __all__ = [
     "hardly_inside",
@@ -105,8 +105,9 @@ def whys_nearest(order: Order, nearest: PricedPlans, windows: list[tuple[float, 
         off = abs(mean / order.target_batch - 1)
         alone = f"; its sub-batch alone, {one.sub_batch}, is above the window" if is_too_large else ""
         sentences.append(
-            f"nearest {side} the window {low:.6g} to {high:.6g}: mini-batch {mean:.6g}, {off:.2%} from the target"
-            + alone
+            f"nearest {side} the window {format_samples(low)} to {format_samples(high)}: "
+            f"mini-batch {format_samples(mean)}, "
+            f"{off:.2%} from the target" + alone
         )
     return sentences
 

@@ -35,7 +35,7 @@ from planner.search.ranking import Order, rounded
 from planner.search.search import first_plan
 from planner.search.shortage import shortages
 from planner.search.space import Limits, blocks_of, space_of
-from planner.units import format_duration, format_number
+from planner.units import format_duration, format_number, format_samples
 
 __all__ = ["Loosener", "loosenings", "tolerance_that_suffices", "with_shortages"]
 
@@ -241,11 +241,11 @@ class Loosener:
         plan = in_all_precisions(self.order, self.evaluator, one).priced
         epoch = float(plan.predictions.epoch_s[0])
         speed = (
-            f"an epoch of {format_duration(epoch)}"
+            f"in an epoch of {format_duration(epoch)}"
             if self.order.has_dataset
-            else f"{format_number(float(plan.predictions.samples_per_s[0]), 3)} samples/s"
+            else f"at {format_number(float(plan.predictions.samples_per_s[0]), 3)} samples/s"
         )
-        result = f"mini-batch {float(plan.predictions.mini_batch_mean[0]):.6g} in {speed}"
+        result = f"mini-batch {format_samples(float(plan.predictions.mini_batch_mean[0]))} {speed}"
         plan_words = label(plan.configurations.one(0), self.order.device)
         loosening = Loosening(tuple(changes), "")
         return replace(loosening, message=f"{loosening.given} (now {now}) allows {plan_words}: {result}")
@@ -257,7 +257,9 @@ def _joined(groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 def _by_key(values: IntArray, keys: FloatArray) -> list[tuple[int, ...]]:
     """Return values (n,) in groups of one key, that of the smallest key first."""
-    return [tuple(values[keys == key].tolist()) for key in np.unique(keys)]
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.diff(keys[order])) + 1
+    return [tuple(group.tolist()) for group in np.split(values[order], starts) if group.size]
 
 
 def _change(values: IntArray, request_values: tuple[int, ...]) -> FloatArray:

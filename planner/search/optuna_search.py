@@ -87,10 +87,11 @@ class OptunaSearch:
             The storage does not answer, or its study is of other inputs.
         """
         name = self.sampler or ("nsga2" if pareto else "tpe")
-        with quiet():
+        with quiet(), self.interruption() as is_stopped:
             study = self.place.create(1 + pareto, self.inputs, self.options)
-            exact = self._exact(request, limits, evaluator, order, pareto=pareto)
-            if exact is not None and exact.best is None:
+            exact = self._exact(request, limits, evaluator, order, pareto=pareto, stopped=is_stopped)
+            self.is_interrupted = exact is not None and is_stopped()
+            if exact is not None and (exact.best is None or self.is_interrupted):
                 return exact
             plans = LawfulPlans(request, limits)
             rules = Rules.of(request, limits, plans.precisions, order)
@@ -102,9 +103,8 @@ class OptunaSearch:
                 self.trials_before = len(run.tried)
                 starts = _starts(plans, exact)
                 run.add([] if self.trials_before else starts[: self.trials])
-                with self.interruption() as is_stopped:
-                    self.trials_here = run.go(self.trials, is_stopped)
-                    self.is_interrupted = is_stopped()
+                self.trials_here = run.go(self.trials, is_stopped)
+                self.is_interrupted = is_stopped()
         some = _Some(plans.configurations(list(run.tried.values())))
         outcome = search_among(some, request, limits, evaluator, order, keep=keep, pareto=pareto)
         is_proven = bool(starts) and set(starts) <= set(run.tried.values())
@@ -112,14 +112,21 @@ class OptunaSearch:
         return replace(outcome, method=method, certified=run.is_exhausted or is_proven)
 
     def _exact(
-        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, pareto: bool
+        self,
+        request: SpaceRequest,
+        limits: Limits,
+        evaluator: Evaluator,
+        order: Order,
+        *,
+        pareto: bool,
+        stopped: Callable[[], bool],
     ) -> Outcome | None:
         """Return what an exhaustive search gives; None: not wanted, or the space is too large for one."""
         if not self.starts:
             return None
         if space_of(request, limits).inside > ENUMERATED:
             return None
-        return search(request, limits, evaluator, order, keep=1, pareto=pareto)
+        return search(request, limits, evaluator, order, keep=1, pareto=pareto, stopped=stopped)
 
 
 def _starts(plans: LawfulPlans, exact: Outcome | None) -> list[LawfulPlan]:

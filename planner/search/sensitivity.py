@@ -73,10 +73,11 @@ def _with(one: Searchable, name: str, factor: float) -> Searchable | None:
     problem = _CHANGES[name](one.problem, factor)
     if problem is None:
         return None
-    if name == "memory of a device":  # prices stay
-        limits, evaluator = limits_of(problem, allow_specified=one.request.allow_specified), one.evaluator
-    else:
-        limits, evaluator = one.limits, predict.Evaluator(problem, like=one.evaluator)
+    limits, evaluator = one.limits, one.evaluator
+    if name == "memory of a device":
+        limits = limits_of(problem, allow_specified=one.request.allow_specified)
+    if name != "memory of a device" or problem.settings.chooses_order:  # the fastest order of ranks is one that fits
+        evaluator = predict.Evaluator(problem, like=one.evaluator)
     order = over_leasts(one.order, one.request, limits, evaluator)
     return Searchable(problem, one.request, order, limits, evaluator)
 

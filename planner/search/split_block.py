@@ -46,7 +46,7 @@ _PRICED_TOGETHER = (
 _SCHEDULED = ("schedule", "pipeline_parallel", "virtual_stages", "accumulation_steps")
 _CHOICE = (
     "sequence_parallel", "expert_parallel", "virtual_stages", "schedule", "sharding", "shard_group", "recompute",
-    "recompute_every", "offload",
+    "recompute_every", "stages", "offload",
 )  # fmt: skip
 _BY_NAME = {axis.name: axis for axis in AXES}
 

@@ -119,7 +119,7 @@ def suggest_among(
     evaluators = [each.evaluator for each in searched]
     compare = partial(predict.compare_among, evaluators, asked[0][1].window)
     answer = _answer(searches, searched[0].order, provenance, compare)
-    if asked[0][1].sensitivity:
+    if asked[0][1].sensitivity and answer.search.certified:  # not of a search that was interrupted
         from planner.search.sensitivity import sensitivities  # noqa: PLC0415 - few answers need it
 
         answer = replace(answer, sensitivity=sensitivities(searched, answer))

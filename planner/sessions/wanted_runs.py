@@ -36,7 +36,7 @@ def _run(plan: Plan, subject: Subject) -> Run:
         optimizer=settings.optimizer,
         strategy=settings.strategy,
         input=settings.input,
-        rank_order=settings.rank_order,
+        rank_order=plan.prediction.rank_order or (() if settings.chooses_order else settings.rank_order),
         notes=plan.start(subject),
         **axes,
     )

@@ -12,6 +12,7 @@ where input is prefetched, and a later epoch's is taken for the first.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,19 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
 from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE
 from planner.domain.precision import precision_named
-from planner.domain.split import SCHEDULES, SplitMemoryBytes, SplitPlans
+from planner.domain.split import BEST_STAGES, SCHEDULES, SplitMemoryBytes, SplitPlans
+from planner.errors import ParameterError
 from planner.sources.sources import Sources
 from planner.steps.compute import composed_s
 from planner.steps.epoch import Input
 from planner.steps.layer_cuts import LayerCuts, cut_at
 from planner.steps.pipeline import pipeline_s
-from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.pipeline_drain import exchange_s
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
-from planner.workload.layer_memory import chain_memory
+from planner.workload.layer_memory import ChainMemory
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
+from planner.workload.partition import best_cuts
 from planner.workload.units import cut_units
 
 __all__ = ["LayerPart", "LayerPricer", "split_pricer"]
@@ -57,24 +60,55 @@ class LayerPricer(SplitPricer):
         super().__init__(sources, precision, like)
         self.cuts = LayerCuts(self.compute, self.overheads)
         self.input = Input(sources)
+        self._best: dict[tuple[int, ...], IntArray] = {}
 
     def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
-        problem = self.sources.problem
-        shrunk = problem.scenario.sub_batch_factor if self.precision == "fp32" else 1
-        rules = replace(self.memory_rules, framework_bytes=ASSUMED_CONTEXT_BYTES[self.sources.accelerator.kind])
-        first, which = distinct_rows(plans.pipeline_parallel, cut_at(plans.sub_batch))
-        parts = []
+        parts, (first, which) = [], self.cut_alike(plans)
         for at, row in enumerate(first.tolist()):
-            cuts = self.cuts.cuts(int(plans.pipeline_parallel[row]), int(plans.sub_batch[row]))
             some = plans.take(np.flatnonzero(which == at))
-            parts.append(chain_memory(self.cuts.sizes, cuts, some, rules, problem.settings.optimizer, shrunk=shrunk))
+            parts.append(self.chain.fullest(self.cuts_of(plans.take(np.array([row]))), some))
         back = np.argsort(np.argsort(which, kind="stable"))
         names = [one.name for one in fields(SplitMemoryBytes)]
         return SplitMemoryBytes(**{name: np.concatenate([getattr(one, name) for one in parts])[back] for name in names})
 
-    def price(self, configurations: Configurations) -> SplitPriced:
-        """Price configurations, rows of shape (n,)."""
+    @cached_property
+    def chain(self) -> ChainMemory:
+        """What the memory of stages is counted by."""
+        problem = self.sources.problem
+        shrunk = problem.scenario.sub_batch_factor if self.precision == "fp32" else 1
+        rules = replace(self.memory_rules, framework_bytes=ASSUMED_CONTEXT_BYTES[self.sources.accelerator.kind])
+        return ChainMemory(self.cuts.sizes, rules, problem.settings.optimizer, shrunk)
+
+    def cut_alike(self, plans: SplitPlans) -> tuple[IntArray, IntArray]:
+        """Return one of each kind of plans that are cut alike, and the kind of each; best cuts are those that fit."""
+        fitted = plans.stages == BEST_STAGES
+        sub_batch = np.where(fitted, plans.sub_batch, cut_at(plans.sub_batch))
+        memory = (np.where(fitted, one, 0) for one in (plans.accumulation_steps, plans.schedule))
+        return distinct_rows(plans.pipeline_parallel, plans.stages, sub_batch, *memory)
+
+    def cuts_of(self, plan: SplitPlans) -> IntArray:
+        """Return the unit that each stage starts with, and V, shape (p + 1,); ``plan`` of shape (1,).
+
+        Best stages fit the device where any do; where none do, the fullest needs the least that it can.
+        """
+        stages, sub_batch = int(plan.pipeline_parallel[0]), int(plan.sub_batch[0])
+        if plan.stages[0] != BEST_STAGES or stages == 1:
+            return self.cuts.cuts(stages, sub_batch)
+        key = stages, sub_batch, int(plan.accumulation_steps[0]), int(plan.schedule[0])
+        if key not in self._best:
+            ends = np.arange(self.cuts.sizes.crossing.size)
+            first, end = np.minimum(ends[:, None], ends[-1] - 1), ends[None]
+            memory = self.chain.of_stages(plan, np.arange(stages)[:, None, None], first, end).total
+            time_s = self.cuts.stage_s(int(cut_at(plan.sub_batch)[0]))
+            fits = np.where(memory <= self.sources.accelerator.memory_bytes, time_s, np.inf)
+            crossing = self.cuts.sizes.crossing
+            cuts = best_cuts(fits, memory, crossing)
+            self._best[key] = cuts if cuts is not None else _least(memory, crossing)
+        return self._best[key]
+
+    def _priced(self, configurations: Configurations) -> SplitPriced:
+        """Price configurations whose ranks are numbered alike, rows of shape (n,)."""
         plans = plans_of(configurations)
         terms = {name: np.zeros((2, configurations.size)) for name in SPLIT_TERMS}
         slowest = np.zeros(configurations.size, dtype=np.int64)
@@ -97,8 +131,16 @@ class LayerPricer(SplitPricer):
         return load, np.maximum(load - step_s, 0.0) if self.strategy.prefetch else load
 
 
+def _least(memory: FloatArray, crossing: FloatArray) -> IntArray:
+    """Return the cuts whose fullest stage needs least memory."""
+    cuts = best_cuts(memory, memory, crossing)
+    if cuts is None:
+        raise ParameterError("pipeline stages", f"from 1 to the {crossing.size - 1} units", len(memory))
+    return cuts
+
+
 class LayerPart:
-    """Plans of one number of stages and schedule, shape (n,), with k distinct sub-batches.
+    """Plans of one number of stages and schedule, shape (n,), with k distinct sub-batches and cuts.
 
     Attributes
     ----------
@@ -112,8 +154,10 @@ class LayerPart:
         self.costs, self.plans, self.rank = costs, plans, costs.cuts.rank
         self.stages, self.schedule = int(plans.pipeline_parallel[0]), SCHEDULES[int(plans.schedule[0])]
         self.m = plans.accumulation_steps.astype(np.float64)
-        self._sub_batch, self._of = np.unique(plans.sub_batch, return_inverse=True)
-        self.cuts = np.stack([costs.cuts.cuts(self.stages, one) for one in self._sub_batch.tolist()])
+        kind = costs.cut_alike(plans)[1]
+        first, self._of = distinct_rows(plans.sub_batch, kind)
+        self._sub_batch = plans.sub_batch[first]
+        self.cuts = np.stack([costs.cuts_of(plans.take(np.array([row]))) for row in first.tolist()])
         self.placement = costs.placement(plans)
 
     @property
@@ -221,15 +265,16 @@ class LayerPart:
         costs, strategy, shape = self.costs, self.costs.strategy, backward_s.shape
         ahead = np.concatenate([[0.0], np.cumsum(costs.cuts.sizes.parameters)])
         bytes_, units = (np.diff(one).T[:, self._of] for one in (costs.gradient_bytes * ahead[self.cuts], self.cuts))
-        buckets = np.ones(shape)
-        if strategy.overlap:
+        each = units.astype(np.float64)
+        numbers = [np.ones(shape)]
+        if strategy.best_buckets:
+            numbers = [np.minimum(each, number) for number in range(1, int(units.max()) + 1)]
+        elif strategy.overlap:
             size = strategy.bucket_bytes
-            buckets = np.maximum(np.ceil(bytes_ / size), 1.0) if size else units.astype(np.float64)
+            numbers = [np.maximum(np.ceil(bytes_ / size), 1.0) if size else each]
         groups = self.placement.groups(GRADIENTS).rows(np.tile(np.arange(shape[1]), shape[0]))
-        message = costs.operation_s(ALL_REDUCE, (bytes_ / buckets).ravel(), groups).reshape(shape)
-        taken = buckets * message
-        if strategy.overlap:
-            late = exposed_exchange_s(backward_s, transfer_s, message, buckets, **schedule)
-        else:
-            late = np.maximum(taken - drain_s(backward_s, transfer_s, **schedule), 0.0)
-        return taken.max(axis=0), np.where(taken > 0, late, 0.0).max(axis=0)
+        every = (
+            (costs.operation_s(ALL_REDUCE, (bytes_ / buckets).ravel(), groups).reshape(shape), buckets)
+            for buckets in numbers
+        )
+        return exchange_s(backward_s, transfer_s, every, overlaps=strategy.overlap, **schedule)

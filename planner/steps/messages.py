@@ -25,7 +25,7 @@ HOST_GRADIENT_BYTES = 4
 """Gradients are summed in host memory in single precision."""
 
 
-def groups_of(sources: Sources, nodes: IntArray, ranks_per_node: IntArray) -> Groups:
+def groups_of(sources: Sources, nodes: IntArray, ranks_per_node: IntArray | FloatArray) -> Groups:
     """Return groups of all ranks; the ranks of a node share its network cards evenly."""
     link = sources.cluster.inter_node
     streams = ranks_per_node / (link.nics_per_node if link else 1)
@@ -69,13 +69,18 @@ class MessageTable:
     ----------
     prefix_s : ndarray of float, shape (m, B)
         Time of a message and all after it, one after another; the last column is their sum.
+    places : ndarray of int, shape (m, 2)
+        Nodes of a group, and GPUs of each.
     """
 
     prefix_s: FloatArray
+    places: IntArray
 
 
 class Messages:
     """The message cases of gradients of ``by_slot`` bytes, shape (J,); a case is nodes and GPUs per node of a group.
+
+    Where nodes hold unequal numbers of GPUs, ``mean_ranks`` is their mean, and GPUs per node are those of the fullest.
 
     Attributes
     ----------
@@ -84,16 +89,16 @@ class Messages:
     buffer_bytes : ndarray of float, shape (B,)
     """
 
-    def __init__(self, sources: Sources, by_slot: FloatArray) -> None:
-        self.sources, self.by_slot = sources, by_slot
+    def __init__(self, sources: Sources, by_slot: FloatArray, mean_ranks: float | None = None) -> None:
+        self.sources, self.by_slot, self._mean_ranks = sources, by_slot, mean_ranks
         strategy = sources.problem.settings.overlap
         self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
-        self.buffer_bytes = np.add.reduceat(by_slot, self.slot) if self.slot.size else by_slot
+        self.buffer_bytes = self.bytes_of(self.slot)
         self.cases = CaseTable(
-            lambda nodes, gpus: MessageTable(communication_prefix_s(self.message_s(nodes, gpus))),
+            lambda *groups: MessageTable(communication_prefix_s(self.message_s(*groups)), np.stack(groups, axis=1)),
             sources.cluster.node.gpus + 1,
         )
-        self._gradients: dict[tuple[int, int, int], tuple[FloatArray, float]] = {}
+        self._gradients: dict[tuple[int, int, bytes], tuple[FloatArray, float]] = {}
 
     @property
     def source(self) -> Source:
@@ -105,25 +110,47 @@ class Messages:
         """Of the cases that were asked for, shape (m, B); see :class:`MessageTable`."""
         return self.cases.columns.prefix_s
 
+    @property
+    def places(self) -> IntArray:
+        """Of the same cases nodes and GPUs of each, shape (m, 2)."""
+        return self.cases.columns.places
+
     def message_s(self, nodes: IntArray, gpus_per_node: IntArray, entry: Entry | None = None) -> FloatArray:
         """Return the time of each message [s], shape (g, B), by an entry, else its own; one rank sends nothing."""
         times = np.zeros((nodes.size, self.buffer_bytes.size))
         several = nodes * gpus_per_node > 1
         if several.any():
-            groups = groups_of(self.sources, nodes[several], gpus_per_node[several])
+            groups = self._groups(nodes[several], gpus_per_node[several])
             times[several] = all_reduce_s(entry or self.source.entry, self.buffer_bytes, groups)
         return self.sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
-    def gradient(self, nodes: int, gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:
-        """Return the derivatives of the first messages by the entry's coefficients, and their sum [s]."""
-        key = (nodes, gpus_per_node, messages)
+    def together_s(self, nodes: int, gpus_per_node: int, entry: Entry | None = None) -> FloatArray:
+        """Return the time of messages of slots l to k [s], shape (J, J); only l <= k counts."""
+        ahead = np.concatenate([[0.0], np.cumsum(self.by_slot)])
+        sizes, which = np.unique(np.maximum(ahead[None, 1:] - ahead[:-1, None], 0.0), return_inverse=True)
+        if nodes * gpus_per_node == 1:
+            return np.zeros((self.by_slot.size,) * 2)
+        times = all_reduce_s(entry or self.source.entry, sizes, self._group(nodes, gpus_per_node))[0]
+        return self.sources.multiplied("all_reduce", times, nodes=nodes)[which].reshape((self.by_slot.size,) * 2)
+
+    def bytes_of(self, slots: IntArray) -> FloatArray:
+        """Return the bytes of messages that start with these slots, the lowest of each, shape (B,)."""
+        return np.add.reduceat(self.by_slot, slots) if slots.size else self.by_slot
+
+    def gradient(self, nodes: int, gpus_per_node: int, buffer_bytes: FloatArray) -> tuple[FloatArray, float]:
+        """Return the derivatives of messages of so many bytes by the entry's coefficients, and their sum [s]."""
+        key = (nodes, gpus_per_node, buffer_bytes.tobytes())
         if key not in self._gradients:  # plans that differ in sub-batch alone share it
             group = self._group(nodes, gpus_per_node)
-            self._gradients[key] = all_reduce_gradient(self.source.entry, self.buffer_bytes[:messages], group)
+            self._gradients[key] = all_reduce_gradient(self.source.entry, buffer_bytes, group)
         return self._gradients[key]
 
+    def _groups(self, nodes: IntArray, gpus_per_node: IntArray) -> Groups:
+        mean = self._mean_ranks
+        return groups_of(self.sources, nodes, gpus_per_node if mean is None else np.full(nodes.shape, mean))
+
     def _group(self, nodes: int, gpus_per_node: int) -> Groups:
-        return groups_of(self.sources, np.array([nodes]), np.array([gpus_per_node]))
+        return self._groups(np.array([nodes]), np.array([gpus_per_node]))
 
     def extrapolates(self, nodes: int, gpus_per_node: int) -> bool:
         """Tell whether a message of a group lies outside what the all-reduce was fitted on."""

@@ -24,6 +24,7 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.node_groups import GroupPart
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Predictions, Quantity
 from planner.domain.request import Problem
+from planner.errors import ParameterError
 from planner.sources.sources import Source, Sources
 from planner.steps.describe import Description
 from planner.steps.intervals import reciprocal
@@ -46,6 +47,11 @@ class AcrossGroups:
     like : mapping of group to Evaluator
         Of the same problems: what their kernels take is not computed again.
 
+    Raises
+    ------
+    ParameterError
+        The strategy chooses messages by what is ready when: that differs between groups, and all send the same.
+
     Attributes
     ----------
     evaluators : mapping of group to Evaluator
@@ -53,6 +59,10 @@ class AcrossGroups:
     """
 
     def __init__(self, problems: Mapping[str, Problem], like: Mapping[str, Evaluator] | None = None) -> None:
+        for one in problems.values():
+            if one.settings.overlap.best_buckets:
+                rule = "one of fixed buckets on several node groups, all of which send the same messages"
+                raise ParameterError("--strategy", rule, one.settings.strategy)
         self.problems = problems
         self._nodes = sum(one.cluster.nodes for one in problems.values())
         whole = {name: replace(one, cluster=replace(one.cluster, nodes=self._nodes)) for name, one in problems.items()}
@@ -171,9 +181,9 @@ class _PacedMessages(Messages):
         """Return the time of each message [s], shape (g, B), as if all nodes were of the slowest group."""
         return self._pace.message_s(nodes, np.full_like(gpus_per_node, self._gpus), entry)
 
-    def gradient(self, nodes: int, _gpus_per_node: int, messages: int) -> tuple[FloatArray, float]:
-        """Return the derivatives of the first messages by the coefficients of the slowest, and their sum [s]."""
-        return self._pace.gradient(nodes, self._gpus, messages)
+    def gradient(self, nodes: int, _gpus_per_node: int, buffer_bytes: FloatArray) -> tuple[FloatArray, float]:
+        """Return the derivatives of messages of so many bytes by the coefficients of the slowest, and their sum [s]."""
+        return self._pace.gradient(nodes, self._gpus, buffer_bytes)
 
     def extrapolates(self, nodes: int, _gpus_per_node: int) -> bool:
         """Tell whether a message lies outside what the all-reduce of the slowest group was fitted on."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.errors import ParameterError
 from planner.steps.gathers import bucketed_s
 from planner.steps.pipeline_chunks import chunks_of, sums_above
 
-__all__ = ["drain_s", "exposed_exchange_s"]
+__all__ = ["drain_s", "exchange_s", "exposed_exchange_s"]
 
 
 def drain_s(
@@ -96,3 +100,39 @@ def exposed_exchange_s(
         )
         latest_s = np.maximum(latest_s, np.where(chunk < v, late_s + chunk * chunk_s - ended_s, 0.0))
     return latest_s
+
+
+def exchange_s(
+    backward_s: FloatArray,
+    transfer_s: FloatArray | float,
+    every: Iterable[Iterable[FloatArray]],
+    *,
+    overlaps: bool,
+    **schedule: Any,
+) -> tuple[FloatArray, FloatArray]:
+    """Return what the exchange of the fullest stage takes, and what exchanges add to the step [s], shape (n,) each.
+
+    Parameters
+    ----------
+    backward_s, transfer_s, schedule
+        Of :func:`drain_s`.
+    every : iterable of two ndarrays of float, shape (p, n)
+        Ways to exchange: time of one bucket, and how many a stage has. Each stage takes that which is done first.
+    overlaps : bool
+        Whether buckets are sent as they are ready, not behind the last backward pass.
+    """
+    taken = least = None
+    for message_s, buckets in every:
+        sent = buckets * message_s
+        if overlaps:
+            late = exposed_exchange_s(backward_s, transfer_s, message_s, buckets, **schedule)
+        else:
+            late = np.maximum(sent - drain_s(backward_s, transfer_s, **schedule), 0.0)
+        late = np.where(sent > 0, late, 0.0)
+        if taken is None or least is None:
+            taken, least = sent, late
+            continue
+        taken, least = np.where(late < least, sent, taken), np.minimum(late, least)
+    if taken is None or least is None:
+        raise ParameterError("ways to exchange gradients", "at least one", 0)
+    return taken.max(axis=0), least.max(axis=0)

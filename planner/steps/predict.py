@@ -45,10 +45,14 @@ class Evaluator:
     problem : Problem
     like : Evaluator, optional
         Of a problem that differs in overheads and collectives alone: what its kernels take is not computed again.
+    mean_ranks : float, optional
+        GPUs of a node on average, of synchronous plans whose nodes hold unequal numbers: their step is that of nodes
+        like the fullest, which sets the pace, with messages around one ring of all GPUs. What is told of their samples
+        is of so many full nodes.
     """
 
-    def __init__(self, problem: Problem, like: Evaluator | None = None) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, like: Evaluator | None = None, mean_ranks: float | None = None) -> None:
+        self.problem, self.mean_ranks = problem, mean_ranks
         self.sources = Sources(problem)
         self.pricers: dict[tuple[str, str], Pricer] = {}
         self.split_pricers: dict[str, SplitPricer] = {}
@@ -155,7 +159,7 @@ class Evaluator:
             # Kernels are the same in either mode.
             pricers = (self._like.pricers.get(key) if self._like else None, *self.pricers.values())
             like = next((one for one in pricers if one and one.compute.precision.name == precision), None)
-            self.pricers[key] = Pricer(self.sources, precision, mode, like)
+            self.pricers[key] = Pricer(self.sources, precision, mode, like, self.mean_ranks)
         return self.pricers[key]
 
     def _prepare(self, configurations: Configurations) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
+from planner.domain.calibration import Entry
 from planner.domain.configuration import Configurations
 from planner.domain.schedule import ONCE
 from planner.sources.sources import Sources
 from planner.steps.asynchronous import Asynchrony, update_period_s
+from planner.steps.best_fusion import best_fusion
 from planner.steps.compute import Compute
 from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
@@ -53,16 +55,23 @@ class Prices:
 
 
 class Pricer:
-    """Prices configurations of one precision and mode; what it tabled stays for later calls."""
+    """Prices configurations of one precision and mode; what it tabled stays for later calls.
 
-    def __init__(self, sources: Sources, precision: str, mode: str, like: Pricer | None = None) -> None:
+    See :class:`planner.steps.messages.Messages` for ``mean_ranks``.
+    """
+
+    def __init__(
+        self, sources: Sources, precision: str, mode: str, like: Pricer | None = None, mean_ranks: float | None = None
+    ) -> None:
         self.sources, self.mode = sources, mode
         self.strategy = sources.problem.settings.overlap
         self.compute: Compute = Compute(sources, precision, mode, like.compute if like else None)
         gradient_bytes = sources.problem.settings.framework.gradient_bytes(precision)
-        self.messages = Messages(sources, (self.compute.slots.elements * gradient_bytes).astype(np.float64))
+        by_slot = (self.compute.slots.elements * gradient_bytes).astype(np.float64)
+        self.messages = Messages(sources, by_slot, mean_ranks)
         self.input = Input(sources)
         self._pairs = PairTable(self._outlasting)
+        self._taken = PairTable(lambda last_pass, case: self.fused_s(last_pass, case, self.messages.places)[1])
 
     @cached_property
     def parameters(self) -> int:
@@ -85,7 +94,39 @@ class Pricer:
         ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, self.messages.slot]
         return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
 
+    def fused_s(
+        self, last_pass: IntArray, group: IntArray, places: IntArray, entry: Entry | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return by how much the best messages outlast a backward pass, and what they take [s].
+
+        Both of the shape that ``last_pass`` and ``group`` broadcast to.
+
+        Parameters
+        ----------
+        last_pass : ndarray of int
+            As of :meth:`outlasting_s`.
+        group : ndarray of int
+            Position in ``places``.
+        places : ndarray of int, shape (g, 2)
+            Nodes of groups, and GPUs of each.
+        entry : Entry, optional
+            What serves the messages; else their own.
+        """
+        table = self.compute.table
+        backward = table.backward_s.ravel()
+        ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])
+        last_pass, group = np.broadcast_arrays(last_pass, group)
+        ends, taken = np.zeros((2, *group.shape))
+        for at in np.unique(group).tolist():
+            rows = np.nonzero(group == at)
+            together = self.messages.together_s(int(places[at, 0]), int(places[at, 1]), entry)
+            best = best_fusion(ready[last_pass[rows]], together)
+            ends[rows], taken[rows] = best.end_s, best.taken_s
+        return exposed_s(ends, backward[last_pass]), taken
+
     def _outlasting(self, last_pass: IntArray, message_case: IntArray) -> FloatArray:
+        if self.strategy.best_buckets:
+            return self.fused_s(last_pass, message_case, self.messages.places)[0]
         return self.outlasting_s(self.messages.prefix_s, last_pass, message_case)
 
     def ensure(self, plans: Configurations) -> None:
@@ -127,6 +168,8 @@ class Pricer:
             if task.name in stage_s
         }
         all_reduce = self.messages.prefix_s[group, -1] if self.messages.slot.size else np.zeros(group.shape)
+        if self.strategy.best_buckets:
+            all_reduce = self._taken.gather(2 * row + further, group)
         outlasting = {}
         if self.strategy.overlap:
             outlasting["all_reduce"] = np.where(all_reduce > 0, self._pairs.gather(2 * row + further, group), 0.0)

@@ -33,6 +33,8 @@ class SplitCosts:
     message_rules : MessageRules
     rank_order : tuple of str
         How ranks are numbered, innermost first.
+    chooses_order : bool
+        Whether each plan has the order that is fastest for it instead.
     overlaps_tensor : bool
         Whether messages of tensor ranks run beside products of the backward pass.
     """
@@ -45,7 +47,7 @@ class SplitCosts:
         framework = settings.framework
         self.strategy = settings.overlap
         self.gradient_bytes = float(framework.gradient_bytes(precision))
-        self.rank_order = settings.placed_by
+        self.rank_order, self.chooses_order = settings.placed_by, settings.chooses_order
         self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework, self.rank_order)
         self.parameter = self.memory_rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor

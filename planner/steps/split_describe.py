@@ -7,7 +7,7 @@ unsure as it is; messages are as unsure as what serves them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,14 +16,15 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
-from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness, Term
-from planner.domain.split import SplitMemoryBytes, SplitPlans
+from planner.domain.prediction import LOOKUPS, LayersOfStage, MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.split import RECOMPUTES, SplitMemoryBytes, SplitPlans
 from planner.sources.overheads import Overheads
 from planner.sources.source import Source
 from planner.steps.compute import call_work, composed_s, composed_slopes
 from planner.steps.describe import Description, score_calibrations
 from planner.steps.epoch import Input
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
+from planner.steps.laid_stages import StageLayout, laid_out
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.split_compute import PASSES, RankCompute
 from planner.steps.split_offload import offload_source
@@ -60,28 +61,47 @@ _OPERATION_OF = {
 
 def split_descriptions(pricer: SplitPricer, configurations: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of split plans of one precision, rows of shape (n,)."""
+    if pricer.chooses_order:
+        return list(_in_best_orders(pricer, configurations, window))
     priced, plans = pricer.price(configurations), plans_of(configurations)
     if isinstance(pricer, LayerPricer):
         every = _layers_shown(pricer, plans, priced.slowest)
     else:
         every = _units_shown(pricer, plans, priced.slowest)
-    crosses_nodes = tensor_across_nodes(pricer.sources, plans).tolist()
+    crosses_nodes = tensor_across_nodes(plans, pricer.rank_order).tolist()
     return [
         _Case(pricer, of, configurations.one(i), priced, i).description(window, crosses_nodes=crosses_nodes[i])
         for i, of in enumerate(every)
     ]
 
 
+def _in_best_orders(pricer: SplitPricer, some: Configurations, window: Window | None) -> Iterator[Description]:
+    """Yield the predictions of plans, each with its ranks in the order that is best for it."""
+    for at, order in enumerate(pricer.best_orders(some)):
+        (one,) = split_descriptions(pricer.in_order(order), some.take(np.array([at])), window)
+        yield replace(one, prediction=replace(one.prediction, rank_order=order))
+
+
 class _Shown(NamedTuple):
     """The slowest stage of a plan: its passes, how many of each distinct unit it holds (U,), and the host's time [s].
 
-    ``first_layers``: those that stages of layers start with.
+    ``first_layers``: those that stages of layers start with; ``layout``: what stages hold, where it is chosen.
     """
 
     passes: _Passes
     units: FloatArray
     host_s: Mapping[str, float]
     first_layers: tuple[str, ...] = ()
+    layout: StageLayout | None = None
+
+    @property
+    def stage_layers(self) -> tuple[LayersOfStage, ...]:
+        """What each stage holds, where it is chosen."""
+        if self.layout is None:
+            return ()
+        (first, end, again), kinds = self.layout.layers, self.layout.recompute
+        each = zip((end - first).tolist(), again.tolist(), kinds.tolist(), strict=True)
+        return tuple(LayersOfStage(layers, some, RECOMPUTES[code * (some > 0)]) for layers, some, code in each)
 
 
 def _units_shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
@@ -89,10 +109,20 @@ def _units_shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> I
     host_s = cases.columns.host_s(pricer.overheads)[cases.rows(rank, plans.sub_batch)]
     keys = list(zip(rank.tolist(), plans.sub_batch.tolist(), strict=True))
     passes = {key: _Passes(pricer.compute.ranks[key[0]], key[1]) for key in dict.fromkeys(keys)}
-    ends = zip(plans.pipeline_parallel.tolist(), plans.last_stage.tolist(), slowest.tolist(), strict=True)
-    for key, host, (stages, last, stage) in zip(keys, host_s, ends, strict=True):
-        units = stage_units(passes[key].rank.units, stages, last)[stage]
-        yield _Shown(passes[key], units, dict(zip(PASSES, (host @ units).tolist(), strict=True)))
+    laid = np.flatnonzero(plans.is_laid_out)
+    layouts = dict(zip(laid.tolist(), pricer.layouts(plans.take(laid)), strict=True))
+    for row, (key, host, stage) in enumerate(zip(keys, host_s, slowest.tolist(), strict=True)):
+        layout = layouts.get(row)
+        units = _units_of(pricer, plans.take(np.array([row])), layout)[stage]
+        host_of = dict(zip(PASSES, (host @ units).tolist(), strict=True))
+        yield _Shown(passes[key], units, host_of, layout=layout)
+
+
+def _units_of(pricer: SplitPricer, plan: SplitPlans, layout: StageLayout | None) -> FloatArray:
+    """Return how many of each distinct unit every stage of a plan holds, shape (p, U)."""
+    if layout is None:
+        return stage_units(pricer.compute.ranks[0].units, int(plan.pipeline_parallel[0]), int(plan.last_stage[0]))
+    return laid_out([layout])(pricer, plan, pricer.ranks(plan), ()).counts
 
 
 def _layers_shown(pricer: LayerPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
@@ -205,7 +235,7 @@ class _Case:
         memory["capacity"] = pricer.sources.accelerator.memory_bytes
         basis = iteration.interval_basis
         speed = reciprocal(iteration, samples)
-        mfu, hfu = utilization(pricer.sources, one, speed.value)
+        mfu, hfu = utilization(pricer.sources, one, speed.value, self.shown.layout)
         prediction = Prediction(
             configuration=one,
             iteration_s=iteration,
@@ -229,6 +259,7 @@ class _Case:
             kernel_shares=self._shares(),
             kind=kind,
             stages=self.shown.first_layers,
+            stage_layers=self.shown.stage_layers,
             doubt=deviation.shares if deviation else {},
             mfu=mfu,
             hfu=hfu,

@@ -16,10 +16,9 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED, SplitPlans
-from planner.steps.gathers import equal_backward_s, equal_forward_s
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_chunks import SPLIT_BACKWARD
-from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.pipeline_drain import exchange_s
 from planner.steps.pipeline_runs import RUN_SCHEDULES, runs_s
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_passes import Passes
@@ -118,13 +117,9 @@ class SplitPart:
         where = np.flatnonzero(self.plans.sharding[some] == WEIGHTS_SHARDED)
         if not where.size:
             return forward_s, backward_s
-        at, state = self._at(self.state.cases, self._rows[some[where]])[0], self.state
-        layers, gather, scatter, across = (
-            one[at] for one in (state.layers, state.gather_s, state.scatter_s, state.across_s)
-        )
+        at = self._at(self.state.cases, self._rows[some[where]])[0]
         ahead, back = forward_s.copy(), backward_s.copy()
-        ahead[:, where] = equal_forward_s(forward_s[:, where] / layers, gather, layers)
-        back[:, where] = equal_backward_s(backward_s[:, where] / layers, gather, scatter, layers, across)
+        ahead[:, where], back[:, where] = self.state.gathered_s(at, forward_s[:, where], backward_s[:, where])
         return ahead, back
 
     def _terms(self, pipeline: _Pipeline, which: IntArray) -> dict[str, tuple[FloatArray, FloatArray]]:
@@ -159,10 +154,6 @@ class SplitPart:
     def _exchange(self, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
         at, transfer = self._at(self.state.cases, self._rows)[0], self.passes.transfer_s[self._pass]
-        bucket, buckets = self.state.bucket_s[at], self.state.buckets[at]
-        taken, schedule = buckets * bucket, self._schedule(np.arange(self._rows.size))
-        if self.costs.strategy.overlap:
-            late = exposed_exchange_s(backward_s, transfer, bucket, buckets, **schedule)
-        else:
-            late = np.maximum(taken - drain_s(backward_s, transfer, **schedule), 0.0)
-        return taken.max(axis=0), np.where(taken > 0, late, 0.0).max(axis=0)
+        schedule = self._schedule(np.arange(self._rows.size))
+        every = ((one[at] for one in way) for way in self.state.exchanges)
+        return exchange_s(backward_s, transfer, every, overlaps=self.costs.strategy.overlap, **schedule)

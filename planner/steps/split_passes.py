@@ -13,7 +13,7 @@ from planner.domain.split import RECOMPUTES, SplitPlans
 from planner.steps.split_compute import PASSES
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_sent import StageMessages
-from planner.steps.split_stages import StageCases
+from planner.steps.split_stages import OfStages, StageCases
 from planner.workload.split_messages import boundary_messages
 
 __all__ = ["Backward", "Passes"]
@@ -48,10 +48,10 @@ class Passes:
         Between neighbouring stages, of each case.
     """
 
-    def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray) -> None:
-        self.cases = cases = StageCases(costs, plans, rank, _SAME_PASSES)
+    def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, stages: OfStages = StageCases) -> None:
+        self.cases = cases = stages(costs, plans, rank, _SAME_PASSES)
         row = cases.compute_rows(costs.compute)
-        table, blocks = costs.compute.cases.columns, cases.blocks
+        table, repeated = costs.compute.cases.columns, cases.again
         both = table.kernels_s(costs.overheads), table.host_s(costs.overheads)
 
         def times(name: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -64,7 +64,7 @@ class Passes:
             return costs.sources.multiplied(term, seconds, costs.precision)
 
         forward, first, later = (times(name, cases.counts) for name in ("forward", "backward", "accumulating"))
-        again = self._again(times("forward", blocks), times("attention", blocks))
+        again = self._again(times("forward", repeated), times("attention", repeated))
         self.forward_s = costs.passed_s("forward", *forward)
         self.recompute_s = costs.passed_s("forward", *again)
         self.backward = Backward(costs.passed_s("backward", *first), costs.passed_s("backward", *later))

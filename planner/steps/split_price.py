@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans, schedule_run
 from planner.sources.sources import Sources
+from planner.steps.best_order import best_orders
+from planner.steps.laid_stages import StageLayout, laid_out, layout_memory
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_offload import offload_s
 from planner.steps.split_part import SPLIT_TERMS, SplitPart
 from planner.steps.split_passes import Passes
+from planner.steps.split_stages import OfStages, StageCases
 from planner.steps.split_state import State
+from planner.steps.stage_layouts import StageLayouts
 from planner.workload.split_memory import split_memory
 
 __all__ = ["SplitPriced", "SplitPricer", "plans_of"]
@@ -47,6 +53,21 @@ class SplitPriced:
     memory: SplitMemoryBytes
     slowest: IntArray
 
+    @staticmethod
+    def joined(parts: Sequence[SplitPriced], at: IntArray) -> SplitPriced:
+        """Return the plans of parts, one after the other, at positions."""
+
+        def terms(of: str) -> dict[str, FloatArray]:
+            names = getattr(parts[0], of)
+            return {name: np.concatenate([getattr(one, of)[name] for one in parts])[at] for name in names}
+
+        names = [one.name for one in fields(SplitMemoryBytes)]
+        memory = {name: np.concatenate([getattr(one.memory, name) for one in parts])[at] for name in names}
+        period, slowest = (
+            np.concatenate([getattr(one, name) for one in parts])[at] for name in ("period_s", "slowest")
+        )
+        return SplitPriced(period, terms("seconds"), terms("exposed_s"), SplitMemoryBytes(**memory), slowest)
+
 
 def plans_of(configurations: Configurations) -> SplitPlans:
     """Return configurations as split plans, each field of shape (n,); 1f1b with virtual stages is interleaved."""
@@ -61,14 +82,40 @@ class SplitPricer(SplitCosts):
     """Prices split plans of one precision; what a rank takes of a micro-batch stays for later calls.
 
     ``like``: of a problem that differs in overheads and collectives alone; what its ranks take is used again.
+
+    Attributes
+    ----------
+    stage_layouts : StageLayouts
     """
 
     def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
         super().__init__(sources, precision, like.compute if like else None)
+        self.stage_layouts = StageLayouts(self, sources.accelerator.memory_bytes)
+        self._in_orders: dict[tuple[str, ...], Self] = {}
 
     def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
-        return split_memory(self.of, plans, self.memory_rules)
+        laid = plans.is_laid_out
+        if not laid.any():
+            return split_memory(self.of, plans, self.memory_rules)
+        memory = split_memory(
+            self.of, plans.but(stages=0, recompute=np.where(laid, 0, plans.recompute)), self.memory_rules
+        )
+        where = np.flatnonzero(laid)
+        of_laid = [
+            layout_memory(self, plans.take(np.array([row])), layout)
+            for row, layout in zip(where.tolist(), self.layouts(plans.take(where)), strict=True)
+        ]
+        columns = {one.name: np.array(getattr(memory, one.name)) for one in fields(SplitMemoryBytes)}
+        for row, each in zip(where.tolist(), of_laid, strict=True):
+            worst = int(np.argmax(each.total))
+            for name, column in columns.items():
+                column[row] = getattr(each, name)[worst]
+        return SplitMemoryBytes(**columns)
+
+    def layouts(self, plans: SplitPlans) -> list[StageLayout]:
+        """Return what the stages of each plan hold and compute again, of plans that leave that to what fits."""
+        return self.stage_layouts.of(plans, self.ranks(plans))
 
     def ranks(self, plans: SplitPlans) -> IntArray:
         """Return the rank of each plan in ``compute``, shape (n,)."""
@@ -76,15 +123,64 @@ class SplitPricer(SplitCosts):
         degrees = zip(*(getattr(plans, name)[first].tolist() for name in _OF_RANK), strict=True)
         return np.array([self.compute.rank_of(*each) for each in degrees], dtype=np.int64)[which]
 
+    def in_order(self, rank_order: tuple[str, ...]) -> Self:
+        """Return a pricer that differs in how ranks are numbered alone, and shares what a rank takes by itself."""
+        if rank_order not in self._in_orders:
+            other = copy(self)
+            other.rank_order, other.chooses_order = rank_order, False
+            other.memory_rules = replace(self.memory_rules, rank_order=rank_order)
+            other.stage_layouts = StageLayouts(other, self.sources.accelerator.memory_bytes)
+            self._in_orders[rank_order] = other
+        return self._in_orders[rank_order]
+
+    def best_orders(self, configurations: Configurations) -> list[tuple[str, ...]]:
+        """Return the order of ranks that is fastest for each plan, of those that fit where any do."""
+
+        def price(order: tuple[str, ...], rows: IntArray) -> tuple[FloatArray, BoolArray]:
+            priced = self.in_order(order).price(configurations.take(rows))
+            return priced.period_s, priced.memory.total <= self.sources.accelerator.memory_bytes
+
+        return best_orders(plans_of(configurations), self.rank_order, price)
+
     def price(self, configurations: Configurations) -> SplitPriced:
-        """Price configurations, rows of shape (n,).
+        """Price configurations, rows of shape (n,), with their ranks as all are numbered or as is best for each."""
+        if not self.chooses_order:
+            return self._priced(configurations)
+        orders = self.best_orders(configurations)
+        parts, places = [], []
+        for order in dict.fromkeys(orders):
+            rows = np.array([at for at, one in enumerate(orders) if one == order])
+            parts.append(self.in_order(order).price(configurations.take(rows)))
+            places.append(rows)
+        return SplitPriced.joined(parts, np.argsort(np.concatenate(places)))
+
+    def _priced(self, configurations: Configurations) -> SplitPriced:
+        """Price configurations whose ranks are numbered alike.
 
         Passes of a micro-batch, and what a step does once, are priced for each distinct stage; then the distinct steps
         that they make.
         """
         plans = plans_of(configurations)
+        laid = np.flatnonzero(plans.is_laid_out)
+        if not laid.size:
+            terms, slowest = self._terms(plans, StageCases)
+        elif laid.size == configurations.size:
+            terms, slowest = self._terms(plans, laid_out(self.layouts(plans)))
+        else:
+            rows = np.flatnonzero(~plans.is_laid_out)
+            parts = [self._priced(configurations.take(some)) for some in (rows, laid)]
+            return SplitPriced.joined(parts, np.argsort(np.concatenate([rows, laid])))
+        memory = self.memory(plans)
+        self._offload(plans, memory, terms)
+        seconds = {name: both[0] for name, both in terms.items()}
+        exposed = {name: both[1] for name, both in terms.items()}
+        period = np.sum(list(exposed.values()), axis=0)
+        return SplitPriced(period, seconds, exposed, memory, slowest)
+
+    def _terms(self, plans: SplitPlans, stages: OfStages) -> tuple[dict[str, FloatArray], IntArray]:
+        """Return what each term takes and adds, (2, n) each, but what offloading does, and the slowest stage, (n,)."""
         rank = self.ranks(plans)
-        of = passes, state = Passes(self, plans, rank), State(self, plans, rank)
+        of = passes, state = Passes(self, plans, rank, stages), State(self, plans, rank, stages)
         cases = passes.cases.case, state.cases.case
         rows, which = distinct_rows(*(getattr(plans, name) for name in _OF_STEP), *cases)
         terms = {name: np.zeros((2, rows.size)) for name in SPLIT_TERMS}
@@ -96,13 +192,7 @@ class SplitPricer(SplitCosts):
             slowest[where] = part.slowest
             for name, both in part.terms.items():
                 terms[name][:, where] = both
-        terms = {name: both[:, which] for name, both in terms.items()}
-        memory = self.memory(plans)
-        self._offload(plans, memory, terms)
-        seconds = {name: both[0] for name, both in terms.items()}
-        exposed = {name: both[1] for name, both in terms.items()}
-        period = np.sum(list(exposed.values()), axis=0)
-        return SplitPriced(period, seconds, exposed, memory, slowest[which])
+        return {name: both[:, which] for name, both in terms.items()}, slowest[which]
 
     def _offload(self, plans: SplitPlans, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
         """Put what offloading takes into the terms; what the host updates, the device does not."""

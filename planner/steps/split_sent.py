@@ -19,6 +19,7 @@ from planner.domain.messages import (
     INPUT_GRADIENT,
     LAYER_BACKWARD,
     LAYER_FORWARD,
+    RECOMPUTED,
     TENSOR,
     WEIGHT_GRADIENT,
     Message,
@@ -61,10 +62,12 @@ class StageMessages:
         costs, plans, stage = self.costs, self.cases.plans, self.cases.stage
         by_term: dict[str, Sent] = {}
         beside = self._products_s(row)
-        of_stage = dict(stage_blocks(costs.of, plans.pipeline_parallel[self.cases.of], stage))
+        pipeline, layers = plans.pipeline_parallel[self.cases.of], self.cases.layers
+        of_stage = dict(stage_blocks(costs.of, pipeline, stage, layers))
+        again = dict(stage_blocks(costs.of, pipeline, stage, layers.computed_again)) if layers else of_stage
         for kind, _ in blocks(costs.of):
             for one in layer_messages(costs.of, plans, costs.message_rules, kind):
-                self._add(by_term, one, of_stage[kind], beside)
+                self._add(by_term, one, (again if one.where == RECOMPUTED else of_stage)[kind], beside)
         for messages, where in (
             (embedding_messages(costs.of, plans, costs.message_rules), stage == 0),
             (head_messages(costs.of, plans, costs.message_rules), self.cases.is_last),

@@ -7,6 +7,7 @@ numbers of stages are one call; plans gather from them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 
 import numpy as np
@@ -16,9 +17,10 @@ from planner.domain.messages import Groups
 from planner.domain.split import SplitPlans
 from planner.steps.split_compute import SplitCompute
 from planner.steps.split_costs import SplitCosts
+from planner.workload.split_parameters import StageLayers
 from planner.workload.units import Units, stage_units
 
-__all__ = ["StageCases", "rows_of"]
+__all__ = ["OfStages", "StageCases", "rows_of"]
 
 
 def rows_of(plans: SplitPlans, rows: IntArray) -> SplitPlans:
@@ -75,6 +77,16 @@ class StageCases:
         self.counts = np.concatenate([empty, *(one[at] for one, at in zip(of_firsts, firsts, strict=True))])[place]
 
     @property
+    def layers(self) -> StageLayers | None:
+        """The layers of each stage; None: they are dealt out evenly, and all computed again where any is."""
+        return None
+
+    @property
+    def again(self) -> FloatArray:
+        """How many of each distinct unit a stage computes again, where plans do, shape (f, U)."""
+        return self.blocks
+
+    @property
     def is_last(self) -> BoolArray:
         """Whether a stage has the last layers of its pipeline, shape (f,)."""
         return np.asarray(self.stage == self.plans.last_stage[self.of])
@@ -119,3 +131,7 @@ def _numbers(rows: FloatArray) -> IntArray:
     differs = np.any(np.diff(rows, axis=0) != 0, axis=1)
     differs[:1] = differs[-1:] = True
     return np.concatenate([[0], np.cumsum(differs)])
+
+
+OfStages = Callable[[SplitCosts, SplitPlans, IntArray, tuple[str, ...]], StageCases]
+"""What makes the stages of plans of their costs, the plans, the rank of each, and what makes no difference."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.messages import ALL_REDUCE, ENDS, TENSOR
 from planner.domain.split import GRADIENTS_SHARDED, OPTIMIZER_SHARDED, WEIGHTS_SHARDED, SplitPlans
+from planner.steps.gathers import equal_backward_s, equal_forward_s
 from planner.steps.split_compute import PASSES
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_exchange import Elements, StageExchange
-from planner.steps.split_stages import StageCases, rows_of
+from planner.steps.split_stages import OfStages, StageCases, rows_of
 from planner.workload.split_parameters import stage_parameters
 from planner.workload.transformer import padded_vocabulary
 
@@ -39,11 +42,11 @@ class State:
         gradients that tensor ranks have of their own positions alone.
     """
 
-    def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray) -> None:
+    def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, stages: OfStages = StageCases) -> None:
         # Ranks that share gradients send what those do that share the optimizer's state alone.
         is_alike = plans.sharding == GRADIENTS_SHARDED
         plans = plans.but(sharding=np.where(is_alike, OPTIMIZER_SHARDED, plans.sharding))
-        self.costs, self.cases = costs, StageCases(costs, plans, rank, _SAME_STATE)
+        self.costs, self.cases = costs, stages(costs, plans, rank, _SAME_STATE)
         self.exchange = StageExchange(costs, self.cases)
         self.layers: FloatArray = self.cases.counts.sum(axis=1)
         self.parameters = self._parameters()
@@ -106,6 +109,29 @@ class State:
             longest = self.cases.most(self.exchange.gather_s(self.parameters))
             self.updated_weights_s = np.where(shares, longest, 0.0)
 
+    @property
+    def exchanges(self) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Every way to exchange gradients once a step: time of one bucket, and how many there are, (f,) each.
+
+        Of best buckets as many equal ones as are best, at most one a layer.
+        """
+        if not self.costs.strategy.best_buckets:
+            yield self.bucket_s, self.buckets
+            return
+        for number in range(1, int(self.layers.max(initial=1)) + 1):
+            buckets = np.minimum(self.layers, number)
+            yield self.exchange.sum_s(self._gradients().over(buckets)), buckets
+
+    def gathered_s(self, at: IntArray, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return passes over stages of sharded weights with the gathers and scatters that they wait for [s]."""
+        layers, gather, scatter, across = (
+            one[at] for one in (self.layers, self.gather_s, self.scatter_s, self.across_s)
+        )
+        return (
+            equal_forward_s(forward_s / layers, gather, layers),
+            equal_backward_s(backward_s / layers, gather, scatter, layers, across),
+        )
+
     def _norms_s(self) -> FloatArray:
         """Return the sum over tensor ranks of gradients that each has of its own positions alone, shape (c,).
 
@@ -117,7 +143,8 @@ class State:
         alone = (plans.sequence_parallel > 0) & (plans.tensor_parallel > 1)
         if not alone.any():
             return np.zeros(cases.rank.size)
-        most = cases.most(stage_parameters(self.costs.of, rows_of(plans, cases.of), cases.stage).whole)
+        of_stages = rows_of(plans, cases.of), cases.stage
+        most = cases.most(stage_parameters(self.costs.of, *of_stages, layers=cases.layers).whole)
         seconds = self.costs.operation_s(ALL_REDUCE, self.costs.gradient_bytes * most, cases.groups(TENSOR))
         return np.where(alone, seconds, 0.0)
 

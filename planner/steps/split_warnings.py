@@ -26,9 +26,9 @@ def split_warnings(sources: Sources, one: Configuration, *, crosses_nodes: bool)
     return (*across, *_stale_gradients(one), *_formula_only(sources, one))
 
 
-def tensor_across_nodes(sources: Sources, plans: SplitPlans) -> BoolArray:
+def tensor_across_nodes(plans: SplitPlans, rank_order: tuple[str, ...]) -> BoolArray:
     """Tell which of n plans have tensor-parallel groups that do not stay inside a node, shape (n,)."""
-    return np.asarray(Placement(plans, order=sources.problem.settings.placed_by).axis(TENSOR).nodes > 1)
+    return np.asarray(Placement(plans, order=rank_order).axis(TENSOR).nodes > 1)
 
 
 def _tensor_across_nodes(one: Configuration) -> PlanWarning:

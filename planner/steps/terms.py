@@ -18,6 +18,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.prediction import Term
 from planner.domain.schedule import Task
 from planner.sources.sources import Source
+from planner.steps.best_fusion import best_fusion
 from planner.steps.intervals import Gradient, derivatives
 from planner.steps.messages import host_gradient
 from planner.steps.price import Pricer, Prices, deposited_gradients
@@ -42,17 +43,21 @@ class Case:
         scenario = self.pricer.sources.problem.scenario
         return float(scenario.factor(term, self.pricer.compute.precision.name, nodes))
 
-    def message_path(self) -> tuple[int, int]:
-        """Return how many messages, and how many segments before their gradients, are on and off the longest path."""
-        pricer, one = self.pricer, self.one
-        if not pricer.strategy.overlap:
-            return pricer.messages.slot.size, 0
-        case = pricer.compute.cases.rows(np.array([one.sub_batch]))[0]
-        ready = pricer.compute.table.ready_s[case, int(one.accumulation_steps > 1)]
-        row = pricer.messages.cases.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
-        slot = pricer.messages.slot
-        last = int(np.argmax(ready[slot] + pricer.messages.prefix_s[row]))
-        return last + 1, int(slot[last]) + 1
+    def message_path(self) -> tuple[FloatArray, int]:
+        """Return the bytes of messages on the longest path, and how many segments before their gradients are off it."""
+        messages, one = self.pricer.messages, self.one
+        if not self.pricer.strategy.overlap:
+            return messages.buffer_bytes, 0
+        case = self.pricer.compute.cases.rows(np.array([one.sub_batch]))[0]
+        ready = self.pricer.compute.table.ready_s[case, int(one.accumulation_steps > 1)]
+        row = messages.cases.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
+        slot, sent_s = messages.slot, messages.prefix_s[row]
+        if self.pricer.strategy.best_buckets:
+            together = messages.together_s(one.nodes, one.gpus_per_node)
+            slot = best_fusion(ready[None], together).slots(0)
+            sent_s = np.cumsum(together[slot, np.append(slot[1:], ready.size) - 1])
+        last = int(np.argmax(ready[slot] + sent_s))
+        return messages.bytes_of(slot)[: last + 1], int(slot[last]) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,39 @@ do; what is padded or sent is not counted.
 from __future__ import annotations
 
 from planner.domain.configuration import Configuration
+from planner.domain.split import RECOMPUTES
+from planner.domain.transformer import Transformer
 from planner.sources.sources import Sources
+from planner.steps.laid_stages import StageLayout
+from planner.workload.split_parameters import stage_blocks
 from planner.workload.transformer import recomputed_flop, training_flop
 
 __all__ = ["utilization"]
 
 
-def utilization(sources: Sources, one: Configuration, samples_per_s: float) -> tuple[float | None, float | None]:
-    """Return MFU and HFU, to six digits; None of other networks than transformers, and without a peak rate."""
+def utilization(
+    sources: Sources, one: Configuration, samples_per_s: float, layout: StageLayout | None = None
+) -> tuple[float | None, float | None]:
+    """Return MFU and HFU, to six digits; None of other networks than transformers, and without a peak rate.
+
+    ``layout``: what stages compute again, where they choose.
+    """
     of = sources.problem.network.transformer
     peak = sources.accelerator.peak_flop_per_s.get(one.precision)
     if of is None or not peak:
         return None, None
     model = training_flop(of)
     rate = samples_per_s / (peak * one.gpus)
-    both = model * rate, (model + recomputed_flop(of, one.recompute)) * rate
+    again = recomputed_flop(of, one.recompute) if layout is None else _of_stages(of, layout)
+    both = model * rate, (model + again) * rate
     mfu, hfu = (float(f"{one:.6g}") for one in both)
     return mfu, hfu
+
+
+def _of_stages(of: Transformer, layout: StageLayout) -> int:
+    """Return the FLOP that all stages of a sample compute again."""
+    counts = stage_blocks(of, layout.stage, layout.stage, layout.layers.computed_again)
+    return sum(
+        recomputed_flop(of, RECOMPUTES[code], layers=[(kind, int(count[at])) for kind, count in counts])
+        for at, code in enumerate(layout.recompute.tolist())
+    )

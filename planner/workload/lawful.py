@@ -19,7 +19,7 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import SPLIT_AXES
 from planner.domain.framework import Framework
 from planner.domain.network import Network
-from planner.domain.split import RECOMPUTES, SCHEDULES, SHARD_GROUPS, SplitPlans
+from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, SHARD_GROUPS, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.workload.program import program
@@ -37,7 +37,7 @@ __all__ = [
     "schedules_of",
 ]
 
-LAYER_AXES = ("pipeline_parallel", "schedule")
+LAYER_AXES = ("pipeline_parallel", "schedule", "stages")
 """Axes that split networks other than transformers."""
 INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("interleaved", "zero-bubble-v", "no-flush"))
 _OF_LAYERS = [SCHEDULES.index(name) for name in ("gpipe", "1f1b", "zero-bubble")]
@@ -292,6 +292,11 @@ def _of_schedules() -> Iterator[Rule]:
         "virtual_stages",
         f"1 in a {_any_of(plain)} schedule",
         lambda plans: (plans.virtual_stages == 1) | ~np.isin(plans.schedule, codes),
+    )
+    yield Rule(
+        "stages",
+        "even without a pipeline, and with virtual stages",
+        lambda plans: (plans.stages != BEST_STAGES) | ((plans.pipeline_parallel > 1) & (plans.virtual_stages == 1)),
     )
     yield Rule(
         "virtual_stages",

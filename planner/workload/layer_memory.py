@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from planner.workload.memory import column_elements, kept_layer_bytes, live_grad
 from planner.workload.program import Program
 from planner.workload.split_memory import MemoryRules
 
-__all__ = ["ChainSizes", "chain_memory", "crossing_elements"]
+__all__ = ["ChainMemory", "ChainSizes", "crossing_elements"]
 
 _BUFFERS = 2
 """Of what is sent and of what is received, at each cut."""
@@ -37,8 +38,9 @@ class ChainSizes:
     Attributes
     ----------
     parameters, weight_bytes, kept_bytes : ndarray of float, shape (V,)
-    gradients, columns : ndarray of float, shape (V,)
-        Elements of gradients of activations, the most at one time; of the largest im2col buffer, 0 where none is used.
+    gradients, columns : ndarray of float, shape (V, V + 1)
+        Elements of gradients of activations, the most at one time; of the largest im2col buffer, 0 where none is used:
+        of the units from one up to another.
     crossing : ndarray of float, shape (V + 1,)
         Elements that cross a cut before a unit; the first is the network's input, behind the last unit nothing.
     """
@@ -65,10 +67,17 @@ class ChainSizes:
             parameters=np.add.reduceat(parameters, starts),
             weight_bytes=np.add.reduceat(weights, starts),
             kept_bytes=np.add.reduceat(kept, starts),
-            gradients=np.maximum.reduceat(live_gradient_elements(program).astype(np.float64), starts),
-            columns=np.maximum.reduceat(columns, starts),
+            gradients=_largest(np.maximum.reduceat(live_gradient_elements(program).astype(np.float64), starts)),
+            columns=_largest(np.maximum.reduceat(columns, starts)),
             crossing=np.append(crossing_elements(program.network, program)[starts], 0.0),
         )
+
+
+def _largest(each: FloatArray) -> FloatArray:
+    """Return the largest of the values from one up to another, (V,) to (V, V + 1); 0 of none."""
+    number = each.size
+    inside = np.where(np.tri(number, k=-1, dtype=bool), 0.0, each)
+    return np.pad(np.maximum.accumulate(inside, axis=1), ((0, 0), (1, 0)))
 
 
 def crossing_elements(network: Network, program: Program) -> FloatArray:
@@ -91,54 +100,70 @@ def crossing_elements(network: Network, program: Program) -> FloatArray:
     return np.cumsum(changes)[:-1]
 
 
-def chain_memory(
-    sizes: ChainSizes, cuts: IntArray, plans: SplitPlans, rules: MemoryRules, optimizer: str, *, shrunk: float = 1.0
-) -> SplitMemoryBytes:
-    """Return the memory of the rank that needs most, of plans that are cut alike.
+class ChainMemory(NamedTuple):
+    """What the memory of the stages of one network is counted by.
 
-    Parameters
+    Attributes
     ----------
     sizes : ChainSizes
-    cuts : ndarray of int, shape (p + 1,)
-        The unit that each stage starts with, and V.
-    plans : SplitPlans
-        n of them, all of p stages.
     rules : MemoryRules
     optimizer : one of OPTIMIZERS
     shrunk : float
         By what a scenario divides activations.
-
-    Returns
-    -------
-    SplitMemoryBytes
-        Arrays of shape (n,); of stages that need as much, the first.
     """
-    precision = precision_named(rules.precision)
-    stage, e = np.arange(cuts.size - 1)[:, None], precision.activation_bytes
-    live = live_micro_batches(
-        stage, plans.accumulation_steps, plans.pipeline_parallel, plans.virtual_stages, plans.schedule
-    )
 
-    def summed(each: FloatArray) -> FloatArray:
-        return np.asarray(np.add.reduceat(each, cuts[:-1])[:, None])
+    sizes: ChainSizes
+    rules: MemoryRules
+    optimizer: str
+    shrunk: float = 1.0
 
-    def largest(each: FloatArray) -> FloatArray:
-        return np.asarray(np.maximum.reduceat(each, cuts[:-1])[:, None])
+    def fullest(self, cuts: IntArray, plans: SplitPlans) -> SplitMemoryBytes:
+        """Return the memory of the rank that needs most, of plans that are cut alike.
 
-    samples, shape = plans.sub_batch / shrunk, (cuts.size - 1, plans.sub_batch.size)
-    given, passed_on = (e * sizes.crossing[ends][:, None] for ends in (cuts[:-1], cuts[1:]))
-    parameters, names = summed(sizes.parameters), [one.name for one in fields(SplitMemoryBytes)]
-    values = dict.fromkeys(names, np.zeros(())) | {
-        "weights": summed(sizes.weight_bytes),
-        "gradients": parameters * rules.parameter.gradient,
-        "optimizer": parameters * (OPTIMIZERS[optimizer] + precision.master_bytes),
-        "activations": live * samples * (summed(sizes.kept_bytes) + given),
-        "workspace": samples * e * (largest(sizes.gradients) + largest(sizes.columns)),
-        "messages": _BUFFERS * samples * (given * (stage > 0) + passed_on),
-        "framework": np.float64(rules.framework_bytes),
-        "stage": stage,
-    }
-    tensors = SplitMemoryBytes(**{name: np.broadcast_to(np.asarray(value), shape) for name, value in values.items()})
-    of_stages = replace(tensors, margin=rules.margin * tensors.allocated)
-    worst = np.argmax(of_stages.total, axis=0)[None]
-    return SplitMemoryBytes(**{name: np.take_along_axis(getattr(of_stages, name), worst, axis=0)[0] for name in names})
+        Parameters
+        ----------
+        cuts : ndarray of int, shape (p + 1,)
+            The unit that each stage starts with, and V.
+        plans : SplitPlans
+            n of them, all of p stages.
+
+        Returns
+        -------
+        SplitMemoryBytes
+            Arrays of shape (n,); of stages that need as much, the first.
+        """
+        of_stages = self.of_stages(plans, np.arange(cuts.size - 1)[:, None], cuts[:-1, None], cuts[1:, None])
+        worst = np.argmax(of_stages.total, axis=0)[None]
+        names = [one.name for one in fields(SplitMemoryBytes)]
+        each = {name: np.take_along_axis(getattr(of_stages, name), worst, axis=0)[0] for name in names}
+        return SplitMemoryBytes(**each)
+
+    def of_stages(self, plans: SplitPlans, stage: IntArray, first: IntArray, end: IntArray) -> SplitMemoryBytes:
+        """Return the memory of stages from one unit up to another, of the shape that all arguments broadcast to."""
+        sizes, rules = self.sizes, self.rules
+        precision = precision_named(rules.precision)
+        e, samples = precision.activation_bytes, plans.sub_batch / self.shrunk
+        live = live_micro_batches(
+            stage, plans.accumulation_steps, plans.pipeline_parallel, plans.virtual_stages, plans.schedule
+        )
+
+        def summed(each: FloatArray) -> FloatArray:
+            ahead = np.append(0.0, np.cumsum(each))
+            return np.asarray(ahead[end] - ahead[first])
+
+        given, passed_on = e * sizes.crossing[first], e * sizes.crossing[end]
+        parameters = summed(sizes.parameters)
+        values = dict.fromkeys([one.name for one in fields(SplitMemoryBytes)], np.zeros(())) | {
+            "weights": summed(sizes.weight_bytes),
+            "gradients": parameters * rules.parameter.gradient,
+            "optimizer": parameters * (OPTIMIZERS[self.optimizer] + precision.master_bytes),
+            "activations": live * samples * (summed(sizes.kept_bytes) + given),
+            "workspace": samples * e * (sizes.gradients[first, end] + sizes.columns[first, end]),
+            "messages": _BUFFERS * samples * (given * (stage > 0) + passed_on),
+            "framework": np.float64(rules.framework_bytes),
+            "stage": stage,
+        }
+        shape = np.broadcast_shapes(plans.shape, stage.shape, first.shape, end.shape)
+        tensors = {name: np.broadcast_to(np.asarray(value), shape) for name, value in values.items()}
+        of_all = SplitMemoryBytes(**tensors)
+        return replace(of_all, margin=rules.margin * of_all.allocated)

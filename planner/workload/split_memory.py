@@ -32,13 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import (
-    FloatArray,
-    IntArray,
-    check_not_negative,
-    check_positive,
-    frozen_map,
-)
+from planner.domain.arrays import FloatArray, IntArray, check_not_negative, check_positive, frozen_map
 from planner.domain.framework import LOSSES, Framework
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER
@@ -59,6 +53,7 @@ from planner.workload.memory import ASSUMED_CONTEXT_BYTES
 from planner.workload.split_parameters import (
     BytesOfParameter,
     RankParameters,
+    StageLayers,
     shard_ranks,
     stage_blocks,
     stage_parameters,
@@ -67,16 +62,9 @@ from planner.workload.split_parameters import (
 from planner.workload.transformer import ENCODER, blocks, padded_vocabulary
 
 __all__ = [
-    "ASSUMED_MARGIN",
-    "LOSS_BYTES",
-    "MemoryRules",
-    "layers_of",
-    "pass_bytes",
-    "split_memory",
-    "stage_memory",
-    "state_bytes",
-    "workspace",
-]
+    "ASSUMED_MARGIN", "LOSS_BYTES", "MemoryRules", "layers_of", "pass_bytes", "split_memory", "stage_memory",
+    "state_bytes", "workspace",
+]  # fmt: skip
 
 ASSUMED_MARGIN = constant("memory.margin")
 """Of what tensors take: what the allocator loses in pieces (docs/numbers.md)."""
@@ -195,24 +183,36 @@ def split_memory(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> Spli
     return SplitMemoryBytes(**{one.name: of_worst(one.name) for one in fields(SplitMemoryBytes)})
 
 
-def stage_memory(of: Transformer, plans: SplitPlans, stage: IntArray | int, rules: MemoryRules) -> SplitMemoryBytes:
-    """Return the memory of a rank of a stage, from 0; arrays of the shape that plans and stage broadcast to."""
-    return _on(of, plans, np.asarray(stage), rules, layers_of(of, plans, rules))
+def stage_memory(
+    of: Transformer, plans: SplitPlans, stage: IntArray | int, rules: MemoryRules, held: StageLayers | None = None
+) -> SplitMemoryBytes:
+    """Return the memory of a rank of a stage, from 0; arrays of the shape that plans and stage broadcast to.
+
+    ``held``: the layers of each stage, where they are not dealt out evenly, or not all computed again.
+    """
+    return _on(of, plans, np.asarray(stage), rules, layers_of(of, plans, rules, held))
 
 
-def layers_of(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> tuple[LayerBytes, ...]:
-    """Return the bytes of a layer of each kind."""
-    return tuple(
-        layer_bytes(of, plans, kind, rules.itemsize, fused_activation=rules.fused_activation, imbalance=rules.imbalance)
-        for kind, _ in blocks(of)
+class Layers(NamedTuple):
+    """Bytes of a layer of each kind, and the layers of each stage; ``held`` None: as :func:`stage_memory` says."""
+
+    of_kinds: tuple[LayerBytes, ...]
+    held: StageLayers | None
+
+
+def layers_of(of: Transformer, plans: SplitPlans, rules: MemoryRules, held: StageLayers | None = None) -> Layers:
+    """Return the layers of plans."""
+    size, fused, u = rules.itemsize, rules.fused_activation, rules.imbalance
+    kinds = [kind for kind, _ in blocks(of)]
+    return Layers(
+        tuple(layer_bytes(of, plans, kind, size, fused_activation=fused, imbalance=u) for kind in kinds), held
     )
 
 
-def _on(
-    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
-) -> SplitMemoryBytes:
-    """Return the memory of a rank of a stage, given the bytes of a layer of each kind."""
-    kept, passing = state_bytes(of, plans, stage, rules), pass_bytes(of, plans, stage, rules, layers)
+def _on(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: Layers) -> SplitMemoryBytes:
+    """Return the memory of a rank of a stage, given its layers."""
+    kept = state_bytes(of, plans, stage, rules, layers.held)
+    passing = pass_bytes(of, plans, stage, rules, layers)
     on_host = plans.offload == OFFLOADS.index("optimizer")
     by_host, passes = np.where(on_host, kept.updated, 0.0), plans.accumulation_steps
     values = {
@@ -270,19 +270,19 @@ def workspace(
     return np.asarray(np.maximum(0.0, np.maximum(working, updating - activations) - rest))
 
 
-def pass_bytes(
-    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
-) -> PassBytes:
-    """Return what micro-batches take on a rank of a stage, given the bytes of a layer of each kind."""
+def pass_bytes(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: Layers) -> PassBytes:
+    """Return what micro-batches take on a rank of a stage, given its layers."""
     of_layers, away, live, working = _of_layers(of, plans, stage, rules, layers)
     logits, left = _logits(of, plans, stage, rules)
     activations = of_layers + _ends(of, plans, stage, rules)
     return PassBytes(activations, working, logits, logits - left, _messages(of, plans, rules), live, away)
 
 
-def state_bytes(of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules) -> StateBytes:
-    """Return what a rank of a stage keeps whatever its micro-batches are."""
-    parameters = stage_parameters(of, plans, stage, padded=rules.padded)
+def state_bytes(
+    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, held: StageLayers | None = None
+) -> StateBytes:
+    """Return what a rank of a stage keeps whatever its micro-batches are; ``held``: of :func:`stage_memory`."""
+    parameters = stage_parameters(of, plans, stage, padded=rules.padded, layers=held)
     weights, gradients, optimizer, updated = _state(plans, rules, parameters)
     unit = (1 + rules.prefetch) * rules.parameter.weight + rules.parameter.gradient
     gathered = np.where(plans.sharding == WEIGHTS_SHARDED, unit * parameters.largest_unit, 0.0)
@@ -308,17 +308,22 @@ def _state(
 
 
 def _of_layers(
-    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: tuple[LayerBytes, ...]
+    of: Transformer, plans: SplitPlans, stage: IntArray, rules: MemoryRules, layers: Layers
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return what layers keep on the device, and in the host's memory a micro-batch, live ones, and what one needs."""
     p, every = plans.pipeline_parallel, plans.recompute_every
     live = live_micro_batches(stage, plans.accumulation_steps, p, plans.virtual_stages, plans.schedule)
     of_one = largest = working = np.zeros(())
     count_of_all = np.zeros(())
-    for one, (kind, count) in zip(layers, stage_blocks(of, p, stage), strict=True):
-        again = [np.zeros(()), one.scores, np.minimum(every, count) * one.total]
-        inputs = np.ceil(count / every)
-        in_all = _by(plans.recompute, (count * one.total, count * one.others, inputs * one.input))
+    held = layers.held
+    counts = stage_blocks(of, p, stage, held)
+    repeated = counts if held is None else stage_blocks(of, p, stage, held.computed_again)
+    for one, (kind, count), (_, repeats) in zip(layers.of_kinds, counts, repeated, strict=True):
+        again = [np.zeros(()), (repeats > 0) * one.scores, np.minimum(every, repeats) * one.total]
+        inputs = np.ceil(repeats / every)
+        in_all = _by(plans.recompute, (repeats * one.total, repeats * one.others, inputs * one.input))
+        if held is not None:
+            in_all = in_all + (count - repeats) * one.total
         working = np.maximum(working, np.where(count > 0, _by(plans.recompute, again) + one.gradients, 0.0))
         largest = np.maximum(largest, in_all / np.maximum(count, 1))
         of_one, count_of_all = of_one + in_all, count_of_all + count
@@ -330,9 +335,9 @@ def _of_layers(
 
 
 def _by(codes: IntArray, values: Sequence[FloatArray]) -> FloatArray:
-    """Return of each the value that its code says."""
+    """Return of each the value that its code says; of what each stage chooses, full recompute: it can be no more."""
     result = values[0]
-    for code, other in enumerate(values[1:], start=1):
+    for code, other in enumerate((*values[1:], values[-1]), start=1):
         result = np.where(codes == code, other, result)
     return result
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +41,10 @@ from planner.workload.transformer import (
     padded_vocabulary,
 )
 
-__all__ = ["BytesOfParameter", "RankParameters", "shard_ranks", "stage_blocks", "stage_parameters"]
+__all__ = [
+    "BytesOfParameter", "RankParameters", "StageLayers", "even_layers", "shard_ranks", "stage_blocks",
+    "stage_parameters",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +116,36 @@ class RankParameters:
         return self.shared + self.experts
 
 
-def stage_blocks(of: Transformer, pipeline: IntArray, stage: IntArray) -> tuple[tuple[str, FloatArray], ...]:
-    """Return kinds of layers and how many of them a stage has; the first stages have one more."""
-    kinds = blocks(of)
-    number = sum(count for _, count in kinds)
-    each = np.floor(number / pipeline)
-    more = number - each * pipeline
+class StageLayers(NamedTuple):
+    """The layers of f stages, each of shape (f,).
+
+    From ``first`` up to ``end``, of which the first ones, ``again`` in number, are computed again.
+    """
+
+    first: IntArray
+    end: IntArray
+    again: IntArray
+
+    @property
+    def computed_again(self) -> StageLayers:
+        """Those that are computed again alone."""
+        return self._replace(end=self.first + self.again)
+
+
+def even_layers(number: int, pipeline: IntArray, stage: IntArray) -> StageLayers:
+    """Return the layers of stages that are dealt out evenly: the first stages have one more. All may be made again."""
+    each, more = number // pipeline, number % pipeline
     first = stage * each + np.minimum(stage, more)
     end = first + each + (stage < more)
+    return StageLayers(first, end, end - first)
+
+
+def stage_blocks(
+    of: Transformer, pipeline: IntArray, stage: IntArray, layers: StageLayers | None = None
+) -> tuple[tuple[str, FloatArray], ...]:
+    """Return kinds of layers and how many of them a stage has; ``layers`` None: they are dealt out evenly."""
+    kinds = blocks(of)
+    first, end, _ = layers or even_layers(sum(count for _, count in kinds), pipeline, stage)
     result, before = [], 0
     for kind, count in kinds:
         inside = np.minimum(end, before + count) - np.maximum(first, before)
@@ -128,7 +154,9 @@ def stage_blocks(of: Transformer, pipeline: IntArray, stage: IntArray) -> tuple[
     return tuple(result)
 
 
-def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, padded: bool = False) -> RankParameters:
+def stage_parameters(
+    of: Transformer, plans: SplitPlans, stage: IntArray, *, padded: bool = False, layers: StageLayers | None = None
+) -> RankParameters:
     """Return the parameters of a rank of a stage.
 
     Parameters
@@ -139,13 +167,15 @@ def stage_parameters(of: Transformer, plans: SplitPlans, stage: IntArray, *, pad
         From 0, broadcasts with the plans.
     padded : bool
         Whether the vocabulary is rounded up to 128 a tensor rank, as Megatron-LM does; else to a whole number a rank.
+    layers : StageLayers, optional
+        Of each stage, where they are not dealt out evenly.
 
     Returns
     -------
     RankParameters
     """
     common, experts, whole, unit = np.zeros((4, *plans.shape))
-    for kind, count in stage_blocks(of, plans.pipeline_parallel, stage):
+    for kind, count in stage_blocks(of, plans.pipeline_parallel, stage, layers):
         dense, routed = _layer(of, plans, kind)
         common, experts = common + count * dense, experts + count * routed
         whole = whole + count * _whole(of, kind)

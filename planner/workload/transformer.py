@@ -23,6 +23,7 @@ arXiv:2104.04473, and Chowdhery et al. 2022, arXiv:2204.02311, count all pairs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -205,13 +206,21 @@ def training_flop(of: Transformer, samples: int = 1, *, masked: bool = True) -> 
     return 3 * forward_flop(of, samples, masked=masked)
 
 
-def recomputed_flop(of: Transformer, recompute: str, samples: int = 1, *, masked: bool = True) -> int:
+def recomputed_flop(
+    of: Transformer,
+    recompute: str,
+    samples: int = 1,
+    *,
+    masked: bool = True,
+    layers: Sequence[tuple[str, int]] | None = None,
+) -> int:
     """Return the FLOP of products that a backward pass makes again: of ``full`` layers, of ``selective`` attention.
 
-    Fused attention keeps nothing that selective recompute could make again.
+    Fused attention keeps nothing that selective recompute could make again. ``layers``: kinds of those that are
+    computed again, each with how many there are; None: all.
     """
     flop = 0
-    for block, count in blocks(of):
+    for block, count in blocks(of) if layers is None else layers:
         if recompute == "full":
             flop += count * layer_forward_flop(of, block, masked=masked)
         elif recompute == "selective" and not of.fused:

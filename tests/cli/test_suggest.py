@@ -113,6 +113,10 @@ def test_loosening_never_worsens_the_best_plan(run: Run) -> None:
     [
         (("--nodes", "43"), "--nodes must be at most 42 on cluster 'tsubame-kfc', got 43"),
         (("--gpus-per-node", "9"), "--gpus-per-node must be at most 8 on cluster 'tsubame-kfc', got 9"),
+        (
+            ("--parallelism", "pipeline", "--stages", "best", "--sensitivity"),
+            "--stages must be of fixed values with --sensitivity, which looks at all plans, got 'best'",
+        ),
         (("--task", "inference"), "--task must be training, the only value supported yet, got 'inference'"),
         (
             ("--parallelism", "hybrid"),

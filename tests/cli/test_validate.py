@@ -186,21 +186,40 @@ def test_hold_out_refits_without_each_group(run: Run, tmp_path: Path) -> None:
     assert found["summary"]["mape"] < 0.4
 
 
-def test_without_another_group_priors_are_all_there_is(run: Run, tmp_path: Path) -> None:
+def test_hold_out_refuses_where_nothing_is_left_to_fit_to(run: Run, tmp_path: Path) -> None:
     path = write(tmp_path / "runs.csv", ONE, EIGHT)
-    plain, held_out = (
-        json.loads(run("validate", "--runs", path, "--json", *more)[1]) for more in ((), ("--hold-out", "gpu"))
+    code, out, err = run("validate", "--runs", path, "--hold-out", "gpu")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == (
+        "planner: --hold-out gpu must be given beside measured runs of unsplit plans with another gpu, to fit to, "
+        "got 'runs of v100-sxm2-16gb alone'; name files of such runs by --fit-on"
     )
-    assert held_out["summary"]["n"] == plain["summary"]["n"] == 2
 
 
-def test_hold_out_says_when_nothing_is_left_to_fit_to(run: Run, tmp_path: Path) -> None:
-    path = write(tmp_path / "runs.csv", ONE, EIGHT)
-    _, _, err = run("validate", "--runs", path, "--hold-out", "gpu")
-    assert "--hold-out gpu: all runs are of gpu v100-sxm2-16gb, so that none is left to fit to" in err
-    other = ONE.replace("one,s,resnet50", "two,s,vgg11")
-    _, _, err = run("validate", "--runs", write(tmp_path / "two.csv", ONE, other), "--hold-out", "network")
-    assert "left to fit to" not in err
+def test_hold_out_fits_on_the_other_files_of_the_folder_or_on_those_named(run: Run, tmp_path: Path) -> None:
+    """Beside: steps of another network that take three times as long. Elsewhere: as long as is predicted."""
+    folder, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    own = write(folder / "own.csv", ONE, EIGHT)
+    other = ONE.replace("one,s,resnet50", "two,t,resnet18").replace("350,ok,g", "VALUE,ok,")
+    rate = document(run, "--runs", write(tmp_path / "ask.csv", other.replace("VALUE", "1")))["rows"][0]["predicted"]
+    write(folder / "beside.csv", other.replace("VALUE", str(rate / 3)))
+    write(folder / "no-runs.csv", "1,2", header="a,b")
+    named = write(elsewhere / "named.csv", other.replace("VALUE", str(rate)))
+    hold_out = ("validate", "--runs", own, "--hold-out", "source", "--json")
+    by_folder, by_name = (json.loads(run(*hold_out, *more)[1])["rows"] for more in ((), ("--fit-on", named)))
+    assert all(one["predicted"] < 0.8 * two["predicted"] for one, two in zip(by_folder, by_name, strict=True))
+    (folder / "SOURCES.toml").write_text("[t]\nfitted = false\n")
+    assert run(*hold_out)[0] == 2
+    assert run(*hold_out, "--fit-on", str(folder / "no-runs.csv"))[0] == 3
+
+
+def test_files_to_fit_on_need_a_group_to_leave_out(run: Run, tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", ONE)
+    code, out, err = run("validate", "--runs", path, "--fit-on", path)
+    assert (code, out) == (2, "")
+    assert err.startswith("planner: --hold-out must be given where --fit-on is, got nothing")
 
 
 def test_a_framework_without_runs_is_said(run: Run, tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def test_products_of_counts_do_not_wrap_around() -> None:
 
 
 def test_settings_name_the_allowed_values() -> None:
-    with pytest.raises(ParameterError, match="strategy must be one of wait-free, no-overlap, bucketed, got 'magic'"):
+    known = "wait-free, no-overlap, bucketed, best-fusion"
+    with pytest.raises(ParameterError, match=f"strategy must be one of {known}, got 'magic'"):
         Settings(strategy="magic")
 
 

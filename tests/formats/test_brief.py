@@ -23,7 +23,7 @@ STABLE = {
 }  # fmt: skip
 OF_SPLIT_PLANS = {
     "sequence_parallel", "expert_parallel", "virtual_stages", "schedule", "sharding", "shard_group", "recompute",
-    "recompute_every", "offload", "parallelism",
+    "recompute_every", "stages", "stage_layers", "rank_order", "offload", "parallelism",
 }  # fmt: skip
 """Keys that are there where they are not as in a plan that splits nothing."""
 

@@ -116,12 +116,12 @@ def test_a_known_gpu_is_the_bundled_accelerator(seen: Seen) -> None:
 
 
 def test_an_unknown_gpu_is_described_by_its_properties(seen: Seen) -> None:
-    """A GeForce RTX 4090: 128 multiprocessors of 128 lanes at 2.52 GHz, 384 bit at 10.501 GHz doubled."""
-    seen(name="NVIDIA GeForce RTX 4090", total_memory=24564 * 2**20, major=8, minor=9, multi_processor_count=128,
+    """A GeForce RTX 4090 D: 128 multiprocessors of 128 lanes at 2.52 GHz, 384 bit at 10.501 GHz doubled."""
+    seen(name="NVIDIA GeForce RTX 4090 D", total_memory=24564 * 2**20, major=8, minor=9, multi_processor_count=128,
          clock_rate=2520000, memory_clock_rate=10501000, memory_bus_width=384)  # fmt: skip
     gpu = describe_gpu("cuda", lambda _name: None)
     assert not gpu.is_known
-    assert (gpu.accelerator.name, gpu.accelerator.kind, gpu.device) == ("geforce-rtx-4090", "gpu", "cuda:0")
+    assert (gpu.accelerator.name, gpu.accelerator.kind, gpu.device) == ("geforce-rtx-4090-d", "gpu", "cuda:0")
     assert gpu.accelerator.peak_flop_per_s["fp32"] == pytest.approx(82.6e12, rel=0.001)
     assert gpu.accelerator.memory_bytes_per_s == pytest.approx(1008e9, rel=0.001)
     assert "fp8" in gpu.precisions

@@ -23,6 +23,9 @@ from planner.probes.gpu_names import _NAMES, gpu_name
         ("GeForce GTX 1080 Ti", 11178, "gtx-1080ti"),
         ("NVIDIA TITAN X (Pascal)", 12194, "titan-x-pascal"),
         ("GeForce GTX TITAN X", 12212, "titan-x-maxwell"),
+        ("NVIDIA GeForce RTX 4090", 24564, "rtx-4090"),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, "rtx-6000-ada"),
+        ("NVIDIA GH200 480GB", 97871, "gh200-96gb"),
     ],
 )
 def test_what_drivers_say_is_matched_to_bundled_names(said: str, memory_mib: int, name: str) -> None:
@@ -32,7 +35,7 @@ def test_what_drivers_say_is_matched_to_bundled_names(said: str, memory_mib: int
 @pytest.mark.parametrize(
     ("said", "memory_mib", "name"),
     [
-        ("NVIDIA GeForce RTX 4090", 24564, "geforce-rtx-4090"),
+        ("NVIDIA GeForce RTX 5090", 32607, "geforce-rtx-5090"),
         ("NVIDIA H200 NVL", 143771, "h200-nvl"),
         ("NVIDIA H100 NVL", 95830, "h100-nvl"),
         ("Tesla M40", 22945, "tesla-m40"),

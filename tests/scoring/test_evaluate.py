@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from planner import catalog
+from planner.costs.collectives import all_reduce_s
 from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.messages import Groups
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
 from planner.domain.runs import RefusedRow, Run
@@ -99,6 +102,40 @@ def test_rows_keep_their_order_and_equal_plans_their_prediction() -> None:
     assert len({row.predicted for row in found}) == 6
 
 
+def placed(*counts: int) -> Run:
+    even = {"nodes": len(counts), "gpus_per_node": max(counts), "metric": "iteration_s", "sub_batch": 8}
+    return run_of(**even, placement=counts if len(set(counts)) > 1 else ())
+
+
+def seconds_of(*runs: Run, problem: Problem = PROBLEM) -> list[float]:
+    rows = [one.row for one in answers_of(problem, runs)]
+    return [row.predicted for row in rows if row.predicted is not None]
+
+
+def test_unequal_nodes_take_no_less_than_the_fewest_on_each_and_no_more_than_the_most() -> None:
+    """With one network card a node: of several, a node with few GPUs uses few."""
+    cluster = catalog.find_cluster("ec2-g4dn-12xlarge")
+    problem = replace(PROBLEM, cluster=cluster, calibrations=catalog.calibrations_for(cluster))
+    for counts in ((1, 2), (1, 3), (1, 1, 1, 2), (2, 4, 4), (1, 4, 2)):
+        fewest, most = (placed(*(of(counts) for _ in counts)) for of in (min, max))
+        low, between, again, high = seconds_of(fewest, placed(*counts), placed(*counts[::-1]), most, problem=problem)
+        assert low < between == again < high, counts
+
+
+def test_unequal_nodes_send_around_one_ring_of_all_gpus() -> None:
+    """As nodes like the fullest, but for messages, which are those of as many nodes with the mean of their ranks."""
+    like = Evaluator(PROBLEM)
+    plans = Configurations.of([Configuration(nodes=4, gpus_per_node=2, sub_batch=8, precision="fp32", mode="sync")])
+    like.evaluate(plans)
+    uneven = Evaluator(PROBLEM, like, mean_ranks=1.25)
+    assert seconds_of(placed(1, 1, 1, 2)) == pytest.approx(uneven.evaluate(plans).iteration_s.tolist(), rel=1e-12)
+    messages = uneven.pricers["fp32", "sync"].messages
+    groups = Groups(np.array([4]), np.array([1.25]), np.array([1.0]))
+    assert int(groups.ranks[0]) == 5
+    wanted = all_reduce_s(messages.source.entry, messages.buffer_bytes, groups)
+    np.testing.assert_allclose(messages.message_s(np.array([4]), np.array([2])), wanted, rtol=1e-12)
+
+
 def test_memory_is_called_and_the_time_is_as_if_it_sufficed() -> None:
     fits, full = answers_of(
         PROBLEM,
@@ -119,7 +156,7 @@ def test_memory_is_called_and_the_time_is_as_if_it_sufficed() -> None:
         ({"recompute": "full"}, "recompute must be none"),
         ({"sharding": 1}, "sharding must be 0"),
         (
-            {"placement": (1, 2), "nodes": 2, "gpus_per_node": 2},
+            {"placement": (1, 2), "nodes": 2, "gpus_per_node": 2, "metric": "samples_per_s"},
             r"placement must be as many GPUs on every node, .* got '1\+2'",
         ),
         ({"gpus_per_node": 9}, "gpus_per_node must be at most the 8 of dgx1-v100, got 9"),
@@ -240,10 +277,10 @@ def test_tables_do_not_grow_with_the_runs(monkeypatch: pytest.MonkeyPatch, what:
     sizes: list[int] = []
 
     class Counted(Evaluator):
-        def __init__(self, problem: Problem, like: Evaluator | None = None) -> None:
+        def __init__(self, problem: Problem, like: Evaluator | None = None, mean_ranks: float | None = None) -> None:
             gc.collect()
             assert sum(one() is not None for one in alive) <= 1
-            super().__init__(problem, like)
+            super().__init__(problem, like, mean_ranks)
             alive.append(weakref.ref(self))
 
         def evaluate(self, configurations: Configurations) -> Predictions:

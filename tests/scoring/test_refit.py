@@ -113,10 +113,31 @@ def test_a_held_out_group_is_predicted_by_a_fit_to_the_others(axis: str) -> None
         assert [each.row.predicted for each in answers] == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_single_group_is_predicted_by_the_base_values() -> None:
-    (answers,) = held_out_answers([asked_of("alexnet", "first", "a", 3.0)], "network")
-    (other,) = held_out_answers([asked_of("alexnet", "first", "a", 0.3)], "network")
-    assert [one.row.predicted for one in answers] == [one.row.predicted for one in other]
+def test_a_single_group_leaves_nothing_to_fit_to() -> None:
+    with pytest.raises(ParameterError, match="of alexnet alone"):
+        held_out_answers([asked_of("alexnet", "first", "a", 3.0)], "network")
+
+
+def test_what_a_fit_learns_from_may_be_other_runs() -> None:
+    """Rows that no fit learns from are predicted by a fit to the others, whatever they say, one fit for all of them."""
+    one, *others = everything()
+    wrong = Asked(one.problem, [replace(run, value=9 * run.value) for run in one.runs if run.value])
+    found = [
+        [answer.row.predicted for answer in held_out_answers([some], "source", fit_on=others)[0]]
+        for some in (one, wrong)
+    ]
+    assert found[0] == found[1]
+    left = [each for each in others if each.runs[0].source != one.runs[0].source]
+    fitted = fit_runs(left).calibrations(one.problem, one.precisions)
+    expected = answers_of(replace(one.problem, calibrations=(*fitted, *one.problem.calibrations)), one.runs)
+    assert found[0] == pytest.approx([answer.row.predicted for answer in expected], rel=1e-12)
+
+
+def test_groups_that_no_fit_learns_from_share_a_fit() -> None:
+    named: list[str] = []
+    asked = [*everything(), asked_of("vgg11", "fourth", "c")]
+    held_out_answers(asked, "cluster", lambda name, _number, _of: named.append(name), fit_on=asked[:3])
+    assert named == ["first", "second", "fourth and third"]
 
 
 def test_a_fit_to_others_comes_closer_than_none() -> None:
@@ -155,7 +176,9 @@ def test_only_measured_synchronous_steps_that_can_be_priced_are_learnt_from() ->
     (found,) = Asked(problem, [*others, good]).observed
     assert found.measured_s.tolist() == [good.value]
     assert Asked(problem, others).observed == ()
-    answers = held_out_answers([Asked(problem, [*others, good])], "network")[0]
+    answers = held_out_answers([Asked(problem, [*others, good])], "network", fit_on=[asked_of("vgg11", "first", "a")])[
+        0
+    ]
     assert [one.row.predicted is None for one in answers] == [False] * 3 + [True] * 2 + [False] * 3
 
 

@@ -262,7 +262,7 @@ def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
 
     def place_of(device: str, precisions: tuple[str, ...], known: Callable[[str], Accelerator | None]) -> Place:
         assert known("t4") == find_accelerator("t4")
-        assert known("geforce-rtx-4090") is None
+        assert known("geforce-rtx-4090-d") is None
         found.append((device, precisions))
         return CpuPlace() if device == "cpu" else Card()
 

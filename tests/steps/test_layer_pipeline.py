@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -145,3 +146,35 @@ def test_samples_are_loaded_by_the_ranks_of_the_first_stages_and_copied_there(ma
     copy = pricer.compute.ranks[0].host_to_device_s(np.array([2]))[0]
     assert copy > 0
     assert part_of(fast, one).copy_s()[:, 0].tolist() == [copy, 0.0]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(("name", "sub_batch"), [("vgg11", 64), ("resnet18", 128)])
+def test_best_stages_are_the_fastest_that_fit(name: str, sub_batch: int, schedule: str) -> None:
+    """Against every way to cut, on devices of less and less memory; where none fits the fullest needs least."""
+    problem, stages, steps = bundled(name), 3, 6
+    values = {"sub_batch": sub_batch, "pipeline_parallel": stages, "accumulation_steps": steps, "schedule": schedule}
+    plans = plans_of(Configurations.of([plan(gpus_per_node=stages, precision="fp16", stages="best", **values)]))
+    pricer = LayerPricer(Sources(problem), "fp16")
+    cost = pricer.cuts.stage_s(int(cut_at(plans.sub_batch)[0]))
+    units = cost.shape[0] - 1
+    ways = [np.array([0, *inner, units]) for inner in combinations(range(1, units), stages - 1)]
+    times = np.array([max(cost[a, b] for a, b in pairwise(way)) for way in ways])
+    full = np.array([pricer.chain.fullest(way, plans).total[0] for way in ways])
+    taken_of_all = set()
+    for capacity in (1e18, *np.quantile(full, [1.0, 0.5, 0.1, 0.0]), full.min() - 1):
+        node = problem.cluster.node
+        smaller = replace(node, accelerator=replace(node.accelerator, memory_bytes=capacity))
+        own = LayerPricer(Sources(replace(problem, cluster=replace(problem.cluster, node=smaller))), "fp16")
+        taken = tuple(own.cuts_of(plans).tolist())
+        taken_of_all.add(taken)
+        at = next(at for at, way in enumerate(ways) if tuple(way.tolist()) == taken)
+        fits = full <= capacity
+        if not fits.any():
+            assert full[at] == full.min()
+            continue
+        assert fits[at]
+        assert times[at] == times[fits].min()
+        assert full[at] == full[fits & (times == times[at])].min()
+        assert own.memory(plans).total[0] == full[at]
+    assert len(taken_of_all) > 1

@@ -8,6 +8,7 @@ import pytest
 
 from planner.catalog import find_cluster, find_network
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Problem
 from planner.report.notices import notices
 from planner.sources.sources import Sources
@@ -37,7 +38,7 @@ def test_what_no_run_shows_is_by_formula_only(network: str, axes: dict[str, Any]
     problem = Problem(find_network(network), None, find_cluster("dgx-a100"), (), settings=SETTINGS)
     one = Configuration(**({"nodes": 1, "gpus_per_node": 8, "sub_batch": 1} | axes))
     sources = Sources(problem)
-    (crosses_nodes,) = tensor_across_nodes(sources, plans_of(Configurations.of([one]))).tolist()
+    (crosses_nodes,) = tensor_across_nodes(plans_of(Configurations.of([one])), RANK_ORDER).tolist()
     found = split_warnings(sources, one, crosses_nodes=crosses_nodes)
     assert [x.subject if x.code == "formula_only" else x.code for x in found] == said
     assert all(x.message[0].isupper() and x.message.endswith(".") for x in found)

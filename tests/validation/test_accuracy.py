@@ -19,11 +19,25 @@ from planner.errors import ParameterError
 from planner.formats.documents import dump_json
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
+from planner.sessions.fitted_runs import unfitted_sources
 from validation import __main__ as command
-from validation.accuracy_answers import AXES, BUNDLED, PENDING, UNCOUNTED, Views, files_of_runs
+from validation.accuracy_answers import (
+    APART,
+    AXES,
+    BUNDLED,
+    LOCKED,
+    LOCKED_SOURCES,
+    NEW,
+    UNCOUNTED,
+    UNEVEN,
+    Facts,
+    Views,
+    files_of_runs,
+)  # fmt: skip
 from validation.accuracy_check import compared
-from validation.accuracy_figures import document_of, rounded
+from validation.accuracy_figures import document_of, mean_of_sources, rounded
 from validation.accuracy_page import NOT_EXPLAINED, NOT_PREDICTED, page_of, reason_of, table_named
+from validation.accuracy_ranking import rankings
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "validation"
@@ -53,7 +67,17 @@ def views() -> Views:
         row("vtrain-multi-1", None, 5.0, source="vtrain-multi", group=""),
     ]
     answers = [Answer(one, {"forward": 0.7, "all_reduce": 0.3} if one.predicted else {}) for one in held_out]
-    return Views(dict.fromkeys((BUNDLED, *AXES), answers), ["measured", "measured", "specified", "measured", ""])
+    kernels = ("measured", "measured", "specified", "measured", "")
+    facts = [Facts(one, nodes=nodes) for one, nodes in zip(kernels, (1, 2, 1, 1, 1), strict=True)]
+    baseline = {axis: {"pollux-t4": [0.2, -0.4], "other": [0.3]} for axis in AXES}
+    return Views(dict.fromkeys((BUNDLED, *AXES), answers), facts, 7, baseline)
+
+
+def with_one(one: ScoredRow, facts: Facts) -> Mapping[str, Any]:
+    """Return the document of the same answers and one more."""
+    some = views()
+    answers = {view: [*found, Answer(one)] for view, found in some.answers.items()}
+    return document_of(Views(answers, [*some.facts, facts], some.free_numbers, some.baseline))
 
 
 DOCUMENT: Mapping[str, Any] = document_of(views())
@@ -88,20 +112,73 @@ def test_figures_are_counted_by_hand() -> None:
 
 
 def test_rows_that_are_shown_alone_are_in_no_sum() -> None:
-    some = views()
-    apart = Answer(row("torchtitan-8b", 9.0, 1.0, source="torchtitan-fp8", gpu="h100", group=""))
-    answers = {view: [*found, apart] for view, found in some.answers.items()}
-    document = document_of(Views(answers, [*some.kernels, "specified"]))
+    apart = row("torchtitan-8b", 9.0, 1.0, source="torchtitan-fp8", gpu="h100", group="")
+    document = with_one(apart, Facts("specified", APART))
     assert document["sources"]["torchtitan-fp8"]["network"]["mape"] == pytest.approx(8)
+    for part in ("all", "parts", "gpus", "kernels", "memory", "targets", "worst"):
+        assert document[part] == DOCUMENT[part]
+    page = page_of(document)
+    assert "Shown apart, in no sum" in page
+    assert page.index("| torchtitan-fp8 |") > page.index("Shown apart, in no sum")
+
+
+def test_rows_that_no_fit_learned_from_have_sums_of_their_own() -> None:
+    document = with_one(row("lambda-1", 3.0, 2.0, source="lambda-v1", group=""), Facts("measured", NEW))
     for part in ("all", "gpus", "kernels", "memory", "targets", "worst"):
         assert document[part] == DOCUMENT[part]
-    assert "In no sum, and predicted as bundled in all columns: `torchtitan-fp8`." in page_of(document)
+    assert document["parts"]["new"]["gpu"]["mape"] == pytest.approx(0.5)
+    assert document["parts"]["new"]["gpu"]["of_sources"] == {"sources": 0, "mape": None}
 
 
-def test_files_that_wait_and_sources_that_stand_alone_are_there() -> None:
+def test_locked_rows_are_sums_as_bundled_and_nowhere_else() -> None:
+    locked = row("lambda-2", 3.0, 2.0, source="lambda-v2", gpu="b200", group="")
+    document = with_one(locked, Facts("measured", LOCKED))
+    assert document["parts"]["locked"].keys() == {BUNDLED}
+    assert document["parts"]["locked"][BUNDLED]["mape"] == pytest.approx(0.5)
+    assert [document["sources"]["lambda-v2"][view]["n"] for view in (BUNDLED, *AXES)] == [1, 0, 0, 0]
+    assert "lambda-2" not in dump_json(document)
+    assert not any(name.startswith("b200") for name in document["gpus"])
+
+
+def test_headlines_are_means_over_sources_of_enough_rows() -> None:
+    errors = {"a": (10, 0.1), "b": (500, 0.3), "few": (9, 0.9), "none": (20, None)}
+    assert mean_of_sources(errors) == {"sources": 2, "mape": pytest.approx(0.2)}
+    assert mean_of_sources({"few": (1, 0.1)}) == {"sources": 0, "mape": None}
+
+
+def test_the_baseline_stands_beside_ours_with_how_many_numbers_each_has() -> None:
+    found = DOCUMENT["baseline"]["gpu"]
+    assert (found["nine_numbers"]["n"], found["this_program"]["n"]) == (3, 3)
+    assert found["nine_numbers"]["mape"] == pytest.approx(0.3)
+    assert DOCUMENT["free_numbers"] == {"this program": 7, "baseline": 9}
+    page = page_of(DOCUMENT)
+    assert "| GPU left out, nine numbers | 9 | 0 | - | 30.0 % | 3 |" in page
+    for heading in ("## In short", "## By source", "## By GPU", "## Ranking of plans"):
+        assert "behind these errors: 7." in page.partition(heading)[2].partition("\n## ")[0]
+
+
+def test_rules_of_one_line_stand_beside_the_ranking() -> None:
+    """Two plans of one group, of 1 s on one node and 2 s on two: fewest nodes first is right."""
+    found = DOCUMENT["ranking"]["pollux-t4"]
+    by_rule = {name: (one["spearman"], one["regret_mean"]) for name, one in found["rules"].items()}
+    assert by_rule == {"fewest nodes": (1.0, 0.0), "most nodes": (-1.0, 1.0), "random order": (0.0, 0.5)}
+    assert "of_five" not in found
+
+
+def test_larger_groups_hold_runs_on_unequal_nodes() -> None:
+    plans = [(name, time, nodes) for name, time, nodes in (("a", 1.0, 1), ("b", 2.0, 2), ("c", 3.0, 3), ("d", 4.0, 4))]
+    even = [(row(name, time, time), Facts("measured", nodes=nodes)) for name, time, nodes in plans]
+    uneven = [(row("e", 2.5, 2.5), Facts("measured", NEW, UNEVEN, 2))]
+    found = rankings(*zip(*[(Answer(one), fact) for one, fact in (*even, *uneven)], strict=True))["pollux-t4"]
+    assert (found["groups"], found["of_five"]["this program"]["groups"]) == (1, 1)
+    assert found["of_five"]["this program"]["spearman"] == pytest.approx(1)
+    assert 0.8 < found["of_five"]["fewest nodes"]["spearman"] < 1
+
+
+def test_every_file_is_read_and_sources_that_stand_alone_are_there() -> None:
     names = {path.stem for path in FOLDER.glob("*.csv")}
-    assert names >= {*PENDING, *UNCOUNTED}
-    assert {path.stem for path in files_of_runs()} == names - set(PENDING)
+    assert {path.stem for path in files_of_runs()} == names
+    assert {*UNCOUNTED, *LOCKED_SOURCES} <= unfitted_sources(FOLDER) <= names
 
 
 def test_worse_by_six_percent_is_named_and_by_four_is_not() -> None:
@@ -247,7 +324,7 @@ def test_the_committed_page_is_that_of_the_committed_figures() -> None:
     """After a change of words: ``python -m validation --page``."""
     document = json.loads((DOCS / "accuracy.json").read_text())
     assert (DOCS / "accuracy.md").read_text() == page_of(document)
-    assert set(document["sources"]) <= set(tomllib.loads((FOLDER / "SOURCES.toml").read_text()))
+    assert set(document["sources"]) - {UNEVEN} <= set(tomllib.loads((FOLDER / "SOURCES.toml").read_text()))
     assert {one["id"] for one in document["worst"]} <= ids()
 
 

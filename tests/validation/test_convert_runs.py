@@ -158,3 +158,37 @@ def test_command_writes_files_that_read(tmp_path: Path, monkeypatch: pytest.Monk
     committed = Path(__file__).parents[2] / "validation" / "seeds.csv"
     assert (tmp_path / "seeds.csv").read_bytes() == committed.read_bytes()
     assert len(read_runs(tmp_path / "seeds.csv").rows) == 6
+
+
+LAMBDA = {
+    "framework": "PyTorch, NGC container (v1 set; 2022-2023)", "network": "ResNet-50 v1.5", "gpu": "H100 80GB SXM5",
+    "gpus_per_node": "8", "batch_per_gpu": "640", "precision": "fp32 (TF32 on Ampere and later by container default)",
+    "value": "14856", "notes": "host label: a",
+}  # fmt: skip
+
+
+def test_hosts_of_one_setting_become_their_median_and_sets_part(tmp_path: Path) -> None:
+    again = {**LAMBDA, "value": "14981", "notes": "host label: b"}
+    old = {**LAMBDA, "gpu": "V100 16GB"}
+    late = {**LAMBDA, "framework": "PyTorch, NGC pytorch:24.10-py3 (v2 set)"}
+    short = {**LAMBDA, "network": "BERT-base"}
+    other = {**LAMBDA, "network": "GNMT v2"}
+    (one, volta), dropped = converted(tmp_path, "lambda-v1", LAMBDA, again, old, late, short, other)
+    assert (one.value, one.precision, one.framework) == (14918.5, "tf32", "pytorch")
+    assert (one.cluster, one.gpus_per_node) == ("clusters/lambda-h100-sxm5-80gb.toml", 8)
+    assert volta.precision == "fp32"
+    assert sorted(dropped.values()) == [1, 1, 1]
+    (locked,), _ = converted(tmp_path, "lambda-v2", LAMBDA, late)
+    assert (locked.source, locked.framework_version) == ("lambda-v2", "NGC 24.10")
+
+
+def test_passes_of_u39kun_are_forward_and_backward(tmp_path: Path) -> None:
+    both = {
+        "framework": "PyTorch 0.3.0", "network": "vgg16", "gpu": "Titan V", "batch_per_gpu": "16", "precision": "fp16",
+        "value": "74.1", "notes": "forward+backward; Titan V",
+    }  # fmt: skip
+    alone = {**both, "notes": "forward; Titan V"}
+    slow = {**both, "gpu": "1080 Ti"}
+    (one,), dropped = converted(tmp_path, "u39kun", both, alone, slow)
+    assert (one.value, one.optimizer, one.framework_version) == (0.0741, "none", "0.3.0")
+    assert sum(dropped.values()) == 2

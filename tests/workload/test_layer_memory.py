@@ -11,7 +11,7 @@ from planner.catalog import find_network
 from planner.domain.framework import PYTORCH
 from planner.domain.network import Layer, Network
 from planner.domain.split import SCHEDULES, SplitMemoryBytes, SplitPlans
-from planner.workload.layer_memory import ChainSizes, chain_memory, crossing_elements
+from planner.workload.layer_memory import ChainMemory, ChainSizes, crossing_elements
 from planner.workload.memory import memory_bytes
 from planner.workload.program import program
 from planner.workload.split_memory import ASSUMED_MARGIN, MemoryRules
@@ -50,7 +50,7 @@ def plans_of(stages: int, sub_batch: int, steps: int, schedule: str = "1f1b") ->
 
 
 def memory(network: Network, cuts: list[int], plans: SplitPlans, precision: str = "fp32") -> SplitMemoryBytes:
-    return chain_memory(sizes_of(network, precision), np.array(cuts), plans, rules_of(precision), "sgd-momentum")
+    return ChainMemory(sizes_of(network, precision), rules_of(precision), "sgd-momentum").fullest(np.array(cuts), plans)
 
 
 def test_what_crosses_a_cut_is_made_before_and_read_behind() -> None:
@@ -79,9 +79,8 @@ def test_one_stage_needs_what_the_whole_network_does(name: str, precision: str, 
     whole = memory_bytes(
         network, np.array([4]), precision, "sgd-momentum", "gpu", convolution=convolution, framework=PYTORCH
     )
-    one = chain_memory(
-        sizes, np.array([0, sizes.parameters.size]), plans_of(1, 4, 3), rules_of(precision), "sgd-momentum"
-    )
+    of = ChainMemory(sizes, rules_of(precision), "sgd-momentum")
+    one = of.fullest(np.array([0, sizes.parameters.size]), plans_of(1, 4, 3))
     for kind in ("weights", "gradients", "optimizer", "activations", "workspace", "framework"):
         assert getattr(one, kind)[0] == pytest.approx(getattr(whole, kind)[0], rel=1e-12), kind
     assert one.messages[0] == 0

@@ -9,7 +9,7 @@ import pytest
 
 from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
-from planner.workload.partition import Partition
+from planner.workload.partition import Partition, best_cuts
 
 
 def sums(each: list[float]) -> FloatArray:
@@ -57,3 +57,28 @@ def test_of_cuts_as_fast_the_one_that_least_crosses_is_taken(cheapest: int) -> N
 def test_more_stages_than_units_are_refused() -> None:
     with pytest.raises(ParameterError, match="from 1 to the 2 units"):
         Partition(sums([1.0, 1.0]), np.zeros(3)).cuts(3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_cuts_are_better_where_costs_differ_between_stages(seed: int) -> None:
+    """Some stages fit at some places alone; of cuts whose slowest stage is as fast, the fullest needs least."""
+    draw = np.random.default_rng(seed)
+    units, stages = 7, int(draw.integers(1, 6))
+    shape = (stages, units + 1, units + 1)
+    cost = draw.integers(1, 4, shape) + sums([0.0] * units)
+    cost = np.where(draw.random(shape) < 0.3, np.inf, cost)
+    tie = draw.random(shape)
+    ways = {
+        way: tuple(max(of[k, i, j] for k, (i, j) in enumerate(pairwise(way))) for of in (cost, tie))
+        for way in every_way(units, stages)
+    }
+    found = best_cuts(cost, tie, np.zeros(units + 1))
+    best = min(ways.values())
+    if found is None:
+        assert best[0] == np.inf
+    else:
+        assert ways[tuple(found.tolist())] == best
+
+
+def test_cuts_that_no_stage_fits_are_none() -> None:
+    assert best_cuts(np.full((2, 4, 4), np.inf), np.zeros((2, 4, 4)), np.zeros(4)) is None

@@ -1,4 +1,4 @@
-"""BERT in several frameworks, in fp32, TF32 and mixed precision: PaddlePaddle's comparison with NVIDIA's containers."""
+"""BERT and ResNet-50 in several frameworks, in fp32, TF32 and mixed precision: Paddle beside NVIDIA's containers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from planner.domain.runs import Run
 from validation.sources.rows import Cells, Converted, Dropped, Source, name_of, settled
 
-__all__ = ["PADDLE"]
+__all__ = ["PADDLE", "PADDLE_RESNET50"]
 
-NETWORKS = {"Bert": "bert-base:sequence=128"}
+BERT = ("Bert", "bert-base:sequence=128", "adam", "")
+RESNET50 = ("ResNet50V1.5", "resnet50", "sgd-momentum", "imagenet-1k")
+"""Name in the tables, network, optimizer and data set."""
 FRAMEWORKS = {
     "PaddlePaddle": ("paddlepaddle", ""),
     "NGC TensorFlow 1.15": ("tensorflow", "NGC 1.15"),
@@ -23,13 +25,11 @@ def _precision(said: str) -> str:
     return "fp16" if said.startswith("mixed") else "tf32" if "TF32" in said else "fp32"
 
 
-def _paddle(rows: Sequence[Cells]) -> Converted:
+def _paddle(rows: Sequence[Cells], source: str, wanted: tuple[str, str, str, str]) -> Converted:
+    kind, network, optimizer, dataset = wanted
     for row in rows:
-        kind = row["network"]
-        if kind.startswith("ResNet50"):
-            yield Dropped("images in a layout that is not stated: in fp16 frameworks differ by twice")
-        elif kind not in NETWORKS:
-            yield Dropped("a network that the zoo does not know")
+        if row["network"] != kind:
+            yield Dropped("a network that the zoo does not know, or of the other file of this table")
         elif row["nodes"] != "1":
             yield Dropped("several nodes, of which the network is not stated")
         else:
@@ -37,12 +37,14 @@ def _paddle(rows: Sequence[Cells]) -> Converted:
             cluster, precision = CLUSTERS[row["gpu"]], _precision(row["precision"])
             gpus, batch = int(row["gpus_per_node"]), int(row["batch_per_gpu"])
             yield Run(
-                id=name_of("paddle", framework, cluster, kind, precision, f"g{gpus}"), source="paddle-perf",
-                network=NETWORKS[kind], cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=gpus,
-                sub_batch=batch, accumulation_steps=1, precision=precision, optimizer="adam", framework=framework,
+                id=name_of("paddle", framework, cluster, kind, precision, f"g{gpus}"), source=source,
+                network=network, cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=gpus,
+                sub_batch=batch, accumulation_steps=1, precision=precision, optimizer=optimizer, framework=framework,
                 framework_version=version, strategy="bucketed", metric="samples_per_s", value=float(row["value"]),
-                input="synthetic",
+                input="synthetic", dataset=dataset,
             )  # fmt: skip
 
 
-PADDLE = Source("paddle-perf", {"paddle_perf.csv": "PaddlePaddle/Perf, */README.md"}, _paddle, settled)
+TABLE = {"paddle_perf.csv": "PaddlePaddle/Perf, */README.md"}
+PADDLE = Source("paddle-perf", TABLE, lambda rows: _paddle(rows, "paddle-perf", BERT), settled)
+PADDLE_RESNET50 = Source("paddle-resnet50", TABLE, lambda rows: _paddle(rows, "paddle-resnet50", RESNET50), settled)

@@ -91,7 +91,7 @@ SUPERBENCH_NETWORKS = {
     "bert-base": ("bert-base:head=pooler,sequence=224", 32), "bert-large": ("bert-large:head=pooler,sequence=224", 32),
     "gpt2-large": ("gpt:layers=36,hidden=1280,heads=20,sequence=224,vocabulary=50257,head=labels", 8),
     "resnet50": ("resnet50", 192), "resnet101": ("resnet101", 192), "resnet152": ("resnet152", 192),
-    "vgg11": ("vgg11", 32), "vgg16": ("vgg16", 32), "vgg19": ("vgg19", 32),
+    "vgg11": ("vgg11", 32), "vgg13": ("vgg13", 32), "vgg16": ("vgg16", 32), "vgg19": ("vgg19", 32),
 }  # fmt: skip
 """Network, and sub-batch as in superbench/config/azure_ndv4.yaml; step times rates give the same within 1 %."""
 CLASSIFIERS = ("resnet", "vgg")

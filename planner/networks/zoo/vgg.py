@@ -1,4 +1,4 @@
-"""VGG-11, VGG-16 and VGG-19: configurations A, D and E of Simonyan, Zisserman (2014), arXiv:1409.1556."""
+"""VGG-11, VGG-13, VGG-16 and VGG-19: configurations A, B, D and E of Simonyan, Zisserman (2014), arXiv:1409.1556."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.networks.zoo.entry import ZooEntry
 __all__ = ["ENTRIES", "convolution_stages"]
 
 # weight layers: convolutions in the first two stages, in the other three
-_REPEATS = {11: (1, 2), 16: (2, 3), 19: (2, 4)}
+_REPEATS = {11: (1, 2), 13: (2, 2), 16: (2, 3), 19: (2, 4)}
 
 
 def convolution_stages(net: NetworkBuilder, stages: tuple[tuple[int, ...], ...]) -> str:

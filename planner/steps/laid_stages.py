@@ -1,0 +1,129 @@
+"""Stages of plans whose layers are not dealt out evenly, or which compute different things again.
+
+Every stage of every plan is a case of its own, with its layers and its own kind of recompute, so that passes and state
+are priced by the same formulas as those of stages that are alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.split import SplitMemoryBytes, SplitPlans
+from planner.steps.split_costs import SplitCosts
+from planner.steps.split_stages import OfStages, StageCases, rows_of
+from planner.workload.split_memory import stage_memory
+from planner.workload.split_parameters import StageLayers
+from planner.workload.units import Units
+
+__all__ = ["LaidStages", "StageLayout", "laid_out", "layout_memory", "units_ahead"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageLayout:
+    """What f stages of a plan hold; usually its p stages, in order.
+
+    Attributes
+    ----------
+    stage : ndarray of int, shape (f,)
+        From 0.
+    layers : StageLayers, each of shape (f,)
+    recompute : ndarray of int, shape (f,)
+        Of the layers that are computed again; no kind that is chosen by stage.
+    """
+
+    stage: IntArray
+    layers: StageLayers
+    recompute: IntArray
+
+    def take(self, at: IntArray) -> StageLayout:
+        """Return some of the stages."""
+        return StageLayout(self.stage[at], StageLayers(*(one[at] for one in self.layers)), self.recompute[at])
+
+    def rows(self, plans: SplitPlans) -> SplitPlans:
+        """Return a row for each stage; ``plans``: one, of shape (1,)."""
+        return rows_of(plans, np.zeros(self.stage.size, dtype=np.int64)).but(recompute=self.recompute)
+
+
+def laid_out(layouts: list[StageLayout]) -> OfStages:
+    """Return what makes the stages of plans that have these layouts, one each."""
+    return partial(LaidStages, layouts=layouts)
+
+
+def layout_memory(costs: SplitCosts, plan: SplitPlans, layout: StageLayout) -> SplitMemoryBytes:
+    """Return the memory of a rank of each stage; ``plan`` of shape (1,)."""
+    return stage_memory(costs.of, layout.rows(plan), layout.stage, costs.memory_rules, layout.layers)
+
+
+class LaidStages(StageCases):
+    """The stages of n plans, each by itself: as many cases as stages."""
+
+    def __init__(
+        self,
+        costs: SplitCosts,
+        plans: SplitPlans,
+        rank: IntArray,
+        but: tuple[str, ...],  # noqa: ARG002 - no two stages are one
+        *,
+        layouts: list[StageLayout],
+    ) -> None:
+        sizes = np.array([one.stage.size for one in layouts], dtype=np.int64)
+        plan = np.repeat(np.arange(sizes.size), sizes)
+        self.case = self._start = np.cumsum(sizes) - sizes
+        self._sizes = sizes
+        recompute = np.concatenate([one.recompute for one in layouts])
+        self.plans, self.rank = rows_of(plans, plan).but(recompute=recompute), rank[plan]
+        self.units = costs.compute.ranks[0].units
+        self._placement, self._placed = costs.placement(self.plans), {}
+        self.of = np.arange(plan.size)
+        self.stage = np.concatenate([one.stage for one in layouts])
+        each = zip(*(one.layers for one in layouts), strict=True)
+        self._layers = StageLayers(*(np.concatenate(column) for column in each))
+        ahead = units_ahead(self.units)
+        first, end, again = self._layers
+        self._blocks: FloatArray = ahead[end] - ahead[first]
+        self._again: FloatArray = ahead[first + again] - ahead[first]
+        self.counts = self._blocks.copy()
+        self.counts[:, self.units.sequence[0]] += self.stage == 0
+        if self.units.sequence.size > 1:
+            self.counts[:, self.units.sequence[-1]] += self.is_last
+
+    @property
+    def layers(self) -> StageLayers:
+        """The layers of each stage."""
+        return self._layers
+
+    @property
+    def blocks(self) -> FloatArray:
+        """How many of each distinct unit a stage holds, without the ends of the network, shape (f, U)."""
+        return self._blocks
+
+    @property
+    def again(self) -> FloatArray:
+        """How many of each distinct unit a stage computes again, shape (f, U)."""
+        return self._again
+
+    def at(self, rows: IntArray) -> IntArray:
+        """Return where every stage of some of the plans stands, all of p stages, shape (p, rows)."""
+        stages = np.arange(self._sizes[rows[0]])
+        return np.asarray(self._start[rows] + stages[:, None])
+
+    def runs(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Return where every stage stands, as of :meth:`at`: each is a run of its own."""
+        at = self.at(rows)
+        return at, np.ones(len(at), dtype=np.int64)
+
+    def most(self, of_stages: FloatArray) -> FloatArray:
+        """Return the largest of the stages of the plan that each is of, shape (f,)."""
+        return np.asarray(np.repeat(np.maximum.reduceat(of_stages, self._start), self._sizes))
+
+
+def units_ahead(units: Units) -> FloatArray:
+    """Return how many of each distinct unit stand before each layer, without the ends, shape (L + 1, U)."""
+    blocks = units.sequence[1:-1]
+    is_unit = np.zeros((blocks.size + 1, units.distinct))
+    is_unit[np.arange(1, blocks.size + 1), blocks] = 1.0
+    return np.cumsum(is_unit, axis=0)

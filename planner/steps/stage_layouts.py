@@ -1,0 +1,167 @@
+"""Which layers each stage of a pipeline holds, and which of them it computes again, chosen exactly (MODEL 10.2, 13.7).
+
+A stage computes again the least that lets it fit its device: nothing, attention weights, or its first layers, as few as
+do; of those that fit, what takes least time. Given the cut, stages are independent. The cut of best stages makes the
+slowest stage, with what it computes again, as fast as it can be; of cuts that do, that whose fullest stage needs least
+memory is taken. Where no cut fits, the fullest stage needs the least that it can.
+
+The time of a stage is that of both passes of a micro-batch, in the mean of a step, with messages and gathers; it does
+not depend on which stage it is, but for the ends of the network. Its memory does, by micro-batches that are alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, WEIGHTS_SHARDED, SplitPlans
+from planner.steps.laid_stages import StageLayout, laid_out, layout_memory, units_ahead
+from planner.steps.split_costs import SplitCosts
+from planner.steps.split_passes import Passes
+from planner.steps.split_state import State
+from planner.workload.partition import best_cuts
+from planner.workload.split_parameters import StageLayers, even_layers
+
+__all__ = ["StageLayouts"]
+
+_NONE, _SELECTIVE, _FULL = map(RECOMPUTES.index, ("none", "selective", "full"))
+
+
+class StageLayouts:
+    """Layouts of plans of one network; those that were asked for stay."""
+
+    def __init__(self, costs: SplitCosts, capacity_bytes: float) -> None:
+        self._costs, self._capacity = costs, capacity_bytes
+        self._layouts: dict[tuple[int, ...], StageLayout] = {}
+
+    def of(self, plans: SplitPlans, rank: IntArray) -> list[StageLayout]:
+        """Return the layout of each of n plans; ``rank``: of each in the table of compute."""
+        keys = zip(*(getattr(plans, one.name).tolist() for one in fields(SplitPlans)), strict=True)
+        layouts = []
+        for at, key in enumerate(keys):
+            if key not in self._layouts:
+                row = np.array([at])
+                self._layouts[key] = _OfPlan(self._costs, plans.take(row), rank[row], self._capacity).layout()
+            layouts.append(self._layouts[key])
+        return layouts
+
+
+class _Ways(NamedTuple):
+    """What each of k stages would do: the row of what it computes again, its time, inf where none fits, and memory."""
+
+    row: IntArray
+    time_s: FloatArray
+    memory_bytes: FloatArray
+
+
+class _OfPlan:
+    """The stages that one plan can have; ``plan`` and ``rank`` of shape (1,)."""
+
+    def __init__(self, costs: SplitCosts, plan: SplitPlans, rank: IntArray, capacity_bytes: float) -> None:
+        self._costs, self._plan, self._rank, self._capacity = costs, plan, rank, capacity_bytes
+        self._stages, self._ahead = int(plan.pipeline_parallel[0]), units_ahead(costs.compute.ranks[0].units)
+        self._is_free = bool(plan.recompute[0] == PER_STAGE)
+
+    def layout(self) -> StageLayout:
+        """Return what the stages hold, and compute again."""
+        stage = np.arange(self._stages)
+        first, end, _ = even_layers(len(self._ahead) - 1, self._plan.pipeline_parallel, stage)
+        rows, of_stage = self._options(stage, first, end)
+        even = self._ways(rows, self._time_s(rows), of_stage)
+        if self._stages == 1 or self._plan.stages[0] != BEST_STAGES:
+            return rows.take(even.row)
+        return self._best(float(even.time_s.max()))
+
+    def _best(self, limit_s: float) -> StageLayout:
+        """Return the layout of best stages; ``limit_s``: what the slowest of even stages takes, inf where none fit."""
+        p, place, first, end = self._stages, *self._cuts()
+        alike, which = self._distinct(place, first, end)
+        distinct = place[alike], first[alike], end[alike]
+        fast = np.flatnonzero(self._time_s(self._least(*distinct)) <= limit_s)  # others are in no better cut
+        options, of_fast = self._options(*(one[fast] for one in distinct))
+        time_s, owner = self._time_s(options), fast[of_fast]
+        # Of every stage what it can be: the first, one between, or the last; memory differs between stages.
+        here = [np.flatnonzero(options.stage == self._place(stage)) for stage in range(p)]
+        row, stage = np.concatenate(here), np.repeat(np.arange(p), [one.size for one in here])
+        rows = StageLayout(stage, options.take(row).layers, options.recompute[row])
+        ways = self._ways(rows, time_s[row], stage * alike.size + owner[row])
+        of_way = (stage * alike.size + owner[row])[ways.row]
+        number = np.full(p * alike.size, -1)
+        number[of_way] = np.arange(of_way.size)
+        ends = len(self._ahead)
+        way = np.full((p, ends, ends), -1)
+        for at in range(p):
+            mine = np.flatnonzero(place == self._place(at))
+            way[at, first[mine], end[mine]] = number[at * alike.size + which[mine]]
+        time, memory = (np.append(one, np.inf)[way] for one in (ways.time_s, ways.memory_bytes))
+        cuts = best_cuts(time, memory, np.zeros(ends))
+        if cuts is None:
+            cuts = best_cuts(memory, memory, np.zeros(ends))
+        if cuts is None:
+            raise AssertionError("every stage has at least one layer and a way to hold it")
+        taken = ways.row[way[np.arange(p), cuts[:-1], cuts[1:]]]
+        return StageLayout(
+            np.arange(p), StageLayers(cuts[:-1], cuts[1:], rows.layers.again[taken]), rows.recompute[taken]
+        )
+
+    def _cuts(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Return every first layer and end of the first stage, of one between, and of the last; a layer a stage."""
+        p, number = self._stages, len(self._ahead) - 1
+        most = number - p + 1
+        inner_first, inner_end = np.triu_indices(number, 1)
+        inner = (inner_first > 0) & (inner_end - inner_first <= most) & (p > 2)
+        lengths = np.arange(1, most + 1)
+        first = np.concatenate([np.zeros_like(lengths), inner_first[inner], number - lengths])
+        end = np.concatenate([lengths, inner_end[inner], np.full_like(lengths, number)])
+        sizes = lengths.size, int(inner.sum()), lengths.size
+        return np.repeat([self._place(0), self._place(1), self._place(p - 1)], sizes), first, end
+
+    def _place(self, stage: int) -> int:
+        """Return the stage that stands for all that can hold the same: the first, one between, or the last."""
+        return min(stage, 1) if stage < self._stages - 1 else stage
+
+    def _distinct(self, place: IntArray, first: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+        """Return one of each kind of stages that hold the same layers in the same order, and the kind of each."""
+        changes = np.flatnonzero(np.diff(np.diff(self._ahead, axis=0), axis=0).any(axis=1)) + 1
+        runs = [0, *changes.tolist(), len(self._ahead) - 1]
+        held = [np.maximum(np.minimum(end, stop) - np.maximum(first, start), 0) for start, stop in pairwise(runs)]
+        return distinct_rows(place, *held)
+
+    def _least(self, stage: IntArray, first: IntArray, end: IntArray) -> StageLayout:
+        """Return what stages take at least: nothing is computed again where that is free."""
+        again = np.zeros_like(first) if self._is_free else end - first
+        kind = _NONE if self._is_free else int(self._plan.recompute[0])
+        return StageLayout(stage, StageLayers(first, end, again), np.full(first.size, kind))
+
+    def _options(self, stage: IntArray, first: IntArray, end: IntArray) -> tuple[StageLayout, IntArray]:
+        """Return what each stage could compute again, least first, and the stage that each of these is of."""
+        if not self._is_free:
+            return self._least(stage, first, end), np.arange(first.size)
+        held = end - first
+        of = np.repeat(np.arange(first.size), held + 2)
+        place = np.arange(of.size) - np.repeat(np.cumsum(held + 2) - held - 2, held + 2)
+        again = np.where(place == 1, held[of], np.maximum(place - 1, 0))
+        kind = np.select([place == 0, place == 1], [_NONE, _SELECTIVE], _FULL)
+        return StageLayout(stage[of], StageLayers(first[of], end[of], again), kind), of
+
+    def _time_s(self, rows: StageLayout) -> FloatArray:
+        """Return both passes of a micro-batch over each stage [s], in the mean of a step."""
+        stages, at = laid_out([rows]), np.arange(rows.stage.size)
+        both = Passes(self._costs, self._plan, self._rank, stages).alone_s(
+            at, self._plan.accumulation_steps.astype(np.float64)
+        )
+        if self._plan.sharding[0] == WEIGHTS_SHARDED:
+            both = State(self._costs, self._plan, self._rank, stages).gathered_s(at, *both)
+        return both[0] + both[1]
+
+    def _ways(self, rows: StageLayout, time_s: FloatArray, of: IntArray) -> _Ways:
+        """Return the best row of each stage, in the order of ``of``: the stage that a row is of."""
+        memory = layout_memory(self._costs, self._plan, rows).total
+        fits = memory <= self._capacity
+        order = np.lexsort((np.where(fits, memory, time_s), np.where(fits, time_s, memory), ~fits, of))
+        best = order[np.unique(of[order], return_index=True)[1]]
+        return _Ways(best, np.where(fits[best], time_s[best], np.inf), memory[best])

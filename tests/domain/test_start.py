@@ -1,0 +1,15 @@
+"""What a program must be told to start a plan."""
+
+from __future__ import annotations
+
+from planner.domain.configuration import Configuration, Settings
+from planner.domain.start import start_comment
+
+ORDER = ("data", "tensor", "context", "expert", "pipeline")
+
+
+def test_the_order_of_ranks_that_is_chosen_for_a_plan_is_said() -> None:
+    one, best = Configuration(1, 8, 4), Settings(rank_order=("best",))
+    assert start_comment(one, best) == "sub-batch 4, fp32"
+    assert start_comment(one, best, ORDER) == "sub-batch 4, fp32, ranks data,tensor,context,expert,pipeline"
+    assert start_comment(one, Settings(rank_order=ORDER)) == start_comment(one, best, ORDER)
