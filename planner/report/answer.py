@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planner.domain.framework import Framework
 from planner.domain.objective import weights_of
 from planner.domain.prediction import Prediction, Term
 from planner.domain.request import Subject
@@ -22,6 +21,7 @@ from planner.report.sensitivity import sensitivity_lines
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
+    "faster_by_a_switch",
     "prediction_answer",
     "predictions_answer",
     "suggestion_answer",
@@ -32,8 +32,6 @@ __all__ = [
 ALL_WORDS = "-v shows all"
 SHORT_TABLE_PLANS = 5
 """Plans of a short table; the chosen one is among them."""
-MOST_SWITCHES = 3
-"""Switches named that would pay."""
 SMALLEST_SHARE_NAMED = 0.005
 """Of a period; a term below it is not named."""
 
@@ -98,8 +96,8 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
         stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
     order = plan.prediction.rank_order
     ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
-    switches = _switches(suggestion, plan.subject(subject).settings.framework)
-    yield Line(_why(suggestion) + stages + ranks + switches)
+    switches = "" if suggestion.deciding else f" {faster_by_a_switch(suggestion)}"  # room for one of them
+    yield Line((_why(suggestion) + stages + ranks + switches).rstrip())
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
@@ -126,14 +124,11 @@ def _why(suggestion: Suggestion) -> str:
     return f"{best}; {suggestion.choice}."
 
 
-def _switches(suggestion: Suggestion, framework: Framework) -> str:
-    """Return the sentence about switches that would pay for a plan of a framework; nothing without any."""
-    if not suggestion.switches:
-        return ""
-    times = sorted(suggestion.switches.items(), key=lambda one: -one[1])[:MOST_SWITCHES]
-    on = replace(framework, switched=(*framework.switched, *times[0][0].split("+")))
-    gains = " or ".join(f"{switch} {faster:.2g} times" for switch, faster in times)
-    return f" Faster by a switch: {gains} (--framework {on.label})."
+def faster_by_a_switch(suggestion: Suggestion) -> str:
+    """Return the sentence about switches that would pay for the plan to take; nothing without any."""
+    times = sorted(suggestion.switches.items(), key=lambda one: -one[1])
+    gains = ", ".join(f"{switch} {faster:.2g}" for switch, faster in times)
+    return f"Times faster by a switch: {gains}." if gains else ""
 
 
 def _objective(suggestion: Suggestion) -> str:
