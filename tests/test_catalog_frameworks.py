@@ -9,8 +9,10 @@ import pytest
 
 from planner import catalog
 from planner.domain.configuration import Settings
-from planner.domain.framework import FUSIONS, PYTORCH, STRATEGIES, Framework, Strategy
-from planner.errors import InputFileError, UnknownNameError
+from planner.domain.framework import FUSIONS, PYTORCH, STRATEGIES, Framework, Strategy, Switch, variant_and_version
+from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.formats.calibration import write_calibration
+from planner.formats.framework import write_framework
 from planner.formats.runs import read_runs
 from validation.accuracy_answers import files_of_runs
 
@@ -23,8 +25,9 @@ def frameworks_of_runs() -> set[str]:
 def test_every_framework_of_runs_and_calibrations_has_a_record() -> None:
     calibrations = (catalog.find_calibration(name) for name in catalog.names("calibrations"))
     overheads = (entry for one in calibrations for entry in one.entries if entry.scope == "overheads")
-    fitted = {entry.kind.partition("@")[0] for entry in overheads}
-    assert fitted | frameworks_of_runs() <= set(catalog.names("frameworks"))
+    fitted = {variant_and_version(entry.kind)[0] for entry in overheads}
+    assert {catalog.find_framework(one).variant for one in fitted} == fitted
+    assert {catalog.find_framework(one).name for one in frameworks_of_runs()} <= set(catalog.names("frameworks"))
     assert {"generic", "caffe", "caffe2", "cntk", "caffe-mpi", "osu-caffe"} <= set(catalog.names("frameworks"))
 
 
@@ -53,10 +56,13 @@ def test_records_say_what_frameworks_do_otherwise_than_most() -> None:
     every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
     assert [name for name, one in every.items() if one.input_gradient] == ["torch7"]
     wide = {name for name, one in every.items() if one.gradient_type == "fp32"}
-    assert {name for name in wide if not name.startswith("pytorch")} == {
-        "nanotron", "torchtitan", "torchtitan-async-tensor", "torchtitan-compile",
-    }  # fmt: skip
+    assert wide == {"nanotron", "pytorch", "torchtitan"}
     assert every["generic"].strategies == STRATEGIES
+    assert {name: one.strategy for name, one in every.items() if one.strategy != "wait-free"} == {
+        "chainer": "no-overlap", "cntk": "no-overlap", "deepspeed": "no-overlap", "megatron-deepspeed": "no-overlap",
+        "megatron-lm": "no-overlap", "nanotron": "bucketed", "paddlepaddle": "bucketed", "pytorch": "bucketed",
+        "torch7": "no-overlap",
+    }  # fmt: skip
     assert every["pytorch"].strategies == {"bucketed": STRATEGIES["bucketed"]}
     assert replace(every["pytorch"], aliases=(), source="", strategies={}) == PYTORCH
 
@@ -84,13 +90,20 @@ def test_a_file_declares_a_framework(tmp_path: Path) -> None:
         catalog.find_framework(str(path))
 
 
+def test_buckets_have_a_size(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\n[strategies.bucketed]\n')
+    with pytest.raises(InputFileError, match=r"bucket_MiB of strategies\.bucketed must be above 0, got 0"):
+        catalog.find_framework(str(path))
+
+
 def test_records_say_how_frameworks_split_networks() -> None:
     every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
     megatron, fork = every["megatron-lm"], every["megatron-deepspeed"]
     assert catalog.find_framework("megatron") == megatron
     assert (megatron.most_sharded, fork.most_sharded, fork.most_sharded_in_pipeline) == (1, 3, 1)
     assert {name for name, one in every.items() if one.overlaps_tensor} == {
-        "megatron-lm", "nanotron", "torchtitan-async-tensor",
+        "megatron-lm", "nanotron",
     }  # fmt: skip
     assert {name for name, one in every.items() if one.pads_vocabulary} == {"megatron-deepspeed", "megatron-lm"}
     assert every["fsdp"].can == ()
@@ -103,6 +116,79 @@ def test_a_file_says_how_its_framework_splits(tmp_path: Path) -> None:
     path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\n' + "\n".join(lines))
     own = Framework("own", can=("tensor",), most_sharded=1, fuses=("residual",), loss="eager", gathers_ahead=2)
     assert catalog.find_framework(str(path)) == own
-    path.write_text(path.read_text().replace('"residual"', '"norm"'))
-    with pytest.raises(InputFileError, match="norm"):
+    path.write_text(path.read_text().replace('"residual"', '"gelu"'))
+    with pytest.raises(InputFileError, match="gelu"):
         catalog.find_framework(str(path))
+
+
+def own(*switches: tuple[str, Switch]) -> Framework:
+    return Framework("own", switches=dict(switches))
+
+
+def test_switches_change_a_record_and_what_was_a_record_is_a_switch() -> None:
+    found = catalog.find_framework("torchtitan-async-tensor@2024-12")
+    assert (found.label, found.variant) == (
+        "torchtitan@2024-12:compile+async-tensor",
+        "torchtitan:compile+async-tensor",
+    )
+    assert found == catalog.find_framework("torchtitan:async-tensor+compile@2024-12")
+    plain = catalog.find_framework("torchtitan")
+    assert (found.overlaps_tensor, plain.overlaps_tensor) == (True, False)
+    assert (found.fuses, plain.fuses) == (("activation", "residual"), ())
+    assert catalog.find_framework("pytorch-channels-last").label == "pytorch:channels-last"
+    assert Framework.labelled(found.label).label == found.label
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("pytorch:chanels-last", "switch of framework pytorch must be a known name, .* did you mean 'channels-last'"),
+        ("fsdp:graphs", "switch of framework fsdp must be a known name"),
+        ("sprint:graphs", "It has none"),
+    ],
+)
+def test_an_unknown_switch_is_answered_with_the_nearest(typed: str, sentence: str) -> None:
+    with pytest.raises(UnknownNameError, match=sentence):
+        catalog.find_framework(typed)
+
+
+def test_switches_need_and_exclude_others() -> None:
+    framework = own(
+        ("a", Switch({"fuses": ("activation",)})),
+        ("b", Switch({"fuses": ("residual",), "loss": "fused"}, needs=("a",))),
+        ("c", Switch({"loss": "parallel"}, excludes=("b",))),
+    )
+    both = framework.with_switches(["b"])
+    assert (both.switched, both.fuses, both.loss) == (("a", "b"), ("activation", "residual"), "fused")
+    with pytest.raises(ParameterError, match="switch c of framework own must be on without b"):
+        framework.with_switches(["c", "b"])
+    assert list(framework.switch_sets()) == [(), ("a",), ("c",), ("a", "b"), ("a", "c")]
+    assert all(framework.with_switches(names).switched == names for names in framework.switch_sets())
+    with pytest.raises(UnknownNameError, match="switch must be a known name"):
+        own(("a", Switch({}, needs=("none",))))
+
+
+def test_own_frameworks_lie_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder = tmp_path / "planner" / "frameworks"
+    folder.mkdir(parents=True)
+    mine = Framework("mine", fuses=("residual",), switches={"wide": Switch({"gradient_type": "fp32"})})
+    (folder / "mine.toml").write_text(write_framework(mine))
+    (folder / "wrong.toml").write_text(write_framework(mine).replace("fuses", "fusses"))
+    found = catalog.find_framework("mine:wide")
+    assert (found.label, found.gradient_type, found.fuses) == ("mine:wide", "fp32", ("residual",))
+    skipped: list[InputFileError] = []
+    assert catalog.own_frameworks(skipped.append) == (mine,)
+    assert [one.where for one in skipped] == ["fusses"]
+    with pytest.raises(InputFileError, match="did you mean 'fuses'"):
+        catalog.find_framework("wrong")
+    (folder / "other.toml").write_text(write_framework(mine))
+    with pytest.raises(InputFileError, match="name: value must be 'other', as the file is called, got 'mine'"):
+        catalog.find_framework("other")
+
+
+def test_calibrations_that_name_a_framework_of_before_are_of_its_switch(tmp_path: Path) -> None:
+    one = catalog.find_calibration("rtx-3090-steps")
+    text = write_calibration(replace(one, name="mine"))
+    (tmp_path / "mine.json").write_text(text.replace("pytorch:channels-last", "pytorch-channels-last"))
+    assert catalog.find_calibration(str(tmp_path / "mine.json")).entries == one.entries

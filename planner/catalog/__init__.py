@@ -15,13 +15,14 @@ from typing import Any
 
 from planner.catalog.arguments import arguments, typed_dataset
 from planner.catalog.bundled_index import BundledCalibration, BundledIndex, EntryPlace
+from planner.catalog.frameworks import framework_named, own_frameworks, with_present_names
 from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name
 from planner.catalog.peeks import bundled_index, peek, read_bundled, read_part
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
-from planner.domain.framework import Framework, name_and_version
+from planner.domain.framework import Framework, framework_parts
 from planner.domain.network import Network, family_of
 from planner.domain.node_groups import MixedCluster
 from planner.domain.transfer import Transfers, relation
@@ -55,6 +56,7 @@ __all__ = [
     "own_calibration_file",
     "own_calibrations",
     "own_calibrations_folder",
+    "own_frameworks",
     "read_settings",
     "sibling_calibrations",
     "transfer_scores",
@@ -206,29 +208,23 @@ def find_any_cluster(text: str) -> Cluster | MixedCluster:
 
 
 def find_framework(text: str) -> Framework:
-    """Return the framework of ``NAME[@version]``, whatever the case, or of a TOML file.
+    """Return the framework of ``NAME[@version][:switch+switch]``, whatever the case, or of a TOML file and switches.
 
     Raises
     ------
     UnknownNameError
-        No bundled framework has that name or alias.
+        No bundled or own framework has that name or alias, or it has no such switch.
+    ParameterError
+        Switches exclude each other.
     InputFileError
         The file is wrong.
     """
-    name, version = name_and_version(text)
-    if _is_path(name, ".toml"):
+    if text.endswith(".toml"):
         return read_framework(text)
-    by_name = _frameworks()
-    if name.lower() not in by_name:
-        raise UnknownNameError("framework", name, names("frameworks"))
-    return replace(by_name[name.lower()], version=version)
-
-
-@cache
-def _frameworks() -> Mapping[str, Framework]:
-    """Return the bundled frameworks by name and alias."""
-    frameworks = [read_framework(BUNDLED / "frameworks" / f"{name}.toml") for name in names("frameworks")]
-    return {name: one for one in frameworks for name in (one.name, *one.aliases)}
+    name, version, switches = framework_parts(text)
+    if _is_path(name, ".toml"):
+        return replace(read_framework(name).with_switches(switches), version=version)
+    return framework_named(text)
 
 
 def _index() -> BundledIndex:
@@ -248,7 +244,7 @@ def find_calibration(text: str) -> Calibration:
         return read_bundled(bundled[text])
     own = {own_name(path): path for path in reversed(own_files())}
     if text in own:
-        return read_calibration(own[text])
+        return with_present_names(read_calibration(own[text]))
     if _is_file(text):
         return _calibration_file(text)
     raise UnknownNameError("calibration", text, {*bundled, *own})
@@ -256,7 +252,7 @@ def find_calibration(text: str) -> Calibration:
 
 def _calibration_file(path: Path | str) -> Calibration:
     """Return the calibration of a user's file."""
-    calibration = read_calibration(path)
+    calibration = with_present_names(read_calibration(path))
     bundled = _calibration_files().get(calibration.name)
     if bundled is not None:
         check_own(calibration, read_bundled(bundled), "calibration", str(path))
@@ -360,7 +356,7 @@ def own_calibrations(report: Callable[[InputFileError], None] = lambda _: None) 
     bundled = _calibration_files()
     for path in own_files():
         try:
-            one = read_calibration(path)
+            one = with_present_names(read_calibration(path))
         except InputFileError as error:
             report(error)
             continue

@@ -1,4 +1,4 @@
-"""The folder of this user's own calibrations."""
+"""The folders of this user's own calibrations and frameworks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 from planner.catalog.peeks import peek
 from planner.errors import InputFileError
 
-__all__ = ["own_calibration_file", "own_calibrations_folder", "own_files", "own_name"]
+__all__ = [
+    "own_calibration_file",
+    "own_calibrations_folder",
+    "own_files",
+    "own_framework_files",
+    "own_name",
+]
 
 
 def own_name(path: Path) -> str:
@@ -23,8 +29,12 @@ def own_name(path: Path) -> str:
 
 def own_calibrations_folder() -> Path:
     """Return the folder of this user's own calibrations; it need not exist."""
+    return _own_folder() / "calibrations"
+
+
+def _own_folder() -> Path:
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(base) / "planner" / "calibrations"
+    return Path(base) / "planner"
 
 
 def own_calibration_file(name: str, time: datetime) -> Path:
@@ -35,3 +45,8 @@ def own_calibration_file(name: str, time: datetime) -> Path:
 def own_files() -> list[Path]:
     """Return the files of the folder, newest first."""
     return sorted(own_calibrations_folder().glob("*.json"), reverse=True)
+
+
+def own_framework_files() -> dict[str, Path]:
+    """Return the files of this user's own frameworks by name, sorted; each is called as its framework."""
+    return {path.stem: path for path in sorted((_own_folder() / "frameworks").glob("*.toml"))}

@@ -144,7 +144,7 @@ _ALL = (
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
-        "framework", "NAME[@VERSION]|FILE[,...]",
+        "framework", "NAME[@VERSION][:SWITCH+...]|FILE[,...]",
         "Training framework; 'generic' is any. Plans of several are one ranking.",
         parsing.frameworks, "pytorch",
         help_in={
@@ -178,7 +178,7 @@ _ALL = (
     Option(
         "strategy", "wait-free|no-overlap|bucketed|best-fusion",
         "Whether all-reduce overlaps the backward pass, layer by layer, in buckets of layers, or in the fastest ones.",
-        parsing.choice("wait-free", "no-overlap", "bucketed", "best-fusion"), "wait-free",
+        parsing.choice("wait-free", "no-overlap", "bucketed", "best-fusion"), "the framework's",
     ),
     Option(
         "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",
@@ -208,6 +208,10 @@ _ALL = (
     Option(
         "allow_specified", "",
         "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
+    ),
+    Option(
+        "switches", "",
+        "Candidates in every lawful set of switches of each --framework, beside those that it names.",
     ),
     Option(
         "why_not", "KEY=VALUE,...",
@@ -289,8 +293,8 @@ _ALL = (
         positional=True,
     ),
     Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
-    Option("toml", "", "Print the file of one network, cluster or data set, to start your own from."),
-    Option("what", "networks|clusters|calibrations|datasets|accelerators", "What to show.", positional=True),
+    Option("toml", "", "Print the file of one network, cluster, data set or framework, to start your own from."),
+    Option("what", "networks|clusters|calibrations|datasets|accelerators|frameworks", "What to show.", positional=True),
     Option("item", "[NAME]", "A name or file: everything about one.", positional=True),
 )  # fmt: skip
 
@@ -309,9 +313,8 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
-            "top", "pareto", "choose", "sensitivity", "epochs", "why_not", "search", "time_limit", "trials", "study",
-            "verbose",
-            "brief", "json", "seed",
+            "top", "pareto", "choose", "sensitivity", "epochs", "switches", "why_not", "search", "time_limit", "trials",
+            "study", "verbose", "brief", "json", "seed",
         ),
     ),
     Command(

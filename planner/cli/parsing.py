@@ -53,7 +53,7 @@ EVERY = "every:"
 """Of recompute: ``every:K`` is ``full`` of each K-th layer."""
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _RANGE = "whole numbers as a list a,b or a range lo:hi[:step], each at least"
-_FRAMEWORK = re.compile(r"[A-Za-z][\w.+-]*(@[\w.+-]+)?", re.ASCII)
+_FRAMEWORK = re.compile(r"[A-Za-z][\w.+-]*(?::[\w.+-]+)?(?:@[\w.+-]+)?(?::[\w.+-]+)?", re.ASCII)
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 
 
@@ -283,9 +283,9 @@ def device(what: str, value: str) -> str:
 
 
 def framework(what: str, value: str) -> str:
-    """Return ``NAME``, ``NAME@version`` or the path of a TOML file; which names there are is the catalog's business."""
-    if not (_FRAMEWORK.fullmatch(value) or value.endswith(".toml")):
-        raise ParameterError(what, "NAME, NAME@version or a .toml file", value)
+    """Return ``NAME[@version][:switch+switch]``, or a TOML file in place of NAME; what there is the catalog knows."""
+    if not (_FRAMEWORK.fullmatch(value) or value.partition(":")[0].endswith(".toml")):
+        raise ParameterError(what, "NAME, NAME@version, NAME:switch+switch or a .toml file", value)
     return value
 
 

@@ -21,7 +21,7 @@ __all__ = ["PRINTING_OPTIONS", "SEARCHING_OPTIONS", "gather", "ordered", "resolv
 
 PRINTING_OPTIONS = {"json", "brief", "verbose"}
 """Options that only say how to print."""
-SEARCHING_OPTIONS = {"search", "time_limit", "trials", "study", "storage"}
+SEARCHING_OPTIONS = {"search", "switches", "time_limit", "trials", "study", "storage"}
 """Options that only say how to search: the answer says it as its method."""
 
 

@@ -15,16 +15,19 @@ from planner.cli.streams import note
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.framework import Framework
 from planner.domain.network import family_of
 from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import ACCELERATOR, write_cluster
 from planner.formats.dataset import DATASET, write_dataset
+from planner.formats.framework import FRAMEWORK, framework_keys, write_framework
 from planner.formats.names import LISTED_KINDS, names_document
 from planner.formats.network import write_network
 from planner.formats.network_work import network_work_document
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report.blocks import Block
+from planner.report.frameworks import framework_view, frameworks_view
 from planner.report.gaps import gaps_view
 from planner.report.show import (
     accelerator_view,
@@ -60,7 +63,7 @@ class Shelf:
 
 def run(arguments: Mapping[str, Any]) -> None:
     """Show a list, or one thing, as tables, as one document or as a file to start from."""
-    makers = (_networks, _clusters, _calibrations, _datasets, _accelerators)
+    makers = (_networks, _clusters, _calibrations, _datasets, _accelerators, _frameworks)
     shelves = dict(zip(LISTED_KINDS, makers, strict=True))
     if "what" not in arguments:
         raise ParameterError("what to show", "one of " + ", ".join(shelves), NOTHING)
@@ -78,7 +81,7 @@ def _show_toml(shelf: Shelf, what: str, arguments: Mapping[str, Any]) -> None:
     if "json" in arguments:
         raise ParameterError("--toml", "given without --json", "both")
     if shelf.toml is None:
-        raise ParameterError("--toml", "used with networks, clusters or datasets", what)
+        raise ParameterError("--toml", "used with networks, clusters, datasets or frameworks", what)
     if "item" not in arguments:
         raise ParameterError("--toml", f"used with one of the {what}", NOTHING, f"'planner show {what}' lists them")
     output.write_text(shelf.toml(shelf.find(arguments["item"])))
@@ -95,7 +98,8 @@ def _show_one(shelf: Shelf, name: str, *, as_json: bool) -> None:
 def _show_list(shelf: Shelf, what: str, *, as_json: bool) -> None:
     names = catalog.names(what)
     if as_json:
-        own = [one.name for one in _own()] if what == "calibrations" else ()
+        own_of: Mapping[str, Callable[[], tuple[Any, ...]]] = {"calibrations": _own, "frameworks": _own_frameworks}
+        own = [one.name for one in own_of[what]()] if what in own_of else ()
         output.write_document(names_document(what, names, own))
     else:
         output.write_view(shelf.listing(shelf.find(name) for name in names))
@@ -103,6 +107,10 @@ def _show_list(shelf: Shelf, what: str, *, as_json: bool) -> None:
 
 def _own() -> tuple[Calibration, ...]:
     return catalog.own_calibrations(lambda error: note(f"own calibration skipped: {error}"))
+
+
+def _own_frameworks() -> tuple[Framework, ...]:
+    return catalog.own_frameworks(lambda error: note(f"own framework skipped: {error}"))
 
 
 def _networks() -> Shelf:
@@ -162,4 +170,14 @@ def _datasets() -> Shelf:
 def _accelerators() -> Shelf:
     return Shelf(
         catalog.find_accelerator, accelerators_view, lambda _, one: accelerator_view(one), ACCELERATOR.document
+    )
+
+
+def _frameworks() -> Shelf:
+    return Shelf(
+        catalog.find_framework,
+        lambda bundled: frameworks_view(bundled, _own_frameworks()),
+        lambda _, one: framework_view(one, framework_keys(one)),
+        FRAMEWORK.document,
+        write_framework,
     )

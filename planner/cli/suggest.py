@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from planner import catalog
 from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.optuna import say_trials, searcher_of
@@ -15,6 +16,7 @@ from planner.cli.streams import note
 from planner.cli.values import settings_named
 from planner.domain.axes import AXES, Axis
 from planner.domain.cluster import Cluster
+from planner.domain.framework import PYTORCH
 from planner.domain.node_groups import MixedCluster
 from planner.domain.objective import weights_of
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
@@ -29,7 +31,7 @@ from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_
 from planner.search.suggest import suggest_among
 from planner.sessions.inputs import Case
 from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
-from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
+from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, listed, merge
 from planner.workload.lawful import schedules_of
 
 __all__ = [
@@ -55,7 +57,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     written. NothingFitsError (exit code 4) when at least one of them has no plan, naming each that has none: a program
     that asks several questions must not take a missing answer for a plan.
     """
-    values = wanted("suggest", arguments)
+    values = _in_all_switches(wanted("suggest", arguments))
     with settings_named(values):
         mixed = mixed_cluster(values)
         cases = resolve(values)[1] if mixed is None else ()
@@ -132,6 +134,16 @@ def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     return values
+
+
+def _in_all_switches(values: Values) -> Values:
+    """Return the values with every lawful set of switches of each framework, where --switches asks for them."""
+    if "switches" not in values or not values["switches"].value:
+        return values
+    given = values.get("framework", Sourced(PYTORCH.name, DEFAULT))
+    frameworks = [catalog.find_framework(one) for one in listed(values, "framework") or (given.value,)]
+    labels = (framework.with_switches(names).label for framework in frameworks for names in framework.switch_sets())
+    return {**values, "framework": replace(given, value=tuple(dict.fromkeys(labels)))}
 
 
 def check_price(problem: Problem, values: Values) -> None:
@@ -218,7 +230,7 @@ def allowed_request(case: Case, values: Values) -> SpaceRequest:
         if kind not in allowed:
             splits_layers = kind in (MODEL, HYBRID) and network.transformer is None
             remedy = "schemes that split single layers are priced for transformers alone" if splits_layers else ""
-            rule = f"of the kinds that {network.name} and framework {framework.name} allow, {', '.join(allowed)}"
+            rule = f"of the kinds that {network.name} and framework {framework.variant} allow, {', '.join(allowed)}"
             raise ParameterError("--parallelism", rule, kind, remedy)
     schedules = request["schedule"] or ()
     if schedules and not set(schedules) & set(framework.schedules):
@@ -273,7 +285,8 @@ def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> N
     """Refuse stages of a network that a framework cannot pipeline: of transformers rules of their own say so."""
     network, framework = case.problem.network, case.problem.settings.framework
     if asked is not None and network.transformer is None and PIPELINE not in allowed:
-        rule = f"{asked.default} for {network.name} in framework {framework.name}, which has no pipeline of its layers"
+        of = f"{network.name} in framework {framework.variant}"
+        rule = f"{asked.default} for {of}, which has no pipeline of its layers"
         raise ParameterError(f"--{asked.option}", rule, "another value")
 
 

@@ -1,10 +1,13 @@
-"""A training framework: the names it goes by, and what it computes otherwise than others."""
+"""A training framework: the names it goes by, what it computes otherwise than others, and what a user may turn on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import combinations
+from typing import Any
 
 from planner.domain.axes import SCHEDULES
 from planner.domain.precision import precision_named
@@ -16,15 +19,20 @@ __all__ = [
     "FUSIONS",
     "GENERIC",
     "GRADIENT_TYPES",
+    "LAUNCHES",
+    "LAYOUTS",
     "LOSSES",
     "PARALLELISMS",
     "PYTORCH",
     "REPEATED",
     "STAGES",
     "STRATEGIES",
+    "UPDATES",
     "Framework",
     "Strategy",
-    "name_and_version",
+    "Switch",
+    "framework_parts",
+    "variant_and_version",
 ]
 
 GRADIENT_TYPES = ("precision", "fp32")
@@ -34,9 +42,17 @@ PARALLELISMS = ("tensor", "context", "expert", "pipeline")
 REPEATED = ("attention", "second products")
 """The core of attention where that keeps its weights; or all of a layer but attention and each first of two products
 (torchtitan)."""
-FUSIONS = ("activation", "residual", "softmax")
+FUSIONS = ("activation", "residual", "softmax", "norm")
 """Point-wise kernels that are one: the bias of a linear layer with the activation behind it, and gates with their
-products; the bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes."""
+products; the bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes;
+batch normalisation with the activation behind it, and the sum between."""
+LAYOUTS = ("unstated", "nchw", "channels-last")
+"""How images lie in memory: as in the runs that coefficients were fitted to, which hold what that costs; channel by
+channel; or position by position."""
+UPDATES = ("layer", "list", "primitive", "foreach")
+"""Kernels of an update: one a layer; one over many tensors; one an operation and tensor, or over many tensors."""
+LAUNCHES = ("eager", "graph")
+"""How kernels are launched: one by one, or as a graph that was recorded once."""
 STAGES = ("blocks", "modules", "layers")
 """What its pipeline's stages are: blocks of transformers alone; modules that the user writes, of any network; or layers
 of any network, which it deals out by itself."""
@@ -45,10 +61,38 @@ LOSSES = ("eager", "parallel", "fused")
 _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
 
 
-def name_and_version(framework: str) -> tuple[str, str]:
-    """Return the name and the version of ``name@version``; version empty where there is none."""
-    name, _, version = framework.partition("@")
-    return name, version
+_SWITCHES = r"[\w.-]+(?:\+[\w.-]+)*"
+_LABEL = re.compile(
+    rf"(?P<name>[^@:]*)(?::(?P<before>{_SWITCHES}))?(?:@(?P<version>.*?))?(?::(?P<behind>{_SWITCHES}))?"
+)
+
+
+@cache
+def framework_parts(label: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return name, version and switches of ``name[@version][:switch+switch]``; switches may stand before the version.
+
+    >>> framework_parts("pytorch@1.12 (CUDA 11.3):channels-last+compile")
+    ('pytorch', '1.12 (CUDA 11.3)', ('channels-last', 'compile'))
+    """
+    match = _LABEL.fullmatch(label)
+    if match is None:
+        return label, "", ()
+    switches = "+".join(filter(None, (match["before"], match["behind"])))
+    return match["name"], match["version"] or "", tuple(switches.split("+")) if switches else ()
+
+
+def variant_and_version(label: str) -> tuple[str, str]:
+    """Return the name with its switches, and the version, empty where there is none.
+
+    >>> variant_and_version("pytorch@1.12:channels-last"), variant_and_version("mxnet")
+    (('pytorch:channels-last', '1.12'), ('mxnet', ''))
+    """
+    name, version, switches = framework_parts(label)
+    return _variant(name, switches), version
+
+
+def _variant(name: str, switches: tuple[str, ...]) -> str:
+    return f"{name}:{'+'.join(switches)}" if switches else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +131,32 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """What a user may turn on, which changes what a framework does.
+
+    Attributes
+    ----------
+    changes : mapping of str to Any
+        Fields of Framework by name; ``fuses`` is what is fused besides, ``strategies`` are followed in place of those
+        of the same name.
+    aliases : tuple of str
+        Names of the framework with this switch on, in lower case.
+    needs, excludes : tuple of str
+        Other switches: those turned on with it, those that cannot be on beside it.
+    source : str
+        What it is, and where that comes from.
+    """
+
+    changes: Mapping[str, Any]
+    aliases: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework, of a version where one is asked for.
+    """A framework, of a version and with switches on where they are asked for.
 
     Attributes
     ----------
@@ -99,6 +167,8 @@ class Framework:
     input_gradient : bool
         Whether its backward pass ends at the network's input, whose gradient nothing needs.
     gradient_type : one of GRADIENT_TYPES
+    strategy : one of STRATEGIES
+        The one that a user gets who asks for none.
     strategies : mapping of one of STRATEGIES to Strategy
         Those that it follows in a way of its own.
     source : str
@@ -136,12 +206,23 @@ class Framework:
         Whether sharding 3 keeps shards of narrow weights beside those of the fp32 master copy, or makes them of it.
     rank_order : tuple of str
         Order of RANK_ORDER in which it numbers ranks, innermost first.
+    layout : one of LAYOUTS
+        How images lie in memory.
+    update : one of UPDATES
+        Kernels of an update.
+    launch : one of LAUNCHES
+        How kernels are launched.
+    switches : mapping of str to Switch
+        What may be turned on, by name; those that are on changed the fields above.
+    switched : tuple of str
+        Those that are on, in the order of ``switches``.
     """
 
     name: str
     aliases: tuple[str, ...] = ()
     input_gradient: bool = False
     gradient_type: str = "precision"
+    strategy: str = "wait-free"
     strategies: Mapping[str, Strategy] = field(default_factory=dict, hash=False)
     source: str = ""
     version: str = ""
@@ -161,27 +242,87 @@ class Framework:
     output_buffers: int = 0
     keeps_weight_shards: bool = True
     rank_order: tuple[str, ...] = RANK_ORDER
+    layout: str = "unstated"
+    update: str = "layer"
+    launch: str = "eager"
+    switches: Mapping[str, Switch] = field(default_factory=dict, hash=False, compare=False)
+    switched: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for what, names in (("name", (self.name,)), ("aliases", self.aliases)):
-            for name in names:
-                if not _NAME.fullmatch(name):
-                    raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
-        for what, value, known in (("loss", self.loss, LOSSES), ("stages", self.stages, STAGES)):
+        aliases = (*self.aliases, *(alias for one in self.switches.values() for alias in one.aliases))
+        for what, name in (("name", self.name), *(("aliases", alias) for alias in aliases)):
+            if not _NAME.fullmatch(name):
+                raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
+        of_choices = (
+            ("loss", LOSSES), ("stages", STAGES), ("strategy", tuple(STRATEGIES)), ("layout", LAYOUTS),
+            ("update", UPDATES), ("launch", LAUNCHES),
+        )  # fmt: skip
+        for what, value, known in ((what, getattr(self, what), known) for what, known in of_choices):
             if value not in known:
                 raise UnknownNameError(what, value, known)
+        for name in (other for one in self.switches.values() for other in (*one.needs, *one.excludes)):
+            if name not in self.switches:
+                raise UnknownNameError("switch", name, self.switches)
         check_rank_order("rank_order", self.rank_order)
 
     @classmethod
     def labelled(cls, label: str) -> Framework:
-        """Return a framework by ``name`` or ``name@version`` alone, which does as most do."""
-        name, _, version = label.partition("@")
-        return cls(name, version=version)
+        """Return a framework by its label alone, which does as most do."""
+        name, version, switches = framework_parts(label)
+        return cls(name, version=version, switched=switches)
 
     @property
     def label(self) -> str:
-        """``name`` or ``name@version``."""
-        return f"{self.name}@{self.version}" if self.version else self.name
+        """``name[@version][:switch+switch]``."""
+        return _variant(f"{self.name}@{self.version}" if self.version else self.name, self.switched)
+
+    @property
+    def variant(self) -> str:
+        """The label without the version: what coefficients of its overheads are looked up by."""
+        return _variant(self.name, self.switched)
+
+    def with_switches(self, names: Iterable[str]) -> Framework:
+        """Return the framework with switches on, and what they need; in the order in which it declares them.
+
+        Raises
+        ------
+        UnknownNameError
+            It has no such switch.
+        ParameterError
+            Two of them exclude each other.
+        """
+        asked = {*self.switched, *names}
+        if not asked:
+            return self
+        for name in sorted(asked):
+            if name not in self.switches:
+                remedy = "" if self.switches else "It has none."
+                raise UnknownNameError(f"switch of framework {self.name}", name, self.switches, remedy)
+        while needed := {need for name in asked for need in self.switches[name].needs} - asked:
+            asked |= needed
+        ordered = tuple(name for name in self.switches if name in asked)
+        if barred := self._excluded(ordered):
+            rule = f"on without {barred[1]}, which it excludes"
+            raise ParameterError(f"switch {barred[0]} of framework {self.name}", rule, "+".join(ordered))
+        changed = self
+        for changes in (self.switches[name].changes for name in ordered):
+            fuses = {"fuses": tuple(dict.fromkeys((*changed.fuses, *changes.get("fuses", ()))))}
+            strategies = {"strategies": {**changed.strategies, **changes.get("strategies", {})}}
+            changed = replace(changed, **{**changes, **fuses, **strategies})
+        return replace(changed, switched=ordered)
+
+    def switch_sets(self) -> Iterator[tuple[str, ...]]:
+        """Yield every lawful set of switches, the empty one first, in the order in which they are declared."""
+        for size in range(len(self.switches) + 1):
+            for names in combinations(self.switches, size):
+                needed = {need for name in names for need in self.switches[name].needs}
+                if needed <= set(names) and not self._excluded(names):
+                    yield names
+
+    def _excluded(self, names: tuple[str, ...]) -> tuple[str, str] | None:
+        """Return the first of some switches that excludes another of them, and that; None: there is none."""
+        pairs = ((one, other) for one in names for other in names if other in self.switches[one].excludes)
+        return next(pairs, None)
 
     def gradient_bytes(self, precision: str) -> int:
         """Return the bytes of a gradient element as it is held and sent.
@@ -197,6 +338,7 @@ GENERIC = Framework("generic")
 PYTORCH = Framework(
     "pytorch",
     gradient_type="fp32",
+    strategy="bucketed",
     keeps_weight_shards=False,
     schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"),
 )

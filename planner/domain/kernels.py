@@ -109,7 +109,8 @@ class KernelCalls:
     layer : ndarray of int, shape (k,)
         Position of the first layer that makes the call, in ``Network.layers``; equal layers make it too.
     count : ndarray of int, shape (k,)
-        How often all of them make it; (s, k) where that depends on the sub-batch (one image at a time).
+        How often all of them make it; (s, k) where that depends on the sub-batch (one image at a time); of float where
+        several layers share a call.
     work : mapping of column to ndarray of int, each broadcasting to (s, k)
         For s sub-batches; a column that does not depend on the sub-batch may have shape (k,) or (1, k).
     looked_up : mapping of column to ndarray
@@ -120,8 +121,8 @@ class KernelCalls:
     kind: str
     direction: str
     layer: IntArray
-    count: IntArray
-    work: Mapping[str, IntArray]
+    count: IntArray | FloatArray
+    work: Mapping[str, IntArray | FloatArray]
     looked_up: Mapping[str, IntArray | FloatArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ STATUSES = ("ok", "out_of_memory")
 INPUTS = ("synthetic", "storage")
 CHOICES = {
     "metric": METRICS, **{axis.name: axis.words for axis in AXES if axis.words},
-    "status": STATUSES, "strategy": tuple(STRATEGIES), "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
+    "status": STATUSES, "strategy": ("", *STRATEGIES), "input": INPUTS, "optimizer": ("", *OPTIMIZERS),
 }  # fmt: skip
 """Fields of a run whose values are words -> those words."""
 _ASYNC_VALUES = {axis.name: axis.default for axis in AXES if axis.only_sync}
@@ -97,7 +97,7 @@ class Run:
     framework_version: str = ""
     status: str = "ok"
     input: str = ""
-    strategy: str = "wait-free"
+    strategy: str = ""
     dataset: str = ""
     source: str = ""
     group: str = ""

@@ -9,7 +9,7 @@ from planner.domain.ranks import RANK_ORDER
 __all__ = ["RENDEZVOUS", "TORCHRUN", "start_command", "start_comment"]
 
 TORCHRUN = (
-    "pytorch", "pytorch-channels-last", "pytorch-compile", "torchtitan", "fsdp", "megatron", "megatron-lm",
+    "pytorch", "torchtitan", "fsdp", "megatron", "megatron-lm",
     "megatron-deepspeed", "deepspeed", "transformers-deepspeed",
 )  # fmt: skip
 """Frameworks whose processes ``torchrun`` starts; those of others are started by ``mpirun``."""

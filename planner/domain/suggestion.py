@@ -167,6 +167,9 @@ class Suggestion:
         Its framework, where several were asked for.
     citations : tuple of Citation
         Of the calibrations that the plans rest on.
+    switches : mapping of str to float
+        Of the framework of the plan to take, those that are off and would make it faster, joined by + where one needs
+        another, and by how many times; the best first.
     sensitivity : tuple of Sensitivity
         What a change of single inputs does to the best plan; empty where it was not asked for.
     leasts : mapping of term to float
@@ -188,6 +191,7 @@ class Suggestion:
     baseline: Configuration | None = None
     baseline_framework: Framework | None = None
     citations: tuple[Citation, ...] = ()
+    switches: Mapping[str, float] = field(default_factory=dict)
     conflict: tuple[str, ...] = ()
     pareto_more: int = 0
     leasts: Mapping[str, float] = field(default_factory=dict)

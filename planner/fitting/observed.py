@@ -68,7 +68,7 @@ def properties_of(problem: Problem, precision: str) -> dict[str, str]:
     is_specified = Sources(problem).is_specified(precision)
     family = {} if is_specified else {"family": exponent_name(problem.network)}
     return family | {
-        "framework": framework.name,
+        "framework": framework.variant,
         "version": framework.version,
         "accelerator": problem.cluster.node.accelerator.name,
         "chip": problem.cluster.node.accelerator.chip,

@@ -7,26 +7,33 @@ History, newest first
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from planner.domain.axes import SCHEDULES
 from planner.domain.framework import (
     FUSIONS,
     GRADIENT_TYPES,
+    LAUNCHES,
+    LAYOUTS,
     LOSSES,
     PARALLELISMS,
     REPEATED,
     STAGES,
     STRATEGIES,
+    UPDATES,
     Framework,
     Strategy,
+    Switch,
 )
 from planner.domain.ranks import RANK_ORDER
+from planner.errors import ParameterError
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
 
-__all__ = ["FRAMEWORK", "read_framework"]
+__all__ = ["FRAMEWORK", "framework_keys", "read_framework", "write_framework"]
 
 _STRATEGY = Table(
     (
@@ -39,6 +46,75 @@ _STRATEGY = Table(
     Strategy,
     "what overlaps in a synchronous step",
 )
+_DOES = (
+    Field("input_gradient", Flag(), "whether the gradient of the network's input is computed", default=False),
+    Field("gradient_type", Text(GRADIENT_TYPES), "what gradients are held and sent in", "precision"),
+    Field("strategy", Text(tuple(STRATEGIES)), "when gradients are sent, where nothing else is asked for", "wait-free"),
+    Field("strategies", MapOf(_STRATEGY, choices=tuple(STRATEGIES)), "those it follows in its own way", {}),
+    Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
+    Field("schedules", ListOf(Text(SCHEDULES)), "orders of a pipeline's passes that it has", SCHEDULES),
+    Field("most_sharded", Whole(least=0, most=3), "the largest sharding that it has", 3),
+    Field("most_sharded_in_pipeline", Whole(least=0, most=3), "the same beside a pipeline", 3),
+    Field(
+        "fuses",
+        ListOf(Text(FUSIONS)),
+        "what its kernels do in one: bias and activation, bias and sum, scale, mask and softmax, norm and activation",
+        (),
+    ),
+    Field("layout", Text(LAYOUTS), "how images lie in memory", "unstated"),
+    Field(
+        "update", Text(UPDATES), "kernels of an update: one a layer, over many tensors, or one an operation", "layer"
+    ),
+    Field("launch", Text(LAUNCHES), "how kernels are launched", "eager"),
+    Field("scatters_boundary", Flag(), "whether tensor ranks send parts to the next stage", default=False),
+    Field("stages", Text(STAGES), "what its pipeline's stages are", "modules"),
+    Field("selective", Text(REPEATED), "what selective recompute makes again", "attention"),
+    Field("overlaps_tensor", Flag(), "whether messages of tensor ranks run beside products", default=False),
+    Field("gathers_ahead", Whole(least=0, most=1000), "units gathered ahead where weights are sharded", 1),
+    Field("loss", Text(LOSSES), "how the loss of tokens is computed", "eager"),
+    Field("pads_vocabulary", Flag(), "whether it is rounded up to 128 rows a tensor rank", default=False),
+    Field("main_gradients", Flag(), "whether the optimizer reads fp32 copies of gradients", default=False),
+    Field("output_buffers", Whole(least=0, most=1000), "micro-batches whose logits the last stage keeps", 0),
+    Field("keeps_weight_shards", Flag(), "whether sharding 3 keeps shards of narrow weights", default=True),
+    Field("rank_order", ListOf(Text(RANK_ORDER)), "how ranks are numbered, innermost first", RANK_ORDER),
+)
+"""What a framework does; a switch changes some of it."""
+
+
+def _switch(
+    aliases: tuple[str, ...], needs: tuple[str, ...], excludes: tuple[str, ...], source: str, **changes: Any
+) -> Switch:
+    given = {key: value for key, value in changes.items() if value is not None}
+    return Switch(given, aliases, needs, excludes, source)
+
+
+def _keys_of_switch(switch: Switch) -> Mapping[str, Any]:
+    own = {key: getattr(switch, key) for key in ("aliases", "needs", "excludes", "source")}
+    return dict.fromkeys(one.target for one in _DOES) | own | dict(switch.changes)
+
+
+_SWITCH = Table(
+    (
+        Field("aliases", ListOf(Text()), "names of the framework with this switch on, in lower case", ()),
+        Field("needs", ListOf(Text()), "other switches that are on with it", ()),
+        Field("excludes", ListOf(Text()), "other switches that cannot be on beside it", ()),
+        Field("source", Text(), "what it is, and where that comes from", ""),
+        *(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+    ),
+    _switch,
+    "what a user may turn on: the keys that it changes; what it fuses is fused besides",
+    split=_keys_of_switch,
+)
+
+
+def _framework(**keys: Any) -> Framework:
+    """Return the framework of a file, whose buckets must have a size."""
+    of_buckets = keys["strategies"].get("bucketed")
+    if of_buckets is not None and of_buckets.bucket_bytes <= 0:
+        raise ParameterError("bucket_MiB of strategies.bucketed", "above 0", 0, "'wait-free' sends layer by layer")
+    return Framework(**keys)
+
+
 FRAMEWORK = Kind(
     "framework",
     1,
@@ -47,33 +123,11 @@ FRAMEWORK = Kind(
         (
             Field("name", Text(), "name to refer to it, in lower case; its overheads are looked up by it"),
             Field("aliases", ListOf(Text()), "other names, in lower case", ()),
-            Field("input_gradient", Flag(), "whether the gradient of the network's input is computed", default=False),
-            Field("gradient_type", Text(GRADIENT_TYPES), "what gradients are held and sent in", "precision"),
-            Field("strategies", MapOf(_STRATEGY, choices=tuple(STRATEGIES)), "those it follows in its own way", {}),
-            Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
-            Field("schedules", ListOf(Text(SCHEDULES)), "orders of a pipeline's passes that it has", SCHEDULES),
-            Field("most_sharded", Whole(least=0, most=3), "the largest sharding that it has", 3),
-            Field("most_sharded_in_pipeline", Whole(least=0, most=3), "the same beside a pipeline", 3),
-            Field(
-                "fuses",
-                ListOf(Text(FUSIONS)),
-                "what its kernels do in one: bias and activation, bias and sum, scale, mask and softmax",
-                (),
-            ),
-            Field("scatters_boundary", Flag(), "whether tensor ranks send parts to the next stage", default=False),
-            Field("stages", Text(STAGES), "what its pipeline's stages are", "modules"),
-            Field("selective", Text(REPEATED), "what selective recompute makes again", "attention"),
-            Field("overlaps_tensor", Flag(), "whether messages of tensor ranks run beside products", default=False),
-            Field("gathers_ahead", Whole(least=0, most=1000), "units gathered ahead where weights are sharded", 1),
-            Field("loss", Text(LOSSES), "how the loss of tokens is computed", "eager"),
-            Field("pads_vocabulary", Flag(), "whether it is rounded up to 128 rows a tensor rank", default=False),
-            Field("main_gradients", Flag(), "whether the optimizer reads fp32 copies of gradients", default=False),
-            Field("output_buffers", Whole(least=0, most=1000), "micro-batches whose logits the last stage keeps", 0),
-            Field("keeps_weight_shards", Flag(), "whether sharding 3 keeps shards of narrow weights", default=True),
-            Field("rank_order", ListOf(Text(RANK_ORDER)), "how ranks are numbered, innermost first", RANK_ORDER),
+            *_DOES,
+            Field("switches", MapOf(_SWITCH, "[a-z][a-z0-9.-]*"), "what a user may turn on, by name", {}),
             Field("source", Text(), "where this comes from", ""),
         ),
-        Framework,
+        _framework,
     ),
 )
 
@@ -81,3 +135,19 @@ FRAMEWORK = Kind(
 def read_framework(path: Path | str) -> Framework:
     """Return the framework of a file."""
     return FRAMEWORK.read(path)
+
+
+def write_framework(framework: Framework) -> str:
+    """Return the text of a framework's file."""
+    return FRAMEWORK.dump(framework)
+
+
+def framework_keys(framework: Framework) -> list[tuple[str, str, str]]:
+    """Return every key that says what a framework does, but for its strategies: key, value and what it means."""
+    rows = []
+    for one in _DOES:
+        value = getattr(framework, one.target)
+        if not isinstance(value, Mapping):
+            written = ", ".join(value) or "none" if isinstance(value, tuple) else str(one.type.write(value)).lower()
+            rows.append((one.name, written, one.doc))
+    return rows

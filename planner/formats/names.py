@@ -16,7 +16,7 @@ from planner.formats.values import Name
 
 __all__ = ["LISTED_KINDS", "NAMES", "names_document"]
 
-LISTED_KINDS = ("networks", "clusters", "calibrations", "datasets", "accelerators")
+LISTED_KINDS = ("networks", "clusters", "calibrations", "datasets", "accelerators", "frameworks")
 """What is listed, and shown by name."""
 
 
@@ -27,7 +27,9 @@ NAMES = Kind(
     Table(
         (
             *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED_KINDS),
-            Field("own", ListOf(Name()), "names of this user's own calibrations, newest first", None),
+            Field(
+                "own", ListOf(Name()), "names of this user's own calibrations, newest first, or of own frameworks", None
+            ),
         ),
         without_none,
         "the names of one kind of thing",

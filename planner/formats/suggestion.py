@@ -143,6 +143,7 @@ _SUGGESTION = Table(
             (),
         ),
         CITATIONS,
+        Field("switches", MapOf(Number()), "of the plan's framework, those off that pay -> times faster", {}),
     ),
     dict[str, Any],
 )
@@ -178,7 +179,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     return {
         "subject": subject_keys(subject, shared.memory_bytes),
         "request": request_keys(one.request),
-        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen", "conflict")},
+        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen", "conflict", "switches")},
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
         "leasts": one.leasts or None,
@@ -265,6 +266,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         loosen=tuple(map(loosening_of, keys["loosen"])),
         warnings=_of_suggestion(keys["warnings"]),
         citations=citations_of(keys["citations"]),
+        switches=keys.get("switches", {}),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
         leasts=keys["leasts"] or {},

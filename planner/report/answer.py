@@ -21,6 +21,7 @@ from planner.report.sensitivity import sensitivity_lines
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
+    "faster_by_a_switch",
     "prediction_answer",
     "predictions_answer",
     "suggestion_answer",
@@ -95,7 +96,8 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
         stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
     order = plan.prediction.rank_order
     ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
-    yield Line(_why(suggestion) + stages + ranks)
+    switches = "" if suggestion.deciding else f" {faster_by_a_switch(suggestion)}"  # room for one of them
+    yield Line((_why(suggestion) + stages + ranks + switches).rstrip())
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
@@ -120,6 +122,13 @@ def _why(suggestion: Suggestion) -> str:
     if len(suggestion.tied) > 1:
         return f"{suggestion.choice[0].upper()}{suggestion.choice[1:]}. {best}."
     return f"{best}; {suggestion.choice}."
+
+
+def faster_by_a_switch(suggestion: Suggestion) -> str:
+    """Return the sentence about switches that would pay for the plan to take; nothing without any."""
+    times = sorted(suggestion.switches.items(), key=lambda one: -one[1])
+    gains = ", ".join(f"{switch} {faster:.2g}" for switch, faster in times)
+    return f"Times faster by a switch: {gains}." if gains else ""
 
 
 def _objective(suggestion: Suggestion) -> str:

@@ -62,7 +62,8 @@ def _because_of_overheads(one: Prediction, subject: Subject) -> str:
     framework = subject.settings.framework.label
     where = "on several nodes " if one.configuration.nodes > 1 else ""
     codes = {warning.code for warning in one.warnings}
-    if codes & {"framework_overheads_pooled", "framework_overheads_assumed", "framework_overheads_generic"}:
+    ways = ("pooled", "assumed", "generic", "without_switches")
+    if codes & {f"framework_overheads_{way}" for way in ways}:
         return f"steps of {framework} {where}were not measured on this {subject.device}"
     return f"measured steps of {framework} {where}differ by as much"
 

@@ -31,6 +31,7 @@ HEADLINES: Mapping[str, str] = {
     "specified": "times on {subjects} come in part from data sheets",
     "framework_overheads_assumed": "the overhead of {subjects} is assumed",
     "framework_overheads_generic": "the overhead of {subjects} is that of other frameworks",
+    "framework_overheads_without_switches": "the overhead of {subjects} is that of it without switches",
     "framework_overheads_pooled": "the overhead of {subjects} was measured on other GPUs",
     "framework_overheads_other_version": "the overhead of {subjects} is that of another version",
     "overheads_of_other_mode": "the overhead of {subjects} was measured in the other mode",

@@ -8,7 +8,7 @@ from planner.domain.citation import Citation
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.report import parts
-from planner.report.answer import suggestion_answer, suggestions_overview
+from planner.report.answer import faster_by_a_switch, suggestion_answer, suggestions_overview
 from planner.report.blocks import Block, Line, Pairs, Table, heading
 from planner.report.deciding_runs import deciding_commands
 from planner.report.prediction import prediction_details
@@ -67,6 +67,8 @@ def suggestion_rest(suggestion: Suggestion, subject: Subject) -> Iterator[Block]
     if plan is not None:
         yield from _plan_details(plan, subject, suggestion.citations)
     yield from deciding_commands(suggestion, subject)
+    if suggestion.deciding and (switches := faster_by_a_switch(suggestion)):
+        yield Line(f"\n{switches}")
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")

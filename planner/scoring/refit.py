@@ -163,7 +163,7 @@ class Fitted:
         whole, split = (one.calibrations(problem, precisions) for one in (self.whole, self.split))
         cluster = problem.cluster.name
         is_split = cluster in self.split.clusters or (
-            cluster not in self.clusters and problem.settings.framework.name in self.split.frameworks
+            cluster not in self.clusters and problem.settings.framework.variant in self.split.frameworks
         )
         links, overheads = (split, whole) if is_split else (whole, split)
         return (*links, *(one for one in overheads if not one.cluster))

@@ -44,6 +44,7 @@ from planner.search.search import Searcher, search
 from planner.search.searchable import searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
+from planner.search.switches import switch_gains
 from planner.steps import predict
 
 __all__ = ["suggest", "suggest_among", "suggest_with"]
@@ -127,9 +128,19 @@ def suggest_among(
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
     return replace(
         answer,
+        switches=_switches(answer, [problem for problem, _ in asked]),
         citations=cited([plan.prediction for plan in plans], asked[0][0].calibrations),
         warnings=(*refused, *of_request, *answer.warnings),
     )
+
+
+def _switches(answer: Suggestion, problems: Sequence[Problem]) -> dict[str, float]:
+    """Return the switches that would pay for the plan to take."""
+    plan = answer.chosen_plan
+    if plan is None:
+        return {}
+    own = (one for one in problems if plan.framework and one.settings.framework.label == plan.framework.label)
+    return switch_gains(next(own, problems[0]), plan.prediction.configuration)
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:

@@ -276,7 +276,6 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     base = Settings()
     defaults: Mapping[str, Sourced[Any]] = {
         "optimizer": Sourced(network.optimizer, "network"),
-        "strategy": Sourced(base.strategy, DEFAULT),
         "framework": Sourced(base.framework.name, DEFAULT),
         "input": Sourced(base.input, DEFAULT),
     }
@@ -289,6 +288,7 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
         sources["input"] = Sourced("synthetic", f"default, as {missing}")
     framework = catalog.find_framework(sources["framework"].value)
     sources["framework"] = replace(sources["framework"], value=framework.label)
+    sources["strategy"] = values.get("strategy", Sourced(framework.strategy, "framework"))
     if "rank_order" in values or framework.rank_order != RANK_ORDER:
         sources["rank_order"] = values.get("rank_order", Sourced(framework.rank_order, "framework"))
     names = {key: one.value for key, one in sources.items()}

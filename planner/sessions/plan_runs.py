@@ -123,7 +123,7 @@ def _plans_of_one_device(suggested: Suggested, say: Say) -> list[Mapping[str, An
 
 def _framework(labels: Sequence[str]) -> Framework:
     """Return the framework of a suggestion, which must be the one that runs are made with."""
-    other = next((label for label in labels if Framework.labelled(label).name != PYTORCH.name), None)
+    other = next((label for label in labels if Framework.labelled(label).variant != PYTORCH.name), None)
     if other is not None:
         raise CoverageError(
             f"--plan must be of framework {PYTORCH.name}, which runs are made with, got {other}; suggest "

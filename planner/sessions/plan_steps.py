@@ -13,7 +13,7 @@ from typing import NamedTuple
 from planner import catalog
 from planner.domain.calibration import Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Settings
-from planner.domain.framework import name_and_version
+from planner.domain.framework import variant_and_version
 from planner.domain.request import Problem, Sourced
 from planner.domain.runs import Run
 from planner.errors import InputFileError, PlannerError
@@ -120,7 +120,7 @@ def _why_of_another(suggested: Suggested, run: Run) -> str:
         return f"its network is {network}"
     if run.cluster not in (cluster, suggested.cluster_option):
         return f"its cluster is {run.cluster}"
-    if not {framework, name_and_version(framework)[0]} & set(suggested.frameworks):
+    if not {framework, variant_and_version(framework)[0]} & set(suggested.frameworks):
         return f"its framework is {framework}"
     return "" if run.mode == "sync" else "it is asynchronous"
 
@@ -148,7 +148,7 @@ def _problems(
         by_case.setdefault(case, []).append(row)
     for case, of_case in by_case.items():
         framework = catalog.find_framework(case.framework)
-        settings = Settings(case.optimizer, case.strategy, case.input, framework, case.rank_order)
+        settings = Settings(case.optimizer, case.strategy or framework.strategy, case.input, framework, case.rank_order)
         problem = Problem(
             suggested.network,
             catalog.find_dataset(dataset) if dataset else None,

@@ -119,7 +119,9 @@ class _Files:
         network = self.network(key.network)
         dataset = key.dataset or network.dataset
         framework = self.framework(key.framework)
-        settings = Settings(key.optimizer or network.optimizer, key.strategy, key.input, framework, key.rank_order)
+        settings = Settings(
+            key.optimizer or network.optimizer, key.strategy or framework.strategy, key.input, framework, key.rank_order
+        )
         return Problem(
             network,
             catalog.find_dataset(self._path(dataset)) if dataset else None,

@@ -19,7 +19,7 @@ from planner.domain.arrays import FloatArray
 from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.framework import name_and_version
+from planner.domain.framework import variant_and_version
 from planner.domain.split import schedule_run
 from planner.sources.plan_points import NOISE_VARIANCE, shared_variance
 
@@ -98,7 +98,7 @@ def measured_steps_of(
     network, cluster, framework, precision : str
         A framework of a version also takes runs of no version.
     """
-    frameworks = (framework, name_and_version(framework)[0])
+    frameworks = (framework, variant_and_version(framework)[0])
     by_plan: dict[Configuration, tuple[MeasuredStep, str]] = {}
     for calibration in calibrations:
         for one in calibration.measured_steps:

@@ -4,7 +4,8 @@ An entry that says nothing of the exponent of the composition leaves it at the v
 GPU add up in convolutional networks, and the longer of the two hides most of the other in those with attention.
 
 The accelerator's own entries go before those of any accelerator, which were pooled over GPUs; of each those of the
-framework before generic ones, and of these those of the asked precision before those of any. Coefficients that were
+framework before generic ones, and of these those of the asked precision before those of any. Those of a framework
+without its switches come last of its own, behind pooled ones with them. Coefficients that were
 fitted on top of specified kernels make up for the errors of these and serve nothing else (library ``specified``).
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from planner.domain.calibration import Entry
-from planner.domain.framework import name_and_version
+from planner.domain.framework import framework_parts, variant_and_version
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.network import Network
 from planner.numbers import constant, constants
@@ -66,8 +67,8 @@ FAMILY_COEFFICIENTS = ("matrix_scale", "host_s_per_call")
 """Coefficients that an entry may state for networks with attention and for all others: matrix kernels of the ones are
 products, of the others convolutions, and host time means another thing under another exponent."""
 ATTENTION = "exponent_attention"
-MATCHES = ("exact", "framework", "framework", "generic")
-GENERIC_MATCH = MATCHES.index("generic")
+MATCHES = ("exact", "framework", "framework", "without switches", "generic")
+WITHOUT_SWITCHES, GENERIC_MATCH = MATCHES.index("without switches"), MATCHES.index("generic")
 FORMULA = (
     "a stage (forward, backward, update) takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls "
     "+ host_s_per_layer·layers)^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = "
@@ -93,7 +94,7 @@ class Overheads:
         Share by which the compute of a step takes longer once several replicas wait for the slowest of them.
     source : Source
     matched : str
-        How the entry was found: ``exact``, ``framework``, ``generic`` or ``assumed``.
+        How the entry was found: ``exact``, ``framework``, ``without switches``, ``generic`` or ``assumed``.
     pooled : bool
         The entry is one of any accelerator.
     scale_doubt : Entry or None
@@ -169,20 +170,20 @@ def find_overheads(
     mode : one of MODES
         Entries of it go before those of any mode, these before those of the other.
     """
-    name, _ = name_and_version(framework)
     library = DATASHEET_LIBRARY if on_specified else ""
     of_split = SPLIT_DATASHEET_LIBRARY if on_specified else SPLIT_LIBRARY
     libraries = (of_split, library, "") if exponent == ATTENTION else (library, "")
     best: tuple[tuple[int, ...], Source] | None = None
     for place, (source, pooled) in enumerate(sources):
         entry = source.entry
-        match = _match(entry.kind, framework, name)
+        match = _match(entry.kind, framework)
         if match is None or entry.precision not in ("", precision) or entry.library not in libraries:
             continue
         at = (mode, "", entry.mode).index(entry.mode)
         is_other = int(entry.library != of_split or match == GENERIC_MATCH)
         of_library = libraries.index(entry.library)
-        rank = (is_other, int(pooled), match, at, of_library, int(entry.precision != precision), place)
+        is_pooled = int(pooled or match == WITHOUT_SWITCHES)  # a switch changes more than the accelerator does
+        rank = (is_other, is_pooled, match, at, of_library, int(entry.precision != precision), place)
         if best is None or rank < best[0]:
             best = (rank, source)
     if best is None:
@@ -190,15 +191,18 @@ def find_overheads(
     return _overheads(best[1], MATCHES[best[0][2]], exponent, EXPONENTS[exponent], pooled=bool(best[0][1]))
 
 
-def _match(kind: str, framework: str, name: str) -> int | None:
+def _match(kind: str, framework: str) -> int | None:
     """Return how well an entry's framework matches, 0 best: of several versions one without a number goes first."""
     if kind == framework:
         return 0
-    if kind == name:
+    variant, (name, _, _) = variant_and_version(framework)[0], framework_parts(framework)
+    if kind == variant:
         return 1
-    if name_and_version(kind)[0] == name:
+    if variant_and_version(kind)[0] == variant:
         return 2
-    return 3 if kind == "generic" else None
+    if variant_and_version(kind)[0] == name:
+        return WITHOUT_SWITCHES
+    return GENERIC_MATCH if kind == "generic" else None
 
 
 def assumed_overheads(device_kind: str, exponent: str = "exponent") -> Overheads:

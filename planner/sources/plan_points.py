@@ -22,7 +22,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.framework import name_and_version
+from planner.domain.framework import variant_and_version
 from planner.domain.kernels import FORWARD, UPDATE
 from planner.numbers import constants
 
@@ -106,7 +106,7 @@ def plan_points_of(
     network, framework, precision : str
         A framework of a version also takes runs of no version.
     """
-    kinds = (framework, name_and_version(framework)[0])
+    kinds = (framework, variant_and_version(framework)[0])
     points: dict[tuple[int, int], PlanPoint] = {}
     for calibration in calibrations:
         for entry in calibration.entries:

@@ -17,7 +17,7 @@ those.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -28,8 +28,10 @@ from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
+from planner.domain.framework import PYTORCH
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
 from planner.domain.precision import precision_named
+from planner.numbers import constant
 from planner.sources.plan_points import plan_point_factors
 from planner.sources.sources import Source, Sources
 from planner.sources.usable import check_precision
@@ -40,10 +42,14 @@ from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
 from planner.workload.program import Program, program
+from planner.workload.transposes import transposes
+from planner.workload.updates import updated_calls
 
 __all__ = ["STAGES", "Compute", "ComputeTable", "call_counts", "call_work", "composed_s", "composed_slopes", "term_of"]
 
 STAGES = ("forward", "backward", "accumulating", "update")
+GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
+"""Host time of a kernel call in a graph that was recorded once (docs/numbers.md)."""
 
 
 def term_of(stage: str) -> str:
@@ -168,6 +174,7 @@ class Compute:
         self.convolution: str = like.convolution if like else sources.convolution_lowering(precision)
         self.itemsize = self.precision.activation_bytes
         settings = sources.problem.settings
+        self.framework, self.optimizer = settings.framework, settings.optimizer
         self.program: Program = program(self.network, input_gradient=settings.framework.input_gradient)
         self.slots: GradientSlots = gradient_slots(self.network)
         self.kernel_costs: dict[bytes, KernelCosts] = like.kernel_costs if like else {}
@@ -203,11 +210,29 @@ class Compute:
         for calls in self.lowered(sub_batch):
             for part, own_source, precision in self.sources.split(calls, sub_batch, self.precision.name):
                 source = own_source or self.sources.kernel(part.kind, part.direction, precision)
+                served = [(self._as_made(part), source), *self._transposes(part, source, precision)]
                 for stage in _stages_of(part.direction):
-                    by_stage[stage].append((part, source))
+                    by_stage[stage] += served
         if self.accumulation_source is not None:
             by_stage["accumulating"].append((self._accumulation, self.accumulation_source))
         return by_stage
+
+    def _as_made(self, calls: KernelCalls) -> KernelCalls:
+        """Return calls as the framework makes them: updates by layer, operation or list; measured ones as timed."""
+        if calls.direction != UPDATE or calls.looked_up:
+            return calls
+        return updated_calls(calls, self.program, self.framework.update, self.optimizer)
+
+    def _transposes(self, calls: KernelCalls, source: Source, precision: str) -> Iterator[tuple[KernelCalls, Source]]:
+        """Yield the transposes around convolutions of matrix units, unless they were timed with them, and their source.
+
+        PyTorch's were: tensors lie channel by channel where nothing else is asked for.
+        """
+        is_apart = calls.kind == "convolution" and not source.entry.library.startswith(PYTORCH.name)
+        if is_apart and self.framework.layout == "nchw" and self.sources.accelerator.has_matrix_units(precision):
+            moved = transposes(calls)
+            if moved is not None:
+                yield moved, self.sources.kernel(moved.kind, moved.direction, precision)
 
     @cached_property
     def accumulation_source(self) -> Source | None:
@@ -261,6 +286,8 @@ class Compute:
         """Return the framework's host time [s] of a stage; a specified kernel's launch stands for an assumed one."""
         overheads = self.overheads
         n_calls = measured_calls if overheads.matched == "assumed" else calls
+        if self.framework.launch == "graph":
+            return min(overheads.host_s_per_call, GRAPH_S_PER_CALL) * n_calls
         layers = self.slots.layer.size if stage == UPDATE else len(self.network.layers)
         return overheads.host_s_per_call * n_calls + overheads.host_s_per_layer * layers
 

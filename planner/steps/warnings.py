@@ -11,7 +11,7 @@ from planner.costs.features import CALLS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
-from planner.domain.framework import name_and_version
+from planner.domain.framework import variant_and_version
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
@@ -228,13 +228,16 @@ def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
             f"Overheads of {framework} were not measured: the generic ones of {overheads.source.calibration} are used."
         )
         yield PlanWarning("framework_overheads_generic", framework, message)
+    elif overheads.matched == "without switches":
+        message = f"Overheads of {framework} were not measured: those of {overheads.source.entry.kind} are used."
+        yield PlanWarning("framework_overheads_without_switches", framework, message)
     elif overheads.pooled:
         message = (
             f"Overheads of {framework} were not measured on {sources.accelerator.name}: those of "
             f"{overheads.source.calibration}, pooled over other GPUs, are used."
         )
         yield PlanWarning("framework_overheads_pooled", framework, message)
-    elif overheads.matched == "framework" and name_and_version(framework)[1]:
+    elif overheads.matched == "framework" and variant_and_version(framework)[1]:
         message = f"Overheads of {framework} are those measured with {overheads.source.entry.kind}."
         yield PlanWarning("framework_overheads_other_version", framework, message)
 

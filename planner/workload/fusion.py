@@ -7,11 +7,17 @@ activation     bias 2E, activation 2E                                2E
 ... gated      5E, backward 8E                                       3E, backward 5E
 residual       bias 2E, dropout 2E and a byte each, sum 3E           3E and a byte each
 softmax        of 16-bit scores 29 bytes each, backward 33           2E, backward 3E
+norm           batch norm 3E, activation 2E, backward 5E, 3E         3E, backward 5E
+... with sum   the same and sum 3E                                   4E, backward 6E
 =============  ====================================================  ==========================================
 
 E: elements of what the activation, or the sum, gives. Backward the gradient of a bias is summed apart in either case,
 a dropout is one pass, and a sum is none. As Megatron-LM's fused bias + GELU and bias + dropout + residual (Shoeybi et
 al. 2019, arXiv:1909.08053; NVIDIA/Megatron-LM at d98e8a64, fusions).
+
+A batch normalisation with what is behind it in one writes one output. With a sum it reads the other input
+besides, and writes its gradient, that of the output where the activation lets it pass (cuDNN,
+CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION).
 
 A framework with a softmax of its own takes it for the shapes of :func:`uses_fused_softmax`; others go kernel by kernel
 in fp32: cast 6 bytes, mask 9, softmax 8, cast back 6, and backward cast 6, softmax 12, mask 9, cast 6 (MODEL 10.7).
@@ -27,7 +33,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, KernelCalls
 from planner.domain.layers.record import Layer
 from planner.domain.network import Network
@@ -54,7 +60,9 @@ def fused_calls(
         return calls
     inside = _fused_sites(of, fuses)
     one_by_one = "softmax" in fuses and itemsize == _SCORE_BYTES
-    return tuple(_softmax(one, of) if one_by_one and one.kind == "softmax" else _fused(one, inside) for one in calls)
+    normed = _norms(of.network, fuses)
+    made = (_softmax(one, of) if one_by_one and one.kind == "softmax" else _fused(one, inside) for one in calls)
+    return tuple(_normed(one, of, *normed) for one in made)
 
 
 def uses_fused_softmax(queries: int, keys: int, batches: IntArray, *, causal: bool = True) -> BoolArray:
@@ -147,3 +155,41 @@ def _alone(layer: Layer, kind: str, by_name: Mapping[str, Layer], readers: Mappi
     """Yield the inputs of a kind that nothing else reads."""
     inputs = (by_name[source] for source in layer.inputs if source in by_name)
     yield from (one for one in inputs if one.kind == kind and readers[one.name] == 1)
+
+
+def _norms(network: Network, fuses: tuple[str, ...]) -> tuple[set[str], set[str]]:
+    """Return the layers that are part of a batch normalisation before them, and the normalisations with a sum."""
+    readers = Counter(source for layer in network.layers for source in layer.inputs)
+    by_name = {layer.name: layer for layer in network.layers}
+    inside, summed = set[str](), set[str]()
+    for layer in network.layers if "norm" in fuses else ():
+        if layer.kind != "activation":
+            continue
+        if any(_alone(layer, "batch_norm", by_name, readers)):
+            inside.add(layer.name)
+        for add in _alone(layer, "add", by_name, readers):
+            for norm in list(_alone(add, "batch_norm", by_name, readers))[:1]:
+                inside.update((layer.name, add.name))
+                summed.add(norm.name)
+    return inside, summed
+
+
+def _normed(calls: KernelCalls, of: Program, inside: set[str], summed: set[str]) -> KernelCalls:
+    """Return calls without those that are part of a normalisation, whose own move a sum's input besides."""
+    if not inside:
+        return calls
+    if calls.kind == "activation" or (calls.kind, calls.direction) == ("add", FORWARD):
+        part = _share(calls, of, inside)
+        return replace(calls, count=calls.count * (1 - part)) if part.any() else calls
+    if calls.kind == "batch_norm" and (part := _share(calls, of, summed)).any():
+        traffic = calls.work["traffic"] + part * calls.work["elements"]
+        return replace(calls, work={**calls.work, "traffic": traffic})
+    return calls
+
+
+def _share(calls: KernelCalls, of: Program, names: set[str]) -> FloatArray:
+    """Return which part of the layers that are like those of calls is named, shape (k,)."""
+    total, members = Counter(of.site.tolist()), Counter[int]()
+    for layer, site in zip(of.network.layers, of.site.tolist(), strict=True):
+        members[site] += layer.name in names
+    return np.array([members[site] / total[site] for site in of.site[calls.layer].tolist()])

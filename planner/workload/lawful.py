@@ -105,7 +105,7 @@ def check_lawful(network: Network, framework: Framework, plans: SplitPlans) -> N
 
 def schedules_of(framework: Framework) -> str:
     """Return in words which schedules a framework has."""
-    return f"{_any_of(framework.schedules)} in framework {framework.name}"
+    return f"{_any_of(framework.schedules)} in framework {framework.variant}"
 
 
 def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
@@ -143,19 +143,19 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
         ("pipeline_parallel", "pipeline"),
     ):  # fmt: skip
         if kind not in kinds:
-            yield Rule(axis, f"1 in framework {framework.name}, which has none", _is(axis, 1))
+            yield Rule(axis, f"1 in framework {framework.variant}, which has none", _is(axis, 1))
     if "interleaved" not in framework.schedules:
-        words = f"1 in framework {framework.name}, which has no interleaved schedule"
+        words = f"1 in framework {framework.variant}, which has no interleaved schedule"
         yield Rule("virtual_stages", words, lambda plans: plans.schedule != INTERLEAVED)
     if framework.schedules != SCHEDULES:
         codes = [SCHEDULES.index(name) for name in framework.schedules]
         yield Rule("schedule", schedules_of(framework), lambda plans: np.isin(plans.schedule, codes))
     if framework.most_sharded < 3:
-        words = f"at most {framework.most_sharded} in framework {framework.name}"
+        words = f"at most {framework.most_sharded} in framework {framework.variant}"
         yield Rule("sharding", words, lambda plans: plans.sharding <= framework.most_sharded)
     if framework.most_sharded_in_pipeline < framework.most_sharded:
         most = framework.most_sharded_in_pipeline
-        words = f"at most {most} beside a pipeline in framework {framework.name}"
+        words = f"at most {most} beside a pipeline in framework {framework.variant}"
         yield Rule("sharding", words, lambda plans: (plans.sharding <= most) | (plans.pipeline_parallel == 1))
 
 
@@ -225,7 +225,7 @@ def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
     words = f"gpipe, 1f1b or zero-bubble for {network.name}, which is no transformer"
     yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, _OF_LAYERS))
     if framework.stages == "blocks":
-        words = f"1 for {network.name} in framework {framework.name}, whose stages are blocks of transformers"
+        words = f"1 for {network.name} in framework {framework.variant}, whose stages are blocks of transformers"
         yield Rule("pipeline_parallel", words, _is("pipeline_parallel", 1))
     number = most_stages(network)
     words = f"at most the {number} layers of {network.name} with parameters"

@@ -125,3 +125,36 @@ def test_predict_answers_each_in_a_table(run: Run) -> None:
     assert "2 predictions" in " ".join(out.split())
     for name in FRAMEWORKS:
         assert f" {name} " in out
+
+
+def test_switches_make_every_lawful_set_a_candidate(run: Run) -> None:
+    answer = plans_of(run, "torchtitan", "--switches", "--top", "40")
+    sets = ["torchtitan", "torchtitan:compile", "torchtitan:compile+async-tensor"]
+    assert answer["request"]["framework"]["value"] == sets
+    alone = [plans_of(run, name)["search"]["candidates"] for name in sets]
+    assert answer["search"]["candidates"] == sum(alone)
+    assert plans_of(run, "nanotron", "--switches")["request"]["framework"]["value"] == "nanotron"
+
+
+def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'format = "planner/framework"\nversion = 1\nname = "own"\n[switches.fused]\n'
+        'fuses = ["activation", "residual"]\n[switches.nothing]\n'
+    )
+    answer = plans_of(run, str(path))
+    assert list(answer["switches"]) == ["fused"]
+    faster = answer["switches"]["fused"]
+    plan = answer["plans"][answer["chosen"] - 1]
+    configuration = plan["configuration"]
+    asked = (
+        "predict", *ABOUT, "--nodes", str(configuration["nodes"]), "--sub-batch", str(configuration["sub_batch"]),
+        "--accumulation", str(configuration["accumulation_steps"]), "--tensor", str(configuration["tensor_parallel"]),
+        "--framework", f"{path}:fused", "--json",
+    )  # fmt: skip
+    switched = json.loads(run(*asked)[1])
+    assert switched["samples_per_s"]["value"] / speed(plan) == pytest.approx(faster, abs=5e-4)
+    code, out, _ = run(*ASKED, "--framework", str(path), "-v")
+    said = f"Times faster by a switch: fused {faster:.2g}."
+    assert (code, said in " ".join(out.split())) == (0, True)
+    assert "switches" not in plans_of(run, f"{path}:fused")

@@ -88,7 +88,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "position": ("0", "-1", "x"),
     "part": ("cost", ""),
 }
-SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose", "sensitivity"}
+SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose", "sensitivity", "switches"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "sweep": ["--target-batch", "138"],

@@ -95,7 +95,7 @@ def test_only_refuses_lawful_values_that_do_nothing_yet() -> None:
 
 @pytest.mark.parametrize("text", ["", "@1", "pytorch@", "py torch", "a@b@c"])
 def test_framework_is_a_name_with_a_version_at_most(text: str) -> None:
-    with pytest.raises(ParameterError, match=r"^--framework must be NAME, NAME@version or a .toml file"):
+    with pytest.raises(ParameterError, match=r"^--framework must be NAME, NAME@version, NAME:switch\+switch or"):
         parsing.framework("--framework", text)
 
 

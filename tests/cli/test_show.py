@@ -17,7 +17,7 @@ from planner.formats.calibration import write_calibration
 from planner.formats.names import NAMES
 from planner.formats.schemas import KINDS
 
-WHAT = ("networks", "clusters", "calibrations", "datasets", "accelerators")
+WHAT = ("networks", "clusters", "calibrations", "datasets", "accelerators", "frameworks")
 TO_BE_PASTED = ("  planner ", "  python ")
 Run = Callable[..., tuple[int, str, str]]
 
@@ -120,7 +120,7 @@ def test_a_network_written_as_toml_predicts_the_same(run: Run) -> None:
     [
         (
             ("calibrations", "tsubame-kfc"),
-            "--toml must be used with networks, clusters or datasets, got 'calibrations'",
+            "--toml must be used with networks, clusters, datasets or frameworks, got 'calibrations'",
         ),
         (
             ("networks",),

@@ -48,7 +48,7 @@ def test_defaults_are_those_of_a_prediction() -> None:
     assert (one.nodes, one.gpus_per_node, one.gpus) == (1, None, None)
     assert (one.precision, one.mode, one.recompute, one.sharding) == ("fp32", "sync", "none", 0)
     assert (one.tensor_parallel, one.pipeline_parallel, one.virtual_stages) == (1, 1, 1)
-    assert (one.optimizer, one.strategy, one.status, one.input) == ("", "wait-free", "ok", "synthetic")
+    assert (one.optimizer, one.strategy, one.status, one.input) == ("", "", "ok", "synthetic")
     assert run(sub_batch=8, metric="epoch_s").input == "storage"
 
 

@@ -149,3 +149,10 @@ def test_arguments() -> None:
         build("gpt2", {"head": "pooler"})
     with pytest.raises(UnknownNameError, match="argument of network gpt2"):
         build("gpt2", {"layers": "3"})
+
+
+@pytest.mark.parametrize(("sequence", "predictions"), [(128, 20), (16, 16)])
+def test_bert_predicts_20_positions_a_sequence_unless_told_otherwise(sequence: int, predictions: int) -> None:
+    found = build("bert-base", {"head": "pretraining", "sequence": str(sequence)}).transformer
+    assert found is not None
+    assert found.predictions == predictions

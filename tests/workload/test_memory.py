@@ -104,7 +104,7 @@ IMAGES = {"layers": "2", "hidden": "48", "heads": "4", "image": "32", "patch": "
         without_dropout(build("gpt", {**SMALL, "attention": "fused"})),
         without_dropout(build("bert", SMALL)),
         without_dropout(build("bert", {**SMALL, "head": "tokens"})),
-        without_dropout(build("bert", {**SMALL, "head": "pretraining"})),
+        without_dropout(build("bert", {**SMALL, "head": "pretraining", "predictions": "1"})),
         build("mpt", {**WIDER, "attention": "unfused"}),
         build("vit", IMAGES),
         build("vit", {**IMAGES, "attention": "unfused"}),

@@ -20,8 +20,9 @@ What follows the last layer is the head:
 - ``tokens``: the logits of the vocabulary at every position (BERT: behind a linear layer, GELU and a normalisation);
 - ``labels``: two numbers at every position, as for answers in SQuAD (start and end) or for classes;
 - ``pooler`` (BERT): a linear layer and tanh on the first position. The loss is over its features, without a classifier;
-- ``pretraining`` (BERT): the logits at ``predictions`` masked positions alone, and two numbers behind the pooler, on
-  whether one sentence follows the other.
+- ``pretraining`` (BERT): the logits at ``predictions`` masked positions alone, 20 as in the commands that BERT was
+  published with (github.com/google-research/bert), and two numbers behind the pooler, on whether one sentence follows
+  the other.
 
 ``attention`` says how scores, softmax and context are computed: ``unfused``, kernel by kernel, the weights dropped
 between; or ``fused``, in one kernel that keeps no weights (FlashAttention, Dao et al. 2022, arXiv:2205.14135) and drops
@@ -54,7 +55,8 @@ _FFN = "4 x hidden"
 _HEAD_SIZE = "hidden / heads"
 _UNFUSED, _FUSED = "unfused", "fused"
 _PRETRAINING = "pretraining"
-_MASKED = "15 % of sequence"
+_MOST_MASKED = 20
+_MASKED = f"{_MOST_MASKED}, or all of a shorter sequence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ def _labels(net: NetworkBuilder, source: str, _sizes: _Sizes) -> str:
 
 
 def _predictions(typed: str, sequence: int) -> int:
-    count = max(1, sequence * 15 // 100) if typed == _MASKED else int(typed)
+    count = min(_MOST_MASKED, sequence) if typed == _MASKED else int(typed)
     if count > sequence:
         raise ParameterError("argument predictions of network bert", f"at most sequence = {sequence}", count)
     return count

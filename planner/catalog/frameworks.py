@@ -1,0 +1,83 @@
+"""Frameworks by name: the bundled ones with their aliases, and this user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from planner.catalog.own_folder import own_framework_files
+from planner.domain.calibration import Calibration
+from planner.domain.framework import Framework, framework_parts, variant_and_version
+from planner.errors import InputFileError, UnknownNameError
+from planner.formats.documents import place_of
+from planner.formats.framework import read_framework
+
+__all__ = ["framework_named", "own_frameworks", "with_present_names"]
+
+FOLDER = Path(__file__).resolve().parent.parent / "_bundled" / "frameworks"
+
+
+def framework_named(label: str) -> Framework:
+    """Return the bundled or own framework of ``NAME[@version][:switch+switch]``, as ``catalog.find_framework``."""
+    name, version, switches = framework_parts(label)
+    by_name, own = _bundled(), own_framework_files()
+    if name.lower() in by_name:
+        found = by_name[name.lower()]
+    elif name in own:
+        found = _own_framework(own[name])
+    else:
+        raise UnknownNameError("framework", name, {*(one.name for one in by_name.values()), *own})
+    return replace(found.with_switches(one.lower() for one in switches), version=version)
+
+
+def own_frameworks(report: Callable[[InputFileError], None] = lambda _: None) -> tuple[Framework, ...]:
+    """Return the user's own frameworks by name, but for those that have a bundled one's.
+
+    ``report`` is told what is wrong with a file that cannot be used.
+    """
+    frameworks = []
+    for name, path in own_framework_files().items():
+        try:
+            if name not in _bundled():
+                frameworks.append(_own_framework(path))
+        except InputFileError as error:
+            report(error)
+    return tuple(frameworks)
+
+
+def with_present_names(calibration: Calibration) -> Calibration:
+    """Return a calibration whose entries and steps name frameworks as they are called now.
+
+    What was a framework of its own may have become a switch of another.
+    """
+
+    def present(label: str) -> str:
+        variant, version = variant_and_version(label)
+        found = _bundled().get(variant)
+        return replace(found, version=version).label if found and found.switched else label
+
+    entries = tuple(
+        replace(one, kind=present(one.kind)) if one.scope == "overheads" else one for one in calibration.entries
+    )
+    steps = tuple(replace(one, framework=present(one.framework)) for one in calibration.measured_steps)
+    return replace(calibration, entries=entries, measured_steps=steps)
+
+
+def _own_framework(path: Path) -> Framework:
+    """Return the framework of an own file, which is called as it."""
+    framework = read_framework(path)
+    if framework.name != path.stem:
+        problem = f"value must be {path.stem!r}, as the file is called, got {framework.name!r}"
+        raise InputFileError(place_of(path), problem, "name")
+    return framework
+
+
+@cache
+def _bundled() -> Mapping[str, Framework]:
+    """Return the bundled frameworks by name and alias, with a switch on where the alias says so."""
+    frameworks = [read_framework(path) for path in sorted(FOLDER.glob("*.toml"))]
+    by_name = {name: one for one in frameworks for name in (one.name, *one.aliases)}
+    switches = ((one, name, switch) for one in frameworks for name, switch in one.switches.items())
+    return by_name | {alias: one.with_switches((name,)) for one, name, switch in switches for alias in switch.aliases}

@@ -1,0 +1,62 @@
+"""Kernels of an update: how many there are, and what they move.
+
+=============  =========================================================================================
+``layer``      one kernel a layer: about one a tensor (an operator of TensorFlow, MXNet, Caffe)
+``list``       one kernel over many tensors (FusedAdam of apex, ``fused=True`` of PyTorch)
+``primitive``  a kernel an operation and tensor (PyTorch before 2.0)
+``foreach``    a kernel an operation over many tensors (PyTorch since 2.0)
+=============  =========================================================================================
+
+An operation reads its operands and writes its result. With momentum v and decay d of the weights w, gradient g:
+g + d·w, µ·v, v + g, w - r·v; Adam's: g + d·w, two means of two operations in all three, a root, a quotient, a sum, and
+the step (torch/optim, ``_multi_tensor_sgd`` and ``_multi_tensor_adam``). A kernel over lists takes up to 320 blocks of
+65536 elements, of up to 30 tensors (ATen, MultiTensorApply.cuh).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.kernels import KernelCalls
+from planner.domain.layers import LAYER_KINDS
+from planner.workload.lowering import UPDATE_BYTES
+from planner.workload.program import Program
+
+__all__ = ["OPERATIONS", "updated_calls"]
+
+OPERATIONS: Mapping[str, tuple[int, int]] = {
+    "sgd": (2, 24),
+    "sgd-momentum": (4, 44),
+    "nesterov": (5, 56),
+    "adagrad": (5, 56),
+    "rmsprop": (6, 64),
+    "adam": (8, 84),
+}
+"""Optimizer -> operations of an update, and the bytes that they move per parameter, in fp32."""
+BLOCK_ELEMENTS, MOST_TENSORS = 320 * 65536, 30
+
+
+def updated_calls(calls: KernelCalls, of: Program, update: str, optimizer: str) -> KernelCalls:
+    """Return the calls of an update, one a layer, as a framework makes them; a layer's share of calls over lists."""
+    if update == "layer":
+        return calls
+    in_parts = update in ("primitive", "foreach") and optimizer in OPERATIONS
+    operations, moved = OPERATIONS[optimizer] if in_parts else (1, UPDATE_BYTES[optimizer])
+    sites = {site.position: site for site in of.sites}
+    tensors = np.array(
+        [len(LAYER_KINDS[sites[at].layer.kind].parameters(sites[at].layer, sites[at].inputs[0])) for at in calls.layer]
+    )
+    elements = np.asarray(calls.work["elements"], dtype=np.float64)
+    each = tensors.astype(np.float64)
+    if update in ("list", "foreach"):
+        each = np.maximum(elements / BLOCK_ELEMENTS, tensors / MOST_TENSORS)
+    each = operations * each
+    work: dict[str, IntArray | FloatArray] = dict(calls.work)
+    work["elements"] = operations * elements / each
+    work["fixed_bytes"] = calls.work["fixed_bytes"] * (moved / UPDATE_BYTES[optimizer]) / each
+    count: FloatArray = (calls.count * each).reshape(calls.layer.shape)
+    return replace(calls, count=count, work=work)

@@ -1,0 +1,60 @@
+"""Steps as frameworks make them: layouts, fused norms, graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner import catalog
+from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import Framework
+from planner.domain.kernels import MATRIX_KINDS
+from planner.domain.request import Problem
+from planner.sources.sources import Sources
+from planner.steps.compute import GRAPH_S_PER_CALL, Compute, call_times_s
+from planner.steps.predict import Evaluator
+
+BATCH = np.array([64])
+
+
+def problem_of(framework: Framework, cluster: str = "dgx1-v100", network: str = "resnet50") -> Problem:
+    found, machine = catalog.find_network(network), catalog.find_cluster(cluster)
+    settings = Settings("sgd-momentum", "wait-free", "synthetic", framework)
+    return Problem(found, None, machine, catalog.calibrations_for(machine), settings=settings)
+
+
+def kernels_s(framework: Framework, precision: str) -> tuple[float, float]:
+    """Return what products and all other kernels of a step take by themselves."""
+    compute = Compute(Sources(problem_of(framework)), precision)
+    matrix_s = traffic_s = 0.0
+    for stage, served in compute.calls_with_sources(BATCH).items():
+        for calls, source in served if stage != "accumulating" else ():
+            seconds = float(call_times_s(source.entry, calls, compute.itemsize).sum())
+            matrix_s += seconds * (calls.kind in MATRIX_KINDS)
+            traffic_s += seconds * (calls.kind not in MATRIX_KINDS)
+    return matrix_s, traffic_s
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_channels_last_saves_the_transposes_of_matrix_units_alone(precision: str) -> None:
+    plain, last = (kernels_s(Framework("own", layout=layout), precision) for layout in ("nchw", "channels-last"))
+    assert plain[0] == last[0]
+    assert (plain[1] > 1.2 * last[1]) if precision == "fp16" else (plain == last)
+
+
+def test_norms_in_one_kernel_with_activations_take_less_than_apart() -> None:
+    apart, together = (kernels_s(Framework("own", fuses=fuses), "fp32") for fuses in ((), ("norm",)))
+    assert apart[0] == together[0]
+    assert 0.5 * apart[1] < together[1] < 0.8 * apart[1]
+
+
+def test_a_replayed_graph_takes_a_microsecond_of_the_host_a_call() -> None:
+    eager, graph = (Compute(Sources(problem_of(Framework("own", launch=how))), "fp16") for how in ("eager", "graph"))
+    assert graph.host_s("forward", 100, 100) == pytest.approx(100 * GRAPH_S_PER_CALL)
+    assert graph.host_s("forward", 100, 100) < eager.host_s("forward", 100, 100)
+    small = Configurations.of([Configuration(nodes=1, gpus_per_node=1, sub_batch=1, precision="fp16")])
+    rates = [
+        float(Evaluator(problem_of(Framework("own", launch=how))).evaluate(small).samples_per_s[0])
+        for how in ("eager", "graph")
+    ]
+    assert rates[1] > 1.2 * rates[0]
