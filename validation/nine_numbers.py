@@ -125,7 +125,7 @@ def _of_fold(job: tuple[list[bool], list[bool]]) -> dict[int, FloatArray]:
 def _errors(asked: Asked, numbers: NineNumbers) -> FloatArray:
     parts = [np.log(numbers.times_s(one) / one.measured_s) for one in asked.observed]
     logs = np.concatenate(parts) if parts else np.zeros(0)
-    return np.expm1(-logs if asked.runs[0].metric == "samples_per_s" else logs)
+    return np.asarray(np.expm1(-logs if asked.runs[0].metric == "samples_per_s" else logs))
 
 
 def _alone(parts: Sequence[Observed], exponents: Mapping[str, float]) -> list[Rows]:

@@ -60,7 +60,11 @@ def test_at_its_point_a_process_adds_level_and_weight() -> None:
 @pytest.mark.parametrize("tile", [1 << 14, 3])
 def test_sums_are_those_of_features_by_coefficients(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.costs.gaussian_process._TILE", tile)
-    work = POINT | {"m": np.arange(1, 40)[:, None] * 64, "n": np.array([8, 64, 640]), "batch": np.array([1, 2, 1])}
+    work = dict(POINT) | {
+        "m": np.arange(1, 40)[:, None] * 64,
+        "n": np.array([8, 64, 640]),
+        "batch": np.array([1, 2, 1]),
+    }
     entry = entry_of(POINT, 0.1, 0.3, share=0.7)
     theta = np.array([entry.coefficients[name] for name in TERM.names(entry.settings)])
     expected = TERM.features(work, entry.settings) @ theta

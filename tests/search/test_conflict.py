@@ -52,7 +52,8 @@ def keeps(request: SpaceRequest, text: str) -> np.ndarray[Any, Any]:
     if text.startswith("--target-batch"):
         low, high = request.window("sync")  # that of both modes
         is_small = (of["mode"] == "sync") | (of["sub_batch"] <= high)
-        return is_small & (of["mini_batch_mean"] >= low * (1 - 1e-12)) & (of["mini_batch_mean"] <= high * (1 + 1e-12))
+        is_inside = (of["mini_batch_mean"] >= low * (1 - 1e-12)) & (of["mini_batch_mean"] <= high * (1 + 1e-12))
+        return np.asarray(is_small & is_inside)
     option, value = text.split(" ", 1)
     if option == "--limit":
         name = value.split("=")[0]

@@ -30,9 +30,9 @@ def test_runs_take_what_their_stages_take(seed: int, lengths: list[int], transfe
     is_chunked = schedule == "interleaved"
     chunks = rng.choice([1, 2, 4], PLANS) if is_chunked else np.ones(PLANS, dtype=np.int64)
     steps = steps * repeats.sum() if is_chunked else steps
-    every = [np.repeat(one, repeats, axis=0) for one in (forward, backward)]
+    ahead, back = (np.repeat(one, repeats, axis=0) for one in (forward, backward))
     found = runs_s(forward, backward, transfers, steps, repeats=repeats, schedule=schedule, virtual_stages=chunks)
-    expected = pipeline_s(*every, transfers, steps, schedule=schedule, virtual_stages=chunks)
+    expected = pipeline_s(ahead, back, transfers, steps, schedule=schedule, virtual_stages=chunks)
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
