@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from planner.domain.runs import Run
@@ -62,7 +63,12 @@ def convert(source: Source, data: Path) -> tuple[list[Run], Counter[str]]:
     results = list(source.convert(rows))
     runs = [result for result in results if isinstance(result, Run)]
     dropped = Counter(result.reason for result in results if isinstance(result, Dropped))
-    return list(source.finish(runs)), dropped
+    return [_with_strategy(run) for run in source.finish(runs)], dropped
+
+
+def _with_strategy(run: Run) -> Run:
+    """Return a run whose strategy is stated: gradients by layer where its source says nothing, as fits took them."""
+    return run if run.strategy else replace(run, strategy="wait-free")
 
 
 def main(arguments: list[str] | None = None) -> int:

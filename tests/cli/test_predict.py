@@ -275,7 +275,7 @@ def test_a_full_answer_says_what_the_fastest_buckets_of_gradients_would_save(run
     saved = float(told.partition(f"{words} ")[2].split()[0])
     times = [
         json.loads(run("predict", *asked, "--strategy", name, "--json")[1])["iteration_s"]["value"]
-        for name in ("wait-free", "best-fusion")
+        for name in ("bucketed", "best-fusion")
     ]
     assert saved == pytest.approx(1e3 * (times[0] - times[1]), rel=0.05)
     for others in (("--strategy", "best-fusion"), ("--strategy", "no-overlap"), ("--mode", "async")):

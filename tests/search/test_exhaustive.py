@@ -271,7 +271,7 @@ def test_cheap_reasons_come_before_the_price(machine: Any) -> None:
             raise AssertionError
 
         def least_epoch_s(self, configurations: Configurations, *, split: bool) -> Any:
-            raise AssertionError
+            raise AssertionError((configurations, split))
 
         compare = describe
 

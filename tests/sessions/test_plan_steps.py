@@ -16,6 +16,7 @@ ASKED = (
     "suggest", "--network", NETWORK, "--cluster", "dgx-a100", "--target-batch", "64", "--framework", "megatron-lm",
     "--precision", "bf16", "--nodes", "1,2", "--sub-batch", "2,4,8", "--tensor", "1,2", "--pipeline", "1,2",
     "--virtual-stages", "1", "--sharding", "0", "--recompute", "none",
+    "--strategy", "wait-free",
 )  # fmt: skip
 COLUMNS = (
     "nodes", "gpus_per_node", "sub_batch", "accumulation_steps", "precision", "tensor_parallel", "pipeline_parallel",
@@ -38,7 +39,7 @@ def plans(run: Run) -> list[Any]:
 def write_runs(rows: list[tuple[Any, float]], **changes: str) -> None:
     """Write a runs file of plans and the time of a step [s] of each; ``changes``: of every row."""
     about = {"network": f'"{NETWORK}"', "cluster": "dgx-a100", "framework": "megatron-lm", "metric": "iteration_s"}
-    about |= changes
+    about |= {"strategy": "wait-free"} | changes
     lines = [",".join(("id", *about, "value", *COLUMNS))]
     for number, (plan, seconds) in enumerate(rows):
         axes = DEFAULTS | plan["configuration"]
@@ -53,17 +54,17 @@ def period(plan: Any) -> dict[str, float]:
 
 def test_measured_steps_decide_between_degrees_that_were_tied(run: Run, plans: list[Any]) -> None:
     document = json.loads(Path("plan.json").read_text())
-    first, second = plans[:2]
-    degrees = [plan["configuration"].get("tensor_parallel", 1) for plan in (first, second)]
-    assert degrees == [1, 2]
-    assert {1, 2} <= set(document["tied"])
+    first, *others = (plan for plan in plans if plan["position"] in document["tied"])
+    degree = first["configuration"].get("tensor_parallel", 1)
+    second = next(plan for plan in others if plan["configuration"].get("tensor_parallel", 1) != degree)
+    degrees = {degree, second["configuration"].get("tensor_parallel", 1)}
     slow, fast = 1.1 * period(first)["value"], 0.9 * period(first)["value"]
     write_runs([(first, slow), (second, fast), (second, 1.01 * fast), (first, 1.01 * slow)])
     code, _, err = run(*CALIBRATE)
     assert (code, err) == (0, "planner: 4 measured steps of 2 plans, of which the suggestion has 2\n")
     refined = read_calibration("refined.json")
     assert [one.runs for one in refined.measured_steps] == [2, 2]
-    assert {one.configuration.tensor_parallel for one in refined.measured_steps} == {1, 2}
+    assert {one.configuration.tensor_parallel for one in refined.measured_steps} == degrees
 
     code, out, _ = run(*ASKED, "--calibration", "refined.json", "--json")
     answer = json.loads(out)
@@ -98,7 +99,7 @@ def test_what_is_predicted_one_by_one_is_what_is_ranked(run: Run, plans: list[An
             "refined.json", "--optimizer", "adam", "--precision", "bf16", "--nodes", str(axes["nodes"]),
             "--sub-batch", str(axes["sub_batch"]), "--accumulation", str(axes["accumulation_steps"]),
             "--tensor", str(axes["tensor_parallel"]), "--pipeline", str(axes["pipeline_parallel"]),
-            "--sequence-parallel", axes["sequence_parallel"], "--json",
+            "--sequence-parallel", axes["sequence_parallel"], "--strategy", "wait-free", "--json",
         )  # fmt: skip
         assert code == 0
         assert json.loads(out)["iteration_s"]["value"] == pytest.approx(period(plan)["value"], rel=1e-9)
