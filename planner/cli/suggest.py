@@ -48,6 +48,8 @@ __all__ = [
 
 
 Answers = Sequence[tuple[Subject, Suggestion]]
+_OF_RANKING = ("pareto", "sensitivity", "switches", "choose", "search", "trials", "study", "time_limit")
+"""Options that an answer about other plans has no use for."""
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -65,6 +67,7 @@ def run(arguments: Mapping[str, Any]) -> None:
             check_price(case.problem, values)
             _check_epochs(case.problem, values)
         if "why_not" in values and mixed is None:
+            _check_alone(values, arguments)
             _write_why_nots(cases, values, as_json="json" in arguments)
             return
         trials = None if mixed else searcher_of(values, cases, allowed_request)
@@ -236,6 +239,15 @@ def allowed_request(case: Case, values: Values) -> SpaceRequest:
     if schedules and not set(schedules) & set(framework.schedules):
         raise ParameterError("--schedule", schedules_of(framework), ",".join(map(str, schedules)))
     return request
+
+
+def _check_alone(values: Values, arguments: Mapping[str, Any]) -> None:
+    """Refuse options of a ranking beside --why-not, which has no use for them."""
+    given = [key for key in _OF_RANKING if key in values and values[key].source == OPTION]
+    given += ["brief"] if "brief" in arguments else []
+    if given:
+        rule = "given without options of a ranking"
+        raise ParameterError("--why-not", rule, f"--{given[0].replace('_', '-')}", "leave one of them out")
 
 
 def _write_why_nots(cases: Sequence[Case], values: Values, *, as_json: bool) -> None:

@@ -1,1 +1,1 @@
-"""From a request to ranked plans: the space, what is refused and why, the exhaustive search, the order of plans."""
+"""From a request to ranked plans: the space, what is refused and why, the search, the order of plans."""

@@ -7,6 +7,7 @@ part can have none of the best: what it finds is what pricing every candidate wo
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -128,7 +129,7 @@ class _AllParts:
                 )
 
 
-class _Bounded:
+class _Bounded(ABC):
     """A search through parts until none promises anything.
 
     Attributes
@@ -139,7 +140,7 @@ class _Bounded:
 
     def __init__(self, parts: _AllParts, progress: Progress) -> None:
         self.parts, self.progress = parts, progress
-        self.progress.wants_smallest = False
+        self.progress.wants_smallest = False  # a search of its own looks for them
         self.remaining: float | None = None
 
     def run(self, stopped: Stopped | None) -> None:
@@ -159,13 +160,13 @@ class _Bounded:
                     return
             number = min(2 * number, MOST_PARTS)
 
+    @abstractmethod
     def _queue(self) -> IntArray:
         """Return the parts in the order in which they are opened."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
         """Tell which plans may be among those looked for, by the least objective and GPUs, shape (n,)."""
-        raise NotImplementedError
 
     def _ends(self, promising: BoolArray) -> bool:
         """Tell whether no part promises anything, from the next ones."""

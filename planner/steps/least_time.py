@@ -5,10 +5,10 @@ units of the network over one micro-batch and t those of the quickest block, eac
 
     step >= max(m Σ / p, (m + (p - 1) / v) ⌊L / p⌋ t)
 
-as some stage has its share of all units, every stage holds ⌊L / p⌋ blocks, and the last one starts when the first
-micro-batch has passed the others. The second part of the sum falls away for schedules that fill the bubble. A sum of
-composed times is no less than the composed sums (Minkowski), so that Σ of all stages may be composed at once. These are
-bounds of the model, not of a machine.
+as some stage has its share of all units, every stage of an even cut holds ⌊L / p⌋ blocks, and the last one starts when
+the first micro-batch has passed the others. The second part of the sum falls away for schedules that fill the bubble.
+A sum of composed times is no less than the composed sums (Minkowski), so that Σ of all stages may be composed at once.
+These are bounds of the model, not of a machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def least_pass_s(pricer: Pricer, sub_batch: IntArray) -> FloatArray:
 def least_step_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
     """Return a lower bound of the step of every plan that is like one of these but for what is open [s], shape (n,).
 
-    Open are recompute, sharding, offloading, fewer virtual stages, and of schedules that have a bubble which one.
+    Open are recompute, sharding, offloading, fewer virtual stages, and of schedules that have a bubble which one;
+    stages are cut evenly.
 
     Parameters
     ----------

@@ -50,3 +50,10 @@ def test_bad_values_are_said(run: Any, text: str, words: str) -> None:
     code, out, err = run(*RESNET, "--why-not", text)
     assert (code, out) == (2, "")
     assert words in err
+
+
+@pytest.mark.parametrize("option", [("--pareto",), ("--brief",), ("--search", "optuna"), ("--time-limit", "1s")])
+def test_options_of_a_ranking_are_refused(run: Any, option: tuple[str, ...]) -> None:
+    code, out, err = run(*RESNET, "--why-not", "nodes=16", *option)
+    assert (code, out) == (2, "")
+    assert f"--why-not must be given without options of a ranking, got '{option[0]}'" in err
