@@ -69,6 +69,14 @@ FIGURES = (
         },
     ),
     Figure(
+        "split-space", "memory of 1 356 775 candidates of gpt3-175b, price of 277 625 that fit", work="split_space",
+        most=0.6, has_memory=True,
+        arguments={
+            "network": "gpt3-175b", "cluster": str(CLUSTERS / "a100-4096.toml"), "framework": "megatron",
+            "precision": "fp16", "nodes": (64, 128, 256, 512), "mini_batch": 4096, "within": 0.25,
+        },
+    ),
+    Figure(
         "suggest-dgx-a100", "suggest for resnet50 on dgx-a100, mini-batch 1024", most=0.7,
         command=("suggest", "--network", "resnet50", "--cluster", "dgx-a100", "--target-batch", "1024", "--json"),
     ),

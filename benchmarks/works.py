@@ -96,7 +96,7 @@ def split_plans(*, network: str, cluster: str, precision: str, mini_batch: int) 
     rows = _split_rows(task, precision, mini_batch)
     plans = import_module("planner.steps.split_price").plans_of(rows)
     needed = _first(("planner.workload.split_fit", "fullest_bytes"), ("planner.workload.split_memory", "split_memory"))
-    memory = import_module("planner.workload.split_memory").MemoryRules
+    memory = _first(("planner.workload.memory_rules", "MemoryRules"), ("planner.workload.split_memory", "MemoryRules"))
     rules = memory.of(precision, "adam", settings.framework, settings.placed_by)
 
     def work() -> object:
@@ -105,6 +105,24 @@ def split_plans(*, network: str, cluster: str, precision: str, mini_batch: int) 
         return fits.size, evaluator(task).evaluate(rows.take(fits))
 
     return work
+
+
+def split_space(
+    *, network: str, cluster: str, framework: str, precision: str, nodes: Sequence[int], mini_batch: int, within: float
+) -> Work:
+    """Make every candidate of a transformer's space, work out its memory, and price those that fit: without bounds."""
+    catalog = import_module("planner.catalog")
+    problem, asked = _first(("planner.domain.request", "Problem")), _first(("planner.domain.request", "SpaceRequest"))
+    settings, place = _first(("planner.domain.configuration", "Settings")), catalog.find_cluster(cluster)
+    of = settings(optimizer="adam", input="synthetic", framework=catalog.find_framework(framework))
+    task = problem(catalog.find_network(network), None, place, catalog.calibrations_for(place), settings=of)
+    request = asked(mini_batch).changed(nodes=tuple(nodes), precision=(precision,), tolerance_sync=within)
+    order, limits = _first(("planner.search.allowed", "order_and_limits"))(task, request)
+    plans, evaluator = (
+        _first(("planner.search.exhaustive", "lawful_plans")),
+        _first(("planner.steps.predict", "Evaluator")),
+    )
+    return lambda: sum(some.size for some in plans(request, limits, evaluator(task), order))
 
 
 def _split_rows(task: Any, precision: str, mini_batch: int) -> Any:
@@ -211,7 +229,7 @@ def _first(*places: tuple[str, str]) -> Any:
 
 
 WORKS: Mapping[str, Callable[..., Work]] = {
-    one.__name__: one for one in (plans, split_plans, shapes, lowering, convolutions, scoring, runs_file)
+    one.__name__: one for one in (plans, split_plans, split_space, shapes, lowering, convolutions, scoring, runs_file)
 }
 
 

@@ -236,11 +236,14 @@ def nearest_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def nearest_names(name: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the shortest known names that begin with ``name``, else the one that is nearest, if any is near."""
+    """Return the shortest known names that begin with ``name`` or have it as a word, else the one that is nearest.
+
+    None where none is near.
+    """
     if len(name) > LONGEST_SHOWN:  # no name is so long, and comparing takes long
         return ()
     by_lower = {candidate.lower(): candidate for candidate in names}
     lower = name.lower()
-    longer = sorted((one for one in by_lower if len(lower) > 2 and one.startswith(lower)), key=len)
+    longer = sorted((one for one in by_lower if len(lower) > 2 and f"-{lower}" in f"-{one}"), key=len)
     near = longer[:MOST_OFFERED] or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
     return tuple(by_lower[one] for one in near)

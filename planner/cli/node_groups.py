@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from planner.cli.buckets import check_one_size
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import AskedPart
 from planner.domain.configuration import SPLIT_AXES, Configuration, Configurations
@@ -41,6 +42,7 @@ def check_suggested(values: Values, mixed: MixedCluster) -> None:
             raise _unsupported(key, values, mixed, remedy)
     if "search" in values and values["search"].value != "exact":
         raise _unsupported("search", values, mixed, "the search is exact")
+    check_one_size(values, "several node groups")
     for key, chosen in REFINED.items():
         if key in values and chosen in values[key].value:
             raise _unsupported(key, values, mixed, "give other values, or one group a file of its own")
@@ -73,9 +75,18 @@ def _check_sync(values: Values, mixed: MixedCluster) -> None:
 
 
 def _unsupported(key: str, values: Values, mixed: MixedCluster, remedy: str) -> ParameterError:
-    rule, value = f"left out on cluster {mixed.name!r} of several node groups", values[key].value
-    shown = ",".join(map(str, value)) if isinstance(value, tuple | dict) else value
-    return ParameterError(OPTIONS[key].flag, rule, "given" if value is True else shown, remedy)
+    flag, value = OPTIONS[key].flag, values[key].value
+    rule = f"left out on cluster {mixed.name!r} of several node groups"
+    return ParameterError(flag, rule, flag if value is True else _typed(key, value), remedy)
+
+
+def _typed(key: str, value: object) -> object:
+    """Return the value of an option as it may be typed."""
+    if key == "time_limit" and isinstance(value, float):
+        return f"{value:g}s"
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={one}" for name, one in value.items())
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def plans_across(values: Values, mixed: MixedCluster) -> list[Configuration]:

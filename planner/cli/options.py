@@ -42,7 +42,8 @@ class Option:
         What holds when nothing says otherwise, in words.
     help_in, default_in : mapping of the name of a command to str
         Help and default in commands where they differ.
-    repeatable, positional : bool
+    repeatable, positional, is_distinct : bool
+        ``is_distinct``: of a repeatable one, that the same value twice is an error, and not said once.
     short : str
         A second flag of one letter, such as ``-v``; empty: none.
     """
@@ -56,6 +57,7 @@ class Option:
     default_in: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = False
     positional: bool = False
+    is_distinct: bool = False
     short: str = ""
 
     @property
@@ -157,7 +159,7 @@ _ALL = (
     Option(
         "group", "NAME:nodes=N,sub-batch=N[,...]",
         "What a node group of the cluster does in a plan; also accumulation=N.",
-        parsing.group, "none; nodes of one kind", repeatable=True,
+        parsing.group, "none; nodes of one kind", repeatable=True, is_distinct=True,
     ),
     Option(
         "tensor_parallel", RANGE,
@@ -176,9 +178,13 @@ _ALL = (
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
-        "strategy", "wait-free|no-overlap|bucketed|best-fusion",
+        "strategy", "wait-free|no-overlap|bucketed[:SIZE]|best-fusion",
         "Whether all-reduce overlaps the backward pass, layer by layer, in buckets of layers, or in the fastest ones.",
-        parsing.choice("wait-free", "no-overlap", "bucketed", "best-fusion"), "the framework's",
+        parsing.strategy("wait-free", "no-overlap", "bucketed", "best-fusion"), "the framework's",
+        help_in={
+            "suggest": "Whether all-reduce overlaps the backward pass, layer by layer, in buckets of layers, or in the "
+            "fastest ones; bucketed:1MiB:100MiB or bucketed:best chooses their size, by trials of Optuna.",
+        },
     ),
     Option(
         "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",
@@ -227,7 +233,14 @@ _ALL = (
         "time_limit", "TIME", "Time for the search; then the best so far is the answer, with how far off it may be.",
         parsing.time_limit, "none",
     ),
-    Option("trials", "N", "Plans that Optuna tries, besides those of the study.", parsing.whole(1, 10_000_000), "200"),
+    Option(
+        "trials", "N",
+        "Plans that Optuna tries, besides those of the study; with --search exact, sizes of buckets, or layers of a "
+        "plan with virtual stages, where these are chosen.",
+        parsing.whole(1, 10_000_000), "200, 60 with --search exact",
+        help_in={"search-worker": "Plans that Optuna tries, besides those of the study."},
+        default_in={"search-worker": "200"},
+    ),
     Option(
         "study", "FILE|URL",
         "Where Optuna keeps its trials, to go on with them: a new or an earlier file (SQLite; a journal if it ends in "

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from planner.cli.buckets import span_of
 from planner.cli.request import PRINTING_OPTIONS, SEARCHING_OPTIONS
+from planner.cli.stopping import StoppableSearch
 from planner.cli.streams import note
 from planner.cli.termination import interruption
 from planner.domain.request import Sourced, SpaceRequest
 from planner.errors import ParameterError
+from planner.search.refine import REFINED, Refined
+from planner.search.refine import TRIALS as CHUNK_TRIALS
+from planner.search.search import Searcher
 from planner.sessions.inputs import Case
 from planner.sessions.values import Values
 
 if TYPE_CHECKING:
     from planner.search.optuna_search import OptunaSearch
 
-__all__ = ["DEFAULT_TRIALS", "say_trials", "searcher_of", "values_of"]
+__all__ = ["DEFAULT_TRIALS", "refined_by", "say_trials", "searcher_of", "values_of"]
 
 DEFAULT_TRIALS = 200
 _NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "why_not", "sensitivity"}
@@ -35,7 +40,7 @@ def searcher_of(
     """
     if "search" not in values or values["search"].value == "exact":
         for name in ("trials", "study"):
-            if name in values:
+            if name in values and not (name == "trials" and _tries_by_itself(values)):
                 raise ParameterError(f"--{name}", "given with --search optuna", values[name].value)
         return None
     if "time_limit" in values:
@@ -56,6 +61,19 @@ def searcher_of(
         {name: [_plain(one.value), one.source] for name, one in values.items() if name not in _NOT_KEPT},
         interruption=interruption,
     )
+
+
+def refined_by(searcher: Searcher, values_of_plan: Mapping[str, str], values: Values) -> Refined:
+    """Return a search whose leading plans have certain values of their own, layers of virtual stages by trials."""
+    stopping = searcher.stopping if isinstance(searcher, StoppableSearch) else interruption
+    trials = values["trials"].value if "trials" in values else CHUNK_TRIALS
+    seed = values["seed"].value if "seed" in values else 0
+    return Refined(values_of_plan, searcher, trials, seed, stopping)
+
+
+def _tries_by_itself(values: Values) -> bool:
+    """Tell whether an exact search has trials: of sizes of buckets, or of layers of virtual stages."""
+    return span_of(values) is not None or ("stages" in values and REFINED["stages"] in values["stages"].value)
 
 
 def say_trials(searcher: OptunaSearch | None) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from planner.domain.buckets import strategy_and_sizes
 from planner.domain.limits import LIMITS
 from planner.domain.objective import TERMS, is_sum, weights_of
 from planner.domain.ranks import BEST_ORDER, check_rank_order
@@ -220,6 +221,16 @@ def rank_order(what: str, value: str) -> tuple[str, ...]:
     if order != BEST_ORDER:
         check_rank_order(what, order)
     return order
+
+
+def strategy(*words: str) -> Parser:
+    """Return a parser of one of ``words``, or of a size or a range of sizes behind the one that takes them."""
+    one = choice(*words)
+
+    def parse(what: str, value: str) -> object:
+        return value if strategy_and_sizes(value, what)[1] else one(what, value)
+
+    return parse
 
 
 def only(parser: Parser, *values: object) -> Parser:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.cli import output
+from planner.cli.buckets import check_one_size
 from planner.cli.options import OPTIONS
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.streams import note
@@ -46,6 +47,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         files = ", ".join(arguments["runs"])
         raise ParameterError("--runs", "left out, as tables of runs are not supported yet", files)
     values = gather("predict", arguments)
+    check_one_size(values, "predict")
     with settings_named(values), options_named():
         mixed = mixed_cluster(values)
         if mixed is not None:
@@ -139,7 +141,7 @@ def fusion_gains(case: Case, of_case: Sequence[Prediction]) -> list[float | None
     fixed = not settings.overlap.overlap or settings.overlap.best_buckets
     if fixed or any(one.configuration.groups for one in of_case):
         return [None] * len(of_case)
-    fused = replace(case.problem, settings=replace(settings, strategy=BEST_FUSION))
+    fused = replace(case.problem, settings=replace(settings, strategy=BEST_FUSION, bucket_bytes=0.0))
     times = Evaluator(fused).evaluate(Configurations.of([one.configuration for one in of_case])).iteration_s
     return [
         None if one.configuration.mode == "async" else one.iteration_s.value - float(best)

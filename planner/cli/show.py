@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from planner import catalog
@@ -15,8 +16,10 @@ from planner.cli.streams import note
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Cluster
 from planner.domain.framework import Framework
 from planner.domain.network import family_of
+from planner.domain.node_groups import MixedCluster
 from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import ACCELERATOR, write_cluster
@@ -129,12 +132,22 @@ def _networks() -> Shelf:
 
 
 def _clusters() -> Shelf:
+    def written(cluster: Cluster | MixedCluster) -> str:
+        if isinstance(cluster, MixedCluster):
+            rule = f"used with clusters of one node group, not of {' and '.join(cluster.names)}"
+            raise ParameterError("--json or --toml", rule, cluster.name, "its file says the same")
+        return write_cluster(cluster)
+
+    def view(_: str, cluster: Cluster | MixedCluster) -> Iterator[Block]:
+        groups = [one.cluster for one in cluster.groups] if isinstance(cluster, MixedCluster) else [cluster]
+        return chain.from_iterable(map(cluster_view, groups))
+
     return Shelf(
-        catalog.find_cluster,
+        catalog.find_any_cluster,
         clusters_view,
-        lambda _, cluster: cluster_view(cluster),
-        lambda cluster: tomllib.loads(write_cluster(cluster)),
-        write_cluster,
+        view,
+        lambda cluster: tomllib.loads(written(cluster)),
+        written,
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from planner.cli.termination import interruption
 from planner.domain.request import SpaceRequest
 from planner.errors import UsageError
 from planner.search.evaluator import Evaluator
-from planner.search.exhaustive import Outcome
+from planner.search.exhaustive import Outcome, Stopped
 from planner.search.ranking import Order
 from planner.search.search import search
 from planner.search.space import Limits
@@ -19,7 +21,10 @@ __all__ = ["StoppableSearch"]
 
 @dataclass
 class StoppableSearch:
-    """A searcher with so much time for all its searches; ``is_interrupted``: whether one was."""
+    """A searcher with so much time for all its searches, and a watch over others, which have as much as they need.
+
+    ``is_interrupted``: whether Ctrl-C or SIGTERM came meanwhile; every later search ends at once then.
+    """
 
     time_limit_s: float | None = None
     is_interrupted: bool = False
@@ -31,17 +36,30 @@ class StoppableSearch:
         self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
     ) -> Outcome:
         """Return the best ``keep`` plans, or the best so far."""
+        was_interrupted = self.is_interrupted
+        with self.stopping() as stopped:
+            outcome = search(request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
+        return replace(outcome, certified=False) if was_interrupted else outcome
+
+    @contextmanager
+    def stopping(self) -> Iterator[Stopped]:
+        """Give what says whether the time is over, or an interrupt came; see :meth:`watch`."""
+        with self.watch() as is_interrupted:
+            yield lambda: is_interrupted() or (self._end_s is not None and time.monotonic() >= self._end_s)
+
+    @contextmanager
+    def watch(self) -> Iterator[Stopped]:
+        """Give what says whether searches are to end; KeyboardInterrupt where none of them has found anything yet."""
         with interruption() as is_asked:
 
             def stopped() -> bool:
                 self.is_interrupted |= is_asked()
-                return self.is_interrupted or (self._end_s is not None and time.monotonic() >= self._end_s)
+                return self.is_interrupted
 
             try:
-                outcome = search(request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
+                yield stopped
             except UsageError:
-                if is_asked():  # nothing was found yet: there is nothing to tell
+                if stopped():
                     raise KeyboardInterrupt from None
                 raise
-            self.is_interrupted |= is_asked()
-            return outcome
+            stopped()

@@ -8,8 +8,9 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
+from planner.cli.buckets import check_one_size, sized_buckets, with_buckets
 from planner.cli.options import OPTIONS
-from planner.cli.optuna import say_trials, searcher_of
+from planner.cli.optuna import refined_by, say_trials, searcher_of
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.stopping import StoppableSearch
 from planner.cli.streams import note
@@ -21,22 +22,25 @@ from planner.domain.node_groups import MixedCluster
 from planner.domain.objective import weights_of
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
-from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UnknownNameError
+from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
-from planner.search.refine import Refined, refinement, without_refinement
+from planner.search.exhaustive import Watch, unwatched
+from planner.search.refine import refinement, without_refinement
 from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
 from planner.sessions.inputs import Case
 from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, listed, merge
-from planner.workload.lawful import schedules_of
+from planner.workload.lawful import check_allowed
 
 __all__ = [
+    "Allowed",
     "allowed_request",
     "answer",
+    "check_found",
     "check_not_refined",
     "check_price",
     "provenance",
@@ -48,8 +52,8 @@ __all__ = [
 
 
 Answers = Sequence[tuple[Subject, Suggestion]]
-_OF_RANKING = ("pareto", "sensitivity", "switches", "choose", "search", "trials", "study", "time_limit")
-"""Options that an answer about other plans has no use for."""
+Allowed = tuple[list[tuple[Case, SpaceRequest]], dict[str, PlannerError]]
+"""Of one question, the cases whose framework allows the request, and by framework why others do not."""
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -67,8 +71,10 @@ def run(arguments: Mapping[str, Any]) -> None:
             check_price(case.problem, values)
             _check_epochs(case.problem, values)
         if "why_not" in values and mixed is None:
-            _check_alone(values, arguments)
-            _write_why_nots(cases, values, as_json="json" in arguments)
+            check_one_size(values, "--why-not")
+            from planner.cli.why_not import write_why_nots  # noqa: PLC0415 - only this question needs it
+
+            write_why_nots([_allowed(some, values) for some in _by_question(cases)], values, arguments)
             return
         trials = None if mixed else searcher_of(values, cases, allowed_request)
         _check_sensitivity(values)
@@ -76,17 +82,20 @@ def run(arguments: Mapping[str, Any]) -> None:
         if mixed is not None:
             answers = _answers_across(values, mixed)
         else:
-            answers = [answer(some, values, trials or exact) for some in _by_question(cases)]
+            watch = exact.watch if trials is None else unwatched
+            answers = [answer(some, values, trials or exact, watch) for some in _by_question(cases)]
     write(answers, values["epochs"].value if "epochs" in values else None, arguments)
     say_trials(trials)
     if exact.is_interrupted:
         raise KeyboardInterrupt
-    _check_found(answers)
+    check_found(answers)
 
 
 def _check_sensitivity(values: Values) -> None:
     """Refuse to say what changes of inputs do to an answer that is not the best of the whole space."""
     method = values["search"].value if "search" in values else "exact"
+    if "sensitivity" in values:
+        check_one_size(values, "--sensitivity")
     if "sensitivity" in values and (method != "exact" or "time_limit" in values):
         got = f"--search {method}" if method != "exact" else "--time-limit"
         remedy = "each change is a search of the whole space"
@@ -102,7 +111,7 @@ def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, 
     answers = []
     for question in questions(values, mixed, note):
         for case in question.values():
-            check_price(case.problem, values)
+            check_price(case.problem, values, mixed.name)
             _check_epochs(case.problem, values)
         asked = {name: (case.problem, allowed_request(case, values)) for name, case in question.items()}
         first = next(iter(question))
@@ -149,12 +158,15 @@ def _in_all_switches(values: Values) -> Values:
     return {**values, "framework": replace(given, value=tuple(dict.fromkeys(labels)))}
 
 
-def check_price(problem: Problem, values: Values) -> None:
-    """Refuse to minimise the cost where there is no price; that of a scenario's device is not known."""
+def check_price(problem: Problem, values: Values, cluster: str = "") -> None:
+    """Refuse to minimise the cost where there is no price; that of a scenario's device is not known.
+
+    ``cluster``: the one that the problem has a node group of.
+    """
     objective = values["objective"].value if "objective" in values else ""
     if "cost" in weights_of(objective) and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
-        rule = f"epoch-time on cluster {problem.cluster.name!r}, which has no price{of}"
+        rule = f"epoch-time on cluster {(cluster or problem.cluster.name)!r}, which has no price{of}"
         raise ParameterError("--objective", rule, objective, "give --cluster a file with [price] usd_per_gpu_hour")
 
 
@@ -191,10 +203,40 @@ def _by_question(cases: Sequence[Case]) -> list[list[Case]]:
     return list(by_question.values())
 
 
-def answer(cases: Sequence[Case], values: Values, searcher: Searcher = search) -> tuple[Subject, Suggestion]:
+def answer(
+    cases: Sequence[Case], values: Values, searcher: Searcher = search, watch: Watch = unwatched
+) -> tuple[Subject, Suggestion]:
     """Return the plans of one network under one scenario, and what they are of: the framework of the one to take.
 
     A framework of several that does not allow the request is left out, and that is said.
+    """
+    asked, left_out = _allowed(cases, values)
+    of_request = provenance(*asked[0])
+    if values_of_plan := refinement(asked[0][1]):
+        if asked[0][1].sensitivity:
+            check_not_refined(asked[0][1], "--sensitivity")
+        asked = [(case, without_refinement(request)) for case, request in asked]
+        searcher = refined_by(searcher, values_of_plan, values)
+    if sized := sized_buckets([(case.problem, request) for case, request in asked], values, searcher):
+        asked = [(replace(asked[0][0], problem=sized.problem), asked[0][1])]
+        searcher = sized.started(searcher)
+    if len(cases) > 1:
+        kinds = tuple(dict.fromkeys(kind for _, request in asked for kind in request.parallelism))
+        labels = tuple(case.subject.settings.framework.label for case in cases)
+        changes = {"framework": labels, "parallelism": kinds}
+        of_request = {key: replace(one, value=changes.get(key, one.value)) for key, one in of_request.items()}
+    of_each = [(case.problem, request) for case, request in asked]
+    suggestion = suggest_among(of_each, of_request, left_out, searcher, watch)
+    suggestion = with_buckets(suggestion, sized) if sized else suggestion
+    plan, subjects = suggestion.chosen_plan, [case.subject for case, _ in asked]
+    own = (one for one in subjects if plan and plan.framework and one.settings.framework.label == plan.framework.label)
+    return next(own, subjects[0]), suggestion
+
+
+def _allowed(cases: Sequence[Case], values: Values) -> Allowed:
+    """Return the cases of one question whose framework allows the request, and why others do not.
+
+    ParameterError where none does: that of the first.
     """
     asked: list[tuple[Case, SpaceRequest]] = []
     left_out: dict[str, PlannerError] = {}
@@ -205,21 +247,7 @@ def answer(cases: Sequence[Case], values: Values, searcher: Searcher = search) -
             left_out[case.subject.settings.framework.label] = error
     if not asked:
         raise next(iter(left_out.values()))
-    of_request = provenance(*asked[0])
-    if values_of_plan := refinement(asked[0][1]):
-        if asked[0][1].sensitivity:
-            check_not_refined(asked[0][1], "--sensitivity")
-        asked = [(case, without_refinement(request)) for case, request in asked]
-        searcher = Refined(values_of_plan, searcher)
-    if len(cases) > 1:
-        kinds = tuple(dict.fromkeys(kind for _, request in asked for kind in request.parallelism))
-        labels = tuple(case.subject.settings.framework.label for case in cases)
-        changes = {"framework": labels, "parallelism": kinds}
-        of_request = {key: replace(one, value=changes.get(key, one.value)) for key, one in of_request.items()}
-    suggestion = suggest_among([(case.problem, request) for case, request in asked], of_request, left_out, searcher)
-    plan, subjects = suggestion.chosen_plan, [case.subject for case, _ in asked]
-    own = (one for one in subjects if plan and plan.framework and one.settings.framework.label == plan.framework.label)
-    return next(own, subjects[0]), suggestion
+    return asked, left_out
 
 
 def allowed_request(case: Case, values: Values) -> SpaceRequest:
@@ -235,55 +263,8 @@ def allowed_request(case: Case, values: Values) -> SpaceRequest:
             remedy = "schemes that split single layers are priced for transformers alone" if splits_layers else ""
             rule = f"of the kinds that {network.name} and framework {framework.variant} allow, {', '.join(allowed)}"
             raise ParameterError("--parallelism", rule, kind, remedy)
-    schedules = request["schedule"] or ()
-    if schedules and not set(schedules) & set(framework.schedules):
-        raise ParameterError("--schedule", schedules_of(framework), ",".join(map(str, schedules)))
+    check_allowed(framework, request.asked)
     return request
-
-
-def _check_alone(values: Values, arguments: Mapping[str, Any]) -> None:
-    """Refuse options of a ranking beside --why-not, which has no use for them."""
-    given = [key for key in _OF_RANKING if key in values and values[key].source == OPTION]
-    given += ["brief"] if "brief" in arguments else []
-    if given:
-        rule = "given without options of a ranking"
-        raise ParameterError("--why-not", rule, f"--{given[0].replace('_', '-')}", "leave one of them out")
-
-
-def _write_why_nots(cases: Sequence[Case], values: Values, *, as_json: bool) -> None:
-    """Write, of every network and scenario, why plans with the values of --why-not are not the answer.
-
-    Raises
-    ------
-    UnknownNameError
-        A key is no option of a plan.
-    ParameterError
-        A value breaks the rule of its option; or several answers are wanted as one document.
-    """
-    from planner.formats.why_not import why_not_document  # noqa: PLC0415 - only this question needs it
-    from planner.report.why_not import why_not_view  # noqa: PLC0415 - as above
-    from planner.search.why_not import why_not  # noqa: PLC0415 - as above
-
-    by_option = {axis.option: axis for axis in AXES}
-    asked: dict[str, tuple[Any, ...]] = {}
-    for key, text in values["why_not"].value.items():
-        axis = by_option.get(key.replace("-", "_"))
-        if axis is None:
-            raise UnknownNameError("key of --why-not", key, [name.replace("_", "-") for name in by_option])
-        parsed = OPTIONS[axis.option].parse(f"{key} in --why-not", text)
-        asked[axis.name] = parsed if isinstance(parsed, tuple) else (parsed,)
-    if as_json and len(cases) > 1:
-        rule = "of one network, framework and scenario with --json"
-        raise ParameterError("--why-not", rule, f"{len(cases)} of them", "run it once for each")
-    answers = []
-    for case in cases:
-        request = allowed_request(case, values)
-        check_not_refined(request, "--why-not")
-        answers.append((case.subject, why_not(case.problem, request, asked, provenance(case, request))))
-    if as_json:
-        output.write_document(why_not_document(*answers[0]))
-    else:
-        output.write_views(why_not_view(one, subject) for subject, one in answers)
 
 
 def check_not_refined(request: SpaceRequest, what: str) -> None:
@@ -351,7 +332,7 @@ def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[s
     return briefs_document(answers, epochs) if len(answers) > 1 else brief_document(*answers[0], epochs)
 
 
-def _check_found(answers: Answers) -> None:
+def check_found(answers: Answers) -> None:
     """Raise NothingFitsError, naming what has no plan and what to loosen, unless every answer has one."""
     missing = [(subject, one) for subject, one in answers if not one.plans]
     if not missing:

@@ -6,12 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.cli import output
+from planner.cli.buckets import check_one_size
 from planner.cli.plot import form_of, plot_file
 from planner.cli.request import resolve
+from planner.cli.stopping import StoppableSearch
 from planner.cli.streams import note
-from planner.cli.suggest import allowed_request, check_not_refined, check_price, provenance, wanted
+from planner.cli.suggest import (
+    allowed_request,
+    check_found,
+    check_not_refined,
+    check_price,
+    provenance,
+    wanted,
+    write,
+)
+from planner.cli.suggest import answer as suggested
 from planner.cli.values import settings_named
-from planner.errors import NothingFitsError, ParameterError
+from planner.errors import ParameterError
 from planner.formats.documents import write_bytes
 from planner.formats.sweep import sweep_document
 from planner.report.sweep import sweep_plot, sweep_view
@@ -21,7 +32,10 @@ __all__ = ["run"]
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Sweep: one network on one cluster; NothingFitsError (exit code 4) where no plan reaches the mini-batch."""
+    """Sweep: one network on one cluster.
+
+    NothingFitsError (exit code 4) where no plan fits, behind the answer of ``suggest``: what comes nearest.
+    """
     values = wanted("sweep", arguments)
     plot = plot_file(values)
     with settings_named(values):
@@ -33,11 +47,16 @@ def run(arguments: Mapping[str, Any]) -> None:
         check_price(case.problem, values)
         request = allowed_request(case, values)
         check_not_refined(request, "sweep")
-        answer = sweep(case.problem, request, provenance(case, request))
-    if not answer.plans:
-        target = values["target_batch"].value
-        remedy = "planner suggest with the same options says what to loosen"
-        raise NothingFitsError(f"no plan of the space reaches --target-batch {target}; {remedy}")
+        check_one_size(values, "sweep")
+        search = StoppableSearch()
+        with search.watch() as stopped:
+            answer = sweep(case.problem, request, provenance(case, request), stopped)
+        if search.is_interrupted and not answer.plans:
+            raise KeyboardInterrupt
+        nearest = [] if answer.plans else [suggested(cases, values)]
+    if nearest:
+        write(nearest, None, arguments)
+        check_found(nearest)
     if "json" in arguments:
         output.write_document(sweep_document(case.subject, answer))
     else:
@@ -45,3 +64,5 @@ def run(arguments: Mapping[str, Any]) -> None:
     if plot:
         write_bytes(plot, sweep_plot(answer, case.subject, form_of(plot)), "force" in arguments)
         note(f"objective against nodes in {plot}")
+    if search.is_interrupted:
+        raise KeyboardInterrupt

@@ -115,7 +115,8 @@ def _parsed(option: Option, what: str, value: Any) -> Any:
     if option.switch:
         return value
     if option.repeatable:
-        return tuple(dict.fromkeys(option.parse(what, _single(what, one)) for one in value))
+        each = [option.parse(what, _single(what, one)) for one in value]
+        return tuple(each if option.is_distinct else dict.fromkeys(each))
     return option.parse(what, value)
 
 

@@ -25,8 +25,10 @@ _Number = TypeVar("_Number", np.float64, np.int64)
 
 _WIDEST_DIGIT, _LARGEST_KEY = 2**30, 2**62
 _MOST_REMEMBERED = 2**8
-_WIDE_DIGIT, _MOST_MARKED = 2**5, 2**20
+_WIDE_DIGIT, _MOST_MARKED = 2**5, 2**24
 """Possible values of a column from which on only those that occur are counted; most numbers that are marked."""
+_MARKED_AT_LEAST, _MARKED_A_NUMBER = 2**16, 2**6
+"""Numbers that are marked in less time than it takes to sort any, and for each that is to be sorted."""
 
 LARGEST_COUNT = 10**9
 """No node count, batch or degree is larger; a typed-in extra digit should not become an array size."""
@@ -56,8 +58,24 @@ def distinct_rows(*columns: IntArray | FloatArray) -> tuple[IntArray, IntArray]:
             number, possible = _ranked(number, possible)
         if width > 1:
             number, possible = number * width + digit, possible * width
-        if possible > _MOST_MARKED // 16:
+        if possible > _most_marked(number):
             number, possible = _ranked(number, possible)
+    return _with_first(number, possible)
+
+
+def distinct_numbers(*columns: tuple[IntArray, int]) -> tuple[IntArray, IntArray]:
+    """Return :func:`distinct_rows` of columns of whole numbers from 0, each with what its numbers stay below."""
+    number, possible = columns[0]
+    most = _most_marked(number)
+    for column, width in columns[1:]:
+        if possible * width > most:
+            (number, possible), (column, width) = _ranked(number, possible), _ranked(column, width)  # noqa: PLW2901
+        if width > 1:
+            number, possible = number * width + column, possible * width
+    return _with_first(number, possible)
+
+
+def _with_first(number: IntArray, possible: int) -> tuple[IntArray, IntArray]:
     number, possible = _ranked(number, possible)
     first = np.empty(possible if number.size else 0, dtype=np.int64)
     first[number[::-1]] = np.arange(number.size)[::-1]  # of equal ones the last that is written stays
@@ -93,9 +111,13 @@ def once_of(function: Callable[[_Argument], _Value]) -> Callable[[_Argument], _V
     return remembered
 
 
+def _most_marked(number: IntArray) -> int:
+    return max(_MARKED_AT_LEAST, min(_MARKED_A_NUMBER * number.size, _MOST_MARKED))
+
+
 def _ranked(number: IntArray, possible: int) -> tuple[IntArray, int]:
     """Return the place of each number from 0 among those that occur, and how many these are."""
-    if possible > _MOST_MARKED:
+    if possible > _most_marked(number):
         values, place = np.unique(number, return_inverse=True)
         return place, values.size
     occurs = np.zeros(possible, dtype=np.bool_)

@@ -12,9 +12,8 @@ import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count
 from planner.domain.axes import AXES, MODES, Axes, Axis
-from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
 from planner.domain.node_groups import GroupPart
-from planner.domain.ranks import BEST_ORDER, check_rank_order
+from planner.domain.settings import OPTIMIZERS, Settings
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -37,62 +36,7 @@ LARGEST_MINI_BATCH = 10**15
 DEGREES = tuple(axis.name for axis in AXES if axis.is_degree)
 """Of parallelism, all but the data-parallel one."""
 SPLIT_AXES = tuple(axis for axis in AXES if axis.is_split)
-
 """How a network is split over devices, and what is kept of it."""
-OPTIMIZERS = {
-    "none": 0, "sgd": 0, "sgd-momentum": 4, "nesterov": 4, "adagrad": 4, "rmsprop": 4, "adam": 8, "adam-8bit": 2,
-}  # fmt: skip
-"""Optimizer names and bytes of fp32 state per parameter (adam-8bit: two moments of one byte)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What all candidates of a request share.
-
-    Attributes
-    ----------
-    optimizer : one of OPTIMIZERS
-    strategy : one of STRATEGIES
-        What overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
-        ``bucketed``, so are buckets of neighbouring layers; ``best-fusion``, so are those buckets that are done first;
-        ``no-overlap``, each layer's after the backward pass.
-    input : {"storage", "synthetic"}
-    framework : Framework
-    rank_order : tuple of str
-        Order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's; BEST_ORDER: of
-        each plan that split the network the fastest.
-    """
-
-    optimizer: str = "sgd-momentum"
-    strategy: str = "wait-free"
-    input: str = "storage"
-    framework: Framework = PYTORCH
-    rank_order: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_rank_order("rank_order", self.placed_by)
-        for what, value, choices in (
-            ("optimizer", self.optimizer, tuple(OPTIMIZERS)),
-            ("strategy", self.strategy, tuple(STRATEGIES)),
-            ("input", self.input, ("storage", "synthetic")),
-        ):
-            if value not in choices:
-                raise ParameterError(what, "one of " + ", ".join(choices), value)
-
-    @property
-    def placed_by(self) -> tuple[str, ...]:
-        """The order in which ranks are numbered, innermost first, where plans do not choose."""
-        return self.framework.rank_order if self.chooses_order else self.rank_order or self.framework.rank_order
-
-    @property
-    def chooses_order(self) -> bool:
-        """Whether each plan has the order that is fastest for it."""
-        return self.rank_order == BEST_ORDER
-
-    @property
-    def overlap(self) -> Strategy:
-        """What the strategy is in the framework."""
-        return self.framework.strategies.get(self.strategy, STRATEGIES[self.strategy])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.kernels import MemoryBytes
 from planner.errors import ParameterError
@@ -117,6 +119,21 @@ class SplitPlans:
     def row(self, at: int) -> SplitPlans:
         """Return one plan, each field of shape ()."""
         return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).flat[at] for f in fields(self)})
+
+    def distinct(self, names: Iterable[str], *more: tuple[IntArray, int]) -> tuple[IntArray, IntArray]:
+        """Return :func:`planner.domain.arrays.distinct_rows` of some fields, or properties, of plans of shape (n,).
+
+        ``more``: further columns of whole numbers from 0, and what they stay below.
+        """
+        return distinct_rows(*(getattr(self, name) for name in names), *(column for column, _ in more))
+
+    def of_bases(self, function: Callable[[SplitPlans], BoolArray | FloatArray | IntArray]) -> Any:
+        """Return what a function makes of plans, (n,), which looks at no sub-batch and no accumulation."""
+        return function(self)
+
+    def with_bases(self, change: Callable[[SplitPlans], SplitPlans]) -> SplitPlans:
+        """Return plans that differ in other fields than sub-batch and accumulation, in which no change depends on."""
+        return change(self)
 
     def take(self, at: IntArray) -> SplitPlans:
         """Return some of plans whose fields have shape (n,)."""

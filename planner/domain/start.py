@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.domain.buckets import size_words
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import Framework
 from planner.domain.ranks import RANK_ORDER
@@ -37,6 +38,8 @@ def start_comment(one: Configuration, settings: Settings, rank_order: tuple[str,
     accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
     order = rank_order or settings.placed_by
     ranks = () if order == RANK_ORDER else (f"ranks {','.join(order)}",)
+    sizes = (f"buckets of {size_words(settings.bucket_bytes)}",) if settings.bucket_bytes else ()
     threads = (f"{one.gpus_per_node} threads",) if one.mode == "async" else ()
     where = ("on each node",) if RENDEZVOUS in start_command(one, settings.framework) else ()
-    return ", ".join((*where, *threads, f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides, *ranks))
+    passes = f"sub-batch {one.sub_batch}{accumulate}"
+    return ", ".join((*where, *threads, passes, one.precision, *one.besides, *sizes, *ranks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,10 +15,14 @@ from planner.domain.request import Sourced, Subject
 from planner.domain.sensitivity import Sensitivity
 from planner.domain.start import start_command, start_comment
 
-__all__ = ["CHOICES", "MOST_OF_FRONT", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
+__all__ = ["CHOICES", "MOST_OF_FRONT", "TUNED", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion", "Tuned"]
 
 CHOICES = ("fewest-gpus", "fastest", "least-regret")
 """Which of the tied plans is taken."""
+TUNED = ("bucket_bytes", "stage_layers")
+"""What trials choose: the size of gradient buckets, or the layers of stages with virtual stages."""
+LEAST_GAP = 1e-4
+"""Of the best value, below which how much better another plan may be is not told in figures."""
 MOST_OF_FRONT = 50
 """Plans of a Pareto front that an answer tells of; the others are counted."""
 
@@ -78,12 +83,37 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Tuned:
+    """What trials of a sampler chose beside the search.
+
+    Attributes
+    ----------
+    what : one of TUNED
+    method : str
+    trials : int
+        Values that were tried, that to start from too.
+    gain : float
+        Part of the best value that it saves, of that with the value to start from; 0: none was better.
+    value : float or None
+        What was chosen, of a number; None: the value to start from.
+    """
+
+    what: str
+    method: str
+    trials: int
+    gain: float
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SearchReport:
     """How the space was searched; ``certified``: no better plan exists in it.
 
     Of the ``candidates`` those that satisfy the request were ranked, ``evaluated`` in number; ``refused`` counts those
     that do not by reason; ``discarded`` ones were not priced, as a bound, or the end of the search, left them out. Of a
     search that was stopped ``gap`` is by how much of the best value another plan may be better at most; None: unknown.
+    ``trials``: plans that a sampler proposed, which are all candidates then; 0: it was asked for none. ``tuned``: what
+    trials chose beside the search.
     """
 
     method: str
@@ -93,17 +123,35 @@ class SearchReport:
     refused: tuple[Refused, ...]
     discarded: int = 0
     gap: float | None = None
+    trials: int = 0
+    tuned: tuple[Tuned, ...] = ()
 
     @property
     def ranked(self) -> str:
         """In words, the plans among which the best was found."""
+        if self.trials:
+            return self._tried
         plans = f"{self.evaluated:,} plan{'s' if self.evaluated > 1 else ''}"
         if not self.discarded:
             return plans
         if self.certified:
             return f"{self.evaluated + self.discarded:,} candidates"
-        most = "" if self.gap is None else f"; another is at most {100 * self.gap:.2g} % better"
-        return f"{plans} priced in time{most}"
+        return f"{plans} priced{'' if self.tuned else ' in time'}{self.at_most}"
+
+    @property
+    def _tried(self) -> str:
+        plans = f"{self.evaluated + self.discarded:,} tried by Optuna"
+        pruned = f", {self.discarded:,} pruned by their bounds" if self.discarded else ""
+        rest = self.at_most or ("" if self.certified else "; a better one may exist")
+        return f"{'the whole space, ' if self.certified else 'the '}{plans}{pruned}{rest}"
+
+    @property
+    def at_most(self) -> str:
+        """In words, by how much another plan may be better; nothing where that is not known."""
+        if self.certified or self.gap is None:
+            return ""
+        most = "less than 0.01" if self.gap < LEAST_GAP else f"at most {100 * self.gap:.2g}"
+        return f"; another is {most} % better"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +159,12 @@ class Loosening:
     """A constraint to loosen so that something fits, and what is reached then.
 
     ``changes`` are pairs of an option and the value that suffices: several where they must give way together.
+    ``change``: how large it is, relative; see :mod:`planner.search.loosen`. It orders them, and no document keeps it.
     """
 
     changes: tuple[tuple[str, str], ...]
     message: str
+    change: float = field(default=math.inf, compare=False)
 
     @property
     def option(self) -> str:
@@ -148,7 +198,7 @@ class Suggestion:
     nearest, loosen :
         Where nothing fits.
     conflict : tuple of str
-        Likewise: a smallest set of constraints that contradict each other, as they may be typed.
+        Likewise: a smallest set of constraints that contradict each other, as they may be typed, defaults in words.
     pareto_more : int
         Plans of the front beyond ``pareto``.
     warnings : tuple of PlanWarning
@@ -162,7 +212,7 @@ class Suggestion:
     deciding : tuple of int
         Positions of the tied plans whose measured steps would decide; empty where nothing is tied.
     baseline : Configuration or None
-        Of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to.
+        Of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to. None of trials.
     baseline_framework : Framework or None
         Its framework, where several were asked for.
     citations : tuple of Citation

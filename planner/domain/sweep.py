@@ -32,12 +32,16 @@ class SweptPlan:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The plans by nodes, then sub-batch, and how the space was searched."""
+    """The plans by nodes, then sub-batch, and how the space was searched.
+
+    ``is_complete``: whether all plans were priced, and it was not ended before.
+    """
 
     request: Mapping[str, Sourced[object]]
     plans: tuple[SweptPlan, ...]
     candidates: int
     evaluated: int
+    is_complete: bool = True
 
     @property
     def best(self) -> SweptPlan:

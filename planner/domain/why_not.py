@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from planner.domain.arrays import frozen_map
 from planner.domain.configuration import Configuration
+from planner.domain.framework import Framework
 from planner.domain.request import Sourced
 from planner.domain.suggestion import Loosening, Refused
 
@@ -15,10 +16,14 @@ __all__ = ["RankedPlan", "WhyNot"]
 
 @dataclass(frozen=True, slots=True)
 class RankedPlan:
-    """A plan and what is minimised: as :class:`planner.domain.sweep.SweptPlan`."""
+    """A plan and what is minimised: as :class:`planner.domain.sweep.SweptPlan`.
+
+    ``framework``: one of several that were asked for; None: no other was.
+    """
 
     configuration: Configuration
     objective: float
+    framework: Framework | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,9 @@ class WhyNot:
         Of those candidates.
     loosen : tuple of Loosening
         What else to change where nothing with the values satisfies the request.
+    framework : str
+        Of the plans with the values, one of several; ``first`` and ``rank`` are of the plans of all. Empty: no other
+        was asked for.
     """
 
     request: Mapping[str, Sourced[object]]
@@ -58,6 +66,7 @@ class WhyNot:
     candidates: int = 0
     refused: tuple[Refused, ...] = ()
     loosen: tuple[Loosening, ...] = ()
+    framework: str = ""
 
     @property
     def status(self) -> str:

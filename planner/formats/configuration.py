@@ -59,6 +59,7 @@ SUBJECT_FIELDS = (
     Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
     Field("strategy", Text(tuple(STRATEGIES)), "what overlaps in a synchronous step"),
     Field("input", Text(("storage", "synthetic")), "where samples come from"),
+    Field("bucket_bytes", Number(), "gradients of a bucket; absent: the framework's", None),
     Field(
         "rank_order",
         Nullable(ListOf(Text(RANK_ORDER))),
@@ -120,6 +121,7 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     constants["memory_bytes"] = memory_bytes
     settings = {key: getattr(subject.settings, key) for key in ("optimizer", "strategy", "input")}
     settings["framework"] = subject.settings.framework.label
+    settings["bucket_bytes"] = subject.settings.bucket_bytes or None
     settings["rank_order"] = None if subject.settings.placed_by == RANK_ORDER else subject.settings.placed_by
     own = {key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")}
     return own | {"scenario": subject.scenario or None} | settings | constants
@@ -129,7 +131,8 @@ def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, An
     """Return what an answer is about; the configurations of its plans tell what gradients are sent in."""
     own = [one for one in configurations if one and one["framework"] in (None, keys["framework"])]
     framework = _framework(keys["framework"], own)
-    settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework, keys["rank_order"] or ())
+    ranks, size = keys["rank_order"] or (), keys["bucket_bytes"] or 0.0
+    settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework, ranks, size)
     scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
     return Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
 

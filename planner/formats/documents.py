@@ -9,7 +9,6 @@ import contextlib
 import glob
 import io
 import json
-import math
 import os
 import platform
 import re
@@ -23,9 +22,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from planner.errors import InputFileError, OutputError, Refusal, shown
+from planner.formats.json_text import json_scalar, key_order
 from planner.formats.nesting import check_depth, check_nesting
 
 __all__ = [
@@ -33,10 +31,7 @@ __all__ = [
     "STANDARD_INPUT",
     "TEMPORARY_PREFIX",
     "check_replaceable",
-    "dump_json",
     "dump_toml",
-    "json_pieces",
-    "key_order",
     "opened",
     "parse_text",
     "place_of",
@@ -219,61 +214,6 @@ def _toml_error(text: str, path: str, sentence: str) -> InputFileError:
     return InputFileError(path, f"text must be TOML, got: {message}", f"line {line}")
 
 
-def key_order(table: Mapping[str, Any]) -> list[str]:
-    """Return keys in the order of files: format, version, then the others sorted."""
-    first = [key for key in ("format", "version") if key in table]
-    return first + sorted(key for key in table if key not in first)
-
-
-def dump_json(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON.
-
-    ``format`` and ``version`` first, other keys sorted, indented by two, lists of plain values on one line, shortest
-    floats that read back exactly; numbers that are not finite are null.
-    """
-    return "".join(json_pieces(document))
-
-
-def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the text of ``dump_json`` piece by piece: of a long list of tables, a table at a time."""
-    yield from _pieces(document, 0)
-    yield "\n"
-
-
-def _pieces(value: Any, depth: int) -> Iterator[str]:
-    inside, outside = "\n" + "  " * (depth + 1), "\n" + "  " * depth
-    if isinstance(value, Mapping) and value:
-        for at, key in enumerate(key_order(value)):
-            yield f"{',' if at else '{'}{inside}{_json_scalar(str(key))}: "
-            if _is_nested(value[key]):
-                yield from _pieces(value[key], depth + 1)
-            else:
-                yield _json_scalar(value[key])
-        yield outside + "}"
-    elif _is_nested(value) and any(map(_is_nested, value)):
-        for at, item in enumerate(value):
-            yield f"{',' if at else '['}{inside}{''.join(_pieces(item, depth + 1))}"
-        yield outside + "]"
-    elif isinstance(value, Mapping):
-        yield "{}"
-    else:
-        yield f"[{', '.join(map(_json_scalar, value))}]" if _is_nested(value) else _json_scalar(value)
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, Mapping | list | tuple | np.ndarray)
-
-
-_encode = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def _json_scalar(value: Any) -> str:
-    plain = value.item() if isinstance(value, np.generic) else value
-    if isinstance(plain, float) and not math.isfinite(plain):
-        return "null"
-    return _encode(plain)
-
-
 def dump_toml(document: Mapping[str, Any]) -> str:
     """Return a document as TOML in the same order: plain keys, then tables; tables in lists of tables stand inline."""
     return "\n".join(_toml_table(document, ())).strip() + "\n"
@@ -314,7 +254,7 @@ def _toml_value(value: Any) -> str:
         return "{ " + ", ".join(f"{_toml_key(k)} = {_toml_value(value[k])}" for k in key_order(value)) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return _toml_text(value) if isinstance(value, str) else _json_scalar(value)
+    return _toml_text(value) if isinstance(value, str) else json_scalar(value)
 
 
 def write_file(path: Path | str, text: str, force: bool = False) -> None:  # noqa: FBT001, FBT002 - the option as given

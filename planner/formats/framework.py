@@ -107,6 +107,14 @@ _SWITCH = Table(
 )
 
 
+_VERSION = Table(
+    tuple(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+    lambda **changes: {key: value for key, value in changes.items() if value is not None},
+    "what a version did otherwise: the keys that it changes",
+    split=lambda changes: dict.fromkeys(one.target for one in _DOES) | dict(changes),
+)
+
+
 def _framework(**keys: Any) -> Framework:
     """Return the framework of a file, whose buckets must have a size."""
     of_buckets = keys["strategies"].get("bucketed")
@@ -125,6 +133,12 @@ FRAMEWORK = Kind(
             Field("aliases", ListOf(Text()), "other names, in lower case", ()),
             *_DOES,
             Field("switches", MapOf(_SWITCH, "[a-z][a-z0-9.-]*"), "what a user may turn on, by name", {}),
+            Field(
+                "versions",
+                MapOf(_VERSION, r"\d+(\.\d+)*"),
+                "what older versions did otherwise, by the first numbers of the version",
+                {},
+            ),
             Field("source", Text(), "where this comes from", ""),
         ),
         _framework,

@@ -275,7 +275,8 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
     )
     network = suggestion.request.get("network")
     network_name = network.value if network is not None and isinstance(network.value, str) else ""
-    configurations = [plan["configuration"] for plan in (*keys["plans"], *keys["nearest"])]
+    told = (*keys["plans"], *keys["nearest"], *(keys["pareto"] or ()))
+    configurations = [*(plan["configuration"] for plan in told), keys["baseline"]]
     return replace(subject_of(keys["subject"], configurations), network_option=network_name), suggestion
 
 

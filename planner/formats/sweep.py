@@ -23,7 +23,7 @@ from planner.formats.configuration import (
 )
 from planner.formats.fields import Field, ListOf, OneOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Number, Text, Whole
+from planner.formats.values import Flag, Number, Text, Whole
 
 __all__ = ["SWEEP", "sweep_document"]
 
@@ -57,6 +57,7 @@ SWEEP = Kind(
             Field("plans", ListOf(_PLAN, least=1), "by nodes, then sub-batch; those without a plan are absent"),
             Field("candidates", Whole(least=0, most=10**18), "plans of the space"),
             Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
+            Field("complete", Flag(), "whether all plans were priced; false: it was interrupted", True),  # noqa: FBT003 - the default
         ),
         dict[str, Any],
     ),
@@ -82,5 +83,6 @@ def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
             "plans": plans,
             "candidates": sweep.candidates,
             "evaluated": sweep.evaluated,
+            "complete": sweep.is_complete,
         }
     )

@@ -42,6 +42,7 @@ WHY_NOT = Kind(
             Field("subject", SUBJECT_TABLE, "what the plans share"),
             Field("request", REQUEST_TABLE, "every value with its source"),
             Field("values", MapOf(Text()), "what is asked about, by option"),
+            Field("framework", Text(), "of the plans asked about, one of several; absent: that of the subject", None),
             Field("status", Text(("ranked", "outside", "refused")), "whether the request tries and allows such plans"),
             Field("first", _PLAN, "the best plan of the request; absent: nothing satisfies it", None),
             Field("best", _PLAN, "the best plan with the values; absent: none of them satisfies the request", None),
@@ -63,7 +64,8 @@ def why_not_document(subject: Subject, answer: WhyNot) -> dict[str, Any]:
     def plan(one: RankedPlan | None) -> dict[str, Any] | None:
         if one is None:
             return None
-        configuration = configuration_keys(one.configuration, subject.settings.framework)
+        framework = one.framework or subject.settings.framework
+        configuration = configuration_keys(one.configuration, framework, named=one.framework is not None)
         return {"configuration": configuration, "objective": one.objective}
 
     names = ("values", "rank", "evaluated", "outside", "candidates", "refused", "loosen")
@@ -72,6 +74,7 @@ def why_not_document(subject: Subject, answer: WhyNot) -> dict[str, Any]:
         | {
             "subject": subject_keys(subject, None),
             "request": request_keys(answer.request),
+            "framework": answer.framework or None,
             "status": answer.status,
             "first": plan(answer.first),
             "best": plan(answer.best),

@@ -32,6 +32,8 @@ __all__ = [
 ALL_WORDS = "-v shows all"
 SHORT_TABLE_PLANS = 5
 """Plans of a short table; the chosen one is among them."""
+MOST_LOOSENINGS = 3
+"""Ways out that are told where nothing fits."""
 SMALLEST_SHARE_NAMED = 0.005
 """Of a period; a term below it is not named."""
 
@@ -96,7 +98,9 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
         stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
     order = plan.prediction.rank_order
     ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
-    switches = "" if suggestion.deciding else f" {faster_by_a_switch(suggestion)}"  # room for one of them
+    ranks += "".join(f" {parts.tuned(one)}" for one in suggestion.search.tuned)
+    has_room = not (suggestion.deciding or suggestion.search.tuned)
+    switches = f" {faster_by_a_switch(suggestion)}" if has_room else ""
     yield Line((_why(suggestion) + stages + ranks + switches).rstrip())
 
 
@@ -112,16 +116,19 @@ def _why(suggestion: Suggestion) -> str:
     """Return why the chosen plan is taken, and what was proved."""
     search = suggestion.search
     those = f"all {search.evaluated:,}" if search.certified else f"the {search.evaluated:,} tried"
-    if search.discarded:
+    if search.discarded or search.trials:
         those = search.ranked
+    elif search.tuned:
+        those += search.at_most
     elif search.evaluated == 1:
         return (
             "It is the only plan that fits." if suggestion.search.certified else "It is the only plan tried that fits."
         )
     best = f"Plan {suggestion.plans[0].position} has the best prediction of {those}"
+    choice = f"Of the plans tried {suggestion.choice}" if search.trials else suggestion.choice
     if len(suggestion.tied) > 1:
-        return f"{suggestion.choice[0].upper()}{suggestion.choice[1:]}. {best}."
-    return f"{best}; {suggestion.choice}."
+        return f"{choice[0].upper()}{choice[1:]}. {best}."
+    return f"{best}. {choice}." if search.trials else f"{best}; {choice}."
 
 
 def faster_by_a_switch(suggestion: Suggestion) -> str:
@@ -203,12 +210,16 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     yield Line(f"{place(subject)}, target mini-batch {target}: no plan fits.", "bold")
     if suggestion.nearest:
         yield Line("Nearest plans:")
-        yield from plan_table(entries_of(suggestion.nearest, subject))
+        yield from plan_table(entries_of(suggestion.nearest[:SHORT_TABLE_PLANS], subject))
+        if "limit" in suggestion.request:  # how far a plan is from a limit stands in no column
+            yield Line(f"Plan {suggestion.nearest[0].position}: {suggestion.nearest[0].why}")
     if suggestion.conflict:
         yield Line(_conflict(suggestion.conflict))
     if suggestion.loosen:
         yield Line("What to loosen, the smallest change first:")
-        yield from (Line(one.message, indent=2) for one in suggestion.loosen)
+        yield from (Line(one.message, indent=2) for one in suggestion.loosen[:MOST_LOOSENINGS])
+        if (more := len(suggestion.loosen) - MOST_LOOSENINGS) > 0:
+            yield Line(f"and {more} more; --json has all", indent=2)
 
 
 def _conflict(constraints: Sequence[str]) -> str:

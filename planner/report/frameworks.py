@@ -37,6 +37,9 @@ def framework_view(framework: Framework, keys: Sequence[tuple[str, str, str]]) -
     yield Table(("key", "value", "meaning"), keys, whole=("key",))
     yield heading("Strategies of --strategy")
     yield Pairs([(name, _strategy(one)) for name, one in {**STRATEGIES, **framework.strategies}.items()])
+    for version, changes in framework.versions.items():
+        yield heading(f"Version {version}")
+        yield given([(key, _value(value)) for key, value in changes.items()])
     for name, switch in framework.switches.items():
         is_on = ", on" if name in framework.switched else ""
         yield heading(f"Switch {name}{is_on}")

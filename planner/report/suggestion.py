@@ -67,7 +67,7 @@ def suggestion_rest(suggestion: Suggestion, subject: Subject) -> Iterator[Block]
     if plan is not None:
         yield from _plan_details(plan, subject, suggestion.citations)
     yield from deciding_commands(suggestion, subject)
-    if suggestion.deciding and (switches := faster_by_a_switch(suggestion)):
+    if (suggestion.deciding or suggestion.search.tuned) and (switches := faster_by_a_switch(suggestion)):
         yield Line(f"\n{switches}")
     yield heading("Request")
     yield from parts.request_values(suggestion.request)

@@ -51,7 +51,8 @@ def sweep_view(sweep: Sweep, subject: Subject) -> Iterator[Block]:
             f"shown: {len(nodes)} of {nodes_in_all:,} numbers of nodes, {len(sizes)} of {sizes_in_all:,} sub-batches; "
             "--json has all"
         )
-    yield Line(f"{sweep.evaluated:,} plans of {sweep.candidates:,} candidates priced")
+    more = "" if sweep.is_complete else "; it was interrupted, and others may be better"
+    yield Line(f"{sweep.evaluated:,} plans of {sweep.candidates:,} candidates priced{more}")
 
 
 def sweep_plot(sweep: Sweep, subject: Subject, form: str) -> bytes:

@@ -21,7 +21,8 @@ MOST_LOOSENINGS = 4
 def why_not_view(answer: WhyNot, subject: Subject) -> Iterator[Block]:
     """Yield the constraint that refuses such plans, or the price and the rank of the best of them."""
     values = ", ".join(f"{option}={value}" for option, value in answer.values.items())
-    yield title(f"{place(subject)}, {values}: {_verdict(answer)}")
+    framework = f" in {answer.framework}" if answer.framework else ""
+    yield title(f"{place(subject)}{framework}{', ' if values else ''}{values}: {_verdict(answer)}")
     for sentence in answer.outside:
         yield Line(sentence)
     if answer.best:
@@ -37,7 +38,8 @@ def why_not_view(answer: WhyNot, subject: Subject) -> Iterator[Block]:
 
 def _verdict(answer: WhyNot) -> str:
     if answer.rank:
-        return f"rank {answer.rank:,} of {answer.evaluated:,} plans"
+        of_all = " of all frameworks" if answer.framework else ""
+        return f"rank {answer.rank:,} of {answer.evaluated:,} plans{of_all}"
     if answer.outside:
         return "not among what the request tries"
     if not answer.candidates:
@@ -59,7 +61,8 @@ def _words(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
     value = parts.objective(one.objective, _objective(answer))
     dataset = answer.request.get("dataset")
     of_sample = " a sample" if dataset is None or not dataset.value else ""
-    return f"{parts.configuration_words(one.configuration, subject.device)}: {value}{of_sample}"
+    framework = f", in {one.framework.label}" if one.framework else ""
+    return f"{parts.configuration_words(one.configuration, subject.device)}{framework}: {value}{of_sample}"
 
 
 def _objective(answer: WhyNot) -> str:

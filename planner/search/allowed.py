@@ -19,8 +19,8 @@ from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps.layer_pipeline import split_pricer
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.workload.memory import largest_sub_batch
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.split_fit import fullest_bytes
-from planner.workload.split_memory import MemoryRules
 
 __all__ = ["limits_of", "order_and_limits"]
 

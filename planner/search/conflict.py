@@ -1,8 +1,9 @@
 """Which of the constraints of a request contradict each other: a smallest set with which no plan fits.
 
 Smallest: without any one of the set some plan fits. Found by leaving out one constraint after another, and leaving out
-for good those without which there is still no plan (deletion filter: at most one look for a plan a constraint). An
-axis that is left out takes the values that are tried if none are given, beside those given, and any number of GPUs;
+for good those without which there is still no plan (deletion filter: at most one look for a plan a constraint). That
+plans take all GPUs of a node unless something else is said is a constraint like any other, named as a default. An
+axis that is left out takes the values that are tried if none are given, beside those given;
 without target and tolerance a plan may have any mini-batch.
 
 Of any mini-batch a few stand for all. The smallest sub-batch needs the least memory, and no degree depends on it. Where
@@ -28,7 +29,7 @@ from planner.search.plan_limits import limit_text
 from planner.search.ranking import Order
 from planner.search.space import Limits
 
-__all__ = ["Asked", "Constraint", "constraints_of", "smallest_conflict"]
+__all__ = ["WINDOW", "Asked", "Constraint", "constraints_of", "has_plan", "smallest_conflict", "smallest_of"]
 
 _ACCUMULATION = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 """Steps of any mini-batch: with few, activations of the fewest micro-batches are kept; schedules ask for multiples."""
@@ -58,12 +59,14 @@ class Constraint:
     option: str = ""
 
 
-_WINDOW = "--tolerance"
+WINDOW = "--tolerance"
+"""Option of the constraint of target and tolerance."""
 
 
 def constraints_of(request: SpaceRequest, limits: Limits) -> tuple[Constraint, ...]:
     """Return the constraints of a request, in the order in which to leave them out."""
-    return (*_of_limits(request), *_of_parallelism(request), _window(request), *_of_axes(request, limits))
+    defaults, axes = _of_defaults(request, limits), _of_axes(request, limits)
+    return (*defaults, *_of_limits(request), *_of_parallelism(request), _window(request), *axes)
 
 
 def smallest_conflict(asked: Sequence[Asked], ways: Iterable[Loosening] = ()) -> tuple[str, ...]:
@@ -78,27 +81,40 @@ def smallest_conflict(asked: Sequence[Asked], ways: Iterable[Loosening] = ()) ->
     ways : iterable of Loosening
         Each found with all other constraints in place: what it loosens is needed.
     """
+
+    def fits(left_out: Sequence[Constraint]) -> bool:
+        is_any = any(one.option == WINDOW for one in left_out)
+        return any(has_plan(replace(one, request=_without(left_out, one.request)), is_any) for one in asked)
+
+    return smallest_of(constraints_of(asked[0].request, asked[0].limits), ways, fits)
+
+
+def smallest_of(
+    every: Sequence[Constraint], ways: Iterable[Loosening], fits: Callable[[Sequence[Constraint]], bool]
+) -> tuple[str, ...]:
+    """Return the texts of the same of some constraints; ``fits``: whether some plan does where some are left out."""
     helpful = {way.option for way in ways}
-    every = constraints_of(asked[0].request, asked[0].limits)
     left_out: tuple[Constraint, ...] = ()
     try:
         for one in every:
             more = (*left_out, one)
-            if one.option not in helpful and not any(_has_plan(each, more) for each in asked):
+            if one.option not in helpful and not fits(more):
                 left_out = more
     except CoverageError:  # of what is left out some other value cannot be priced
         return ()
     kept = [one for one in reversed(every) if one not in left_out]
-    return tuple(one.text for one in sorted(kept, key=lambda one: one.option == _WINDOW))
+    return tuple(one.text for one in sorted(kept, key=lambda one: one.option == WINDOW))
 
 
-def _has_plan(asked: Asked, left_out: Sequence[Constraint]) -> bool:
-    """Tell whether some plan satisfies a request without some of its constraints."""
-    request = asked.request
+def _without(left_out: Sequence[Constraint], request: SpaceRequest) -> SpaceRequest:
     for one in left_out:
         request = one.without(request)
-    if any(one.option == _WINDOW for one in left_out):
-        request = _of_any_mini_batch(request, asked.limits)
+    return request
+
+
+def has_plan(asked: Asked, is_any: bool) -> bool:  # noqa: FBT001 - two ways to ask
+    """Tell whether some plan satisfies a request; ``is_any``: of any mini-batch."""
+    request = _of_any_mini_batch(asked.request, asked.limits) if is_any else asked.request
     of = (request, asked.limits, asked.evaluator, asked.order)
     return may_keep_limits(*of) and any(plans.size for plans in lawful_plans(*of))
 
@@ -117,6 +133,15 @@ def _of_any_mini_batch(request: SpaceRequest, limits: Limits) -> SpaceRequest:
     most = limits.nodes * limits.gpus_per_node * max(sub_batches) * max(steps) * limits.sub_batch_factor
     width = max(most / request.target_batch, 1.0)
     return request.changed(sub_batch=sub_batches, accumulation_steps=steps, tolerance_sync=width, tolerance_async=width)
+
+
+def _of_defaults(request: SpaceRequest, limits: Limits) -> Iterator[Constraint]:
+    """Yield what a request keeps to of which nothing is said: all GPUs of each node."""
+    every = limits.gpus_per_node
+    if request["gpus_per_node"] is None and every > 1:
+        fewer = tuple(range(1, every + 1))
+        text = f"all {every} GPUs of a node (the default; --gpus-per-node 1:{every} allows fewer)"
+        yield Constraint(text, lambda one: one.changed(gpus_per_node=fewer), "--gpus-per-node")
 
 
 def _of_limits(request: SpaceRequest) -> Iterator[Constraint]:
@@ -138,7 +163,7 @@ def _of_parallelism(request: SpaceRequest) -> Iterator[Constraint]:
 def _window(request: SpaceRequest) -> Constraint:
     widths = dict.fromkeys(f"{100 * request.tolerance(mode):.6g}%" for mode in request.modes)
     text = f"--target-batch {request.target_batch} --tolerance {' or '.join(widths)}"
-    return Constraint(text, lambda one: one, _WINDOW)
+    return Constraint(text, lambda one: one, WINDOW)
 
 
 def _of_axes(request: SpaceRequest, limits: Limits) -> Iterator[Constraint]:

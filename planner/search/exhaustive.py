@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -10,7 +11,9 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
+from planner.domain.joined import JoinedConfigurations
 from planner.domain.request import SpaceRequest
+from planner.domain.suggestion import Tuned
 from planner.errors import Refusal, UsageError
 from planner.search.data_block import CHUNK
 from planner.search.evaluator import Evaluator, PricedPlans
@@ -20,11 +23,28 @@ from planner.search.ranking import Order, fewest_first
 from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OUT_OF_MEMORY, REASONS
 from planner.search.space import Limits, space_of
 
-__all__ = ["Candidates", "Outcome", "Progress", "Stopped", "batches", "lawful_plans", "search_among"]
+__all__ = [
+    "Candidates",
+    "Outcome",
+    "Progress",
+    "Stopped",
+    "Watch",
+    "batches",
+    "lawful_plans",
+    "search_among",
+    "unwatched",
+]
 
 
 Stopped = Callable[[], bool]
 """Whether a search is to end."""
+Watch = Callable[[], AbstractContextManager[Stopped]]
+"""Gives, for as long as it is open, whether searches are to end."""
+
+
+def unwatched() -> AbstractContextManager[Stopped]:
+    """Return a watch that lets every search go to its end."""
+    return nullcontext(lambda: False)
 
 
 class Candidates(Protocol):
@@ -79,6 +99,10 @@ class Outcome:
         those refused they add up to ``candidates``.
     gap : float or None
         Where the search was stopped: by how much of the best value another plan may be better at most, 0 to 1.
+    trials : int
+        Plans that a sampler proposed, which are all candidates then; 0: it was asked for none.
+    tuned : tuple of Tuned
+        What trials chose beside the search.
     """
 
     best: PricedPlans | None
@@ -92,6 +116,8 @@ class Outcome:
     certified: bool = True
     discarded: int = 0
     gap: float | None = None
+    trials: int = 0
+    tuned: tuple[Tuned, ...] = ()
 
 
 def search_among(
@@ -138,7 +164,7 @@ def batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
     size = 0
     for part in parts:
         if size and size + part.size > CHUNK:
-            yield Configurations.joined(parts_so_far)
+            yield _joined(parts_so_far)
             parts_so_far, size = [], 0
         if part.size and part.is_product:
             yield part
@@ -146,7 +172,14 @@ def batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
             parts_so_far.append(part)
             size += part.size
     if parts_so_far:
-        yield Configurations.joined(parts_so_far)
+        yield _joined(parts_so_far)
+
+
+def _joined(parts: list[Configurations]) -> Configurations:
+    joined = [one for one in parts if isinstance(one, JoinedConfigurations)]
+    if len(joined) == len(parts) and len({id(one.pairs.passes) for one in joined}) == 1:
+        return joined[0] if len(parts) == 1 else JoinedConfigurations.all_of(joined)
+    return Configurations.joined(parts)
 
 
 @dataclass(slots=True)

@@ -63,9 +63,11 @@ class Rules:
 
     def fits(self, configurations: Configurations) -> BoolArray:
         """Return whether each sub-batch fits in memory, shape (n,)."""
+        is_split = configurations.is_split
+        if self.split is not None and is_split.all():
+            return self.split.fits(configurations.rows)
         largest = self.largest_sub_batch[configurations.precision, configurations.mode]
         whole = np.less_equal(configurations.sub_batch, largest)
-        is_split = configurations.is_split
         if self.split is None or not is_split.any():
             return whole
         result = np.broadcast_to(whole, configurations.shape).copy()

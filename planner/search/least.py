@@ -12,7 +12,7 @@ from planner.search.ranking import Order
 from planner.search.search import first_plan
 from planner.search.space import Limits
 
-__all__ = ["OBJECTIVE_OF_LIMIT", "least_plan", "may_keep_limits"]
+__all__ = ["OBJECTIVE_OF_LIMIT", "least_plan", "may_keep_limits", "order_of_limit"]
 
 OBJECTIVE_OF_LIMIT: Mapping[str, str] = {"epoch": "epoch-time", "gpu-hours": "cost", "cost": "cost"}
 """Limit -> the objective that is least in the same plan, where there is one."""
@@ -31,9 +31,15 @@ def least_plan(
 
     Plans with more than ``most`` of it need not be looked for.
     """
-    price = order.usd_per_gpu_hour or 1.0  # any will do: the same plan is the cheapest
-    own = replace(order, objective=OBJECTIVE_OF_LIMIT[name], usd_per_gpu_hour=price, leading=None)
+    own = order_of_limit(name, order)
+    price = own.usd_per_gpu_hour or 1.0
     return first_plan(request, limits, evaluator, own, most=most * price if most and name == "gpu-hours" else most)
+
+
+def order_of_limit(name: str, order: Order) -> Order:
+    """Return the order in which the plan with the least of what a limit of OBJECTIVE_OF_LIMIT is of comes first."""
+    price = order.usd_per_gpu_hour or 1.0  # any will do: the same plan is the cheapest
+    return replace(order, objective=OBJECTIVE_OF_LIMIT[name], usd_per_gpu_hour=price, leading=None)
 
 
 def may_keep_limits(request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order) -> bool:

@@ -87,7 +87,7 @@ class Loosener:
             self._memory(),
         )
         ordered_ways = sorted((one for one in ways if one is not None), key=lambda one: one.change)
-        return tuple(one.loosening for one in ordered_ways)
+        return tuple(replace(one.loosening, change=one.change) for one in ordered_ways)
 
     def _tolerance(self, outcome: Outcome) -> _Way | None:
         near = outcome.nearest

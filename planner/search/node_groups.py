@@ -32,6 +32,7 @@ from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_of_values
 from planner.search.ranking import Order
 from planner.search.search import search
+from planner.search.space import on_nodes
 from planner.search.suggest import suggest
 from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Description
@@ -40,6 +41,8 @@ from planner.steps.predict import Evaluator
 
 __all__ = ["suggest_across"]
 
+NEAREST = 2
+"""Plans of each group alone that are told where nothing fits."""
 OF_DEVICE = ("kernels", "overheads")
 """Scopes that a kind of device has of its own: what is stated of two of them is not one error."""
 
@@ -103,7 +106,7 @@ def suggest_across(
     report = _report(outcomes, across)
     left_out = tuple(PlanWarning("group_refused", name, f"It is left out: {why}") for name, why in errors.items())
     if not found:
-        return replace(_nothing_fits(groups, request, provenance, report), warnings=left_out)
+        return replace(_nothing_fits(groups, (order, request, seed), provenance, report), warnings=left_out)
     answer = _answer(found, groups, (order, request), (provenance, report))
     calibrations = [one for group in groups.values() for one in group.problem.calibrations]
     return replace(
@@ -111,14 +114,6 @@ def suggest_across(
         citations=cited([plan.prediction for plan in answer.plans], calibrations),
         warnings=(*left_out, *answer.warnings),
     )
-
-
-def _for_group(request: SpaceRequest, group: Searchable) -> SpaceRequest | None:
-    """Return the request for plans on one group's nodes alone; None: it asks for more nodes than that has."""
-    if request["nodes"] is None:
-        return request
-    nodes = tuple(one for one in request["nodes"] if one <= group.limits.nodes)
-    return request.changed(nodes=nodes) if nodes else None
 
 
 def _most_kept(request: SpaceRequest) -> int:
@@ -130,7 +125,7 @@ def _alone(groups: Mapping[str, Searchable], request: SpaceRequest, order: Order
     """Return what searching each group alone gave."""
     outcomes = {}
     for name, group in groups.items():
-        own = _for_group(request, group)
+        own = on_nodes(request, group.limits.nodes)
         if own is not None:
             outcomes[name] = search(own, group.limits, group.evaluator, order, keep=_most_kept(request))
     return outcomes
@@ -266,19 +261,33 @@ def _method(across: PlansAcross) -> str:
 
 def _nothing_fits(
     groups: Mapping[str, Searchable],
-    request: SpaceRequest,
+    asked: tuple[Order, SpaceRequest, int],
     provenance: Mapping[str, Sourced[object]],
     report: SearchReport,
 ) -> Suggestion:
-    """Return what is nearest on the nodes of each group alone, and what to loosen there."""
+    """Return what is nearest on the nodes of each group alone and across groups, and what to loosen.
+
+    ``asked``: order, request and seed.
+    """
+    from planner.search.groups_conflict import conflict_of_groups  # noqa: PLC0415 - few requests need it
+    from planner.search.groups_loosened import ways_across  # noqa: PLC0415 - few requests need it
+
+    order, request, seed = asked
     nearest: list[Plan] = []
     ways: list[Loosening] = []
+    for way in ways_across(groups, request, order, seed):
+        ways.append(replace(way.loosening, message=f"across groups: {way.loosening.message}"))
+        if way.why:
+            (described,) = way.by.describe([way.configuration], request.window)
+            nearest.append(Plan(0, described.prediction, way.why))
     for name, group in groups.items():
-        own = _for_group(request, group)
+        own = on_nodes(request, group.limits.nodes)
         if own is None:
             continue
         answer = suggest(group.problem, own, provenance)
-        for plan in answer.nearest:
-            nearest.append(replace(plan, position=len(nearest) + 1, prediction=in_group(plan.prediction, name)))
-        ways += [replace(way, message=f"{name}: {way.message}") for way in answer.loosen[:1]]
-    return Suggestion(provenance, "none_feasible", (), (), report, tuple(nearest), tuple(ways))
+        nearest += (replace(plan, prediction=in_group(plan.prediction, name)) for plan in answer.nearest[:NEAREST])
+        ways += (replace(way, message=f"{name}: {way.message}") for way in answer.loosen)
+    numbered = tuple(replace(plan, position=at) for at, plan in enumerate(nearest, start=1))
+    ordered = tuple(sorted(ways, key=lambda way: way.change))
+    conflict = conflict_of_groups(groups, request, order, ways)
+    return Suggestion(provenance, "none_feasible", (), (), report, numbered, ordered, conflict=conflict)

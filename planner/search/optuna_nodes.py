@@ -48,8 +48,8 @@ class NodeTrials:
     seed: int = 0
     tried: dict[Choice, float | None] = field(default_factory=dict)
 
-    def run(self, trials: int, starts: Sequence[Choice] = ()) -> None:
-        """Try so many choices, those to start with first; fewer where no untried one is found."""
+    def run(self, trials: int, starts: Sequence[Choice] = (), is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Try so many choices, those to start with first; fewer where it is stopped or no untried one is found."""
         import optuna  # noqa: PLC0415 - heavy, and only this search needs it
 
         random = np.random.default_rng(self.seed)
@@ -61,7 +61,7 @@ class NodeTrials:
                 for at, one in enumerate(self.most)
             }
             waiting = list(dict.fromkeys(filter(None, map(self.lawful, starts))))
-            while len(self.tried) < trials:
+            while len(self.tried) < trials and not is_stopped():
                 if waiting:
                     choice: Choice | None = waiting.pop(0)
                 elif self._best and len(self.tried) >= LEARNT_FROM and len(self.tried) % 2:

@@ -7,7 +7,6 @@ its mirror in this process is what the sampler learns from, so that a proposal c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,17 @@ import numpy as np
 
 from planner.domain.arrays import IntArray
 from planner.domain.configuration import Configurations
+from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal
 from planner.search.evaluator import Evaluator
-from planner.search.exhaustive import Outcome, search_among
+from planner.search.exhaustive import Outcome, Watch, search_among, unwatched
 from planner.search.feasibility import Rules
 from planner.search.optuna_space import LawfulPlan, LawfulPlans
 from planner.search.optuna_study import StudyPlace, quiet
 from planner.search.optuna_trials import LEARNT_FROM, Pricer, Trials
-from planner.search.ranking import Order
+from planner.search.plan_bounds import OpenBounds
+from planner.search.ranking import SLACK, Order
 from planner.search.search import search
 from planner.search.space import Limits, space_of
 
@@ -71,7 +72,7 @@ class OptunaSearch:
     options: Mapping[str, Any] = field(default_factory=dict)
     sampler: str = ""
     starts: bool = True
-    interruption: Callable[[], AbstractContextManager[Callable[[], bool]]] = lambda: nullcontext(lambda: False)
+    interruption: Watch = unwatched
     trials_before: int = 0
     trials_here: int = 0
     is_interrupted: bool = False
@@ -99,17 +100,22 @@ class OptunaSearch:
                 earlier = len(study.get_trials(deepcopy=False))
                 random = np.random.default_rng([self.seed, earlier])  # going on, it does not draw the same again
                 pricer = Pricer(evaluator=evaluator, order=order, rules=rules, pareto=pareto)
-                run = Trials(study, plans, pricer, _sampler(name, int(random.integers(2**32))), random)
+                bounds = OpenBounds(space_of(request, limits), evaluator, order, rules)
+                sampler = _sampler(name, int(random.integers(2**32)))
+                run = Trials(study, plans, pricer, sampler, random, open_bounds=bounds, keep=_distinct(keep, request))
                 self.trials_before = len(run.tried)
                 starts = _starts(plans, exact)
                 run.add([] if self.trials_before else starts[: self.trials])
                 self.trials_here = run.go(self.trials, is_stopped)
                 self.is_interrupted = is_stopped()
-        some = _Some(plans.configurations(list(run.tried.values())))
+        pruned = {words for words in run.pruned if run.standing.is_behind(run.least[words])}
+        priced = [plan for words, plan in run.tried.items() if words not in pruned]
+        some = _Some(plans.configurations(priced))
         outcome = search_among(some, request, limits, evaluator, order, keep=keep, pareto=pareto)
         is_proven = bool(starts) and set(starts) <= set(run.tried.values())
-        method = f"optuna ({SAMPLERS[name]}), {len(run.tried):,} trials"
-        return replace(outcome, method=method, certified=run.is_exhausted or is_proven)
+        number, certified = len(run.tried), run.is_exhausted or is_proven
+        outcome = replace(outcome, certified=certified, candidates=number, discarded=len(pruned), trials=number)
+        return _proven(replace(outcome, method=_method(name, outcome)), run, pareto=pareto)
 
     def _exact(
         self,
@@ -127,6 +133,24 @@ class OptunaSearch:
         if space_of(request, limits).inside > ENUMERATED:
             return None
         return search(request, limits, evaluator, order, keep=1, pareto=pareto, stopped=stopped)
+
+
+def _distinct(keep: int, request: SpaceRequest) -> int:
+    """Return how many values of the objective are kept: plans that differ in precision alone may share one."""
+    return max(1, keep // len(request["precision"] or PRECISIONS))
+
+
+def _method(name: str, outcome: Outcome) -> str:
+    pruned = f", {outcome.discarded:,} of them pruned by their bounds" if outcome.discarded else ""
+    return f"optuna ({SAMPLERS[name]}), {outcome.trials:,} trials{pruned}"
+
+
+def _proven(outcome: Outcome, run: Trials, *, pareto: bool) -> Outcome:
+    """Return the outcome with what bounds of all plans that were not tried prove of it; of a front nothing."""
+    best, remaining = run.standing.best, run.remaining()
+    if outcome.certified or pareto or best is None or not remaining:
+        return outcome
+    return replace(outcome, certified=remaining > best * (1 + SLACK), gap=max(0.0, 1 - remaining / best))
 
 
 def _starts(plans: LawfulPlans, exact: Outcome | None) -> list[LawfulPlan]:

@@ -3,21 +3,26 @@
 Where one quantity is minimised, every second proposal is one of the best plans with another value of one axis: a
 sampler that learns each axis by itself rarely leaves a precision, or follows the edge of what a window accepts.
 
+A plan whose bound is above the last of the best plans is not priced: its trial is pruned, and counts as tried.
+
 A trial waits in the storage with all its values until a worker takes it. Of two trials of one plan, which workers may
 propose at the same time, the first is run; storages number trials one after another, so that both workers agree on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner.domain.arrays import FloatArray
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.feasibility import Rules
 from planner.search.optuna_space import Domain, LawfulPlan, LawfulPlans, Values
+from planner.search.optuna_standing import Standing
+from planner.search.plan_bounds import OpenBounds, least_values
 from planner.search.ranking import Order
 from planner.search.reasons import OUT_OF_MEMORY, REASONS
 
@@ -26,8 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DUPLICATE", "LEARNT_FROM", "WHY", "Pricer", "Trials"]
 
-PLAN, WHY, COUNTS_AS = "planner:plan", "planner:why", "planner:counts-as"
-"""Attributes of a trial: its plan in words, why it is refused, and what the sampler takes it for then."""
+PLAN, WHY, COUNTS_AS, BOUND = "planner:plan", "planner:why", "planner:counts-as", "planner:bound"
+"""Attributes of a trial: its plan in words, why it is refused, what the sampler takes it for then, and the least that
+its objective can be where that was enough to know."""
+PRUNED = "its bound is above the best plans"
 DUPLICATE = "duplicate of trial"
 LEARNT_FROM = 20
 """Trials at random before the first that is learnt from."""
@@ -65,16 +72,34 @@ class Pricer:
         values = (float(self.order.values(priced)[0]) * over**2, *([float(row.gpus[0])] if self.pareto else []))
         return (values, "") if why is None else (values if over > 1 else None, str(why))
 
+    def least(self, plans: LawfulPlans, some: Sequence[LawfulPlan]) -> FloatArray:
+        """Return the least that the objective of plans can be, shape (n,); inf: they do not fit in memory."""
+        rows = plans.configurations(some)
+        return np.where(self.rules.fits(rows), least_values(rows, self.evaluator, self.order), np.inf)
+
+    def hits_target(self, plans: LawfulPlans, plan: LawfulPlan) -> bool:
+        """Tell whether a plan has the target itself as its mini-batch."""
+        row = plans.configurations([plan])
+        is_hit = ~row.is_async & (row.synchronous_mini_batch == self.order.target_batch)
+        return bool(is_hit[0])
+
 
 class Trials:
     """The trials of a study, here and elsewhere.
 
+    ``open_bounds``: of the space of ``plans``; ``keep``: values of the objective that a plan must not be behind.
+
     Attributes
     ----------
     tried : dict of str to LawfulPlan
-        Plans that were priced or refused, by their words; each once.
+        Plans that were priced, refused or pruned, by their words; each once.
+    least : dict of str to float
+        The least that the objective of each of them can be; inf: it does not fit in memory.
+    pruned : set of str
+        Those that were not priced, as their bounds were enough to know.
+    standing : Standing
     is_exhausted : bool
-        Whether no lawful plan is left.
+        Whether no lawful plan is left that promises anything; nothing is said of a front.
     """
 
     def __init__(
@@ -84,10 +109,13 @@ class Trials:
         pricer: Pricer,
         sampler: optuna.samplers.BaseSampler,
         random: np.random.Generator,
+        *,
+        open_bounds: OpenBounds,
+        keep: int,
     ) -> None:
         import optuna  # noqa: PLC0415 - heavy, and only this search needs it
 
-        self._study, self._plans, self._pricer = study, plans, pricer
+        self._study, self._plans, self._pricer, self._open_bounds = study, plans, pricer, open_bounds
         self._mirror = optuna.create_study(directions=study.directions, sampler=sampler)
         self._distributions = {domain.name: _distribution(domain) for domain in plans.domains}
         self._random = random
@@ -96,7 +124,10 @@ class Trials:
         self._finished: set[int] = set()
         self._waiting = 0
         self._has_run = False
+        self.standing = Standing(keep, wants_front=pricer.pareto)
         self.tried: dict[str, LawfulPlan] = {}
+        self.least: dict[str, float] = {}
+        self.pruned: set[str] = set()
         self.is_exhausted = False
         self._update()
 
@@ -110,7 +141,7 @@ class Trials:
         done = 0
         while done < trials and not is_stopped():
             self._update()
-            if not self._waiting and not self._propose():
+            if not self._waiting and (self._is_hopeless() or not self._propose()):
                 break
             self._has_run = False
             self._study.optimize(self._run, n_trials=1, catch=(_NothingWaitsError,))
@@ -123,6 +154,7 @@ class Trials:
         from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
 
         self._waiting = 0
+        new: dict[str, LawfulPlan] = {}
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number in self._finished or PLAN not in trial.user_attrs:
                 continue
@@ -138,16 +170,36 @@ class Trials:
             self._waiting += trial.state == TrialState.WAITING
             if trial.state.is_finished() and not trial.user_attrs.get(WHY, "").startswith(DUPLICATE):
                 self.tried[words] = plan
-                self._learn(trial)
+                if words not in self.least:
+                    new[words] = plan
+                self._learn(trial, plan)
+        if new:
+            self.least |= zip(new, self._pricer.least(self._plans, list(new.values())).tolist(), strict=True)
 
-    def _learn(self, trial: optuna.trial.FrozenTrial) -> None:
+    def remaining(self) -> float:
+        """Return the least objective that plans can have that were not tried; inf: none is left; 0: not known."""
+        tried = np.array([self.least[words] for words in self.tried])
+        return self._open_bounds.least(tried[np.isfinite(tried)])
+
+    def _is_hopeless(self) -> bool:
+        """Tell whether all plans that were not tried would be pruned; of a front that is not known."""
+        hopeless = not self._pricer.pareto and self.standing.is_behind(self.remaining())
+        self.is_exhausted |= hopeless
+        return hopeless
+
+    def _learn(self, trial: optuna.trial.FrozenTrial, plan: LawfulPlan) -> None:
         from optuna.trial import TrialState, create_trial  # noqa: PLC0415 - heavy, and only this search needs it
 
+        if BOUND in trial.user_attrs:
+            self.pruned.add(trial.user_attrs[PLAN])
         values = trial.user_attrs.get(COUNTS_AS)
         if values is not None and len(values) == 1:
             trial = create_trial(
                 state=TrialState.COMPLETE, values=values, params=trial.params, distributions=trial.distributions
             )
+        elif trial.state == TrialState.COMPLETE:
+            gpus = int(self._plans.configurations([plan]).gpus[0])
+            self.standing.add(trial.values[0], gpus, hits_target=self._pricer.hits_target(self._plans, plan))
         self._mirror.add_trial(trial)
         if trial.values is not None and len(trial.values) == 1:
             self._best = sorted([*self._best, (trial.values[0], len(self.tried), trial.params)])[:BEST]
@@ -210,13 +262,22 @@ class Trials:
             values, why = None, f"{DUPLICATE} {first}"
         else:
             self._has_run = True
-            values, why = (None, "no lawful plan") if plan is None else self._pricer(self._plans, plan)
+            values, why = (None, "no lawful plan") if plan is None else self._outcome(trial, words, plan)
         if why:
             trial.set_user_attr(WHY, why)
             trial.set_user_attr(COUNTS_AS, values)
         if why or values is None:
             raise TrialPruned
         return values
+
+    def _outcome(self, trial: optuna.Trial, words: str, plan: LawfulPlan) -> tuple[tuple[float, ...] | None, str]:
+        """Return what the pricer says of a plan, or that its bound makes a price needless."""
+        least = self.least[words] = float(self._pricer.least(self._plans, [plan])[0])
+        gpus = int(self._plans.configurations([plan]).gpus[0])
+        if not np.isfinite(least) or self.standing.promises(least, gpus):
+            return self._pricer(self._plans, plan)
+        trial.set_user_attr(BOUND, least)
+        return None if self._pricer.pareto else (least,), PRUNED
 
 
 def _words(values: Values) -> str:

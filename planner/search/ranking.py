@@ -120,7 +120,8 @@ class Order:
             worst = np.partition(first, keep - 1)[keep - 1]
             worst += SLACK * abs(worst)  # all that rounding may make equal
             plans = plans.take(~(first > worst))  # not "<=": NaN, which comes last, must not empty the pool
-        return plans.take(np.lexsort(self.keys(plans)[::-1])[:keep])
+        kept = plans.take(np.lexsort(self.keys(plans)[::-1])[:keep])
+        return PricedPlans(Configurations.joined([kept.configurations]), kept.predictions)  # with columns of their own
 
 
 def order_of(problem: Problem, request: SpaceRequest) -> Order:

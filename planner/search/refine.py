@@ -17,13 +17,17 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
-from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import Outcome
+from planner.domain.suggestion import Tuned
+from planner.search.evaluator import Evaluator, LayingEvaluator, PricedPlans
+from planner.search.exhaustive import Outcome, Watch, unwatched
 from planner.search.feasibility import Rules
 from planner.search.ranking import Order
 from planner.search.reasons import LAWFUL
 from planner.search.search import Searcher, search
 from planner.search.space import Limits
+from planner.search.split_space import SplitLimits
+from planner.steps.split_price import plans_of
+from planner.workload.lawful import is_lawful, most_stages
 
 __all__ = ["REFINED", "Refined", "refinement", "without_refinement"]
 
@@ -31,6 +35,10 @@ REFINED = {"stages": "best", "recompute": "per-stage"}
 """Axis -> its value that is chosen for each plan by itself."""
 LEADERS = 100
 """Plans that are refined."""
+CHUNKED = 10
+"""Of these, plans that are given virtual stages."""
+TRIALS = 60
+"""Of layers of a plan with virtual stages."""
 _BY_NAME = {axis.name: axis for axis in AXES}
 
 
@@ -52,10 +60,16 @@ class Refined:
     Attributes
     ----------
     values : mapping of axis to its value in refined plans
+    searcher : Searcher
+    trials, seed, interruption :
+        As of :class:`planner.search.chunk_layouts.ChunkTrials`.
     """
 
     values: Mapping[str, str]
     searcher: Searcher = search
+    trials: int = TRIALS
+    seed: int = 0
+    interruption: Watch = unwatched
 
     def __call__(
         self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
@@ -65,19 +79,35 @@ class Refined:
         split = limits.split
         if outcome.best is None or split is None:
             return outcome
-        refined = self._refined(outcome.best.take(slice(LEADERS)).configurations, split.network)
+        leaders = outcome.best.take(slice(LEADERS)).configurations
+        refined = self._refined(leaders, _more_chunks(leaders, request, split), split.network)
         if not refined.size:
             return outcome
         rules = Rules.of(request, limits, refined.precisions, order)
         plans = PricedPlans(refined, evaluator.evaluate(refined))
         fits = plans.predictions.memory_bytes <= split.capacity_bytes
         plans = plans.take(fits & (rules.why_not_after_pricing(plans) == LAWFUL))
-        best = self._better(order, outcome.best, plans)
-        return replace(outcome, best=order.best(best, keep), method=f"{outcome.method}, refined", certified=False)
+        method = f"{outcome.method}, refined"
+        said: tuple[Tuned, ...] = ()
+        if isinstance(evaluator, LayingEvaluator):
+            from planner.search.chunk_layouts import ChunkTrials  # noqa: PLC0415 - few requests need it
 
-    def _refined(self, leaders: Configurations, network: Network) -> Configurations:
-        """Return the refined plans of leaders, each once; of plans that do not split the network there are none."""
+            capacity_bytes = split.capacity_bytes
+            trials = ChunkTrials(evaluator, order, rules, capacity_bytes, self.trials, self.seed, self.interruption)
+            plans, said = trials.run(plans)
+        for one in said:
+            method += f"; {one.method} for layers of virtual stages, {one.trials} trials"
+        best = order.best(self._better(order, outcome.best, plans), keep)
+        return replace(outcome, best=best, method=method, certified=False, tuned=said)
+
+    def _refined(self, leaders: Configurations, more: Configurations, network: Network) -> Configurations:
+        """Return the refined plans of leaders, each once; of plans that do not split the network there are none.
+
+        ``more``: those that even stages could not have.
+        """
         split = leaders.take(leaders.is_split)
+        if "stages" in self.values and more.size:
+            split = Configurations.joined([split, more])
         columns = {axis.name: getattr(split, axis.name) for axis in AXES}
         for name, value in self.values.items():
             code = _BY_NAME[name].code(value)
@@ -101,8 +131,23 @@ class Refined:
         return every.take(wins[kind] == is_refined)
 
 
+def _more_chunks(leaders: Configurations, request: SpaceRequest, limits: SplitLimits) -> Configurations:
+    """Return the first leaders with virtual stages that best stages alone can have, as even chunks do not add up."""
+    few = leaders.take((leaders.pipeline_parallel > 1) & (leaders.virtual_stages == 1)).take(slice(CHUNKED))
+    asked = np.array(request["virtual_stages"] or range(2, most_stages(limits.network) // 2 + 1), dtype=np.int64)
+    row, chunks = np.divmod(np.arange(few.size * asked.size), max(asked.size, 1))
+    columns = {axis.name: getattr(few, axis.name)[row] for axis in AXES}
+    columns |= {
+        "virtual_stages": asked[chunks],
+        "stages": np.full(row.size, _BY_NAME["stages"].code(REFINED["stages"])),
+    }
+    every = Configurations(**columns, precisions=few.precisions)
+    is_even = most_stages(limits.network) % (every.pipeline_parallel * every.virtual_stages) == 0
+    return every.take(~is_even & is_lawful(limits.network, limits.framework, plans_of(every)))
+
+
 def _is_refinable(axis: str, plans: Configurations, network: Network) -> BoolArray:
     """Return whether plans can have the refined value of an axis."""
     if axis == "stages":
-        return np.asarray((plans.pipeline_parallel > 1) & (plans.virtual_stages == 1))
+        return np.asarray(plans.pipeline_parallel > 1)
     return np.asarray((plans.recompute_every == 1) & (network.transformer is not None))

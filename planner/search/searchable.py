@@ -9,6 +9,7 @@ from typing import NamedTuple
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.allowed import order_and_limits
+from planner.search.exhaustive import Stopped
 from planner.search.leasts import over_leasts
 from planner.search.ranking import Order
 from planner.search.space import Limits
@@ -28,16 +29,21 @@ class Searchable(NamedTuple):
 
 
 def searchable_among(
-    asked: Sequence[tuple[Problem, SpaceRequest]], errors: dict[str, PlannerError]
+    asked: Sequence[tuple[Problem, SpaceRequest]], errors: dict[str, PlannerError], stopped: Stopped | None = None
 ) -> list[Searchable]:
-    """Return those that can be searched, and add to ``errors``, by framework, why others cannot."""
+    """Return those that can be searched, and add to ``errors``, by framework, why others cannot.
+
+    UsageError where searches for the leasts of a weighted objective were ``stopped`` before they found a plan.
+    """
     searchable = []
     for problem, request in asked:
         try:
             order, limits = order_and_limits(problem, request)
             evaluator = predict.Evaluator(problem)
-            order = over_leasts(order, request, limits, evaluator)
+            order = over_leasts(order, request, limits, evaluator, stopped)
         except (CoverageError, UsageError) as error:
+            if stopped is not None and stopped():
+                raise
             errors[problem.settings.framework.label] = error
         else:
             searchable.append(Searchable(problem, request, order, limits, evaluator))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from planner.domain.axes import AXES
@@ -15,6 +16,7 @@ from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import UsageError
 from planner.search.allowed import limits_of
 from planner.search.choice import distinct_plans
+from planner.search.exhaustive import Stopped
 from planner.search.leasts import over_leasts
 from planner.search.rivals import Ranking, ranked
 from planner.search.search import search
@@ -30,26 +32,30 @@ Change = Callable[[Problem, float], Problem | None]
 """Problem and factor -> the problem with one input multiplied; None: it has no such input."""
 
 
-def sensitivities(searchable: Sequence[Searchable], answer: Suggestion) -> tuple[Sensitivity, ...]:
+def sensitivities(
+    searchable: Sequence[Searchable], answer: Suggestion, stopped: Stopped = lambda: False
+) -> tuple[Sensitivity, ...]:
     """Return what a change of each input alone does to the best plan of an answer; nothing where no plan fits.
 
-    Every change is a search of its own over the whole space, so that plans that fit only then are found too.
+    Every change is a search of its own over the whole space, so that plans that fit only then are found too. Once they
+    are ``stopped``, those that are done are told.
     """
-    chosen = answer.chosen_plan
-    return () if chosen is None else tuple(_changed(searchable, answer, chosen))
+    chosen, found = answer.chosen_plan, []
+    for name, factor in product(INPUTS if chosen else (), (1 - CHANGE, 1 + CHANGE)):
+        try:
+            there = [one for one in (_with(each, name, factor, stopped) for each in searchable) if one is not None]
+            if chosen is not None and len(there) == len(searchable):
+                then = _best_then(least_of_all(there), answer, chosen, stopped)
+                found += [] if stopped() else [Sensitivity(name, factor, **then)]
+        except UsageError:  # it was to end before any plan was found
+            if not stopped():
+                raise
+    return tuple(found)
 
 
-def _changed(searchable: Sequence[Searchable], answer: Suggestion, chosen: Plan) -> Iterator[Sensitivity]:
-    for name in INPUTS:
-        for factor in (1 - CHANGE, 1 + CHANGE):
-            there = [one for one in (_with(each, name, factor) for each in searchable) if one is not None]
-            if len(there) == len(searchable):
-                yield Sensitivity(name, factor, **_best_then(least_of_all(there), answer, chosen))
-
-
-def _best_then(searchable: Sequence[Searchable], answer: Suggestion, chosen: Plan) -> dict[str, Any]:
+def _best_then(searchable: Sequence[Searchable], answer: Suggestion, chosen: Plan, stopped: Stopped) -> dict[str, Any]:
     """Return which plan is the best, and how far the chosen one is behind it."""
-    best = _best(searchable)
+    best = _best(searchable, stopped)
     if best is None:
         return {"is_other": True, "best": None, "framework": None, "position": None, "behind": None}
     one = replace(best.priced.configurations.one(0), precision=best.precisions[0][0])
@@ -68,7 +74,7 @@ def _best_then(searchable: Sequence[Searchable], answer: Suggestion, chosen: Pla
     }
 
 
-def _with(one: Searchable, name: str, factor: float) -> Searchable | None:
+def _with(one: Searchable, name: str, factor: float, stopped: Stopped) -> Searchable | None:
     """Return what plans are searched with where an input is multiplied; None: there is no such input."""
     problem = _CHANGES[name](one.problem, factor)
     if problem is None:
@@ -78,16 +84,16 @@ def _with(one: Searchable, name: str, factor: float) -> Searchable | None:
         limits = limits_of(problem, allow_specified=one.request.allow_specified)
     if name != "memory of a device" or problem.settings.chooses_order:  # the fastest order of ranks is one that fits
         evaluator = predict.Evaluator(problem, like=one.evaluator)
-    order = over_leasts(one.order, one.request, limits, evaluator)
+    order = over_leasts(one.order, one.request, limits, evaluator, stopped)
     return Searchable(problem, one.request, order, limits, evaluator)
 
 
-def _best(searchable: Sequence[Searchable]) -> Ranking | None:
+def _best(searchable: Sequence[Searchable], stopped: Stopped) -> Ranking | None:
     """Return the best plan of all, alone; None: no plan satisfies the request."""
     parts = {}
     for at, one in enumerate(searchable):
         keep = len(one.request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
-        best = search(one.request, one.limits, one.evaluator, one.order, keep=keep).best
+        best = search(one.request, one.limits, one.evaluator, one.order, keep=keep, stopped=stopped).best
         if best is not None:
             parts[at] = distinct_plans(one.order, best)
     return ranked(searchable[0].order, parts).take([0]) if parts else None

@@ -15,7 +15,7 @@ from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
 from planner.steps.split_price import plans_of
 from planner.units import format_bytes
 from planner.workload.least_memory import least_gpus, lowest_plans
-from planner.workload.split_memory import MemoryRules
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.what_fits import Change, what_fits
 
 __all__ = ["shortages"]

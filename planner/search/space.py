@@ -32,6 +32,7 @@ __all__ = [
     "accepted_mini_batches",
     "blocks_of",
     "has_whole_plans",
+    "on_nodes",
     "space_of",
 ]
 
@@ -158,6 +159,14 @@ class Space:
             if isinstance(block, DataBlock):
                 fits = int(largest[precision, MODES.index(block.mode)])
                 yield from block.near(precision, self.precisions, target, fits)
+
+
+def on_nodes(request: SpaceRequest, most: int) -> SpaceRequest | None:
+    """Return a request for plans on so many nodes at most; None: it asks for more."""
+    if request["nodes"] is None:
+        return request
+    nodes = tuple(one for one in request["nodes"] if one <= most)
+    return request.changed(nodes=nodes) if nodes else None
 
 
 def accepted_mini_batches(request: SpaceRequest, mode: str) -> tuple[float, float]:

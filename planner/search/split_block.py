@@ -16,10 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, IntArray, distinct_values
+from planner.domain.arrays import BoolArray, IntArray, distinct_rows, distinct_values
 from planner.domain.axes import AXES, MODES, SCHEDULES, Axis
 from planner.domain.configuration import Configurations, splits
 from planner.domain.framework import Framework
+from planner.domain.joined import JoinedConfigurations, Pairs, Passes
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.domain.split import SplitPlans, schedule_run
@@ -120,25 +121,53 @@ class SplitCandidates:
     def passes_of_bases(self) -> IntArray:
         """How many passes each base has that its schedule runs, shape (b,)."""
         place, choice = self.bases
-        columns = (self.places["data_parallel"][place], *(self._column(name, place, choice) for name in _SCHEDULED[:3]))
-        key = np.zeros(place.size, dtype=np.int64)
-        for column in columns:
-            key = key * (int(column.max(initial=0)) + 1) + column
-        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        first, which = self._scheduled_alike(place, choice)
         number = np.zeros(first.size, dtype=np.int64)
-        for owner, at in self.with_passes(place[first]):
-            columns_of = {
-                name: self._column(name, place[first][owner], choice[first][owner]) for name in _SCHEDULED[:3]
-            }
-            runs = accumulates(SplitPlans.of(**columns_of, accumulation_steps=self.passes[1][at]))
-            number += np.bincount(owner[runs], minlength=first.size)
+        for owner, _ in self._run(place[first], choice[first]):
+            number += np.bincount(owner, minlength=first.size)
         return number[which]
 
-    def rows(self, bases: IntArray) -> Iterator[dict[str, IntArray]]:
-        """Yield columns of candidates: some bases with every pass that their schedule runs, some CHUNK at a time."""
+    def pairs(self) -> Iterator[tuple[IntArray, Pairs]]:
+        """Yield some bases, and them with every pass that their schedule runs: some CHUNK of pairs, or those of one."""
+        order = self.by_degrees()
+        ends = np.cumsum(self.passes_of_bases[order])
+        start = 0
+        while start < order.size:
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + CHUNK, side="right")))
+            bases = order[start:stop]
+            yield bases, self._paired(bases)
+            start = stop
+
+    def _paired(self, bases: IntArray) -> Pairs:
+        """Return the pairs of some bases, by base."""
         place, choice = (one[bases] for one in self.bases)
+        first, kind = self._scheduled_alike(place, choice)
+        owner, at = (np.concatenate(both) for both in zip(*self._run(place[first], choice[first]), strict=True))
+        number = np.bincount(owner, minlength=first.size)[kind]
+        starts = np.searchsorted(owner, kind)
+        base = np.repeat(np.arange(bases.size), number)
+        of_base = np.arange(base.size) - np.repeat(np.cumsum(number) - number - starts, number)
+        return Pairs(base, at[of_base], self.joined_passes)
+
+    @cached_property
+    def joined_passes(self) -> Passes:
+        """The passes of all places, as bases are joined with."""
+        n, m, *_ = self.passes
+        return Passes({"sub_batch": n, "accumulation_steps": m})
+
+    def _scheduled_alike(self, place: IntArray, choice: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the first of bases that run the same passes, and of which kind each is."""
+        columns = (self._column(name, place, choice) for name in _SCHEDULED[:3])
+        return distinct_rows(self.places["data_parallel"][place], *columns)
+
+    def _run(self, place: IntArray, choice: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+        """Yield each of some bases with each pass that its schedule runs: positions in both, by base."""
+        yield np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         for owner, at in self.with_passes(place):
-            yield self.joined(place[owner], choice[owner], at)
+            columns = {name: self._column(name, place[owner], choice[owner]) for name in _SCHEDULED[:3]}
+            runs = accumulates(SplitPlans.of(**columns, accumulation_steps=self.passes[1][at]))
+            yield owner[runs], at[runs]
 
     def joined(self, place: IntArray, choice: IntArray, at: IntArray) -> dict[str, IntArray]:
         """Return columns of places, choices and passes that belong together, those that their schedule runs."""
@@ -152,9 +181,10 @@ class SplitCandidates:
         """Return the bases such that those of equal degrees follow each other, as they are priced together."""
         return np.lexsort([self._column(name, *self.bases) for name in _PRICED_TOGETHER])
 
-    def base_columns(self) -> dict[str, IntArray]:
-        """Return the axes of all bases, lawful ones alone, an ndarray of shape (b,) each."""
-        return {name: self._column(name, *self.bases) for name in (*_PLACE, *_CHOICE)}
+    def base_columns(self, some: IntArray | slice = slice(None)) -> dict[str, IntArray]:
+        """Return the axes of all bases, or of some, lawful ones alone, an ndarray of shape (b,) each."""
+        place, choice = (one[some] for one in self.bases)
+        return {name: self._column(name, place, choice) for name in (*_PLACE, *_CHOICE)}
 
     def passes_of(self, base: Mapping[str, int]) -> tuple[IntArray, IntArray]:
         """Return the sub-batches, and the accumulation of each, with which a base is a candidate to price."""
@@ -279,9 +309,11 @@ class SplitBlock:
         return {}
 
     def candidates(self, precision: int, precisions: tuple[str, ...]) -> Iterator[Configurations]:
-        """Yield the candidates as rows, some CHUNK at a time; ``precision``: position in ``precisions``."""
-        for rows in self.of.rows(self.of.by_degrees()):
-            yield self.configurations(rows, (precision, precisions))
+        """Yield the candidates, some CHUNK at a time; ``precision``: position in ``precisions``."""
+        for bases, pairs in self.of.pairs():
+            none = {name: np.broadcast_to(np.int64(1), bases.shape) for name in pairs.passes.columns}
+            rows = self.configurations(self.of.base_columns(bases) | none, (precision, precisions))
+            yield JoinedConfigurations(rows, pairs)
 
     def configurations(self, rows: Mapping[str, IntArray], kinds: tuple[int, tuple[str, ...]]) -> Configurations:
         """Return columns as configurations of the precision."""

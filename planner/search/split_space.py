@@ -11,10 +11,11 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_valu
 from planner.domain.axes import AXES, Axis
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
+from planner.domain.joined import bases_of
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.workload.lawful import LAYER_AXES
-from planner.workload.split_memory import MemoryRules
+from planner.workload.memory_rules import MemoryRules
 
 __all__ = [
     "DATA",
@@ -80,8 +81,11 @@ class SplitLimits:
 
     def needed_bytes(self, rows: Configurations) -> FloatArray:
         """Return the memory of the fullest device of each, shape (n,)."""
+        codes = distinct_values(bases_of(rows).precision).tolist()
+        if len(codes) == 1:
+            return self.memory_bytes(rows, rows.precisions[codes[0]])
         needed = np.zeros(rows.size)
-        for code in distinct_values(rows.precision).tolist():
+        for code in codes:
             where = np.flatnonzero(rows.precision == code)
             needed[where] = self.memory_bytes(rows.take(where), rows.precisions[code])
         return needed

@@ -27,6 +27,7 @@ from planner.search.choice import (
 )
 from planner.search.deciding import deciding_plans
 from planner.search.evaluator import Evaluator
+from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.leasts import over_leasts
 from planner.search.ranking import Order, fewest_first
@@ -78,6 +79,7 @@ def suggest_among(
     provenance: Mapping[str, Sourced[object]],
     left_out: Mapping[str, PlannerError] | None = None,
     searcher: Searcher = search,
+    watch: Watch = unwatched,
 ) -> Suggestion:
     """Return the answer to a request over several frameworks: their plans in one ranking.
 
@@ -93,6 +95,9 @@ def suggest_among(
         That are no candidates, and why.
     searcher : Searcher
         Looks for the plans of each.
+    watch : Watch
+        Whether the other searches are to end: those for the leasts of a weighted objective, with the least so far, and
+        those of changed inputs, of which those that are done are told.
 
     Raises
     ------
@@ -101,7 +106,8 @@ def suggest_among(
     """
     errors = dict(left_out or {})
     several = len(asked) + len(errors) > 1
-    searchable = searchable_among(asked, errors)
+    with watch() as stopped:
+        searchable = searchable_among(asked, errors, stopped)
     searched, searches = [], []
     for each in searchable:
         problem, request = each.problem, each.request
@@ -122,7 +128,8 @@ def suggest_among(
     if asked[0][1].sensitivity and answer.search.certified:  # not of a search that was interrupted
         from planner.search.sensitivity import sensitivities  # noqa: PLC0415 - few answers need it
 
-        answer = replace(answer, sensitivity=sensitivities(searched, answer))
+        with watch() as stopped:
+            answer = replace(answer, sensitivity=sensitivities(searched, answer, stopped))
     plans = (*answer.plans, *answer.pareto, *answer.nearest)
     refused = (PlanWarning("framework_refused", label, f"It is left out: {why}") for label, why in errors.items())
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
@@ -242,8 +249,12 @@ def _pairwise(ranking: Ranking, rows: list[int], compare: Compare) -> list[list[
 
 
 def _baseline(searches: Sequence[Searched], order: Order) -> Ranking | None:
-    """Return the fastest plan of those on the fewest devices, alone."""
-    parts = {at: one.outcome.smallest for at, one in enumerate(searches) if one.outcome.smallest is not None}
+    """Return the fastest plan of those on the fewest devices, alone; None where it need not have been tried."""
+    parts = {
+        at: one.outcome.smallest
+        for at, one in enumerate(searches)
+        if one.outcome.smallest is not None and not one.outcome.trials
+    }
     if not parts:
         return None
     return ranked(fewest_first(order), {at: distinct_plans(order, one) for at, one in parts.items()}).take([0])
@@ -331,7 +342,19 @@ def _plans(searches: Sequence[Searched], plans: Ranking, sentences: Sequence[str
 
 
 def _nearest(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
-    """Return the plans nearest to the target, of all searches."""
+    """Return the plans nearest to the target, of all searches, and those nearest to limits that nothing keeps."""
+    from planner.search.over_limits import nearest_over_limits, whys_over_limits  # noqa: PLC0415 - as above
+
+    plans, proven = _outside_window(searches, order), [one for one in searches if one.outcome.certified]
+    over = nearest_over_limits(proven, order)
+    if over is None:
+        return plans
+    above = _plans(proven, over, whys_over_limits(order, over.priced, proven[0].request))
+    return (*plans, *(replace(one, position=len(plans) + one.position) for one in above))
+
+
+def _outside_window(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
+    """Return the plans outside the window that are nearest to the target, of all searches."""
     parts = {
         at: in_all_precisions(order, one.evaluator, one.outcome.nearest)
         for at, one in enumerate(searches)
@@ -364,7 +387,8 @@ def _loosenings(searches: Sequence[Searched], ways: Sequence[tuple[Loosening, ..
     if len(each) == 1 and searches[0].framework is None:
         return each[0]
     firsts = ((one.label, some[0]) for one, some in zip(searches, each, strict=True) if some)
-    return tuple(replace(first, message=f"{label}: {first.message}") for label, first in firsts)
+    told = (replace(first, message=f"{label}: {first.message}") for label, first in firsts)
+    return tuple(sorted(told, key=lambda one: one.change))
 
 
 def _warnings(order: Order, plans: tuple[Plan, ...]) -> tuple[PlanWarning, ...]:

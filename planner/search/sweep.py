@@ -10,7 +10,7 @@ from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.sweep import Sweep, SweptPlan
 from planner.search.allowed import order_and_limits
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import lawful_plans
+from planner.search.exhaustive import Stopped, lawful_plans
 from planner.search.leasts import over_leasts
 from planner.search.ranking import Order
 from planner.search.space import Limits, space_of
@@ -19,23 +19,44 @@ from planner.steps import predict
 __all__ = ["sweep", "sweep_with"]
 
 
-def sweep(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Sweep:
-    """Return the best plan of every number of nodes and sub-batch; raise as :func:`planner.search.suggest.suggest`."""
+def sweep(
+    problem: Problem,
+    request: SpaceRequest,
+    provenance: Mapping[str, Sourced[object]],
+    stopped: Stopped | None = None,
+) -> Sweep:
+    """Return the best plan of every number of nodes and sub-batch, or of those priced until it is to end.
+
+    Raises
+    ------
+    UsageError
+        It was to end before any plan was found; or as :func:`planner.search.suggest.suggest`.
+    CoverageError
+        As :func:`planner.search.suggest.suggest`.
+    """
     order, limits = order_and_limits(problem, request)
-    return sweep_with(predict.Evaluator(problem), order, limits, request, provenance)
+    return sweep_with(predict.Evaluator(problem), order, limits, request, provenance, stopped=stopped)
 
 
 def sweep_with(
-    evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]
+    evaluator: Evaluator,
+    order: Order,
+    limits: Limits,
+    request: SpaceRequest,
+    provenance: Mapping[str, Sourced[object]],
+    *,
+    stopped: Stopped | None = None,
 ) -> Sweep:
     """Return the sweep, given what prices and orders plans; no plans where nothing satisfies the request."""
-    order = over_leasts(order, request, limits, evaluator)
+    order = over_leasts(order, request, limits, evaluator, stopped)
     candidates = space_of(request, limits).candidates
     best: PricedPlans | None = None
     evaluated = 0
     for plans in lawful_plans(request, limits, evaluator, order):
         evaluated += plans.size
         best = _firsts(order, plans if best is None else best.joined(plans))
+        if stopped is not None and stopped() and evaluated:
+            return Sweep(provenance, _plans(order, best), candidates, evaluated, is_complete=False)
     if best is None or not best.size:
         return Sweep(provenance, (), candidates, 0)
     return Sweep(provenance, _plans(order, best), candidates, evaluated)

@@ -1,100 +1,144 @@
 """Why plans with certain values are not the answer: which constraint refuses them, or where they rank.
 
 The space with the values is searched like any other; the space of the request is priced once more to count what comes
-before the best plan of it.
+before the best plan of it. Of several frameworks each has an answer of its own, with its rank among the plans of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.domain.axes import AXES
-from planner.domain.request import Problem, Sourced, SpaceRequest
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.axes import AXES, Axis
+from planner.domain.framework import Framework
+from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Refused
 from planner.domain.why_not import RankedPlan, WhyNot
 from planner.errors import ParameterError
-from planner.search.allowed import order_and_limits
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import lawful_plans
+from planner.search.exhaustive import Outcome, lawful_plans
 from planner.search.explain import typed_values
-from planner.search.leasts import over_leasts
 from planner.search.loosen import loosenings
 from planner.search.ranking import Order
 from planner.search.search import search
 from planner.search.space import Limits, space_of
-from planner.steps import predict
 
-__all__ = ["why_not", "why_not_with"]
+__all__ = ["Among", "why_nots"]
 
 Asked = Mapping[str, tuple[Any, ...]]
 """Axis -> the values asked about."""
+_OPTIONS = {axis.name: axis.option.replace("_", "-") for axis in AXES}
 
 
-def why_not(problem: Problem, request: SpaceRequest, asked: Asked, provenance: Mapping[str, Sourced[object]]) -> WhyNot:
-    """Return the answer about plans with certain values; raise as :func:`planner.search.suggest.suggest`."""
-    order, limits = order_and_limits(problem, request)
-    return why_not_with(predict.Evaluator(problem), order, limits, request, asked, provenance=provenance)
+class Among(NamedTuple):
+    """The plans of a framework that a request ranks: what prices and orders them.
+
+    ``framework``: one of several; None: no other was asked for. ``provenance``: the request with sources.
+    """
+
+    request: SpaceRequest
+    limits: Limits
+    evaluator: Evaluator
+    order: Order
+    provenance: Mapping[str, Sourced[object]]
+    framework: Framework | None = None
 
 
-def why_not_with(
-    evaluator: Evaluator,
-    order: Order,
-    limits: Limits,
-    request: SpaceRequest,
-    asked: Asked,
-    *,
-    provenance: Mapping[str, Sourced[object]],
-) -> WhyNot:
-    """Return the answer, given what prices and orders plans."""
-    options = {axis.name: axis.option.replace("_", "-") for axis in AXES}
-    values = {options[name]: typed_values(some) for name, some in asked.items()}
-    order = over_leasts(order, request, limits, evaluator)
-    whole = search(request, limits, evaluator, order, keep=1)
-    first = None if whole.best is None else _ranked(order, whole.best)
-    outside = tuple(_outside(request, asked, options))
+def why_nots(among: Sequence[Among], asked: Asked) -> list[WhyNot]:
+    """Return the answer of each framework about plans with certain values, with its rank among the plans of all."""
+    wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
+    firsts = [_ranked(one, of.best) for one, of in zip(among, wholes, strict=True) if of.best is not None]
+    first = min(firsts, key=lambda one: one.objective) if firsts else None
+    evaluated = sum(one.evaluated for one in wholes)
+    return [_why_not(among, at, asked, first, evaluated) for at in range(len(among))]
+
+
+def _why_not(among: Sequence[Among], at: int, asked: Asked, first: RankedPlan | None, evaluated: int) -> WhyNot:
+    """Return the answer of the framework at a place; ``first``, ``evaluated``: of the plans of all."""
+    own = among[at]
+    request, limits, evaluator, order, provenance, framework = own
+    values = {_OPTIONS[name]: typed_values(some) for name, some in asked.items()}
+    lacking, outside = tuple(_lacking(limits, asked)), tuple(_outside(own, asked))
+    label = framework.label if framework else ""
     pinned = request.changed(**asked)
     try:
         space = space_of(pinned, limits)
     except ParameterError as error:  # no such value is lawful here: that is the constraint
-        return WhyNot(provenance, values, first, None, None, whole.evaluated, (*outside, str(error)))
+        why = lacking or (*outside, str(error))
+        return WhyNot(provenance, values, first, None, None, evaluated, why, framework=label)
     outcome = search(pinned, limits, evaluator, order, keep=1)
-    best = None if outcome.best is None else _ranked(order, outcome.best)
-    rank = None
-    if outcome.best is not None and not outside:
-        rank = 1 + sum(_before(order, outcome.best, plans) for plans in lawful_plans(request, limits, evaluator, order))
+    best = None if outcome.best is None else _ranked(own, outcome.best)
     return WhyNot(
         provenance,
         values,
         first,
         best,
-        rank,
-        whole.evaluated,
+        None if outside else _rank(among, at, outcome),
+        evaluated,
         outside,
         space.candidates,
         tuple(Refused(why.code, str(why), count) for why, count in outcome.refused.items()),
         () if best else tuple(_else(loosenings(pinned, limits, evaluator, order, outcome), asked)),
+        framework=label,
     )
 
 
-def _ranked(order: Order, plans: PricedPlans) -> RankedPlan:
-    return RankedPlan(plans.configurations.one(0), float(order.values(plans)[0]))
+def _ranked(one: Among, plans: PricedPlans) -> RankedPlan:
+    return RankedPlan(plans.configurations.one(0), float(one.order.values(plans)[0]), one.framework)
 
 
-def _before(order: Order, one: PricedPlans, plans: PricedPlans) -> int:
-    """Return how many plans stand before one of them in the order."""
-    keys = order.keys(one.joined(plans))
-    return int(np.flatnonzero(np.lexsort([*reversed(keys)]) == 0)[0])
+def _rank(among: Sequence[Among], at: int, outcome: Outcome) -> int | None:
+    """Return the place of the best plan of an outcome, of the framework at a place, among the plans of all.
+
+    None: it has no plan. Plans of two frameworks that are alike but for the precision stand in the order of the
+    frameworks.
+    """
+    if outcome.best is None:
+        return None
+    rank, of = 1, among[at].order
+    for place, other in enumerate(among):
+        keys = of.keys if place == at else of.keys_but_precision
+        own = keys(outcome.best)
+        for plans in lawful_plans(other.request, other.limits, other.evaluator, other.order):
+            rank += _before(own, keys(plans), is_after_equal=place < at)
+    return rank
 
 
-def _outside(request: SpaceRequest, asked: Asked, options: Mapping[str, str]) -> Iterator[str]:
+def _before(
+    own: Sequence[FloatArray | IntArray], others: Sequence[FloatArray | IntArray], *, is_after_equal: bool
+) -> int:
+    """Return how many others, (n,) a key, stand before a plan; ``is_after_equal``: those that are equal too."""
+    place = others[0].size if is_after_equal else 0
+    keys = [np.insert(other.astype(np.float64), place, mine[0]) for mine, other in zip(own, others, strict=True)]
+    return int(np.flatnonzero(np.lexsort(keys[::-1]) == place)[0])
+
+
+def _lacking(limits: Limits, asked: Asked) -> Iterator[str]:
+    """Yield a sentence for nodes and GPUs of which the cluster has fewer than all values."""
+    for name, words in (("nodes", "nodes"), ("gpus_per_node", "GPUs a node")):
+        has = getattr(limits, name)
+        if name in asked and min(asked[name]) > has:
+            yield f"cluster {limits.cluster} has {has:,} {words}, not {typed_values(asked[name])}"
+
+
+def _outside(one: Among, asked: Asked) -> Iterator[str]:
     """Yield a sentence for every axis of which the request tries none of the values."""
     for axis in AXES:
-        tried, values = request[axis.name], asked.get(axis.name)
+        tried, values = _tried(one, axis), asked.get(axis.name)
         if tried is not None and values is not None and not set(values) & set(tried):
-            yield f"--{options[axis.name]} {typed_values(tried)} leaves out {typed_values(values)}"
+            yield f"--{_OPTIONS[axis.name]} {typed_values(tried)} leaves out {typed_values(values)}"
+
+
+def _tried(one: Among, axis: Axis) -> tuple[Any, ...] | None:
+    """Return the values of an axis that a request tries; None: every lawful one."""
+    if axis.name == "mode":
+        return one.request.modes
+    told = one.provenance.get(axis.option)
+    value = told.value if told else one.request[axis.name]
+    return value if isinstance(value, tuple) else None
 
 
 def _else(loosen: Iterable[Loosening], asked: Asked) -> Iterator[Loosening]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
+from planner.domain.buckets import strategy_and_sizes
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
@@ -291,8 +292,10 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     sources["strategy"] = values.get("strategy", Sourced(framework.strategy, "framework"))
     if "rank_order" in values or framework.rank_order != RANK_ORDER:
         sources["rank_order"] = values.get("rank_order", Sourced(framework.rank_order, "framework"))
+    strategy, sizes = strategy_and_sizes(sources["strategy"].value)
+    of_buckets = {"strategy": strategy, "bucket_bytes": sizes[0] if len(sizes) == 1 else 0.0}
     names = {key: one.value for key, one in sources.items()}
-    return replace(base, **(names | {"framework": framework})), sources
+    return replace(base, **(names | of_buckets | {"framework": framework})), sources
 
 
 def _why_input_is_not_modelled(machine: Machine, network: Network, dataset: Dataset | None) -> str:

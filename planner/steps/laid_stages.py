@@ -67,7 +67,7 @@ class LaidStages(StageCases):
         plans: SplitPlans,
         rank: IntArray,
         but: tuple[str, ...],  # noqa: ARG002 - no two stages are one
-        *,
+        *more: tuple[IntArray, int],  # noqa: ARG002
         layouts: list[StageLayout],
     ) -> None:
         sizes = np.array([one.stage.size for one in layouts], dtype=np.int64)
@@ -111,10 +111,15 @@ class LaidStages(StageCases):
         stages = np.arange(self._sizes[rows[0]])
         return np.asarray(self._start[rows] + stages[:, None])
 
+    @property
+    def run_number(self) -> IntArray:
+        """How many stages each plan has, shape (n,): each is a run of its own."""
+        return self._sizes
+
     def runs(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Return where every stage stands, as of :meth:`at`: each is a run of its own."""
+        """Return where every stage stands, as of :meth:`at`."""
         at = self.at(rows)
-        return at, np.ones(len(at), dtype=np.int64)
+        return at, np.ones((len(at), 1), dtype=np.int64)
 
     def most(self, of_stages: FloatArray) -> FloatArray:
         """Return the largest of the stages of the plan that each is of, shape (f,)."""

@@ -107,6 +107,10 @@ class LayerPricer(SplitPricer):
             self._best[key] = cuts if cuts is not None else _least(memory, crossing)
         return self._best[key]
 
+    def totals(self, configurations: Configurations) -> tuple[FloatArray, FloatArray]:
+        """Return the step [s] and the memory of the fullest rank [bytes] of configurations alone, (n,) each."""
+        return self._in_full(configurations)
+
     def _priced(self, configurations: Configurations) -> SplitPriced:
         """Price configurations whose ranks are numbered alike, rows of shape (n,)."""
         plans = plans_of(configurations)

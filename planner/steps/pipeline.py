@@ -145,12 +145,12 @@ class Places(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """What paths take of the whole pipeline: p stages, and of configurations each of shape (n,).
+    """What paths take of the whole pipeline: p stages, of all or of each, and of configurations each of shape (n,).
 
     Sums over all stages, what all chunks but the last take a micro-batch, the last stage's backward, and its ``up_s``.
     """
 
-    stages: int
+    stages: IntArray | int
     forward_s: FloatArray
     backward_s: FloatArray
     forward_rounds_s: FloatArray
@@ -162,15 +162,17 @@ class Whole(NamedTuple):
 class Paths(NamedTuple):
     """Paths of waiting through places: the longest of those without circles; of the others all but their circles.
 
-    Shapes (n,), (q, n), and (q, n): how many passes go by in circles.
+    Shapes (n,), (q, n), and (q, n): how many passes go by in circles, a whole number.
     """
 
     longest_s: FloatArray
     between_s: FloatArray
-    passes: IntArray
+    passes: FloatArray
 
 
-def whole_of(chunks: Chunks, stages: int, forward_s: FloatArray, backward_s: FloatArray, up_s: FloatArray) -> Whole:
+def whole_of(
+    chunks: Chunks, stages: IntArray | int, forward_s: FloatArray, backward_s: FloatArray, up_s: FloatArray
+) -> Whole:
     """Return what paths take of a pipeline of so many stages, given its sums and the last stage's ``up_s``."""
     forward_rounds_s, backward_rounds_s = (
         _rounds_s(chunks, stages, through_s, each.max(axis=0))
@@ -183,25 +185,26 @@ def whole_of(chunks: Chunks, stages: int, forward_s: FloatArray, backward_s: Flo
 def paths_of(chunks: Chunks, at: Places, whole: Whole) -> Paths:
     """Return the paths in 1F1B, interleaved or with delayed weight gradients."""
     p, x, f, b, w, stage = whole.stages, chunks.transfer_s, at.forward_s, at.backward_s, at.weight_s, at.stage
-    below_s = (p - 1 - stage) * x
-    passes = chunks.micro_batches * chunks.virtual_stages
-    warm_up = chunks.depth * (p - 1 - stage) + (chunks.virtual_stages - 1) * p
-    rest = np.maximum(passes - 1 - warm_up, 0)
+    number = (chunks.micro_batches * chunks.virtual_stages).astype(np.float64)  # whole numbers times seconds below
+    below = (p - 1 - stage).astype(np.float64)
+    below_s, both_s = below * x, f + b
+    rest = np.maximum(number - 1 - (chunks.virtual_stages - 1) * p - chunks.depth * below, 0.0)
     early_in_s = at.above_forward_s + stage * x
     through_s = whole.forward_rounds_s + whole.forward_s + (p - 1) * x
-    late_in_s = through_s + (whole.backward_s - at.above_backward_s) + below_s
-    early_out_s = whole.forward_s - at.above_forward_s - f + below_s + whole.backward_rounds_s + whole.last_backward_s
-    early_out_s = early_out_s + whole.last_up_s
-    cooled_s = np.maximum(passes - 1 - chunks.depth * stage, 0) * w + at.up_s
-    steady_s = np.maximum(rest - chunks.depth * stage, 0) * w
-    longest_s = np.maximum(
-        early_in_s + passes * (f + b) + cooled_s,
-        late_in_s + (passes - 1) * b + rest * f + cooled_s,
-    )
-    longest_s = np.maximum(longest_s, early_in_s + passes * f + rest * b + steady_s + early_out_s)
+    late_in_s = through_s + whole.backward_s - at.above_backward_s + below_s
+    turned_s = whole.backward_rounds_s + whole.last_backward_s + whole.last_up_s
+    early_out_s = whole.forward_s + turned_s - at.above_forward_s - f + below_s
+    cooled_s, steady_s = at.up_s, np.zeros(1)
+    if w.any():
+        cooled_s = np.maximum(number - 1 - chunks.depth * stage, 0.0) * w + cooled_s
+        steady_s = np.maximum(rest - chunks.depth * stage, 0.0) * w
+    longest_s = np.maximum(early_in_s + number * both_s, late_in_s + (number - 1) * b + rest * f) + cooled_s
+    out_s = early_out_s + steady_s if steady_s.any() else early_out_s
+    longest_s = np.maximum(longest_s, early_in_s + number * f + rest * b + out_s)
     between_s = np.where(rest > 0, late_in_s + f + early_out_s, -np.inf)
-    longest_s = np.maximum(longest_s, between_s + (rest - 1) * (f + b) + steady_s).max(axis=0)
-    return Paths(longest_s, between_s, rest - 1)
+    rest -= 1
+    longest_s = np.maximum(longest_s, between_s + rest * both_s + steady_s).max(axis=0)
+    return Paths(longest_s, between_s, rest)
 
 
 def paths_of_stages(chunks: Chunks) -> Paths:
@@ -219,7 +222,7 @@ def _longest_path_s(chunks: Chunks) -> FloatArray:
 
 
 def _longest_with_circles_s(
-    chunks: Chunks, longest_s: FloatArray, between_s: FloatArray, passes: IntArray
+    chunks: Chunks, longest_s: FloatArray, between_s: FloatArray, passes: FloatArray
 ) -> FloatArray:
     """Return the longest of ``longest_s``, shape (n,), and of the paths that circle between stages.
 
@@ -231,7 +234,8 @@ def _longest_with_circles_s(
         hoped_s = (between_s[:-k] + np.maximum(passes[:-k], 0) * mean_s).max(axis=0)
         some = np.flatnonzero(hoped_s > longest_s * (1 + 1e-12))
         if some.size:
-            circles_s = circling_s(chunks.of(some), circle_s[:, some], before[:, some], passes[:-k, some])
+            pace = chunks.depth[some], chunks.transfer_s[some]
+            circles_s = circling_s(pace, circle_s[:, some], before[:, some], passes[:-k, some])
             longest_s[some] = np.maximum(longest_s[some], (between_s[:-k, some] + circles_s).max(axis=0))
     return longest_s
 
@@ -246,7 +250,7 @@ def _up_s(chunks: Chunks) -> FloatArray:
     return climb_s + np.maximum.accumulate(delayed * chunks.weight_s - climb_s, axis=0)
 
 
-def _rounds_s(chunks: Chunks, stages: int, through_s: FloatArray, slowest_s: FloatArray) -> FloatArray:
+def _rounds_s(chunks: Chunks, stages: IntArray | int, through_s: FloatArray, slowest_s: FloatArray) -> FloatArray:
     """Return the time of all chunks but the last for one micro-batch, shape (n,).
 
     It is that of going through all stages, or of waiting for the others of the group at the slowest.
@@ -255,17 +259,21 @@ def _rounds_s(chunks: Chunks, stages: int, through_s: FloatArray, slowest_s: Flo
     return np.asarray((chunks.virtual_stages - 1) * np.maximum(through_s + stages * chunks.transfer_s, behind_s))
 
 
-def circling_s(chunks: Chunks, circle_s: FloatArray, before: FloatArray, passes: IntArray) -> FloatArray:
+def circling_s(
+    pace: tuple[IntArray, FloatArray], circle_s: FloatArray, before: FloatArray, passes: FloatArray
+) -> FloatArray:
     """Return the time in which ``passes`` go by in circles of k stages down, shape (p - k, n).
 
-    A circle lasts ``depth`` passes a stage and one; the last passes are a shorter one, from a lower stage.
+    ``pace``: depth and transfers; ``before``: sums of f + b before every stage, shape (p + 1, n). A circle lasts
+    ``depth`` passes a stage and one; the last passes are a shorter one, from a lower stage.
     """
-    k = chunks.stages - len(circle_s)
-    circles, left = np.divmod(np.maximum(passes, 0), chunks.depth * k + 1)
-    shorter = np.maximum(left - 1, 0) // chunks.depth
-    lowest = np.arange(k, chunks.stages)[:, None]
-    shorter_s = before[k + 1 :] - np.take_along_axis(before, lowest - shorter, axis=0) + 2 * shorter * chunks.transfer_s
-    stays_s = (left - 1 - chunks.depth * shorter) * chunks.whole_s[:-k]
+    (depth, transfer_s), stages = pace, len(before) - 1
+    k = stages - len(circle_s)
+    circles, left = np.divmod(np.maximum(passes, 0).astype(np.int64), depth * k + 1)
+    shorter = np.maximum(left - 1, 0) // depth
+    lowest = np.arange(k, stages)[:, None]
+    shorter_s = before[k + 1 :] - np.take_along_axis(before, lowest - shorter, axis=0) + 2 * shorter * transfer_s
+    stays_s = (left - 1 - depth * shorter) * (before[1:-k] - before[: -k - 1])
     return np.asarray(circles * circle_s + np.where(left > 0, shorter_s + stays_s, 0.0))
 
 

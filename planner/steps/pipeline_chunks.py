@@ -66,9 +66,9 @@ def chunks_of(
     virtual_stages: IntArray | int,
     schedule: str,
     *,
-    stages: int | None = None,
+    stages: IntArray | int | None = None,
 ) -> Chunks:
-    """Return times of chunks, of one shape; ``stages``: p, if not as many as there are times.
+    """Return times of chunks, of one shape; ``stages``: p, of each, if not as many as there are times.
 
     ``times_s`` are forward, whole backward and its part of weights, half of it where not given; the latter counts in
     schedules alone that compute it apart.
@@ -89,7 +89,9 @@ def chunks_of(
         forward_s, np.asarray(backward_s) - weight_s, weight_s, transfer_s, micro_batches, v
     )
     depth = np.where((v[0] > 1) | (schedule == "zero-bubble-h2"), 2, 1)
-    return Chunks(f / v, b / v, w / v, x[0] * ((stages or f.shape[0]) > 1), m[0], v[0], depth)
+    return Chunks(
+        f / v, b / v, w / v, x[0] * np.greater(f.shape[0] if stages is None else stages, 1), m[0], v[0], depth
+    )
 
 
 def _check(schedule: str, virtual_stages: IntArray) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def drain_s(
     schedule: str,
     virtual_stages: IntArray | int = 1,
     weight_s: FloatArray | None = None,
-    chunk: int = 0,
+    chunk: IntArray | int = 0,
     repeats: IntArray | None = None,
 ) -> FloatArray:
     """Return how long before the end of the pipeline a stage has the last gradients of a chunk [s], shape (p, n).
@@ -33,9 +34,9 @@ def drain_s(
     ----------
     backward_s, transfer_s, schedule, virtual_stages, weight_s
         Of :func:`planner.steps.pipeline.pipeline_s`.
-    chunk : int
+    chunk : int or ndarray of int, shape (n,)
         Of the stage, below v; the last backward is that of chunk 0.
-    repeats : ndarray of int, shape (p,), optional
+    repeats : ndarray of int, shape (p, n), or (p, 1) of all, optional
         How many equal stages each of the p stands for, of the first of which the time is; of schedules that do not
         compute gradients of weights apart.
 
@@ -45,18 +46,18 @@ def drain_s(
     may be behind. ZB-H1 ends a stage with its delayed weight gradients: s (b - w), ZB-H2 s (b - 2 w), at least 0. ZB-V
     ends with those of chunk 0, behind s of chunk 1, on the first stage behind p (b + w). Without a flush 0.
     """
-    counts = np.ones(len(backward_s), dtype=np.int64) if repeats is None else repeats
+    counts = np.ones((len(backward_s), 1), dtype=np.int64) if repeats is None else repeats
     times = np.zeros_like(backward_s), backward_s, weight_s
-    chunks = chunks_of(times, transfer_s, 1, virtual_stages, schedule, stages=int(counts.sum()))
+    chunks = chunks_of(times, transfer_s, 1, virtual_stages, schedule, stages=counts.sum(axis=0))
     hop_s = chunks.backward_s + chunks.transfer_s
     if schedule == "no-flush":
         return np.zeros_like(hop_s)
-    stage = (np.cumsum(counts) - counts)[:, None]
+    stage = np.cumsum(counts, axis=0) - counts
     if schedule == "zero-bubble-v":
         first_s = chunks.stages * (chunks.backward_s + chunks.weight_s)
         return np.asarray(chunk * np.where(stage > 0, stage * chunks.weight_s, first_s))
     late_s = (chunks.depth * stage + 1) * chunks.weight_s
-    hops_s = hop_s * counts[:, None]
+    hops_s = hop_s * counts
     return np.asarray(np.maximum(sums_above(hops_s) + chunk * hops_s.sum(axis=0) - late_s + chunks.weight_s[0], 0.0))
 
 
@@ -87,18 +88,19 @@ def exposed_exchange_s(
     of_chunk = np.maximum(buckets / v, 1)
     chunk_s = message_s * buckets / v
     late_s = bucketed_s(backward_s / v, chunk_s / of_chunk, of_chunk) - backward_s / v
-    latest_s = np.zeros(1)
-    for chunk in range(int(v.max(initial=1))):
-        ended_s = drain_s(
-            backward_s,
-            transfer_s,
-            schedule=schedule,
-            virtual_stages=virtual_stages,
-            weight_s=weight_s,
-            chunk=chunk,
-            repeats=repeats,
-        )
-        latest_s = np.maximum(latest_s, np.where(chunk < v, late_s + chunk * chunk_s - ended_s, 0.0))
+    drained_s = partial(
+        drain_s,
+        backward_s,
+        transfer_s,
+        schedule=schedule,
+        virtual_stages=virtual_stages,
+        weight_s=weight_s,
+        repeats=repeats,
+    )
+    latest_s: FloatArray = np.maximum(late_s - drained_s(), 0.0)
+    last = np.asarray(virtual_stages) - 1
+    if last.any():  # how late a chunk is grows or falls from each to the next: the first or the last is latest
+        latest_s = np.maximum(latest_s, late_s + last * chunk_s - drained_s(chunk=last))
     return latest_s
 
 

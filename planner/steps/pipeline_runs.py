@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
-from planner.steps.pipeline import Paths, Places, Whole, circling_s, paths_of, paths_of_stages, whole_of
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.steps.pipeline import Paths, Places, Whole, circling_s, paths_of, whole_of
 from planner.steps.pipeline_chunks import Chunks, chunks_of, sums_above
 
 __all__ = ["RUN_SCHEDULES", "runs_s"]
@@ -22,6 +22,8 @@ RUN_SCHEDULES = ("1f1b", "interleaved")
 """Schedules of which runs are enough."""
 _ROUNDING = 1e-9
 """Share that rounding of bounds stays far below."""
+_AT_ONCE = 2**10
+"""Pipelines whose stages are looked at one by one together, those of like length: some MB."""
 
 
 def runs_s(
@@ -42,101 +44,145 @@ def runs_s(
         Of one micro-batch through a stage of each run.
     transfer_s, micro_batches, schedule, virtual_stages
         Of :func:`planner.steps.pipeline.pipeline_s`; schedule one of RUN_SCHEDULES.
-    repeats : ndarray of int, shape (r,)
+    repeats : ndarray of int, shape (r, n), or (r, 1) of all
         Stages of each run.
     """
-    p = int(repeats.sum())
-    chunks = chunks_of((forward_s, backward_s, None), transfer_s, micro_batches, virtual_stages, schedule, stages=p)
+    stages = repeats.sum(axis=0)
+    chunks = chunks_of(
+        (forward_s, backward_s, None), transfer_s, micro_batches, virtual_stages, schedule, stages=stages
+    )
     run, ends = _ends_of_runs(chunks, repeats)
     paths = paths_of(chunks, ends, _whole(chunks, repeats))
     if not chunks.transfer_s.any():
         return paths.longest_s
-    least_s = _least_means_s(paths, run)
-    some = np.flatnonzero((_most_means_s(chunks, p) > least_s * (1 - _ROUNDING)).any(axis=0))
-    if some.size:
-        bounds_s = _bounds_s(chunks.of(some), repeats)
-        can_be_longer = (bounds_s > least_s[:, None, some] * (1 - _ROUNDING)).any(axis=(0, 1))
-        some, bounds_s = some[can_be_longer], bounds_s[:, :, can_be_longer]
-    if some.size:
-        of_some = Paths(paths.longest_s[some], paths.between_s[:, some], paths.passes[:, some])
-        paths.longest_s[some] = _with_circles_s(_stages(chunks.of(some), repeats), of_some, run, bounds_s)
+    means_s = _means_s(paths)
+    some = np.flatnonzero(_most_mean_s(chunks, repeats) > means_s.min(axis=0) * (1 - _ROUNDING))
+    repeats = np.broadcast_to(repeats, forward_s.shape)
+    some = some[_can_circle(chunks.of(some), repeats[:, some], _least_of_runs(means_s[:, some], run))]
+    some = some[np.argsort(repeats[:, some].sum(axis=0), kind="stable")]
+    for start in range(0, some.size, _AT_ONCE):
+        columns = some[start : start + _AT_ONCE]
+        of_some = Paths(paths.longest_s[columns], paths.between_s[:, columns], paths.passes[:, columns])
+        paths.longest_s[columns] = _with_circles_s(chunks.of(columns), of_some, run, repeats[:, columns])
     return paths.longest_s
 
 
 def _ends_of_runs(chunks: Chunks, repeats: IntArray) -> tuple[IntArray, Places]:
     """Return ends of runs, and of each the first stage with passes behind its first backward; and whose each is."""
-    p, v = int(repeats.sum()), chunks.virtual_stages
-    first = np.cumsum(repeats) - repeats
-    passing = p - 1 - (chunks.micro_batches * v - 2 - (v - 1) * p) // chunks.depth
-    all_runs, several, inner = (np.flatnonzero(repeats > least) for least in (0, 1, 2))
-    run = np.concatenate([all_runs, several, inner])
+    p, v = repeats.sum(axis=0), chunks.virtual_stages
+    first = np.cumsum(repeats, axis=0) - repeats
     last = first + repeats - 1
-    at_ends = np.concatenate([first, last[several]])[:, None]
-    inside = np.clip(passing, first[inner, None], last[inner, None])
-    stage = np.concatenate([np.broadcast_to(at_ends, (at_ends.size, passing.size)), inside])
-    f, b, offset = chunks.forward_s, chunks.backward_s, stage - first[run][:, None]
-    above_f, above_b = (sums_above(one * repeats[:, None])[run] + offset * one[run] for one in (f, b))
+    passing = p - 1 - (chunks.micro_batches * v - 2 - (v - 1) * p) // chunks.depth
+    longest = repeats.max(axis=1, initial=0)
+    all_runs, several, inner = (np.flatnonzero(longest > least) for least in (0, 1, 2))
+    run = np.concatenate([all_runs, several, inner])
+    ends = (np.broadcast_to(one, (len(one), passing.size)) for one in (first, last[several]))
+    stage = np.concatenate([*ends, np.clip(passing, first[inner], last[inner])])
+    f, b, offset = chunks.forward_s, chunks.backward_s, stage - first[run]
+    above_f, above_b = (sums_above(one * repeats)[run] + offset * one[run] for one in (f, b))
     up_s = above_b + stage * chunks.transfer_s
     return run, Places(stage, f[run], b[run], np.zeros((1, 1)), above_f, above_b, up_s)
 
 
 def _whole(chunks: Chunks, repeats: IntArray) -> Whole:
-    p = int(repeats.sum())
-    forward_s, backward_s = ((one * repeats[:, None]).sum(axis=0) for one in (chunks.forward_s, chunks.backward_s))
+    p = repeats.sum(axis=0)
+    forward_s, backward_s = ((one * repeats).sum(axis=0) for one in (chunks.forward_s, chunks.backward_s))
     up_s = backward_s - chunks.backward_s[-1] + (p - 1) * chunks.transfer_s
     return whole_of(chunks, p, forward_s, backward_s, up_s)
 
 
-def _least_means_s(ends: Paths, run: IntArray) -> FloatArray:
-    """Return the mean pass from which on a path that circles from a stage of a run can be the longest, shape (r, n)."""
+def _means_s(ends: Paths) -> FloatArray:
+    """Return the mean pass from which on a path that circles from an end can be the longest, shape (q, n)."""
     lacking_s = ends.longest_s - ends.between_s
-    means_s = np.divide(lacking_s, ends.passes, out=np.full(lacking_s.shape, np.inf), where=ends.passes > 0)
-    return np.stack([means_s[run == one].min(axis=0) for one in range(int(run.max()) + 1)])
+    means_s: FloatArray = np.full(lacking_s.shape, np.inf)
+    return np.divide(lacking_s, ends.passes, out=means_s, where=ends.passes > 0)
 
 
-def _most_means_s(chunks: Chunks, stages: int) -> FloatArray:
-    """Return the most that a mean pass of any circle from a stage of a run takes, shape (r, n).
+def _least_of_runs(of_ends: FloatArray, run: IntArray) -> FloatArray:
+    """Return the least of the ends of each run, shape (q, n) to (r, n)."""
+    return np.stack([of_ends[run == one].min(axis=0) for one in range(int(run.max()) + 1)])
 
-    As if all its stages were the slowest; it then grows or falls with the depth throughout.
+
+def _can_circle(chunks: Chunks, repeats: IntArray, least_s: FloatArray) -> BoolArray:
+    """Tell where a mean pass of some circle can take as long as ``least_s`` of the run that it starts in, shape (n,).
+
+    By :func:`_bounds_s`, which grow or fall from where a circle holds all of some runs to where it holds one more.
     """
-    slowest_s = np.maximum.accumulate(chunks.whole_s[::-1], axis=0)[::-1]
-    shallow_s, deep_s = (
-        ((k + 1) * slowest_s + 2 * k * chunks.transfer_s) / (chunks.depth * k + 1) for k in (1, max(stages - 1, 1))
-    )
-    most_s: FloatArray = np.maximum(shallow_s, deep_s)
+    deepest, can = repeats.sum(axis=0) - 1, np.zeros(chunks.transfer_s.size, dtype=np.bool_)
+    for run, least in enumerate(least_s):
+        slow_s, number, before = _slowest_first(chunks.whole_s[run:], repeats[run:])
+        for k in (np.ones_like(deepest), *(np.minimum(before + number, deepest + 1) - 1), deepest):
+            can |= _mean_s(chunks, (slow_s, number, before), np.maximum(k, 1)) > least * (1 - _ROUNDING)
+    return can
+
+
+def _slowest_first(whole_s: FloatArray, repeats: IntArray) -> tuple[FloatArray, IntArray, IntArray]:
+    """Return what stages of runs take, how many these are, and how many are slower, the slowest run first."""
+    order = np.argsort(-whole_s, axis=0)
+    number = np.take_along_axis(np.broadcast_to(repeats, whole_s.shape), order, axis=0)
+    return np.take_along_axis(whole_s, order, axis=0), number, np.cumsum(number, axis=0) - number
+
+
+def _mean_s(chunks: Chunks, runs: tuple[FloatArray, IntArray, IntArray], k: IntArray) -> FloatArray:
+    """Return the mean pass of circles that hold the slowest k + 1 stages, of the shape of k and (n,)."""
+    held_s: FloatArray = 2 * k * chunks.transfer_s
+    for slow_s, number, before in zip(*runs, strict=True):
+        held_s = held_s + slow_s * np.minimum(np.maximum(k + 1 - before, 0), number)
+    return np.asarray(held_s / (chunks.depth * k + 1))
+
+
+def _most_mean_s(chunks: Chunks, repeats: IntArray) -> FloatArray:
+    """Return the most that a mean pass of any circle takes, shape (n,).
+
+    As if all stages but those of the slowest run were of the next slowest: the mean then grows or falls with the depth
+    up to where it holds all of that run, and from there on.
+    """
+    whole_s, deepest = chunks.whole_s, np.maximum(repeats.sum(axis=0) - 1, 1)
+    slowest = np.argmax(whole_s, axis=0)[None]
+    slowest_s = np.take_along_axis(whole_s, slowest, axis=0)[0]
+    held = np.take_along_axis(np.broadcast_to(repeats, whole_s.shape), slowest, axis=0)[0]
+    next_s = np.where(np.arange(len(whole_s))[:, None] == slowest, 0.0, whole_s).max(axis=0)
+    most_s: FloatArray = np.zeros(slowest_s.shape)
+    for k in (np.int64(1), np.clip(held - 1, 1, deepest), deepest):
+        stages_s = (k + 1) * next_s + np.minimum(held, k + 1) * (slowest_s - next_s)
+        most_s = np.maximum(most_s, (stages_s + 2 * k * chunks.transfer_s) / (chunks.depth * k + 1))
     return most_s
 
 
 def _bounds_s(chunks: Chunks, repeats: IntArray) -> FloatArray:
     """Return the most that a mean pass takes in circles from a run to k stages down, k from 1, shape (r, p - 1, n).
 
-    As if they held the slowest k + 1 stages of this run and those below.
+    As if they held the slowest k + 1 stages of this run and those below; -inf beyond the last stage.
     """
-    whole_s, k = chunks.whole_s, np.arange(1, int(repeats.sum()))[:, None]
-    held_s = np.zeros((repeats.size, k.size, whole_s.shape[1]))
-    for run in range(repeats.size):
-        order = np.argsort(-whole_s[run:], axis=0)
-        slow_s, number = np.take_along_axis(whole_s[run:], order, axis=0), repeats[run:][order]
-        for slow, before, most in zip(slow_s, np.cumsum(number, axis=0) - number, number, strict=True):
-            held_s[run] += slow * np.clip(k + 1 - before, 0, most)
-    return np.asarray((held_s + 2 * k * chunks.transfer_s) / (chunks.depth * k + 1))
+    stages = repeats.sum(axis=0)
+    k = np.arange(1, int(stages.max()))[:, None]
+    of_runs = (_slowest_first(chunks.whole_s[run:], repeats[run:]) for run in range(len(repeats)))
+    return np.where(k < stages, np.stack([_mean_s(chunks, one, k) for one in of_runs]), -np.inf)
 
 
-def _stages(chunks: Chunks, repeats: IntArray) -> Chunks:
-    """Return every stage of runs."""
-    f, b, w = (np.repeat(one, repeats, axis=0) for one in (chunks.forward_s, chunks.backward_s, chunks.weight_s))
-    return replace(chunks, forward_s=f, backward_s=b, weight_s=w)
+def _stages(chunks: Chunks, repeats: IntArray) -> tuple[Chunks, Paths]:
+    """Return every stage of runs and the paths through it, as many stages as the longest has; nothing passes others."""
+    stages = repeats.sum(axis=0)
+    stage = np.arange(int(stages.max()))[:, None]
+    run = np.minimum((stage >= np.cumsum(repeats, axis=0)[:, None]).sum(axis=0), len(repeats) - 1)
+    f, b = (
+        np.where(stage < stages, np.take_along_axis(one, run, axis=0), 0.0)
+        for one in (chunks.forward_s, chunks.backward_s)
+    )
+    above_b = sums_above(b)
+    at = Places(stage, f, b, np.zeros((1, 1)), sums_above(f), above_b, above_b + stage * chunks.transfer_s)
+    paths = paths_of(chunks, at, _whole(chunks, repeats))
+    passes = np.broadcast_to(paths.passes, f.shape)
+    paths = paths._replace(between_s=np.where(stage < stages, paths.between_s, -np.inf), passes=passes)
+    return replace(chunks, forward_s=f, backward_s=b, weight_s=np.zeros_like(f)), paths
 
 
-def _with_circles_s(chunks: Chunks, ends: Paths, run: IntArray, bounds_s: FloatArray) -> FloatArray:
-    """Return the longest of the paths at ends of runs and of those that circle, shape (n,).
-
-    ``run``: of the ends; ``bounds_s``: of mean passes, see :func:`_bounds_s`.
-    """
-    x, whole_s, longest_s = chunks.transfer_s, chunks.whole_s, ends.longest_s.copy()
-    _, between_s, passes = paths_of_stages(chunks)
-    before = np.concatenate([np.zeros((1, x.size)), np.cumsum(whole_s, axis=0)])
-    least_s = _least_means_s(ends, run)
+def _with_circles_s(chunks: Chunks, ends: Paths, run: IntArray, repeats: IntArray) -> FloatArray:
+    """Return the longest of the paths at ends of runs and of those that circle, shape (n,); ``run``: of the ends."""
+    bounds_s, stages = _bounds_s(chunks, repeats), repeats.sum(axis=0)
+    chunks, (_, between_s, passes) = _stages(chunks, repeats)
+    x, longest_s, least_s = chunks.transfer_s, ends.longest_s.copy(), _least_of_runs(_means_s(ends), run)
+    before = np.concatenate([np.zeros((1, x.size)), np.cumsum(chunks.whole_s, axis=0)])
     deep = np.flatnonzero((bounds_s > least_s[:, None] * (1 - _ROUNDING)).any(axis=(0, 2))) + 1
     for k in deep[::-1].tolist():
         some = np.flatnonzero((bounds_s[:, k - 1] > least_s * (1 - _ROUNDING)).any(axis=0))
@@ -144,12 +190,14 @@ def _with_circles_s(chunks: Chunks, ends: Paths, run: IntArray, bounds_s: FloatA
             continue
         circle_s = before[k + 1 :, some] - before[: -k - 1, some] + 2 * k * x[some]
         mean_s = circle_s / (chunks.depth[some] * k + 1)
-        hoped_s = (between_s[:-k, some] + np.maximum(passes[:-k, some], 0) * mean_s).max(axis=0)
-        is_longer = hoped_s > longest_s[some] * (1 + 1e-12)
+        is_inside = np.arange(len(circle_s))[:, None] < stages[some] - k
+        apart_s = np.where(is_inside, between_s[:-k, some], -np.inf)
+        is_longer = (apart_s + np.maximum(passes[:-k, some], 0) * mean_s).max(axis=0) > longest_s[some] * (1 + 1e-12)
         some = some[is_longer]
         if some.size:
-            circling = circling_s(chunks.of(some), circle_s[:, is_longer], before[:, some], passes[:-k, some])
-            longest_s[some] = np.maximum(longest_s[some], (between_s[:-k, some] + circling).max(axis=0))
+            pace = chunks.depth[some], x[some]
+            circling = circling_s(pace, circle_s[:, is_longer], before[:, some], passes[:-k, some])
+            longest_s[some] = np.maximum(longest_s[some], (apart_s[:, is_longer] + circling).max(axis=0))
             of_some = Paths(longest_s[some], ends.between_s[:, some], ends.passes[:, some])
-            least_s[:, some] = _least_means_s(of_some, run)
+            least_s[:, some] = _least_of_runs(_means_s(of_some), run)
     return longest_s

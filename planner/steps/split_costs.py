@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.messages import Groups
 from planner.domain.precision import precision_named
 from planner.domain.split import SplitPlans
@@ -11,11 +11,15 @@ from planner.sources.sources import Sources
 from planner.steps.compute import composed_s
 from planner.steps.split_compute import SplitCompute
 from planner.steps.split_messages import operation_s
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.placement import Placement
-from planner.workload.split_memory import MemoryRules
 from planner.workload.split_messages import MessageRules
 
 __all__ = ["SplitCosts"]
+
+_PLACED_BY = (
+    "tensor_parallel", "context_parallel", "expert_parallel", "data_parallel", "pipeline_parallel", "gpus_per_node",
+)  # fmt: skip
 
 
 class SplitCosts:
@@ -66,6 +70,19 @@ class SplitCosts:
         """Return where the groups of plans lie on the cluster."""
         link = self.sources.cluster.inter_node
         return Placement(plans, link.nics_per_node if link else 1, self.rank_order)
+
+    def placed_alike(self, plans: SplitPlans, names: tuple[str, ...]) -> tuple[IntArray, int]:
+        """Return a number of each plan that says where its groups of some names lie, shape (n,), and how many do."""
+
+        def numbers(some: SplitPlans) -> IntArray:
+            first, which = some.distinct(_PLACED_BY)
+            placement = self.placement(some.take(first).rows)
+            groups = [placement.groups(name) for name in names]
+            columns = (column for one in groups for column in (one.nodes, one.ranks_per_node, one.streams_per_nic))
+            return distinct_rows(*columns)[1][which]
+
+        number: IntArray = plans.of_bases(numbers)
+        return number, int(number.max(initial=-1)) + 1
 
     def operation_s(self, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
         """Return times [s] of an operation, shape (n,); groups of one rank send nothing."""

@@ -101,7 +101,8 @@ class _Shown(NamedTuple):
             return ()
         (first, end, again), kinds = self.layout.layers, self.layout.recompute
         each = zip((end - first).tolist(), again.tolist(), kinds.tolist(), strict=True)
-        return tuple(LayersOfStage(layers, some, RECOMPUTES[code * (some > 0)]) for layers, some, code in each)
+        of_code = [(layers, some * (code != RECOMPUTES.index("none")), code) for layers, some, code in each]
+        return tuple(LayersOfStage(layers, some, RECOMPUTES[code * (some > 0)]) for layers, some, code in of_code)
 
 
 def _units_shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:

@@ -10,11 +10,12 @@ pipeline adds to the step.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED, SplitPlans
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_chunks import SPLIT_BACKWARD
@@ -22,7 +23,7 @@ from planner.steps.pipeline_drain import exchange_s
 from planner.steps.pipeline_runs import RUN_SCHEDULES, runs_s
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_passes import Passes
-from planner.steps.split_stages import StageCases, rows_of
+from planner.steps.split_stages import StageCases
 from planner.steps.split_state import State
 
 __all__ = ["SPLIT_TERMS", "SplitPart"]
@@ -35,103 +36,135 @@ SPLIT_TERMS = (
 """Terms of a step in the order of an answer."""
 
 
-class _Pipeline(NamedTuple):
-    """Pipelines of k distinct plans: passes of every stage, or of each run of equal ones; of each the rest (k,) [s].
+class _Pipelines(NamedTuple):
+    """Pipelines of k distinct plans, of every stage or of each run of equal ones: r in all.
 
-    ``slowest``: the first stage, or run, with the most work.
-    ``own_s``, ``waited_s``: of the slowest stage, all its passes, and what they wait for weights.
+    ``at``: where they stand in passes, shape (r, k); ``alone``: forward and backward pass of a micro-batch [s];
+    ``gathered``: the same with what they wait for weights [s].
     """
 
-    backward_s: FloatArray
-    slowest: IntArray
-    own_s: FloatArray
-    waited_s: FloatArray
-    still_s: FloatArray
-    whole_s: FloatArray
+    at: IntArray
+    alone: tuple[FloatArray, FloatArray]
+    gathered: tuple[FloatArray, FloatArray]
 
 
 class SplitPart:
-    """Plans of one number of stages and schedule: some ``rows`` of those that passes and state are of, shape (n,).
+    """Plans of one schedule and number of stages, or of runs of equal stages: some ``rows`` of n plans.
 
-    Attributes
-    ----------
-    slowest : ndarray of int, shape (n,)
-        The stage with the most work.
-    terms : term -> two ndarrays of float, shape (n,)
-        What each takes, and what it adds to the step [s].
+    The longest path of :func:`planner.steps.pipeline.pipeline_s` is what all passes of a step take; its terms say what
+    of it the slowest stage is busy with.
     """
 
     def __init__(self, costs: SplitCosts, every: SplitPlans, of: tuple[Passes, State], rows: IntArray) -> None:
-        self.costs, self.plans, self._rows = costs, rows_of(every, rows), rows
+        self.costs, self.plans, self._rows = costs, every.take(rows), rows
         self.passes, self.state = of
-        self.schedule = SCHEDULES[int(self.plans.schedule[0])]
-        self.stages = int(self.plans.pipeline_parallel[0])
         self.m = self.plans.accumulation_steps.astype(np.float64)
-        self._pass, self._state = (one.cases.case[rows] for one in of)
+        self._pass, self._state = self.passes.case[rows], self.state.cases.case[rows]
+        self.schedule = SCHEDULES[int(self.plans.schedule[0])]
         self._has_runs = self.schedule in RUN_SCHEDULES
-        self._repeats = self._at(self.passes.cases, rows[:1])[1]
-        shares = np.where(self.plans.sharding == WEIGHTS_SHARDED, self._state, -1)
-        keys = self._pass, self.plans.accumulation_steps, self.plans.virtual_stages, shares
-        first, which = distinct_rows(*keys)
-        pipeline = self._pipeline(first)
-        self.slowest = (np.cumsum(self._repeats) - self._repeats)[pipeline.slowest][which]
-        self.terms = self._terms(pipeline, which)
+        if self._has_runs:
+            self.schedule = "interleaved"  # which is 1F1B with one chunk
+        shares = np.where(self.plans.sharding == WEIGHTS_SHARDED, self._state + 1, 0)
+        cases = (self._pass, self.passes.number), (shares, self.state.cases.rank.size + 1)
+        self._first, self._which = self.plans.distinct(("accumulation_steps", "virtual_stages"), *cases)
+        self._repeats = self._at(self.passes.cases, rows[self._first])[1]
 
-    def _pipeline(self, some: IntArray) -> _Pipeline:
-        """Return the pipelines of some of the plans."""
-        m, rows = self.m[some], self._rows[some]
-        at, transfer = self._at(self.passes.cases, rows)[0], self.passes.transfer_s[self._pass[some]]
-        forward, backward = self.passes.alone_s(at, m)
-        passes = gathered_forward, gathered_backward = self._gathered(some, forward, backward)
-        own = m * (gathered_forward + gathered_backward)
-        slowest = np.argmax(own, axis=0)
-        still = self._pipeline_s(some, passes, np.zeros_like(transfer))
-        whole = self._pipeline_s(some, passes, transfer) if self.stages > 1 else still
-        waited = m * np.maximum((gathered_forward - forward) + (gathered_backward - backward), 0.0)
-        of_slowest = slowest, np.arange(some.size)
-        return _Pipeline(gathered_backward, slowest, own[of_slowest], waited[of_slowest], still, whole)
+    @staticmethod
+    def alike(plans: SplitPlans, run_number: IntArray) -> tuple[IntArray, IntArray]:
+        """Return what plans that are one part have in common, (n,) each, given how many runs each has."""
+        codes = [SCHEDULES.index(name) for name in RUN_SCHEDULES]
+        has_runs = np.isin(plans.schedule, codes)
+        number = np.where(has_runs, run_number, plans.pipeline_parallel)
+        return np.where(has_runs, codes[0], plans.schedule), number
+
+    @cached_property
+    def period_s(self) -> FloatArray:
+        """The step of each plan [s], shape (n,), but for offloading."""
+        state = self.state
+        once_s = state.norms_s + state.tied_s + state.updated_weights_s + state.update_s
+        period = self._whole_s[self._which] + once_s[self._state] + self.exchange_s[1]
+        if self.costs.overheads.replica_wait:
+            period += self._replica_wait_s(self._computed_s[self._which])
+        return period
+
+    @property
+    def slowest(self) -> IntArray:
+        """The stage with the most work, shape (n,)."""
+        stages = np.broadcast_to(np.cumsum(self._repeats, axis=0) - self._repeats, self._pipelines.at.shape)
+        return np.asarray(_of_slowest(stages, self._slowest)[self._which])
+
+    @cached_property
+    def _pipelines(self) -> _Pipelines:
+        rows, m = self._rows[self._first], self.m[self._first]
+        at = self._at(self.passes.cases, rows)[0]
+        alone = self.passes.alone_s(at, m)
+        return _Pipelines(at, alone, self._gathered(*alone))
+
+    @cached_property
+    def _slowest(self) -> IntArray:
+        """The first stage, or run, with the most work, of each pipeline."""
+        return np.asarray(np.argmax(self._own_s, axis=0))
+
+    @cached_property
+    def _own_s(self) -> FloatArray:
+        """All passes of each stage of pipelines, shape (r, k)."""
+        forward, backward = self._pipelines.gathered
+        return np.asarray(self.m[self._first] * (forward + backward))
+
+    @cached_property
+    def _whole_s(self) -> FloatArray:
+        """The time of all micro-batches of each pipeline, shape (k,)."""
+        return self._pipeline_s(self.passes.transfer_s[self._pass[self._first]])
+
+    @cached_property
+    def _computed_s(self) -> FloatArray:
+        """Kernels and host time of all passes on the slowest stage of each pipeline, shape (k,)."""
+        m, passes, at = self.m[self._first], self.passes, _of_slowest(self._pipelines.at, self._slowest)
+        return np.asarray(m * (passes.forward_s[at] + passes.backward.mean_s(at, m) + passes.recompute_s[at]))
 
     def _at(self, cases: StageCases, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Return where stages of plans stand, each of a run of equal ones or all, and how many each stands for."""
         if self._has_runs:
             return cases.runs(rows)
-        return cases.at(rows), np.ones(self.stages, dtype=np.int64)
+        at = cases.at(rows)
+        return at, np.ones((len(at), 1), dtype=np.int64)
 
-    def _pipeline_s(self, some: IntArray, passes: tuple[FloatArray, FloatArray], transfer_s: FloatArray) -> FloatArray:
-        """Return the time of all micro-batches of some of the plans."""
+    def _pipeline_s(self, transfer_s: FloatArray) -> FloatArray:
+        """Return the time of all micro-batches of pipelines, given what a micro-batch takes between stages."""
         of_kind = runs_s if self._has_runs else pipeline_s
-        return of_kind(*passes, transfer_s, self.plans.accumulation_steps[some], **self._schedule(some))
+        steps = self.plans.accumulation_steps[self._first]
+        return of_kind(*self._pipelines.gathered, transfer_s, steps, **self._schedule(self._first))
 
     def _schedule(self, some: IntArray) -> dict[str, Any]:
         """Return what says the schedule of some of the plans to its closed forms."""
         said = {"schedule": self.schedule, "virtual_stages": self.plans.virtual_stages[some]}
         if self._has_runs:
-            return said | {"repeats": self._repeats}
+            return said | {"repeats": self._at(self.passes.cases, self._rows[some])[1]}
         if self.schedule in SPLIT_BACKWARD:
             at = self.passes.cases.at(self._rows[some])
             return said | {"weight_s": self.passes.weights.mean_s(at, self.m[some])}
         return said
 
-    def _gathered(self, some: IntArray, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _gathered(self, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the passes of a micro-batch with the gathers and scatters of sharded weights that they wait for."""
-        where = np.flatnonzero(self.plans.sharding[some] == WEIGHTS_SHARDED)
+        where = np.flatnonzero(self.plans.sharding[self._first] == WEIGHTS_SHARDED)
         if not where.size:
             return forward_s, backward_s
-        at = self._at(self.state.cases, self._rows[some[where]])[0]
+        at = self._at(self.state.cases, self._rows[self._first[where]])[0]
         ahead, back = forward_s.copy(), backward_s.copy()
         ahead[:, where], back[:, where] = self.state.gathered_s(at, forward_s[:, where], backward_s[:, where])
         return ahead, back
 
-    def _terms(self, pipeline: _Pipeline, which: IntArray) -> dict[str, tuple[FloatArray, FloatArray]]:
-        """Return the terms; ``which``: of the pipelines, each plan's."""
-        passes, state, m = self.passes, self.state, self.m
-        at = self._at(passes.cases, self._rows)[0][pipeline.slowest[which], np.arange(which.size)]
+    def terms(self) -> dict[str, tuple[FloatArray, FloatArray]]:
+        """Return what each term takes, and what it adds to the step [s], (n,) each, but for offloading."""
+        passes, state, m, which = self.passes, self.state, self.m, self._which
+        at = _of_slowest(self._pipelines.at, self._slowest)[which]
         kernels = {
             "forward": m * passes.forward_kernels_s[at],
             "backward": m * passes.backward_kernels.mean_s(at, m),
             "recompute": m * passes.recompute_kernels_s[at],
         }
-        computed = m * (passes.forward_s[at] + passes.backward.mean_s(at, m) + passes.recompute_s[at])
+        computed = self._computed_s[which]
         terms = {name: (one,) * 2 for name, one in kernels.items()}
         terms["host"] = (computed - sum(kernels.values()),) * 2
         for name, sent in passes.messages.items():
@@ -139,21 +172,41 @@ class SplitPart:
         if state.norms_s.any():
             taken, added = terms["tensor_messages"]
             terms["tensor_messages"] = taken + state.norms_s[self._state], added + state.norms_s[self._state]
-        terms["sharded_weights"] = (pipeline.waited_s[which],) * 2
-        bubble = np.maximum(pipeline.still_s - pipeline.own_s, 0.0) * (self.stages > 1)
-        terms["bubble"] = (bubble[which],) * 2
-        terms["stage_messages"] = ((pipeline.whole_s - pipeline.still_s)[which],) * 2
-        terms["all_reduce"] = self._exchange(pipeline.backward_s[:, which])
+        terms |= {name: (one[which],) * 2 for name, one in self._waits().items()}
+        terms["all_reduce"] = self.exchange_s
         terms["embedding_all_reduce"] = (state.tied_s[self._state],) * 2
         terms["update"] = (state.update_s[self._state],) * 2
         terms["updated_weights"] = (state.updated_weights_s[self._state],) * 2
-        share = np.where(self.plans.gpus > 1, self.costs.overheads.replica_wait, 0.0)
-        terms["replica_wait"] = (share * (computed + terms["update"][0]),) * 2
+        terms["replica_wait"] = (self._replica_wait_s(computed),) * 2
         return terms
 
-    def _exchange(self, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
+    def _waits(self) -> dict[str, FloatArray]:
+        """Return what the slowest stage of each pipeline waits for, shape (k,)."""
+        (forward, backward), (ahead, back) = self._pipelines.alone, self._pipelines.gathered
+        waited = self.m[self._first] * np.maximum((ahead - forward) + (back - backward), 0.0)
+        still = self._pipeline_s(np.zeros(self._first.size))
+        is_pipeline = self.plans.pipeline_parallel[self._first] > 1
+        return {
+            "sharded_weights": _of_slowest(waited, self._slowest),
+            "bubble": np.maximum(still - _of_slowest(self._own_s, self._slowest), 0.0) * is_pipeline,
+            "stage_messages": np.where(is_pipeline, self._whole_s - still, 0.0),
+        }
+
+    def _replica_wait_s(self, computed_s: FloatArray) -> FloatArray:
+        """Return what waiting for other replicas takes, given kernels and host time of all passes, shape (n,)."""
+        share = np.where(self.plans.gpus > 1, self.costs.overheads.replica_wait, 0.0)
+        return np.asarray(share * (computed_s + self.state.update_s[self._state]))
+
+    @cached_property
+    def exchange_s(self) -> tuple[FloatArray, FloatArray]:
+        """What the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
         at, transfer = self._at(self.state.cases, self._rows)[0], self.passes.transfer_s[self._pass]
         schedule = self._schedule(np.arange(self._rows.size))
         every = ((one[at] for one in way) for way in self.state.exchanges)
+        backward_s = self._pipelines.gathered[1][:, self._which]
         return exchange_s(backward_s, transfer, every, overlaps=self.costs.strategy.overlap, **schedule)
+
+
+def _of_slowest(of_stages: Any, slowest: IntArray) -> Any:
+    """Return what the slowest stage has of an array of shape (r, k): shape (k,)."""
+    return np.take_along_axis(of_stages, slowest[None], axis=0)[0]

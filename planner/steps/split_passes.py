@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_numbers
+from planner.domain.messages import NEIGHBOURS
 from planner.domain.split import RECOMPUTES, SplitPlans
 from planner.steps.split_compute import PASSES
 from planner.steps.split_costs import SplitCosts
-from planner.steps.split_sent import StageMessages
+from planner.steps.split_sent import SENT_BETWEEN, StageMessages
 from planner.steps.split_stages import OfStages, StageCases
 from planner.workload.split_messages import boundary_messages
 
 __all__ = ["Backward", "Passes"]
 
-_SAME_PASSES = ("accumulation_steps", "virtual_stages", "sharding", "shard_group", "schedule", "offload")
-"""Fields of plans that no pass over a stage depends on."""
+_SAME_PASSES = (
+    "accumulation_steps", "virtual_stages", "sharding", "shard_group", "schedule", "offload", "data_parallel",
+    "gpus_per_node",
+)  # fmt: skip
+"""Fields of plans that no pass over a stage depends on, but for where its groups lie."""
 
 
 class Backward:
@@ -44,12 +48,14 @@ class Passes:
         The same; ``weights`` is its part that is gradients of weights.
     forward_kernels_s, backward_kernels, recompute_kernels_s : kernels alone
     messages : term -> Sent
-    transfer_s : ndarray of float, shape (c,)
-        Between neighbouring stages, of each case.
+    case : ndarray of int, shape (n,)
+        Of each plan, a case of passes and of where neighbouring stages lie, of which there are ``number``.
+    transfer_s : ndarray of float, shape (number,)
+        Between neighbouring stages.
     """
 
     def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, stages: OfStages = StageCases) -> None:
-        self.cases = cases = stages(costs, plans, rank, _SAME_PASSES)
+        self.cases = cases = stages(costs, plans, rank, _SAME_PASSES, costs.placed_alike(plans, SENT_BETWEEN))
         row = cases.compute_rows(costs.compute)
         table, repeated = costs.compute.cases.columns, cases.again
         both = table.kernels_s(costs.overheads), table.host_s(costs.overheads)
@@ -74,7 +80,9 @@ class Passes:
         self.forward_kernels_s, self.recompute_kernels_s = scaled("forward", forward[0]), scaled("forward", again[0])
         self.backward_kernels = Backward(scaled("backward", first[0]), scaled("backward", later[0]))
         self.messages = StageMessages(costs, cases).seconds(row)
-        self.transfer_s = self._transfer_s(costs)
+        neighbours = costs.placed_alike(plans, (NEIGHBOURS,))
+        rows, self.case = distinct_numbers((cases.case, cases.rank.size), neighbours)
+        self.number, self.transfer_s = rows.size, _transfer_s(costs, plans.take(rows).rows)
         nothing = np.zeros(cases.of.size)
         sent = self.messages.values()
         self._ahead_s = self.forward_s + sum((one.forward_s for one in sent), nothing)
@@ -99,10 +107,11 @@ class Passes:
         )
         return kernel, host
 
-    def _transfer_s(self, costs: SplitCosts) -> FloatArray:
-        """Return what one micro-batch takes between neighbouring stages, shape (c,); one stage sends nothing."""
-        cases = self.cases
-        total_s = np.zeros(cases.rank.size)
-        for one in boundary_messages(costs.of, cases.plans, costs.message_rules):
-            total_s = total_s + one.count * costs.operation_s(one.operation, one.buffer_bytes, cases.groups(one.group))
-        return total_s
+
+def _transfer_s(costs: SplitCosts, plans: SplitPlans) -> FloatArray:
+    """Return what one micro-batch takes between neighbouring stages, shape (n,); one stage sends nothing."""
+    placement, total_s = costs.placement(plans), np.zeros(plans.shape)
+    for one in boundary_messages(costs.of, plans, costs.message_rules):
+        seconds = costs.operation_s(one.operation, one.buffer_bytes, placement.groups(one.group))
+        total_s = total_s + one.count * seconds
+    return total_s

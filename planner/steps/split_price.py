@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Self
@@ -11,6 +11,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
+from planner.domain.joined import JoinedConfigurations, JoinedPlans
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans, schedule_run
 from planner.sources.sources import Sources
 from planner.steps.best_order import best_orders
@@ -22,14 +23,13 @@ from planner.steps.split_passes import Passes
 from planner.steps.split_stages import OfStages, StageCases
 from planner.steps.split_state import State
 from planner.steps.stage_layouts import StageLayouts
+from planner.workload.split_fit import fullest_bytes
 from planner.workload.split_memory import split_memory
 
 __all__ = ["SplitPriced", "SplitPricer", "plans_of"]
 
 _OF_RANK = ("tensor_parallel", "sequence_parallel", "context_parallel", "expert_parallel")
-_ALIKE = ("pipeline_parallel", "schedule")
-"""What plans whose pipelines are priced together have in common."""
-_OF_STEP = (*_ALIKE, "accumulation_steps", "virtual_stages")
+_OF_STEP = ("pipeline_parallel", "schedule", "accumulation_steps", "virtual_stages")
 """What a step depends on besides its passes and its state."""
 
 
@@ -71,6 +71,8 @@ class SplitPriced:
 
 def plans_of(configurations: Configurations) -> SplitPlans:
     """Return configurations as split plans, each field of shape (n,); 1f1b with virtual stages is interleaved."""
+    if isinstance(configurations, JoinedConfigurations):
+        return JoinedPlans(plans_of(configurations.bases), configurations.pairs)
     shape = configurations.shape
     names = [one.name for one in fields(SplitPlans)]
     columns = {name: np.broadcast_to(getattr(configurations, name), shape) for name in names}
@@ -119,8 +121,9 @@ class SplitPricer(SplitCosts):
 
     def ranks(self, plans: SplitPlans) -> IntArray:
         """Return the rank of each plan in ``compute``, shape (n,)."""
-        first, which = distinct_rows(*(getattr(plans, name) for name in _OF_RANK))
-        degrees = zip(*(getattr(plans, name)[first].tolist() for name in _OF_RANK), strict=True)
+        first, which = plans.distinct(_OF_RANK)
+        some = plans.take(first)
+        degrees = zip(*(getattr(some, name).tolist() for name in _OF_RANK), strict=True)
         return np.array([self.compute.rank_of(*each) for each in degrees], dtype=np.int64)[which]
 
     def in_order(self, rank_order: tuple[str, ...]) -> Self:
@@ -129,7 +132,8 @@ class SplitPricer(SplitCosts):
             other = copy(self)
             other.rank_order, other.chooses_order = rank_order, False
             other.memory_rules = replace(self.memory_rules, rank_order=rank_order)
-            other.stage_layouts = StageLayouts(other, self.sources.accelerator.memory_bytes)
+            capacity_bytes, chosen = self.sources.accelerator.memory_bytes, self.stage_layouts.chosen
+            other.stage_layouts = StageLayouts(other, capacity_bytes, chosen)
             self._in_orders[rank_order] = other
         return self._in_orders[rank_order]
 
@@ -177,22 +181,56 @@ class SplitPricer(SplitCosts):
         period = np.sum(list(exposed.values()), axis=0)
         return SplitPriced(period, seconds, exposed, memory, slowest)
 
+    def totals(self, configurations: Configurations) -> tuple[FloatArray, FloatArray]:
+        """Return the step [s] and the memory of the fullest rank [bytes] of configurations alone, (n,) each.
+
+        What :meth:`price` says term by term, up to rounding: parts of a step that a sum over terms would cancel are not
+        worked out.
+        """
+        plans = plans_of(configurations)
+        is_plain = plans.of_bases(lambda some: ~some.is_laid_out & (some.offload == 0))
+        if self.chooses_order or not is_plain.any():
+            return self._in_full(configurations)
+        if is_plain.all():
+            return self._periods(plans), fullest_bytes(self.of, plans, self.memory_rules)
+        totals = np.zeros((2, configurations.size))
+        for some, of_some in ((is_plain, self.totals), (~is_plain, self._in_full)):
+            totals[:, some] = of_some(configurations.take(some))
+        return totals[0], totals[1]
+
+    def _in_full(self, configurations: Configurations) -> tuple[FloatArray, FloatArray]:
+        priced = self.price(configurations)
+        return priced.period_s, priced.memory.total
+
+    def _periods(self, plans: SplitPlans) -> FloatArray:
+        """Return the step of each plan [s], shape (n,), of none that offloads."""
+        parts, which = self._parts(plans, StageCases)
+        periods = np.zeros(which.max(initial=-1) + 1)
+        for where, part in parts:
+            periods[where] = part.period_s
+        return np.asarray(periods[which])
+
     def _terms(self, plans: SplitPlans, stages: OfStages) -> tuple[dict[str, FloatArray], IntArray]:
         """Return what each term takes and adds, (2, n) each, but what offloading does, and the slowest stage, (n,)."""
-        rank = self.ranks(plans)
-        of = passes, state = Passes(self, plans, rank, stages), State(self, plans, rank, stages)
-        cases = passes.cases.case, state.cases.case
-        rows, which = distinct_rows(*(getattr(plans, name) for name in _OF_STEP), *cases)
-        terms = {name: np.zeros((2, rows.size)) for name in SPLIT_TERMS}
-        slowest = np.zeros(rows.size, dtype=np.int64)
-        alike = distinct_rows(*(getattr(plans, name)[rows] for name in _ALIKE))[1]
-        for at in range(int(alike.max(initial=-1)) + 1):
-            where = np.flatnonzero(alike == at)
-            part = SplitPart(self, plans, of, rows[where])
+        parts, which = self._parts(plans, stages)
+        size = which.max(initial=-1) + 1
+        terms = {name: np.zeros((2, size)) for name in SPLIT_TERMS}
+        slowest = np.zeros(size, dtype=np.int64)
+        for where, part in parts:
             slowest[where] = part.slowest
-            for name, both in part.terms.items():
+            for name, both in part.terms().items():
                 terms[name][:, where] = both
         return {name: both[:, which] for name, both in terms.items()}, slowest[which]
+
+    def _parts(self, plans: SplitPlans, stages: OfStages) -> tuple[Iterator[tuple[IntArray, SplitPart]], IntArray]:
+        """Return the distinct steps of plans in parts, and the step of each plan, shape (n,)."""
+        rank = self.ranks(plans)
+        of = passes, state = Passes(self, plans, rank, stages), State(self, plans, rank, stages)
+        cases = (passes.case, passes.number), (state.cases.case, state.cases.rank.size)
+        rows, which = plans.distinct(_OF_STEP, *cases)
+        alike = distinct_rows(*SplitPart.alike(plans.take(rows), passes.cases.run_number[rows]))[1]
+        wheres = (np.flatnonzero(alike == at) for at in range(int(alike.max(initial=-1)) + 1))
+        return ((where, SplitPart(self, plans, of, rows[where])) for where in wheres), which
 
     def _offload(self, plans: SplitPlans, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
         """Put what offloading takes into the terms; what the host updates, the device does not."""

@@ -31,7 +31,7 @@ from planner.workload.split_messages import embedding_messages, head_messages, l
 from planner.workload.split_parameters import stage_blocks
 from planner.workload.transformer import blocks
 
-__all__ = ["Sent", "StageMessages"]
+__all__ = ["SENT_BETWEEN", "Sent", "StageMessages"]
 
 _CORES = ("core", "core_backward")
 _GROUP_TERMS = {
@@ -41,6 +41,8 @@ _GROUP_TERMS = {
     EXPERT: "expert_messages",
     EXPERT_SHARDS: "expert_messages",
 }
+SENT_BETWEEN = tuple(_GROUP_TERMS)
+"""Groups that the messages of a stage go between."""
 
 
 class Sent(NamedTuple):

@@ -39,6 +39,8 @@ class StageCases:
         The rank of each in ``costs.compute``.
     but : tuple of str
         Fields of plans that make no difference; of ``plans`` below they are those of any plan of the case.
+    more : tuples of ndarray of int, shape (n,), and int
+        Numbers of plans that make one, and what they stay below.
 
     Attributes
     ----------
@@ -54,10 +56,12 @@ class StageCases:
         How many of each distinct unit a stage holds.
     """
 
-    def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, but: tuple[str, ...]) -> None:
-        columns = [getattr(plans, one.name) for one in fields(SplitPlans) if one.name not in but]
-        first, self.case = distinct_rows(*columns, plans.last_stage)
-        self.plans, self.rank = rows_of(plans, first), rank[first]
+    def __init__(
+        self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, but: tuple[str, ...], *more: tuple[IntArray, int]
+    ) -> None:
+        names = [one.name for one in fields(SplitPlans) if one.name not in but]
+        first, self.case = plans.distinct((*names, "last_stage"), *more)
+        self.plans, self.rank = plans.take(first).rows, rank[first]
         self.units: Units = costs.compute.ranks[0].units
         self._placement, self._placed = costs.placement(self.plans), dict[str, Groups]()
         ends = self.plans.pipeline_parallel, self.plans.last_stage
@@ -68,6 +72,7 @@ class StageCases:
         self._numbers = [_numbers(one) for one in of_firsts]
         firsts = [np.unique(one, return_index=True)[1] for one in self._numbers]
         sizes = np.array([one.size for one in firsts], dtype=np.int64)
+        self._run_number, self._lengths = sizes, _padded([np.bincount(one) for one in self._numbers])
         each = sizes[self._pipeline]
         self._start = np.cumsum(each) - each
         self.of = np.repeat(np.arange(first.size), each)
@@ -104,11 +109,17 @@ class StageCases:
         number = self._numbers[int(self._pipeline[case[0]])]
         return np.asarray(self._start[case] + number[:, None])
 
+    @property
+    def run_number(self) -> IntArray:
+        """How many runs of equal stages each plan has, shape (n,)."""
+        return self._run_number[self._pipeline[self.case]]
+
     def runs(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Return where the distinct stages of plans as of :meth:`at` stand, shape (r, rows), and how many each is."""
+        """Return where the distinct stages of plans of as many runs stand, and how many each is, (r, rows) each."""
         case = self.case[rows]
-        repeats = np.bincount(self._numbers[int(self._pipeline[case[0]])])
-        return np.asarray(self._start[case] + np.arange(repeats.size)[:, None]), repeats
+        pipeline = self._pipeline[case]
+        runs = np.arange(self._run_number[pipeline[0]])[:, None]
+        return np.asarray(self._start[case] + runs), self._lengths[runs, pipeline]
 
     def groups(self, name: str) -> Groups:
         """Return where the groups of a name lie, of each case."""
@@ -133,5 +144,13 @@ def _numbers(rows: FloatArray) -> IntArray:
     return np.concatenate([[0], np.cumsum(differs)])
 
 
-OfStages = Callable[[SplitCosts, SplitPlans, IntArray, tuple[str, ...]], StageCases]
-"""What makes the stages of plans of their costs, the plans, the rank of each, and what makes no difference."""
+def _padded(lengths: list[IntArray]) -> IntArray:
+    """Return arrays of several lengths as columns, 0 behind their ends."""
+    columns = np.zeros((max((one.size for one in lengths), default=0), len(lengths)), dtype=np.int64)
+    for at, one in enumerate(lengths):
+        columns[: one.size, at] = one
+    return columns
+
+
+OfStages = Callable[..., StageCases]
+"""What makes the stages of plans of their costs, the plans, the rank of each, and what makes a difference or none."""

@@ -44,8 +44,11 @@ class State:
 
     def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, stages: OfStages = StageCases) -> None:
         # Ranks that share gradients send what those do that share the optimizer's state alone.
-        is_alike = plans.sharding == GRADIENTS_SHARDED
-        plans = plans.but(sharding=np.where(is_alike, OPTIMIZER_SHARDED, plans.sharding))
+        plans = plans.with_bases(
+            lambda some: some.but(
+                sharding=np.where(some.sharding == GRADIENTS_SHARDED, OPTIMIZER_SHARDED, some.sharding)
+            )
+        )
         self.costs, self.cases = costs, stages(costs, plans, rank, _SAME_STATE)
         self.exchange = StageExchange(costs, self.cases)
         self.layers: FloatArray = self.cases.counts.sum(axis=1)

@@ -5,12 +5,16 @@ do; of those that fit, what takes least time. Given the cut, stages are independ
 slowest stage, with what it computes again, as fast as it can be; of cuts that do, that whose fullest stage needs least
 memory is taken. Where no cut fits, the fullest stage needs the least that it can.
 
+The chunks of a stage, virtual stages, hold as many layers each. Which layers these are is left open, as where stages
+are even: those of a stage count as neighbours.
+
 The time of a stage is that of both passes of a micro-batch, in the mean of a step, with messages and gathers; it does
 not depend on which stage it is, but for the ends of the network. Its memory does, by micro-batches that are alive.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
 from typing import NamedTuple
@@ -28,26 +32,43 @@ from planner.workload.split_parameters import StageLayers, even_layers
 
 __all__ = ["StageLayouts"]
 
+_Key = tuple[int, ...]
+"""A plan: its fields."""
 _NONE, _SELECTIVE, _FULL = map(RECOMPUTES.index, ("none", "selective", "full"))
 
 
 class StageLayouts:
-    """Layouts of plans of one network; those that were asked for stay."""
+    """Layouts of plans of one network; those that were asked for stay.
 
-    def __init__(self, costs: SplitCosts, capacity_bytes: float) -> None:
+    ``chosen``: layers of each stage that plans have in place of the exact ones.
+    """
+
+    def __init__(
+        self, costs: SplitCosts, capacity_bytes: float, chosen: dict[_Key, tuple[int, ...]] | None = None
+    ) -> None:
         self._costs, self._capacity = costs, capacity_bytes
-        self._layouts: dict[tuple[int, ...], StageLayout] = {}
+        self.chosen = {} if chosen is None else chosen
+        self._layouts: dict[tuple[_Key, tuple[int, ...] | None], StageLayout] = {}
 
     def of(self, plans: SplitPlans, rank: IntArray) -> list[StageLayout]:
         """Return the layout of each of n plans; ``rank``: of each in the table of compute."""
-        keys = zip(*(getattr(plans, one.name).tolist() for one in fields(SplitPlans)), strict=True)
         layouts = []
-        for at, key in enumerate(keys):
-            if key not in self._layouts:
+        for at, key in enumerate(_keys(plans)):
+            layers = self.chosen.get(key)
+            if (key, layers) not in self._layouts:
                 row = np.array([at])
-                self._layouts[key] = _OfPlan(self._costs, plans.take(row), rank[row], self._capacity).layout()
-            layouts.append(self._layouts[key])
+                plan = _OfPlan(self._costs, plans.take(row), rank[row], self._capacity)
+                self._layouts[key, layers] = plan.layout() if layers is None else plan.layout_of(np.array(layers))
+            layouts.append(self._layouts[key, layers])
         return layouts
+
+    def choose(self, plan: SplitPlans, layers: IntArray) -> None:
+        """Let a plan have stages of so many layers from now on, shape (p,); ``plan`` of shape (1,)."""
+        self.chosen[next(_keys(plan))] = tuple(layers.tolist())
+
+
+def _keys(plans: SplitPlans) -> Iterator[_Key]:
+    return zip(*(getattr(plans, one.name).tolist() for one in fields(SplitPlans)), strict=True)
 
 
 class _Ways(NamedTuple):
@@ -63,18 +84,26 @@ class _OfPlan:
 
     def __init__(self, costs: SplitCosts, plan: SplitPlans, rank: IntArray, capacity_bytes: float) -> None:
         self._costs, self._plan, self._rank, self._capacity = costs, plan, rank, capacity_bytes
-        self._stages, self._ahead = int(plan.pipeline_parallel[0]), units_ahead(costs.compute.ranks[0].units)
+        self._stages, self._chunks = int(plan.pipeline_parallel[0]), int(plan.virtual_stages[0])
+        self._ahead = units_ahead(costs.compute.ranks[0].units)
         self._is_free = bool(plan.recompute[0] == PER_STAGE)
 
     def layout(self) -> StageLayout:
         """Return what the stages hold, and compute again."""
         stage = np.arange(self._stages)
-        first, end, _ = even_layers(len(self._ahead) - 1, self._plan.pipeline_parallel, stage)
+        of_chunks = even_layers((len(self._ahead) - 1) // self._chunks, self._plan.pipeline_parallel, stage)
+        first, end = of_chunks.first * self._chunks, of_chunks.end * self._chunks
         rows, of_stage = self._options(stage, first, end)
         even = self._ways(rows, self._time_s(rows), of_stage)
         if self._stages == 1 or self._plan.stages[0] != BEST_STAGES:
             return rows.take(even.row)
         return self._best(float(even.time_s.max()))
+
+    def layout_of(self, layers: IntArray) -> StageLayout:
+        """Return what stages of so many layers compute again at best, shape (p,)."""
+        stage, end = np.arange(self._stages), np.cumsum(layers)
+        rows, of_stage = self._options(stage, end - layers, end)
+        return rows.take(self._ways(rows, self._time_s(rows), of_stage).row)
 
     def _best(self, limit_s: float) -> StageLayout:
         """Return the layout of best stages; ``limit_s``: what the slowest of even stages takes, inf where none fit."""
@@ -109,12 +138,12 @@ class _OfPlan:
         )
 
     def _cuts(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Return every first layer and end of the first stage, of one between, and of the last; a layer a stage."""
-        p, number = self._stages, len(self._ahead) - 1
-        most = number - p + 1
-        inner_first, inner_end = np.triu_indices(number, 1)
+        """Return every first layer and end of the first stage, of one between, and of the last; a layer a chunk."""
+        p, v, number = self._stages, self._chunks, len(self._ahead) - 1
+        most = number - (p - 1) * v
+        inner_first, inner_end = v * np.array(np.triu_indices(number // v, 1))
         inner = (inner_first > 0) & (inner_end - inner_first <= most) & (p > 2)
-        lengths = np.arange(1, most + 1)
+        lengths = np.arange(v, most + 1, v)
         first = np.concatenate([np.zeros_like(lengths), inner_first[inner], number - lengths])
         end = np.concatenate([lengths, inner_end[inner], np.full_like(lengths, number)])
         sizes = lengths.size, int(inner.sum()), lengths.size

@@ -8,9 +8,10 @@ micro-batches ZB-V needs 2p (Qi et al. 2023, arXiv:2401.10241), and a pipeline t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +30,12 @@ __all__ = [
     "LAYER_AXES",
     "Rule",
     "accumulates",
+    "check_allowed",
     "check_lawful",
     "is_lawful",
     "is_told_apart",
     "most_stages",
     "rules_of",
-    "schedules_of",
 ]
 
 LAYER_AXES = ("pipeline_parallel", "schedule", "stages")
@@ -103,9 +104,14 @@ def check_lawful(network: Network, framework: Framework, plans: SplitPlans) -> N
         )
 
 
-def schedules_of(framework: Framework) -> str:
-    """Return in words which schedules a framework has."""
-    return f"{_any_of(framework.schedules)} in framework {framework.variant}"
+def check_allowed(framework: Framework, asked: Mapping[str, Sequence[Any]]) -> None:
+    """Raise ParameterError where a framework allows none of the values of an axis, whatever else a plan has."""
+    for rule in _of_framework(framework):
+        values, axis = asked.get(rule.axis, ()), _AXES[rule.axis]
+        codes = np.array([axis.words.index(one) if axis.words else one for one in values], dtype=np.int64)
+        if codes.size and not rule.holds(SplitPlans.of(**{rule.axis: codes})).any():
+            option = f"--{axis.option.replace('_', '-')}"
+            raise ParameterError(option, rule.words, ",".join(map(str, values)))
 
 
 def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
@@ -149,7 +155,8 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
         yield Rule("virtual_stages", words, lambda plans: plans.schedule != INTERLEAVED)
     if framework.schedules != SCHEDULES:
         codes = [SCHEDULES.index(name) for name in framework.schedules]
-        yield Rule("schedule", schedules_of(framework), lambda plans: np.isin(plans.schedule, codes))
+        words = f"{_any_of(framework.schedules)} in framework {framework.variant}"
+        yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, codes))
     if framework.most_sharded < 3:
         words = f"at most {framework.most_sharded} in framework {framework.variant}"
         yield Rule("sharding", words, lambda plans: plans.sharding <= framework.most_sharded)
@@ -183,8 +190,14 @@ def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
     yield Rule(
         "virtual_stages",
         words,
-        lambda plans: (plans.virtual_stages == 1) | _multiple(number, plans.pipeline_parallel * plans.virtual_stages),
+        lambda plans: (
+            (plans.virtual_stages == 1)
+            | (plans.stages == BEST_STAGES)
+            | _multiple(number, plans.pipeline_parallel * plans.virtual_stages)
+        ),
     )
+    words = f"a divisor of the {number} layers that leaves every chunk of best stages one"
+    yield Rule("virtual_stages", words, partial(_holds_chunks, number))
     full = RECOMPUTES.index("full")
     yield Rule(
         "recompute_every",
@@ -275,6 +288,13 @@ def _of_positions(network: Network, of: Transformer) -> Iterator[Rule]:
         yield Rule("context_parallel", words, partial(_deals_out, sequence))
 
 
+def _holds_chunks(number: int, plans: SplitPlans) -> BoolArray:
+    """Return whether best stages can hold as many layers in each chunk, at least one, though not as many as others."""
+    chunks = plans.pipeline_parallel * plans.virtual_stages
+    is_even = (plans.virtual_stages == 1) | (plans.stages != BEST_STAGES)
+    return np.asarray(is_even | (_multiple(number, plans.virtual_stages) & (chunks <= number)))
+
+
 def _deals_out(sequence: int, plans: SplitPlans) -> BoolArray:
     """Return whether each context rank has two equal parts of the positions, an early and a late one."""
     return np.asarray((plans.context_parallel == 1) | _multiple(sequence, 2 * plans.context_parallel))
@@ -295,8 +315,8 @@ def _of_schedules() -> Iterator[Rule]:
     )
     yield Rule(
         "stages",
-        "even without a pipeline, and with virtual stages",
-        lambda plans: (plans.stages != BEST_STAGES) | ((plans.pipeline_parallel > 1) & (plans.virtual_stages == 1)),
+        "even without a pipeline",
+        lambda plans: (plans.stages != BEST_STAGES) | (plans.pipeline_parallel > 1),
     )
     yield Rule(
         "virtual_stages",

@@ -22,8 +22,8 @@ from planner.domain.precision import precision_named
 from planner.domain.split import SplitMemoryBytes, SplitPlans
 from planner.workload.in_flight import live_micro_batches
 from planner.workload.memory import column_elements, kept_layer_bytes, live_gradient_elements, weight_bytes
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.program import Program
-from planner.workload.split_memory import MemoryRules
 
 __all__ = ["ChainMemory", "ChainSizes", "crossing_elements"]
 

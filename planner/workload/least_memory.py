@@ -1,8 +1,7 @@
 """What a split transformer needs at least: bytes of a device on so many GPUs, and GPUs of so many bytes each.
 
-State alone, shared by all, takes 16 bytes a parameter of mixed precision with Adam (Rajbhandari et al. 2020,
-arXiv:1910.02054). Inputs of layers come to it: with 1f1b the first stage keeps those of L/p layers of p micro-batches,
-as many with any number of stages, so only tensor and context degrees lower them.
+Inputs of layers come to weights, gradients and optimizer, which all may share: with 1f1b the first stage keeps those of
+L/p layers of p micro-batches, as many with any number of stages, so only tensor and context degrees lower them.
 """
 
 from __future__ import annotations
@@ -12,19 +11,13 @@ import numpy as np
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray
 from planner.domain.split import RECOMPUTES, SCHEDULES, SplitPlans
 from planner.domain.transformer import Transformer
-from planner.workload.split_memory import MemoryRules, split_memory
-from planner.workload.transformer import blocks, parameters
+from planner.workload.memory_rules import MemoryRules
+from planner.workload.split_memory import split_memory
+from planner.workload.transformer import blocks
 
-__all__ = ["divisors", "least_gpus", "least_gpus_of_state", "least_memory", "lowest_plans", "splits_by_tensors"]
+__all__ = ["divisors", "least_gpus", "least_memory", "lowest_plans", "splits_by_tensors"]
 
 _MOST_CONTEXT = 64
-
-
-def least_gpus_of_state(of: Transformer, rules: MemoryRules, capacity_bytes: float) -> int:
-    """Return the fewest devices that hold weights, gradients and optimizer shared by all of them, and nothing else."""
-    each = rules.parameter
-    state = each.weight * each.keeps_weight_shards + each.gradient + each.main_gradient + each.updated
-    return int(np.ceil(state * float(parameters(of)) / capacity_bytes))
 
 
 def lowest_plans(

@@ -22,7 +22,7 @@ from math import prod
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import IntArray
 from planner.domain.configuration import MODES, OPTIMIZERS
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.kernels import MemoryBytes
@@ -40,7 +40,6 @@ from planner.workload.program import Program, program
 __all__ = [
     "ASSUMED_CONTEXT_BYTES",
     "column_elements",
-    "kept_by_segment",
     "kept_bytes",
     "kept_layer_bytes",
     "largest_sub_batch",
@@ -164,12 +163,6 @@ def kept_bytes(of: Program, itemsize: int) -> int:
     """Return the bytes per sample of activations, masks and indices kept for the backward pass, the input's too."""
     of_layers = sum(kept_layer_bytes(site, itemsize) * count for site, count in of.site_counts())
     return itemsize * prod(of.network.input_shape) + of_layers
-
-
-def kept_by_segment(of: Program, itemsize: int) -> FloatArray:
-    """Return what :func:`kept_bytes` counts for each distinct segment, shape (D,); the input's are in none."""
-    each = np.array([float(kept_layer_bytes(site, itemsize) * count) for site, count in of.site_counts()])
-    return each @ of.share
 
 
 def kept_layer_bytes(site: Site, itemsize: int) -> int:

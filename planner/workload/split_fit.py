@@ -10,17 +10,12 @@ from dataclasses import fields
 
 import numpy as np
 
-from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray, distinct_rows
+from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.split import OFFLOADS, SCHEDULES, SplitPlans
 from planner.domain.transformer import Transformer
-from planner.workload.split_memory import (
-    MemoryRules,
-    layers_of,
-    pass_bytes,
-    split_memory,
-    state_bytes,
-    workspace,
-)
+from planner.workload.memory_rules import MemoryRules
+from planner.workload.pass_memory import OF_MICRO_BATCH, layers_of, micro_batch, pass_bytes
+from planner.workload.split_memory import split_memory, state_bytes, workspace
 from planner.workload.split_parameters import stages_that_can_be_worst
 
 __all__ = ["fullest_bytes", "largest_sub_batches"]
@@ -32,32 +27,40 @@ _SAME_STATE = (
 _SAME_PASSES = ("data_parallel", "shard_group", "gpus_per_node", "sharding")
 """Those on which nothing depends that micro-batches take, but for ``sharding`` where logits are buffered."""
 
+_LIVE_TWICE = [SCHEDULES.index(name) for name in ("interleaved", "zero-bubble-h2", "zero-bubble-v")]
+"""Schedules that have up to twice as many micro-batches alive as stages, somewhere: see in_flight."""
+
 
 def fullest_bytes(of: Transformer, plans: SplitPlans, rules: MemoryRules) -> FloatArray:
-    """Return the total of :func:`planner.workload.split_memory.split_memory`, of plans with fields of shape (n,)."""
+    """Return the total of :func:`planner.workload.split_memory.split_memory`, of plans with fields of shape (n,).
+
+    Up to rounding, as parts are added in another order.
+    """
     if not plans.shape[0]:
         return np.zeros(0)
     if rules.bucket_bytes:
         return split_memory(of, plans, rules).total
     kept, which_kept = _cases(plans, _SAME_STATE)
-    same = tuple(name for name in _SAME_PASSES if name != "sharding" or not rules.output_buffers)
-    passing, which_passing = _cases(_saturated(plans, rules), same)
-    layers, worst = layers_of(of, passing, rules), np.zeros(plans.shape)
-    stages = (stages_that_can_be_worst(of, one) for one in (kept, passing))
-    for stage_kept, stage_passing in zip(*stages, strict=True):
+    passing, steps, which_passing = _saturated(plans, rules)
+    first, which_one = passing.distinct(OF_MICRO_BATCH)
+    ones, worst = passing.take(first).rows, np.zeros(plans.shape)
+    layers = layers_of(of, ones, rules)
+    stages = (stages_that_can_be_worst(of, some) for some in (kept, passing, ones))
+    for stage_kept, stage_passing, stage_of_one in zip(*stages, strict=True):
         state = state_bytes(of, kept, stage_kept, rules)
-        passes = pass_bytes(of, passing, stage_passing, rules, layers)
+        one = micro_batch(of, ones, stage_of_one, rules, layers).at(which_one)
+        passes = pass_bytes(passing, stage_passing, rules, one, steps)
         optimizer = np.where(kept.offload == OFFLOADS.index("optimizer"), 0.0, state.optimizer)
-        allocated = _at(state.weights + state.gradients + optimizer, which_kept)
-        # In the order of SplitMemoryBytes.allocated: sums are those of split_memory to the last bit.
-        allocated += _at(passes.activations, which_passing)
-        for one, which in ((passes.logits, which_passing), (state.gathered, which_kept)):
-            if one.any():
-                allocated += _at(one, which)
-        allocated += _at(passes.messages, which_passing)
-        allocated += _workspace(rules, (state.updated, which_kept), passes[:4], which_passing)
-        np.maximum(worst, allocated + rules.margin * allocated + rules.framework_bytes, out=worst)
-    return worst
+        of_state = state.weights + state.gradients + optimizer + state.gathered
+        of_passes = passes.activations + passes.logits + passes.messages
+        # What a workspace adds while layers compute, and while wide gradients are updated: see split_memory.workspace.
+        computing = workspace(rules, np.zeros(()), passes.activations, passes.working, passes.rest)
+        np.maximum(worst, of_state[which_kept] + (of_passes + computing)[which_passing], out=worst)
+        if rules.parameter.main_gradient:
+            of_updates = of_state + rules.parameter.main_gradient * state.updated
+            left = of_passes - passes.activations - passes.rest
+            np.maximum(worst, of_updates[which_kept] + left[which_passing], out=worst)
+    return worst + rules.margin * worst + rules.framework_bytes
 
 
 def largest_sub_batches(
@@ -92,31 +95,22 @@ def _fits(
 
 def _cases(plans: SplitPlans, but: tuple[str, ...]) -> tuple[SplitPlans, IntArray]:
     """Return plans that differ in more than some fields, and which of them each of n plans is like."""
-    first, which = distinct_rows(*(getattr(plans, one.name) for one in fields(plans) if one.name not in but))
-    return plans.take(first), which
+    first, which = plans.distinct(one.name for one in fields(SplitPlans) if one.name not in but)
+    return plans.take(first).rows, which
 
 
-def _saturated(plans: SplitPlans, rules: MemoryRules) -> SplitPlans:
-    """Return plans with no more micro-batches than change what is live or buffered."""
-    most = np.maximum(2 * plans.pipeline_parallel, rules.output_buffers)
-    is_gpipe = plans.schedule == SCHEDULES.index("gpipe")
-    steps = plans.accumulation_steps
-    return plans.but(accumulation_steps=np.where(is_gpipe, steps, np.minimum(steps, most)))
+def _saturated(plans: SplitPlans, rules: MemoryRules) -> tuple[SplitPlans, IntArray, IntArray]:
+    """Return plans that differ in what micro-batches take, how many change that, and which plan each of n is like."""
+    same = [name for name in _SAME_PASSES if name != "sharding" or not rules.output_buffers]
+    names = [one.name for one in fields(SplitPlans) if one.name not in (*same, "accumulation_steps")]
+    most = plans.of_bases(lambda some: _most_steps(some, rules))
+    steps = np.minimum(plans.accumulation_steps, most)
+    first, which = plans.distinct(names, (steps, int(steps.max(initial=0)) + 1))
+    return plans.take(first), steps[first], which
 
 
-def _at(values: FloatArray, which: IntArray) -> FloatArray:
-    """Return the value of each plan; ``values``: of cases, or one for all."""
-    return values[which] if values.ndim else np.full(which.shape, values)
-
-
-def _workspace(
-    rules: MemoryRules,
-    updated: tuple[FloatArray, IntArray],
-    passes: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
-    which: IntArray,
-) -> FloatArray:
-    """Return the workspace of each plan: of cases of passes alone, where no update needs wide gradients."""
-    activations, working, _, rest = passes
-    if not rules.parameter.main_gradient:
-        return _at(workspace(rules, np.zeros(()), activations, working, rest), which)
-    return workspace(rules, _at(*updated), *(_at(one, which) for one in (activations, working, rest)))
+def _most_steps(plans: SplitPlans, rules: MemoryRules) -> IntArray:
+    """Return from how many micro-batches on more of them change nothing; gpipe keeps all."""
+    twice = np.isin(plans.schedule, _LIVE_TWICE)
+    most = np.maximum(plans.pipeline_parallel * np.where(twice, 2, 1), rules.output_buffers)
+    return np.where(plans.schedule == SCHEDULES.index("gpipe"), LARGEST_COUNT, most)

@@ -31,7 +31,7 @@ from planner.domain.arrays import IntArray
 from planner.domain.transformer import Transformer
 
 __all__ = [
-    "DENSE", "ENCODER", "EXPERTS", "LayerParameters", "OuterParameters", "active_parameters",
+    "DENSE", "ENCODER", "EXPERTS", "LayerParameters", "OuterParameters",
     "blocks", "forward_flop", "layer_forward_flop", "layer_parameters", "outer_parameters", "padded_vocabulary",
     "parameters", "recomputed_flop", "training_flop",
 ]  # fmt: skip
@@ -159,11 +159,6 @@ def outer_parameters(of: Transformer) -> OuterParameters:
 def parameters(of: Transformer) -> int:
     """Return the trained parameters, without padding."""
     return outer_parameters(of).total + sum(count * layer_parameters(of, block).total for block, count in blocks(of))
-
-
-def active_parameters(of: Transformer) -> int:
-    """Return the parameters that a token meets: k of E experts; router, embedding and head are counted whole."""
-    return parameters(of) - of.expert_layers * (of.experts - of.top_k) * _expert_parameters(of)
 
 
 def layer_forward_flop(of: Transformer, block: str = DENSE, *, masked: bool = True) -> int:

@@ -20,16 +20,14 @@ from planner.domain.framework import GENERIC, Framework
 from planner.domain.split import OFFLOADS, RECOMPUTES, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
-from planner.workload.in_flight import live_micro_batches
-from planner.workload.kept_activations import layer_bytes
 from planner.workload.lawful import accumulates
 from planner.workload.least_memory import divisors, splits_by_tensors
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.split_fit import largest_sub_batches
-from planner.workload.split_memory import MemoryRules, split_memory
-from planner.workload.split_parameters import stage_blocks
+from planner.workload.split_memory import split_memory
 from planner.workload.transformer import blocks
 
-__all__ = ["CHANGES", "TERMS", "Change", "Shortage", "layers_to_recompute", "what_fits"]
+__all__ = ["CHANGES", "TERMS", "Change", "Shortage", "what_fits"]
 
 TERMS = (
     "weights", "gradients", "optimizer", "activations", "logits", "gathered", "messages", "workspace", "framework",
@@ -84,11 +82,6 @@ class Shortage:
     largest: tuple[tuple[str, float], ...]
     missing_bytes: float
     changes: tuple[Change, ...]
-
-    @property
-    def first_that_fits(self) -> Change | None:
-        """The first change after which the plan fits; None: no single one is enough."""
-        return next((change for change in self.changes if change.fits), None)
 
 
 class _Case(NamedTuple):
@@ -152,33 +145,6 @@ def what_fits(
     return Shortage(
         int(memory.stage.item()), tuple(terms[:3]), total_bytes - capacity_bytes, tuple(one for one in changes if one)
     )
-
-
-def layers_to_recompute(of: Transformer, plan: SplitPlans, rules: MemoryRules, capacity_bytes: float) -> int | None:
-    """Return the fewest layers of the stage that needs most, of which only the input is kept, so that it fits.
-
-    j layers keep their inputs and the others all, j·i + (L_s - j)·k bytes of each live micro-batch; one of the j at a
-    time is made again. None: not even with all of them; 0: it fits as it is. Of one plan.
-    """
-    memory, full = split_memory(of, plan, rules), split_memory(of, plan.but(recompute=_FULL), rules)
-    if (missing := float(memory.total.item()) - capacity_bytes) <= 0:
-        return 0
-    if float(full.total.item()) > capacity_bytes:
-        return None
-    p = plan.pipeline_parallel
-    live = live_micro_batches(memory.stage, plan.accumulation_steps, p, plan.virtual_stages, plan.schedule)
-    counts = [(kind, float(count.item())) for kind, count in stage_blocks(of, p, memory.stage)]
-    ways = {"fused_activation": rules.fused_activation}
-    each = [
-        layer_bytes(of, plan, kind, rules.itemsize, imbalance=rules.imbalance, **ways)
-        for kind, count in counts
-        if count
-    ]
-    keeps = [one.others if plan.recompute == _SELECTIVE else one.total for one in each]
-    per_layer = min(float((live * (all_of - one.input)).item()) for all_of, one in zip(keeps, each, strict=True))
-    again = max(float(one.total.item()) for one in each)
-    layers = int(sum(count for _, count in counts))
-    return min(layers, int(np.ceil((missing / (1 + rules.margin) + again) / per_layer)))
 
 
 def _change(

@@ -84,10 +84,8 @@ def test_a_framework_that_cannot_is_left_out_and_said(run: Run) -> None:
     answer = json.loads(run(*ASKED[:-2], "--framework", "megatron-lm,fsdp", *more, "--json")[1])
     assert {plan["configuration"]["framework"] for plan in answer["plans"]} == {"fsdp"}
     said = {one["code"]: one for one in answer["warnings"]}
-    assert (
-        said["framework_without_plan"]["message"]
-        == "No plan of megatron-lm fits; it allows none of what was asked for."
-    )
+    rule = "--sharding must be at most 1 in framework megatron-lm, got '3'"
+    assert said["framework_refused"]["message"] == f"It is left out: {rule}"
 
 
 def test_parallelism_that_one_framework_alone_allows(run: Run) -> None:
@@ -147,9 +145,10 @@ def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
     faster = answer["switches"]["fused"]
     plan = answer["plans"][answer["chosen"] - 1]
     configuration = plan["configuration"]
+    tensor = str(configuration.get("tensor_parallel", 1))
     asked = (
         "predict", *ABOUT, "--nodes", str(configuration["nodes"]), "--sub-batch", str(configuration["sub_batch"]),
-        "--accumulation", str(configuration["accumulation_steps"]), "--tensor", str(configuration["tensor_parallel"]),
+        "--accumulation", str(configuration["accumulation_steps"]), "--tensor", tensor,
         "--framework", f"{path}:fused", "--json",
     )  # fmt: skip
     switched = json.loads(run(*asked)[1])

@@ -16,18 +16,23 @@ from planner.domain.cluster import Cluster, Node
 from planner.formats.answers import parse_answers
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import write_cluster
-from planner.formats.documents import dump_json
+from planner.formats.json_text import dump_json
 from planner.formats.suggestion import suggestion_document
 
 Run = Callable[..., tuple[int, str, str]]
 LARGEST = 20_000
 """Bytes of a document of five plans."""
+CLUSTERS = Path(__file__).parents[2] / "benchmarks" / "clusters"
 ASKED = (
     ("--target-batch", "138"),
     ("--target-batch", "1024", "--network", "resnet50", "--cluster", "dgx-a100"),
     ("--target-batch", "512", "--network", "gpt2", "--cluster", "dgx-h100"),
     ("--target-batch", "138", "--network", "vgg16", "--cluster", "tsubame-kfc", "--mode", "async"),
     ("--target-batch", "1024", "--network", "bert-large", "--cluster", "dgx1-v100"),
+    ("--target-batch", "1024", "--network", "resnet50", "--cluster", "dgx1-v100", "--mode", "async"),
+    ("--target-batch", "1024", "--network", "resnet50", "--cluster", "dgx1-v100", "--framework", "pytorch,mxnet"),
+    ("--target-batch", "1024", "--network", "resnet50", "--cluster", str(CLUSTERS / "mixed.toml")),
+    ("--target-batch", "1536", "--network", "gpt3-175b", "--cluster", str(CLUSTERS / "a100-4096.toml")),
 )
 DGX1 = ("--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", "1024")
 
@@ -37,7 +42,7 @@ def schema_of(kind: str) -> Any:
     return jsonschema.Draft202012Validator(json.loads(shipped.read_text()))
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: "-".join(asked[3::2]) or "default")
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: "-".join(Path(one).stem for one in asked[3::2]) or "default")
 def test_five_plans_are_short_tell_no_figure_twice_and_are_read_back(asked: tuple[str, ...], run: Run) -> None:
     code, out, err = run("suggest", *asked, "--json")
     assert code == 0, err

@@ -34,7 +34,7 @@ def test_suggest_divides_the_batch_by_speed(run: Run) -> None:
         "2 nodes x 8 GPUs of a100 at sub-batch 36, fp16, synchronous: an epoch in"
     )
     assert "1 v100 + a100 4 x 8 + 2 x 8 14 + 36" in words
-    assert "Each group by itself: v100" in words
+    assert "Each group by itself: " in words
     assert "torchrun --nnodes 6 --nproc-per-node gpu" in words
     assert "# sub-batch 14 on v100, 36 on a100, fp16" in words
 
@@ -105,11 +105,20 @@ def test_several_scenarios_are_answered(run: Run) -> None:
     ("arguments", "sentence"),
     [
         (("--mode", "async"), "--mode must be sync on cluster 'mixed' of several node groups, got 'async'"),
-        (("--pareto",), "--pareto must be left out on cluster 'mixed' of several node groups, got 'given'"),
-        (("--why-not", "nodes=3"), "--why-not must be left out on cluster 'mixed' of several node groups"),
+        (("--pareto",), "--pareto must be left out on cluster 'mixed' of several node groups, got '--pareto'"),
+        (
+            ("--time-limit", "1ms"),
+            "--time-limit must be left out on cluster 'mixed' of several node groups, got '0.001s'",
+        ),
+        (("--objective", "cost"), "--objective must be epoch-time on cluster 'mixed', which has no price, got 'cost'"),
+        (
+            ("--why-not", "nodes=3"),
+            "on cluster 'mixed' of several node groups, got 'nodes=3'",
+        ),
         (("--gpus-per-node", "4"), "--gpus-per-node must be left out on cluster 'mixed' of several node groups"),
         (("--stages", "best"), "--stages must be left out on cluster 'mixed' of several node groups, got 'best'; give"),
         (("--strategy", "best-fusion"), "--strategy must be one of fixed buckets on several node groups"),
+        (("--strategy", "bucketed:best"), "--strategy must be of one size of buckets, as in bucketed:25MiB"),
         (("--search", "optuna"), "--search must be left out on cluster 'mixed' of several node groups"),
         (("--framework", "pytorch,mxnet"), "--framework must be one framework on cluster 'mixed'"),
         (("--nodes", "7"), "--nodes must be at most the 6 of cluster 'mixed', got 7"),
@@ -131,6 +140,7 @@ def test_what_suggest_does_not_do_across_groups(arguments: tuple[str, ...], sent
         (("--mini-batch", "8", *BOTH), "--mini-batch must be left out on cluster 'mixed'"),
         (("--strategy", "best-fusion", *BOTH), "--strategy must be one of fixed buckets on several node groups"),
         ((*BOTH[:2], "--group", "v100:sub-batch=1"), "--group must be given once for each group, got 'v100, v100'"),
+        ((*BOTH, *BOTH[:2]), "--group must be given once for each group, got 'v100, a100, v100'"),
         (("--group", "a100:nodes=3,sub-batch=1"), "nodes of group a100 must be at most 2, got 3"),
         (("--group", "h100:sub-batch=1"), "node group of cluster mixed must be a known name, got 'h100'"),
     ],
@@ -141,9 +151,22 @@ def test_what_predict_does_not_take_across_groups(arguments: tuple[str, ...], se
     assert sentence in err
 
 
-@pytest.mark.parametrize("command", [("sweep", "--target-batch", "1024", *ASKED), ("show", "clusters", CLUSTER)])
-def test_other_commands_take_one_group(command: tuple[str, ...], run: Run) -> None:
-    code, out, err = run(*command)
+def test_groups_of_a_cluster_are_shown_with_their_price(run: Run, tmp_path: Path) -> None:
+    priced = tmp_path / "priced.toml"
+    priced.write_text(Path(CLUSTER).read_text() + "\n[price]\nusd_per_gpu_hour = 2.5\n")
+    code, out, err = run("show", "clusters", str(priced))
+    assert (code, err) == (0, "")
+    words = " ".join(out.split())
+    for name, nodes in (("v100", "4 x 8 v100-sxm2-16gb"), ("a100", "2 x 8 a100-sxm4-40gb")):
+        assert f"mixed, group {name} nodes {nodes}" in words
+    assert words.count("price 2.5 USD per GPU hour") == 2
+    code, out, err = run("show", "clusters", CLUSTER, "--json")
+    assert (code, out) == (2, "")
+    assert "--json or --toml must be used with clusters of one node group, not of v100 and a100" in err
+
+
+def test_sweep_takes_one_group(run: Run) -> None:
+    code, out, err = run("sweep", "--target-batch", "1024", *ASKED)
     assert (code, out) == (2, "")
     assert "--cluster must be of one node group in this command, not of v100 and a100" in err
 
@@ -159,3 +182,11 @@ def test_no_plan_exits_with_what_to_loosen(run: Run) -> None:
     assert code == 4
     assert "no plan fits" in out
     assert "v100: " in out
+
+
+def test_a_limit_that_nothing_keeps_is_told_across_groups_on_a_screen(run: Run) -> None:
+    code, out, err = run("suggest", *ASKED, "--target-batch", "1024", "--limit", "epoch=1s")
+    assert code == 4
+    assert "across groups: --limit epoch=" in out
+    assert "No plan here keeps to --limit epoch=1s, even if no other option is given." in " ".join(out.split())
+    assert len((out + err).splitlines()) <= MOST_LINES

@@ -53,7 +53,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "rank_order": ("tensor", "tensor,tensor,context,expert,data", "tp,cp,ep,dp,pp", ""),
     "parallelism": ("tensor", "data,model"),
     "optimizer": ("adm", ""),
-    "strategy": ("overlap",),
+    "strategy": ("overlap", "bucketed:", "bucketed:25", "bucketed:2MiB:1MiB", "best-fusion:1MiB"),
     "input": ("disk",),
     "scenario": ("fp8", "all_reduce*=0", "all_reduce*=nan", "inter_node.bandwidth=12.5", "", "nowhere*=2"),
     "task": ("test", "inference"),
@@ -107,7 +107,7 @@ def test_every_option_is_walked() -> None:
 
 def test_choices_are_those_of_the_records() -> None:
     assert tuple(configuration.OPTIMIZERS) == OPTIMIZERS
-    assert OPTIONS["strategy"].metavar.split("|") == list(framework.STRATEGIES)
+    assert OPTIONS["strategy"].metavar.replace("[:SIZE]", "").split("|") == list(framework.STRATEGIES)
 
 
 def test_settings_files_have_options_alone() -> None:

@@ -22,6 +22,11 @@ def method(out: str) -> str:
 def test_a_study_goes_on_and_a_worker_joins(run: Any, name: str) -> None:
     code, out, err = run(*OPTUNA, "--study", name, "--json")
     assert (code, method(out)) == (0, "optuna (TPE), 8 trials")
+    first = json.loads(out)
+    assert first["search"]["trials"] == 8
+    assert "8 tried by Optuna" in first["plans"][0]["why"]
+    assert "baseline" not in first  # the plans on the fewest GPUs need not be among those tried
+    assert not any("efficiency" in plan for plan in first["plans"])
     assert f"study '{name}': 0 trials before, 8 more" in err
     code, out, err = run(*OPTUNA, "--study", name, "--json")
     assert (code, method(out)) == (0, "optuna (TPE), 16 trials")
@@ -39,6 +44,7 @@ def test_the_answer_fits_a_screen(run: Any) -> None:
     code, out, err = run(*OPTUNA, "--study", "s.db")
     assert code == 0
     assert len((out + err).splitlines()) <= 25
+    assert "best prediction of the whole space, 8 tried by Optuna" in " ".join(out.split())
 
 
 def test_the_space_may_be_searched_to_its_end(run: Any) -> None:

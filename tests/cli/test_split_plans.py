@@ -12,6 +12,7 @@ Run = Callable[..., Any]
 GPT2 = ("--network", "gpt2", "--cluster", "dgx-a100", "--precision", "fp16", "--sub-batch", "1")
 MOE = ("--network", "mixtral-8x7b", "--cluster", "dgx-a100", "--precision", "bf16", "--sub-batch", "1")
 CHUNKS = "--virtual-stages must be such that stages x virtual stages divide the 12 layers"
+BEST_CHUNKS = "--virtual-stages must be a divisor of the 12 layers that leaves every chunk of best stages one"
 PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
 SOME_LAYER = "--recompute-every must be at most the layers of a pipeline stage, whose inputs it groups"
 TWICE = "--accumulation must be at least twice the pipeline stages in a zero-bubble-v schedule"
@@ -60,9 +61,9 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
         (GPT2, "--recompute-every 2", "--recompute-every must be 1 without recompute full, got 2"),
         (GPT2, "--recompute every:2 --recompute-every 3",
          "--recompute-every must be left out beside --recompute every:2, got '3'"),
-        (GPT2, "--stages best", "--stages must be even without a pipeline, and with virtual stages, got 'best'"),
-        (GPT2, "--pipeline 2 --virtual-stages 3 --accumulation 2 --stages best",
-         "--stages must be even without a pipeline, and with virtual stages, got 'best'"),
+        (GPT2, "--stages best", "--stages must be even without a pipeline, got 'best'"),
+        (GPT2, "--pipeline 2 --virtual-stages 5 --accumulation 2 --stages best",
+         f"{BEST_CHUNKS}, got 5; the nearest are 4 and 6"),
         (CNN, "--recompute per-stage",
          "--recompute must be none for resnet50, which is no transformer, got 'per-stage'"),
         (CNN, "--recompute full", "--recompute must be none for resnet50, which is no transformer, got 'full'"),

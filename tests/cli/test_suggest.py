@@ -235,6 +235,8 @@ def test_the_cost_without_a_price_is_refused(run: Run) -> None:
     code, out, err = run("suggest", *DGX1, "--target-batch", "1024", "--objective", "time-to-accuracy")
     rule = "epoch-time or cost, the only values supported yet"
     assert (code, err) == (2, f"planner: --objective must be {rule}, got 'time-to-accuracy'\n")
+    err = run("suggest", *DGX1, "--target-batch", "1024", "--objective", "time")[2]
+    assert err.endswith("got 'time'; did you mean 'epoch-time'?\n")
     answer = json.loads(run("suggest", *DGX1, "--target-batch", "1024", "--json")[1])
     assert "epoch_usd" not in answer["plans"][0]["prediction"]
 
@@ -376,3 +378,10 @@ def test_a_target_of_more_than_an_epoch_is_refused(run: Run) -> None:
         "epoch, got 50001"
     )
     assert run("suggest", *asked, "--target-batch", "50000", "--precision", "fp32", "--tolerance", "1%")[0] == 0
+
+
+def test_values_that_a_framework_does_not_allow_are_refused_by_its_rule(run: Run) -> None:
+    asked = ("--network", "gpt2", "--cluster", "dgx-a100", "--target-batch", "512", "--sharding", "3")
+    code, out, err = run("suggest", *asked, "--framework", "megatron")
+    assert (code, out) == (2, "")
+    assert err == "planner: --sharding must be at most 1 in framework megatron-lm, got '3'\n"

@@ -57,10 +57,25 @@ def test_a_picture_goes_to_its_file(run: Any, tmp_path: Path) -> None:
     [
         (("--network", "resnet50", "--cluster", "dgx1-v100"), 2, "--target-batch must be given"),
         ((*RESNET, "--network", "vgg16"), 2, "one network"),
-        ((*RESNET[:-1], "1009", "--nodes", "8"), 4, "planner suggest with the same options"),
     ],
 )
 def test_what_cannot_be_swept_is_said(run: Any, arguments: tuple[str, ...], exit_code: int, words: str) -> None:
     code, out, err = run("sweep", *arguments)
     assert (code, out) == (exit_code, "")
     assert words in err
+
+
+def test_a_limit_that_nothing_keeps_is_exit_4_with_what_comes_nearest_as_of_suggest(run: Any) -> None:
+    arguments = (*RESNET, "--nodes", "1:8", "--limit", "epoch=1s")
+    assert run("sweep", *arguments) == run("suggest", *arguments)
+    code, out, err = run("sweep", *arguments, "--json")
+    assert code == 4
+    answer = json.loads(out)
+    assert (answer["format"], answer["status"], len(answer["nearest"])) == ("planner/suggestion", "none_feasible", 3)
+    (way,) = answer["loosen"]
+    assert way["option"] == "--limit"
+    epochs = [one["prediction"]["epoch_s"]["value"] for one in answer["nearest"]]
+    assert epochs == sorted(epochs)
+    value = way["value"].removeprefix("epoch=")
+    assert answer["nearest"][0]["why"].startswith(f"epoch time {value}, above --limit epoch by ")
+    assert err.endswith(f"the smallest change that helps: --limit {way['value']}\n")

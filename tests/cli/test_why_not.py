@@ -57,3 +57,41 @@ def test_options_of_a_ranking_are_refused(run: Any, option: tuple[str, ...]) -> 
     code, out, err = run(*RESNET, "--why-not", "nodes=16", *option)
     assert (code, out) == (2, "")
     assert f"--why-not must be given without options of a ranking, got '{option[0]}'" in err
+
+
+def test_answers_of_several_frameworks_are_told_apart(run: Any) -> None:
+    asked = (*RESNET, "--framework", "pytorch,mxnet", "--precision", "fp16")
+    plans = json.loads(run(*asked, "--json", "--top", "40")[1])["plans"]
+    code, out, _ = run(*asked, "--why-not", "nodes=4")
+    titles = [line for line in out.splitlines() if line.startswith("resnet50 on dgx1-v100 in ")]
+    assert code == 0
+    for framework, title in zip(("pytorch", "mxnet"), titles, strict=True):
+        own = [one["configuration"] for one in plans]
+        rank = next(at for at, one in enumerate(own, 1) if one["framework"] == framework and one["nodes"] == 4)
+        assert title.startswith(f"resnet50 on dgx1-v100 in {framework}, nodes=4: rank {rank} of ")
+        answer = json.loads(run(*asked, "--why-not", f"nodes=4,framework={framework}", "--json")[1])
+        assert (answer["framework"], answer["rank"]) == (framework, rank)
+        assert answer["best"]["configuration"]["framework"] == framework
+        assert answer["first"]["configuration"] == plans[0]["configuration"]
+
+
+def test_a_framework_that_is_not_searched_is_refused(run: Any) -> None:
+    code, out, err = run(*RESNET, "--why-not", "framework=mxnet")
+    assert (code, out) == (2, "")
+    assert "framework in --why-not must be one of those of --framework, pytorch, got 'mxnet'; name it in" in err
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ("mode=async", "--mode sync leaves out async"),
+        ("nodes=500", "cluster dgx1-v100 has 64 nodes, not 500"),
+        ("gpus-per-node=4", "--gpus-per-node 8 leaves out 4"),
+    ],
+)
+def test_what_the_request_does_not_try_has_no_rank(run: Any, values: str, sentence: str) -> None:
+    code, out, _ = run(*RESNET, "--why-not", values)
+    title, reason, *_ = out.splitlines()
+    assert code == 0
+    assert title == f"resnet50 on dgx1-v100, {values}: not among what the request tries"
+    assert reason == sentence

@@ -17,15 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import InputFileError, OutputError
-from planner.formats.documents import (
-    TEMPORARY_PREFIX,
-    dump_json,
-    dump_toml,
-    parse_text,
-    read_text,
-    write_bytes,
-    write_file,
-)
+from planner.formats.documents import TEMPORARY_PREFIX, dump_toml, parse_text, read_text, write_bytes, write_file
+from planner.formats.json_text import WIDEST_TABLE, dump_json
 from planner.formats.samples import read_samples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -50,6 +43,28 @@ def test_json_has_format_and_version_first_and_the_rest_sorted() -> None:
         '{\n  "format": "planner/x",\n  "version": 1,\n  "a": {\n    "x": [\n      {}\n    ],\n    "y": null\n  },\n'
         '  "b": [1, 0.1]\n}\n'
     )
+
+
+def test_json_of_a_table_of_plain_values_stands_on_a_line_where_it_is_short() -> None:
+    name = "n" * (WIDEST_TABLE - len('{"a": [1, 2], "b": ""}'))
+    fits, wide = ({"a": [1, 2], "b": name + more} for more in ("", "n"))
+    lines = dump_json({"version": 1, "rows": [fits, wide, {"c": fits}], "own": {"d": 1.5}}).splitlines()
+    assert lines == [
+        "{",
+        '  "version": 1,',
+        '  "own": {"d": 1.5},',
+        '  "rows": [',
+        f'    {{"a": [1, 2], "b": "{name}"}},',
+        "    {",
+        '      "a": [1, 2],',
+        f'      "b": "{name}n"',
+        "    },",
+        "    {",
+        f'      "c": {{"a": [1, 2], "b": "{name}"}}',
+        "    }",
+        "  ]",
+        "}",
+    ]
 
 
 def test_json_of_arrays_and_of_numbers_that_are_not_finite() -> None:

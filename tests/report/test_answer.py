@@ -66,6 +66,23 @@ def test_without_a_proof_it_says_so(suggestion: Suggestion, subject: Subject, pr
     assert "best prediction of the 440 tried; no other" in printed(suggestion_answer(tried, subject))
 
 
+def test_an_answer_of_trials_says_how_many_there_were(
+    suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    def said(*, certified: bool, tied: tuple[int, ...]) -> str:
+        search = replace(suggestion.search, certified=certified, trials=600)
+        choice = suggestion.choice if len(tied) > 1 else "no other plan is tied with it"
+        one = replace(suggestion, search=search, tied=tied, choice=choice)
+        return " ".join(printed(suggestion_answer(one, subject)).split())
+
+    proven = said(certified=True, tied=(1,))
+    assert "Plan 1 has the best prediction of the whole space, 440 tried by Optuna. Of the" in proven
+    assert "Of the plans tried no other plan is tied with it." in proven
+    tried = said(certified=False, tied=(1, 2))
+    assert "Of the plans tried plans 1 and 2 are tied; it has the fewest GPUs." in tried
+    assert "best prediction of the 440 tried by Optuna; a better one may exist." in tried
+
+
 @pytest.mark.parametrize("size", [3, 50, 73])
 def test_a_pareto_front_has_at_most_50_rows(
     size: int, suggestion: Suggestion, prediction: Prediction, subject: Subject, printed: Printed

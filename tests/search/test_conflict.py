@@ -23,6 +23,7 @@ MACHINE = SyntheticMachine(capacity=8 * GIB)  # six samples fit in fp32, eight i
 NODES, GPUS = 4, 2
 LIMITS = MACHINE.limits(NODES, GPUS)
 AXES = {axis.name: axis for axis in ALL if not axis.is_split}
+ALL_GPUS = f"all {GPUS} GPUs of a node (the default; --gpus-per-node 1:{GPUS} allows fewer)"
 STEPS = sorted({*range(1, 41), *(2**power for power in range(13))})
 
 
@@ -54,6 +55,8 @@ def keeps(request: SpaceRequest, text: str) -> np.ndarray[Any, Any]:
         is_small = (of["mode"] == "sync") | (of["sub_batch"] <= high)
         is_inside = (of["mini_batch_mean"] >= low * (1 - 1e-12)) & (of["mini_batch_mean"] <= high * (1 + 1e-12))
         return np.asarray(is_small & is_inside)
+    if text == ALL_GPUS:
+        return np.asarray(of["gpus_per_node"] == GPUS)
     option, value = text.split(" ", 1)
     if option == "--limit":
         name = value.split("=")[0]
@@ -63,11 +66,9 @@ def keeps(request: SpaceRequest, text: str) -> np.ndarray[Any, Any]:
 
 
 def fits(request: SpaceRequest, kept: tuple[str, ...]) -> bool:
-    """Tell whether some plan keeps to constraints; where none is given all GPUs of a node compute, synchronously."""
+    """Tell whether some plan keeps to constraints; where no mode is given plans are synchronous."""
     of = every_plan()
     tried = np.isin(of["mode"], (*request.modes, "sync"))
-    if request["gpus_per_node"] is None:
-        tried &= of["gpus_per_node"] == GPUS
     return bool(np.all([tried, *(keeps(request, text) for text in kept)], axis=0).any())
 
 
@@ -130,7 +131,12 @@ def test_no_plan_keeps_to_all_that_is_named_and_some_to_all_but_one(request: Spa
         ),
         (SpaceRequest(36, asked={"precision": ("fp32",), "sub_batch": (7,)}), ("--sub-batch 7", "--precision fp32")),
         (SpaceRequest(36, asked={"sub_batch": (9,)}), ("--sub-batch 9",)),
-        (SpaceRequest(7, asked={"nodes": (1,)}), ("--target-batch 7 --tolerance 0%",)),
+        (SpaceRequest(7, asked={"nodes": (1,)}), (ALL_GPUS, "--target-batch 7 --tolerance 0%")),
+        (SpaceRequest(7, asked={"nodes": (2,)}), ("--nodes 2", "--target-batch 7 --tolerance 0%")),
+        (
+            SpaceRequest(7, asked={"nodes": (1,), "gpus_per_node": (2,)}),
+            ("--gpus-per-node 2", "--target-batch 7 --tolerance 0%"),
+        ),
         (
             SpaceRequest(32, asked={"sub_batch": (3,)}, tolerance_sync=0.02),
             ("--sub-batch 3", "--target-batch 32 --tolerance 2%"),
@@ -147,5 +153,6 @@ def test_a_way_that_helps_in_one_framework_is_enough() -> None:
     large = SyntheticMachine(capacity=20 * GIB)
     asked = [Asked(request, one.limits(NODES, GPUS), one, one.order(request)) for one in (MACHINE, large)]
     assert smallest_conflict(asked[:1]) == ("--sub-batch 9",)
-    assert smallest_conflict(asked) == ("--target-batch 7 --tolerance 0%",)
-    assert smallest_conflict(asked, [Loosening((("--tolerance", "100%"),), "")]) == ("--target-batch 7 --tolerance 0%",)
+    both = ("--sub-batch 9", "--target-batch 7 --tolerance 0%")
+    assert smallest_conflict(asked) == both
+    assert smallest_conflict(asked, [Loosening((("--tolerance", "100%"),), "")]) == both

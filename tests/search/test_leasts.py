@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from planner.domain.configuration import MODES, Configuration
 from planner.domain.objective import weights_of
 from planner.domain.request import SpaceRequest
+from planner.search.leasts import over_leasts
 from planner.search.suggest import suggest_with
 from planner.search.sweep import sweep_with
-from planner.search.why_not import why_not_with
+from planner.search.why_not import Among, why_nots
 
 USD_PER_GPU_HOUR = 2.0
 WEIGHTS = st.sampled_from([0.01, 0.2, 1.0, 3.5])
@@ -65,9 +66,8 @@ def test_the_sum_of_each_term_over_its_least_is_minimised(machine: Any, request:
     assert in_order == sorted(in_order, key=lambda one: one or 0.0)
     swept = sweep_with(machine, order, limits, request, {})
     assert swept.best.objective == answer.plans[0].objective
-    why = why_not_with(
-        machine, order, limits, request, {"nodes": (answer.plans[0].prediction.configuration.nodes,)}, provenance={}
-    )
+    among = Among(request, limits, machine, over_leasts(order, request, limits, machine), {})
+    (why,) = why_nots([among], {"nodes": (answer.plans[0].prediction.configuration.nodes,)})
     assert (why.rank, why.first and why.first.objective) == (1, answer.plans[0].objective)
 
 

@@ -21,7 +21,7 @@ SYNC = SpaceRequest(96, tolerance_sync=0.1)
 BOTH = SpaceRequest(60, tolerance_sync=0.2, tolerance_async=0.4).changed(mode=("sync", "async"))
 
 
-def asked(machine: Any, request: SpaceRequest, search_by: OptunaSearch, keep: int = 5) -> Outcome:
+def asked(machine: Any, request: SpaceRequest, search_by: OptunaSearch, keep: int = 600) -> Outcome:
     limits, order = machine.limits(), machine.order(request)
     return search_by(request, limits, machine, order, keep=keep, pareto=request.pareto)
 
@@ -34,7 +34,7 @@ def records(plans: Any) -> list[Configuration]:
 def test_all_lawful_plans_are_tried_once_when_trials_suffice(machine: Any, request_of: SpaceRequest) -> None:
     """A search that goes to the end is an exhaustive one: same plans, in the same order, and it says so."""
     searcher = OptunaSearch(10_000, starts=False)
-    outcome = asked(machine, request_of, searcher, keep=1000)
+    outcome = asked(machine, request_of, searcher, keep=6000)
     exact = search(request_of, machine.limits(), machine, machine.order(request_of), keep=1000)
     assert exact.best is not None
     assert outcome.best is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from planner.search.loosen import loosenings
 from planner.search.plan_limits import check_limits, limit_text
 from planner.search.ranking import Order
 from planner.search.search import search
+from planner.search.suggest import suggest_with
 
 
 def quantities(machine: Any, one: Any) -> dict[str, float]:
@@ -69,3 +71,33 @@ def test_what_is_not_known_cannot_be_limited() -> None:
 )
 def test_limits_are_written_as_they_are_typed(name: str, value: float, text: str) -> None:
     assert limit_text(name, value) == text
+
+
+@settings(max_examples=30)
+@given(
+    target=st.integers(4, 40),
+    limits=st.dictionaries(st.sampled_from([*LIMITS][:4]), st.floats(1e-3, 0.05), min_size=1, max_size=2),
+)
+def test_the_plans_nearest_to_limits_are_those_that_exceed_them_least(
+    machine: Any, target: int, limits: dict[str, float]
+) -> None:
+    request = SpaceRequest(target).changed(mode=("sync",), precision=("fp32",), most=limits)
+    order = machine.order(request)
+    answer = suggest_with(machine, order, machine.limits(), request, {})
+    every = machine.brute_force(replace(request, most={}), machine.limits())
+    if not every:
+        assert all(
+            one.prediction.mini_batch.mean != target and "nearest" in one.why and "above --limit" in one.why
+            for one in answer.nearest
+        )
+        return
+
+    def excess(one: Any) -> float:
+        return max(quantities(machine, one)[name] / most for name, most in limits.items())
+
+    told = [plan.prediction.configuration for plan in answer.nearest]
+    assert [plan.position for plan in answer.nearest] == [*range(1, len(told) + 1)]
+    assert [excess(one) for one in told] == pytest.approx(sorted(map(excess, every))[:3])
+    for plan in answer.nearest:
+        exceeded = {name for name in limits if quantities(machine, plan.prediction.configuration)[name] > limits[name]}
+        assert {name for name in LIMITS if f"above --limit {name} by" in plan.why} == exceeded

@@ -17,7 +17,7 @@ from planner.domain.request import SpaceRequest
 from planner.search.explain import why_split
 from planner.search.split_block import SplitBlock, SplitCandidates
 from planner.search.split_space import SplitLimits, kinds_of, kinds_to_try
-from planner.workload.split_memory import MemoryRules
+from planner.workload.memory_rules import MemoryRules
 
 Plan = tuple[int, ...]
 NAMES = (

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.steps.gathers import bucketed_s
 from planner.steps.pipeline import pipeline_s
-from planner.steps.pipeline_drain import exposed_exchange_s
+from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
 from planner.steps.pipeline_runs import RUN_SCHEDULES, runs_s
 
 PLANS = 8
@@ -31,15 +32,46 @@ def test_runs_take_what_their_stages_take(seed: int, lengths: list[int], transfe
     chunks = rng.choice([1, 2, 4], PLANS) if is_chunked else np.ones(PLANS, dtype=np.int64)
     steps = steps * repeats.sum() if is_chunked else steps
     ahead, back = (np.repeat(one, repeats, axis=0) for one in (forward, backward))
-    found = runs_s(forward, backward, transfers, steps, repeats=repeats, schedule=schedule, virtual_stages=chunks)
+    found = runs_s(
+        forward, backward, transfers, steps, repeats=repeats[:, None], schedule=schedule, virtual_stages=chunks
+    )
     expected = pipeline_s(ahead, back, transfers, steps, schedule=schedule, virtual_stages=chunks)
     np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def test_runs_of_several_lengths_are_as_each_alone() -> None:
+    rng = np.random.default_rng(7)
+    repeats = rng.choice([1, 2, 5, 30], (4, 100))
+    forward = rng.choice([1.0, 1.0, 1.1, 1.5], (4, 100)) * (1 + rng.choice([0, 0.01], (4, 100)) * rng.random((4, 100)))
+    chunks, sent = rng.choice([1, 1, 2], 100), rng.choice([0, 0.01, 0.1, 0.5], 100)
+    steps = rng.choice([1, 2, 5, 9], 100) * repeats.sum(axis=0)
+    found = runs_s(forward, 2 * forward, sent, steps, repeats=repeats, schedule="interleaved", virtual_stages=chunks)
+    for at, lengths in enumerate(repeats.T):
+        one = np.repeat(forward[:, at], lengths)[:, None]
+        alone = pipeline_s(one, 2 * one, sent[at], steps[at], schedule="interleaved", virtual_stages=chunks[at])
+        np.testing.assert_allclose(found[at], alone, rtol=1e-13)
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zero-bubble-v"])
+def test_of_chunks_the_first_or_the_last_is_latest(schedule: str) -> None:
+    rng, chunks = np.random.default_rng(8), 2 if schedule == "zero-bubble-v" else 5
+    backward, message = rng.random((3, 200)), 3 * rng.random((3, 200))
+    found = exposed_exchange_s(backward, 0.1, message, np.full((3, 1), 10), schedule=schedule, virtual_stages=chunks)
+    of_chunk = 10 / chunks
+    of_one = bucketed_s(backward / chunks, message, np.array([of_chunk])) - backward / chunks
+    every = [
+        of_one + chunk * of_chunk * message
+        - drain_s(backward, 0.1, schedule=schedule, virtual_stages=chunks, chunk=chunk)
+        for chunk in range(chunks)
+    ]  # fmt: skip
+    np.testing.assert_allclose(found, np.maximum(np.max(every, axis=0), 0), rtol=1e-13)
 
 
 def test_circles_are_among_what_is_compared() -> None:
     forward, repeats, steps = np.array([[1.0], [1.5], [1.0]]), np.array([1, 30, 4]), np.array([100])
     alone, sent = (
-        runs_s(forward, 2 * forward, np.array([x]), steps, repeats=repeats, schedule="1f1b") for x in (0.0, 0.4)
+        runs_s(forward, 2 * forward, np.array([x]), steps, repeats=repeats[:, None], schedule="1f1b")
+        for x in (0.0, 0.4)
     )
     assert sent[0] > alone[0] + 2 * 34 * 0.4 + 1  # more than the way down and up
 
@@ -50,7 +82,7 @@ def test_the_first_of_equal_stages_is_exposed_most(chunks: int) -> None:
     backward, message = rng.random((4, PLANS)), 3 * rng.random((4, PLANS))
     schedule = "interleaved" if chunks > 1 else "1f1b"
     found = exposed_exchange_s(
-        backward, 0.1, message, np.full((4, 1), 6), schedule=schedule, virtual_stages=chunks, repeats=repeats
+        backward, 0.1, message, np.full((4, 1), 6), schedule=schedule, virtual_stages=chunks, repeats=repeats[:, None]
     )
     every = exposed_exchange_s(
         *(np.repeat(backward, repeats, axis=0), 0.1, np.repeat(message, repeats, axis=0), np.full((10, 1), 6)),

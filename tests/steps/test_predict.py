@@ -28,6 +28,7 @@ from planner.workload.lowering import lower
 Make = Callable[..., Problem]
 SYNTHETIC = Settings(input="synthetic")
 MEGATRON = Framework("megatron-lm")
+PLAIN = replace(PYTORCH, layout="unstated", update="layer")  # so that loops over layers are plain
 
 
 def one(**changes: Any) -> Configurations:
@@ -59,7 +60,7 @@ def added_s(problem: Problem, gradient_bytes: int) -> list[float]:
     return [calls + per_byte * 3 * gradient_bytes * size for size in gradient_slots(problem.network).elements]
 
 
-@pytest.mark.parametrize("case", [("fp32", MEGATRON, 4, 4), ("fp16", MEGATRON, 2, 2), ("fp16", PYTORCH, 2, 4)], ids=str)
+@pytest.mark.parametrize("case", [("fp32", MEGATRON, 4, 4), ("fp16", MEGATRON, 2, 2), ("fp16", PLAIN, 2, 4)], ids=str)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_wait_free_step_equals_plain_loops(
     make_problem: Make, communication_end_s: Callable[..., float], case: tuple[str, Framework, int, int], steps: int
@@ -383,7 +384,8 @@ def test_framework_overheads_compose(make_problem: Make, calibration: Calibratio
     values = {"kernel_scale": 1.5, "host_s_per_call": 1e-5, "host_s_per_layer": 2e-5, "exponent": exponent}
     overheads = Entry("overheads", "generic", "", "", "", "overheads", {}, values)
     entries = (*(e for e in calibration.entries if e.scope == "kernels"), overheads)
-    problem = make_problem(calibrations=(replace(calibration, entries=entries),), settings=SYNTHETIC)
+    settings = replace(SYNTHETIC, framework=PLAIN)
+    problem = make_problem(calibrations=(replace(calibration, entries=entries),), settings=settings)
     found = Evaluator(problem).describe(one(nodes=1, gpus_per_node=1, sub_batch=5))[0]
     forward, backward, update = by_layer(problem, 5, 4)
     calls = dict.fromkeys(gpu := {"forward": forward, "backward": sum(backward), "update": update}, 0)

@@ -116,7 +116,8 @@ def test_the_same_holds_of_bundled_coefficients_with_the_time_of_the_host() -> N
     assert found.seconds["host"][0] > 0
     assert passes == pytest.approx(sum(t.seconds for t in whole.terms if t.name in ("forward", "backward")), rel=1e-9)
     assert found.seconds["update"][0] == pytest.approx(
-        next(t.seconds for t in whole.terms if t.name == "update"), rel=1e-9
+        next(t.seconds for t in whole.terms if t.name == "update"),
+        rel=1e-3,  # calls over lists are rounded there
     )
 
 

@@ -35,7 +35,7 @@ def test_every_plan_finds_the_units_of_its_stages() -> None:
         np.testing.assert_array_equal(cases.counts[at], stage_units(cases.units, stages))
         assert np.unique(cases.of[at]).tolist() == [cases.case[row]]
         of_runs, repeats = cases.runs(np.array([row]))
-        assert np.repeat(of_runs[:, 0], repeats).tolist() == at.tolist()
+        assert np.repeat(of_runs[:, 0], repeats[:, 0]).tolist() == at.tolist()
         assert cases.is_last[at].tolist() == [False] * (stages - 1) + [True]
 
 

@@ -23,6 +23,7 @@ from planner.workload.split_parameters import StageLayers, even_layers
 
 NONE, SELECTIVE, FULL = (RECOMPUTES.index(name) for name in ("none", "selective", "full"))
 GPT = "gpt:layers=5,hidden=256,heads=4,sequence=128,vocabulary=8192"
+LONG = "gpt:layers=8,hidden=256,heads=4,sequence=128,vocabulary=8192"
 T5 = "t5:layers=3,hidden=128,heads=4,sequence=64,vocabulary=512"
 MOE = "moe:layers=5,hidden=64,heads=4,ffn=512,experts=4,expert_ffn=96,dense_layers=1,sequence=64,vocabulary=512"
 KINDS = {"none": NONE, "selective": SELECTIVE, "full": FULL, "per-stage": PER_STAGE}
@@ -60,9 +61,12 @@ def options_of(layers: int, recompute: int) -> list[tuple[int, int]]:
 
 def every_layout(plan: SplitPlans, number: int) -> list[StageLayout]:
     stages, kind = int(plan.pipeline_parallel[0]), int(plan.recompute[0])
-    inner = combinations(range(1, number), stages - 1)
-    even = even_layers(number, plan.pipeline_parallel, np.arange(stages))
-    ways = [(0, *some, number) for some in inner] if plan.stages[0] == BEST_STAGES else [(*even.first, number)]
+    chunks = int(plan.virtual_stages[0])
+    inner = combinations(range(chunks, number, chunks), stages - 1)
+    even = even_layers(number // chunks, plan.pipeline_parallel, np.arange(stages))
+    ways = (
+        [(0, *some, number) for some in inner] if plan.stages[0] == BEST_STAGES else [(*(even.first * chunks), number)]
+    )
     layouts = []
     for way in ways:
         held = np.diff(way)
@@ -87,6 +91,8 @@ def every_price(costs: SplitPricer, plan: SplitPlans, number: int) -> tuple[Floa
 
 CASES = [
     (GPT, 5, {"pipeline_parallel": 3}),
+    (LONG, 8, {"pipeline_parallel": 2, "virtual_stages": 2}),
+    (LONG, 8, {"pipeline_parallel": 3, "virtual_stages": 2}),
     (GPT, 5, {"pipeline_parallel": 2, "tensor_parallel": 2, "sequence_parallel": 1}),
     (GPT, 5, {"pipeline_parallel": 1}),
     (GPT, 5, {"pipeline_parallel": 4, "schedule": 0}),
@@ -161,3 +167,23 @@ def test_a_plan_is_priced_with_the_layout_that_its_answer_tells() -> None:
     assert prediction.hfu is not None
     assert prediction.mfu is not None
     assert (prediction.hfu > prediction.mfu) == any(again)
+
+
+@pytest.mark.parametrize("recompute", ["none", "per-stage"])
+def test_layers_that_are_chosen_are_priced_and_told(recompute: str) -> None:
+    """In place of the exact cut, with what each stage computes again at best."""
+    evaluator, number = Evaluator(problem_of(LONG)), 8
+    values = {"pipeline_parallel": 2, "virtual_stages": 2, "stages": "best", "recompute": recompute}
+    one = Configurations.of([Configuration(1, 8, 4, 4, "fp16", **values)])  # type: ignore[arg-type]
+    exact, own = evaluator.stage_layers(one), evaluator.evaluate(one)
+    assert exact.sum() == number
+    assert (exact % 2 == 0).all()
+    others = np.array([6, 2]) if exact[0] != 6 else np.array([2, 6])
+    evaluator.choose_stage_layers(one, others)
+    np.testing.assert_array_equal(evaluator.stage_layers(one), others)
+    assert evaluator.evaluate(one).iteration_s[0] != own.iteration_s[0]
+    (told,) = evaluator.describe(one)
+    assert [stage.layers for stage in told.stage_layers] == others.tolist()
+    assert all(stage.again == 0 for stage in told.stage_layers)
+    evaluator.choose_stage_layers(one, exact)
+    assert evaluator.evaluate(one).iteration_s[0] == own.iteration_s[0]

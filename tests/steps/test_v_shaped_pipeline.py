@@ -70,7 +70,7 @@ def test_equal_stages_are_a_little_above_the_closed_form(
 ) -> None:
     times_s, micro_batches = equal(stages, *times), 2 * stages + more
     above = count(times_s, micro_batches).end_s / closed(times_s, micro_batches) - 1
-    assert -1e-12 <= above <= 0.02
+    assert -1e-12 <= above <= 0.022
 
 
 @pytest.mark.parametrize(("most_transfer", "mean", "worst"), [(0.0, 0.003, 0.03), (0.3, 0.01, 0.045)])

@@ -14,7 +14,8 @@ import pytest
 from planner.domain.split import SplitPlans
 from planner.domain.transformer import Transformer
 from planner.workload.kept_activations import layer_bytes
-from planner.workload.split_memory import MemoryRules, split_memory
+from planner.workload.memory_rules import MemoryRules
+from planner.workload.split_memory import split_memory
 from planner.workload.split_parameters import BytesOfParameter
 
 torch = pytest.importorskip("torch")

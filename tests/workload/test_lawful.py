@@ -13,7 +13,7 @@ from planner.catalog import find_network
 from planner.domain.framework import Framework
 from planner.domain.split import OFFLOADS, RECOMPUTES, SCHEDULES, SplitPlans
 from planner.errors import ParameterError
-from planner.workload.lawful import check_lawful, is_lawful, is_told_apart, rules_of
+from planner.workload.lawful import check_allowed, check_lawful, is_lawful, is_told_apart, rules_of
 
 GPT = find_network("gpt:layers=12,hidden=768,heads=12,sequence=1024,vocabulary=50257")
 GROUPED = find_network("llama:layers=6,hidden=512,heads=16,kv_heads=4,ffn=1536,sequence=96")
@@ -156,3 +156,25 @@ def test_plans_that_do_the_same_as_simpler_ones_are_left_out() -> None:
     ):  # fmt: skip
         assert is_told_apart(of, SplitPlans.of(**values)) == is_apart, values
     assert not is_told_apart(fused, SplitPlans.of(recompute=RECOMPUTES.index("selective")))
+
+
+@pytest.mark.parametrize(
+    ("framework", "asked", "sentence"),
+    [
+        (CANNOT, {"sharding": (3,)}, "--sharding must be at most 2 in framework narrow, got '3'"),
+        (CANNOT, {"context_parallel": (2, 4)}, "--context must be 1 in framework narrow, which has none, got '2,4'"),
+        (
+            PLAIN,
+            {"schedule": ("interleaved",)},
+            "--schedule must be gpipe or 1f1b in framework plain, got 'interleaved'",
+        ),
+    ],
+)
+def test_values_that_a_framework_never_allows_are_refused_by_its_rule(
+    framework: Framework, asked: dict[str, tuple[Any, ...]], sentence: str
+) -> None:
+    with pytest.raises(ParameterError) as caught:
+        check_allowed(framework, asked)
+    assert str(caught.value) == sentence
+    check_allowed(ANY, asked)
+    check_allowed(framework, {name: (*values, 1 if name != "schedule" else "1f1b") for name, values in asked.items()})

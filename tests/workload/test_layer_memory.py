@@ -13,8 +13,8 @@ from planner.domain.network import Layer, Network
 from planner.domain.split import SCHEDULES, SplitMemoryBytes, SplitPlans
 from planner.workload.layer_memory import ChainMemory, ChainSizes, crossing_elements
 from planner.workload.memory import memory_bytes
+from planner.workload.memory_rules import ASSUMED_MARGIN, MemoryRules
 from planner.workload.program import program
-from planner.workload.split_memory import ASSUMED_MARGIN, MemoryRules
 from planner.workload.units import units_of
 
 SHORTCUT = Network(

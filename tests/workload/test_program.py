@@ -10,7 +10,7 @@ from planner.domain.kernels import KernelCalls
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.workload.lowering import lower
-from planner.workload.memory import kept_by_segment, kept_bytes
+from planner.workload.memory import kept_bytes, kept_layer_bytes
 from planner.workload.program import Program, program
 
 NETWORKS = ("resnet50", "googlenet", "mobilenet-v2", "gpt:layers=3", "bert:layers=3", "yolov3", "mlp")
@@ -66,7 +66,10 @@ def test_equal_layers_once_are_no_other_than_every_layer_by_itself(name: str) ->
 def test_what_segments_keep_is_what_the_network_keeps_but_for_its_input(name: str) -> None:
     made = built(name)
     of = program(made)
-    kept, each = (kept_by_segment(one, 2)[one.segment] for one in (of, program(made, merged=False)))
+    kept, each = (
+        (np.array([kept_layer_bytes(site, 2) * count for site, count in one.site_counts()]) @ one.share)[one.segment]
+        for one in (of, program(made, merged=False))
+    )
     np.testing.assert_allclose(kept, each, rtol=1e-12)
     assert kept.sum() == pytest.approx(kept_bytes(of, 2) - 2 * np.prod(made.input_shape), rel=1e-12)
 

@@ -10,7 +10,8 @@ from planner.domain.transformer import Transformer
 from planner.networks.zoo import build
 from planner.workload.kept_activations import layer_bytes
 from planner.workload.memory import memory_bytes
-from planner.workload.split_memory import MemoryRules, split_memory, stage_memory
+from planner.workload.memory_rules import MemoryRules
+from planner.workload.split_memory import split_memory, stage_memory
 from planner.workload.split_parameters import BytesOfParameter, stage_parameters
 from planner.workload.transformer import blocks, layer_parameters, outer_parameters, parameters
 from tests.workload.conftest import EVERY, GPT_1T, LLAMA3_8B, LLAMA3_70B, LLAMA_7B, MIXTRAL, T5, gpt

@@ -12,7 +12,6 @@ from planner.networks.zoo import build
 from planner.workload.shards import tensor_shard
 from planner.workload.totals import totals
 from planner.workload.transformer import (
-    active_parameters,
     blocks,
     forward_flop,
     layer_forward_flop,
@@ -111,13 +110,6 @@ def test_one_layer_of_gpt3_and_its_parameters_by_vocabulary() -> None:
     assert layer_forward_flop(of("gpt3-175b")) == 7_627_861_917_696
     assert parameters(of("gpt3-175b")) == 174_615_846_912
     assert parameters(replace(of("gpt3-175b"), vocabulary=50257)) == 174_604_259_328
-
-
-@pytest.mark.parametrize(
-    ("name", "active"), [("mixtral-8x7b", 12_879_925_248), ("deepseek-v2-lite", 2_661_150_208), ("gpt2", 124_439_808)]
-)
-def test_parameters_that_a_token_meets(name: str, active: int) -> None:
-    assert active_parameters(of(name)) == active
 
 
 @pytest.mark.parametrize(
