@@ -52,6 +52,34 @@ def test_frameworks_are_found_whatever_the_case_with_their_version() -> None:
     assert catalog.find_framework("TORCH").name == "pytorch"
 
 
+@pytest.mark.parametrize(
+    ("label", "update"),
+    [
+        ("pytorch", "foreach"),
+        ("pytorch@2.4 (CUDA 12)", "foreach"),
+        ("pytorch@11", "foreach"),
+        ("pytorch@1.12 (CUDA 11.3)", "primitive"),
+        ("pytorch@1.x", "primitive"),
+        ("pytorch@0.3.0", "primitive"),
+        ("pytorch@NGC 24.10", "foreach"),
+        ("pytorch@1.12:fused-optimizer", "list"),
+        ("pytorch-channels-last@1.12", "primitive"),
+    ],
+)
+def test_versions_do_what_their_first_numbers_say(label: str, update: str) -> None:
+    assert catalog.find_framework(label).update == update
+
+
+def test_the_version_with_most_numbers_decides_in_a_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    versions = {"1": {"update": "primitive"}, "1.12": {"update": "list", "layout": "nchw"}}
+    path.write_text(write_framework(Framework("mine", versions=versions)), encoding="utf-8")
+    found = [catalog.find_framework(f"{path}@{one}") for one in ("1.1", "1.12.3", "2")]
+    assert [(one.update, one.layout) for one in found] == [
+        ("primitive", "unstated"), ("list", "nchw"), ("layer", "unstated"),
+    ]  # fmt: skip
+
+
 def test_records_say_what_frameworks_do_otherwise_than_most() -> None:
     every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
     assert [name for name, one in every.items() if one.input_gradient] == ["torch7"]

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from planner.formats.documents import dump_json, parse_text, read_text, write_file
+from planner.formats.documents import parse_text, read_text, write_file
+from planner.formats.json_text import dump_json
 from validation.accuracy_answers import AXES, answer_all
 from validation.accuracy_check import SHARE, compared
 from validation.accuracy_figures import document_of

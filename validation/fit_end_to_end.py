@@ -26,7 +26,8 @@ from planner.formats.runs import read_runs
 from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, Fitted, fit_runs, held_out_answers
 from planner.sessions.runs import table_of
-from planner.sources.links import MULTIPLES
+from planner.sources.links import BETWEEN, INSIDE, MULTIPLES, multiples_of_kind
+from planner.sources.overheads import REPLICA_WAIT
 from validation.accuracy_answers import files_of_runs, learned_runs
 from validation.command import existing_folder, finished, parser_of
 from validation.fitted_rows import GENERIC, POOLED_PRECISIONS, Cell, Rows, few, rounded, stated
@@ -55,18 +56,26 @@ def calibrations(both: Fitted, rows: Sequence[Rows]) -> list[Calibration]:
     """Return calibrations for every accelerator of the runs, and for all others; those of split plans apart."""
     fitted, of_split = both.whole, SplitEntries(both.split, rows)
     cells = sorted({cell for one in rows for cell in one.cells})
+    programs = (*sorted({cell[0] for cell in cells}), GENERIC)
     found = [
-        _calibration(name, [entry for cell in cells if cell[1] == name for entry in _entries(fitted, cell, rows)])
+        _calibration(name, [entry for cell in _of_all(programs, own) for entry in _entries(fitted, cell, rows)])
         for name in sorted({cell[1] for cell in cells})
+        if (own := [cell for cell in cells if cell[1] == name])
     ]
     pooled = [
         entry
-        for framework in (*sorted({cell[0] for cell in cells}), GENERIC)
+        for framework in programs
         for kernels in sorted({cell[3] for cell in cells})
         for entry in _pooled(fitted, framework, kernels, rows)
     ]
     shared = _calibration(ANY_ACCELERATOR, [*pooled, *_multiples(fitted, rows)])
     return [*_with_scores(found, shared, rows), *_of_split(of_split), *_links(both, rows)]
+
+
+def _of_all(programs: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of an accelerator, of every program: what is its own, and what is the accelerator's, add up."""
+    kinds = sorted({cell[1:] for cell in cells})
+    return [(program, *kind) for program in programs for kind in kinds]
 
 
 def _of_split(of_split: SplitEntries) -> list[Calibration]:
@@ -90,21 +99,31 @@ def _few_scores(found: Mapping[str, ConformalScore]) -> dict[str, ConformalScore
 
 
 def _multiples(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Entry]:
-    """Yield by what specified links are slower on clusters that no run shows; nothing where none is on several GPUs."""
-    several = [(one.asked.runs[0].source, part) for one in rows for each in one.asked.observed if (part := each.joint)]
-    values, errors = fitted.coefficients({}), fitted.deviations({})
-    if several:
-        links = {"bytes_inside": "intra_node", "bytes_between": "inter_node"}
-        scales = {name: few(values[link]) for name, link in links.items()}
+    """Yield by what specified links are slower on clusters that no run shows: of each kind that runs show, and of any.
+
+    Nothing where no run is on several GPUs.
+    """
+    several = [(one, part) for one in rows for each in one.asked.observed if (part := each.joint)]
+    if not several:
+        return
+    found: dict[str, tuple[dict[str, str], list[tuple[Rows, Observed]]]] = {MULTIPLES: ({}, several)}
+    for where in (INSIDE, BETWEEN):
+        for kind in sorted({part.properties[where] for _, part in several if where in part.properties}):
+            some = [(one, part) for one, part in several if part.properties.get(where) == kind]
+            found[multiples_of_kind(where, kind)] = ({where: kind}, some)
+    links = {"bytes_inside": "intra_node", "bytes_between": "inter_node"}
+    for library, (properties, some) in found.items():
+        values, errors = fitted.coefficients(properties), fitted.deviations(properties)
         yield Entry(
-            "collectives", "all_reduce", "", "", MULTIPLES, "collective.alpha_beta", {},
-            {"messages_inside": 1.0, "messages_between": 1.0, **scales},
+            "collectives", "all_reduce", "", "", library, "collective.alpha_beta", {},
+            {"messages_inside": 1.0, "messages_between": 1.0}
+            | {name: few(values[link]) for name, link in links.items()},
             {name: few(errors[link]) for name, link in links.items()},
             fixed=("messages_inside", "messages_between"),
-            samples=sum(part.measured_s.size for _, part in several),
+            samples=sum(part.measured_s.size for _, part in some),
             estimator=END_TO_END,
             origin="published",
-            source=", ".join(sorted({name for name, _ in several})),
+            source=", ".join(sorted({one.asked.runs[0].source for one, _ in some})),
             notes="not times: multiples of the latency and of the time a byte that links are specified with",
         )  # fmt: skip
 
@@ -127,6 +146,9 @@ def _links(fitted: Fitted, rows: Sequence[Rows]) -> Iterator[Calibration]:
                 if entry.scope == "collectives"
             )
             entry = replace(entry, coefficients=rounded(entry.coefficients), samples=samples)
+            if cluster in fitted.clusters:
+                wait = fitted.whole.coefficients({"cluster": cluster})[REPLICA_WAIT]
+                entry = replace(entry, settings={**entry.settings, REPLICA_WAIT: few(wait)})
             name = f"{cluster}-links"
             yield Calibration(
                 name,
@@ -153,28 +175,29 @@ def _calibration(accelerator: str, entries: Sequence[Entry], part: str = "") -> 
 
 
 def _entries(fitted: EndToEnd, cell: Cell, rows: Sequence[Rows]) -> Iterator[Entry]:
-    """Yield the entries of one framework on one accelerator, one for every precision of the class that it has.
+    """Yield the entries of one program on one accelerator, one for every precision of the class that it has.
 
-    Where runs show several versions, each has entries of its own beside those for any.
+    Versions that runs there show have entries of their own beside those of any. Errors are those of its runs there, or
+    of other programs' where there are none.
     """
-    properties = dict(zip(("framework", "accelerator", "precision", "kernels"), cell, strict=True))
-    mine = [one for one in rows if cell in one.cells]
-    versions = sorted({one.version for one in mine} - {""})
-    shown: list[tuple[dict[str, str], str, list[Rows]]] = [({}, "", mine)]
-    if len(versions) > 1:
-        shown += [
-            ({"version": name}, f"{cell[0]}@{name}", [one for one in mine if one.version == name]) for name in versions
-        ]
-    has = mine[0].asked.problem.cluster.node.accelerator.peak_flop_per_s
+    properties = dict(zip(("program", "accelerator", "precision", "kernels"), cell, strict=True))
+    alike = [one for one in rows if any(each[1:] == cell[1:] for each in one.cells)]
+    mine = [one for one in alike if cell in one.cells]
+    has = alike[0].asked.problem.cluster.node.accelerator.peak_flop_per_s
+    shown: list[tuple[dict[str, str], str, list[Rows]]] = [({}, cell[0], mine or alike)]
+    shown += [
+        ({"version": version}, f"{cell[0]}@{version}", [one for one in mine if one.version == version])
+        for version in sorted({one.version for one in mine} - {""})
+    ]
     for precision in sorted(HALF_PRECISIONS & set(has)) if cell[2] == "half" else (cell[2],):
-        for version, kind, some in shown:
-            entry = fitted.overheads(properties | version, precision, kind)
+        for of_version, kind, some in shown:
+            entry = fitted.overheads(properties | of_version, precision, kind)
             yield stated(entry, some, [one.by_network for one in some])
 
 
 def _pooled(fitted: EndToEnd, framework: str, kernels: str, rows: Sequence[Rows]) -> Iterator[Entry]:
     """Yield what is known of a framework, or of any, on accelerators that no run shows."""
-    named = {} if framework == GENERIC else {"framework": framework}
+    named = {} if framework == GENERIC else {"program": framework}
     mine = [one for one in rows if any(cell[3] == kernels and framework in (cell[0], GENERIC) for cell in one.cells)]
     for precision, precision_class in POOLED_PRECISIONS.items() if mine else ():
         entry = fitted.overheads({**named, "precision": precision_class, "kernels": kernels}, precision, framework)

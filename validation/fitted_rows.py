@@ -22,7 +22,7 @@ DIGITS = 4
 """Significant digits that are stored: fits agree in them on every machine."""
 
 Cell = tuple[str, str, str, str]
-"""Framework, accelerator, class of precisions, measured or specified kernels."""
+"""Program, or framework with its switches of split plans, accelerator, class of precisions, kernels' origin."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Rows:
     @cached_property
     def cells(self) -> frozenset[Cell]:
         """What the coefficients of the runs that a fit learns from belong to."""
-        return frozenset(_cell(one) for one in self.asked.observed)
+        return frozenset(_cell(one, "program") for one in self.asked.observed)
 
     @cached_property
     def split_cells(self) -> frozenset[Cell]:
         """The same of plans that split the network."""
-        return frozenset(_cell(one) for one in self.asked.split)
+        return frozenset(_cell(one, "framework") for one in self.asked.split)
 
 
-def _cell(observed: Observed) -> Cell:
+def _cell(observed: Observed, framework: str) -> Cell:
     of = observed.properties
-    return of["framework"], of["accelerator"], of["precision"], of["kernels"]
+    return of[framework], of["accelerator"], of["precision"], of["kernels"]
 
 
 def stated(entry: Entry, rows: Sequence[Rows], answers: Iterable[Sequence[Answer]]) -> Entry:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -223,7 +222,7 @@ def find_framework(text: str) -> Framework:
         return read_framework(text)
     name, version, switches = framework_parts(text)
     if _is_path(name, ".toml"):
-        return replace(read_framework(name).with_switches(switches), version=version)
+        return read_framework(name).of_version(version).with_switches(switches)
     return framework_named(text)
 
 

@@ -22,14 +22,14 @@ FOLDER = Path(__file__).resolve().parent.parent / "_bundled" / "frameworks"
 def framework_named(label: str) -> Framework:
     """Return the bundled or own framework of ``NAME[@version][:switch+switch]``, as ``catalog.find_framework``."""
     name, version, switches = framework_parts(label)
-    by_name, own = _bundled(), own_framework_files()
+    by_name, own, on = _bundled(), own_framework_files(), list[str]()
     if name.lower() in by_name:
-        found = by_name[name.lower()]
+        found, on = by_name[name.lower()]
     elif name in own:
         found = _own_framework(own[name])
     else:
-        raise UnknownNameError("framework", name, {*(one.name for one in by_name.values()), *own})
-    return replace(found.with_switches(one.lower() for one in switches), version=version)
+        raise UnknownNameError("framework", name, {*(one.name for one, _ in by_name.values()), *own})
+    return found.of_version(version).with_switches([*on, *(one.lower() for one in switches)])
 
 
 def own_frameworks(report: Callable[[InputFileError], None] = lambda _: None) -> tuple[Framework, ...]:
@@ -55,8 +55,8 @@ def with_present_names(calibration: Calibration) -> Calibration:
 
     def present(label: str) -> str:
         variant, version = variant_and_version(label)
-        found = _bundled().get(variant)
-        return replace(found, version=version).label if found and found.switched else label
+        found, on = _bundled().get(variant, (None, []))
+        return found.of_version(version).with_switches(on).label if found and on else label
 
     entries = tuple(
         replace(one, kind=present(one.kind)) if one.scope == "overheads" else one for one in calibration.entries
@@ -75,9 +75,9 @@ def _own_framework(path: Path) -> Framework:
 
 
 @cache
-def _bundled() -> Mapping[str, Framework]:
-    """Return the bundled frameworks by name and alias, with a switch on where the alias says so."""
+def _bundled() -> Mapping[str, tuple[Framework, list[str]]]:
+    """Return the bundled frameworks by name and alias, with the switches that an alias turns on."""
     frameworks = [read_framework(path) for path in sorted(FOLDER.glob("*.toml"))]
-    by_name = {name: one for one in frameworks for name in (one.name, *one.aliases)}
+    by_name = {name: (one, list[str]()) for one in frameworks for name in (one.name, *one.aliases)}
     switches = ((one, name, switch) for one in frameworks for name, switch in one.switches.items())
-    return by_name | {alias: one.with_switches((name,)) for one, name, switch in switches for alias in switch.aliases}
+    return by_name | {alias: (one, [name]) for one, name, switch in switches for alias in switch.aliases}

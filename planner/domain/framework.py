@@ -58,6 +58,7 @@ STAGES = ("blocks", "modules", "layers")
 of any network, which it deals out by itself."""
 LOSSES = ("eager", "parallel", "fused")
 """Kernel by kernel on fp32 copies of logits; over a vocabulary split among tensor ranks; in one kernel."""
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
 _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
 
 
@@ -216,6 +217,8 @@ class Framework:
         What may be turned on, by name; those that are on changed the fields above.
     switched : tuple of str
         Those that are on, in the order of ``switches``.
+    versions : mapping of str to mapping of str to Any
+        What older versions did otherwise: first numbers of a version -> fields by name.
     """
 
     name: str
@@ -247,6 +250,7 @@ class Framework:
     launch: str = "eager"
     switches: Mapping[str, Switch] = field(default_factory=dict, hash=False, compare=False)
     switched: tuple[str, ...] = ()
+    versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, compare=False)
 
     def __post_init__(self) -> None:
         aliases = (*self.aliases, *(alias for one in self.switches.values() for alias in one.aliases))
@@ -280,6 +284,17 @@ class Framework:
     def variant(self) -> str:
         """The label without the version: what coefficients of its overheads are looked up by."""
         return _variant(self.name, self.switched)
+
+    def of_version(self, version: str) -> Framework:
+        """Return the framework as a version of it is, without switches: the one of ``versions`` with most numbers.
+
+        >>> Framework("x", versions={"1": {"update": "primitive"}}).of_version("1.12 (CUDA 11.3)").update
+        'primitive'
+        """
+        numbers = _NUMBERS.match(version)
+        began = [one for one in self.versions if numbers and f"{numbers[0]}.".startswith(f"{one}.")]
+        changes = self.versions[max(began, key=len)] if began else {}
+        return replace(self, version=version, **changes)
 
     def with_switches(self, names: Iterable[str]) -> Framework:
         """Return the framework with switches on, and what they need; in the order in which it declares them.
@@ -341,5 +356,7 @@ PYTORCH = Framework(
     strategy="bucketed",
     keeps_weight_shards=False,
     schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"),
+    layout="nchw",
+    update="foreach",
 )
 """What is assumed where no framework is named; as in its file."""

@@ -1,10 +1,10 @@
 """Coefficients of whole steps, fitted to measured runs: what frameworks, GPUs and clusters add to kernels and links.
 
 A coefficient θ of a set of runs (one problem in one precision) is a base value plus effects φ of the set's
-properties: framework, its version, accelerator, precision, cluster, and whether its kernels are measured or specified,
-singly and together (:data:`COEFFICIENTS`). Every effect has a normal prior around 0, so that what few runs say moves
-little, and a framework, GPU or cluster that no run shows takes the effects of what it shares with others. With t the
-predicted and v the measured time of a step, φ minimises
+properties: program, its version, accelerator, precision, cluster, kinds of links, and whether its kernels are measured
+or specified (:data:`COEFFICIENTS`). Every effect has a normal prior around 0, so that what few runs say moves little,
+and a program, GPU or cluster that no run shows takes the effects of what it shares with others. With t the predicted
+and v the measured time of a step, φ minimises
 
     sum over rows w·huber(log(t(θ(φ)) / v) / ROW_DEVIATION)  +  sum (φ / deviation)^2,
 
@@ -21,7 +21,7 @@ How the deviations were chosen: docs/numbers.md (end_to_end.row_deviation).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -46,7 +46,7 @@ from planner.fitting.observed import (
     without_end_to_end,
 )
 from planner.fitting.residuals import MOST_SET_ROWS, Coefficient, Residuals, Rows, stacks
-from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, FAMILY_COEFFICIENTS, exponent_name, family_name
+from planner.sources.overheads import EXPONENTS, exponent_name
 
 __all__ = [
     "COEFFICIENTS",
@@ -72,44 +72,29 @@ minima. Wide differences see past the small ones.
 """
 
 
-_GPU = ("framework", "accelerator", "kernels")
-VERSION = "version"
-"""Always the last property of a level."""
-_VERSION = (*_GPU, "precision", VERSION)
-_FAMILY = (*_GPU, "precision", "family")
-"""What FAMILY_COEFFICIENTS of :mod:`planner.sources.overheads` belong to on one GPU, where its kernels are measured."""
-_CLUSTER = ("framework", "cluster")
+_BY_CLUSTER = ((), 0.03), (("cluster",), 0.03)
 COEFFICIENTS = (
-    Coefficient("kernel_scale", 1.0, ((("framework",), 0.05), ((*_GPU, "precision"), 0.1), (_VERSION, 0.1))),
+    Coefficient("kernel_scale", 1.0, (((), 0.1),)),
     Coefficient(
         "matrix_scale",
         1.0,
         (
-            (("framework",), 0.15),
-            (("precision", "kernels"), 0.2),
-            (("kernels",), 0.3),
-            (_GPU, 0.2),
-            ((*_GPU, "precision"), 0.3),
-            (_FAMILY, 0.2),
-            (_VERSION, 0.15),
+            (("precision", "kernels"), 0.3),
+            (("program", "precision"), 0.2),
+            (("accelerator", "precision"), 0.2),
+            (("program", "precision", "version"), 0.1),
         ),
     ),
     Coefficient(
-        "host_s_per_call",
-        20e-6,
-        (
-            (("kernels",), 0.25),
-            (("framework", "kernels"), 0.5),
-            (_GPU, 0.3),
-            ((*_GPU, "precision"), 0.2),
-            (_FAMILY, 0.5),
-        ),
+        "host_s_per_call", 20e-6, ((("kernels",), 0.3), (("program", "kernels"), 0.3), (("accelerator",), 0.3))
     ),
-    Coefficient("replica_wait", 0.02, (((), 0.03), (_CLUSTER, 0.03)), is_log=False, of_several=True),
-    Coefficient("intra_node", 1.2, (((), 0.7), (_CLUSTER, 0.7)), of_several=True),
-    Coefficient("inter_node", 1.3, (((), 0.7), (_CLUSTER, 0.7)), of_several=True),
+    Coefficient("replica_wait", 0.02, _BY_CLUSTER, is_log=False, of_several=True),
+    Coefficient("intra_node", 1.2, ((("inside",), 0.5), (("inside", "cluster"), 0.5)), of_several=True),
+    Coefficient("inter_node", 1.3, ((("between",), 0.5), (("between", "cluster"), 0.5)), of_several=True),
 )
 """The last two multiply the time of a byte over the links of the cluster."""
+MEASURED_LINKS = {"nvlink": 0.15, "nvswitch": 0.15, "infiniband": 0.2}
+"""Kind of link -> prior deviation of its multiples, where tables of nccl-tests have them at 0.9 to 1.3."""
 OVERHEADS = tuple(one.name for one in COEFFICIENTS[:4])
 
 
@@ -123,10 +108,15 @@ class Key(NamedTuple):
 def effects_of(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, float]]:
     """Return the effects of a coefficient on runs with these properties, and their prior deviations."""
     return [
-        (_key(one, level, properties), deviation)
+        (_key(one, level, properties), _deviation(level, properties, deviation))
         for level, deviation in one.levels
         if all(name in properties for name in level)
     ]
+
+
+def _deviation(level: Sequence[str], properties: Mapping[str, str], usual: float) -> float:
+    kinds = (properties[name] for name in ("inside", "between") if name in level)
+    return min((MEASURED_LINKS.get(kind, usual) for kind in kinds), default=usual)
 
 
 def _key(one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) -> Key:
@@ -154,36 +144,11 @@ class EndToEnd:
     sources: tuple[str, ...] = ()
 
     def coefficients(self, properties: Mapping[str, str]) -> dict[str, float]:
-        """Return all coefficients of runs with these properties; effects that no run showed are 0.
-
-        Without ``version`` those of the versions that runs showed, on average.
-        """
+        """Return all coefficients of runs with these properties; effects that no run showed are 0."""
         return {one.name: one.value(one.start + self._effect(one, properties))[0] for one in COEFFICIENTS}
 
     def _effect(self, one: Coefficient, properties: Mapping[str, str]) -> float:
-        return sum(weight * self.effects[key] for key, weight in self._weights(one, properties).items())
-
-    def _weights(self, one: Coefficient, properties: Mapping[str, str]) -> dict[Key, float]:
-        """Return the effects of a coefficient that runs showed, with their weights."""
-        return {
-            key: weight for level, _ in one.levels for key, weight in self._of_level(one, level, properties).items()
-        }
-
-    def _of_level(self, one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) -> dict[Key, float]:
-        """Return the effects of a level that runs showed, with their weights: of versions where none is named."""
-        names = [name for name in level if name in properties]
-        if len(names) == len(level):
-            key = _key(one, level, properties)
-            return {key: 1.0} if key in self.effects else {}
-        if [*names, VERSION] != list(level):
-            return {}
-        start = _key(one, names, properties)
-        keys = [
-            key
-            for key in self.effects
-            if (key.coefficient, key.level[:-1]) == start and dict(key.level).keys() == set(level)
-        ]
-        return dict.fromkeys(keys, 1 / len(keys)) if keys else {}
+        return sum(self.effects.get(key, 0.0) for key, _ in effects_of(one, properties))
 
     def exponent(self, properties: Mapping[str, str], name: str) -> float:
         """Return the exponent of runs with these properties on a family of networks."""
@@ -194,19 +159,22 @@ class EndToEnd:
         """Return the standard errors of :meth:`coefficients`; unseen effects count with their prior deviation."""
         values, deviations = self.coefficients(properties), {}
         for one in COEFFICIENTS:
-            weights = self._weights(one, properties).items()
-            variance = sum(w * v * self.covariance.get((a, b), 0.0) for a, w in weights for b, v in weights)
-            variance += sum(deviation**2 for key, deviation in effects_of(one, properties) if key not in self.effects)
+            priors_of = dict(effects_of(one, properties))
+            seen = [key for key in priors_of if key in self.effects]
+            variance = sum(self.covariance.get((a, b), 0.0) for a in seen for b in seen)
+            variance += sum(deviation**2 for key, deviation in priors_of.items() if key not in self.effects)
             deviations[one.name] = math.sqrt(max(variance, 0.0)) * (values[one.name] if one.is_log else 1.0)
         return deviations
 
     def overheads(self, properties: Mapping[str, str], precision: str = "", kind: str = "") -> Entry:
         """Return the overheads entry of runs with these properties; ``kind`` stands for the framework."""
-        values, errors = (_of_families(of, properties) for of in (self.coefficients, self.deviations))
+        values, errors = (
+            {name: of(properties)[name] for name in OVERHEADS} for of in (self.coefficients, self.deviations)
+        )
         exponents = {name: one for name in EXPONENTS if (one := self.exponents.get(exponent_key(properties, name)))}
         values |= {name: self.exponent(properties, name) for name in EXPONENTS}
         return replace(
-            overheads_entry(kind or properties["framework"], precision, properties["kernels"], values),
+            overheads_entry(kind or properties["program"], precision, properties["kernels"], values),
             standard_errors=errors | {name: one.error for name, one in exponents.items()},
             fixed=tuple(name for name in EXPONENTS if name not in exponents),
             source=", ".join(self.sources),
@@ -221,16 +189,6 @@ class EndToEnd:
         kind = problem.settings.framework.label
         entries = [self.overheads(one, precision, kind) for one, precision in zip(properties, precisions, strict=True)]
         return calibrations_of(problem, entries, (values["intra_node"], values["inter_node"]))
-
-
-def _of_families(
-    values_of: Callable[[Mapping[str, str]], Mapping[str, float]], properties: Mapping[str, str]
-) -> dict[str, float]:
-    """Return what an entry states: the overheads, and those of families for each family of networks."""
-    has_families = properties["kernels"] != DATASHEET_LIBRARY
-    values = {name: values_of({**properties, "family": name} if has_families else properties) for name in EXPONENTS}
-    common = {name: values["exponent"][name] for name in OVERHEADS}
-    return common | {family_name(each, name): one[each] for each in FAMILY_COEFFICIENTS for name, one in values.items()}
 
 
 def fit_end_to_end(observed: Sequence[Observed], sources: Sequence[str] = ()) -> EndToEnd:

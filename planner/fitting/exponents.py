@@ -1,6 +1,6 @@
 """The exponent of host and GPU time, where steps at small and at large sub-batches tell it.
 
-Of each framework, accelerator, precision and family of networks whose kernels are measured and whose steps span
+Of each program, accelerator, precision and family of networks whose kernels are measured and whose steps span
 sub-batches by SPAN or more, the coefficients of compute are fitted to their rows alone under every exponent of GRID.
 L is the least loss, in squares of row deviations; where the best fit misses by more than those, all losses are divided
 by how much more. Exponents with L - min L <= REJECTION_LOSS are accepted (likelihood ratio, 95 %). The data tell the
@@ -31,7 +31,7 @@ FREE_COUNT = 4
 """Coefficients of a fit, and the exponent."""
 
 ExponentKey = tuple[str, str, str, str, str]
-"""Framework, accelerator, precision, kernels, and the name of the exponent."""
+"""Program, accelerator, precision, kernels, and the name of the exponent."""
 Part = tuple[Observed, AloneSteps]
 
 
@@ -44,10 +44,10 @@ class Exponent(NamedTuple):
 
 def exponent_key(properties: Mapping[str, str], name: str) -> ExponentKey:
     """Return what an exponent belongs to; properties that are missing are empty."""
-    framework, accelerator, precision, kernels = (
-        properties.get(one, "") for one in ("framework", "accelerator", "precision", "kernels")
+    program, accelerator, precision, kernels = (
+        properties.get(one, "") for one in ("program", "accelerator", "precision", "kernels")
     )
-    return framework, accelerator, precision, kernels, name
+    return program, accelerator, precision, kernels, name
 
 
 def fit_exponents(

@@ -60,22 +60,26 @@ def is_fitted(problem: Problem) -> bool:
 def properties_of(problem: Problem, precision: str) -> dict[str, str]:
     """Return the properties of runs of a problem in a precision that effects belong to.
 
-    ``version``: of the framework and the libraries under it, empty where it is not known; ``family``: the exponent, one
-    of EXPONENTS, by which its networks compose host and GPU, only where kernels are measured: specified ones have one
-    assumed efficiency for products and convolutions, and families of few networks would part by its errors.
+    ``framework``: with its switches, ``program`` without them, as what they change is counted; ``version``: of the
+    framework and the libraries under it, where it is known; ``inside``, ``between``: kinds of the links.
     """
-    framework = problem.settings.framework
+    framework, cluster = problem.settings.framework, problem.cluster
     is_specified = Sources(problem).is_specified(precision)
-    family = {} if is_specified else {"family": exponent_name(problem.network)}
-    return family | {
-        "framework": framework.variant,
-        "version": framework.version,
-        "accelerator": problem.cluster.node.accelerator.name,
-        "chip": problem.cluster.node.accelerator.chip,
-        "cluster": problem.cluster.name,
-        "precision": "half" if precision in HALF_PRECISIONS else precision,
-        "kernels": DATASHEET_LIBRARY if is_specified else "measured",
-    }
+    links = {"inside": cluster.intra_node, "between": cluster.inter_node}
+    version = {"version": framework.version} if framework.version else {}
+    return (
+        version
+        | {name: link.kind for name, link in links.items() if link is not None}
+        | {
+            "framework": framework.variant,
+            "program": framework.name,
+            "accelerator": cluster.node.accelerator.name,
+            "chip": cluster.node.accelerator.chip,
+            "cluster": cluster.name,
+            "precision": "half" if precision in HALF_PRECISIONS else precision,
+            "kernels": DATASHEET_LIBRARY if is_specified else "measured",
+        }
+    )
 
 
 def without_end_to_end(calibrations: Sequence[Calibration]) -> tuple[Calibration, ...]:

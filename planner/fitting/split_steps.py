@@ -38,24 +38,11 @@ ROUNDS = 4
 """Of θ, between the centres of quadratics; fits until none is nearer to another, at most."""
 STEP = 0.15
 """Of θ, between the prices that a quadratic goes through."""
-_RUNS = ("framework", "accelerator", "precision", "kernels")
-_VERSION = (*_RUNS, "version")
 SPLIT_COEFFICIENTS = (
-    Coefficient("kernel_scale", 1.0, (((), 0.05), (("framework",), 0.05), (_RUNS, 0.05))),
-    Coefficient(
-        "matrix_scale",
-        1.05,
-        (
-            ((), 0.1),
-            (("kernels",), 0.1),
-            (("chip", "precision", "kernels"), 0.15),
-            (("framework",), 0.1),
-            (_RUNS, 0.1),
-            (_VERSION, 0.1),
-        ),
-    ),
-    Coefficient("host_s_per_call", 10e-6, (((), 0.3), (("framework",), 0.3), (_RUNS, 0.2))),
-    Coefficient("replica_wait", 0.02, (((), 0.02), (("framework", "cluster"), 0.02)), is_log=False, of_several=True),
+    Coefficient("kernel_scale", 1.0, (((), 0.1),)),
+    Coefficient("matrix_scale", 1.05, (((), 0.1), (("framework",), 0.15), (("chip", "precision", "kernels"), 0.2))),
+    Coefficient("host_s_per_call", 10e-6, (((), 0.3), (("framework",), 0.3))),
+    Coefficient("replica_wait", 0.02, (((), 0.02),), is_log=False, of_several=True),
     Coefficient("intra_node", 1.1, (((), 0.2), (("cluster",), 0.3)), of_several=True),
     Coefficient("inter_node", 1.2, (((), 0.3), (("cluster",), 0.4)), of_several=True),
 )

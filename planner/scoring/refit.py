@@ -312,8 +312,26 @@ def _of_shared(number: int) -> dict[int, list[Answer]]:
 
 
 def _of_fold(asked: Sequence[Asked], fold: _Fold) -> dict[int, list[Answer]]:
-    fit = fit_runs(fold.fit, _kinds(asked))
+    fit = fit_runs(fold.fit, _told_by(fold, asked))
     return {at: _answers(asked[at], fit) for at in fold.test}
+
+
+def _told_by(fold: _Fold, asked: Sequence[Asked]) -> frozenset[str]:
+    """Return the kinds of plans that tell something of what a fold predicts: of either kind often its own alone.
+
+    A kind says something of runs of the other where these are on its clusters or of its frameworks: see
+    :meth:`Fitted.calibrations`.
+    """
+    split, tests = [one.problem for one in fold.fit if one.split], [asked[at] for at in fold.test]
+    clusters = {one.cluster.name for one in split}
+    frameworks = {one.settings.framework.variant for one in split}
+    on_split = [one.problem.cluster.name in clusters for one in tests]
+    of_split = [one.problem.settings.framework.variant in frameworks for one in tests]
+    if all(SPLIT not in one.kinds for one in tests) and not any([*on_split, *of_split]):
+        return frozenset({WHOLE})
+    if all(one.kinds == {SPLIT} for one in tests) and all([*on_split, *of_split]):
+        return frozenset({SPLIT})
+    return _kinds(asked)
 
 
 def _answers(asked: Asked, fit: Fitted) -> list[Answer]:

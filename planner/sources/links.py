@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from planner.costs.collectives import BYTES_BETWEEN, BYTES_INSIDE, MESSAGES_INSIDE
@@ -15,12 +15,14 @@ from planner.errors import ParameterError
 from planner.sources.source import Source, source_of
 
 __all__ = [
-    "MULTIPLES", "as_elsewhere", "between_devices", "measured_inside", "multiples_of", "of_node", "slower",
-    "with_links", "with_value",
+    "BETWEEN", "INSIDE", "MULTIPLES", "as_elsewhere", "between_devices", "measured_inside", "multiples_of",
+    "multiples_of_kind", "of_node", "slower", "with_links", "with_value",
 ]  # fmt: skip
 
 MULTIPLES = "specified"
 """Library of pooled collectives: by what times over links as specified are multiplied."""
+INSIDE, BETWEEN = "inside", "between"
+"""Nodes: where a link runs."""
 
 
 def with_value(link: Link, field: str, value: float) -> Link:
@@ -120,19 +122,31 @@ def multiples_of(cluster: Cluster) -> str:
     return f"{MULTIPLES}:{'+'.join(kinds)}"
 
 
+def multiples_of_kind(where: str, kind: str) -> str:
+    """Return the library of multiples that runs over links of one kind, INSIDE or BETWEEN nodes, showed."""
+    return f"{MULTIPLES}:{where}:{kind}"
+
+
 def as_elsewhere(cluster: Cluster, all_reduce: Entry, inside: Entry | None, pooled: Iterable[Calibration]) -> Source:
     """Return the all-reduce as much slower as runs on other clusters were, if pooled calibrations tell.
 
-    Those of the same kinds of links go before those of any, which say nothing of nodes whose links were measured.
+    Those with both kinds of links go before those of each kind, and these before those of any, which say nothing of
+    nodes whose links were measured.
     """
-    fits = [(one, entry) for one in pooled for entry in one.entries if entry.scope == "collectives"]
-    for library in (multiples_of(cluster), MULTIPLES):
-        for one, entry in fits:
-            if entry.library == library:
-                times = [entry.coefficients[column.name] for column in (BYTES_INSIDE, BYTES_BETWEEN)]
-                if inside is not None and library == MULTIPLES:
-                    times[0] = 1.0
-                words = " times as long inside nodes, ".join(f"{each:.3g}" for each in times)
-                note = f"as in runs elsewhere, a byte takes {words} between"
-                return source_of(replace(slower(all_reduce, *times), notes=f"{all_reduce.notes}; {note}"), one)
-    return source_of(all_reduce)
+    fits = {entry.library: (one, entry) for one in pooled for entry in one.entries if entry.scope == "collectives"}
+    places = (INSIDE, cluster.intra_node, BYTES_INSIDE), (BETWEEN, cluster.inter_node, BYTES_BETWEEN)
+    times, sources = [], []
+    for where, link, column in places:
+        own = multiples_of_kind(where, link.kind) if link is not None else ""
+        is_measured = where == INSIDE and inside is not None
+        libraries = (multiples_of(cluster), own, *([] if is_measured else [MULTIPLES]))
+        found = next((fits[one] for one in libraries if one in fits), None)
+        times.append(found[1].coefficients[column.name] if found else 1.0)
+        sources += [found[0]] if found else []
+    return _multiplied(all_reduce, times, sources[0]) if sources else source_of(all_reduce)
+
+
+def _multiplied(all_reduce: Entry, times: Sequence[float], source: Calibration) -> Source:
+    words = " times as long inside nodes, ".join(f"{each:.3g}" for each in times)
+    note = f"as in runs elsewhere, a byte takes {words} between"
+    return source_of(replace(slower(all_reduce, *times), notes=f"{all_reduce.notes}; {note}"), source)

@@ -27,14 +27,13 @@ __all__ = [
     "DATASHEET_LIBRARY",
     "DEVIATION_SETTING",
     "EXPONENTS",
-    "FAMILY_COEFFICIENTS",
     "FORMULA",
+    "REPLICA_WAIT",
     "SPLIT_DATASHEET_LIBRARY",
     "SPLIT_LIBRARY",
     "Overheads",
     "assumed_overheads",
     "exponent_name",
-    "family_name",
     "find_overheads",
 ]
 
@@ -52,20 +51,19 @@ DEVIATION_SETTING = "deviation"
 """Setting of what is assumed: its relative standard deviation."""
 ASSUMED_SCALE_DEVIATION = constants("overheads.scale_deviation")
 """Of a stage's kernels at their full speed where no framework was measured, by kind of device (docs/numbers.md)."""
+REPLICA_WAIT = "replica_wait"
+"""Coefficient, and setting of the collectives of a cluster whose runs tell it."""
 NEUTRAL_COEFFICIENTS: Mapping[str, float] = {
     "kernel_scale": 1.0,
     "matrix_scale": 1.0,
     "host_s_per_call": 0.0,
     "host_s_per_layer": 0.0,
-    "replica_wait": 0.0,
+    REPLICA_WAIT: 0.0,
 }
 """Coefficient -> the value at which it changes nothing."""
 EXPONENTS = constants("overheads.exponents")
 """Exponent of the composition where nothing tells it, of networks with attention and of all others (docs/numbers.md).
 """
-FAMILY_COEFFICIENTS = ("matrix_scale", "host_s_per_call")
-"""Coefficients that an entry may state for networks with attention and for all others: matrix kernels of the ones are
-products, of the others convolutions, and host time means another thing under another exponent."""
 ATTENTION = "exponent_attention"
 MATCHES = ("exact", "framework", "framework", "without switches", "generic")
 WITHOUT_SWITCHES, GENERIC_MATCH = MATCHES.index("without switches"), MATCHES.index("generic")
@@ -73,7 +71,7 @@ FORMULA = (
     "a stage (forward, backward, update) takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls "
     "+ host_s_per_layer·layers)^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = "
     "of its other kernels; on several GPUs 1 + replica_wait times that; a scale that is not stated is 1, a time or "
-    "share is 0; names in _attention are of networks with attention"
+    "share is 0; exponent_attention is that of networks with attention"
 )
 """What the coefficients of an entry stand for, in a line."""
 
@@ -125,6 +123,14 @@ class Overheads:
             host_s_per_layer=self.host_s_per_layer * host,
         )
 
+    def waiting(self, replica_wait: float) -> Overheads:
+        """Return the same with replicas that wait as runs on the cluster showed.
+
+        Those of plans that split a network have waits of their own.
+        """
+        is_of_split = self.source.entry.library in (SPLIT_LIBRARY, SPLIT_DATASHEET_LIBRARY)
+        return self if is_of_split else replace(self, replica_wait=replica_wait)
+
     @property
     def scales(self) -> bool:
         """Whether any kernel's time is multiplied by other than 1."""
@@ -135,15 +141,6 @@ def exponent_name(network: Network) -> str:
     """Return the coefficient, one of EXPONENTS, that is the exponent of a network's family."""
     attends = any(layer.kind == "attention" for layer in network.layers)
     return "exponent_attention" if attends else "exponent"
-
-
-def family_name(coefficient: str, exponent: str) -> str:
-    """Return the name of a coefficient, one of FAMILY_COEFFICIENTS, in networks of the family of an exponent.
-
-    >>> family_name("matrix_scale", "exponent"), family_name("matrix_scale", "exponent_attention")
-    ('matrix_scale', 'matrix_scale_attention')
-    """
-    return coefficient + exponent.removeprefix("exponent")
 
 
 def find_overheads(
@@ -233,7 +230,5 @@ def _overheads(
 ) -> Overheads:
     coefficients = source.entry.coefficients
     values = {name: coefficients.get(name, value) for name, value in NEUTRAL_COEFFICIENTS.items()}
-    # What an entry states once, it says of every family.
     power = coefficients.get(exponent, coefficients.get("exponent", usual))
-    values |= {name: coefficients.get(family_name(name, exponent), values[name]) for name in FAMILY_COEFFICIENTS}
     return Overheads(**values, exponent=power, source=source, matched=matched, pooled=pooled, scale_doubt=scale_doubt)

@@ -9,6 +9,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import MODES, Box, Configurations
+from planner.domain.joined import JoinedConfigurations, bases_of
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
@@ -119,6 +120,22 @@ class Evaluator:
             by_row |= zip(positions, (as_measured(one, self.sources) for one in of_kind), strict=True)
         return [by_row[i] for i in range(configurations.size)]
 
+    def stage_layers(self, one: Configurations) -> IntArray:
+        """Return how many layers each stage of a plan with best stages holds, shape (p,); ``one`` of shape (1,)."""
+        layers = self._split_pricer_of(one).layouts(plans_of(one))[0].layers
+        return np.asarray(layers.end - layers.first)
+
+    def choose_stage_layers(self, one: Configurations, layers: IntArray) -> None:
+        """Let a plan with best stages have so many layers on each from now on, in place of those that are exact.
+
+        Parameters
+        ----------
+        one : Configurations, shape (1,)
+        layers : ndarray of int, shape (p,)
+            Multiples of the virtual stages, at least one layer each, that add up to those of the network.
+        """
+        self._split_pricer_of(one).stage_layouts.choose(plans_of(one), layers)
+
     def least_epoch_s(self, configurations: Configurations, *, split: bool) -> FloatArray:
         """Return a lower bound of the epoch of every plan that may become of rows [s], shape (n,).
 
@@ -166,8 +183,8 @@ class Evaluator:
         self._check(configurations)
         for _, alike in _alike(configurations):
             if alike.is_split.flat[0]:
-                problem = self.problem
-                check_lawful(problem.network, problem.settings.framework, plans_of(alike))
+                if not isinstance(alike, JoinedConfigurations):  # which are lawful
+                    check_lawful(self.problem.network, self.problem.settings.framework, plans_of(alike))
                 continue
             self._pricer_of(alike).ensure(alike)
 
@@ -175,9 +192,10 @@ class Evaluator:
         cluster = self.problem.cluster
         if configurations.size == 0:
             return
-        if (gpus := int(configurations.gpus_per_node.max())) > cluster.node.gpus:
+        bases = bases_of(configurations)
+        if (gpus := int(bases.gpus_per_node.max())) > cluster.node.gpus:
             raise ParameterError("gpus_per_node", f"at most the {cluster.node.gpus} of {cluster.name}", gpus)
-        if (nodes := int(configurations.nodes.max())) > cluster.nodes:
+        if (nodes := int(bases.nodes.max())) > cluster.nodes:
             if cluster.inter_node is None:
                 raise missing_link(cluster, "inter_node", f"the plan spans {nodes} nodes")
             raise ParameterError("nodes", f"at most the {cluster.nodes} of {cluster.name}", nodes)
@@ -191,10 +209,9 @@ class Evaluator:
         """Return the fields of Predictions for configurations of one precision and mode, but those that are absent."""
         more: dict[str, FloatArray] = {}
         if configurations.is_split.flat[0]:
-            split = self._split_pricer_of(configurations).price(configurations)
-            period = first = split.period_s
-            memory_bytes = split.memory.total
-            more["staleness_mean"] = mean_staleness(plans_of(configurations))
+            period, memory_bytes = self._split_pricer_of(configurations).totals(configurations)
+            first = period
+            more["staleness_mean"] = plans_of(configurations).of_bases(mean_staleness)
         else:
             prices = self._pricer_of(configurations).price(configurations)
             period, first = prices.iteration.period_s, prices.first_epoch.period_s
@@ -222,10 +239,11 @@ def _alike(some: Configurations) -> Iterator[tuple[Index, Configurations]]:
 
     Places are those among rows, or of a part that is a product the part of each dimension.
     """
-    kind = (some.precision * len(MODES) + some.mode) * 2 + some.is_split
-    if kind.size and np.all(kind == kind.flat[0]):
+    of_bases = _kinds(bases_of(some))
+    if of_bases.size and np.all(of_bases == of_bases.flat[0]):
         yield slice(None), some.rows if some.is_split.flat[0] else some
         return
+    kind = _kinds(some)
     for value in distinct_values(kind).tolist():
         has_kind = kind == value
         box = None if value % 2 else some.box(has_kind)
@@ -234,6 +252,10 @@ def _alike(some: Configurations) -> Iterator[tuple[Index, Configurations]]:
             yield places, some.rows.take(places)
         else:
             yield _index(box, some.shape), some.boxed(box)
+
+
+def _kinds(some: Configurations) -> IntArray:
+    return (some.precision * len(MODES) + some.mode) * 2 + some.is_split
 
 
 def _index(box: Box, shape: tuple[int, ...]) -> Index:

@@ -131,7 +131,7 @@ def _memory(sources: Sources, memory_bytes: float) -> Iterator[PlanWarning]:
         yield PlanWarning("out_of_memory", sources.accelerator.name, message)
     elif memory_bytes > TIGHT_MEMORY * capacity:
         message = (
-            f"It needs {memory_bytes / capacity:.1%} of the memory of a {sources.accelerator.name}; what the allocator "
+            f"It needs over {TIGHT_MEMORY:.0%} of the memory of a {sources.accelerator.name}; what the allocator "
             "wastes and what libraries choose as workspace is not counted."
         )
         yield PlanWarning("memory_tight", sources.accelerator.name, message)

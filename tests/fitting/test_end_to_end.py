@@ -38,13 +38,14 @@ NETWORKS = ("resnet18", "alexnet")
 ALONE = [Configuration(1, 1, sub_batch) for sub_batch in (1, 4, 16, 64)]
 JOINT = [Configuration(nodes, gpus, 16) for nodes, gpus in ((1, 2), (1, 8), (2, 8), (16, 8), (4, 1))]
 ELSEWHERE = {
-    "framework": "none yet",
+    "program": "none yet",
     "version": "none yet",
     "accelerator": "none yet",
     "cluster": "none yet",
+    "inside": "none yet",
+    "between": "none yet",
     "precision": "fp8",
     "kernels": "measured",
-    "family": "exponent",
 }
 
 
@@ -59,6 +60,12 @@ def problem_of(network: str = "resnet18", accelerator: str = "", **settings: Any
     calibrations = without_end_to_end(catalog.calibrations_for(where))
     chosen = Settings(**{"input": "synthetic"} | settings)
     where = named(where, accelerator) if accelerator else where
+    assert where.intra_node is not None
+    assert where.inter_node is not None
+    inside, between = (
+        replace(link, kind=kind) for link, kind in ((where.intra_node, "pcie4"), (where.inter_node, "ethernet"))
+    )  # kinds whose priors are wide
+    where = replace(where, intra_node=inside, inter_node=between)
     return Problem(catalog.find_network(network), None, where, calibrations, settings=chosen)
 
 
@@ -167,54 +174,53 @@ def test_what_no_run_shows_takes_pooled_effects_alone() -> None:
         for properties in (
             seen,
             seen | {"accelerator": "none yet"},
-            seen | {"accelerator": "none yet", "framework": "none yet"},
+            seen | {"accelerator": "none yet", "program": "none yet"},
         )
     ]
     assert host[0] > host[1] > host[2] > BASE["host_s_per_call"]
     # Effects share a shift in proportion to the squares of their deviations.
     (levels,) = (one.levels for one in COEFFICIENTS if one.name == "host_s_per_call")
     squares = {level: deviation**2 for level, deviation in levels}
-    of_any, of_framework = squares["kernels",], squares["framework", "kernels"]
+    of_any, of_program = squares["kernels",], squares["program", "kernels"]
     shares = np.log(np.array(host[1:]) / BASE["host_s_per_call"]) / np.log(host[0] / BASE["host_s_per_call"])
     total = sum(squares.values())
-    np.testing.assert_allclose(shares, [(of_any + of_framework) / total, of_any / total], rtol=1e-3)
+    np.testing.assert_allclose(shares, [(of_any + of_program) / total, of_any / total], rtol=1e-3)
     for name in ("replica_wait", "intra_node", "inter_node"):
         assert fitted.coefficients(ELSEWHERE)[name] == BASE[name]
 
 
-def test_every_version_has_coefficients_of_its_own() -> None:
-    """Slow products with one version of a library, fast ones with another: between the two where none is named."""
-    observed = [
-        made(problem_of(name, framework=Framework.labelled(f"torch7@{version}")), ALONE * 5, matrix_scale=scale)
-        for version, scale in (("4", 1.4), ("5", 0.8))
-        for name in NETWORKS
-    ]
-    fitted = fit_end_to_end(observed)
-    for one, scale in zip(observed, (1.4, 1.4, 0.8, 0.8), strict=True):
-        assert fitted.coefficients(one.properties)["matrix_scale"] == pytest.approx(scale, rel=0.15)
-    unnamed = {name: value for name, value in observed[0].properties.items() if name != "version"}
-    four, five, any_version, other = (
-        math.log(fitted.coefficients(properties)["matrix_scale"])
-        for properties in (observed[0].properties, observed[2].properties, unnamed, unnamed | {"version": "6"})
+def test_switches_share_what_their_program_adds() -> None:
+    """What a switch changes is counted: nothing more is fitted to it."""
+    plain, switched = (
+        made(problem_of(framework=catalog.find_framework(label)), ALONE * 5, host_s_per_call=60e-6)
+        for label in ("pytorch", "pytorch:channels-last")
     )
-    assert any_version == pytest.approx((four + five) / 2)
-    assert five < other < four
-    seen, unseen = (fitted.deviations(unnamed | {"version": name})["matrix_scale"] for name in "46")
-    assert seen < unseen
+    fitted = fit_end_to_end([plain])
+    assert fitted.coefficients(plain.properties) == fitted.coefficients(switched.properties)
+    np.testing.assert_allclose(
+        predicted_s(switched, fitted), predicted_s(switched, fit_end_to_end([switched])), rtol=0.01
+    )
 
 
-def test_networks_with_attention_have_scales_of_their_own() -> None:
-    """Products in libraries' best kernels, convolutions not: one GPU and framework, two kinds of networks."""
-    scales = {"resnet18": 1.4, "alexnet": 1.4, "gpt:layers=2": 0.8, "bert:layers=2": 0.8}
-    observed = [made(problem_of(name), ALONE * 5, matrix_scale=scale) for name, scale in scales.items()]
-    fitted = fit_end_to_end(observed)
-    for one, scale in zip(observed, scales.values(), strict=True):
-        assert fitted.coefficients(one.properties)["matrix_scale"] == pytest.approx(scale, rel=0.15)
-    stated = fitted.overheads(observed[0].properties, "fp32")
-    assert stated == fitted.overheads(observed[2].properties, "fp32")
-    for name, one in (("matrix_scale", observed[0]), ("matrix_scale_attention", observed[2])):
-        assert stated.coefficients[name] == fitted.coefficients(one.properties)["matrix_scale"]
-        assert stated.standard_errors[name] == fitted.deviations(one.properties)["matrix_scale"]
+def test_links_of_a_kind_share_their_multiples() -> None:
+    observed = [made(problem_of(name), [*ALONE, *JOINT * 4], inter_node=3.0) for name in NETWORKS]
+    seen = dict(observed[0].properties)
+    found = [
+        fit_end_to_end(observed).coefficients(seen | changed)["inter_node"]
+        for changed in ({}, {"cluster": "another"}, {"cluster": "another", "between": "infiniband"})
+    ]
+    assert found[0] > found[1] > found[2] == pytest.approx(BASE["inter_node"])
+
+
+def test_links_that_were_timed_by_themselves_move_less() -> None:
+    """Tables of all-reduce tell them: what steps take longer is not theirs."""
+    slow = made(problem_of(), [*ALONE, *JOINT * 4], inter_node=4.0)
+    where = slow.problem.cluster
+    assert where.inter_node is not None
+    timed = replace(where, inter_node=replace(where.inter_node, kind="infiniband"))
+    beside = Observed.of(replace(slow.problem, cluster=timed), slow.configurations, slow.measured_s)
+    multiples = [fit_end_to_end([one]).coefficients(one.properties)["inter_node"] for one in (slow, beside)]
+    assert multiples[1] < multiples[0]
 
 
 def test_host_time_on_specified_kernels_says_nothing_of_measured_ones() -> None:
@@ -249,7 +255,7 @@ def test_compute_takes_no_longer_than_steps_on_several_gpus() -> None:
         both.joint.alone_steps.times_s(np.array([one.coefficients(both.properties)[name] for name in COMPUTE]))
         for one in (free, bound)
     )
-    assert (within / both.joint.measured_s - 1 < 0.2 * (beyond / both.joint.measured_s - 1)).all()
+    assert (within / both.joint.measured_s - 1 < 0.25 * (beyond / both.joint.measured_s - 1)).all()
 
 
 def test_more_than_a_sets_rows_weigh_no_more() -> None:
@@ -262,7 +268,7 @@ def test_more_than_a_sets_rows_weigh_no_more() -> None:
         for other in (large, as_many, fewer)
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-4)
-    assert abs(math.log(found[2] / found[1])) > 0.1
+    assert abs(math.log(found[2] / found[1])) > 0.05
 
 
 def test_deviations_are_wider_the_less_is_seen() -> None:
@@ -271,8 +277,9 @@ def test_deviations_are_wider_the_less_is_seen() -> None:
     seen = dict(observed[0].properties)
     new_machine = seen | {"accelerator": "none yet", "cluster": "none yet"}
     of = [fitted.deviations(one) for one in (seen, new_machine, ELSEWHERE)]
-    assert all(of[0][name] < of[1][name] for name in BASE)
-    assert all(of[1][name] < of[2][name] for name in ("kernel_scale", "matrix_scale", "host_s_per_call"))
+    assert of[0]["kernel_scale"] == of[2]["kernel_scale"]  # one for all
+    assert all(of[0][name] < of[1][name] for name in BASE if name != "kernel_scale")
+    assert all(of[1][name] < of[2][name] for name in ("matrix_scale", "host_s_per_call"))
     assert all(of[2][name] < width * (1 + 1e-9) for name, width in nothing.deviations(ELSEWHERE).items())
 
 

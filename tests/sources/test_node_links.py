@@ -10,7 +10,9 @@ from planner import catalog
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
-from planner.sources.links import MULTIPLES, multiples_of, of_node
+from planner.sources.links import BETWEEN as BETWEEN_NODES
+from planner.sources.links import INSIDE as INSIDE_NODES
+from planner.sources.links import MULTIPLES, multiples_of, multiples_of_kind, of_node
 from planner.sources.sources import Sources
 
 CLUSTER = catalog.find_cluster("dgx-a100")
@@ -56,6 +58,15 @@ def test_what_any_cluster_showed_says_nothing_of_measured_nodes_and_that_of_its_
     found = coefficients(pooled(MEASURED, every, same))
     assert found["bytes_inside"] == pytest.approx(1.2 * INSIDE)
     assert found["bytes_between"] == pytest.approx(1.1 * stated["bytes_between"])
+
+
+def test_what_links_of_a_kind_showed_goes_before_what_all_did() -> None:
+    stated = coefficients(())
+    every, inside = entry(MULTIPLES, 3.0, 2.0), entry(multiples_of_kind(INSIDE_NODES, "nvswitch"), 1.3, 1.0)
+    other = entry(multiples_of_kind(BETWEEN_NODES, "token-ring"), 1.0, 9.0)
+    found = coefficients(pooled(every, inside, other))
+    assert found["bytes_inside"] == pytest.approx(1.3 * stated["bytes_inside"])
+    assert found["bytes_between"] == pytest.approx(2 * stated["bytes_between"])
 
 
 def test_a_scenario_scales_what_was_measured() -> None:

@@ -14,10 +14,10 @@ import pytest
 from planner.catalog import find_calibration, find_network, names
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.framework import Framework
+from planner.domain.framework import GENERIC, Framework
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.sources.overheads import FAMILY_COEFFICIENTS, FORMULA, Overheads, exponent_name, find_overheads
+from planner.sources.overheads import FORMULA, Overheads, exponent_name, find_overheads
 from planner.sources.source import Source, source_of
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
@@ -201,7 +201,7 @@ def test_the_formula_names_every_coefficient_of_bundled_overheads() -> None:
         if entry_.scope == "overheads"
         for name in entry_.coefficients
     }
-    assert {*FAMILY_COEFFICIENTS, "exponent", "host_s_per_layer", "replica_wait"} <= found
+    assert {"matrix_scale", "host_s_per_call", "exponent", "host_s_per_layer", "replica_wait"} <= found
     assert all(name in FORMULA for name in found)
 
 
@@ -213,6 +213,17 @@ def test_replicas_wait_only_where_there_are_several(problem: Problem) -> None:
     assert some["replica_wait"] == pytest.approx(0.25 * compute)
     assert some["iteration"] == pytest.approx(none["iteration"] + 0.25 * compute)
     assert "replica_wait" not in none
+
+
+def test_replicas_of_a_cluster_wait_as_runs_there_showed(problem: Problem) -> None:
+    values = dict.fromkeys(("messages_inside", "bytes_inside", "messages_between", "bytes_between"), 1e-9)
+    entry = Entry("collectives", "all_reduce", "", "", "", "collective.alpha_beta", {"replica_wait": 0.4}, values)
+    shown = Calibration("links", "any", (entry,), cluster=problem.cluster.name)
+    there = replace(problem, calibrations=(shown, *problem.calibrations))
+    assert Sources(problem).overheads("fp32", "sync").replica_wait != 0.4
+    assert Sources(there).overheads("fp32", "sync").replica_wait == 0.4
+    elsewhere = replace(there, calibrations=(replace(shown, cluster="another"), *problem.calibrations))
+    assert Sources(elsewhere).overheads("fp32", "sync") == Sources(problem).overheads("fp32", "sync")
 
 
 def test_waiting_widens_an_interval_by_no_more_than_it_adds(problem: Problem) -> None:
@@ -238,10 +249,11 @@ def test_an_assumed_call_is_not_charged_twice(make_problem: Make, calibration: C
     measured = replace(calibration, entries=tuple(e for e in calibration.entries if e.scope == "kernels"))
     alone = Configurations.of([Configuration(1, 1, 8)])
     for calibrations, expected in (((measured,), 1e-5), ((), 0.0)):
-        problem = make_problem(calibrations=calibrations, settings=Settings(input="synthetic"))
+        problem = make_problem(calibrations=calibrations, settings=Settings(input="synthetic", framework=GENERIC))
         zero = Entry("overheads", "generic", "", "", "", "overheads", {}, {"host_s_per_call": 0.0})
         without = make_problem(
-            calibrations=(*calibrations, Calibration("zero", "toy", (zero,))), settings=Settings(input="synthetic")
+            calibrations=(*calibrations, Calibration("zero", "toy", (zero,))),
+            settings=Settings(input="synthetic", framework=GENERIC),
         )
         calls = sum(int(group.count.sum()) for group in lower(problem.network, np.array([8]), merged=False))
         times = [float(Evaluator(which).evaluate(alone).iteration_s[0]) for which in (problem, without)]
@@ -279,18 +291,3 @@ def test_the_exponent_is_that_of_the_family_unless_it_is_said(
     stated: dict[str, float], network: str, expected: float
 ) -> None:
     assert served(network, stated).exponent == expected
-
-
-@pytest.mark.parametrize(
-    ("stated", "network", "expected"),
-    [
-        ({"matrix_scale": 1.4}, "gpt", 1.4),
-        ({"matrix_scale": 1.4, "matrix_scale_attention": 0.8}, "gpt", 0.8),
-        ({"matrix_scale": 1.4, "matrix_scale_attention": 0.8}, "resnet18", 1.4),
-        ({"matrix_scale_attention": 0.8}, "resnet18", 1.0),
-    ],
-)
-def test_a_scale_is_that_of_the_family_where_it_is_said(
-    stated: dict[str, float], network: str, expected: float
-) -> None:
-    assert served(network, stated).matrix_scale == expected

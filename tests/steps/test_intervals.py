@@ -12,6 +12,7 @@ from planner.costs.terms import evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Storage
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.framework import PYTORCH
 from planner.domain.prediction import Quantity
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
@@ -28,7 +29,7 @@ from planner.steps.predict import Evaluator
 from planner.workload.lowering import lower
 
 Make = Callable[..., Problem]
-SYNTHETIC = Settings(input="synthetic")
+SYNTHETIC = Settings(input="synthetic", framework=replace(PYTORCH, update="layer"))
 
 
 def one(**changes: Any) -> Configurations:

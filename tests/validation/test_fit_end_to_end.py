@@ -9,7 +9,8 @@ import pytest
 
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.scoring.refit import fit_runs
-from planner.sources.links import MULTIPLES
+from planner.sources.links import BETWEEN, INSIDE, MULTIPLES, multiples_of_kind
+from planner.sources.overheads import REPLICA_WAIT
 from validation.fit_end_to_end import FOLDER, asked_runs, calibrations
 from validation.fitted_rows import Rows
 
@@ -27,9 +28,14 @@ def bundled(folder: Path, *wanted: str) -> dict[str, Calibration]:
 
 def test_clusters_that_no_run_shows_take_what_links_of_the_others_share(tmp_path: Path) -> None:
     found = bundled(tmp_path, "tf-ec2-p2-8xlarge-distributed-resnet-50-n2", "tf-dgx1-p100-alexnet-n1-g1-")
-    (shared,) = (one for one in found["any-steps"].entries if one.scope == "collectives")
-    own = found["ec2-p2-8xlarge-links"].entries[0]
-    assert (found["any-steps"].accelerator, shared.library) == (ANY_ACCELERATOR, MULTIPLES)
+    by_library = {one.library: one for one in found["any-steps"].entries if one.scope == "collectives"}
+    kinds = {MULTIPLES, multiples_of_kind(INSIDE, "pcie3"), multiples_of_kind(BETWEEN, "ethernet")}
+    assert (found["any-steps"].accelerator, set(by_library)) == (ANY_ACCELERATOR, kinds)
+    shared, own = by_library[multiples_of_kind(BETWEEN, "ethernet")], found["ec2-p2-8xlarge-links"].entries[0]
+    assert by_library[MULTIPLES].coefficients["bytes_between"] == 1.3  # of another kind nothing is known
+    wait = own.settings[REPLICA_WAIT]
+    assert isinstance(wait, float)
+    assert 0 < wait < 0.2
     assert {"messages_inside", "messages_between"} == set(shared.fixed)
     assert shared.coefficients["messages_between"] == 1.0
     # Half of what one cluster shows, in logarithms: a prior as wide for what it shares as for what is its own.

@@ -15,6 +15,7 @@ import numpy as np
 from planner import catalog
 from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configurations, Settings
+from planner.domain.framework import GENERIC
 from planner.domain.request import Problem
 from planner.steps.predict import Evaluator
 
@@ -27,7 +28,7 @@ def samples_per_s(accelerator: str, sub_batch: list[int]) -> FloatArray:
     cluster = catalog.find_cluster("dgx1-v100")
     cluster = replace(cluster, node=replace(cluster.node, accelerator=catalog.find_accelerator(accelerator)))
     calibrations = (catalog.find_calibration(accelerator),)
-    settings = Settings(input="synthetic")
+    settings = Settings(input="synthetic", framework=GENERIC)
     problem = Problem(catalog.find_network("resnet50"), None, cluster, calibrations, settings=settings)
     count = len(sub_batch)
     one, precision = np.ones(2 * count, dtype=np.int64), np.repeat([0, 1], count)

@@ -11,6 +11,7 @@ import numpy as np
 
 from planner import catalog
 from planner.domain.configuration import Configurations, Settings
+from planner.domain.framework import GENERIC
 from planner.domain.request import Problem
 from planner.steps.predict import Evaluator
 
@@ -21,7 +22,7 @@ def ratios() -> list[float]:
     """Return the speed of ResNet-50 in fp16 over that in fp32 on one V100, at sub-batches 16 to 128."""
     cluster = catalog.find_cluster("dgx1-v100")
     calibrations = (catalog.find_calibration("v100-sxm2-16gb"),)
-    synthetic = Settings(input="synthetic")
+    synthetic = Settings(input="synthetic", framework=GENERIC)
     problem = Problem(catalog.find_network("resnet50"), None, cluster, calibrations, settings=synthetic)
     sub_batch, precision = np.tile([16, 32, 64, 128], 2), np.repeat([0, 1], 4)
     one, none = np.ones(8, dtype=np.int64), np.zeros(8, dtype=np.int64)

@@ -9,6 +9,9 @@ from validation.sources.rows import Cells, Converted, Dropped, Source, digits, g
 
 __all__ = ["ELASTICFLOW", "POLLUX"]
 
+VERSION = "1.x"
+"""Of PyTorch: both traces are older than its second version, of March 2023."""
+
 POLLUX_NETWORKS = {
     "ResNet-50": ("resnet50", "sgd-momentum", "imagenet-1k"),
     "ResNet-18": ("resnet18:input=32,classes=10,stem=cifar", "sgd-momentum", "cifar-10"),
@@ -33,8 +36,8 @@ def _pollux(rows: Sequence[Cells]) -> Converted:
             source="pollux-t4", network=network, cluster="ec2-g4dn-12xlarge", nodes=nodes,
             gpus_per_node=max(placement), sub_batch=batch, accumulation_steps=1, data_parallel=gpus,
             precision="fp16" if row["precision"].startswith("mixed") else "fp32", optimizer=optimizer,
-            framework="pytorch", strategy="bucketed", metric="iteration_s", value=digits(float(row["iter_s"])),
-            dataset=dataset,
+            framework="pytorch", framework_version=VERSION, strategy="bucketed", metric="iteration_s",
+            value=digits(float(row["iter_s"])), dataset=dataset,
             placement=() if even else placement,
             notes="" if stated else "GPUs spread over the nodes as evenly as they can be, assumed",
         )  # fmt: skip
@@ -64,7 +67,7 @@ def _elasticflow(rows: Sequence[Cells]) -> Converted:
         yield Run(
             id=name_of("elasticflow", row["network"], f"b{batch}", f"n{nodes}", f"g{gpus}"),
             source="elasticflow", network=network, cluster="clusters/a100-40gb-hdr.toml", nodes=nodes,
-            gpus_per_node=gpus, mini_batch=batch, accumulation_steps=1, framework="pytorch",
+            gpus_per_node=gpus, mini_batch=batch, accumulation_steps=1, framework="pytorch", framework_version=VERSION,
             precision="tf32", strategy="bucketed", metric="iteration_s", value=digits(float(row["value"])),
             dataset="imagenet-1k" if network in ON_IMAGENET else "",
             notes="the source states no precision: TF32 assumed, the default of PyTorch on an A100 at that time",

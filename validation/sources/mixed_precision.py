@@ -15,9 +15,18 @@ RESNET50 = ("ResNet50V1.5", "resnet50", "sgd-momentum", "imagenet-1k")
 FRAMEWORKS = {
     "PaddlePaddle": ("paddlepaddle", ""),
     "NGC TensorFlow 1.15": ("tensorflow", "NGC 1.15"),
-    "NGC PyTorch": ("pytorch", "NGC"),
+    "NGC PyTorch": ("pytorch", "1.x (NGC)"),
     "NGC MXNet": ("mxnet", "NGC"),
 }
+SWITCHES = {
+    ("pytorch", "Bert"): ("fused-activation+fused-optimizer", ("fp32", "tf32", "fp16")),
+    ("mxnet", "ResNet50V1.5"): ("channels-last+fused-norm", ("fp32", "tf32", "fp16")),
+    ("paddlepaddle", "ResNet50V1.5"): ("channels-last+fused-norm", ("fp16",)),
+}
+"""Framework and network -> what the program turns on, and in which precisions.
+
+NVIDIA's DeepLearningExamples have BERT's bias and GELU scripted and apex' FusedAdam, and ResNet-50 of MXNet by position
+with fused norms; Paddle's ResNet-50 has both in pure fp16."""
 CLUSTERS = {"V100-SXM2-32GB": "v100-sxm2-32gb-box", "A100-SXM4-40GB": "dgx-a100-40gb"}
 
 
@@ -36,10 +45,12 @@ def _paddle(rows: Sequence[Cells], source: str, wanted: tuple[str, str, str, str
             framework, version = FRAMEWORKS[row["framework"]]
             cluster, precision = CLUSTERS[row["gpu"]], _precision(row["precision"])
             gpus, batch = int(row["gpus_per_node"]), int(row["batch_per_gpu"])
+            switches, of_precisions = SWITCHES.get((framework, kind), ("", ()))
             yield Run(
                 id=name_of("paddle", framework, cluster, kind, precision, f"g{gpus}"), source=source,
                 network=network, cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=gpus,
-                sub_batch=batch, accumulation_steps=1, precision=precision, optimizer=optimizer, framework=framework,
+                sub_batch=batch, accumulation_steps=1, precision=precision, optimizer=optimizer,
+                framework=f"{framework}:{switches}" if precision in of_precisions else framework,
                 framework_version=version, strategy="bucketed", metric="samples_per_s", value=float(row["value"]),
                 input="synthetic", dataset=dataset,
             )  # fmt: skip

@@ -114,7 +114,8 @@ def _superbench(rows: Sequence[Cells]) -> Converted:
                 id=name_of("superbench", name, precision), source="superbench", network=network,
                 cluster="clusters/azure-ndv4.toml", nodes=1, gpus_per_node=8, sub_batch=batch, accumulation_steps=1,
                 precision=precision, optimizer="sgd" if name.startswith(CLASSIFIERS) else "adam", framework="pytorch",
-                strategy="bucketed", metric="iteration_s", value=digits(float(row["value"]) / 1e3),
+                framework_version="1.x", strategy="bucketed", metric="iteration_s",
+                value=digits(float(row["value"]) / 1e3),
                 notes="weights in fp16 too" if precision == "fp16" else "",
             )  # fmt: skip
 

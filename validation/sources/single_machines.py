@@ -24,6 +24,9 @@ LAMBDA_GPUS = {
     "B200 192GB": "b200-sxm-180gb", "Quadro RTX 8000": "quadro-rtx-8000", "RTX 3090": "rtx-3090",
     "RTX 4090": "rtx-4090", "RTX 6000 Ada": "rtx-6000-ada", "RTX A6000": "rtx-a6000", "V100 16GB": "v100-sxm2-16gb",
 }  # fmt: skip
+LAMBDA_UPDATES = ("primitive-optimizer", "fused-optimizer")
+"""Switches of BERT's optimizer, which is one of its own but apex' FusedAdam in mixed precision (run_squad.py of
+LambdaLabsML/DeepLearningExamples); its bias and GELU are scripted in all."""
 WITHOUT_TF32 = ("quadro-rtx-8000", "v100-sxm2-16gb")
 
 
@@ -47,10 +50,11 @@ def _lambda_run(row: Cells, name: str, gpu: str) -> Run:
     gpus, batch = int(row["gpus_per_node"]), int(row["batch_per_gpu"])
     precision = "fp16" if row["precision"].startswith("amp") else "fp32" if gpu in WITHOUT_TF32 else "tf32"
     notes = "automatic mixed precision" if precision == "fp16" else ""
+    switches = f":fused-activation+{LAMBDA_UPDATES[precision == 'fp16']}"
     return Run(
         id=name_of(name, gpu, network.partition(":")[0], precision, f"g{gpus}"), source=name, network=network,
         cluster=f"clusters/lambda-{gpu}.toml", nodes=1, gpus_per_node=gpus, sub_batch=batch, accumulation_steps=1,
-        precision=precision, optimizer=optimizer, framework="pytorch",
+        precision=precision, optimizer=optimizer, framework=f"pytorch{switches if optimizer == 'adam' else ''}",
         framework_version="NGC 24.10" if "24.10" in row["framework"] else "NGC 2022 to 2023",
         strategy="bucketed", metric="samples_per_s", value=float(row["value"]), input="synthetic", dataset=dataset,
         notes="; ".join(filter(None, [notes, "NCHW" if network == "resnet50" else ""])),
