@@ -45,6 +45,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "optuna": (
         "search/optuna_nodes.py",
         "search/optuna_search.py",
+        "search/optuna_sizes.py",
         "search/optuna_study.py",
         "search/optuna_trials.py",
     ),

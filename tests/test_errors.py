@@ -43,6 +43,8 @@ def test_nearest_name(typed: str, meant: str | None) -> None:
 def test_names_that_begin_with_what_was_typed_come_before_one_that_merely_looks_like_it() -> None:
     known = ["v100-sxm2-16gb-steps", "v100-sxm2-32gb", "v100-sxm3", "v100-sxm2-16gb", "v100-sxm2-32gb-steps"]
     assert nearest_names("v100-sxm2", known) == ("v100-sxm2-32gb", "v100-sxm2-16gb", "v100-sxm2-16gb-steps")
+    assert nearest_names("sxm2-16gb", known) == ("v100-sxm2-16gb", "v100-sxm2-16gb-steps")
+    assert nearest_names("time", ("time-to-accuracy", "epoch-time")) == ("epoch-time", "time-to-accuracy")
     assert nearest_names("v100-sxm4", known) == ("v100-sxm3",)
     text = str(UnknownNameError("calibration", "V100-sxm2", known[1:4]))
     assert "did you mean 'v100-sxm2-16gb' or 'v100-sxm2-32gb'? Known:" in text
