@@ -18,7 +18,8 @@ from planner.domain.arrays import BoolArray
 from planner.domain.validation import ErrorSummary, ScoredRow
 from planner.scoring.errors import Figures, summaries_by
 from planner.scoring.evaluate import Answer, validation_of
-from validation.accuracy_answers import APART, BUNDLED, DEVELOPMENT, LOCKED, Views
+from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LOCKED, Views
+from validation.accuracy_intervals import intervals_by_kind
 from validation.accuracy_ranking import rankings
 from validation.nine_numbers import NUMBERS
 
@@ -62,6 +63,7 @@ def document_of(views: Views) -> dict[str, Any]:
         "sources": _with_counts(_by(_without_locked(every, views), names), names, every[NETWORK], views),
         "kernels": _by(rows, kernels),
         "gpus": _by(rows, gpus),
+        "intervals": intervals_by_kind({axis: some for axis, some in rows.items() if axis in AXES}),
         "targets": dict(_targets(held_out)),
         "ranking": rankings(views.answers[NETWORK], views.facts),
         "memory": asdict(validation_of(learned.answers[NETWORK], NETWORK).memory),

@@ -11,6 +11,7 @@ from typing import Any
 
 from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LOCKED, NEW
 from validation.accuracy_figures import FEWEST_ROWS
+from validation.accuracy_intervals import intervals_page
 from validation.accuracy_ranking import FEWEST_PLANS, OURS
 from validation.tables import markdown_table
 
@@ -65,6 +66,7 @@ def page_of(document: Mapping[str, Any]) -> str:
         *_targets(document["targets"]),
         *_sources(document),
         *_gpus(document),
+        *intervals_page(document["intervals"]),
         *_ranking(document),
         *_rivals(document["sources"]),
         *_worst(document["worst"]),

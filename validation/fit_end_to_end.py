@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.cli.streams import note
-from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, ConformalScore, Entry
+from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, Entry
+from planner.domain.conformal import ConformalScore
 from planner.domain.samples import COMMAND
 from planner.fitting.end_to_end import HALF_PRECISIONS, EndToEnd, Observed
 from planner.formats.calibration import write_calibration
@@ -95,7 +96,10 @@ def _with_scores(own: Sequence[Calibration], shared: Calibration, rows: Sequence
 
 
 def _few_scores(found: Mapping[str, ConformalScore]) -> dict[str, ConformalScore]:
-    return {name: one if one.score is None else replace(one, score=few(one.score)) for name, one in found.items()}
+    return {
+        name: one if one.half_width is None else replace(one, half_width=few(one.half_width))
+        for name, one in found.items()
+    }
 
 
 def _multiples(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Entry]:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from planner.domain.arrays import frozen_map
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import MODES, Configuration
+from planner.domain.conformal import ConformalScore, check_scores
 from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import FIT, Provenance
 from planner.errors import ParameterError
@@ -33,15 +34,9 @@ from planner.errors import ParameterError
 __all__ = [
     "ANY_ACCELERATOR",
     "END_TO_END",
-    "INSIDE",
-    "INTERVAL_LEVEL",
     "ORIGINS",
-    "OUTSIDE",
-    "PREDICTION_KINDS",
     "SCOPES",
-    "SCORE_UNITS",
     "Calibration",
-    "ConformalScore",
     "Entry",
     "MeasuredStep",
     "SettingValue",
@@ -55,18 +50,6 @@ END_TO_END = "end-to-end"
 """Estimator of overheads and links that were fitted to whole steps of measured runs."""
 ORIGINS = ("measured", "published", "specified", "reconstructed", "assumed")
 SettingValue = float | str | tuple[float, ...]
-OUTSIDE: Mapping[str, str] = frozen_map(
-    {kind: f"{kind}_outside" for kind in ("one_gpu_measured", "one_gpu_specified", "one_node", "several_nodes")}
-)
-"""Kind of a prediction -> the kind of one like it that extrapolates."""
-INSIDE: Mapping[str, str] = frozen_map({name: kind for kind, far in OUTSIDE.items() for name in (kind, far)})
-"""Kind of a prediction, whether it extrapolates or not -> the kind of one like it that does not."""
-PREDICTION_KINDS = tuple(INSIDE)
-"""Kinds of predictions of synchronous steps: on one GPU, its matrix kernels measured or from the specification, on
-several GPUs of one node, and on several nodes. Each has scores of its own, as each misses by other amounts."""
-SCORE_UNITS = ("group", "maximum")
-INTERVAL_LEVEL = 0.9
-"""Share that intervals are to cover."""
 
 
 def by_precision(sentences: Iterable[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
@@ -170,31 +153,6 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class ConformalScore:
-    """Half-width of intervals that cover a share ``level`` of rows of a group not seen before.
-
-    Attributes
-    ----------
-    score : float or None
-        In abs(log(predicted / measured)), or in multiples of a stated spread of it; None where refused.
-    unit : {"group", "maximum"}
-        What is covered: a row drawn from a new group, or all rows of a new group at once.
-    level : float
-    groups, rows : int
-        That the score was calibrated on.
-    reason : str
-        Why there is no score; empty where there is one.
-    """
-
-    score: float | None
-    unit: str
-    level: float
-    groups: int
-    rows: int
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class MeasuredStep:
     """A plan whose whole steps were timed, and what they take over what is predicted without them.
 
@@ -253,9 +211,8 @@ class Calibration:
         Those about the input side: said of predictions that price it.
     precision_warnings : mapping of precision to tuple of str
         Said of predictions that take kernels in it from here alone.
-    conformal : mapping of one of PREDICTION_KINDS to ConformalScore
-        Scores in standard deviations that predictions state of themselves: ends of their intervals. Those of what
-        extrapolates are at least those of what does not.
+    conformal : mapping of str to ConformalScore, by names of :data:`planner.domain.conformal.PREDICTION_KINDS`
+        Half-widths of their intervals, none below that of a surer kind.
     measured_steps : tuple of MeasuredStep
         Of its accelerator, no plan twice.
     made_from : Provenance or None
@@ -299,7 +256,7 @@ class Calibration:
         cluster = {self.cluster} if self.origin == "reconstructed" and self.cluster else set()
         groups_seen = origin.seen.union(self.seen, cluster)
         object.__setattr__(self, "provenance", replace(origin, name=self.name, seen=groups_seen))
-        self._check_scores()
+        check_scores(self.conformal)
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
@@ -314,16 +271,3 @@ class Calibration:
         """
         is_elsewhere = self.origin == "reconstructed" and self.cluster != cluster.name
         return self.accelerator == cluster.node.accelerator.name and not is_elsewhere
-
-    def _check_scores(self) -> None:
-        for kind, one in self.conformal.items():
-            if kind not in PREDICTION_KINDS:
-                raise ParameterError("conformal", "of kinds " + ", ".join(PREDICTION_KINDS), kind)
-            if one.level != INTERVAL_LEVEL:
-                raise ParameterError(f"level of {kind}", f"{INTERVAL_LEVEL}, as of all intervals", one.level)
-            inside = self.conformal.get(INSIDE[kind])
-            least = inside.score if inside is not None else None
-            if one.score is not None and least is not None and one.score < least:
-                raise ParameterError(
-                    f"score of {kind}", f"at least the {least:g} of what does not extrapolate", one.score
-                )

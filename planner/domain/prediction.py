@@ -38,7 +38,7 @@ LOOKUPS: Mapping[str, str] = frozen_map(
 class Quantity:
     """A predicted value with its central 90 % interval (both ends, or neither) and what the interval rests on.
 
-    ``deviation`` is the standard deviation of the value's logarithm before conformal scores come in; None: not known.
+    ``deviation`` is the standard deviation of the value's logarithm that the fits state; None: not known.
     """
 
     value: float
@@ -156,7 +156,7 @@ class LayersOfStage:
 class Prediction:
     """Everything about one configuration; memory in bytes on one device, by kind, with ``total`` and ``capacity``.
 
-    ``kind`` is one of :data:`planner.domain.calibration.PREDICTION_KINDS`, or empty: no score applies.
+    ``kind`` is one of :data:`planner.domain.conformal.PREDICTION_KINDS`, or empty: no score applies.
     ``kernel_shares`` maps each of LOOKUPS to its share of the kernel time of a step; all 0 where kernels take none.
     ``doubt`` maps scopes of calibration entries to their shares of the variance behind the interval of ``iteration_s``,
     the largest first; empty where there is no interval.

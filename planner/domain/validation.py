@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
-from planner.domain.calibration import ConformalScore
 from planner.errors import Refusal
 
 __all__ = [
     "AXES",
-    "ConformalScore",
     "ErrorSummary",
     "GroupRanking",
     "MemoryCalls",
@@ -168,7 +166,7 @@ class ScoredRow:
     bottleneck : str or None
         The term that takes most.
     kind : str
-        Kind of prediction, with a score of its own; see :data:`planner.domain.calibration.PREDICTION_KINDS`.
+        Kind of prediction, with a score of its own; see :data:`planner.domain.conformal.PREDICTION_KINDS`.
     deviation : float or None
         Standard deviation of log(predicted) that the prediction states of itself, whatever its interval is.
     """

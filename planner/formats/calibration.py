@@ -16,19 +16,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from planner.domain.calibration import (
-    ORIGINS,
-    PREDICTION_KINDS,
-    SCOPES,
-    SCORE_UNITS,
-    Calibration,
-    ConformalScore,
-    Entry,
-    MeasuredStep,
-    by_precision,
-)
+from planner.domain.calibration import ORIGINS, SCOPES, Calibration, Entry, MeasuredStep, by_precision
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.configuration import MODES
+from planner.domain.conformal import PREDICTION_KINDS, ConformalScore
 from planner.errors import InputFileError, ParameterError
 from planner.formats.cluster import accelerator_fields
 from planner.formats.configuration import PLAN_TABLE
@@ -143,15 +134,14 @@ _NODE = Table(
 )
 _SCORE = Table(
     (
-        Field("score", _POSITIVE_OR_ZERO, "standard deviations to either end; absent: too few groups", None),
-        Field("unit", Text(SCORE_UNITS), "what is covered: a run of a new group, or all runs of a new group at once"),
-        Field("level", Number(above=True), "share of new groups, or of runs of them, that is covered"),
+        Field("half_width", _POSITIVE_OR_ZERO, "of log(predicted / measured); absent: too few groups", None),
+        Field("level", Number(above=True), "share of the runs of a new group that is covered"),
         Field("groups", Whole(least=0), "groups of measured runs that it was calibrated on"),
         Field("rows", Whole(least=0), "measured runs that it was calibrated on"),
         Field("reason", Text(empty=True), "why there is no score", ""),
     ),
     ConformalScore,
-    "conformal score of predictions of one kind; interval = value * exp(-+ score * standard deviation)",
+    "conformal score of predictions of one kind; interval = value * exp(-+ half_width)",
 )
 
 
@@ -198,7 +188,12 @@ CALIBRATION = Kind(
             Field("seen", ListOf(Text()), "groups that took part in a fit", ()),
             Field("warnings", ListOf(Text()), "what a reader should know", ()),
             Field("input_warnings", ListOf(Text()), "the same about input, said where input is priced", ()),
-            Field("conformal", MapOf(_SCORE, choices=PREDICTION_KINDS), "conformal scores by kind of prediction", {}),
+            Field(
+                "conformal",
+                MapOf(_SCORE, choices=tuple(PREDICTION_KINDS)),
+                "conformal scores by kind of prediction",
+                {},
+            ),
             Field("measured_steps", ListOf(_MEASURED_STEP), "plans whose whole steps were timed", ()),
         ),
         _calibration,

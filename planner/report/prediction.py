@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from planner.domain.calibration import OUTSIDE
 from planner.domain.citation import Citation
+from planner.domain.conformal import PREDICTION_KINDS, PredictionKind
 from planner.domain.prediction import LOOKUPS, Prediction
 from planner.domain.request import Sourced, Subject
 from planner.report import parts
@@ -118,8 +118,15 @@ def _intervals(prediction: Prediction) -> str:
     words = BASES.get(prediction.iteration_s.interval_basis)
     if words is None:
         return "-"
-    is_wider = prediction.iteration_s.interval_basis == "conformal" and prediction.kind in OUTSIDE.values()
-    return f"90 %, {words}" + ("; wider, as outside of what was seen" if is_wider else "")
+    kind = PREDICTION_KINDS.get(prediction.kind)
+    if prediction.iteration_s.interval_basis != "conformal" or kind is None:
+        return f"90 %, {words}"
+    return f"90 %, {words} {_kind_in_words(kind)}"
+
+
+def _kind_in_words(kind: PredictionKind) -> str:
+    outside = ", outside of what was seen" if kind.is_outside else ""
+    return f"{PLACES_IN_WORDS[kind.place]}, {EVIDENCE_IN_WORDS[kind.evidence]}{outside}"
 
 
 def _mini_batch(prediction: Prediction) -> str:
@@ -142,6 +149,12 @@ def _staleness(prediction: Prediction) -> str:
 BASES = {
     "assumed": "in part by stated assumptions",
     "covariance": "by the errors of the fits",
-    "conformal": "scaled by what predictions of measured runs missed (conformal)",
+    "conformal": "by what predictions of measured runs missed (conformal):",
 }
 """Basis of intervals -> what they rest on."""
+PLACES_IN_WORDS = {"one_gpu": "one GPU", "one_node": "one node", "several_nodes": "several nodes"}
+EVIDENCE_IN_WORDS = {
+    "measured": "kernels measured",
+    "scaled": "kernels scaled from another GPU or precision",
+    "specified": "kernels by the data sheet",
+}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from planner.domain.calibration import Calibration, ConformalScore, MeasuredStep
+from planner.domain.calibration import Calibration, MeasuredStep
 from planner.domain.cluster import Accelerator, Cluster, Link
+from planner.domain.conformal import ConformalScore
 from planner.domain.dataset import Dataset
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
@@ -294,23 +296,22 @@ def _measured_steps(steps: Sequence[MeasuredStep]) -> Iterator[Block]:
 
 
 def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
-    """Yield the conformal scores by kind of prediction; nothing without any."""
+    """Yield the widths of conformal intervals by kind of prediction; nothing without any."""
     if not scores:
         return
-    yield heading("Conformal scores: standard deviations to either end of an interval")
-    columns = ("predictions", "score", "covers", "of", "groups", "runs")
+    yield heading("Conformal intervals: ends are so many times the value, and one over that")
+    columns = ("predictions", "times", "covers", "groups", "runs")
     rows = [
         (
             kind.replace("_", " "),
-            "-" if one.score is None else f"{one.score:.3g}",
+            "-" if one.half_width is None else f"{math.exp(one.half_width):.2f}",
             f"{one.level:.0%}",
-            "groups, every run" if one.unit == "maximum" else "runs of a group",
             f"{one.groups:,}",
             f"{one.rows:,}",
         )
         for kind, one in scores.items()
     ]
-    yield Table(columns, rows, right=("score", "covers", "groups", "runs"))
+    yield Table(columns, rows, right=("times", "covers", "groups", "runs"))
     for reason in dict.fromkeys(one.reason for one in scores.values() if one.reason):
         yield Line(f"- {reason}")
 

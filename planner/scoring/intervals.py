@@ -1,62 +1,109 @@
-"""Held-out answers -> conformal scores by kind of prediction, and intervals that such scores make.
+"""Held-out answers -> half-widths of intervals by kind of prediction, and the intervals that they make.
 
-An answer states a standard deviation s of log(p); its residual is z = abs(log(p / v)) / s. Rows of one network on one
-GPU miss together, and so are one group. Of each kind of prediction (see
-:data:`planner.domain.calibration.PREDICTION_KINDS`) the score of what does not extrapolate covers a row of a new group,
-that of what does covers all rows of a new group at once; both are calibrated on all rows of the kind, whether these
-extrapolate or not, so that the second is never below the first. See :mod:`planner.scoring.conformal`.
+The residual of an answer is abs(log(p / v)). Rows of one network on one GPU miss together, and so are one group (see
+:mod:`planner.scoring.conformal`). Kinds of predictions are ordered (:mod:`planner.domain.conformal`): by where, from
+one GPU to several nodes; by what kernels rest on, from measured to specified; and by whether they extrapolate.
+Half-widths follow that order, none is below that of a surer kind: with q(A) the conformal score of the rows of a set of
+kinds, that of kind x is
+
+    max over a <= x of  min over b >= x of  q({k: a <= k <= b}),
+
+as isotonic regression has it [1]_, over ranges of kinds with at least :data:`LEAST_OWN_GROUPS` groups. So kinds of few
+rows, and those that would break the order, share the rows of their neighbours. Where all rows together are fewer
+groups, they are one range.
+
+References
+----------
+.. [1] Robertson, Wright, Dykstra (1988), Order Restricted Statistical Inference, Wiley
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.calibration import INSIDE, OUTSIDE, ConformalScore
+from planner.domain.conformal import PREDICTION_KINDS, ConformalScore, PredictionKind
 from planner.domain.network import family_of
 from planner.domain.validation import ScoredRow
-from planner.scoring.conformal import conformal_scores, log_scores, scores_of
+from planner.scoring.conformal import conformal_score, log_scores, scores_of
 from planner.scoring.evaluate import Answer
-from planner.steps.intervals import LARGEST_REACH, NORMAL_90
+from planner.steps.intervals import LARGEST_REACH
 
-__all__ = ["rescaled", "scores"]
+__all__ = ["LEAST_OWN_GROUPS", "rescaled", "scores"]
+
+LEAST_OWN_GROUPS = 20
+"""Groups of a range of kinds: with fewer, the group to come would stand for more than half of the 10 % left uncovered,
+and the score be about the largest residual."""
+_KINDS = tuple(PREDICTION_KINDS.values())
+_ENDS = _KINDS[0], _KINDS[-1]
 
 
 class _Residuals(NamedTuple):
-    """Columns of n rows: kind without suffix, z (NaN where there is none) and group."""
+    """Columns of n rows: ranks of the kind (n, 3), residual (NaN where there is none) and group."""
 
-    kind: list[str]
-    z: FloatArray
+    ranks: FloatArray
+    residual: FloatArray
     group: list[str]
 
     @classmethod
     def of(cls, rows: Sequence[ScoredRow]) -> _Residuals:
-        """Return the residuals of rows; those that a calibration has seen have none."""
-        kinds = [INSIDE.get(row.kind, "") for row in rows]
-        is_used = [row.error is not None and not row.in_sample and row.kind != "" for row in rows]
+        """Return the residuals of rows; those that a calibration has seen, or of no kind, have none."""
+        is_used = [row.error is not None and not row.in_sample and row.kind in PREDICTION_KINDS for row in rows]
         figures = [
             (row.predicted, row.measured) if is_used_ else (None, None)
             for row, is_used_ in zip(rows, is_used, strict=True)
         ]
         predicted, measured = np.array(figures, dtype=np.float64).reshape(-1, 2).T
+        kinds = [PREDICTION_KINDS.get(row.kind) for row in rows]
+        ranks = np.array([(-1, -1, -1) if kind is None else kind.ranks for kind in kinds], dtype=np.float64)
         groups = [f"{family_of(row.network)} on {row.gpu}" for row in rows]
-        deviations = np.array([row.deviation for row in rows], dtype=np.float64)
-        return cls(kinds, log_scores(predicted, measured, deviations), groups)
+        return cls(ranks.reshape(-1, 3), log_scores(predicted, measured), groups)
 
-    def scores(self, mask: BoolArray) -> dict[str, ConformalScore]:
-        """Return the scores of the masked rows by kind; only kinds that have a residual."""
-        at = np.flatnonzero(mask & np.isfinite(self.z)).tolist()
-        kinds, groups, z = [self.kind[i] for i in at], [self.group[i] for i in at], self.z[at]
-        by_kind: dict[str, ConformalScore] = {}
-        for unit in ("group", "maximum"):
-            of_kinds = conformal_scores(kinds, z, groups, unit)
-            by_kind |= {OUTSIDE[kind] if unit == "maximum" else kind: one for kind, one in of_kinds.items()}
-        return dict(sorted(by_kind.items()))
+    def masked(self, mask: BoolArray) -> _Residuals:
+        """Return the masked rows that have a residual."""
+        at = np.flatnonzero(mask & np.isfinite(self.residual))
+        return _Residuals(self.ranks[at], self.residual[at], [self.group[i] for i in at.tolist()])
+
+    def scores(self) -> dict[str, ConformalScore]:
+        """Return the scores by kind; none without any row."""
+        if not self.group:
+            return {}
+        ranges = dict(self._ranges())
+        every = self._within(*_ENDS)
+        return {name: _isotonic(kind, ranges) or every for name, kind in PREDICTION_KINDS.items()}
+
+    def _ranges(self) -> Iterator[tuple[tuple[PredictionKind, PredictionKind], ConformalScore]]:
+        """Yield the scores of all ranges of kinds, by ends, that have the groups."""
+        for low in PREDICTION_KINDS.values():
+            for high in PREDICTION_KINDS.values():
+                if low.is_as_sure_as(high):
+                    found = self._within(low, high)
+                    if found.groups >= LEAST_OWN_GROUPS:
+                        yield (low, high), found
+
+    def _within(self, low: PredictionKind, high: PredictionKind) -> ConformalScore:
+        chosen = np.all((self.ranks >= low.ranks) & (self.ranks <= high.ranks), axis=1)
+        return conformal_score(self.residual[chosen], [self.group[i] for i in np.flatnonzero(chosen).tolist()])
+
+
+def _isotonic(
+    kind: PredictionKind, ranges: Mapping[tuple[PredictionKind, PredictionKind], ConformalScore]
+) -> ConformalScore | None:
+    """Return the score of a kind by the formula of the module; None where no range holds it."""
+    narrowest: dict[PredictionKind, ConformalScore] = {}
+    for (low, high), score in ranges.items():
+        if low.is_as_sure_as(kind) and kind.is_as_sure_as(high):
+            narrowest[low] = min(narrowest.get(low, score), score, key=_width)
+    return max(narrowest.values(), key=_width, default=None)
+
+
+def _width(score: ConformalScore) -> float:
+    return math.inf if score.half_width is None else score.half_width
 
 
 def scores(answers: Sequence[Answer]) -> dict[str, ConformalScore]:
@@ -65,16 +112,15 @@ def scores(answers: Sequence[Answer]) -> dict[str, ConformalScore]:
     Parameters
     ----------
     answers : sequence of Answer
-        To runs that took no part in the fit that predicts them. Rows without a kind, a deviation or a measured value,
-        and those that a calibration has seen, do not count.
+        To runs that took no part in the fit that predicts them. Rows without a kind or a measured value, and those that
+        a calibration has seen, do not count.
 
     Returns
     -------
     dict of str to ConformalScore
-        By name; a kind with too few groups has no score and says why.
+        Of all kinds, by name; with too few groups each says why it has no half-width. Empty without any row.
     """
-    residuals = _Residuals.of([one.row for one in answers])
-    return residuals.scores(np.ones(len(answers), dtype=np.bool_))
+    return _Residuals.of([one.row for one in answers]).masked(np.ones(len(answers), dtype=np.bool_)).scores()
 
 
 def rescaled(
@@ -82,9 +128,8 @@ def rescaled(
 ) -> list[list[Answer]]:
     """Return answers with intervals by the scores of the rows of all other groups: never by residuals of their own.
 
-    Where the other groups are too few for a score, the interval is the one that the deviation states. Scores that
-    calibrations hold do not count. Predictions of the other groups may rest on fits to this one, as always in
-    cross-validation.
+    Where the other groups are too few for a score, there is none. Scores that calibrations hold do not count.
+    Predictions of the other groups may rest on fits to this one, as always in cross-validation.
 
     Parameters
     ----------
@@ -97,19 +142,21 @@ def rescaled(
     flat = [one for some in answers for one in some]
     names = np.array([name for some, name in zip(answers, left_out, strict=True) for _ in some], dtype=np.str_)
     rows = [one.row for one in flat]
-    residuals, by_row = _Residuals.of(rows), np.full(len(rows), np.nan)
+    residuals, half_widths = _Residuals.of(rows), np.full(len(rows), np.nan)
     used = np.array([True] * len(rows) if counts is None else [one for some in counts for one in some], dtype=np.bool_)
     for name in np.unique(names):
         own = names == name
         kinds = [row.kind for row, is_own in zip(rows, own.tolist(), strict=True) if is_own]
-        by_row[own] = scores_of(kinds, residuals.scores(~own & used))
-    answers_ = map(_with_interval, flat, np.where(np.isnan(by_row), NORMAL_90, by_row).tolist())
+        half_widths[own] = scores_of(kinds, residuals.masked(~own & used).scores())
+    answers_ = map(_with_interval, flat, half_widths.tolist())
     return [[next(answers_) for _ in some] for some in answers]
 
 
-def _with_interval(answer: Answer, score: float) -> Answer:
+def _with_interval(answer: Answer, half_width: float) -> Answer:
     row = answer.row
-    if row.predicted is None or row.deviation is None or not row.kind:
+    if row.predicted is None or not row.kind:
         return answer
-    reach = math.exp(min(score * row.deviation, math.log(LARGEST_REACH)))
+    if math.isnan(half_width):
+        return replace(answer, row=replace(row, low=None, high=None))
+    reach = math.exp(min(half_width, math.log(LARGEST_REACH)))
     return replace(answer, row=replace(row, low=row.predicted / reach, high=row.predicted * reach))

@@ -23,7 +23,7 @@ from planner.domain.cluster import Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS, KernelCalls
 from planner.domain.network import Network
-from planner.domain.provenance import SAME_DIE
+from planner.domain.provenance import ASSUMED, DATASHEET, DERIVED, NEAREST, SAME_DIE, SCALED
 from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError, Refusal
 from planner.sources.devices import as_scaled
@@ -251,11 +251,25 @@ class Sources:
 
     def is_specified(self, precision: str) -> bool:
         """Tell whether the network's matrix kernels come from the specification."""
+        source = self._matrix_kernels(precision)
+        return source is not None and source.origin == "specified"
+
+    def evidence(self, precision: str) -> str:
+        """Return what the network's matrix kernels rest on, one of :data:`planner.domain.conformal.EVIDENCE`.
+
+        Of another device or precision: scaled. A data sheet, an assumption or nothing: specified.
+        """
+        source = self._matrix_kernels(precision)
+        kind = ASSUMED if source is None else source.provenance.kind
+        if kind in (SCALED, DERIVED, NEAREST):
+            return "scaled"
+        return "specified" if kind in (DATASHEET, ASSUMED) or self.is_specified(precision) else "measured"
+
+    def _matrix_kernels(self, precision: str) -> Source | None:
         convolves = any(layer.kind == "convolution" for layer in self.problem.network.layers)
         if convolves and "convolution" not in narrow_layers(precision):
             precision = self.rest_precision(precision)
-        source = self.find_kernel("convolution" if convolves else "gemm", FORWARD, precision)
-        return source is not None and source.origin == "specified"
+        return self.find_kernel("convolution" if convolves else "gemm", FORWARD, precision)
 
     def cluster_entry(self, scope: str, kind: str, libraries: tuple[str, ...] = ()) -> Source | None:
         """Return the entry of the cluster's calibrations, scenario applied, or None.

@@ -61,7 +61,7 @@ def _description(
     deviation = gradient.spread()
     threads = [terms_of(case, thread) for thread in prices.threads.values()]
     terms, sources = (tuple(chain.from_iterable(part)) for part in zip(*threads, strict=True))
-    kind = kind_of(one, terms, on_specified=pricer.sources.is_specified(one.precision))
+    kind = kind_of(one, terms, pricer.sources.evidence(one.precision))
     is_unseen = one.gpus > 1 and pricer.messages.source.origin == "specified"
     score = score_of(kind, score_calibrations(pricer.sources, pricer.compute.overheads, is_unseen=is_unseen))
     iteration = quantity(float(prices.iteration.period_s[0]), deviation, score)

@@ -17,11 +17,11 @@ kernels of known error where no framework was measured, besides their own: steps
 kernels of specifications share the assumed efficiencies, all that was reconstructed shares one table, each other scope
 is a group.
 
-Entries and groups are independent. With s the relative standard deviation, the central 90 % interval is multiplicative,
-value·exp(-q·s) to value·exp(q·s), and so never reaches 0. Where a calibration holds the conformal score of predictions
-of this kind, q is that: what measured runs that took no part in a fit asked for, and the interval is ``conformal``.
-Else q is 1.645 as of a normal distribution, and the interval rests on ``covariance`` where stated deviations take part
-in at most :data:`LARGEST_STATED_SHARE` of the time, else it is ``assumed``.
+Entries and groups are independent. The central 90 % interval is multiplicative, value·exp(-w) to value·exp(w), and so
+never reaches 0. Where a calibration holds the conformal score of predictions of this kind, w is that: what measured
+runs that took no part in a fit asked for, and the interval is ``conformal``. Else w is 1.645·s as of a normal
+distribution, s the relative standard deviation, and the interval rests on ``covariance`` where stated deviations take
+part in at most :data:`LARGEST_STATED_SHARE` of the time, else it is ``assumed``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ from planner.costs.features import number
 from planner.costs.measured_calls import DOUBLINGS_BEYOND
 from planner.costs.terms import Work, doublings_outside, evaluate, features_of, term_named
 from planner.domain.arrays import FloatArray
-from planner.domain.calibration import END_TO_END, OUTSIDE, Calibration, ConformalScore, Entry
+from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.configuration import Configuration
+from planner.domain.conformal import PLACES, ConformalScore, PredictionKind
 from planner.domain.prediction import Quantity, Term
+from planner.domain.provenance import EXACT, SCALING_CURVE
 from planner.numbers import constant, constants
 from planner.sources.overheads import DEVIATION_SETTING
 
@@ -76,6 +78,8 @@ DOUBT_ABOVE, DOUBT_BELOW = _OUTSIDE["above"], _OUTSIDE["below"]
 """Share of its error by which a fitted call is more unsure for every doubling above, or below, the range of the fit."""
 PRODUCT_DOUBT_BELOW = _OUTSIDE["products_below"]
 """The same of single products below."""
+OF_TIMED_CALLS = (EXACT, SCALING_CURVE)
+"""Provenance of calls of the network itself, at its own sizes."""
 LARGEST_STATED_SHARE = 0.01
 """Of a period; beyond it an interval counts as assumed."""
 LARGEST_REACH = 1e6
@@ -260,46 +264,45 @@ class Gradient:
             yield scope, deviation**2 * square_s2(parts_s)
 
 
-def kind_of(one: Configuration, terms: Iterable[Term], *, on_specified: bool) -> str:
-    """Return the kind of a prediction, which conformal scores are told apart by; empty: of none.
+def kind_of(one: Configuration, terms: Iterable[Term], evidence: str) -> str:
+    """Return the name of the kind of a prediction, which conformal scores are told apart by; empty: of none.
 
-    Of asynchronous periods, and of what rests on a reconstruction, no runs were measured but those that calibrations
-    were made from.
+    Of asynchronous periods no runs were measured but those that calibrations were made from. What rests on a
+    reconstruction, or on calls of the network that were timed as they are, misses by other amounts than fits.
 
     Parameters
     ----------
     one : Configuration
     terms : iterable of Term
-    on_specified : bool
-        Whether matrix kernels come from the specification.
+    evidence : str
+        One of :data:`planner.domain.conformal.EVIDENCE`.
     """
     terms = tuple(terms)
-    if one.mode == "async" or any("reconstructed" in term.origins for term in terms):
+    is_timed = any(of.kind in OF_TIMED_CALLS for term in terms for of in term.provenance)
+    if one.mode == "async" or is_timed or any("reconstructed" in term.origins for term in terms):
         return ""
-    kind = "one_gpu_specified" if on_specified else "one_gpu_measured"
-    if one.gpus > 1:
-        kind = "several_nodes" if one.nodes > 1 else "one_node"
-    return OUTSIDE[kind] if any(term.extrapolated for term in terms) else kind
+    place = PLACES[int(one.gpus > 1) + int(one.nodes > 1)]
+    return PredictionKind(place, evidence, any(term.extrapolated for term in terms)).name
 
 
 def score_of(kind: str, calibrations: Iterable[Calibration]) -> ConformalScore | None:
     """Return the score of a kind of prediction from the first calibration that has one; None: none has."""
     scores = (one.conformal.get(kind) for one in calibrations)
-    return next((score for score in scores if score is not None and score.score is not None), None)
+    return next((score for score in scores if score is not None and score.half_width is not None), None)
 
 
 def quantity(value: float, deviations: Spread | None, score: ConformalScore | None = None) -> Quantity:
     """Return a value with the central 90 % interval of a spread, which is above 0; None: without.
 
-    ``score`` stands for the 1.645 of a normal distribution where there is one.
+    ``score``: of predictions of its kind; it goes before the spread.
     """
     if deviations is None or value <= 0:
         return Quantity(value)
-    conformal = None if score is None else score.score
+    half_width = None if score is None else score.half_width
     deviation = math.sqrt(deviations.variance_s2) / value
-    reach = math.exp(min((NORMAL_90 if conformal is None else conformal) * deviation, math.log(LARGEST_REACH)))
+    reach = math.exp(min(NORMAL_90 * deviation if half_width is None else half_width, math.log(LARGEST_REACH)))
     basis_without_score = "assumed" if deviations.stated_s > LARGEST_STATED_SHARE * value else "covariance"
-    basis = basis_without_score if conformal is None else "conformal"
+    basis = basis_without_score if half_width is None else "conformal"
     return Quantity(value, value / reach, value * reach, basis, deviation)
 
 

@@ -272,7 +272,7 @@ class _Case:
         sources = self.pricer.sources
         if sources.problem.network.transformer is not None:
             return ""
-        return kind_of(self.one, terms, on_specified=sources.is_specified(self.one.precision))
+        return kind_of(self.one, terms, sources.evidence(self.one.precision))
 
     def _staleness(self) -> Staleness:
         """Return that of the stages, each as likely as another."""

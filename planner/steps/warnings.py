@@ -65,7 +65,7 @@ def warnings_of(
         *_missing_input(sources),
         *_loading(sources, one),
         *_small_dataset(sources, mini_batch),
-        *_extrapolations(terms, is_wider=interval_basis == "conformal"),
+        *_extrapolations(terms, is_counted=interval_basis == "conformal"),
         *_origins(sources, distinct),
         *_overheads(sources, overheads),
         *_other_mode(one.mode, overheads),
@@ -176,9 +176,9 @@ def _small_dataset(sources: Sources, mini_batch: float) -> Iterator[PlanWarning]
         yield PlanWarning("mini_batch_above_dataset", "mini_batch", message)
 
 
-def _extrapolations(terms: tuple[Term, ...], *, is_wider: bool) -> Iterator[PlanWarning]:
+def _extrapolations(terms: tuple[Term, ...], *, is_counted: bool) -> Iterator[PlanWarning]:
     """Yield one warning for all terms of the same calibrations; its subject lists them."""
-    interval = "; the interval is the wider one, which holds all runs of a network at once" if is_wider else ""
+    interval = "; the interval is by runs that lay outside too" if is_counted else ""
     names: dict[str, list[str]] = {}
     for term in terms:
         if term.extrapolated:

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from planner.domain.calibration import Calibration, ConformalScore, Entry
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import LARGEST_MINI_BATCH, Configuration, Configurations, Settings
+from planner.domain.conformal import ConformalScore
 from planner.domain.dataset import Dataset
 from planner.domain.kernels import KernelCalls
 from planner.domain.messages import Groups
@@ -169,4 +170,4 @@ def test_precisions() -> None:
 
 def test_scores_are_of_known_kinds_of_predictions() -> None:
     with pytest.raises(ParameterError, match=r"^conformal must be of kinds one_gpu_measured, .*, got 'two_gpus'"):
-        Calibration("c", "any", (), conformal={"two_gpus": ConformalScore(1.0, "group", 0.9, 10, 10)})
+        Calibration("c", "any", (), conformal={"two_gpus": ConformalScore(1.0, 0.9, 10, 10)})

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from planner.domain.calibration import Calibration, ConformalScore
+from planner.domain.calibration import Calibration
+from planner.domain.conformal import ConformalScore
 from planner.errors import InputFileError, ParameterError
 from planner.formats.calibration import CALIBRATION, LARGEST_COVARIANCE, read_calibration, write_calibration
 
@@ -94,10 +95,10 @@ def test_mistakes_name_the_entry(
 
 
 def scored(calibration: Calibration, **changes: Any) -> Calibration:
-    values: dict[str, Any] = {"score": 1.25, "unit": "group", "level": 0.9, "groups": 21, "rows": 300}
+    values: dict[str, Any] = {"half_width": 0.25, "level": 0.9, "groups": 21, "rows": 300}
     inside = ConformalScore(**values | changes)
-    outside = replace(inside, score=2.5, unit="maximum")
-    few = ConformalScore(None, "group", 0.9, 3, 5, "groups of measured runs must be at least 10")
+    outside = replace(inside, half_width=0.5)
+    few = ConformalScore(None, 0.9, 3, 5, "groups of measured runs must be at least 10")
     found = {"one_gpu_specified": inside, "one_gpu_specified_outside": outside, "one_gpu_measured": few}
     return replace(calibration, conformal=found)
 
@@ -115,20 +116,20 @@ def test_a_calibration_without_scores_is_written_as_before_there_were_any(calibr
     ("change", "sentence"),
     [
         (
-            lambda d: d["one_gpu_specified"].update(score=-1),
-            r"conformal.one_gpu_specified.score: value must be a number of at le",
+            lambda d: d["one_gpu_specified"].update(half_width=-1),
+            r"conformal.one_gpu_specified.half_width: value must be a number of at le",
         ),
         (
-            lambda d: d["one_gpu_specified"].update(unit="row"),
-            r"conformal.one_gpu_specified.unit: value must be one of group, m",
+            lambda d: d["one_gpu_specified"].update(score=0.2),
+            r"conformal.one_gpu_specified.score: key must be a known one",
         ),
         (
             lambda d: d["one_gpu_specified"].update(level=0.5),
             "level of one_gpu_specified must be 0.9, as of all intervals",
         ),
         (
-            lambda d: d["one_gpu_specified"].update(score=3.0),
-            "score of one_gpu_specified_outside must be at least the 3 of what",
+            lambda d: d["one_gpu_specified"].update(half_width=3.0),
+            "half_width of one_gpu_specified_outside must be at least the 3 of one_gpu_specified",
         ),
         (lambda d: d.update(many_gpus=d["one_gpu_specified"]), "conformal.many_gpus: key must be a known one"),
     ],

@@ -115,8 +115,16 @@ def test_the_rest_is_every_prediction_and_the_values_they_rest_on(
 BASES = [
     ("assumed", "one_gpu_measured_outside", "intervals 90 %, in part by stated assumptions"),
     ("covariance", "one_gpu_measured", "intervals 90 %, by the errors of the fits"),
-    ("conformal", "one_gpu_measured", "intervals 90 %, scaled by what predictions of measured runs missed (conformal)"),
-    ("conformal", "one_gpu_measured_outside", "missed (conformal); wider, as outside of what was seen"),
+    (
+        "conformal",
+        "one_gpu_measured",
+        "intervals 90 %, by what predictions of measured runs missed (conformal): one GPU, kernels measured",
+    ),
+    (
+        "conformal",
+        "several_nodes_scaled_outside",
+        "kernels scaled from another GPU or precision, outside of",
+    ),
 ]
 
 
@@ -128,7 +136,7 @@ def test_what_an_interval_rests_on_is_said(
     known = replace(prediction, iteration_s=Quantity(0.7, 0.6, 0.8, basis), kind=kind)
     text = " ".join(printed([figures(known, subject)]).split())
     assert words in text
-    assert ("wider" in text) == ("wider" in words)
+    assert ("outside of what was seen" in text) == ("outside" in words)
 
 
 def test_without_an_interval_nothing_is_said_of_one(prediction: Prediction, subject: Subject, printed: Printed) -> None:

@@ -3,8 +3,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from planner.domain.calibration import Calibration, ConformalScore, Entry
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
+from planner.domain.conformal import ConformalScore
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Layer, Network
 from planner.report import show
@@ -160,13 +161,13 @@ def test_weights_of_stored_points_are_counted_not_listed(calibration: Calibratio
 def test_a_calibration_shows_its_conformal_scores(calibration: Calibration, printed: Printed) -> None:
     plain = printed(show.calibration_view(calibration, {}))
     assert "onformal" not in plain
-    outside = ConformalScore(2.98, "maximum", 0.9, 21, 1038)
-    few = ConformalScore(None, "group", 0.9, 3, 5, "groups must be at least 10, got 3")
+    outside = ConformalScore(0.47, 0.9, 21, 1038)
+    few = ConformalScore(None, 0.9, 3, 5, "groups must be at least 10, got 3")
     known = replace(calibration, conformal={"one_gpu_specified_outside": outside, "one_gpu_measured": few})
     text = printed(show.calibration_view(known, {}))
     words = " ".join(text.split())
-    assert "Conformal scores: standard deviations to either end of an interval" in words
-    assert "one gpu specified outside 2.98 90% groups, every run 21 1,038" in words
-    assert "one gpu measured - 90% runs of a group 3 5" in words
+    assert "Conformal intervals: ends are so many times the value, and one over that" in words
+    assert "one gpu specified outside 1.60 90% 21 1,038" in words
+    assert "one gpu measured - 90% 3 5" in words
     assert "- groups must be at least 10, got 3" in words
     assert max(map(len, text.splitlines())) <= 80

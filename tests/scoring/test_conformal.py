@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
-from planner.scoring.conformal import conformal_score, conformal_scores, log_scores, scores_of
+from planner.scoring.conformal import conformal_score, log_scores, scores_of
 
 SCORES = st.lists(st.floats(0, 3), min_size=10, max_size=40)
 
@@ -21,54 +21,51 @@ def names(sizes: list[int]) -> list[str]:
 def test_hand_count_of_ten_groups_of_one_row() -> None:
     """Of ten, nine elevenths are 0.82 and ten elevenths 0.91: only the largest reaches 0.9."""
     found = conformal_score(np.arange(1.0, 11.0), names([1] * 10))
-    assert (found.score, found.groups, found.rows, found.reason) == (10.0, 10, 10, "")
-    assert conformal_score(np.arange(1.0, 20.0), names([1] * 19)).score == 18.0  # 18/20 is 0.9 exactly
+    assert (found.half_width, found.groups, found.rows, found.reason) == (10.0, 10, 10, "")
+    assert conformal_score(np.arange(1.0, 20.0), names([1] * 19)).half_width == 18.0  # 18/20 is 0.9 exactly
 
 
-@given(SCORES, st.sampled_from(["group", "maximum"]))
-def test_groups_of_one_row_have_the_order_statistic_of_split_conformal(scores: list[float], unit: str) -> None:
+@given(SCORES)
+def test_groups_of_one_row_have_the_order_statistic_of_split_conformal(scores: list[float]) -> None:
     k = len(scores)
     rank = math.ceil((k + 1) * 0.9 - 1e-9)
-    assert conformal_score(np.array(scores), names([1] * k), unit).score == sorted(scores)[rank - 1]
+    assert conformal_score(np.array(scores), names([1] * k)).half_width == sorted(scores)[rank - 1]
 
 
 @given(st.lists(st.lists(st.floats(0, 3), min_size=1, max_size=5), min_size=10, max_size=20))
 def test_score_is_the_least_that_reaches_the_level(groups: list[list[float]]) -> None:
-    """Brute force over every candidate, and the maximum of each group never gives a narrower one."""
+    """Brute force over every candidate."""
     flat = np.array([s for group in groups for s in group])
     label = names([len(group) for group in groups])
 
     def weight(q: float) -> float:
         return sum(sum(s <= q for s in group) / len(group) for group in groups) / (len(groups) + 1)
 
-    found = conformal_score(flat, label).score
+    found = conformal_score(flat, label).half_width
     assert found is not None
     assert found == min(q for q in flat.tolist() if weight(q) >= 0.9 - 1e-9)
-    widest = conformal_score(flat, label, "maximum").score
-    assert widest is not None
-    assert widest >= found
 
 
 def test_repeating_the_rows_of_a_group_changes_nothing() -> None:
     scores = np.random.default_rng(1).random(60)
     label = names([3] * 20)
     repeated = np.concatenate([scores, np.tile(scores[3:6], 50)])
-    assert conformal_score(repeated, label + label[3:6] * 50).score == conformal_score(scores, label).score
+    assert conformal_score(repeated, label + label[3:6] * 50).half_width == conformal_score(scores, label).half_width
 
 
 def test_too_few_groups_are_refused_with_the_reason() -> None:
     found = conformal_score(np.ones(900), names([100] * 9))
-    assert (found.score, found.groups, found.rows) == (None, 9, 900)
+    assert (found.half_width, found.groups, found.rows) == (None, 9, 900)
     assert found.reason == "groups of measured runs must be at least 10 for an interval of 90%, got 9"
     assert "at least 99 " in conformal_score(np.ones(50), names([1] * 50), level=0.99).reason
     assert conformal_score(np.full(20, np.nan), names([1] * 20)).groups == 0
-    assert conformal_score(np.empty(0), []).score is None
+    assert conformal_score(np.empty(0), []).half_width is None
 
 
-@pytest.mark.parametrize(("unit", "level"), [("row", 0.9), ("group", 1.0), ("group", 0.0)])
-def test_bad_arguments_are_named(unit: str, level: float) -> None:
-    with pytest.raises(ParameterError, match=r"^(unit|level) must be"):
-        conformal_score(np.ones(1), ["a"], unit, level)
+@pytest.mark.parametrize("level", [1.0, 0.0])
+def test_a_level_outside_its_range_is_named(level: float) -> None:
+    with pytest.raises(ParameterError, match=r"^level must be above 0 and below 1"):
+        conformal_score(np.ones(1), ["a"], level)
 
 
 def grouped_residuals(rng: np.random.Generator, count: int) -> tuple[FloatArray, list[int]]:
@@ -83,46 +80,36 @@ def grouped_residuals(rng: np.random.Generator, count: int) -> tuple[FloatArray,
 
 
 @pytest.fixture(scope="module")
-def coverage() -> dict[str, tuple[float, float]]:
-    """Return by unit the mean share of rows of a new group covered, and the share of groups covered whole."""
+def coverage() -> dict[str, float]:
+    """Return the mean share of rows of a new group that scores of groups cover, and scores of rows alone."""
     rng = np.random.default_rng(5)
-    inside: dict[str, list[FloatArray]] = {"row": [], "group": [], "maximum": []}
+    inside: dict[str, list[float]] = {"row": [], "group": []}
     for _ in range(400):
         scores, sizes = grouped_residuals(rng, 20)
-        label = names(sizes)
-        alone = [str(i) for i in range(scores.size)]
         found = {
-            "row": conformal_score(scores, alone),
-            "group": conformal_score(scores, label),
-            "maximum": conformal_score(scores, label, "maximum"),
+            "row": conformal_score(scores, [str(i) for i in range(scores.size)]),
+            "group": conformal_score(scores, names(sizes)),
         }
         new, new_sizes = grouped_residuals(rng, 20)
         groups = np.split(new, np.cumsum(new_sizes)[:-1])
         for unit, score in found.items():
-            assert score.score is not None
-            shares = np.array([np.mean(group <= score.score) for group in groups])
-            inside[unit].append(np.array([shares.mean(), np.mean(shares == 1)]))
-    return {unit: (float(np.mean(rows, axis=0)[0]), float(np.mean(rows, axis=0)[1])) for unit, rows in inside.items()}
+            assert score.half_width is not None
+            inside[unit].append(float(np.mean([np.mean(group <= score.half_width) for group in groups])))
+    return {unit: float(np.mean(shares)) for unit, shares in inside.items()}
 
 
-def test_group_wise_scores_cover_a_new_group_at_their_level(coverage: dict[str, tuple[float, float]]) -> None:
-    assert 0.895 <= coverage["group"][0] <= 0.95
+def test_group_wise_scores_cover_a_new_group_at_their_level(coverage: dict[str, float]) -> None:
+    assert 0.895 <= coverage["group"] <= 0.95
 
 
-def test_row_wise_scores_do_not_where_groups_differ(coverage: dict[str, tuple[float, float]]) -> None:
-    assert coverage["row"][0] < 0.8
+def test_row_wise_scores_do_not_where_groups_differ(coverage: dict[str, float]) -> None:
+    assert coverage["row"] < 0.8
 
 
-def test_maximum_covers_whole_groups_at_their_level(coverage: dict[str, tuple[float, float]]) -> None:
-    assert 0.895 <= coverage["maximum"][1] <= 0.95
-    assert coverage["group"][1] < coverage["maximum"][1]
-
-
-@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.floats(0.1, 10))
-def test_interval_of_its_own_score_ends_at_the_measured_value(p: float, v: float, width: float) -> None:
-    predicted, spread = np.array([p]), np.array([width])
-    score = log_scores(predicted, np.array([v]), spread)
-    end = predicted * np.exp((1 if v >= p else -1) * score * spread)
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_interval_of_its_own_score_ends_at_the_measured_value(p: float, v: float) -> None:
+    predicted = np.array([p])
+    end = predicted * np.exp((1 if v >= p else -1) * log_scores(predicted, np.array([v])))
     assert end[0] == pytest.approx(v, rel=1e-9)
 
 
@@ -131,10 +118,8 @@ def test_rows_without_both_figures_have_no_score() -> None:
     np.testing.assert_allclose(found, [1.0, np.nan, np.nan, np.nan])
 
 
-def test_each_quantity_has_a_score_of_its_own_rows() -> None:
-    quantities = ["epoch_s"] * 12 + ["iteration_s"] * 12 + ["update_s"] * 2
-    scores = np.concatenate([np.full(12, 0.1), np.full(12, 0.5), np.full(2, 9.0)])
-    found = conformal_scores(quantities, scores, [str(i % 12) for i in range(26)])
-    assert list(found) == ["epoch_s", "iteration_s", "update_s"]
+def test_each_quantity_has_its_own_score() -> None:
+    columns = {"epoch_s": np.full(12, 0.1), "iteration_s": np.full(12, 0.5), "update_s": np.full(2, 9.0)}
+    found = {name: conformal_score(one, [str(i) for i in range(one.size)]) for name, one in columns.items()}
     by_row = scores_of(["iteration_s", "epoch_s", "update_s", "unknown"], found)
     np.testing.assert_array_equal(by_row, [0.5, 0.1, np.nan, np.nan])

@@ -9,9 +9,10 @@ import pytest
 
 from planner import catalog
 from planner.costs.scaling import scaled_entry
-from planner.domain.calibration import Calibration, ConformalScore, Entry
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
+from planner.domain.conformal import ConformalScore
 from planner.domain.provenance import FIT, SCALED
 from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for
 from planner.sources.devices import (
@@ -121,7 +122,7 @@ def test_own_points_that_miss_as_much_as_the_transfer_are_called_no_better(own: 
 
 
 def test_only_what_was_measured_is_taken_over() -> None:
-    held = {"one_node": ConformalScore(2.0, "group", 0.9, 9, 90)}
+    held = {"one_node_measured": ConformalScore(0.2, 0.9, 9, 90)}
     overheads = Entry("overheads", "pytorch", "", "", "", "overheads", {}, {"kernel_scale": 1.0})
     entries = (kernel("gemm", origin="reconstructed"), kernel("convolution"), overheads)
     found = scaled_calibration(of(OLD, *entries, conformal=held, cluster="some"), OLD, NEW, KNOWN)

@@ -1,4 +1,4 @@
-"""Intervals by conformal scores: which calibration's, and wider outside of what was seen."""
+"""Intervals by conformal scores: of which kind, and of which calibration."""
 
 import math
 from collections.abc import Callable
@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from planner.domain.calibration import OUTSIDE, PREDICTION_KINDS, Calibration, ConformalScore
+from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
+from planner.domain.conformal import PREDICTION_KINDS, ConformalScore
 from planner.domain.prediction import Quantity
 from planner.domain.request import Problem
 from planner.steps.intervals import NORMAL_90
@@ -31,12 +32,12 @@ def half(found: Quantity) -> float:
 
 
 def scores_of(inside: float | None, outside: float | None) -> dict[str, ConformalScore]:
-    """Return scores of every kind, those of one GPU half of the others; None: of too few groups."""
+    """Return half-widths of every kind, those of one GPU half of the others; None: of too few groups."""
     found = {}
-    for kind in PREDICTION_KINDS:
-        score, unit = (outside, "maximum") if kind in OUTSIDE.values() else (inside, "group")
-        factor = 1.0 if not kind.startswith("one_gpu") else 0.5
-        found[kind] = ConformalScore(None if score is None else factor * score, unit, 0.9, 20, 100)
+    for name, kind in PREDICTION_KINDS.items():
+        width = outside if kind.is_outside else inside
+        factor = 0.5 if kind.place == "one_gpu" else 1.0
+        found[name] = ConformalScore(None if width is None else factor * width, 0.9, 20, 100)
     return found
 
 
@@ -48,17 +49,17 @@ def with_shared(problem: Problem, *more: Calibration) -> Problem:
     return replace(problem, calibrations=(*problem.calibrations, *more))
 
 
-@pytest.mark.parametrize(("gpus", "score"), [(1, 1.5), (4, 3.0)])
-def test_a_conformal_score_takes_the_place_of_the_normal_one(make_problem: Make, gpus: int, score: float) -> None:
+@pytest.mark.parametrize(("gpus", "width"), [(1, 0.15), (4, 0.3)])
+def test_a_conformal_width_takes_the_place_of_the_stated_one(make_problem: Make, gpus: int, width: float) -> None:
     problem = make_problem()
     plain, scaled = (
         Evaluator(some).describe(one(gpus_per_node=gpus))[0]
-        for some in (problem, with_shared(problem, shared(3.0, 3.0)))
+        for some in (problem, with_shared(problem, shared(0.3, 0.3)))
     )
     for field in ("iteration_s", "epoch_s", "first_epoch_s", "samples_per_s"):
         before, after = getattr(plain, field), getattr(scaled, field)
         assert (after.value, after.interval_basis) == (before.value, "conformal")
-        assert half(after) == pytest.approx(half(before) * score / NORMAL_90)
+        assert half(after) == pytest.approx(width)
         assert after.deviation == before.deviation
     assert plain.iteration_s.deviation == pytest.approx(half(plain.iteration_s) / NORMAL_90)
 
@@ -71,7 +72,7 @@ def test_asynchronous_periods_stay_as_they_are(make_problem: Make) -> None:
     assert (plain.iteration_s, plain.update_s, plain.kind) == (scored.iteration_s, scored.update_s, "")
 
 
-def test_outside_of_what_was_seen_the_interval_is_wider_and_that_is_said(
+def test_outside_of_what_was_seen_the_interval_is_another_and_that_is_said(
     make_problem: Make, calibration: Calibration
 ) -> None:
     narrow = tuple(
@@ -86,13 +87,13 @@ def test_outside_of_what_was_seen_the_interval_is_wider_and_that_is_said(
     assert outside == pytest.approx(2.5 * inside)
     (first, *_) = (w for w in found["one_gpu_measured_outside"].warnings if w.code == "extrapolated")
     assert first.message == (
-        "The forward and backward times lie outside what toy-kernels was fitted on; the interval is the wider one, "
-        "which holds all runs of a network at once."
+        "The forward and backward times lie outside what toy-kernels was fitted on; the interval is by runs that lay "
+        "outside too."
     )
     unscored = make_problem(calibrations=(replace(calibration, entries=narrow), shared(2.0, None)))
     stated = Evaluator(unscored).describe(one())[0]
     assert stated.iteration_s.interval_basis in ("assumed", "covariance")
-    assert not [w for w in stated.warnings if "wider" in w.message]
+    assert not [w for w in stated.warnings if "outside too" in w.message]
 
 
 def test_kinds_tell_measured_from_specified_kernels_and_one_from_several(make_problem: Make) -> None:
@@ -100,17 +101,21 @@ def test_kinds_tell_measured_from_specified_kernels_and_one_from_several(make_pr
     assert Evaluator(specified).describe(one())[0].kind == "one_gpu_specified"
     assert Evaluator(measured).describe(one())[0].kind == "one_gpu_measured"
     several = [Evaluator(p).describe(one(nodes=2))[0].kind for p in (specified, measured)]
-    assert several[0] == several[1]
-    assert several[0] not in ("one_gpu_specified", "one_gpu_measured")
-    assert several[0] in PREDICTION_KINDS
+    assert [PREDICTION_KINDS[kind][:2] for kind in several] == [
+        ("several_nodes", "specified"),
+        ("several_nodes", "measured"),
+    ]
+    on_node = Evaluator(measured).describe(one(gpus_per_node=4))[0].kind
+    assert PREDICTION_KINDS[on_node].place == "one_node"
 
 
 def test_an_accelerators_own_scores_go_before_pooled_ones(make_problem: Make, calibration: Calibration) -> None:
     def width(*calibrations: Calibration) -> float:
-        return half(Evaluator(make_problem(calibrations=calibrations)).describe(one())[0].iteration_s) / NORMAL_90
+        return half(Evaluator(make_problem(calibrations=calibrations)).describe(one())[0].iteration_s)
 
     own = replace(calibration, conformal=scores_of(4.0, 4.0))
-    assert width(shared(2.0, 2.0), own) == pytest.approx(2 * width(calibration, shared(2.0, 2.0)))
+    assert width(shared(2.0, 2.0), own) == pytest.approx(2.0)
+    assert width(calibration, shared(2.0, 2.0)) == pytest.approx(1.0)
     few = replace(calibration, conformal=scores_of(None, None))
     assert width(few, shared(2.0, 2.0)) == width(calibration, shared(2.0, 2.0))
 

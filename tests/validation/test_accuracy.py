@@ -111,6 +111,16 @@ def test_figures_are_counted_by_hand() -> None:
     assert (refused["rows"], refused["got"]) == (1, {"2": 1})
 
 
+def test_intervals_are_told_apart_by_kind() -> None:
+    """Of others: made-up rows of no kind, two of three inside 0.8 to 1.2 times."""
+    others = DOCUMENT["intervals"]["others"]["network"]
+    assert (others["n"], others["coverage_90"]) == (3, pytest.approx(2 / 3, abs=1e-4))
+    assert others["times"] == pytest.approx((1.2 / 0.8) ** 0.5, abs=1e-3)
+    one = with_one(row("s-1", 1.0, 1.5, low=0.5, high=2.0, kind="one_node_scaled_outside"), Facts("specified"))
+    assert one["intervals"]["one_node, scaled"]["gpu"] == {"coverage_90": 1.0, "n": 1, "times": 2.0}
+    assert "| one node, scaled | 1 | 100 % | 2.00 |" in page_of(one)
+
+
 def test_rows_that_are_shown_alone_are_in_no_sum() -> None:
     apart = row("torchtitan-8b", 9.0, 1.0, source="torchtitan-fp8", gpu="h100", group="")
     document = with_one(apart, Facts("specified", APART))

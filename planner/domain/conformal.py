@@ -1,0 +1,103 @@
+"""Kinds of predictions of synchronous steps, and the half-width that intervals of each need to cover measured runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product, starmap
+from typing import NamedTuple
+
+from planner.domain.arrays import frozen_map
+from planner.errors import ParameterError
+
+__all__ = [
+    "EVIDENCE", "INTERVAL_LEVEL", "PLACES", "PREDICTION_KINDS", "ConformalScore", "PredictionKind", "check_scores",
+]  # fmt: skip
+
+INTERVAL_LEVEL = 0.9
+"""Share that intervals are to cover."""
+PLACES = ("one_gpu", "one_node", "several_nodes")
+EVIDENCE = ("measured", "scaled", "specified")
+"""What matrix kernels rest on: kernels of the device, those of another device or precision, or a data sheet."""
+
+
+class PredictionKind(NamedTuple):
+    """Where a step is predicted for, and from what: each kind misses by other amounts.
+
+    Attributes
+    ----------
+    place : one of PLACES
+    evidence : one of EVIDENCE
+    is_outside : bool
+        Whether it extrapolates.
+    """
+
+    place: str
+    evidence: str
+    is_outside: bool
+
+    @property
+    def name(self) -> str:
+        """Return the name in files: place, evidence, and ``outside`` where it extrapolates.
+
+        >>> PredictionKind("one_gpu", "scaled", True).name
+        'one_gpu_scaled_outside'
+        """
+        return f"{self.place}_{self.evidence}" + ("_outside" if self.is_outside else "")
+
+    @property
+    def ranks(self) -> tuple[int, int, int]:
+        """Return how far it is from one GPU, from kernels of the device, and from what fits have seen."""
+        return PLACES.index(self.place), EVIDENCE.index(self.evidence), int(self.is_outside)
+
+    def is_as_sure_as(self, other: PredictionKind) -> bool:
+        """Tell whether this one is nowhere farther than another, so that its intervals are no wider; also of itself."""
+        return all(mine <= its for mine, its in zip(self.ranks, other.ranks, strict=True))
+
+
+PREDICTION_KINDS: Mapping[str, PredictionKind] = frozen_map(
+    {kind.name: kind for kind in starmap(PredictionKind, product(PLACES, EVIDENCE, (False, True)))}
+)
+"""By name, none before one that is surer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConformalScore:
+    """Half-width of intervals that cover a share ``level`` of rows of a group not seen before.
+
+    Attributes
+    ----------
+    half_width : float or None
+        In abs(log(predicted / measured)); None where refused.
+    level : float
+    groups, rows : int
+        That it was calibrated on.
+    reason : str
+        Why there is none; empty where there is one.
+    """
+
+    half_width: float | None
+    level: float
+    groups: int
+    rows: int
+    reason: str = ""
+
+
+def check_scores(scores: Mapping[str, ConformalScore]) -> None:
+    """Check the scores of kinds of predictions.
+
+    Raises
+    ------
+    ParameterError
+        An unknown kind, another level than that of intervals, or a half-width below that of a surer kind.
+    """
+    for name, one in scores.items():
+        if name not in PREDICTION_KINDS:
+            raise ParameterError("conformal", "of kinds " + ", ".join(PREDICTION_KINDS), name)
+        if one.level != INTERVAL_LEVEL:
+            raise ParameterError(f"level of {name}", f"{INTERVAL_LEVEL}, as of all intervals", one.level)
+        for surer, other in scores.items():
+            is_surer = surer in PREDICTION_KINDS and PREDICTION_KINDS[surer].is_as_sure_as(PREDICTION_KINDS[name])
+            if is_surer and one.half_width is not None and one.half_width < (other.half_width or 0.0):
+                rule = f"at least the {other.half_width:g} of {surer}, which is surer"
+                raise ParameterError(f"half_width of {name}", rule, one.half_width)
