@@ -52,10 +52,10 @@ def intervals_page(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iter
     yield "## Intervals\n"
     yield (
         "Stated to hold 90 % of rows. Each is by what rows of all other groups were missed by; *times* is the median "
-        "of the square root of its high over its low end. By where a step is predicted for, and what matrix kernels rest "
-        "on: timed on the GPU, scaled from another GPU or precision, or a data sheet. *Others* are plans that split "
-        "transformers, and what rests on timed calls of the very network: their intervals are by the errors of the "
-        "fits.\n"
+        "of the square root of its high over its low end. By where a step is predicted for, and what matrix kernels "
+        "rest on: timed on the GPU, scaled from another GPU or precision, or a data sheet. *Others* are plans that "
+        "split transformers, and what rests on timed calls of the very network: their intervals are by the errors of "
+        "the fits.\n"
     )
     rows = (
         (
