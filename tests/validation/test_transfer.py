@@ -10,8 +10,9 @@ import pytest
 from planner import catalog
 from planner.domain.samples import Samples
 from planner.domain.transfer import RELATIONS, OwnPoints, Transfers, TransferScore, relation
+from validation.kernel_scores import Key
 from validation.transfer import Found, differences, page
-from validation.transfer_scores import FOLDS, Fitted, few_own_points, fitted, scores_of, transfers
+from validation.transfer_scores import FOLDS, Fitted, Transfer, few_own_points, fitted, scores_of, transfers
 
 
 def rows(gpu: str, launch_s: float, slowness: float) -> Samples:
@@ -51,6 +52,21 @@ def test_fits_of_fp32_stand_beside_those_of_other_precisions(known: list[Fitted]
     for one in known:
         assert one.key.precision == "fp32"
         assert one.wide == one.entries
+
+
+def test_units_are_scored_apart_and_pairs_weigh_the_same() -> None:
+    key = Key("a", "gemm, batched", "", "fp16", "b")
+    found = [
+        Transfer(key, "vendor", "matrix", "fp16", np.array([0.1, -0.1])),
+        Transfer(key, "vendor", "matrix", "fp16", np.array([0.3])),
+        Transfer(key, "vendor", "mixed, to lanes", "fp16", np.array([-0.5])),
+    ]
+    scores = {one.units: one for one in scores_of(found)}
+    assert scores.keys() == {"matrix", "mixed, to lanes"}
+    matrix, mixed = scores["matrix"], scores["mixed, to lanes"]
+    assert (matrix.kind, matrix.pairs, matrix.rows) == ("gemm", 2, 3)
+    assert (matrix.mean, matrix.bias) == pytest.approx((0.2, 0.15))
+    assert (mixed.mean, mixed.bias) == (0.5, 0.5)
 
 
 def test_own_points_find_the_efficiency(known: list[Fitted]) -> None:
@@ -101,9 +117,8 @@ def test_bundled_scores_say_what_prediction_relies_on() -> None:
     for kind in ("gemm", "convolution"):
         assert means["chip", kind, "fp32"] < means["architecture", kind, "fp32"]
         assert means["chip", kind, "fp32"] < means["vendor", kind, "fp32"]
-    by_units = {
-        (one.units, one.kind): one for one in found.scores if (one.relation, one.precision) == ("vendor", "fp16")
-    }
+    halves = [one for one in found.scores if (one.relation, one.precision) == ("vendor", "fp16")]
+    by_units = {(one.units, one.kind): one for one in halves}
     for kind in ("gemm", "convolution"):
         matrix, mixed = by_units["matrix", kind], by_units["mixed, to matrix", kind]
         assert matrix.bias < matrix.mean < mixed.bias
