@@ -40,13 +40,13 @@ SAME, SAME_RELATIVE = 0.002, 0.02
 TITLE = f"""# Kernels of a GPU from measurements of another
 
 Written by `python -m validation.transfer --data DIR` from published kernel times, with the terms that the bundled
-calibrations hold. Coefficients of FLOP are multiplied by the ratio of peak rates, those of bytes by the ratio of memory
-bandwidths, launches stay, waves of tiles are counted with the other GPU's multiprocessors
-(`planner/costs/scaling.py`). Where the other GPU has no tensor cores for a precision, convolutions that were fitted in
-tiles of their channels are taken from the fit in fp32. Errors are predicted / measured - 1 in percent, mean, median and
-90th percentile of the absolute ones; bias is their mean with its sign. A row is predicted by fits that saw neither its
-GPU nor, on any other, its group (application, layer, length of rows): a new shape on a new GPU. Element-wise kernels
-count from 90 us.
+calibrations hold. Coefficients of FLOP are multiplied by the ratio of peak rates, of convolutions on tensor cores by
+that of multiprocessors times clock up to the peak, those of bytes by the ratio of memory bandwidths, launches stay,
+waves of tiles are counted with the other GPU's multiprocessors (`planner/costs/scaling.py`). Where the other GPU has no
+tensor cores for a precision, convolutions that were fitted in tiles of their channels are taken from the fit in fp32.
+Errors are predicted / measured - 1 in percent, mean, median and 90th percentile of the absolute ones; bias is their
+mean with its sign. A row is predicted by fits that saw neither its GPU nor, on any other, its group (application,
+layer, length of rows): a new shape on a new GPU. Element-wise kernels count from 90 us.
 
 - {DEEPBENCH}
 - {NEUSIGHT}
@@ -55,9 +55,11 @@ count from 90 us.
 ## By how near the GPUs are
 
 Means over pairs of GPUs and directions. These figures are in `planner/_bundled/transfer.json`: an entry that was scaled
-takes the mean as its held-out error, so its interval is that much wider. `chip`: the same die; `architecture`: the same
-generation; `vendor`; `other`: AMD from NVIDIA and the reverse. Bias here is the mean over pairs of its absolute value:
-what a whole GPU is missed by.
+takes the mean as its held-out error of single shapes, the bias as that of sums over the shapes of a network, or its own
+error where that is larger; so the interval of a step is that much wider. `chip`: the same die; `architecture`: the same
+generation; `vendor`; `other`: AMD from NVIDIA and the reverse. `matrix`: both multiply with tensor cores; `lanes`:
+neither does; `mixed`: one does, the predicted one where it goes to `matrix`. Bias here is the mean over pairs of its
+absolute value: what a whole GPU is missed by.
 """
 FEW = f"""## {OWN_POINTS} points of the GPU itself
 
@@ -108,23 +110,24 @@ def found(folder: Path) -> Found:
 
 
 def _own_points(few: Iterable[Compared]) -> Iterator[OwnPoints]:
-    cells: dict[tuple[str, str], list[Compared]] = defaultdict(list)
+    cells: dict[tuple[str, str, str], list[Compared]] = defaultdict(list)
     for one in few:
-        cells[one.key.kind.partition(",")[0], one.precision].append(one)
-    for (kind, precision), rows in sorted(cells.items()):
+        cells[one.units, one.key.kind.partition(",")[0], one.precision].append(one)
+    for cell, rows in sorted(cells.items(), key=lambda item: item[0][1:]):
         figures = (round(_mean(rows, name), 4) for name in ("transfer", "ratio", "own", "all_own"))
-        yield OwnPoints(kind, precision, len(rows), *figures)
+        yield OwnPoints(*cell, len(rows), *figures)
 
 
 def page(of: Found, steps: Iterable[StepScore] = (), derived_by: Iterable[DerivedSteps] = ()) -> str:
     """Return the text of the page."""
     errors, few, derived, known = of
     near = (
-        (s.relation, s.kind, s.precision, str(s.pairs), str(s.rows), *map(_percent, (s.mean, s.median, s.p90, s.bias)))
+        (s.relation, s.units, s.kind, s.precision, str(s.pairs), str(s.rows),
+         *map(_percent, (s.mean, s.median, s.p90, s.bias)))
         for s in known.scores
-    )
+    )  # fmt: skip
     by_kind = (
-        (s.kind, s.precision, str(s.devices), *map(_percent, (s.transfer, s.ratio, s.own, s.all_own)))
+        (s.units, s.kind, s.precision, str(s.devices), *map(_percent, (s.transfer, s.ratio, s.own, s.all_own)))
         for s in known.own_points
     )
     each = (
@@ -135,12 +138,12 @@ def page(of: Found, steps: Iterable[StepScore] = (), derived_by: Iterable[Derive
     ways = ("transfer", "with a factor", f"{OWN_POINTS} own", "all own")
     figures = ("mean", "median", "90 %", "bias")
     parts = [
-        TITLE, _table(("relation", "kind", "precision", "pairs", "rows", *figures), near),
-        FEW, _table(("kind", "precision", "GPUs", *ways), by_kind), _verdict(few),
+        TITLE, _table(("relation", "units", "kind", "precision", "pairs", "rows", *figures), near),
+        FEW, _table(("units", "kind", "precision", "GPUs", *ways), by_kind), _verdict(few),
         _table(("GPU", "kind", "direction", "precision", "from", "relation", *ways), each),
         precisions_section(derived, _table), DERIVED, _table(DERIVED_HEAD, _derived_rows(derived_by)),
         STEPS, _table(("GPU", "from", "relation", "precision", "steps", *STEP_FIGURES), _step_rows(steps)),
-        ALL, _table(("GPU", "from", "relation", "kind", "precision", "rows", *figures), _pairs(errors)),
+        ALL, _table(("GPU", "from", "relation", "units", "kind", "precision", "rows", *figures), _pairs(errors)),
     ]  # fmt: skip
     return "\n".join(parts)
 
@@ -185,7 +188,7 @@ def _mean(few: Iterable[Compared], name: str) -> float:
 def _pairs(errors: Iterable[Transfer]) -> Iterator[tuple[str, ...]]:
     cells: dict[tuple[str, ...], list[FloatArray]] = defaultdict(list)
     for one in errors:
-        cells[one.key.gpu, one.key.other, one.near, one.key.kind, one.key.precision].append(one.errors)
+        cells[one.key.gpu, one.key.other, one.near, one.units, one.key.kind, one.key.precision].append(one.errors)
     for cell, parts in cells.items():
         signed = np.concatenate(parts)
         if signed.size:
@@ -218,8 +221,8 @@ def differences(before: Transfers, now: Transfers) -> list[str]:
 
 
 def _means(known: Transfers) -> dict[tuple[str, ...], float]:
-    scores: dict[tuple[str, ...], float] = {(s.relation, s.kind, s.precision): s.mean for s in known.scores}
-    scores |= {("own points", s.kind, s.precision): s.own for s in known.own_points}
+    scores: dict[tuple[str, ...], float] = {(s.relation, s.units, s.kind, s.precision): s.mean for s in known.scores}
+    scores |= {("own points", s.units, s.kind, s.precision): s.own for s in known.own_points}
     return scores | {("derived on", s.units, s.kind, s.precision): s.mean for s in known.precisions}
 
 

@@ -21,7 +21,7 @@ from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import PRODUCT_KINDS
 from planner.domain.samples import Samples
-from planner.domain.transfer import TransferScore, relation
+from planner.domain.transfer import TransferScore, relation, units_between, units_of
 from planner.fitting.entries import fit_entry
 from planner.fitting.kernels import preferred
 from planner.fitting.rows import merged, take, work_of
@@ -81,10 +81,14 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Relative errors predicted / measured - 1 of the rows of one GPU, by fits of another; shape (k,)."""
+    """Relative errors predicted / measured - 1 of the rows of one GPU, by fits of another; shape (k,).
+
+    ``units``: one of :data:`planner.domain.transfer.UNITS_OF_PAIRS`.
+    """
 
     key: Key
     near: str
+    units: str
     precision: str
     errors: FloatArray
 
@@ -93,12 +97,14 @@ class Transfer:
 class Compared:
     """Mean absolute relative errors of the same rows of a GPU, predicted in four ways.
 
-    ``key.other`` names the GPU of the transfer; ``ratio``: the transfer times one factor from the own points; ``own``:
-    a fit to the own points alone; ``all_own``: a fit to all own rows of the other folds.
+    ``key.other`` names the GPU of the transfer, ``units`` are those of the predicted one; ``ratio``: the transfer times
+    one factor from the own points; ``own``: a fit to the own points alone; ``all_own``: a fit to all own rows of the
+    other folds.
     """
 
     key: Key
     near: str
+    units: str
     precision: str
     transfer: float
     ratio: float
@@ -166,7 +172,18 @@ def _transfer(target: Fitted, source: Fitted) -> Transfer:
     predicted = target.predicted_s(_scaled(target, source))
     errors = (predicted / target.rows.time_s - 1)[target.counts]
     key = target.key._replace(other=source.key.gpu)
-    return Transfer(key, relation(source.device, target.device), source.entries[0].precision, errors)
+    return Transfer(key, *_of_pair(source, target), source.entries[0].precision, errors)
+
+
+def _of_pair(source: Fitted, target: Fitted) -> tuple[str, str]:
+    """Return the relation of two GPUs, and the units that multiply on both."""
+    both = source.device, target.device
+    return relation(*both), units_between(*both, _kind(target.key), target.key.precision)
+
+
+def _kind(key: Key) -> str:
+    """Return the kind of kernels of a key; batches of products are products."""
+    return key.kind.partition(",")[0]
 
 
 def _scaled(target: Fitted, source: Fitted) -> list[Entry]:
@@ -176,15 +193,15 @@ def _scaled(target: Fitted, source: Fitted) -> list[Entry]:
 
 
 def scores_of(found: Iterable[Transfer]) -> tuple[TransferScore, ...]:
-    """Return the scores by relation, kind and precision; batches of products count among products."""
-    cells: dict[tuple[str, str, str], list[FloatArray]] = defaultdict(list)
+    """Return the scores by relation, units, kind and precision; batches of products count among products."""
+    cells: dict[tuple[str, str, str, str], list[FloatArray]] = defaultdict(list)
     for one in found:
         if one.errors.size:
-            cells[one.near, one.key.kind.partition(",")[0], one.precision].append(one.errors)
+            cells[one.near, one.units, _kind(one.key), one.precision].append(one.errors)
     return tuple(_score(*cell, errors) for cell, errors in sorted(cells.items()))
 
 
-def _score(near: str, kind: str, precision: str, errors: list[FloatArray]) -> TransferScore:
+def _score(near: str, units: str, kind: str, precision: str, errors: list[FloatArray]) -> TransferScore:
     absolute = [np.abs(one) for one in errors]
     figures = (
         np.mean([one.mean() for one in absolute]),
@@ -193,15 +210,16 @@ def _score(near: str, kind: str, precision: str, errors: list[FloatArray]) -> Tr
         np.mean([abs(one.mean()) for one in errors]),
     )
     rows = sum(one.size for one in errors)
-    return TransferScore(near, kind, precision, len(errors), rows, *(round(float(value), 4) for value in figures))
+    rounded = (round(float(value), 4) for value in figures)
+    return TransferScore(near, units, kind, precision, len(errors), rows, *rounded)
 
 
 def few_own_points(known: Iterable[Fitted], scores: Iterable[TransferScore]) -> Iterator[Compared]:
     """Yield how a few own points compare with the transfer that prediction would choose, on the same rows.
 
-    That is of the relation with the best score of the kind, and there of the GPU with the best fit.
+    That is of the relation and units with the best score of the kind, and there of the GPU with the best fit.
     """
-    fits, rank = list(known), {(s.relation, s.kind, s.precision): s.mean for s in scores}
+    fits, rank = list(known), {(s.relation, s.units, s.kind, s.precision): s.mean for s in scores}
     for target in fits:
         alike = [f for f in fits if f.key._replace(gpu="") == target.key._replace(gpu="") and f is not target]
         if not alike or target.rows.size < 2 * OWN_POINTS:
@@ -210,10 +228,10 @@ def few_own_points(known: Iterable[Fitted], scores: Iterable[TransferScore]) -> 
         yield _compared(target, source)
 
 
-def _rank(source: Fitted, target: Fitted, rank: Mapping[tuple[str, str, str], float]) -> tuple[float, float]:
-    kind, near = source.key.kind.partition(",")[0], relation(source.device, target.device)
+def _rank(source: Fitted, target: Fitted, rank: Mapping[tuple[str, str, str, str], float]) -> tuple[float, float]:
     own = [entry.held_out_error for entry in source.entries if entry.held_out_error is not None]
-    return rank[near, kind, source.entries[0].precision], float(np.mean(own)) if own else np.inf
+    cell = *_of_pair(source, target), _kind(source.key), source.entries[0].precision
+    return rank[cell], float(np.mean(own)) if own else np.inf
 
 
 def _of_few(like: Entry, rows: Samples) -> Entry:
@@ -240,5 +258,6 @@ def _compared(target: Fitted, source: Fitted) -> Compared:
     errors = (
         float(np.nanmean(np.abs(times / rows.time_s - 1)[target.counts])) for times in (moved, ratio, own, everything)
     )
-    near = relation(source.device, target.device)
-    return Compared(target.key._replace(other=source.key.gpu), near, source.entries[0].precision, *errors)
+    near, _ = _of_pair(source, target)
+    units = units_of(target.device, _kind(target.key), target.key.precision)
+    return Compared(target.key._replace(other=source.key.gpu), near, units, source.entries[0].precision, *errors)

@@ -4,6 +4,11 @@ What a coefficient is multiplied by follows from what its column counts:
 
 - FLOP, whole tiles and waves of them: ratio of the peak rates of the precision; waves are counted with the other
   device's number of multiprocessors;
+- FLOP of convolutions that matrix units multiply on both: ratio of multiprocessors times clock, but no faster than the
+  other device's peak. Their operands are gathered address by address, by instructions that a multiprocessor issues at
+  its clock and through shared memory that is as wide on all chips, while matrix units of consumer GPUs add in fp32 at
+  half the rate of those of the same die (NVIDIA, GA102 white paper), and those of later chips multiply two and four
+  times as fast. Where lanes of the chip are not known: as all FLOP;
 - bytes, elements: ratio of the memory bandwidths;
 - FLOP of one multiprocessor (steps of one tile's inner loop, ``k``): ratio of the rates of one, which is that of the
   clocks where multiprocessors are alike;
@@ -37,6 +42,7 @@ from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.interpolation import GEMM_INTERPOLATION, grid_name, grid_points
 from planner.costs.terms import term_named
 from planner.costs.work import flop, moved_bytes
+from planner.domain.arrays import frozen_map
 from planner.domain.calibration import Entry, SettingValue
 from planner.domain.calls import LOOKED_UP, work_named
 from planner.domain.cluster import Accelerator
@@ -44,9 +50,15 @@ from planner.domain.kernels import TRAFFIC_KINDS, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError
 
-__all__ = ["Ratios", "in_precision", "rate_ratio", "ratios", "scaled_entry", "without_process"]
+__all__ = ["LANES_OF_CHIP", "Ratios", "in_precision", "rate_ratio", "ratios", "scaled_entry", "without_process"]
 
 ANY_PRECISION, WIDEST_PRECISION = "any", "fp32"
+LANES_OF_CHIP: Mapping[str, int] = frozen_map(
+    dict.fromkeys(("GV100", "TU102", "TU104", "GA100"), 64)
+    | dict.fromkeys(("GA102", "AD102", "AD104", "GH100", "GB100"), 128)
+)
+"""Chip with matrix units -> CUDA cores of a multiprocessor: its fp32 multiply-adds of a clock, by which the peak rate
+tells the clock (NVIDIA, CUDA C++ Programming Guide, Throughput of native arithmetic instructions)."""
 CHANNEL_TERM = "convolution.channels"
 PROCESS_SETTINGS = (
     "mean",
@@ -76,12 +88,18 @@ class Ratios:
         Of the memory bandwidths.
     processor : float
         Of the precision's peak rates of one multiprocessor.
+    fed : float or None
+        Of multiprocessors times clocks, where matrix units compute the precision on both; None: not, or not known.
+    least_s : float
+        What one FLOP takes at the second's peak rate [s].
     """
 
     flop: float
     wide: float
     bytes: float
     processor: float
+    fed: float | None = None
+    least_s: float = 0.0
 
 
 def ratios(source: Accelerator, target: Accelerator, precision: str) -> Ratios:
@@ -104,7 +122,16 @@ def ratios(source: Accelerator, target: Accelerator, precision: str) -> Ratios:
         source.peak_flop_per_s[WIDEST_PRECISION] / target.peak_flop_per_s[WIDEST_PRECISION],
         source.memory_bytes_per_s / target.memory_bytes_per_s,
         compute * (processors if source.multiprocessors and target.multiprocessors else 1.0),
+        _fed(source, target, name),
+        1.0 / target.peak_flop_per_s[name],
     )
+
+
+def _fed(source: Accelerator, target: Accelerator, precision: str) -> float | None:
+    if not all(one.has_matrix_units(precision) and one.chip in LANES_OF_CHIP for one in (source, target)):
+        return None
+    here, there = (one.peak_flop_per_s[WIDEST_PRECISION] / LANES_OF_CHIP[one.chip] for one in (source, target))
+    return here / there
 
 
 def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside: Iterable[Entry] = ()) -> Entry:
@@ -123,7 +150,8 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside:
     if entry.scope != "kernels":
         raise ParameterError("entry to scale to another device", "one of kernels", entry.scope)
     of = ratios(source, target, entry.precision)
-    origin = f"scaled from {source.name}: FLOP x {of.flop:.3g}, bytes x {of.bytes:.3g}"
+    of_flop = f"{of.flop:.3g}" if entry.kind != "convolution" or of.fed is None else f"{of.fed:.3g} up to the peak"
+    origin = f"scaled from {source.name}: FLOP x {of_flop}, bytes x {of.bytes:.3g}"
     entry = without_process(entry)
     if _loses_tiles(entry, source, target):
         wide = next((one for one in beside if _is_wide(one, entry)), None)
@@ -178,6 +206,9 @@ def in_precision(entry: Entry, device: Accelerator, precision: str, rate: float)
 def _multiplied(entry: Entry, of: Ratios) -> Entry:
     columns = term_named(entry.term).columns(entry.settings)
     factors = {one.name: _factor(one, of, moves_bytes=entry.kind in (*TRAFFIC_KINDS, "pointwise")) for one in columns}
+    if entry.kind == "convolution" and of.fed is not None:
+        in_flop = (one.name for one in columns if one.quantity in (FLOP, WORK))
+        factors |= {name: _fed_factor(entry.coefficients[name], of.fed, of) for name in in_flop}
     scale = np.array(list(factors.values()))
     covariance = None if entry.covariance is None else np.asarray(entry.covariance) * np.outer(scale, scale)
     return replace(
@@ -186,6 +217,15 @@ def _multiplied(entry: Entry, of: Ratios) -> Entry:
         standard_errors={name: value * factors[name] for name, value in entry.standard_errors.items()},
         covariance=None if covariance is None else tuple(map(tuple, covariance.tolist())),
     )
+
+
+def _fed_factor(coefficient: float, fed: float, of: Ratios) -> float:
+    """Return what a coefficient of FLOP of matrix units [s] is multiplied by, so that it is no faster than the peak.
+
+    One that is faster, as an algorithm that multiplies less makes it, stays as much faster.
+    """
+    at_peak = min(of.flop, of.least_s / coefficient) if coefficient > 0 else of.flop
+    return max(fed, at_peak)
 
 
 def without_process(entry: Entry) -> Entry:

@@ -92,6 +92,9 @@ class Entry:
         The same on rows left out, by ``held_out_by`` ("row", "shape", "group", "network").
     worst_error : float or None
         Largest absolute relative error on rows left out.
+    sum_error : float or None
+        Mean absolute relative error of sums over many shapes, as steps are, where it is known apart from that of one;
+        None: misses of shapes are taken to go together.
     condition_number : float or None
         Of the column-scaled design.
     estimator : str
@@ -130,6 +133,7 @@ class Entry:
     notes: str = ""
     worst_point: str = ""
     mode: str = ""
+    sum_error: float | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in ("", *(MODES if self.scope == "overheads" else ())):
@@ -145,6 +149,11 @@ class Entry:
     def miss(self) -> float | None:
         """Relative error on rows left out, else on its own; None: it was never compared with any."""
         return self.error if self.held_out_error is None else self.held_out_error
+
+    @property
+    def miss_of_sums(self) -> float | None:
+        """The same of sums over many shapes."""
+        return self.miss if self.sum_error is None else self.sum_error
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:

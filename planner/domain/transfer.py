@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from planner.domain.cluster import Accelerator
@@ -10,12 +10,18 @@ from planner.domain.kernels import TRAFFIC_KINDS
 from planner.errors import ParameterError
 
 __all__ = [
-    "RELATIONS", "UNITS", "OwnPoints", "PrecisionScore", "TransferScore", "Transfers", "precision_score",
-    "relation", "score_for",
+    "ANY_UNITS", "RELATIONS", "UNITS", "UNITS_OF_PAIRS", "OwnPoints", "PrecisionScore", "TransferScore", "Transfers",
+    "precision_score", "relation", "score_for", "units_between", "units_of",
 ]  # fmt: skip
 
 UNITS = ("matrix", "lanes")
 """What multiplies in a precision: matrix units (tensor cores), or the CUDA cores, the fp32 units (``lanes``)."""
+ANY_UNITS = "any"
+"""Of kernels whose work is bytes: nothing is told apart."""
+UNITS_OF_PAIRS = (*UNITS, *(f"mixed, to {name}" for name in UNITS), ANY_UNITS)
+"""What multiplies on two devices; ``mixed``: matrix units on one alone, with those of the one that is predicted."""
+BYTE_KINDS = ("pointwise", *TRAFFIC_KINDS)
+"""Kinds of kernels, and of entries, whose work is bytes."""
 RELATIONS = ("chip", "architecture", "vendor", "other")
 """What two devices have in common, the nearest first; ``other``: nothing."""
 
@@ -29,6 +35,19 @@ def relation(one: Accelerator, other: Accelerator) -> str:
     return RELATIONS[-1]
 
 
+def units_of(device: Accelerator, kind: str, precision: str) -> str:
+    """Return which of UNITS multiply on a device in kernels of a kind and precision; of bytes ANY_UNITS."""
+    if kind in BYTE_KINDS:
+        return ANY_UNITS
+    return UNITS[not device.has_matrix_units(precision)]
+
+
+def units_between(source: Accelerator, target: Accelerator, kind: str, precision: str) -> str:
+    """Return which of UNITS_OF_PAIRS multiply in kernels of a kind and precision, predicted from ``source``."""
+    before, after = (units_of(device, kind, precision) for device in (source, target))
+    return after if before == after else f"mixed, to {after}"
+
+
 @dataclass(frozen=True, slots=True)
 class TransferScore:
     """Errors of kernel times that were predicted for a device from another by specification.
@@ -36,6 +55,8 @@ class TransferScore:
     Attributes
     ----------
     relation : one of RELATIONS
+    units : one of UNITS_OF_PAIRS
+        Of the precision, on both devices.
     kind, precision : str
         Of kernels; kinds whose work is bytes have precision ``any``.
     pairs : int
@@ -43,12 +64,14 @@ class TransferScore:
     rows : int
         Measured kernel times that were predicted.
     mean, median, p90 : float
-        Of abs(predicted / measured - 1): means over the pairs.
+        Of abs(predicted / measured - 1), of single shapes: means over the pairs.
     bias : float
-        Mean over the pairs of abs(mean(predicted / measured - 1)): what a whole device is missed by.
+        Mean over the pairs of abs(mean(predicted / measured - 1)): what a whole device is missed by, and so a sum
+        over the shapes of a network.
     """
 
     relation: str
+    units: str
     kind: str
     precision: str
     pairs: int
@@ -61,6 +84,8 @@ class TransferScore:
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
             raise ParameterError("relation", "one of " + ", ".join(RELATIONS), self.relation)
+        if self.units not in UNITS_OF_PAIRS:
+            raise ParameterError("units", "one of " + ", ".join(UNITS_OF_PAIRS), self.units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +129,8 @@ class OwnPoints:
 
     Attributes
     ----------
+    units : one of UNITS, or ANY_UNITS
+        Of the device.
     kind, precision : str
     devices : int
         Whose rows were predicted, directions counted apart; all weigh the same.
@@ -117,6 +144,7 @@ class OwnPoints:
         From a fit to all kernels of the device; as the others without the groups that are predicted.
     """
 
+    units: str
     kind: str
     precision: str
     devices: int
@@ -136,24 +164,27 @@ class Transfers:
     precisions: tuple[PrecisionScore, ...] = ()
 
 
-def score_for(scores: Iterable[TransferScore], near: str, kind: str, precision: str) -> TransferScore | None:
+def score_for(
+    scores: Iterable[TransferScore], near: str, units: str, kind: str, precision: str
+) -> TransferScore | None:
     """Return the score that says most about a transfer, or None without any.
 
-    That of the relation, kind and precision; what was not scored is taken to be as bad as the worst that comes close:
-    of another precision, then of a relation less near, then of another kind.
+    That of the relation, units, kind and precision; what was not scored is taken to be as bad as the worst that comes
+    close: of another precision, then of a relation less near; of other units in the same order; then of another kind.
     """
-    candidates = tuple(scores)
-    alike = ("pointwise", *TRAFFIC_KINDS) if kind in ("pointwise", *TRAFFIC_KINDS) else (kind,)
+    alike = BYTE_KINDS if kind in BYTE_KINDS else (kind,)
     wider = RELATIONS[RELATIONS.index(near) :]
-    tries = (
+    by_kind: tuple[Callable[[TransferScore], bool], ...] = (
         lambda s: (s.relation, s.kind, s.precision) == (near, kind, precision),
         lambda s: (s.relation, s.kind) == (near, kind),
         lambda s: s.relation == near and s.kind in alike,
         lambda s: s.relation in wider and s.kind in alike,
-        lambda s: s.relation in wider,
-        lambda _: True,
     )
-    worst = (max(filter(one, candidates), key=lambda s: s.mean, default=None) for one in tries)
+    of_any: tuple[Callable[[TransferScore], bool], ...] = (lambda s: s.relation in wider, lambda _: True)
+    every = tuple(scores)
+    same_units = tuple(score for score in every if score.units == units)
+    tries = ((same_units, by_kind), (every, by_kind), (every, of_any))
+    worst = (max(filter(one, among), key=lambda s: s.mean, default=None) for among, ways in tries for one in ways)
     return next((score for score in worst if score is not None), None)
 
 

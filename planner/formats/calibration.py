@@ -116,6 +116,7 @@ _ENTRY = Table(
         Field("notes", Text(empty=True), "what a reader should know", ""),
         Field("worst_point", Text(empty=True), "row whose error is the largest; files of before leave it out", ""),
         Field("mode", Text(MODES), "of overheads: mode of the runs that they were fitted to; absent: any", ""),
+        Field("sum_error", _POSITIVE_OR_ZERO, "error of sums over many shapes; absent: that of one", None),
     ),
     _entry,
     "one term; time = link(features . coefficients)",

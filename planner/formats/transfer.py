@@ -2,14 +2,23 @@
 
 History, newest first
 ---------------------
-1 : first version; later with ``precisions``, which may be absent.
+1 : first version; later with ``precisions``, and with ``units`` of scores and own points, which may be absent.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from planner.domain.transfer import RELATIONS, UNITS, OwnPoints, PrecisionScore, Transfers, TransferScore
+from planner.domain.transfer import (
+    ANY_UNITS,
+    RELATIONS,
+    UNITS,
+    UNITS_OF_PAIRS,
+    OwnPoints,
+    PrecisionScore,
+    Transfers,
+    TransferScore,
+)
 from planner.formats.fields import Field, ListOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Number, Text, Whole
@@ -25,6 +34,7 @@ _ERROR_FIELDS = (
 _SCORE = Table(
     (
         Field("relation", Text(RELATIONS), "what the two devices have in common"),
+        Field("units", Text(UNITS_OF_PAIRS), "what multiplies on both; any: nothing, or not told apart", ANY_UNITS),
         Field("kind", Text(), "kernel kind"),
         Field("precision", Text(), "precision, or any"),
         Field("pairs", Whole(), "pairs of devices and directions, which weigh the same"),
@@ -35,6 +45,7 @@ _SCORE = Table(
 )
 _OWN = Table(
     (
+        Field("units", Text((*UNITS, ANY_UNITS)), "what multiplies; any: nothing, or not told apart", ANY_UNITS),
         Field("kind", Text(), "kernel kind"),
         Field("precision", Text(), "precision, or any"),
         Field("devices", Whole(), "devices and directions, which weigh the same"),
@@ -62,9 +73,9 @@ TRANSFER = Kind(
     "json",
     Table(
         (
-            Field("scores", ListOf(_SCORE), "one a relation, kind and precision"),
+            Field("scores", ListOf(_SCORE), "one for relation, units, kind and precision"),
             Field("points", Whole(), "kernels of the device itself that own_points are from"),
-            Field("own_points", ListOf(_OWN), "one a kind and precision"),
+            Field("own_points", ListOf(_OWN), "one for units, kind and precision"),
             Field("precisions", ListOf(_PRECISION), "one for units, kind and precision: derived from another", ()),
         ),
         Transfers,

@@ -103,7 +103,8 @@ def _held_out(entry: Entry) -> str:
         return ""
     by = f" by {entry.held_out_by}" if entry.held_out_by else ""
     worst = f", worst {entry.worst_error:.2%}" if entry.worst_error is not None else ""
-    return f"{entry.held_out_error:.2%}{by}{worst}"
+    sums = f", of sums {entry.sum_error:.2%}" if entry.sum_error is not None else ""
+    return f"{entry.held_out_error:.2%}{by}{sums}{worst}"
 
 
 def _setting(value: object) -> str:

@@ -7,7 +7,8 @@ and products of matrix units, which multiply faster than they are fed. Products 
 what moves bytes by the memory: the stated share of a peak serves, alike on all devices. A scenario puts another device
 into the cluster: then all kernels come from the present one. In each case only kernels are taken over; what is a
 reconstruction of one cluster stays there. The held-out error of a scaled entry is that of devices predicted from others
-as near (:mod:`planner.domain.transfer`), or its own where that is larger.
+as near, by the same units (:mod:`planner.domain.transfer`), or its own where that is larger: for single shapes the mean
+error, for sums over the shapes of a network what whole devices are missed by.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS
 from planner.domain.provenance import SCALED
-from planner.domain.transfer import RELATIONS, Transfers, relation, score_for
+from planner.domain.transfer import RELATIONS, Transfers, TransferScore, relation, score_for, units_between, units_of
 from planner.errors import ParameterError
 from planner.sources.source import is_used, unsure
 
@@ -62,17 +63,22 @@ def scaled_calibration(
 def _scaled(
     calibration: Calibration, of: Pair, transfers: Transfers, is_wanted: Callable[[Entry], bool] = lambda _: True
 ) -> tuple[Entry, ...]:
-    near, (before, after) = relation(*of), map(at_issue_rate, of)
+    before, after = map(at_issue_rate, of)
     entries = []
     for entry in calibration.entries:
         if entry.scope == "kernels" and entry.origin != "reconstructed" and is_wanted(entry):
             with suppress(ParameterError):  # a precision that one of them lacks, or times of calls that are not told
                 there = scaled_entry(entry, before, after, calibration.entries)
-                score = score_for(transfers.scores, near, entry.kind, entry.precision)
+                score = _score(entry, of, transfers)
                 if score is not None and entry.origin != "specified":
-                    there = unsure(there, score.mean, "gpu")
+                    there = unsure(there, score.mean, "gpu", score.bias)
                 entries.append(there)
     return tuple(entries)
+
+
+def _score(entry: Entry, of: Pair, transfers: Transfers) -> TransferScore | None:
+    units = units_between(*of, entry.kind, entry.precision)
+    return score_for(transfers.scores, relation(*of), units, entry.kind, entry.precision)
 
 
 def _made(calibration: Calibration, entries: tuple[Entry, ...], of: Pair, transfers: Transfers) -> Calibration:
@@ -84,16 +90,17 @@ def _made(calibration: Calibration, entries: tuple[Entry, ...], of: Pair, transf
 
 def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator, transfers: Transfers) -> str:
     """Return how far off products and convolutions are, and where a few measurements of the device would do better."""
-    near, own = relation(source, target), {(one.kind, one.precision): one.own for one in transfers.own_points}
+    own = {(one.units, one.kind, one.precision): one.own for one in transfers.own_points}
     by_kernel = {}
     for entry in entries:
-        score = score_for(transfers.scores, near, entry.kind, entry.precision)
+        score = _score(entry, (source, target), transfers)
         if score is not None and entry.kind in PRODUCT_KINDS:
-            few = own.get((score.kind, score.precision))
+            few = own.get((units_of(target, score.kind, score.precision), score.kind, score.precision))
             by_kernel[f"{entry.kind} {entry.precision}"] = (
-                f"{score.mean:.0%}{_instead(score.mean, few, transfers.points)}"
+                f"single shapes by {score.mean:.0%}{_instead(score.mean, few, transfers.points)}, "
+                f"a network's sum by {score.bias:.0%}"
             )
-    errors_in_words = ", ".join(f"{kernels} {errors}" for kernels, errors in by_kernel.items())
+    errors_in_words = "; ".join(f"{kernels}: {errors}" for kernels, errors in by_kernel.items())
     clause = f", which misses other GPUs on average by so much: {errors_in_words}" if errors_in_words else ""
     return (
         f"Kernels were scaled from {source.name} to {target.name} by their data sheets{clause}. `planner calibrate "
@@ -185,7 +192,9 @@ def _can_specify(entry: Entry, device: Accelerator, target: Accelerator) -> bool
 
 
 def distance(target: Accelerator, device: Accelerator, kind: str, precision: str) -> tuple[float, ...] | None:
-    """Return how far a device is from another that its kernels may specify: by relation, then by the data sheets.
+    """Return how far a device is from another that its kernels may specify.
+
+    By whether the same units multiply, by relation, then by the data sheets.
 
     None: kernels of that kind and precision do not specify it.
     """
@@ -193,7 +202,8 @@ def distance(target: Accelerator, device: Accelerator, kind: str, precision: str
     of_both = all(is_taken_over(kind, precision, one) for one in (device, target))
     if device.kind != target.kind or not both or not of_both:
         return None
-    return RELATIONS.index(relation(device, target)), _apart(device, target, precision)
+    is_other = units_of(device, kind, precision) != units_of(target, kind, precision)
+    return is_other, RELATIONS.index(relation(device, target)), _apart(device, target, precision)
 
 
 def is_taken_over(kind: str, precision: str, device: Accelerator) -> bool:

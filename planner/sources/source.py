@@ -23,9 +23,15 @@ def is_used(entry: Entry) -> bool:
     return entry.held_out_error is None or entry.held_out_error <= LARGEST_MISS or entry.term == LOOKED_UP
 
 
-def unsure(entry: Entry, mean: float, by: str) -> Entry:
-    """Return an entry that was made of another, with the mean error of such ones, or its own where that is larger."""
-    return replace(entry, held_out_error=max(mean, entry.miss or 0.0), held_out_by=by, worst_error=None)
+def unsure(entry: Entry, mean: float, by: str, of_sums: float | None = None) -> Entry:
+    """Return an entry that was made of another, with the mean error of such ones, or its own where that is larger.
+
+    ``of_sums``: that of sums over many shapes, which is never taken to be less than the entry's own; None: not known
+    apart.
+    """
+    sums = None if of_sums is None else max(of_sums, entry.miss_of_sums or 0.0)
+    own = entry.miss or 0.0
+    return replace(entry, held_out_error=max(mean, own), held_out_by=by, worst_error=None, sum_error=sums)
 
 
 def without_unused(calibration: Calibration) -> Calibration:

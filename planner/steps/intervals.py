@@ -6,10 +6,12 @@ A period is Σ weight·link(Φ·θ) over calls, along the path that decides it. 
   the variance is v'·cov·v;
 - scatter: times of shapes that a fit has not seen miss by its held-out error e (else that of the fit). How the misses
   of a network's shapes go together is not known; they are taken as fully correlated within an entry, so that the
-  standard deviation is 1.25·e times the seconds of that entry. For a normal distribution 1.25 = sqrt(π/2) turns a mean
-  absolute error into a standard deviation. The error of a framework's overheads is one of whole steps. That of a
-  measured call counts once more for every doubling of the sub-batch beyond those that it was timed at; that of a
-  fitted one a part more for every doubling of a feature outside the range of the fit (:func:`doubt_factor`).
+  standard deviation is 1.25·e times the seconds of that entry. Of an entry that was scaled from another device it is
+  known: e is what whole devices are missed by, unless its own fit missed by more. For a normal distribution
+  1.25 = sqrt(π/2) turns a mean absolute error into a standard deviation. The error of a framework's overheads is one of
+  whole steps. That of a measured call counts once more for every doubling of the sub-batch beyond those that it was
+  timed at; that of a fitted one a part more for every doubling of a feature outside the range of the fit
+  (:func:`doubt_factor`).
 
 What was never compared with measurements has neither, and gets a stated relative standard deviation (below). So do
 kernels of known error where no framework was measured, besides their own: steps take longer than their kernels
@@ -207,7 +209,7 @@ class Gradient:
         if not (self._parts or self._stated):
             return None
         by_scope: dict[str, float] = {}
-        for scope, variance in self._variances(lambda parts_s: float(parts_s.sum()) ** 2):
+        for scope, variance in self._variances(lambda parts_s: float(parts_s.sum()) ** 2, lambda one: one.miss_of_sums):
             by_scope[scope] = by_scope.get(scope, 0.0) + variance
         stated_s = sum(abs(float(parts_s.sum())) for _, _, parts_s in self._stated.values())
         return Spread(sum(by_scope.values()), stated_s, by_scope)
@@ -242,7 +244,8 @@ class Gradient:
         """Return the variance where the parts of what an entry takes are independent; None where nothing took part."""
         if not (self._parts or self._stated):
             return None
-        return sum(variance for _, variance in self._variances(lambda parts: float(parts @ parts)))
+        variances = self._variances(lambda parts_s: float(parts_s @ parts_s), lambda one: one.miss)
+        return sum(variance for _, variance in variances)
 
     def _within(self, scopes: tuple[str, ...], *, inside: bool) -> Gradient:
         """Return the parts of some scopes, or those of all others."""
@@ -253,12 +256,17 @@ class Gradient:
         part._stated = {key: one for key, one in self._stated.items() if (one[0] in scopes) == inside}
         return part
 
-    def _variances(self, square_s2: Callable[[FloatArray], float]) -> Iterator[tuple[str, float]]:
-        """Yield scope and variance [s²] of every entry and stated group; ``square_s2``: of the seconds of its parts."""
+    def _variances(
+        self, square_s2: Callable[[FloatArray], float], miss_of: Callable[[Entry], float | None]
+    ) -> Iterator[tuple[str, float]]:
+        """Yield scope and variance [s²] of every entry and stated group.
+
+        ``square_s2``: of the seconds of its parts; ``miss_of``: mean relative error of an entry.
+        """
         for entry, vector, parts_s in self._parts.values():
             cov = entry.covariance
             of_coefficients = 0.0 if cov is None else float(vector @ np.asarray(cov) @ vector)
-            scatter = (STANDARD_PER_MEAN_ERROR * (entry.miss or 0.0)) ** 2 * square_s2(parts_s)
+            scatter = (STANDARD_PER_MEAN_ERROR * (miss_of(entry) or 0.0)) ** 2 * square_s2(parts_s)
             yield entry.scope, max(of_coefficients, 0.0) + scatter
         for scope, deviation, parts_s in self._stated.values():
             yield scope, deviation**2 * square_s2(parts_s)

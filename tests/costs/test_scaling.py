@@ -12,7 +12,7 @@ from planner import catalog
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.interpolation import FLOP_BEYOND
 from planner.costs.measured_calls import MEASURED_S
-from planner.costs.scaling import in_precision, rate_ratio, ratios, scaled_entry, without_process
+from planner.costs.scaling import LANES_OF_CHIP, in_precision, rate_ratio, ratios, scaled_entry, without_process
 from planner.costs.specified import specified_entry
 from planner.costs.terms import TERMS, evaluate
 from planner.domain.calibration import Entry, SettingValue
@@ -41,6 +41,48 @@ def test_ratios_are_those_of_the_sheets() -> None:
     assert ratios(HERE, THERE, "any") == ratios(HERE, THERE, "fp32")
     unknown = replace(THERE, multiprocessors=None)
     assert ratios(HERE, unknown, "fp16").processor == 1 / 4
+
+
+def test_convolutions_of_matrix_units_go_by_multiprocessors_and_clock_up_to_the_peak() -> None:
+    """Twice the multiprocessors times clock, by fp32 over lanes; matrix units of half, 0.9 and four times the rate."""
+    volta = replace(HERE, chip="GV100")
+    consumer, workstation, later = (
+        replace(HERE, chip="GA102", peak_flop_per_s={"fp32": 40e12, "fp16": fp16}) for fp16 in (40e12, 72e12, 320e12)
+    )
+
+    def flop_s(target: Accelerator, coefficient: float = 1.5 / 80e12, kind: str = "convolution") -> float:
+        one = entry("flop.rate", {"flop": coefficient}, kind, "fp16")
+        return scaled_entry(one, volta, target).coefficients["flop"]
+
+    assert ratios(volta, later, "fp16").fed == 1 / 2
+    assert flop_s(later) == pytest.approx(0.75 / 80e12)
+    assert flop_s(workstation) == pytest.approx(1 / 72e12)
+    assert flop_s(consumer) == pytest.approx(1 / 40e12)
+    # What is faster than the peak, by an algorithm that multiplies less, stays as much faster; products go by the peak.
+    assert flop_s(consumer, 0.5 / 80e12) == pytest.approx(0.5 / 40e12)
+    assert flop_s(later, kind="gemm") == pytest.approx(1.5 / 320e12)
+    assert (
+        "FLOP x 0.5 up to the peak"
+        in scaled_entry(entry("flop.rate", {"flop": 1e-14}, "convolution", "fp16"), volta, later).notes
+    )
+
+
+@pytest.mark.parametrize(("chip", "precision"), [("GA102", "fp32"), ("", "fp16"), ("Another", "fp16")])
+def test_other_convolutions_go_by_the_peak(chip: str, precision: str) -> None:
+    """Those of CUDA cores, and those of chips whose lanes are not known."""
+    of = ratios(replace(HERE, chip="GV100"), replace(THERE, chip=chip), precision)
+    assert of.fed is None
+    one = entry("flop.rate", {"flop": 1e-14}, "convolution", precision)
+    scaled = scaled_entry(one, replace(HERE, chip="GV100"), replace(THERE, chip=chip))
+    assert scaled.coefficients["flop"] == pytest.approx(1e-14 * of.flop)
+
+
+def test_lanes_tell_the_clock_of_every_bundled_chip_with_matrix_units() -> None:
+    """A table that is wrong by a factor of two makes a clock that no such chip has."""
+    for device in map(catalog.find_accelerator, catalog.names("accelerators")):
+        if device.vendor == "NVIDIA" and device.has_matrix_units("fp16") and device.multiprocessors:
+            clock_hz = device.peak_flop_per_s["fp32"] / (2 * LANES_OF_CHIP[device.chip] * device.multiprocessors)
+            assert 1.2e9 < clock_hz < 2.7e9, device.name
 
 
 def test_bytes_scale_with_bandwidth_and_launches_stay() -> None:

@@ -9,12 +9,14 @@ import pytest
 
 from planner import catalog
 from planner.costs.scaling import scaled_entry
+from planner.costs.terms import evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
 from planner.domain.conformal import ConformalScore
 from planner.domain.provenance import FIT, SCALED
-from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for
+from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for, units_between
+from planner.errors import ParameterError
 from planner.sources.devices import (
     nearest_fits,
     on_other_device,
@@ -22,7 +24,8 @@ from planner.sources.devices import (
     scaled_calibration,
     what_misses,
 )
-from planner.sources.source import source_of
+from planner.sources.source import source_of, unsure
+from planner.steps.intervals import STANDARD_PER_MEAN_ERROR, Gradient
 
 OLD = Accelerator("old", "gpu", 16e9, 1e12, {"fp32": 10e12, "fp16": 80e12}, 80, "", "Maker", "First", "A1")
 TWIN = replace(OLD, name="twin", memory_bytes_per_s=0.8e12)
@@ -30,14 +33,15 @@ COUSIN = replace(OLD, name="cousin", chip="A2")
 NEW = Accelerator("new", "gpu", 80e9, 2e12, {"fp32": 20e12}, 100, "", "Maker", "Second", "B1")
 
 
-def score(near: str, kind: str, mean: float, precision: str = "fp32") -> TransferScore:
-    return TransferScore(near, kind, precision, 2, 100, mean, mean, mean, mean)
+def score(near: str, kind: str, mean: float, precision: str = "fp32", units: str = "lanes") -> TransferScore:
+    """Return a score of single shapes, and of half of it where they are added up."""
+    return TransferScore(near, units, kind, precision, 2, 100, mean, mean, mean, mean / 2)
 
 
 KNOWN = Transfers(
-    (score("chip", "gemm", 0.1), score("vendor", "gemm", 0.4), score("vendor", "pointwise", 0.2, "any")),
+    (score("chip", "gemm", 0.1), score("vendor", "gemm", 0.4), score("vendor", "pointwise", 0.2, "any", "any")),
     20,
-    (OwnPoints("gemm", "fp32", 3, 0.4, 0.3, 0.15, 0.1),),
+    (OwnPoints("lanes", "gemm", "fp32", 3, 0.4, 0.3, 0.15, 0.1),),
 )
 
 
@@ -64,17 +68,69 @@ def test_relations_go_from_the_chip_outward() -> None:
 
 
 def test_what_was_not_scored_is_taken_for_as_bad_as_what_comes_close() -> None:
-    def mean(near: str, kind: str, precision: str) -> float | None:
-        found = score_for(KNOWN.scores, near, kind, precision)
+    def mean(near: str, kind: str, precision: str, units: str = "lanes") -> float | None:
+        found = score_for(KNOWN.scores, near, units, kind, precision)
         return None if found is None else found.mean
 
     assert mean("chip", "gemm", "fp32") == 0.1
     assert mean("chip", "gemm", "fp16") == 0.1
     # No score of the architecture: products of GPUs less near; and another kind of bytes.
     assert mean("architecture", "gemm", "fp32") == 0.4
-    assert mean("chip", "softmax", "any") == 0.2
+    assert mean("chip", "softmax", "any", "any") == 0.2
     assert mean("other", "convolution", "fp32") == 0.4
-    assert score_for((), "chip", "gemm", "fp32") is None
+    assert score_for((), "chip", "lanes", "gemm", "fp32") is None
+
+
+def test_units_are_looked_up_before_all_else() -> None:
+    scores = (
+        score("chip", "gemm", 0.1),
+        score("vendor", "gemm", 0.4),
+        score("vendor", "gemm", 0.15, "fp16", "matrix"),
+        score("vendor", "gemm", 0.5, "fp16", "mixed, to matrix"),
+        score("vendor", "convolution", 0.3, "fp16", "matrix"),
+        score("vendor", "convolution", 0.9, "fp16", "mixed, to matrix"),
+        score("chip", "convolution", 0.2),
+    )
+
+    def mean(near: str, units: str, kind: str, precision: str = "fp16") -> float:
+        found = score_for(scores, near, units, kind, precision)
+        assert found is not None
+        return found.mean
+
+    assert [mean("vendor", units, "gemm") for units in ("matrix", "mixed, to matrix", "lanes")] == [0.15, 0.5, 0.4]
+    # Another precision of the same units, a relation less near with them; then other units, then another kind.
+    assert mean("vendor", "matrix", "gemm", "bf16") == 0.15
+    assert mean("chip", "matrix", "convolution") == 0.3
+    assert mean("vendor", "mixed, to lanes", "gemm") == 0.5
+    assert mean("chip", "mixed, to lanes", "convolution") == 0.2
+    assert mean("chip", "matrix", "attention") == 0.9
+    with pytest.raises(ParameterError):
+        score("vendor", "gemm", 0.1, units="both")
+
+
+def test_units_of_a_pair_are_those_of_the_kind_and_of_the_side_that_is_predicted() -> None:
+    lanes = replace(NEW, peak_flop_per_s={"fp32": 20e12, "fp16": 40e12})
+    assert [units_between(OLD, other, "gemm", "fp16") for other in (TWIN, lanes)] == ["matrix", "mixed, to lanes"]
+    assert units_between(lanes, OLD, "convolution", "fp16") == "mixed, to matrix"
+    assert units_between(OLD, lanes, "gemm", "fp32") == "lanes"
+    assert {units_between(OLD, lanes, kind, "fp16") for kind in ("pointwise", "softmax")} == {"any"}
+
+
+@pytest.mark.parametrize(("mean", "bias", "single", "sums"), [(0.4, 0.2, 0.4, 0.2), (0.4, 0.02, 0.4, 0.05)])
+def test_sums_miss_by_what_devices_are_missed_by_or_the_fit_itself(
+    mean: float, bias: float, single: float, sums: float
+) -> None:
+    known = Transfers((replace(score("vendor", "gemm", mean), bias=bias),))
+    (found,) = scaled_calibration(of(OLD, kernel("gemm")), OLD, NEW, known).entries
+    assert (found.miss, found.miss_of_sums) == (single, sums)
+    gradient, work = Gradient(), {"m": 8.0, "n": 8.0, "k": 8.0, "batch": 1.0}
+    gradient.add(found, work, 1.0)
+    spread, seconds = gradient.spread(), float(evaluate(found, work))
+    assert spread is not None
+    assert spread.variance_s2 == pytest.approx((STANDARD_PER_MEAN_ERROR * sums * seconds) ** 2)
+    assert gradient.variance_of_parts() == pytest.approx((STANDARD_PER_MEAN_ERROR * single * seconds) ** 2)
+    # What is made of it in turn is not known to be surer as a sum.
+    assert unsure(found, 0.3, "precision").miss_of_sums == single
 
 
 def test_a_scaled_entry_is_as_unsure_as_transfers_were() -> None:
@@ -109,7 +165,7 @@ def test_the_answer_says_what_a_few_own_points_would_change() -> None:
     said, *others = found.warnings
     assert others == ["As before."]
     assert "scaled from old to new" in said
-    assert "gemm fp32 40% (15% from 20 of its own alone: better)" in said
+    assert "gemm fp32: single shapes by 40% (15% from 20 of its own alone: better), a network's sum by 20%." in said
     assert "`planner calibrate --device cuda` times those of new itself" in said
 
 
@@ -117,7 +173,7 @@ def test_the_answer_says_what_a_few_own_points_would_change() -> None:
 def test_own_points_that_miss_as_much_as_the_transfer_are_called_no_better(own: float) -> None:
     known = replace(KNOWN, own_points=(replace(KNOWN.own_points[0], own=own),))
     said = scaled_calibration(of(OLD, kernel("gemm")), OLD, NEW, known).warnings[0]
-    assert f"gemm fp32 40% ({own:.0%} from 20 of its own alone: no better)" in said
+    assert f"single shapes by 40% ({own:.0%} from 20 of its own alone: no better)" in said
     assert "more than any transfer" not in said
 
 
@@ -201,6 +257,11 @@ def test_kernels_that_nobody_serves_are_those_of_the_nearest_device_by_relation_
     new = replace(NEW, peak_flop_per_s={"fp32": 20e12, "fp16": 160e12})
     near = replace(new, name="near", chip="B2", peak_flop_per_s={"fp32": 40e12})
     far = replace(near, name="far", peak_flop_per_s={"fp32": 5e12})
+    # A sibling in generation that multiplies halves on lanes: what matrix units do elsewhere says more.
+    lanes = replace(near, name="lanes", peak_flop_per_s={"fp32": 20e12, "fp16": 40e12})
+    halves = kernel("convolution", "fp16")
+    of_halves = nearest_fits(new, [(lanes, of(lanes, halves)), (OLD, of(OLD, halves))], KNOWN, lambda *_: True)
+    assert [one.name for one in of_halves] == ["scaled from old"]
     known = of(OLD, kernel("gemm", "fp16"), kernel("convolution"), kernel("softmax", "any"))
     others = [(OLD, known), (far, of(far, kernel("convolution"))), (near, of(near, kernel("convolution")))]
     found = nearest_fits(new, others, KNOWN, lambda *_: True)

@@ -10,8 +10,9 @@ import pytest
 from planner import catalog
 from planner.domain.samples import Samples
 from planner.domain.transfer import RELATIONS, OwnPoints, Transfers, TransferScore, relation
+from validation.kernel_scores import Key
 from validation.transfer import Found, differences, page
-from validation.transfer_scores import FOLDS, Fitted, few_own_points, fitted, scores_of, transfers
+from validation.transfer_scores import FOLDS, Fitted, Transfer, few_own_points, fitted, scores_of, transfers
 
 
 def rows(gpu: str, launch_s: float, slowness: float) -> Samples:
@@ -40,8 +41,8 @@ def test_what_bandwidth_explains_is_transferred_exactly_but_for_the_efficiency(k
     assert np.mean(found["p4"].errors) == pytest.approx(1.2 / 1.5 - 1, abs=0.01)
     assert np.mean(found["p100-pcie-16gb"].errors) == pytest.approx(1.5 / 1.2 - 1, abs=0.01)
     (score,) = scores_of(found.values())
-    assert (score.relation, score.kind, score.precision, score.pairs, score.rows) == (
-        "architecture", "pointwise", "any", 2, 120,
+    assert (score.relation, score.units, score.kind, score.precision, score.pairs, score.rows) == (
+        "architecture", "any", "pointwise", "any", 2, 120,
     )  # fmt: skip
     assert score.mean == pytest.approx((0.2 + 0.25) / 2, abs=0.01)
     assert score.bias == pytest.approx(score.mean)
@@ -51,6 +52,21 @@ def test_fits_of_fp32_stand_beside_those_of_other_precisions(known: list[Fitted]
     for one in known:
         assert one.key.precision == "fp32"
         assert one.wide == one.entries
+
+
+def test_units_are_scored_apart_and_pairs_weigh_the_same() -> None:
+    key = Key("a", "gemm, batched", "", "fp16", "b")
+    found = [
+        Transfer(key, "vendor", "matrix", "fp16", np.array([0.1, -0.1])),
+        Transfer(key, "vendor", "matrix", "fp16", np.array([0.3])),
+        Transfer(key, "vendor", "mixed, to lanes", "fp16", np.array([-0.5])),
+    ]
+    scores = {one.units: one for one in scores_of(found)}
+    assert scores.keys() == {"matrix", "mixed, to lanes"}
+    matrix, mixed = scores["matrix"], scores["mixed, to lanes"]
+    assert (matrix.kind, matrix.pairs, matrix.rows) == ("gemm", 2, 3)
+    assert (matrix.mean, matrix.bias) == pytest.approx((0.2, 0.15))
+    assert (mixed.mean, mixed.bias) == (0.5, 0.5)
 
 
 def test_own_points_find_the_efficiency(known: list[Fitted]) -> None:
@@ -73,21 +89,21 @@ def test_no_row_is_predicted_from_its_own_group(known: list[Fitted]) -> None:
 
 
 def test_differences_are_told_and_rounding_is_not() -> None:
-    score = TransferScore("chip", "gemm", "fp32", 2, 100, 0.2, 0.1, 0.4, 0.1)
-    before = Transfers((score,), 20, (OwnPoints("gemm", "fp32", 2, 0.2, 0.2, 0.1, 0.1),))
+    score = TransferScore("chip", "lanes", "gemm", "fp32", 2, 100, 0.2, 0.1, 0.4, 0.1)
+    before = Transfers((score,), 20, (OwnPoints("lanes", "gemm", "fp32", 2, 0.2, 0.2, 0.1, 0.1),))
     assert differences(before, before) == []
     assert differences(before, replace(before, scores=(replace(score, mean=0.2019),))) == []
     assert differences(before, replace(before, scores=(replace(score, mean=0.21),))) == [
-        "chip gemm fp32: 0.2000 before, 0.2100 now"
+        "chip lanes gemm fp32: 0.2000 before, 0.2100 now"
     ]
-    assert differences(before, replace(before, own_points=())) == ["own points gemm fp32: only before"]
+    assert differences(before, replace(before, own_points=())) == ["own points lanes gemm fp32: only before"]
 
 
 def test_the_page_has_a_row_for_every_pair(known: list[Fitted]) -> None:
     errors = list(transfers(known))
     scores = scores_of(errors)
     text = page(Found(errors, list(few_own_points(known, scores)), (), Transfers(scores, 20, ())))
-    assert "| p4 | p100-pcie-16gb | architecture | pointwise | fp32 | 60 | 20.0 | 20.0 |" in text
+    assert "| p4 | p100-pcie-16gb | architecture | any | pointwise | fp32 | 60 | 20.0 | 20.0 |" in text
     assert "better than the best transfer in 2 of 2 cases:" in text
     assert "| pointwise | architecture | 2 | 22." in text
     assert " | 0.0 | 2 |" in text
@@ -96,11 +112,17 @@ def test_the_page_has_a_row_for_every_pair(known: list[Fitted]) -> None:
 def test_bundled_scores_say_what_prediction_relies_on() -> None:
     """The nearer the GPUs the less products and convolutions are missed; bundled GPUs have chips and generations."""
     found = catalog.transfer_scores()
-    means = {(one.relation, one.kind, one.precision): one.mean for one in found.scores}
+    means = {(one.relation, one.kind, one.precision): one.mean for one in found.scores if one.units != "matrix"}
     assert {near for near, _, _ in means} == set(RELATIONS)
     for kind in ("gemm", "convolution"):
         assert means["chip", kind, "fp32"] < means["architecture", kind, "fp32"]
         assert means["chip", kind, "fp32"] < means["vendor", kind, "fp32"]
+    halves = [one for one in found.scores if (one.relation, one.precision) == ("vendor", "fp16")]
+    by_units = {(one.units, one.kind): one for one in halves}
+    for kind in ("gemm", "convolution"):
+        matrix, mixed = by_units["matrix", kind], by_units["mixed, to matrix", kind]
+        assert matrix.bias < matrix.mean < mixed.bias
+        assert by_units["mixed, to lanes", kind].mean < mixed.mean
     devices = [catalog.find_accelerator(name) for name in catalog.names("accelerators")]
     assert all(one.vendor and one.architecture and one.chip for one in devices)
     assert relation(catalog.find_accelerator("p40"), catalog.find_accelerator("titan-xp")) == "chip"
