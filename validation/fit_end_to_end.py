@@ -28,7 +28,7 @@ from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, Fitted, fit_runs, held_out_answers
 from planner.sessions.runs import table_of
 from planner.sources.links import BETWEEN, INSIDE, MULTIPLES, multiples_of_kind
-from planner.sources.overheads import REPLICA_WAIT
+from planner.sources.overheads import MORE_REPLICA_WAIT, REPLICA_WAIT
 from validation.accuracy_answers import files_of_runs, learned_runs
 from validation.command import existing_folder, finished, parser_of
 from validation.fitted_rows import GENERIC, POOLED_PRECISIONS, Cell, Rows, few, rounded, stated
@@ -151,8 +151,9 @@ def _links(fitted: Fitted, rows: Sequence[Rows]) -> Iterator[Calibration]:
             )
             entry = replace(entry, coefficients=rounded(entry.coefficients), samples=samples)
             if cluster in fitted.clusters:
-                wait = fitted.whole.coefficients({"cluster": cluster})[REPLICA_WAIT]
-                entry = replace(entry, settings={**entry.settings, REPLICA_WAIT: few(wait)})
+                there, elsewhere = (fitted.whole.coefficients(one) for one in ({"cluster": cluster}, {}))
+                more = few(there[REPLICA_WAIT] - elsewhere[REPLICA_WAIT])
+                entry = replace(entry, settings={**entry.settings, MORE_REPLICA_WAIT: more})
             name = f"{cluster}-links"
             yield Calibration(
                 name,

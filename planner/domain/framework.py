@@ -16,6 +16,7 @@ from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
     "BEST_FUSION",
+    "COMPOSED",
     "FUSIONS",
     "GENERIC",
     "GRADIENT_TYPES",
@@ -46,6 +47,8 @@ FUSIONS = ("activation", "residual", "softmax", "norm")
 """Point-wise kernels that are one: the bias of a linear layer with the activation behind it, and gates with their
 products; the bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes;
 batch normalisation with the activation behind it, and the sum between."""
+COMPOSED = ("gelu", "layer_norm", "dropout", "softmax")
+"""What may be computed from primitives, each a kernel of its own; softmax: that of attention, with scale and mask."""
 LAYOUTS = ("unstated", "nchw", "channels-last")
 """How images lie in memory: as in the runs that coefficients were fitted to, which hold what that costs; channel by
 channel; or position by position."""
@@ -184,6 +187,8 @@ class Framework:
         The largest sharding that it has, alone and beside a pipeline.
     fuses : tuple of one of FUSIONS
         Kernels that are one.
+    composes : tuple of one of COMPOSED
+        What it computes from primitives, each a kernel of its own.
     scatters_boundary : bool
         Whether each tensor rank sends its part alone to the next stage, which gathers it.
     stages : one of STAGES
@@ -234,6 +239,7 @@ class Framework:
     most_sharded: int = 3
     most_sharded_in_pipeline: int = 3
     fuses: tuple[str, ...] = ()
+    composes: tuple[str, ...] = ()
     scatters_boundary: bool = False
     stages: str = "modules"
     selective: str = "attention"

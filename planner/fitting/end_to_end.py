@@ -72,7 +72,7 @@ minima. Wide differences see past the small ones.
 """
 
 
-_BY_CLUSTER = ((), 0.03), (("cluster",), 0.03)
+_WAITS = ((), 0.03), (("cluster",), 0.03), (("program",), 0.03)
 COEFFICIENTS = (
     Coefficient("kernel_scale", 1.0, (((), 0.1),)),
     Coefficient(
@@ -88,7 +88,7 @@ COEFFICIENTS = (
     Coefficient(
         "host_s_per_call", 20e-6, ((("kernels",), 0.3), (("program", "kernels"), 0.3), (("accelerator",), 0.3))
     ),
-    Coefficient("replica_wait", 0.02, _BY_CLUSTER, is_log=False, of_several=True),
+    Coefficient("replica_wait", 0.02, _WAITS, is_log=False, of_several=True),
     Coefficient("intra_node", 1.2, ((("inside",), 0.5), (("inside", "cluster"), 0.5)), of_several=True),
     Coefficient("inter_node", 1.3, ((("between",), 0.5), (("between", "cluster"), 0.5)), of_several=True),
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from planner.domain.axes import SCHEDULES
 from planner.domain.framework import (
+    COMPOSED,
     FUSIONS,
     GRADIENT_TYPES,
     LAUNCHES,
@@ -61,6 +62,7 @@ _DOES = (
         "what its kernels do in one: bias and activation, bias and sum, scale, mask and softmax, norm and activation",
         (),
     ),
+    Field("composes", ListOf(Text(COMPOSED)), "what it computes from primitives, each a kernel of its own", ()),
     Field("layout", Text(LAYOUTS), "how images lie in memory", "unstated"),
     Field(
         "update", Text(UPDATES), "kernels of an update: one a layer, over many tensors, or one an operation", "layer"

@@ -28,6 +28,7 @@ __all__ = [
     "DEVIATION_SETTING",
     "EXPONENTS",
     "FORMULA",
+    "MORE_REPLICA_WAIT",
     "REPLICA_WAIT",
     "SPLIT_DATASHEET_LIBRARY",
     "SPLIT_LIBRARY",
@@ -52,7 +53,9 @@ DEVIATION_SETTING = "deviation"
 ASSUMED_SCALE_DEVIATION = constants("overheads.scale_deviation")
 """Of a stage's kernels at their full speed where no framework was measured, by kind of device (docs/numbers.md)."""
 REPLICA_WAIT = "replica_wait"
-"""Coefficient, and setting of the collectives of a cluster whose runs tell it."""
+"""Coefficient, and setting of the collectives of a cluster whose runs told it of whatever program."""
+MORE_REPLICA_WAIT = "more_replica_wait"
+"""Setting of the collectives of a cluster: what its runs add to the wait of each program, above or below 0."""
 NEUTRAL_COEFFICIENTS: Mapping[str, float] = {
     "kernel_scale": 1.0,
     "matrix_scale": 1.0,
@@ -123,13 +126,17 @@ class Overheads:
             host_s_per_layer=self.host_s_per_layer * host,
         )
 
-    def waiting(self, replica_wait: float) -> Overheads:
-        """Return the same with replicas that wait as runs on the cluster showed.
+    def waiting(self, settings: Mapping[str, object]) -> Overheads:
+        """Return the same with replicas that wait as runs on the cluster showed, of whose collectives the settings are.
 
         Those of plans that split a network have waits of their own.
         """
-        is_of_split = self.source.entry.library in (SPLIT_LIBRARY, SPLIT_DATASHEET_LIBRARY)
-        return self if is_of_split else replace(self, replica_wait=replica_wait)
+        whole, more = settings.get(REPLICA_WAIT), settings.get(MORE_REPLICA_WAIT)
+        if self.source.entry.library in (SPLIT_LIBRARY, SPLIT_DATASHEET_LIBRARY):
+            return self
+        if isinstance(more, float):
+            return replace(self, replica_wait=max(self.replica_wait + more, 0.0))
+        return replace(self, replica_wait=whole) if isinstance(whole, float) else self
 
     @property
     def scales(self) -> bool:

@@ -30,7 +30,14 @@ from planner.sources.devices import as_scaled
 from planner.sources.layer_calls import LayerCalls
 from planner.sources.links import as_elsewhere, between_devices, measured_inside, with_links, with_value
 from planner.sources.measured_steps import MeasuredSteps, measured_steps_of
-from planner.sources.overheads import REPLICA_WAIT, Overheads, assumed_overheads, exponent_name, find_overheads
+from planner.sources.overheads import (
+    MORE_REPLICA_WAIT,
+    REPLICA_WAIT,
+    Overheads,
+    assumed_overheads,
+    exponent_name,
+    find_overheads,
+)
 from planner.sources.plan_points import PlanPoint, plan_points_of
 from planner.sources.refusals import LOCAL, missing_kernel, missing_link
 from planner.sources.same_die import is_same_die
@@ -206,16 +213,15 @@ class Sources:
             )
             scenario = self.problem.scenario
             overheads = overheads or assumed_overheads(self.accelerator.kind, exponent)
-            wait = self._wait_of_cluster()
-            overheads = overheads if wait is None else overheads.waiting(wait)
+            overheads = overheads.waiting(self._waits_of_cluster())
             self._overheads[key] = overheads.scaled(scenario.kernel_factor, scenario.host_factor)
         return self._overheads[key]
 
-    def _wait_of_cluster(self) -> float | None:
-        """Return what runs on the very cluster say of replicas that wait, or None."""
+    def _waits_of_cluster(self) -> Mapping[str, object]:
+        """Return the settings that hold what runs on the very cluster say of replicas that wait; empty: nothing."""
         entries = (entry for one in self.for_cluster for entry in one.entries if entry.scope == "collectives")
-        waits = (entry.settings.get(REPLICA_WAIT) for entry in entries)
-        return next((one for one in waits if isinstance(one, float)), None)
+        waits = {REPLICA_WAIT, MORE_REPLICA_WAIT}
+        return next((entry.settings for entry in entries if waits & set(entry.settings)), {})
 
     def _speeds_up(self, precision: str) -> bool:
         """Tell whether the device computes faster than in fp32: else pooled entries of that precision are left out."""

@@ -37,6 +37,7 @@ from planner.sources.sources import Source, Sources
 from planner.sources.usable import check_precision
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import CaseTable
+from planner.workload.composition import composed_calls
 from planner.workload.fusion import fused_calls
 from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
@@ -210,18 +211,24 @@ class Compute:
         for calls in self.lowered(sub_batch):
             for part, own_source, precision in self.sources.split(calls, sub_batch, self.precision.name):
                 source = own_source or self.sources.kernel(part.kind, part.direction, precision)
-                served = [(self._as_made(part), source), *self._transposes(part, source, precision)]
+                served = [*self._as_made(part, source, precision), *self._transposes(part, source, precision)]
                 for stage in _stages_of(part.direction):
                     by_stage[stage] += served
         if self.accumulation_source is not None:
             by_stage["accumulating"].append((self._accumulation, self.accumulation_source))
         return by_stage
 
-    def _as_made(self, calls: KernelCalls) -> KernelCalls:
-        """Return calls as the framework makes them: updates by layer, operation or list; measured ones as timed."""
-        if calls.direction != UPDATE or calls.looked_up:
-            return calls
-        return updated_calls(calls, self.program, self.framework.update, self.optimizer)
+    def _as_made(self, calls: KernelCalls, source: Source, precision: str) -> Iterator[tuple[KernelCalls, Source]]:
+        """Yield calls as the framework makes them, and what serves them: updates by layer, operation or list.
+
+        Measured updates stay as they were timed; what is computed from primitives was timed as one kernel.
+        """
+        if calls.direction == UPDATE and not calls.looked_up:
+            calls = updated_calls(calls, self.program, self.framework.update, self.optimizer)
+        composed = composed_calls(calls, self.program, self.framework.composes) if self.framework.composes else None
+        yield composed[0] if composed else calls, source
+        if composed:
+            yield composed[1], self.sources.kernel(composed[1].kind, calls.direction, precision)
 
     def _transposes(self, calls: KernelCalls, source: Source, precision: str) -> Iterator[tuple[KernelCalls, Source]]:
         """Yield the transposes around convolutions of matrix units, unless they were timed with them, and their source.

@@ -222,6 +222,14 @@ def test_replicas_of_a_cluster_wait_as_runs_there_showed(problem: Problem) -> No
     there = replace(problem, calibrations=(shown, *problem.calibrations))
     assert Sources(problem).overheads("fp32", "sync").replica_wait != 0.4
     assert Sources(there).overheads("fp32", "sync").replica_wait == 0.4
+    more = replace(entry, settings={"more_replica_wait": 0.1})
+    of_program = having(problem, replica_wait=0.25)
+    beside = replace(shown, entries=(more,))
+    adds = replace(of_program, calibrations=(beside, *of_program.calibrations))
+    assert Sources(adds).overheads("fp32", "sync").replica_wait == pytest.approx(0.35)
+    less = replace(beside, entries=(replace(more, settings={"more_replica_wait": -0.3}),))
+    none = replace(of_program, calibrations=(less, *of_program.calibrations))
+    assert Sources(none).overheads("fp32", "sync").replica_wait == 0.0
     elsewhere = replace(there, calibrations=(replace(shown, cluster="another"), *problem.calibrations))
     assert Sources(elsewhere).overheads("fp32", "sync") == Sources(problem).overheads("fp32", "sync")
 

@@ -10,7 +10,7 @@ import pytest
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.scoring.refit import fit_runs
 from planner.sources.links import BETWEEN, INSIDE, MULTIPLES, multiples_of_kind
-from planner.sources.overheads import REPLICA_WAIT
+from planner.sources.overheads import MORE_REPLICA_WAIT, REPLICA_WAIT
 from validation.fit_end_to_end import FOLDER, asked_runs, calibrations
 from validation.fitted_rows import Rows
 
@@ -33,9 +33,10 @@ def test_clusters_that_no_run_shows_take_what_links_of_the_others_share(tmp_path
     assert (found["any-steps"].accelerator, set(by_library)) == (ANY_ACCELERATOR, kinds)
     shared, own = by_library[multiples_of_kind(BETWEEN, "ethernet")], found["ec2-p2-8xlarge-links"].entries[0]
     assert by_library[MULTIPLES].coefficients["bytes_between"] == 1.3  # of another kind nothing is known
-    wait = own.settings[REPLICA_WAIT]
-    assert isinstance(wait, float)
-    assert 0 < wait < 0.2
+    more = own.settings[MORE_REPLICA_WAIT]
+    assert isinstance(more, float)
+    assert REPLICA_WAIT not in own.settings
+    assert 0 < abs(more) < 0.1
     assert {"messages_inside", "messages_between"} == set(shared.fixed)
     assert shared.coefficients["messages_between"] == 1.0
     # Half of what one cluster shows, in logarithms: a prior as wide for what it shares as for what is its own.

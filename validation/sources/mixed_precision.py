@@ -19,14 +19,21 @@ FRAMEWORKS = {
     "NGC MXNet": ("mxnet", "NGC"),
 }
 SWITCHES = {
+    ("tensorflow", "Bert"): ("xla", ("fp32", "tf32", "fp16")),
+    ("tensorflow", "ResNet50V1.5"): ("xla", ("fp32", "tf32", "fp16")),
     ("pytorch", "Bert"): ("fused-activation+fused-optimizer", ("fp32", "tf32", "fp16")),
     ("mxnet", "ResNet50V1.5"): ("channels-last+fused-norm", ("fp32", "tf32", "fp16")),
     ("paddlepaddle", "ResNet50V1.5"): ("channels-last+fused-norm", ("fp16",)),
 }
 """Framework and network -> what the program turns on, and in which precisions.
 
+The source turns XLA on in TensorFlow throughout (OtherReports/TensorFlow: README.md of BERT and its logs, "XLA
+activated"; scripts/tf_test_all.sh of ResNet-50).
 NVIDIA's DeepLearningExamples have BERT's bias and GELU scripted and apex' FusedAdam, and ResNet-50 of MXNet by position
 with fused norms; Paddle's ResNet-50 has both in pure fp16."""
+BERT_BATCH = 67584
+"""Samples between updates of BERT that NVIDIA's programs accumulate, whatever the GPUs; Paddle's as many as of 8 GPUs
+(scripts in its README.md and OtherReports/*/README.md, ``expr 67584 / $batch_size``)."""
 CLUSTERS = {"V100-SXM2-32GB": "v100-sxm2-32gb-box", "A100-SXM4-40GB": "dgx-a100-40gb"}
 
 
@@ -45,11 +52,13 @@ def _paddle(rows: Sequence[Cells], source: str, wanted: tuple[str, str, str, str
             framework, version = FRAMEWORKS[row["framework"]]
             cluster, precision = CLUSTERS[row["gpu"]], _precision(row["precision"])
             gpus, batch = int(row["gpus_per_node"]), int(row["batch_per_gpu"])
+            in_step = batch * (8 if framework == "paddlepaddle" else gpus)
+            steps = BERT_BATCH // in_step if kind == BERT[0] else 1
             switches, of_precisions = SWITCHES.get((framework, kind), ("", ()))
             yield Run(
                 id=name_of("paddle", framework, cluster, kind, precision, f"g{gpus}"), source=source,
                 network=network, cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=gpus,
-                sub_batch=batch, accumulation_steps=1, precision=precision, optimizer=optimizer,
+                sub_batch=batch, accumulation_steps=steps, precision=precision, optimizer=optimizer,
                 framework=f"{framework}:{switches}" if precision in of_precisions else framework,
                 framework_version=version, strategy="bucketed", metric="samples_per_s", value=float(row["value"]),
                 input="synthetic", dataset=dataset,
