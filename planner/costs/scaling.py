@@ -4,11 +4,11 @@ What a coefficient is multiplied by follows from what its column counts:
 
 - FLOP, whole tiles and waves of them: ratio of the peak rates of the precision; waves are counted with the other
   device's number of multiprocessors;
-- FLOP of convolutions that matrix units multiply on both: ratio of multiprocessors times clock, but no faster than the
-  other device's peak. Their operands are gathered address by address, by instructions that a multiprocessor issues at
-  its clock and through shared memory that is as wide on all chips, while matrix units of consumer GPUs add in fp32 at
-  half the rate of those of the same die (NVIDIA, GA102 white paper), and those of later chips multiply two and four
-  times as fast. Where lanes of the chip are not known: as all FLOP;
+- FLOP of convolutions that matrix units multiply on both: ratio of the peak rates, or that of multiprocessors times
+  clock where it says faster, but no faster than the other device's peak. Operands are gathered by instructions that a
+  multiprocessor issues at its clock, so that convolutions stay below the peak; matrix units of consumer GPUs add in
+  fp32 at half the rate of those of the same die (NVIDIA, GA102 white paper), but are fed as well. Where lanes of the
+  chip are not known: as all FLOP;
 - bytes, elements: ratio of the memory bandwidths;
 - FLOP of one multiprocessor (steps of one tile's inner loop, ``k``): ratio of the rates of one, which is that of the
   clocks where multiprocessors are alike;
@@ -89,7 +89,8 @@ class Ratios:
     processor : float
         Of the precision's peak rates of one multiprocessor.
     fed : float or None
-        Of multiprocessors times clocks, where matrix units compute the precision on both; None: not, or not known.
+        Of multiprocessors times clocks, or of peak rates where these say faster, where matrix units compute the
+        precision on both; None: not, or not known.
     least_s : float
         What one FLOP takes at the second's peak rate [s].
     """
@@ -131,7 +132,7 @@ def _fed(source: Accelerator, target: Accelerator, precision: str) -> float | No
     if not all(one.has_matrix_units(precision) and one.chip in LANES_OF_CHIP for one in (source, target)):
         return None
     here, there = (one.peak_flop_per_s[WIDEST_PRECISION] / LANES_OF_CHIP[one.chip] for one in (source, target))
-    return here / there
+    return min(here / there, source.peak_flop_per_s[precision] / target.peak_flop_per_s[precision])
 
 
 def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside: Iterable[Entry] = ()) -> Entry:
