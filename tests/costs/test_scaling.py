@@ -50,7 +50,8 @@ def test_convolutions_of_matrix_units_go_by_multiprocessors_and_clock_up_to_the_
     """
     volta = replace(HERE, chip="GV100")
     consumer, workstation, later = (
-        replace(HERE, chip="GA102", peak_flop_per_s={"fp32": 40e12, "fp16": fp16}) for fp16 in (40e12, 72e12, 320e12)
+        replace(HERE, chip="GA102", peak_flop_per_s={"fp32": 40e12, "fp16": fp16, "tf32": fp16 / 2})
+        for fp16 in (40e12, 72e12, 320e12)
     )
 
     def flop_s(target: Accelerator, coefficient: float = 1.5 / 80e12, kind: str = "convolution") -> float:
@@ -163,10 +164,11 @@ def test_there_and_back_is_where_it_started() -> None:
     here, there = (catalog.find_accelerator(name) for name in ("v100-sxm2-16gb", "t4"))
     for one in map(without_process, calibration.entries):
         back = scaled_entry(scaled_entry(one, here, there), there, here)
-        assert back.coefficients == pytest.approx(dict(one.coefficients))
+        assert back.coefficients == pytest.approx(dict(one.coefficients), rel=0.02)
         assert back.settings == one.settings
         if one.covariance is not None:
-            np.testing.assert_allclose(np.array(back.covariance), np.array(one.covariance))
+            # each way by the faster of two ratios, which differ by 1 % here
+            np.testing.assert_allclose(np.array(back.covariance), np.array(one.covariance), rtol=0.05)
 
 
 def tiled(device: Accelerator, **keys: Any) -> Entry:
