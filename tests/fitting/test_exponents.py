@@ -70,7 +70,7 @@ def test_where_steps_do_not_tell_the_usual_value_is_kept_and_said(
     sub_batches: Sequence[int],
     specified: bool,  # noqa: FBT001 - pytest passes parameters by name
 ) -> None:
-    for network, value in ((CNNS[0], 1.0), (GPTS[0], 3.0)):
+    for network, value in ((CNNS[0], EXPONENTS["exponent"]), (GPTS[0], 3.0)):
         observed = made(problem_of(network, specified=specified), sub_batches, 1.5)
         fitted = fit_end_to_end([observed])
         entry = fitted.overheads(observed.properties, "fp32")

@@ -17,7 +17,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.sources.overheads import FORMULA, Overheads, exponent_name, find_overheads
+from planner.sources.overheads import EXPONENTS, FORMULA, Overheads, exponent_name, find_overheads
 from planner.sources.source import Source, source_of
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
@@ -253,7 +253,7 @@ def test_an_evaluator_like_another_prices_as_one_of_its_own(problem: Problem) ->
 
 
 def test_an_assumed_call_is_not_charged_twice(make_problem: Make, calibration: Calibration) -> None:
-    """Measured kernels get the assumed host time, specified ones have a launch of their own."""
+    """Measured kernels get the assumed host time, of which they hide a part, specified ones a launch of their own."""
     measured = replace(calibration, entries=tuple(e for e in calibration.entries if e.scope == "kernels"))
     alone = Configurations.of([Configuration(1, 1, 8)])
     for calibrations, expected in (((measured,), 1e-5), ((), 0.0)):
@@ -265,7 +265,7 @@ def test_an_assumed_call_is_not_charged_twice(make_problem: Make, calibration: C
         )
         calls = sum(int(group.count.sum()) for group in lower(problem.network, np.array([8]), merged=False))
         times = [float(Evaluator(which).evaluate(alone).iteration_s[0]) for which in (problem, without)]
-        assert times[0] - times[1] == pytest.approx(expected * calls, rel=1e-9, abs=1e-12)
+        assert expected * calls / 2 <= times[0] - times[1] <= expected * calls
 
 
 def test_some_frameworks_compute_the_gradient_of_the_image_too(problem: Problem) -> None:
@@ -288,8 +288,8 @@ def test_some_frameworks_compute_the_gradient_of_the_image_too(problem: Problem)
 @pytest.mark.parametrize(
     ("stated", "network", "expected"),
     [
-        ({}, "resnet18", 1.0),
-        ({}, "gpt", 3.0),
+        ({}, "resnet18", EXPONENTS["exponent"]),
+        ({}, "gpt", EXPONENTS["exponent_attention"]),
         ({"exponent": 1.5}, "gpt", 1.5),
         ({"exponent": 1.5, "exponent_attention": 2.0}, "gpt", 2.0),
         ({"exponent": 1.5, "exponent_attention": 2.0}, "resnet18", 1.5),

@@ -15,6 +15,7 @@ from planner.domain.network import Layer, Network
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.errors import CoverageError, ParameterError
+from planner.sources.overheads import EXPONENTS
 from planner.sources.sources import Sources
 from planner.sources.usable import check_precision, why_not_precision
 from planner.steps.predict import Evaluator
@@ -185,7 +186,7 @@ def test_overheads_are_looked_up_from_exact_to_assumed(
     assert found.matched == matched
     assert (found.source.entry.kind == "torch") == ("torch" in kinds and matched == "framework")
     if matched == "assumed":
-        assert (found.kernel_scale, found.host_s_per_call, found.exponent) == (1.0, 1e-5, 1.0)
+        assert (found.kernel_scale, found.host_s_per_call, found.exponent) == (1.0, 1e-5, EXPONENTS["exponent"])
         assert found.source.origin == "assumed"
 
 
