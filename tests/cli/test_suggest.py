@@ -216,7 +216,7 @@ def test_sensitivity_is_told_where_it_is_asked_for(run: Run, tmp_path: Path) -> 
     (tmp_path / "answer.json").write_text(out)
     again = run("explain", str(tmp_path / "answer.json"), "--part", "answer")[1]
     assert " ".join(again.split()) == text
-    steady = run("suggest", *DGX1, "--target-batch", "1024", "--sensitivity")[1]
+    steady = run("suggest", *DGX1, "--target-batch", "512", "--sensitivity")[1]
     assert "Sensitivity: 10 % more or less of any one input leaves plan 1 the best\n" in steady
     for beside in (("--search", "optuna"), ("--time-limit", "5s")):
         code, out, err = run(*asked, "--sensitivity", *beside)

@@ -255,7 +255,7 @@ def test_compute_takes_no_longer_than_steps_on_several_gpus() -> None:
         both.joint.alone_steps.times_s(np.array([one.coefficients(both.properties)[name] for name in COMPUTE]))
         for one in (free, bound)
     )
-    assert (within / both.joint.measured_s - 1 < 0.25 * (beyond / both.joint.measured_s - 1)).all()
+    assert (within / both.joint.measured_s - 1 < 0.4 * (beyond / both.joint.measured_s - 1)).all()
 
 
 def test_more_than_a_sets_rows_weigh_no_more() -> None:

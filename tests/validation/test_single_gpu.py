@@ -15,6 +15,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.fitting.observed import AloneSteps, Observed, without_end_to_end
+from planner.sources.overheads import EXPONENTS
 from validation import single_gpu
 from validation.single_gpu_page import summary_of
 from validation.single_gpu_rows import (
@@ -62,10 +63,15 @@ def test_kernels_alone_know_no_coefficient(made: list[Steps]) -> None:
     for one in made:
         steps = one.observed.alone_steps
         kernels_s, calls = steps.stages.matrix_s + steps.stages.traffic_s, steps.stages.calls
-        true_s = np.sum(steps.runs * (TRUTH.kernel_scale * kernels_s + TRUTH.host_s_per_call * calls), axis=1)
-        alone_s = np.sum(steps.runs * kernels_s, axis=1)
-        np.testing.assert_allclose(one.alone, alone_s / true_s - 1)
-        np.testing.assert_allclose(one.assumed, (alone_s + 10e-6 * np.sum(steps.runs * calls, axis=1)) / true_s - 1)
+
+        def step_s(scale: float, host_s: float) -> FloatArray:
+            power = EXPONENTS["exponent"]
+            stages_s = ((scale * kernels_s) ** power + (host_s * calls) ** power) ** (1 / power)
+            return np.asarray(np.sum(steps.runs * stages_s, axis=1))
+
+        true_s = step_s(TRUTH.kernel_scale, TRUTH.host_s_per_call)
+        np.testing.assert_allclose(one.alone, step_s(1.0, 0.0) / true_s - 1)
+        np.testing.assert_allclose(one.assumed, step_s(1.0, 10e-6) / true_s - 1)
 
 
 def test_what_is_predicted_takes_no_part_in_its_fit(made: list[Steps]) -> None:
