@@ -58,20 +58,20 @@ def test_known_coefficients_come_back_drawn_a_little_towards_their_priors(made: 
     assert all(abs(one.errors(TRUTH.values)).max() < 1e-9 for one in made)
 
 
+def step_s(one: Steps, scale: float, host_s: float) -> FloatArray:
+    """Return what steps take by the formula of a stage [s], shape (n,)."""
+    steps, power = one.observed.alone_steps, EXPONENTS["exponent"]
+    kernels_s, calls = steps.stages.matrix_s + steps.stages.traffic_s, steps.stages.calls
+    stages_s = ((scale * kernels_s) ** power + (host_s * calls) ** power) ** (1 / power)
+    return np.asarray(np.sum(steps.runs * stages_s, axis=1))
+
+
 def test_kernels_alone_know_no_coefficient(made: list[Steps]) -> None:
     """Both err by what the truth adds to them."""
     for one in made:
-        steps = one.observed.alone_steps
-        kernels_s, calls = steps.stages.matrix_s + steps.stages.traffic_s, steps.stages.calls
-
-        def step_s(scale: float, host_s: float) -> FloatArray:
-            power = EXPONENTS["exponent"]
-            stages_s = ((scale * kernels_s) ** power + (host_s * calls) ** power) ** (1 / power)
-            return np.asarray(np.sum(steps.runs * stages_s, axis=1))
-
-        true_s = step_s(TRUTH.kernel_scale, TRUTH.host_s_per_call)
-        np.testing.assert_allclose(one.alone, step_s(1.0, 0.0) / true_s - 1)
-        np.testing.assert_allclose(one.assumed, step_s(1.0, 10e-6) / true_s - 1)
+        true_s = step_s(one, TRUTH.kernel_scale, TRUTH.host_s_per_call)
+        np.testing.assert_allclose(one.alone, step_s(one, 1.0, 0.0) / true_s - 1)
+        np.testing.assert_allclose(one.assumed, step_s(one, 1.0, 10e-6) / true_s - 1)
 
 
 def test_what_is_predicted_takes_no_part_in_its_fit(made: list[Steps]) -> None:
