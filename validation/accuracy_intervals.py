@@ -14,6 +14,9 @@ from validation.tables import markdown_table
 
 __all__ = ["intervals_by_kind", "intervals_page"]
 
+LEAST_COVERED = 0.75
+"""Share below which a kind of FEWEST_ROWS rows or more is named."""
+FEWEST_ROWS = 10
 ALL, OTHERS = "all", "others"
 """All rows, and those whose kind has no conformal score: their intervals are by the errors of the fits."""
 
@@ -57,6 +60,15 @@ def intervals_page(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iter
         "split transformers, and what rests on timed calls of the very network: their intervals are by the errors of "
         "the fits.\n"
     )
+    of = {"network": "new network", "gpu": "new GPU", "cluster": "new cluster"}
+    short = [
+        f"{name.replace('_', ' ')} ({of[axis]}, {100 * one[axis]['coverage_90']:.0f} %)"
+        for name, one in found.items()
+        for axis in AXES
+        if one[axis]["n"] >= FEWEST_ROWS and one[axis]["coverage_90"] < LEAST_COVERED
+    ]
+    if short:
+        yield f"Far from 90 % they hold of: {', '.join(short)}.\n"
     rows = (
         (
             name.replace("_", " "),
@@ -65,7 +77,6 @@ def intervals_page(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iter
         )
         for name, one in found.items()
     )
-    of = {"network": "new network", "gpu": "new GPU", "cluster": "new cluster"}
     yield markdown_table(
         ("predictions", "rows", *(head for axis in AXES for head in (f"{of[axis]}: covered", "times"))), rows
     )

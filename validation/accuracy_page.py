@@ -34,8 +34,9 @@ that GPU or cluster: expect it of hardware that no row here has.
 
 Rows fall into four parts. *Development* rows are those that fits learn from, and all figures but those that say another
 part are of them. *New* rows came later: no fit has learned from them, neither the bundled calibrations nor those that
-hold out; their networks are known from other sources. One source is *locked*: no fit ever learns from it, nobody looks
-at it row by row, and only its sums are printed, as bundled. The others are shown apart.
+hold out, though half-widths of bundled intervals count their residuals too; their networks are known from other
+sources. One source is *locked*: no fit ever learns from it, nobody looks at it row by row, and only its sums are
+printed, as bundled. The others are shown apart.
 
 Written by `python -m validation` from the files in `validation/`, whose sources, licences and assumptions stand in
 `validation/SOURCES.toml`; figures for programs are in `accuracy.json`. Kernels alone: [kernels.md](kernels.md).

@@ -10,6 +10,7 @@ pooled entry that of runs predicted by a fit without their accelerator. So it is
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,10 +90,18 @@ def _of_split(of_split: SplitEntries) -> list[Calibration]:
 
 
 def _with_scores(own: Sequence[Calibration], shared: Calibration, rows: Sequence[Rows]) -> list[Calibration]:
-    """Return calibrations with conformal scores of rows left out: by network, and by GPU of what all share."""
+    """Return calibrations with conformal scores of rows left out: by network, and by GPU of what all share.
+
+    Of the latter none is below that by network: what no run shows is not surer than what runs show.
+    """
     seen = _few_scores(scores([one for some in rows for one in some.by_network]))
-    unseen = _few_scores(scores([one for some in rows for one in some.by_gpu]))
+    by_gpu = _few_scores(scores([one for some in rows for one in some.by_gpu]))
+    unseen = {name: max(one, seen.get(name, one), key=_width) for name, one in by_gpu.items()}
     return [*(replace(one, conformal=seen) for one in own), replace(shared, conformal=unseen)]
+
+
+def _width(score: ConformalScore) -> float:
+    return math.inf if score.half_width is None else score.half_width
 
 
 def _few_scores(found: Mapping[str, ConformalScore]) -> dict[str, ConformalScore]:

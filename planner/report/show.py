@@ -301,6 +301,9 @@ def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
         return
     yield heading("Conformal intervals: ends are so many times the value, and one over that")
     columns = ("predictions", "times", "covers", "groups", "runs")
+    if all(one.half_width is None for one in scores.values()):
+        yield from (Line(reason) for reason in dict.fromkeys(one.reason for one in scores.values()))
+        return
     rows = [
         (
             kind.replace("_", " "),
