@@ -14,7 +14,7 @@ from typing import Any
 
 from planner.catalog.arguments import arguments, typed_dataset
 from planner.catalog.bundled_index import BundledCalibration, BundledIndex, EntryPlace
-from planner.catalog.frameworks import framework_named, own_frameworks, with_present_names
+from planner.catalog.frameworks import bundled_fusions, framework_named, own_frameworks, with_present_names
 from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name
 from planner.catalog.peeks import bundled_index, peek, read_bundled, read_part
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
@@ -39,6 +39,7 @@ from planner.formats.transfer import read_transfer
 from planner.networks.zoo import build, zoo_names
 
 __all__ = [
+    "bundled_fusions",
     "calibrations_for",
     "default_request",
     "find_accelerator",

@@ -14,7 +14,7 @@ from planner.errors import InputFileError, UnknownNameError
 from planner.formats.documents import place_of
 from planner.formats.framework import read_framework
 
-__all__ = ["framework_named", "own_frameworks", "with_present_names"]
+__all__ = ["bundled_fusions", "framework_named", "own_frameworks", "with_present_names"]
 
 FOLDER = Path(__file__).resolve().parent.parent / "_bundled" / "frameworks"
 
@@ -30,6 +30,11 @@ def framework_named(label: str) -> Framework:
     else:
         raise UnknownNameError("framework", name, {*(one.name for one, _ in by_name.values()), *own})
     return found.of_version(version).with_switches([*on, *(one.lower() for one in switches)])
+
+
+def bundled_fusions(name: str) -> tuple[str, ...]:
+    """Return what the bundled framework of a name fuses without switches; none where there is no such framework."""
+    return _bundled()[name][0].fuses if name in _bundled() else ()
 
 
 def own_frameworks(report: Callable[[InputFileError], None] = lambda _: None) -> tuple[Framework, ...]:

@@ -13,7 +13,7 @@ from planner.cli.values import from_options, from_settings, in_full, settings_na
 from planner.domain.axes import AXES
 from planner.domain.request import DEFAULT, Sourced
 from planner.errors import NOTHING, ParameterError
-from planner.sessions.inputs import LOCAL, Case, Machine, cases, check_nodes, machine_of, own_calibration
+from planner.sessions.inputs import LOCAL, Case, Machine, cases, check_nodes, idle_fusions, machine_of, own_calibration
 from planner.sessions.values import DEFAULT_REQUEST, SETTINGS_FILE, Values, listed, merge, said
 
 __all__ = ["PRINTING_OPTIONS", "SEARCHING_OPTIONS", "gather", "ordered", "resolve"]
@@ -86,10 +86,16 @@ def _settings() -> Mapping[str, Any] | None:
 
 
 def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
-    """Return what the networks run on, and a case for every network and scenario."""
+    """Return what the networks run on, and a case for every network and scenario.
+
+    Fusions that were asked for and have no use are noted, but for those that ``--switches`` goes through.
+    """
     machine = machine_of(values, note)
     check_nodes(machine.cluster, values)
-    return machine, cases(values, machine)
+    found = cases(values, machine)
+    for sentence in () if "switches" in values else idle_fusions(found):
+        note(sentence)
+    return machine, found
 
 
 def ordered(values: Values) -> Values:

@@ -33,8 +33,9 @@ from planner.sources.devices import on_other_device
 from planner.sources.same_die import is_same_die
 from planner.sources.sources import LOCAL, Sources
 from planner.sources.usable import why_not_precision
+from planner.workload.fusion import idle_fusions as idle_fusions_of
 
-__all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "machine_of", "own_calibration"]
+__all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "idle_fusions", "machine_of", "own_calibration"]
 
 OWN = "own calibration"
 Calibrations = tuple[Calibration, ...]
@@ -296,6 +297,22 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     of_buckets = {"strategy": strategy, "bucket_bytes": sizes[0] if len(sizes) == 1 else 0.0}
     names = {key: one.value for key, one in sources.items()}
     return replace(base, **(names | of_buckets | {"framework": framework})), sources
+
+
+def idle_fusions(of: Iterable[Case]) -> tuple[str, ...]:
+    """Return a sentence for what was asked to be fused, and is not there: all of a switch's, or one of an own file."""
+    sentences = []
+    for case in of:
+        framework, network = case.problem.settings.framework, case.problem.network
+        by_switch = {f"switch {one}": framework.switches[one].changes.get("fuses", ()) for one in framework.switched}
+        known = {*catalog.bundled_fusions(framework.name), *(name for some in by_switch.values() for name in some)}
+        by_key = {f"fuses {name!r}": (name,) for name in framework.fuses if name not in known}
+        for what, names in (by_switch | by_key).items():
+            idle = idle_fusions_of(network, names)
+            if names and len(idle) == len(names):
+                kinds = ", ".join(idle.values())
+                sentences.append(f"{what} of framework {framework.name} is ignored: {network.name} has no {kinds}")
+    return tuple(dict.fromkeys(sentences))
 
 
 def _why_input_is_not_modelled(machine: Machine, network: Network, dataset: Dataset | None) -> str:

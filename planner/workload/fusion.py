@@ -27,7 +27,7 @@ Those of other frameworks, and of fp32, are one kernel whatever their shape.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -39,10 +39,17 @@ from planner.domain.layers.record import Layer
 from planner.domain.network import Network
 from planner.workload.program import Program
 
-__all__ = ["fused_calls", "uses_fused_softmax"]
+__all__ = ["fused_calls", "idle_fusions", "uses_fused_softmax"]
 
 _GATED = {FORWARD: 3 / 5, BACKWARD_DATA: 5 / 8}
 """Bytes of a gated activation in one kernel over those in two."""
+_FUSES = {
+    "activation": "linear layer with an activation behind it, or gated activation",
+    "residual": "linear layer or dropout with a sum behind it",
+    "softmax": "attention",
+    "norm": "batch normalisation with an activation behind it",
+}
+"""Fusion -> kinds of layers that must follow each other."""
 _SCORE_BYTES = 2
 """Of a score that a fused softmax takes."""
 _APART_BYTES = {FORWARD: 29, BACKWARD_DATA: 33}
@@ -63,6 +70,22 @@ def fused_calls(
     normed = _norms(of.network, fuses)
     made = (_softmax(one, of) if one_by_one and one.kind == "softmax" else _fused(one, inside) for one in calls)
     return tuple(_normed(one, of, *normed) for one in made)
+
+
+def idle_fusions(network: Network, fuses: Iterable[str]) -> dict[str, str]:
+    """Return the fusions that find nothing to fuse in a network, and what each is for.
+
+    >>> from planner import catalog
+    >>> idle_fusions(catalog.find_network("gpt2"), ["activation", "norm"])
+    {'norm': 'batch normalisation with an activation behind it'}
+    """
+    return {name: _FUSES[name] for name in fuses if not _has(network, name)}
+
+
+def _has(network: Network, fusion: str) -> bool:
+    if fusion == "softmax":
+        return any(layer.kind in ("attention", "cross_attention") for layer in network.layers)
+    return any(_parts(network, (fusion,)).values()) or any(_norms(network, (fusion,)))
 
 
 def uses_fused_softmax(queries: int, keys: int, batches: IntArray, *, causal: bool = True) -> BoolArray:

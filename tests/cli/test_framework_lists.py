@@ -157,3 +157,17 @@ def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
     said = f"Times faster by a switch: fused {faster:.2g}."
     assert (code, said in " ".join(out.split())) == (0, True)
     assert "switches" not in plans_of(run, f"{path}:fused")
+
+
+def test_a_fusion_without_use_is_said_once(run: Run, tmp_path: Path) -> None:
+    """Of a switch where all that it fuses is idle, of an own file fusion by fusion; not of bundled defaults."""
+    about = ("predict", "--network", "gpt2", "--cluster", "dgx-a100", "--sub-batch", "1,2", "--precision", "bf16")
+    norm = "gpt2 has no batch normalisation with an activation behind it"
+    _, _, said = run(*about, "--framework", "mxnet:fused-norm")
+    assert said.count(f"switch fused-norm of framework mxnet is ignored: {norm}") == 1
+    for framework in ("pytorch:compile", "megatron-lm", "mxnet"):
+        assert "is ignored" not in run(*about, "--framework", framework)[2]
+    own = tmp_path / "mine.toml"
+    own.write_text('format = "planner/framework"\nversion = 1\nname = "mine"\nfuses = ["activation", "norm"]\n')
+    _, _, said = run(*about, "--framework", str(own))
+    assert said.count("is ignored") == said.count(f"fuses 'norm' of framework mine is ignored: {norm}") == 1

@@ -8,7 +8,7 @@ import pytest
 from planner import catalog
 from planner.domain.framework import FUSIONS
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, KernelCalls
-from planner.workload.fusion import fused_calls, uses_fused_softmax
+from planner.workload.fusion import fused_calls, idle_fusions, uses_fused_softmax
 from planner.workload.lowering import lower
 from planner.workload.program import program
 
@@ -109,3 +109,15 @@ def test_a_softmax_that_is_not_fused_moves_what_its_kernels_do() -> None:
                 0 if is_apart else passes * n for is_apart, n in zip(apart, scores, strict=True)
             ]
             assert fixed.tolist() == [each * n if is_apart else 0 for is_apart, n in zip(apart, scores, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("network", "idle"),
+    [
+        ("resnet50", {"activation", "residual", "softmax"}),
+        ("gpt2", {"norm"}),
+        ("vgg16", {"residual", "softmax", "norm"}),
+    ],
+)
+def test_fusions_without_use_are_those_whose_layers_do_not_follow_each_other(network: str, idle: set[str]) -> None:
+    assert set(idle_fusions(catalog.find_network(network), FUSIONS)) == idle
