@@ -116,6 +116,8 @@ class KernelCalls:
     looked_up : mapping of column to ndarray
         Where the calls stand in a table of measured ones, the sub-batch, and the scaling curve of a fit; empty: they
         are in none.
+    operations : ndarray of int or float, shape (k,), optional
+        How many operations of the framework make them, where one launches several kernels; None: each makes one.
     """
 
     kind: str
@@ -124,6 +126,7 @@ class KernelCalls:
     count: IntArray | FloatArray
     work: Mapping[str, IntArray | FloatArray]
     looked_up: Mapping[str, IntArray | FloatArray] = field(default_factory=dict)
+    operations: IntArray | FloatArray | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in WORK_COLUMNS:

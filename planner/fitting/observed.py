@@ -210,10 +210,12 @@ class AloneSteps:
 
     def __init__(self, observed: Observed) -> None:
         exponent = EXPONENTS[exponent_name(observed.problem.network)]
-        calls, step = _stages(observed, host_s_per_call=1.0)
-        traffic_s, _ = _stages(observed, kernel_scale=1.0)
-        matrix_s = _stages(observed, kernel_scale=1.0, matrix_scale=1.0)[0] - traffic_s
-        self.stages = Passes(matrix_s, traffic_s, calls, exponent)
+        one_s, step = _stages(observed, host_s_per_call=1.0)
+        calls = _stages(observed, host_s_per_call=2.0)[0] - one_s
+        launches_s = one_s - calls
+        traffic_s = _stages(observed, kernel_scale=1.0)[0] - launches_s
+        matrix_s = _stages(observed, kernel_scale=1.0, matrix_scale=1.0)[0] - launches_s - traffic_s
+        self.stages = Passes(matrix_s, traffic_s, calls, exponent, launches_s)
         self.runs = np.column_stack([of.of(observed.configurations.accumulation_steps) for of in STAGE_RUNS.values()])
         nothing = np.zeros(len(calls))
         self.step = step.changed({"all_reduce": nothing}, {"all_reduce": nothing})
@@ -316,6 +318,6 @@ class JointSteps:
         sent_s = messages.message_s(nodes, gpus_per_node, entry)
         if not self.pricer.strategy.overlap:
             return np.asarray(sent_s.sum(axis=1)[self.group][self.pair])
-        if self.pricer.strategy.best_buckets:
+        if self.pricer.strategy.is_timed:
             return self.pricer.fused_s(self.last_pass, self.group, self.places, entry)[0][self.pair]
         return self.pricer.outlasting_s(communication_prefix_s(sent_s), self.last_pass, self.group)[self.pair]

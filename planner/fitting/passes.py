@@ -17,7 +17,8 @@ __all__ = ["Passes"]
 class Passes:
     """q passes of each of n steps by kernel_scale k, matrix_scale m and host_s_per_call h.
 
-    One takes ((k·(m·matrix + traffic))^p + (h·calls)^p)^(1/p); see :class:`planner.sources.overheads.Overheads`.
+    One takes ((k·(m·matrix + traffic))^p + (h·calls + launches)^p)^(1/p); see
+    :class:`planner.sources.overheads.Overheads`.
 
     Attributes
     ----------
@@ -25,12 +26,15 @@ class Passes:
         Kernels of matrices and all others [s], and the number of calls.
     exponent : float, or ndarray of float, shape (n, 1)
         p.
+    launches_s : float, or ndarray of float, shape (n, q)
+        What the host takes besides, whatever the coefficients [s].
     """
 
     matrix_s: FloatArray
     traffic_s: FloatArray
     calls: FloatArray
     exponent: FloatArray | float
+    launches_s: FloatArray | float = 0.0
 
     @classmethod
     def stacked(cls, parts: Sequence[Passes]) -> Passes:
@@ -40,6 +44,7 @@ class Passes:
             np.concatenate([one.traffic_s for one in parts]),
             np.concatenate([one.calls for one in parts]),
             np.concatenate([np.broadcast_to(one.exponent, (len(one.calls), 1)) for one in parts]),
+            np.concatenate([np.broadcast_to(one.launches_s, one.calls.shape) for one in parts]),
         )
 
     def times_s(self, values: FloatArray) -> FloatArray:
@@ -56,7 +61,7 @@ class Passes:
     def _parts_s(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return kernel and host times [s], each of shape (n, q)."""
         kernel, matrix, host = _columns(values)
-        return kernel * (matrix * self.matrix_s + self.traffic_s), host * self.calls
+        return kernel * (matrix * self.matrix_s + self.traffic_s), host * self.calls + self.launches_s
 
 
 def _columns(values: FloatArray) -> FloatArray:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,11 +47,16 @@ from planner.workload.program import Program, program
 from planner.workload.transposes import transposes
 from planner.workload.updates import updated_calls
 
-__all__ = ["STAGES", "Compute", "ComputeTable", "call_counts", "call_work", "composed_s", "composed_slopes", "term_of"]
+__all__ = [
+    "STAGES", "CallCounts", "Compute", "ComputeTable", "call_counts", "call_work", "composed_s", "composed_slopes",
+    "term_of",
+]  # fmt: skip
 
 STAGES = ("forward", "backward", "accumulating", "update")
 GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
 """Host time of a kernel call in a graph that was recorded once (docs/numbers.md)."""
+LAUNCH_S = constant("overheads.launch_s")
+"""Host time of a kernel beyond the first of an operation, on a GPU (docs/numbers.md)."""
 
 
 def term_of(stage: str) -> str:
@@ -70,10 +76,31 @@ def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | FloatAr
     return {**calls.work, **transposition(calls.kind, calls.direction), "itemsize": float(itemsize)}
 
 
-def call_counts(calls_with_sources: list[tuple[KernelCalls, Source]]) -> tuple[int, int]:
-    """Return how many calls there are in all, and without those whose kernels are specified."""
-    counts = [(int(calls.count.sum()), source.origin != "specified") for calls, source in calls_with_sources]
-    return sum(count for count, _ in counts), sum(count for count, is_measured in counts if is_measured)
+class CallCounts(NamedTuple):
+    """How much the host has to start.
+
+    Attributes
+    ----------
+    calls, measured_calls : int
+        Operations of the framework in all, and without those whose kernels are specified.
+    launches : int
+        Kernels beyond one an operation.
+    """
+
+    calls: int
+    measured_calls: int
+    launches: int
+
+
+def call_counts(calls_with_sources: list[tuple[KernelCalls, Source]]) -> CallCounts:
+    """Return what the host starts of calls."""
+    kernels = operations = measured = 0
+    for calls, source in calls_with_sources:
+        count = int(calls.count.sum())
+        made = count if calls.operations is None else int(calls.operations.sum())
+        kernels, operations = kernels + count, operations + made
+        measured += made if source.origin != "specified" else 0
+    return CallCounts(operations, measured, kernels - operations)
 
 
 def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
@@ -107,14 +134,12 @@ class KernelTimes:
     ----------
     matrix_s, traffic_s : ndarray of float, shape (s, D)
         Kernels of MATRIX_KINDS and all others, by distinct segment.
-    calls, measured_calls : int
-        In all, and without those whose kernels are specified.
+    counts : CallCounts
     """
 
     matrix_s: FloatArray
     traffic_s: FloatArray
-    calls: int
-    measured_calls: int
+    counts: CallCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +314,19 @@ class Compute:
         factor = self.sources.problem.scenario.sub_batch_factor if self.precision.name == "fp32" else 1
         return replace(whole, activations=whole.activations / factor, workspace=whole.workspace / factor)
 
-    def host_s(self, stage: str, calls: int, measured_calls: int) -> float:
-        """Return the framework's host time [s] of a stage; a specified kernel's launch stands for an assumed one."""
+    def host_s(self, stage: str, counts: CallCounts) -> float:
+        """Return the framework's host time [s] of a stage; a specified kernel's launch stands for an assumed one.
+
+        What was learned of a call is of an operation that starts one kernel; where it starts several, each further one
+        takes a launch on a GPU, and nothing on a CPU.
+        """
         overheads = self.overheads
-        n_calls = measured_calls if overheads.matched == "assumed" else calls
+        n_calls = counts.measured_calls if overheads.matched == "assumed" else counts.calls
         if self.framework.launch == "graph":
-            return min(overheads.host_s_per_call, GRAPH_S_PER_CALL) * n_calls
+            return min(overheads.host_s_per_call, GRAPH_S_PER_CALL) * (n_calls + counts.launches)
         layers = self.slots.layer.size if stage == UPDATE else len(self.network.layers)
-        return overheads.host_s_per_call * n_calls + overheads.host_s_per_layer * layers
+        launch_s = LAUNCH_S * self.sources.problem.scenario.host_factor * (self.sources.accelerator.kind == "gpu")
+        return overheads.host_s_per_call * n_calls + launch_s * counts.launches + overheads.host_s_per_layer * layers
 
     def host_to_device_s(self, sub_batch: IntArray) -> FloatArray:
         """Return the copy of a sub-batch to the device [s], shape (s,); 0 where the input is synthetic or on a CPU."""
@@ -352,14 +382,14 @@ class Compute:
                 times = np.broadcast_to(call_times_s(source.entry, calls, self.itemsize), (shape[1], calls.layer.size))
                 gpu_s[stage][part] += self.program.by_segment(times, calls.layer)
         gpu_s["accumulating"] += gpu_s["backward"]
-        return {stage: KernelTimes(gpu_s[stage][0], gpu_s[stage][1], *call_counts(by_stage[stage])) for stage in STAGES}
+        return {stage: KernelTimes(gpu_s[stage][0], gpu_s[stage][1], call_counts(by_stage[stage])) for stage in STAGES}
 
     def _stage_s(self, stage: str, kernels: KernelTimes) -> FloatArray:
         """Return the stage by distinct segment [s], shape (s, D)."""
         overheads = self.overheads
         gpu_s = overheads.kernel_scale * (overheads.matrix_scale * kernels.matrix_s + kernels.traffic_s)
         total = self.program.total(gpu_s)
-        whole = composed_s(total, self.host_s(stage, kernels.calls, kernels.measured_calls), overheads.exponent)
+        whole = composed_s(total, self.host_s(stage, kernels.counts), overheads.exponent)
         factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)
         even_share = np.where(total > 0, 0.0, whole / self.program.segment.size)
         return self.sources.multiplied(

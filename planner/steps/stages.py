@@ -175,7 +175,7 @@ def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
 def _stages(pricer: Pricer, name: str, groups: list[TimedCalls], cases: int) -> list[Stage]:
     """Return one stage of every case."""
     overheads = pricer.compute.overheads
-    host_s = pricer.compute.host_s(name, *call_counts([(group.calls, group.source) for group in groups]))
+    host_s = pricer.compute.host_s(name, call_counts([(group.calls, group.source) for group in groups]))
     adds = host_s > 0 or overheads.scales
     total, outside, lookups = np.zeros(cases), np.zeros(cases), np.zeros((cases, len(LOOKUPS)))
     sources: list[dict[tuple[int, str], Source]] = [{} for _ in range(cases)]

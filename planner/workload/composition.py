@@ -77,7 +77,8 @@ def composed_calls(
     """Return calls of one kind without those made of primitives, and these; None: none is.
 
     Every call keeps its place: what is made otherwise is made no times. Primitives are of kind ``activation``, as the
-    plainest kernel that reads and writes elements; each moves the mean of its chain.
+    plainest kernel that reads and writes elements; each moves the mean of its chain. A chain is one operation, as the
+    kernel is that it stands for.
 
     >>> from planner import catalog
     >>> from planner.workload.lowering import lower
@@ -102,7 +103,8 @@ def composed_calls(
         "fixed_bytes": elements * (_WIDE_BYTES * wide + others) / kernels,
     }
     count = np.where(is_chain, calls.count * kernels, 0)
-    primitives = KernelCalls("activation", calls.direction, calls.layer, count, work)
+    operations = np.where(is_chain, calls.count, 0)
+    primitives = KernelCalls("activation", calls.direction, calls.layer, count, work, operations=operations)
     return replace(calls, count=np.where(is_chain, 0, calls.count)), primitives
 
 

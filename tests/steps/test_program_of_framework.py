@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,9 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.request import Problem
+from planner.domain.scenario import Scenario
 from planner.sources.sources import Sources
-from planner.steps.compute import GRAPH_S_PER_CALL, Compute, call_times_s
+from planner.steps.compute import GRAPH_S_PER_CALL, LAUNCH_S, CallCounts, Compute, call_counts, call_times_s
 from planner.steps.predict import Evaluator
 
 BATCH = np.array([64])
@@ -50,11 +53,33 @@ def test_norms_in_one_kernel_with_activations_take_less_than_apart() -> None:
 
 def test_a_replayed_graph_takes_a_microsecond_of_the_host_a_call() -> None:
     eager, graph = (Compute(Sources(problem_of(Framework("own", launch=how))), "fp16") for how in ("eager", "graph"))
-    assert graph.host_s("forward", 100, 100) == pytest.approx(100 * GRAPH_S_PER_CALL)
-    assert graph.host_s("forward", 100, 100) < eager.host_s("forward", 100, 100)
+    counts = CallCounts(90, 90, 10)
+    assert graph.host_s("forward", counts) == pytest.approx(100 * GRAPH_S_PER_CALL)
+    assert graph.host_s("forward", counts) < eager.host_s("forward", counts)
     small = Configurations.of([Configuration(nodes=1, gpus_per_node=1, sub_batch=1, precision="fp16")])
     rates = [
         float(Evaluator(problem_of(Framework("own", launch=how))).evaluate(small).samples_per_s[0])
         for how in ("eager", "graph")
     ]
     assert rates[1] > 1.2 * rates[0]
+
+
+def test_the_host_takes_a_launch_for_each_further_kernel_of_an_operation() -> None:
+    """Not what was learned of operations that start one: a chain of primitives would take as many times as long."""
+    compute = Compute(Sources(problem_of(Framework("own"))), "fp16")
+    one, chain = (compute.host_s("forward", counts) for counts in (CallCounts(1, 1, 0), CallCounts(1, 1, 7)))
+    assert chain - one == pytest.approx(7 * LAUNCH_S)
+    twice = replace(problem_of(Framework("own")), scenario=Scenario("", host_factor=2.0))
+    doubled = Compute(Sources(twice), "fp16")
+    assert doubled.host_s("forward", CallCounts(1, 1, 7)) == pytest.approx(2 * chain)
+
+
+def test_primitives_of_a_transformer_are_launched_and_no_operations() -> None:
+    whole, chains = (
+        Compute(Sources(problem_of(Framework("own", composes=composes), network="bert-base")), "fp16")
+        for composes in ((), ("gelu", "layer_norm", "dropout", "softmax"))
+    )
+    counts = [call_counts(one.calls_with_sources(BATCH)["forward"]) for one in (whole, chains)]
+    assert counts[0].calls == counts[1].calls
+    assert counts[0].launches == 0
+    assert counts[1].launches > counts[1].calls
