@@ -89,7 +89,7 @@ def test_records_say_what_frameworks_do_otherwise_than_most() -> None:
     assert {name: one.strategy for name, one in every.items() if one.strategy != "wait-free"} == {
         "chainer": "no-overlap", "cntk": "no-overlap", "deepspeed": "no-overlap", "megatron-deepspeed": "no-overlap",
         "megatron-lm": "no-overlap", "nanotron": "bucketed", "paddlepaddle": "bucketed", "pytorch": "bucketed",
-        "torch7": "no-overlap",
+        "torch7": "no-overlap", "mxnet": "parameter-server",
     }  # fmt: skip
     assert every["pytorch"].strategies == {"bucketed": STRATEGIES["bucketed"]}
     assert replace(every["pytorch"], aliases=(), source="", strategies={}) == PYTORCH

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from planner.cli import parsing
 from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
+from planner.domain.framework import STRATEGIES
 from planner.domain.limits import LIMITS
 from planner.domain.precision import PRECISIONS
 from planner.domain.ranks import RANK_ORDER
@@ -178,12 +179,13 @@ _ALL = (
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
-        "strategy", "wait-free|no-overlap|bucketed[:SIZE]|best-fusion",
-        "Whether all-reduce overlaps the backward pass, layer by layer, in buckets of layers, or in the fastest ones.",
-        parsing.strategy("wait-free", "no-overlap", "bucketed", "best-fusion"), "the framework's",
+        "strategy", "|".join(STRATEGIES).replace("bucketed", "bucketed[:SIZE]"),
+        "How gradients are sent: layer by layer as they are ready, behind the backward pass, in buckets, in the "
+        "fastest ones, every so often what is ready, or to parameter servers.",
+        parsing.strategy(*STRATEGIES), "the framework's",
         help_in={
-            "suggest": "Whether all-reduce overlaps the backward pass, layer by layer, in buckets of layers, or in the "
-            "fastest ones; bucketed:1MiB:100MiB or bucketed:best chooses their size, by trials of Optuna.",
+            "suggest": "How gradients are sent; bucketed:1MiB:100MiB or bucketed:best chooses the size of buckets, by "
+            "trials of Optuna.",
         },
     ),
     Option(

@@ -37,7 +37,15 @@ from planner.costs.features import (
 from planner.costs.measured_collectives import COLLECTIVE_CASES
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
-from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE, Groups
+from planner.domain.messages import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    PARAMETER_SERVER,
+    REDUCE_SCATTER,
+    SEND_RECEIVE,
+    Groups,
+)
 from planner.errors import CoverageError, ParameterError, Refusal, UnknownNameError
 
 __all__ = [
@@ -61,6 +69,7 @@ __all__ = [
     "double_binary_tree",
     "hierarchical",
     "pairwise",
+    "parameter_server",
     "rabenseifner",
     "recursive_doubling",
     "ring_all_reduce",
@@ -171,6 +180,17 @@ def direct(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
     return stacked([inside, inside * v, across, across * v * s])
 
 
+def parameter_server(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+    """Return features of pushing gradients to servers and pulling weights: 2 messages, 2V bytes (MODEL 8.4).
+
+    The ranks of a node sum theirs first, each a part, and share what is pulled: 2(r-1)/r·V. Every node has a server
+    with its part of the weights, so that 1/N of the node's sum stays; push and pull do not overlap.
+    """
+    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+    inside, across = np.where(r > 1, 2.0, 0.0), np.where(n > 1, 2.0, 0.0)
+    return stacked([inside, inside * (r - 1) / r * v, across, across * (n - 1) / n * v * (s / r)])
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """An algorithm of a collective operation; a row of :data:`COLLECTIVES` is all that declares one.
@@ -215,6 +235,7 @@ COLLECTIVES: tuple[Collective, ...] = (
     Collective("ring", REDUCE_SCATTER, ring_gather, "ring", frozenset({GPUS, CPUS}), is_pipelined=True),
     Collective("pairwise", ALL_TO_ALL, pairwise, "pairwise", frozenset({GPUS, CPUS}), is_pipelined=True),
     Collective("direct", SEND_RECEIVE, direct, "direct", frozenset({GPUS, CPUS})),
+    Collective("servers", PARAMETER_SERVER, parameter_server, "parameter servers", frozenset({GPUS, CPUS})),
 )
 """GPUs: what NCCL chooses from; CPUs and hosts: what message passing libraries do (Thakur, Rabenseifner, Gropp)."""
 
@@ -271,6 +292,7 @@ def collective_s(entry: Entry, operation: str, buffer_bytes: FloatArray, groups:
     that was measured, or fitted without algorithms, all-gather and reduce-scatter take half, as an all-reduce around a
     ring is one after the other; all-to-all takes half, and across nodes as many times more as more bytes pass the NICs
     of a node, r(p-r)/(p-1); a message takes as long as an all-reduce of its two ranks, an upper figure by one start-up.
+    Pushing to parameter servers and pulling takes as long as an all-reduce, whose bytes it moves.
 
     Parameters
     ----------
@@ -278,8 +300,7 @@ def collective_s(entry: Entry, operation: str, buffer_bytes: FloatArray, groups:
         Of the operation or of all-reduce. Term ``collective.alpha_beta`` (settings ``algorithms``: names joined by
         spaces, ``beta_ratio``, ``pair_ratio``), ``collective.cases`` or ``collective.logarithmic``.
     operation : str
-        ALPHA_BETA = "collective.alpha_beta"
-    ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL or SEND_RECEIVE.
+        ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE or PARAMETER_SERVER.
     buffer_bytes : ndarray of shape (k,), or (g, k): of each group its own
     groups : Groups, g of them; one rank takes 0 s
 
@@ -322,7 +343,7 @@ def _enabled(entry: Entry, operation: str) -> list[Collective]:
 def _share_of_all_reduce(operation: str, groups: Groups) -> FloatArray:
     """Return the time of an operation over that of an all-reduce of as many bytes, shape (g, 1)."""
     n, r, _ = _group_columns(groups)
-    shares = {ALL_REDUCE: np.ones(n.shape), SEND_RECEIVE: np.ones(n.shape)}
+    shares = dict.fromkeys((ALL_REDUCE, SEND_RECEIVE, PARAMETER_SERVER), np.ones(n.shape))
     shares |= dict.fromkeys((ALL_GATHER, REDUCE_SCATTER), np.full(n.shape, 0.5))
     crowd = r * (n - 1) * r / np.maximum(n * r - 1, 1.0)
     shares[ALL_TO_ALL] = 0.5 * np.where(n > 1, crowd, 1.0)

@@ -27,6 +27,7 @@ class Settings:
     strategy : one of STRATEGIES
         What overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
         ``bucketed``, so are buckets of neighbouring layers; ``best-fusion``, so are those buckets that are done first;
+        ``tensor-fusion``, what is ready at each cycle; ``parameter-server``, each layer's goes to servers;
         ``no-overlap``, each layer's after the backward pass.
     input : {"storage", "synthetic"}
     framework : Framework

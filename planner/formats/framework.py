@@ -43,6 +43,8 @@ _STRATEGY = Table(
         Field("first_bucket_MiB", Number("MiB"), "gradients sent first; 0: by layer", 0.0, "first_bucket_bytes"),
         Field("bucket_MiB", Number("MiB"), "gradients sent together later; 0: by layer", 0.0, "bucket_bytes"),
         Field("best_buckets", Flag(), "whether what is sent together is what is done first", default=False),
+        Field("cycle_ms", Number("ms"), "how often what is ready is sent together; 0: when it is", 0.0, "cycle_s"),
+        Field("servers", Flag(), "whether gradients go to parameter servers, one on each node", default=False),
     ),
     Strategy,
     "what overlaps in a synchronous step",

@@ -52,6 +52,7 @@ UNITS = {
     "GBps": Unit(1e6, 1e9),
     "GiB": Unit(1e8, 2.0**30),
     "MiB": Unit(1e8, 2.0**20),
+    "ms": Unit(1e8, over=1e3),
     "us": Unit(1e8, over=1e6),
     "TFLOPps": Unit(1e7, 1e12),
 }

@@ -62,6 +62,13 @@ def _value(value: object) -> str:
 def _strategy(one: Strategy) -> str:
     if not one.overlap:
         sent = "gradients are sent after the backward pass"
+    elif one.best_buckets:
+        sent = "gradients are sent in those buckets that are done first"
+    elif one.cycle_s:
+        most = f"in messages up to {format_bytes(one.bucket_bytes)}" if one.bucket_bytes else "layer by layer"
+        sent = f"gradients that are ready are sent every {1e3 * one.cycle_s:g} ms, {most}"
+    elif one.servers:
+        sent = "gradients of each layer are pushed to a server on each node, weights are pulled"
     elif one.bucket_bytes:
         sizes = (format_bytes(size) for size in (one.first_bucket_bytes, one.bucket_bytes))
         sent = "gradients are sent in buckets of {}, then {}".format(*sizes)

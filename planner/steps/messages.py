@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.costs.collectives import all_reduce_s
+from planner.costs.collectives import all_reduce_s, collective_s
 from planner.costs.terms import Work, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
-from planner.domain.messages import Groups
+from planner.domain.messages import ALL_REDUCE, Groups
 from planner.sources.sources import Source, Sources
 from planner.steps.synchronous import communication_prefix_s
 from planner.steps.tables import CaseTable
@@ -44,20 +44,22 @@ def host_all_reduce_s(sources: Sources, parameters: int, nodes: IntArray) -> Flo
     return sources.multiplied("all_reduce", times, nodes=distinct)[inverse].reshape(nodes.shape)
 
 
-def all_reduce_gradient(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> tuple[FloatArray, float]:
+def all_reduce_gradient(
+    entry: Entry, buffer_bytes: FloatArray, groups: Groups, operation: str = ALL_REDUCE
+) -> tuple[FloatArray, float]:
     """Return the derivatives of the sum over buffers by the entry's coefficients, shape (p,), and the sum [s].
 
-    For one group.
+    For one group. Operation: of :func:`planner.costs.collectives.collective_s`.
 
     By differences: which algorithm is least, and which link paces it, depends on the coefficients; between the kinks
     the time is linear in them.
     """
-    total = float(all_reduce_s(entry, buffer_bytes, groups).sum())
+    total = float(collective_s(entry, operation, buffer_bytes, groups).sum())
     slopes = []
     for name, value in entry.coefficients.items():
         step = 1e-6 * max(abs(value), 1e-15)
         neighbour = replace(entry, coefficients=dict(entry.coefficients) | {name: value + step})
-        slopes.append((float(all_reduce_s(neighbour, buffer_bytes, groups).sum()) - total) / step)
+        slopes.append((float(collective_s(neighbour, operation, buffer_bytes, groups).sum()) - total) / step)
     return np.array(slopes), total
 
 
@@ -91,8 +93,8 @@ class Messages:
 
     def __init__(self, sources: Sources, by_slot: FloatArray, mean_ranks: float | None = None) -> None:
         self.sources, self.by_slot, self._mean_ranks = sources, by_slot, mean_ranks
-        strategy = sources.problem.settings.overlap
-        self.slot = gradient_buckets(by_slot, strategy.first_bucket_bytes, strategy.bucket_bytes)
+        self.strategy = sources.problem.settings.overlap
+        self.slot = gradient_buckets(by_slot, self.strategy.first_bucket_bytes, self.strategy.bucket_bytes)
         self.buffer_bytes = self.bytes_of(self.slot)
         self.cases = CaseTable(
             lambda *groups: MessageTable(communication_prefix_s(self.message_s(*groups)), np.stack(groups, axis=1)),
@@ -121,17 +123,27 @@ class Messages:
         several = nodes * gpus_per_node > 1
         if several.any():
             groups = self._groups(nodes[several], gpus_per_node[several])
-            times[several] = all_reduce_s(entry or self.source.entry, self.buffer_bytes, groups)
+            operation = self.strategy.operation
+            times[several] = collective_s(entry or self.source.entry, operation, self.buffer_bytes, groups)
         return self.sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
     def together_s(self, nodes: int, gpus_per_node: int, entry: Entry | None = None) -> FloatArray:
-        """Return the time of messages of slots l to k [s], shape (J, J); only l <= k counts."""
+        """Return the time of messages of slots l to k [s], shape (J, J); only l <= k counts.
+
+        Where they are packed in cycles, with copying several into one buffer and back: each copy reads and writes.
+        """
         ahead = np.concatenate([[0.0], np.cumsum(self.by_slot)])
-        sizes, which = np.unique(np.maximum(ahead[None, 1:] - ahead[:-1, None], 0.0), return_inverse=True)
+        bytes_ = np.maximum(ahead[None, 1:] - ahead[:-1, None], 0.0)
         if nodes * gpus_per_node == 1:
-            return np.zeros((self.by_slot.size,) * 2)
-        times = all_reduce_s(entry or self.source.entry, sizes, self._group(nodes, gpus_per_node))[0]
-        return self.sources.multiplied("all_reduce", times, nodes=nodes)[which].reshape((self.by_slot.size,) * 2)
+            return np.zeros_like(bytes_)
+        sizes, which = np.unique(bytes_, return_inverse=True)
+        group = self._group(nodes, gpus_per_node)
+        times = collective_s(entry or self.source.entry, self.strategy.operation, sizes, group)[0]
+        sent_s = self.sources.multiplied("all_reduce", times, nodes=nodes)[which].reshape(bytes_.shape)
+        if not self.strategy.cycle_s:
+            return sent_s
+        copied = np.where(np.eye(self.by_slot.size, dtype=np.bool_), 0.0, 4 * bytes_)
+        return np.asarray(sent_s + copied / self.sources.accelerator.memory_bytes_per_s)
 
     def bytes_of(self, slots: IntArray) -> FloatArray:
         """Return the bytes of messages that start with these slots, the lowest of each, shape (B,)."""
@@ -142,7 +154,8 @@ class Messages:
         key = (nodes, gpus_per_node, buffer_bytes.tobytes())
         if key not in self._gradients:  # plans that differ in sub-batch alone share it
             group = self._group(nodes, gpus_per_node)
-            self._gradients[key] = all_reduce_gradient(self.source.entry, buffer_bytes, group)
+            operation = self.strategy.operation
+            self._gradients[key] = all_reduce_gradient(self.source.entry, buffer_bytes, group, operation)
         return self._gradients[key]
 
     def _groups(self, nodes: IntArray, gpus_per_node: IntArray) -> Groups:

@@ -60,7 +60,7 @@ class AcrossGroups:
 
     def __init__(self, problems: Mapping[str, Problem], like: Mapping[str, Evaluator] | None = None) -> None:
         for one in problems.values():
-            if one.settings.overlap.best_buckets:
+            if one.settings.overlap.is_timed:
                 rule = "one of fixed buckets on several node groups, all of which send the same messages"
                 raise ParameterError("--strategy", rule, one.settings.strategy)
         self.problems = problems

@@ -15,8 +15,9 @@ from planner.domain.configuration import Configurations
 from planner.domain.schedule import ONCE
 from planner.sources.sources import Sources
 from planner.steps.asynchronous import Asynchrony, update_period_s
-from planner.steps.best_fusion import best_fusion
+from planner.steps.best_fusion import Fusion, best_fusion
 from planner.steps.compute import Compute
+from planner.steps.cycle_fusion import cycle_fusion
 from planner.steps.epoch import Input, InputTimes
 from planner.steps.messages import Messages, host_all_reduce_s
 from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, TimedSchedule, step_schedule
@@ -97,7 +98,7 @@ class Pricer:
     def fused_s(
         self, last_pass: IntArray, group: IntArray, places: IntArray, entry: Entry | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Return by how much the best messages outlast a backward pass, and what they take [s].
+        """Return by how much messages that are chosen by what is ready when outlast a backward pass, and take [s].
 
         Both of the shape that ``last_pass`` and ``group`` broadcast to.
 
@@ -119,13 +120,19 @@ class Pricer:
         ends, taken = np.zeros((2, *group.shape))
         for at in np.unique(group).tolist():
             rows = np.nonzero(group == at)
-            together = self.messages.together_s(int(places[at, 0]), int(places[at, 1]), entry)
-            best = best_fusion(ready[last_pass[rows]], together)
-            ends[rows], taken[rows] = best.end_s, best.taken_s
+            sent = self.fusion(ready[last_pass[rows]], int(places[at, 0]), int(places[at, 1]), entry)
+            ends[rows], taken[rows] = sent.end_s, sent.taken_s
         return exposed_s(ends, backward[last_pass]), taken
 
+    def fusion(self, ready: FloatArray, nodes: int, gpus_per_node: int, entry: Entry | None = None) -> Fusion:
+        """Return the messages of backward passes whose gradients are ready at times of shape (c, J) [s]."""
+        together, strategy = self.messages.together_s(nodes, gpus_per_node, entry), self.strategy
+        if strategy.best_buckets:
+            return best_fusion(ready, together)
+        return cycle_fusion(ready, together, self.messages.by_slot, strategy.bucket_bytes, strategy.cycle_s)
+
     def _outlasting(self, last_pass: IntArray, message_case: IntArray) -> FloatArray:
-        if self.strategy.best_buckets:
+        if self.strategy.is_timed:
             return self.fused_s(last_pass, message_case, self.messages.places)[0]
         return self.outlasting_s(self.messages.prefix_s, last_pass, message_case)
 
@@ -168,7 +175,7 @@ class Pricer:
             if task.name in stage_s
         }
         all_reduce = self.messages.prefix_s[group, -1] if self.messages.slot.size else np.zeros(group.shape)
-        if self.strategy.best_buckets:
+        if self.strategy.is_timed:
             all_reduce = self._taken.gather(2 * row + further, group)
         outlasting = {}
         if self.strategy.overlap:

@@ -18,7 +18,6 @@ from planner.domain.configuration import Configuration
 from planner.domain.prediction import Term
 from planner.domain.schedule import Task
 from planner.sources.sources import Source
-from planner.steps.best_fusion import best_fusion
 from planner.steps.intervals import Gradient, derivatives
 from planner.steps.messages import host_gradient
 from planner.steps.price import Pricer, Prices, deposited_gradients
@@ -52,9 +51,9 @@ class Case:
         ready = self.pricer.compute.table.ready_s[case, int(one.accumulation_steps > 1)]
         row = messages.cases.rows(np.array([one.nodes]), np.array([one.gpus_per_node]))[0]
         slot, sent_s = messages.slot, messages.prefix_s[row]
-        if self.pricer.strategy.best_buckets:
+        if self.pricer.strategy.is_timed:
+            slot = self.pricer.fusion(ready[None], one.nodes, one.gpus_per_node).slots(0)
             together = messages.together_s(one.nodes, one.gpus_per_node)
-            slot = best_fusion(ready[None], together).slots(0)
             sent_s = np.cumsum(together[slot, np.append(slot[1:], ready.size) - 1])
         last = int(np.argmax(ready[slot] + sent_s))
         return messages.bytes_of(slot)[: last + 1], int(slot[last]) + 1

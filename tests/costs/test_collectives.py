@@ -10,6 +10,7 @@ from planner.costs.collectives import (
     algorithm_named,
     all_reduce_s,
     collective_s,
+    parameter_server,
     ring_all_reduce,
 )
 from planner.costs.terms import Work, evaluate, extrapolates
@@ -278,3 +279,12 @@ def test_unequal_parts_of_a_group_are_looked_up_by_their_mean() -> None:
 def test_an_operation_that_nobody_knows_is_named(one: Entry) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'all_gather'"):
         collective_s(one, "allgather", np.array([1.0]), groups(1, 4))
+
+
+def test_parameter_servers_move_the_bytes_of_a_ring_in_two_messages() -> None:
+    """4 nodes of 2 ranks that share a NIC: a node pushes and pulls 3/4 of its sum, its ranks half of it."""
+    groups = Groups(np.array([1, 4, 4]), np.array([2, 1, 2]), np.array([1.0, 1.0, 2.0]))
+    features = parameter_server(np.array([100.0]), groups)[:, 0]
+    assert features[0].tolist() == [2, 100, 0, 0]
+    assert features[1].tolist() == [0, 0, 2, 150]
+    assert features[2].tolist() == [2, 100, 2, 150]

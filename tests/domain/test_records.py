@@ -115,7 +115,7 @@ def test_products_of_counts_do_not_wrap_around() -> None:
 
 
 def test_settings_name_the_allowed_values() -> None:
-    known = "wait-free, no-overlap, bucketed, best-fusion"
+    known = "wait-free, no-overlap, bucketed, best-fusion, tensor-fusion, parameter-server"
     with pytest.raises(ParameterError, match=f"strategy must be one of {known}, got 'magic'"):
         Settings(strategy="magic")
 
