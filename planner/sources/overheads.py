@@ -1,12 +1,13 @@
 """What a framework adds to its kernels, and which entry of the calibrations says so.
 
-An entry that says nothing of the exponent of the composition leaves it at the value of the network's family: host and
-GPU add up in convolutional networks, and the longer of the two hides most of the other in those with attention.
+An entry that says nothing of the exponent of the composition leaves it at the value of the network's family: the longer
+of host and GPU hides part of the other in convolutional networks, and most of it in those with attention.
 
 The accelerator's own entries go before those of any accelerator, which were pooled over GPUs; of each those of the
-framework before generic ones, and of these those of the asked precision before those of any. Those of a framework
-without its switches come last of its own, behind pooled ones with them. Coefficients that were
-fitted on top of specified kernels make up for the errors of these and serve nothing else (library ``specified``).
+framework before generic ones, and of these those of the asked precision before those of any. What a switch changes is
+counted, and runs with other switches told what one fit says of a program: there a framework without its switches is the
+same. Of what was measured with the one and is asked of the other, that is said. Coefficients that were fitted on top of
+specified kernels make up for the errors of these and serve nothing else (library ``specified``).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from planner.domain.calibration import Entry
-from planner.domain.framework import framework_parts, variant_and_version
+from planner.domain.calibration import END_TO_END, Entry
+from planner.domain.framework import GENERIC, framework_parts
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.network import Network
 from planner.numbers import constant, constants
@@ -68,8 +69,15 @@ EXPONENTS = constants("overheads.exponents")
 """Exponent of the composition where nothing tells it, of networks with attention and of all others (docs/numbers.md).
 """
 ATTENTION = "exponent_attention"
-MATCHES = ("exact", "framework", "framework", "without switches", "generic")
-WITHOUT_SWITCHES, GENERIC_MATCH = MATCHES.index("without switches"), MATCHES.index("generic")
+EXACT, OF_FRAMEWORK, WITHOUT_SWITCHES, GENERIC_MATCH = "exact", "framework", "without switches", "generic"
+MATCHES = (
+    (EXACT, False),
+    (OF_FRAMEWORK, False),
+    (WITHOUT_SWITCHES, False),
+    (OF_FRAMEWORK, True),
+    (GENERIC_MATCH, False),
+)
+"""How an entry's framework matches, and whether it is of another version; best first."""
 FORMULA = (
     "a stage (forward, backward, update) takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls "
     "+ host_s_per_layer·layers)^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = "
@@ -180,33 +188,33 @@ def find_overheads(
     best: tuple[tuple[int, ...], Source] | None = None
     for place, (source, pooled) in enumerate(sources):
         entry = source.entry
-        match = _match(entry.kind, framework)
+        match = _match(entry, framework)
         if match is None or entry.precision not in ("", precision) or entry.library not in libraries:
             continue
         at = (mode, "", entry.mode).index(entry.mode)
-        is_other = int(entry.library != of_split or match == GENERIC_MATCH)
+        is_other = int(entry.library != of_split or match == MATCHES[-1])
         of_library = libraries.index(entry.library)
-        is_pooled = int(pooled or match == WITHOUT_SWITCHES)  # a switch changes more than the accelerator does
-        rank = (is_other, is_pooled, match, at, of_library, int(entry.precision != precision), place)
+        rank = (is_other, int(pooled), MATCHES.index(match), at, of_library, int(entry.precision != precision), place)
         if best is None or rank < best[0]:
             best = (rank, source)
     if best is None:
         return None
-    return _overheads(best[1], MATCHES[best[0][2]], exponent, EXPONENTS[exponent], pooled=bool(best[0][1]))
+    matched, _ = MATCHES[best[0][2]]
+    return _overheads(best[1], matched, exponent, EXPONENTS[exponent], pooled=bool(best[0][1]))
 
 
-def _match(kind: str, framework: str) -> int | None:
-    """Return how well an entry's framework matches, 0 best: of several versions one without a number goes first."""
-    if kind == framework:
-        return 0
-    variant, (name, _, _) = variant_and_version(framework)[0], framework_parts(framework)
-    if kind == variant:
-        return 1
-    if variant_and_version(kind)[0] == variant:
-        return 2
-    if variant_and_version(kind)[0] == name:
-        return WITHOUT_SWITCHES
-    return GENERIC_MATCH if kind == "generic" else None
+def _match(entry: Entry, framework: str) -> tuple[str, bool] | None:
+    """Return how an entry's framework matches, one of MATCHES: of several versions one without a number goes first."""
+    name, version, switches = framework_parts(framework)
+    of_program = entry.estimator == END_TO_END and entry.library not in (SPLIT_LIBRARY, SPLIT_DATASHEET_LIBRARY)
+    entry_name, entry_version, entry_switches = framework_parts(entry.kind)
+    if entry_name != name or entry_switches not in (switches, ()):
+        return MATCHES[-1] if entry.kind == GENERIC.name else None
+    if entry_switches != switches and not of_program:
+        return WITHOUT_SWITCHES, False
+    if entry_version == version:
+        return EXACT, False
+    return OF_FRAMEWORK, bool(entry_version)
 
 
 def assumed_overheads(device_kind: str, exponent: str = "exponent") -> Overheads:
