@@ -21,7 +21,7 @@ from planner.cli.streams import note
 from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, Entry
 from planner.domain.conformal import ConformalScore
 from planner.domain.samples import COMMAND
-from planner.fitting.end_to_end import HALF_PRECISIONS, EndToEnd, Observed
+from planner.fitting.end_to_end import HALF_PRECISIONS, MEASURED_MULTIPLES, EndToEnd, Observed
 from planner.formats.calibration import write_calibration
 from planner.formats.documents import write_file
 from planner.formats.runs import read_runs
@@ -39,6 +39,11 @@ FOLDER = Path(__file__).resolve().parent
 CALIBRATIONS = FOLDER.parent / "calibrations"
 SPLIT = "-split"
 """In names of calibrations of runs that split transformers."""
+MEASURED_KINDS = {
+    INSIDE: {"nvlink", "nvswitch"} & MEASURED_MULTIPLES.keys(),
+    BETWEEN: {"infiniband", "efa", "roce"} & MEASURED_MULTIPLES.keys(),
+}
+"""Kinds of links that were measured by themselves, inside nodes and between."""
 MADE_BY = {COMMAND: "python -m validation.fit_end_to_end"}
 
 
@@ -121,7 +126,8 @@ def _multiples(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Entry]:
         return
     found: dict[str, tuple[dict[str, str], list[tuple[Rows, Observed]]]] = {MULTIPLES: ({}, several)}
     for where in (INSIDE, BETWEEN):
-        for kind in sorted({part.properties[where] for _, part in several if where in part.properties}):
+        shown = {part.properties[where] for _, part in several if where in part.properties}
+        for kind in sorted(shown | MEASURED_KINDS[where]):
             some = [(one, part) for one, part in several if part.properties.get(where) == kind]
             found[multiples_of_kind(where, kind)] = ({where: kind}, some)
     links = {"bytes_inside": "intra_node", "bytes_between": "inter_node"}
@@ -136,7 +142,7 @@ def _multiples(fitted: EndToEnd, rows: Sequence[Rows]) -> Iterator[Entry]:
             samples=sum(part.measured_s.size for _, part in some),
             estimator=END_TO_END,
             origin="published",
-            source=", ".join(sorted({one.asked.runs[0].source for one, _ in some})),
+            source=", ".join(sorted({one.asked.runs[0].source for one, _ in some})) or "nccl-tests (docs/numbers.md)",
             notes="not times: multiples of the latency and of the time a byte that links are specified with",
         )  # fmt: skip
 

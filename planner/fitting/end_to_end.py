@@ -46,12 +46,14 @@ from planner.fitting.observed import (
     without_end_to_end,
 )
 from planner.fitting.residuals import MOST_SET_ROWS, Coefficient, Residuals, Rows, stacks
+from planner.numbers import constants
 from planner.sources.overheads import EXPONENTS, exponent_name
 
 __all__ = [
     "COEFFICIENTS",
     "ESTIMATOR",
     "HALF_PRECISIONS",
+    "MEASURED_MULTIPLES",
     "EndToEnd",
     "Observed",
     "covariances",
@@ -93,8 +95,12 @@ COEFFICIENTS = (
     Coefficient("inter_node", 1.3, ((("between",), 0.5), (("between", "cluster"), 0.5)), of_several=True),
 )
 """The last two multiply the time of a byte over the links of the cluster."""
-MEASURED_LINKS = {"nvlink": 0.15, "nvswitch": 0.15, "infiniband": 0.2}
-"""Kind of link -> prior deviation of its multiples, where tables of nccl-tests have them at 0.9 to 1.3."""
+MEASURED_MULTIPLES = constants("links.multiples")
+"""Kind of link -> that multiple as nccl-tests tell it, which its coefficient starts from (docs/numbers.md)."""
+MULTIPLE_DEVIATIONS = constants("links.deviations")
+"""Of logarithms of these: of a kind, and of clusters with links of it inside their nodes (docs/numbers.md)."""
+LINK_OF = {"intra_node": "inside", "inter_node": "between"}
+"""Coefficient -> the property that names its kind of link."""
 OVERHEADS = tuple(one.name for one in COEFFICIENTS[:4])
 
 
@@ -114,9 +120,18 @@ def effects_of(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Ke
     ]
 
 
+def start_of(one: Coefficient, properties: Mapping[str, str]) -> float:
+    """Return θ of a coefficient on runs with these properties where every effect is 0."""
+    measured = MEASURED_MULTIPLES.get(properties.get(LINK_OF.get(one.name, ""), ""))
+    return one.start if measured is None else math.log(measured)
+
+
 def _deviation(level: Sequence[str], properties: Mapping[str, str], usual: float) -> float:
-    kinds = (properties[name] for name in ("inside", "between") if name in level)
-    return min((MEASURED_LINKS.get(kind, usual) for kind in kinds), default=usual)
+    """Return the prior deviation of an effect; that of nodes in a cluster goes by its fabric, whatever its links do."""
+    where = next((name for name in LINK_OF.values() if name in level), "")
+    if properties.get(where) not in MEASURED_MULTIPLES or (where == "between" and len(level) > 1):
+        return usual
+    return MULTIPLE_DEVIATIONS["kind" if len(level) == 1 else "cluster"]
 
 
 def _key(one: Coefficient, level: Sequence[str], properties: Mapping[str, str]) -> Key:
@@ -145,7 +160,9 @@ class EndToEnd:
 
     def coefficients(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return all coefficients of runs with these properties; effects that no run showed are 0."""
-        return {one.name: one.value(one.start + self._effect(one, properties))[0] for one in COEFFICIENTS}
+        return {
+            one.name: one.value(start_of(one, properties) + self._effect(one, properties))[0] for one in COEFFICIENTS
+        }
 
     def _effect(self, one: Coefficient, properties: Mapping[str, str]) -> float:
         return sum(self.effects.get(key, 0.0) for key, _ in effects_of(one, properties))
@@ -261,6 +278,7 @@ def _fit(
             steps,
             coefficients,
             np.stack([design_of(one, coefficients, place) for one in sets]),
+            np.array([[start_of(each, one.properties) for each in coefficients] for one in sets]),
             is_bound=is_bound,
         )
         for is_bound, of in ((False, parts), (True, bounds))

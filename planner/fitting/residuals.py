@@ -72,7 +72,8 @@ def stacks(rows: Sequence[Rows]) -> list[tuple[list[Observed], Steps]]:
 class Residuals:
     """What effects leave of the rows of S sets; ``design``, shape (S, c, p), says which add to each coefficient.
 
-    ``is_bound``: the rows take so long or longer.
+    ``start``, shape (S, c): θ of each where effects are 0; default: that of the coefficient. ``is_bound``: the rows
+    take so long or longer.
     """
 
     def __init__(
@@ -81,13 +82,14 @@ class Residuals:
         steps: Steps,
         coefficients: Sequence[Coefficient],
         design: FloatArray,
+        start: FloatArray | None = None,
         *,
         is_bound: bool = False,
     ) -> None:
         sizes = np.array([one.measured_s.size for one in sets])
         self.steps, self.coefficients, self.design, self.is_bound = steps, coefficients, design, is_bound
         self.log_measured = np.log(np.concatenate([one.measured_s for one in sets]))
-        self.start = np.array([one.start for one in coefficients])
+        self.start = np.array([one.start for one in coefficients]) if start is None else start
         self.set = np.repeat(np.arange(len(sets)), sizes)
         self.ends = np.cumsum(sizes)[:-1]
         self.weights = np.minimum(1.0, MOST_SET_ROWS / sizes)[self.set]

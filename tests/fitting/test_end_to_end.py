@@ -18,7 +18,7 @@ from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
-from planner.fitting.end_to_end import COEFFICIENTS, EndToEnd, fit_end_to_end
+from planner.fitting.end_to_end import COEFFICIENTS, MEASURED_MULTIPLES, EndToEnd, fit_end_to_end
 from planner.fitting.observed import (
     AloneSteps,
     Observed,
@@ -209,18 +209,22 @@ def test_links_of_a_kind_share_their_multiples() -> None:
         fit_end_to_end(observed).coefficients(seen | changed)["inter_node"]
         for changed in ({}, {"cluster": "another"}, {"cluster": "another", "between": "infiniband"})
     ]
-    assert found[0] > found[1] > found[2] == pytest.approx(BASE["inter_node"])
+    assert found[0] > found[1] > found[2] == pytest.approx(MEASURED_MULTIPLES["infiniband"])
 
 
-def test_links_that_were_timed_by_themselves_move_less() -> None:
-    """Tables of all-reduce tell them: what steps take longer is not theirs."""
+def test_what_a_fabric_takes_longer_is_its_own_where_links_were_timed_by_themselves() -> None:
+    """Tables of all-reduce tell the links: steps of one cluster hardly move what others of that kind take."""
     slow = made(problem_of(), [*ALONE, *JOINT * 4], inter_node=4.0)
     where = slow.problem.cluster
     assert where.inter_node is not None
     timed = replace(where, inter_node=replace(where.inter_node, kind="infiniband"))
     beside = Observed.of(replace(slow.problem, cluster=timed), slow.configurations, slow.measured_s)
-    multiples = [fit_end_to_end([one]).coefficients(one.properties)["inter_node"] for one in (slow, beside)]
-    assert multiples[1] < multiples[0]
+    fitted = fit_end_to_end([beside])
+    own, other = (
+        fitted.coefficients(dict(beside.properties) | changed)["inter_node"] for changed in ({}, {"cluster": "another"})
+    )
+    assert own > 1.5 * MEASURED_MULTIPLES["infiniband"]
+    assert other == pytest.approx(MEASURED_MULTIPLES["infiniband"], rel=0.03)
 
 
 def test_host_time_on_specified_kernels_says_nothing_of_measured_ones() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
+from planner.fitting.end_to_end import MEASURED_MULTIPLES
 from planner.scoring.refit import fit_runs
 from planner.sources.links import BETWEEN, INSIDE, MULTIPLES, multiples_of_kind
 from planner.sources.overheads import MORE_REPLICA_WAIT, REPLICA_WAIT
-from validation.fit_end_to_end import FOLDER, asked_runs, calibrations
+from validation.fit_end_to_end import FOLDER, MEASURED_KINDS, asked_runs, calibrations
 from validation.fitted_rows import Rows
 
 
@@ -30,7 +31,10 @@ def test_clusters_that_no_run_shows_take_what_links_of_the_others_share(tmp_path
     found = bundled(tmp_path, "tf-ec2-p2-8xlarge-distributed-resnet-50-n2", "tf-dgx1-p100-alexnet-n1-g1-")
     by_library = {one.library: one for one in found["any-steps"].entries if one.scope == "collectives"}
     kinds = {MULTIPLES, multiples_of_kind(INSIDE, "pcie3"), multiples_of_kind(BETWEEN, "ethernet")}
-    assert (found["any-steps"].accelerator, set(by_library)) == (ANY_ACCELERATOR, kinds)
+    measured = {multiples_of_kind(where, kind) for where, some in MEASURED_KINDS.items() for kind in some}
+    assert (found["any-steps"].accelerator, set(by_library)) == (ANY_ACCELERATOR, kinds | measured)
+    timed = by_library[multiples_of_kind(BETWEEN, "efa")]
+    assert (timed.coefficients["bytes_between"], timed.samples) == (MEASURED_MULTIPLES["efa"], 0)
     shared, own = by_library[multiples_of_kind(BETWEEN, "ethernet")], found["ec2-p2-8xlarge-links"].entries[0]
     assert by_library[MULTIPLES].coefficients["bytes_between"] == 1.3  # of another kind nothing is known
     more = own.settings[MORE_REPLICA_WAIT]
