@@ -22,8 +22,9 @@ from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.fitting.passes import Passes
 from planner.sources.links import slower
-from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, exponent_name
+from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, NEUTRAL_COEFFICIENTS, exponent_name
 from planner.sources.sources import Sources
+from planner.steps.compute import BESIDE
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.schedule import STAGE_RUNS, TimedSchedule
@@ -210,12 +211,17 @@ class AloneSteps:
 
     def __init__(self, observed: Observed) -> None:
         exponent = EXPONENTS[exponent_name(observed.problem.network)]
-        one_s, step = _stages(observed, host_s_per_call=1.0)
-        calls = _stages(observed, host_s_per_call=2.0)[0] - one_s
-        launches_s = one_s - calls
-        traffic_s = _stages(observed, kernel_scale=1.0)[0] - launches_s
-        matrix_s = _stages(observed, kernel_scale=1.0, matrix_scale=1.0)[0] - launches_s - traffic_s
-        self.stages = Passes(matrix_s, traffic_s, calls, exponent, launches_s)
+        pricer, step = observed.priced(NEUTRAL_COEFFICIENTS)
+        compute, sub_batch = pricer.compute, observed.configurations.sub_batch
+        kernels = compute.kernels_alone(sub_batch)
+        matrix_s, traffic_s = (
+            np.column_stack([compute.program.total(getattr(one, name)) for one in kernels])
+            for name in ("matrix_s", "traffic_s")
+        )
+        calls, launches_s = np.broadcast_to(
+            np.array([compute.started(one.counts) for one in kernels]).T[:, None, :], (2, *matrix_s.shape)
+        )
+        self.stages = Passes(matrix_s, traffic_s, calls, exponent, launches_s, BESIDE)
         self.runs = np.column_stack([of.of(observed.configurations.accumulation_steps) for of in STAGE_RUNS.values()])
         nothing = np.zeros(len(calls))
         self.step = step.changed({"all_reduce": nothing}, {"all_reduce": nothing})
@@ -248,14 +254,6 @@ class AloneSteps:
     def _timed(self, values: FloatArray) -> TimedSchedule:
         stage_s = self.runs * self.stages.times_s(values)
         return self.step.changed(dict(zip(STAGE_RUNS, stage_s.T, strict=True)))
-
-
-def _stages(observed: Observed, **coefficients: float) -> tuple[FloatArray, TimedSchedule]:
-    """Return what one pass of every stage takes [s], shape (n, 4), where other coefficients are 0; and the steps."""
-    nothing = {"kernel_scale": 0.0, "matrix_scale": 0.0, "host_s_per_call": 0.0, "replica_wait": 0.0, "exponent": 1.0}
-    pricer, step = observed.priced(nothing | coefficients)
-    table, row = pricer.compute.table, pricer.compute.cases.rows(observed.configurations.sub_batch)
-    return np.column_stack([table.forward_s[row], table.backward_s[row], table.update_s[row]]), step
 
 
 class JointSteps:

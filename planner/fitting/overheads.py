@@ -93,9 +93,9 @@ def fit_overheads(
     waits: bool = False,
     host_s: float = 0.0,
 ) -> Entry:
-    """Return the overheads s, h, p for which step time = sum over its passes of ((s·kernels)^p + (h·calls)^p)^(1/p).
+    """Return the overheads s, h, p for which step time = ((s·kernels)^p + (h·calls)^p)^(1/p).
 
-    Passes are forward and backward. Minimises Σ (predicted/t - 1)²/0.08² + (s - 1)²/0.05² + ((h - m)/max(m, 10 us))²,
+    Kernels and calls are those of its forward and backward pass. Minimises Σ (predicted/t - 1)²/0.08² + (s - 1)²/0.05² + ((h - m)/max(m, 10 us))²,
     h >= 0: coefficients that the steps do not tell stay near 1 and the host time m that was measured for a call, 0
     without. On a CPU what all steps have in common is partly the minute they were timed in: an error of 0.03 that they
     share. Steps that no s, h and p go with within 0.08 have the error that this shows, and say less: their kernels were

@@ -79,9 +79,9 @@ MATCHES = (
 )
 """How an entry's framework matches, and whether it is of another version; best first."""
 FORMULA = (
-    "a stage (forward, backward, update) takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls "
-    "+ host_s_per_layer·layers)^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = "
-    "of its other kernels; on several GPUs 1 + replica_wait times that; a scale that is not stated is 1, a time or "
+    "a step takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls + host_s_per_layer·layers)"
+    "^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = of its other kernels, of "
+    "which forward, backward and update have shares by their seconds; on several GPUs 1 + replica_wait times that; a scale that is not stated is 1, a time or "
     "share is 0; exponent_attention is that of networks with attention"
 )
 """What the coefficients of an entry stand for, in a line."""
@@ -89,12 +89,12 @@ FORMULA = (
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What a framework adds: a stage takes (GPU^exponent + host^exponent)^(1/exponent).
+    """What a framework adds: a step takes (GPU^exponent + host^exponent)^(1/exponent).
 
     Attributes
     ----------
     kernel_scale, matrix_scale : float
-        GPU is kernel_scale x the sum of the stage's kernels, those of MATRIX_KINDS times matrix_scale first.
+        GPU is kernel_scale x the sum of the step's kernels, those of MATRIX_KINDS times matrix_scale first.
     host_s_per_call, host_s_per_layer : float
         host is host_s_per_call x calls + host_s_per_layer x layers [s].
     exponent : float

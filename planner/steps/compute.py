@@ -8,8 +8,10 @@ stands before the first slot is the head: computed last, with no gradient of its
 Of several sub-batches before an update, each but the first adds its gradients to those that are there: its backward
 pass holds one more kernel a layer with parameters, ``accumulating`` (read, read, write).
 
-A stage (forward, backward, accumulating, update) of a framework takes ((Σ scale·GPU)^p + host^p)^(1/p): p = 1 adds, a
-large p takes the longer. The stage is spread over its layers in proportion to their GPU time.
+A step of a framework takes ((Σ scale·GPU)^p + host^p)^(1/p) of all its kernels and all that the host starts: p = 1
+adds, a large p takes the longer. The host runs ahead from stage to stage, so that kernels of a long backward pass hide
+what it takes for the update too (:data:`BESIDE`). Stages and layers share that in proportion to their GPU time. Plans
+that split the network compose pass by pass (:mod:`planner.steps.split_passes`, :mod:`planner.steps.layer_pipeline`).
 
 What kernels take by themselves depends on neither overheads nor messages: it is kept for problems that differ in
 those.
@@ -27,7 +29,7 @@ import numpy as np
 
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.framework import PYTORCH
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
@@ -48,11 +50,17 @@ from planner.workload.transposes import transposes
 from planner.workload.updates import updated_calls
 
 __all__ = [
-    "STAGES", "CallCounts", "Compute", "ComputeTable", "call_counts", "call_work", "composed_s", "composed_slopes",
-    "term_of",
+    "BESIDE", "STAGES", "CallCounts", "Compute", "ComputeTable", "beside_s", "call_counts", "call_work", "composed_s",
+    "composed_slopes", "term_of", "together_s",
 ]  # fmt: skip
 
 STAGES = ("forward", "backward", "accumulating", "update")
+_STEP, _PASS = ("forward", "backward", "update"), ("forward", "accumulating")
+BESIDE: BoolArray = np.array(
+    [[other in (_PASS if one == "accumulating" else _STEP) for other in STAGES] for one in STAGES]
+)
+"""Whose GPU and host time compose with a stage's, shape (4, 4), both in the order of STAGES: those of a step with one
+pass; of each further pass those of the pass."""
 GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
 """Host time of a kernel call in a graph that was recorded once (docs/numbers.md)."""
 LAUNCH_S = constant("overheads.launch_s")
@@ -124,6 +132,29 @@ def composed_slopes(
     shares = (np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0) for part in (gpu_s, host_s))
     by_gpu, by_host = (share ** (exponent - 1) for share in shares)
     return by_gpu, by_host
+
+
+def beside_s(seconds: FloatArray, beside: BoolArray) -> FloatArray:
+    """Return the sums over the stages that compose with each, of shape (..., q) as ``seconds``; see together_s."""
+    return np.stack([seconds[..., row].sum(axis=-1) for row in beside], axis=-1)
+
+
+def together_s(gpu_s: FloatArray, host_s: FloatArray, beside: BoolArray, exponent: FloatArray | float) -> FloatArray:
+    """Return what stages take that compose with others [s], shape (..., q).
+
+    Parameters
+    ----------
+    gpu_s, host_s : ndarray of float, shape (..., q)
+        Of each stage alone [s].
+    beside : ndarray of bool, shape (q, q)
+        Which stages compose with each, itself among them.
+    exponent : float, or ndarray of float whose shape broadcasts
+    """
+    gpu, host = beside_s(gpu_s, beside), beside_s(host_s, beside)
+    whole, has_gpu = composed_s(gpu, host, exponent), gpu > 0
+    part, of = np.where(has_gpu, gpu_s, host_s), np.where(has_gpu, gpu, host)
+    seconds: FloatArray = whole * np.divide(part, of, out=np.zeros_like(whole), where=of > 0)
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,19 +345,29 @@ class Compute:
         factor = self.sources.problem.scenario.sub_batch_factor if self.precision.name == "fp32" else 1
         return replace(whole, activations=whole.activations / factor, workspace=whole.workspace / factor)
 
-    def host_s(self, stage: str, counts: CallCounts) -> float:
-        """Return the framework's host time [s] of a stage; a specified kernel's launch stands for an assumed one.
+    def started(self, counts: CallCounts) -> tuple[int, float]:
+        """Return how many operations take the learned host time, and what the host takes besides on a GPU [s].
 
-        What was learned of a call is of an operation that starts one kernel; where it starts several, each further one
-        takes a launch on a GPU, and nothing on a CPU.
+        What was learned of a call is of an operation that starts one kernel; each further kernel takes a launch. In a
+        replayed graph all kernels take next to nothing. A specified kernel's launch stands for an assumed host time.
         """
-        overheads = self.overheads
-        n_calls = counts.measured_calls if overheads.matched == "assumed" else counts.calls
+        calls = counts.measured_calls if self.overheads.matched == "assumed" else counts.calls
+        factor = self.sources.problem.scenario.host_factor * (self.sources.accelerator.kind == "gpu")
         if self.framework.launch == "graph":
-            return min(overheads.host_s_per_call, GRAPH_S_PER_CALL) * (n_calls + counts.launches)
+            return 0, GRAPH_S_PER_CALL * factor * (calls + counts.launches)
+        return calls, LAUNCH_S * factor * counts.launches
+
+    def host_s(self, stage: str, counts: CallCounts) -> float:
+        """Return the framework's host time of a stage [s]."""
+        calls, besides_s = self.started(counts)
         layers = self.slots.layer.size if stage == UPDATE else len(self.network.layers)
-        launch_s = LAUNCH_S * self.sources.problem.scenario.host_factor * (self.sources.accelerator.kind == "gpu")
-        return overheads.host_s_per_call * n_calls + launch_s * counts.launches + overheads.host_s_per_layer * layers
+        layers = 0 if self.framework.launch == "graph" else layers
+        return self.overheads.host_s_per_call * calls + besides_s + self.overheads.host_s_per_layer * layers
+
+    def kernels_alone(self, sub_batch: IntArray) -> list[KernelTimes]:
+        """Return what kernels of sub-batches, shape (s,), take by themselves, in the order of STAGES."""
+        kernels = self._kernel_costs(sub_batch).kernels
+        return [kernels[stage] for stage in STAGES]
 
     def host_to_device_s(self, sub_batch: IntArray) -> FloatArray:
         """Return the copy of a sub-batch to the device [s], shape (s,); 0 where the input is synthetic or on a CPU."""
@@ -343,10 +384,10 @@ class Compute:
 
     def _table_of(self, sub_batch: IntArray) -> ComputeTable:
         alone = self._kernel_costs(sub_batch)
+        points = self.sources.plan_points(self.precision.name)
         stages = {
-            stage: self._stage_s(stage, alone.kernels[stage])
-            * plan_point_factors(self.sources.plan_points(self.precision.name), stage, sub_batch)[:, None]
-            for stage in STAGES
+            stage: seconds * plan_point_factors(points, stage, sub_batch)[:, None]
+            for stage, seconds in self._stages_s(alone.kernels).items()
         }
         passes = (stages[stage][:, self.program.segment] for stage in ("backward", "accumulating"))
         ready = np.stack([ready_s(one) for one in passes], axis=1)
@@ -384,14 +425,20 @@ class Compute:
         gpu_s["accumulating"] += gpu_s["backward"]
         return {stage: KernelTimes(gpu_s[stage][0], gpu_s[stage][1], call_counts(by_stage[stage])) for stage in STAGES}
 
-    def _stage_s(self, stage: str, kernels: KernelTimes) -> FloatArray:
-        """Return the stage by distinct segment [s], shape (s, D)."""
+    def _stages_s(self, kernels: Mapping[str, KernelTimes]) -> dict[str, FloatArray]:
+        """Return the stages by distinct segment [s], shape (s, D) each."""
         overheads = self.overheads
-        gpu_s = overheads.kernel_scale * (overheads.matrix_scale * kernels.matrix_s + kernels.traffic_s)
-        total = self.program.total(gpu_s)
-        whole = composed_s(total, self.host_s(stage, kernels.counts), overheads.exponent)
-        factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)
-        even_share = np.where(total > 0, 0.0, whole / self.program.segment.size)
-        return self.sources.multiplied(
-            term_of(stage), gpu_s * factor[:, None] + even_share[:, None], self.precision.name
-        )
+        gpu_s = {
+            stage: overheads.kernel_scale * (overheads.matrix_scale * one.matrix_s + one.traffic_s)
+            for stage, one in kernels.items()
+        }
+        totals = np.column_stack([self.program.total(gpu_s[stage]) for stage in STAGES])
+        host_s = np.array([self.host_s(stage, kernels[stage].counts) for stage in STAGES])
+        wholes = together_s(totals, np.broadcast_to(host_s, totals.shape), BESIDE, overheads.exponent)
+        seconds = {}
+        for stage, total, whole in zip(STAGES, totals.T, wholes.T, strict=True):
+            factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)
+            even_share = np.where(total > 0, 0.0, whole / self.program.segment.size)
+            by_segment = gpu_s[stage] * factor[:, None] + even_share[:, None]
+            seconds[stage] = self.sources.multiplied(term_of(stage), by_segment, self.precision.name)
+        return seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,16 @@ from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
 from planner.domain.provenance import EXACT, SCALING_CURVE
 from planner.sources.sources import Source
-from planner.steps.compute import STAGES, call_counts, call_work, composed_s, composed_slopes, term_of
+from planner.steps.compute import (
+    BESIDE,
+    STAGES,
+    beside_s,
+    call_counts,
+    call_work,
+    composed_s,
+    composed_slopes,
+    term_of,
+)
 from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
 from planner.steps.price import Pricer
 from planner.workload.program import Program
@@ -160,23 +170,46 @@ def kernel_shares(stages: Mapping[str, Stage], accumulation_steps: int) -> dict[
 
 def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
     """Return the stages of each of s sub-batches by name."""
-    by_stage = pricer.compute.calls_with_sources(sub_batch)
+    compute = pricer.compute
+    by_stage = compute.calls_with_sources(sub_batch)
     groups: dict[int, TimedCalls] = {}
-    stages = []
-    for name in STAGES:
-        for calls, source in by_stage[name]:
-            if id(calls) not in groups:
-                work = call_work(calls, pricer.compute.itemsize)
-                groups[id(calls)] = TimedCalls(calls, source, work, pricer.compute.program, sub_batch.size)
-        stages.append(_stages(pricer, name, [groups[id(calls)] for calls, _ in by_stage[name]], sub_batch.size))
+    for calls, source in (served for name in STAGES for served in by_stage[name]):
+        if id(calls) not in groups:
+            work = call_work(calls, compute.itemsize)
+            groups[id(calls)] = TimedCalls(calls, source, work, compute.program, sub_batch.size)
+    timed = {name: [groups[id(calls)] for calls, _ in by_stage[name]] for name in STAGES}
+    gpu_s = np.column_stack([_scaled_s(pricer, timed[name], sub_batch.size) for name in STAGES])
+    host_s = np.array([compute.host_s(name, call_counts(by_stage[name])) for name in STAGES])
+    together = [
+        _Together(gpu, float(host))
+        for gpu, host in zip(beside_s(gpu_s, BESIDE).T, beside_s(host_s, BESIDE), strict=True)
+    ]
+    stages = [
+        _stages(pricer, name, timed[name], (sub_batch.size, float(own), of))
+        for name, own, of in zip(STAGES, host_s, together, strict=True)
+    ]
     return [dict(zip(STAGES, of_case, strict=True)) for of_case in zip(*stages, strict=True)]
 
 
-def _stages(pricer: Pricer, name: str, groups: list[TimedCalls], cases: int) -> list[Stage]:
-    """Return one stage of every case."""
-    overheads = pricer.compute.overheads
-    host_s = pricer.compute.host_s(name, call_counts([(group.calls, group.source) for group in groups]))
-    adds = host_s > 0 or overheads.scales
+class _Together(NamedTuple):
+    """What the stages that compose with one take on the GPU, shape (s,), and of the host [s]."""
+
+    gpu_s: FloatArray
+    host_s: float
+
+
+def _scaled_s(pricer: Pricer, groups: list[TimedCalls], cases: int) -> FloatArray:
+    """Return the GPU time of a stage by itself [s], shape (s,)."""
+    seconds = np.zeros(cases)
+    for one in groups:
+        seconds += pricer.compute.overheads.scale_of(one.calls.kind) * one.times_s.sum(axis=1)
+    return seconds
+
+
+def _stages(pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, float, _Together]) -> list[Stage]:
+    """Return one stage of every case; ``of``: how many cases, its host time [s], and what composes with it."""
+    overheads, (cases, host_s, together) = pricer.compute.overheads, of
+    adds = together.host_s > 0 or overheads.scales
     total, outside, lookups = np.zeros(cases), np.zeros(cases), np.zeros((cases, len(LOOKUPS)))
     sources: list[dict[tuple[int, str], Source]] = [{} for _ in range(cases)]
     for group in groups:
@@ -188,7 +221,7 @@ def _stages(pricer: Pricer, name: str, groups: list[TimedCalls], cases: int) -> 
     if adds:
         for of_case in sources:
             of_case[id(overheads.source), overheads.source.provenance.kind] = overheads.source
-    parts = _parts(pricer, name, groups, (cases, host_s))
+    parts = _parts(pricer, name, groups, (cases, host_s, together))
     extrapolated = outside > EXTRAPOLATED_SHARE * total
     return [
         Stage(
@@ -203,14 +236,15 @@ def _stages(pricer: Pricer, name: str, groups: list[TimedCalls], cases: int) -> 
     ]
 
 
-def _parts(pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, float]) -> list[tuple[Part, ...]]:
+def _parts(
+    pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, float, _Together]
+) -> list[tuple[Part, ...]]:
     """Return the parts of one stage of every case; the error of a framework's overheads is that of whole stages.
 
     Of assumed overheads it is that of the host time, and apart from it that of kernels whose own deviation is known:
-    a stated one is of whole steps.
-    ``of``: how many cases, and the host time [s] of each.
+    a stated one is of whole steps. ``of``: as of :func:`_stages`.
     """
-    cases, host_s = of
+    cases, host_s, together = of
     compute, overheads = pricer.compute, pricer.compute.overheads
     factor = float(pricer.sources.problem.scenario.factor(term_of(name), compute.precision.name))
     program = compute.program
@@ -223,8 +257,12 @@ def _parts(pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, f
         if stated_deviation(group.source.entry) is None:
             measured_s += seconds
     total = program.total(gpu_s)
-    whole = composed_s(total, host_s, overheads.exponent)
-    share, _ = composed_slopes(total, host_s, overheads.exponent)
+    whole = composed_s(together.gpu_s, together.host_s, overheads.exponent)
+    has_gpu = together.gpu_s > 0
+    whole = whole * np.where(
+        has_gpu, total / np.where(has_gpu, together.gpu_s, 1.0), host_s / together.host_s if together.host_s else 0.0
+    )
+    share, _ = composed_slopes(together.gpu_s, together.host_s, overheads.exponent)
     parts: dict[int, tuple[Entry, FloatArray, FloatArray]] = {}
     for group in groups:
         entry = group.source.entry
@@ -232,7 +270,7 @@ def _parts(pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, f
         _, slopes, before = parts.get(id(entry), (entry, 0.0, 0.0))
         seconds = before + group.unsure_s * slope[:, None]
         parts[id(entry)] = (entry, slopes + group.slopes * slope[:, None, None], seconds)
-    if host_s > 0 or overheads.scales:
+    if together.host_s > 0 or overheads.scales:
         entry = overheads.source.entry
         shares = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, program.segment.size)
         on_gpu = np.zeros((cases, 2))

@@ -63,8 +63,8 @@ def time_s(
 ) -> float:
     """Return the time of a step as predictions compose it [s]."""
     kernels_s, calls = of_passes(entries, network, sub_batch)
-    parts = composed_s(values["kernel_scale"] * kernels_s, values["host_s_per_call"] * calls, exponent)
-    return float(parts.sum())
+    whole = composed_s(values["kernel_scale"] * kernels_s.sum(), values["host_s_per_call"] * calls.sum(), exponent)
+    return float(whole)
 
 
 def steps(entries: Sequence[Entry], network: Network, sub_batches: Sequence[int], exponent: float) -> list[TimedStep]:
@@ -145,10 +145,8 @@ def test_a_fit_finds_the_least_squares() -> None:
         some = TimedSteps(timed, kernels_s, calls, np.full(n, 0.03), waits=False, host_s=0.0)
         for power in (1.0, 3.0, 6.0):
             _, _, loss = some.solved(np.ones(n, dtype=np.bool_), np.full((n, 1), power), some.relative)
-            at = composed_s(
-                scales[..., None, None] * kernels_s, hosts[..., None, None] * np.ones_like(kernels_s) * calls, power
-            )
-            misses = ((at.sum(axis=-1) / times_s - 1) / 0.03) ** 2
+            at = composed_s(scales[..., None] * kernels_s.sum(axis=1), hosts[..., None] * calls.sum(axis=1), power)
+            misses = ((at / times_s - 1) / 0.03) ** 2
             least = (misses.sum(axis=-1) + ((scales - 1) / 0.05) ** 2 + (hosts / 1e-5) ** 2).min()
             assert loss <= least
 

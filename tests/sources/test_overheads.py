@@ -21,6 +21,7 @@ from planner.sources.overheads import EXPONENTS, FORMULA, Overheads, exponent_na
 from planner.sources.source import Source, source_of
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
+from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower
 
 Make = Callable[..., Problem]
@@ -158,18 +159,19 @@ def test_matrix_scale_multiplies_products_and_convolutions_alone(problem: Proble
 
 
 @pytest.mark.parametrize("exponent", [1.0, 1.7, 3.0])
-def test_the_formula_that_is_printed_is_what_a_stage_takes(problem: Problem, exponent: float) -> None:
+def test_the_formula_that_is_printed_is_what_a_step_takes(problem: Problem, exponent: float) -> None:
     written = FORMULA.partition("takes ")[2].partition(", M =")[0].replace("·", "*").replace("^", "**")
-    plain = priced(having(problem, exponent=1.0))["forward"]
-    matrix_s = priced(having(problem, matrix_scale=2.0))["forward"] - plain
-    calls = (priced(having(problem, host_s_per_call=1.0))["forward"] - plain) / 1.0
+    plain = priced(having(problem, exponent=1.0))["iteration"]
+    matrix_s = priced(having(problem, matrix_scale=2.0))["iteration"] - plain
+    calls = (priced(having(problem, host_s_per_call=1.0))["iteration"] - plain) / 1.0
     stated = {
         "kernel_scale": 1.2, "matrix_scale": 0.7, "host_s_per_call": 0.4 * plain / calls, "exponent": exponent,
         "host_s_per_layer": 0.1 * plain,
     }  # fmt: skip
-    known = {"M": matrix_s, "K": plain - matrix_s, "calls": calls, "layers": len(problem.network.layers)}
+    layers = 2 * len(problem.network.layers) + gradient_slots(problem.network).layer.size
+    known = {"M": matrix_s, "K": plain - matrix_s, "calls": calls, "layers": layers}
     assert 0 < matrix_s < plain
-    assert priced(having(problem, **stated))["forward"] == pytest.approx(_value(written, {**stated, **known}))
+    assert priced(having(problem, **stated))["iteration"] == pytest.approx(_value(written, {**stated, **known}))
 
 
 def _value(formula: str, names_: dict[str, float]) -> float:

@@ -16,6 +16,7 @@ from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.simulation.pipeline import count_events, operations
 from planner.sources.sources import Sources
+from planner.steps.compute import STAGES, Compute, composed_s
 from planner.steps.layer_cuts import cut_at
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.predict import Evaluator
@@ -57,10 +58,19 @@ def test_no_other_cuts_make_the_slowest_stage_faster(name: str, stages: int) -> 
 
 
 def test_a_stage_of_everything_takes_both_passes_of_the_whole_network() -> None:
-    """Kernels and host time composed as a whole network's."""
+    """Kernels and host time of a whole network's, composed pass by pass."""
     problem = bundled("resnet50")
-    (whole,) = Evaluator(problem).describe(Configurations.of([plan(gpus_per_node=1, precision="fp16")]))
-    both = sum(term.seconds for term in whole.terms if term.name in ("forward", "backward"))
+    compute = Compute(Sources(problem), "fp16")
+    kernels, overheads = dict(zip(STAGES, compute.kernels_alone(np.array([8])), strict=True)), compute.overheads
+    both = sum(
+        composed_s(
+            overheads.kernel_scale
+            * compute.program.total(overheads.matrix_scale * kernels[name].matrix_s + kernels[name].traffic_s),
+            compute.host_s(name, kernels[name].counts),
+            overheads.exponent,
+        )[0]
+        for name in ("forward", "backward")
+    )
     assert LayerPricer(Sources(problem), "fp16").cuts.stage_s(8)[0, -1] == pytest.approx(both, rel=1e-9)
 
 

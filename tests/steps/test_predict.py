@@ -392,9 +392,10 @@ def test_framework_overheads_compose(make_problem: Make, calibration: Calibratio
     for group in lower(problem.network, np.array([5]), merged=False):
         calls[group.direction if group.direction in gpu else "backward"] += int(group.count.sum())
     layers = {"forward": 8, "backward": 8, "update": 3}
+    all_gpu, host = 1.5 * sum(gpu.values()), 1e-5 * sum(calls.values()) + 2e-5 * sum(layers.values())
+    whole = (all_gpu**exponent + host**exponent) ** (1 / exponent)
     for term in found.terms:
         if term.name in gpu:
-            host = 1e-5 * calls[term.name] + 2e-5 * layers[term.name]
-            expected = ((1.5 * gpu[term.name]) ** exponent + host**exponent) ** (1 / exponent)
-            assert term.seconds == pytest.approx(expected, rel=1e-9)
+            assert term.seconds == pytest.approx(whole * 1.5 * gpu[term.name] / all_gpu, rel=1e-9)
+    assert found.iteration_s.value == pytest.approx(whole, rel=1e-9)
     assert found.iteration_s.interval_basis == "assumed"
