@@ -44,10 +44,11 @@ PARALLELISMS = ("tensor", "context", "expert", "pipeline")
 REPEATED = ("attention", "second products")
 """The core of attention where that keeps its weights; or all of a layer but attention and each first of two products
 (torchtitan)."""
-FUSIONS = ("activation", "residual", "softmax", "norm")
-"""Point-wise kernels that are one: the bias of a linear layer with the activation behind it, and gates with their
-products; the bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes;
-batch normalisation with the activation behind it, and the sum between."""
+FUSIONS = ("activation", "residual", "softmax", "norm", "layer_norm", "attention")
+"""Kernels that are one: the bias of a linear layer with the activation behind it, and gates with their products; the
+bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes; batch
+normalisation with the activation behind it, and the sum between; layer normalisation with the sum before it; all of
+attention, which then keeps no weights and drops none."""
 COMPOSED = ("gelu", "layer_norm", "dropout", "softmax")
 """What may be computed from primitives, each a kernel of its own; softmax: that of attention, with scale and mask."""
 LAYOUTS = ("unstated", "nchw", "channels-last")
@@ -55,8 +56,8 @@ LAYOUTS = ("unstated", "nchw", "channels-last")
 channel; or position by position."""
 UPDATES = ("layer", "list", "primitive", "foreach")
 """Kernels of an update: one a layer; one over many tensors; one an operation and tensor, or over many tensors."""
-LAUNCHES = ("eager", "graph")
-"""How kernels are launched: one by one, or as a graph that was recorded once."""
+LAUNCHES = ("eager", "compiled", "graph")
+"""How kernels are launched: operation by operation, by a compiled program, or as a graph that was recorded once."""
 STAGES = ("blocks", "modules", "layers")
 """What its pipeline's stages are: blocks of transformers alone; modules that the user writes, of any network; or layers
 of any network, which it deals out by itself."""

@@ -95,13 +95,14 @@ def fit_overheads(
 ) -> Entry:
     """Return the overheads s, h, p for which step time = ((s·kernels)^p + (h·calls)^p)^(1/p).
 
-    Kernels and calls are those of its forward and backward pass. Minimises Σ (predicted/t - 1)²/0.08² + (s - 1)²/0.05² + ((h - m)/max(m, 10 us))²,
-    h >= 0: coefficients that the steps do not tell stay near 1 and the host time m that was measured for a call, 0
-    without. On a CPU what all steps have in common is partly the minute they were timed in: an error of 0.03 that they
-    share. Steps that no s, h and p go with within 0.08 have the error that this shows, and say less: their kernels were
-    timed too little. Host time by layer is not fitted. Where steps are there whose kernels were measured as they are,
-    these have 0.03 for 0.08, as their scale is free of errors of fits, and all others 0.3. Steps of three networks or
-    more give a held-out error besides: all steps of a network are predicted by the fit to those of the others.
+    Kernels and calls are those of its forward and backward pass. Minimises Σ (predicted/t - 1)²/0.08² +
+    (s - 1)²/0.05² + ((h - m)/max(m, 10 us))², h >= 0: coefficients that the steps do not tell stay near 1 and the host
+    time m that was measured for a call, 0 without. On a CPU what all steps have in common is partly the minute they
+    were timed in: an error of 0.03 that they share. Steps that no s, h and p go with within 0.08 have the error that
+    this shows, and say less: their kernels were timed too little. Host time by layer is not fitted. Where steps are
+    there whose kernels were measured as they are, these have 0.03 for 0.08, as their scale is free of errors of fits,
+    and all others 0.3. Steps of three networks or more give a held-out error besides: all steps of a network are
+    predicted by the fit to those of the others.
 
     p is 1 where the host waits. Else it is that of :mod:`planner.fitting.exponents` for a family of networks of which
     one has steps that span sub-batches by SPAN or more, if these tell it, and the family's value if not.

@@ -34,6 +34,7 @@ from planner.sources.same_die import is_same_die
 from planner.sources.sources import LOCAL, Sources
 from planner.sources.usable import why_not_precision
 from planner.workload.fusion import idle_fusions as idle_fusions_of
+from planner.workload.fusion import with_attention
 
 __all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "idle_fusions", "machine_of", "own_calibration"]
 
@@ -232,6 +233,7 @@ def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Ca
     network, present, machine = catalog.find_network(name), machine, _under(scenario, machine)
     dataset, dataset_source = _dataset(values, network)
     settings, sources = _settings(values, machine, network, dataset)
+    network = with_attention(network, settings.framework.fuses)
     problem = Problem(
         network, dataset, machine.cluster, machine.calibrations, machine.explicit, settings=settings, scenario=scenario
     )

@@ -21,6 +21,7 @@ from planner.scoring.evaluate import Answer, refused, unread
 from planner.sessions.inputs import Machine, machine_of
 from planner.sessions.say import Say
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values
+from planner.workload.fusion import with_attention
 
 __all__ = ["Table", "table_of"]
 
@@ -123,7 +124,7 @@ class _Files:
             key.optimizer or network.optimizer, key.strategy or framework.strategy, key.input, framework, key.rank_order
         )
         return Problem(
-            network,
+            with_attention(network, framework.fuses),
             catalog.find_dataset(self._path(dataset)) if dataset else None,
             machine.cluster,
             machine.calibrations,

@@ -81,8 +81,8 @@ MATCHES = (
 FORMULA = (
     "a step takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls + host_s_per_layer·layers)"
     "^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = of its other kernels, of "
-    "which forward, backward and update have shares by their seconds; on several GPUs 1 + replica_wait times that; a scale that is not stated is 1, a time or "
-    "share is 0; exponent_attention is that of networks with attention"
+    "which forward, backward and update have shares by their seconds; on several GPUs 1 + replica_wait times that; a "
+    "scale that is not stated is 1, a time or share is 0; exponent_attention is that of networks with attention"
 )
 """What the coefficients of an entry stand for, in a line."""
 

@@ -65,6 +65,8 @@ GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
 """Host time of a kernel call in a graph that was recorded once (docs/numbers.md)."""
 LAUNCH_S = constant("overheads.launch_s")
 """Host time of a kernel beyond the first of an operation, on a GPU (docs/numbers.md)."""
+KERNEL_S: Mapping[str, float] = {"graph": GRAPH_S_PER_CALL, "compiled": LAUNCH_S}
+"""How kernels are launched without a framework's dispatch -> what one takes [s]: in a graph, or by compiled code."""
 
 
 def term_of(stage: str) -> str:
@@ -348,20 +350,21 @@ class Compute:
     def started(self, counts: CallCounts) -> tuple[int, float]:
         """Return how many operations take the learned host time, and what the host takes besides on a GPU [s].
 
-        What was learned of a call is of an operation that starts one kernel; each further kernel takes a launch. In a
-        replayed graph all kernels take next to nothing. A specified kernel's launch stands for an assumed host time.
+        What was learned of a call is of an operation that starts one kernel; each further kernel takes a launch, and so
+        do all of a compiled program. In a replayed graph they take next to nothing. A specified kernel's launch stands
+        for an assumed host time.
         """
         calls = counts.measured_calls if self.overheads.matched == "assumed" else counts.calls
         factor = self.sources.problem.scenario.host_factor * (self.sources.accelerator.kind == "gpu")
-        if self.framework.launch == "graph":
-            return 0, GRAPH_S_PER_CALL * factor * (calls + counts.launches)
+        if self.framework.launch in KERNEL_S:
+            return 0, KERNEL_S[self.framework.launch] * factor * (calls + counts.launches)
         return calls, LAUNCH_S * factor * counts.launches
 
     def host_s(self, stage: str, counts: CallCounts) -> float:
         """Return the framework's host time of a stage [s]."""
         calls, besides_s = self.started(counts)
         layers = self.slots.layer.size if stage == UPDATE else len(self.network.layers)
-        layers = 0 if self.framework.launch == "graph" else layers
+        layers = 0 if self.framework.launch in KERNEL_S else layers
         return self.overheads.host_s_per_call * calls + besides_s + self.overheads.host_s_per_layer * layers
 
     def kernels_alone(self, sub_batch: IntArray) -> list[KernelTimes]:

@@ -9,11 +9,15 @@ residual       bias 2E, dropout 2E and a byte each, sum 3E           3E and a by
 softmax        of 16-bit scores 29 bytes each, backward 33           2E, backward 3E
 norm           batch norm 3E, activation 2E, backward 5E, 3E         3E, backward 5E
 ... with sum   the same and sum 3E                                   4E, backward 6E
+layer_norm     sum 3E, layer norm or root norm 2E                    4E
 =============  ====================================================  ==========================================
 
 E: elements of what the activation, or the sum, gives. Backward the gradient of a bias is summed apart in either case,
 a dropout is one pass, and a sum is none. As Megatron-LM's fused bias + GELU and bias + dropout + residual (Shoeybi et
 al. 2019, arXiv:1909.08053; NVIDIA/Megatron-LM at d98e8a64, fusions).
+
+A layer normalisation with the sum before it writes both (as torch.compile makes it: Ansel et al., ASPLOS 2024).
+Attention that is one kernel is another layer (:func:`with_attention`).
 
 A batch normalisation with what is behind it in one writes one output. With a sum it reads the other input
 besides, and writes its gradient, that of the output where the activation lets it pass (cuDNN,
@@ -39,7 +43,7 @@ from planner.domain.layers.record import Layer
 from planner.domain.network import Network
 from planner.workload.program import Program
 
-__all__ = ["fused_calls", "idle_fusions", "uses_fused_softmax"]
+__all__ = ["fused_calls", "idle_fusions", "uses_fused_softmax", "with_attention"]
 
 _GATED = {FORWARD: 3 / 5, BACKWARD_DATA: 5 / 8}
 """Bytes of a gated activation in one kernel over those in two."""
@@ -48,8 +52,11 @@ _FUSES = {
     "residual": "linear layer or dropout with a sum behind it",
     "softmax": "attention",
     "norm": "batch normalisation with an activation behind it",
+    "layer_norm": "layer normalisation with a sum before it",
+    "attention": "attention",
 }
 """Fusion -> kinds of layers that must follow each other."""
+ATTENTIONS = ("attention", "cross_attention")
 _SCORE_BYTES = 2
 """Of a score that a fused softmax takes."""
 _APART_BYTES = {FORWARD: 29, BACKWARD_DATA: 33}
@@ -67,9 +74,9 @@ def fused_calls(
         return calls
     inside = _fused_sites(of, fuses)
     one_by_one = "softmax" in fuses and itemsize == _SCORE_BYTES
-    normed = _norms(of.network, fuses)
+    normed, summed = _norms(of.network, fuses), _summed_norms(of.network, fuses)
     made = (_softmax(one, of) if one_by_one and one.kind == "softmax" else _fused(one, inside) for one in calls)
-    return tuple(_normed(one, of, *normed) for one in made)
+    return tuple(_layer_normed(_normed(one, of, *normed), of, *summed) for one in made)
 
 
 def idle_fusions(network: Network, fuses: Iterable[str]) -> dict[str, str]:
@@ -83,9 +90,25 @@ def idle_fusions(network: Network, fuses: Iterable[str]) -> dict[str, str]:
 
 
 def _has(network: Network, fusion: str) -> bool:
-    if fusion == "softmax":
-        return any(layer.kind in ("attention", "cross_attention") for layer in network.layers)
-    return any(_parts(network, (fusion,)).values()) or any(_norms(network, (fusion,)))
+    if fusion in ("softmax", "attention"):
+        return any(layer.kind in ATTENTIONS for layer in network.layers)
+    found = *_parts(network, (fusion,)).values(), *_norms(network, (fusion,)), *_summed_norms(network, (fusion,))
+    return any(found)
+
+
+def with_attention(network: Network, fuses: Iterable[str]) -> Network:
+    """Return a network as a framework runs it that may have all of attention in one kernel.
+
+    As FlashAttention (Dao et al. 2022, arXiv:2205.14135); dropout of weights, which is next to nothing there, is left
+    out.
+    """
+    if "attention" not in fuses:
+        return network
+    layers = tuple(
+        replace(one, attributes={**one.attributes, "fused": True, "dropout": 0.0}) if one.kind in ATTENTIONS else one
+        for one in network.layers
+    )
+    return network if layers == network.layers else replace(network, layers=layers)
 
 
 def uses_fused_softmax(queries: int, keys: int, batches: IntArray, *, causal: bool = True) -> BoolArray:
@@ -112,7 +135,7 @@ def _softmax(calls: KernelCalls, of: Program) -> KernelCalls:
     is_fused = np.ones(rows.shape, dtype=np.bool_)
     for at, position in enumerate(calls.layer.tolist()):
         site = sites[position]
-        if site.layer.kind in ("attention", "cross_attention"):
+        if site.layer.kind in ATTENTIONS:
             queries, keys = site.inputs[0][0], int(elements[0, at] // rows[0, at])
             is_causal = bool(site.layer.attributes["causal"])
             is_fused[:, at] = uses_fused_softmax(queries, keys, rows[:, at] // queries, causal=is_causal)
@@ -207,6 +230,39 @@ def _normed(calls: KernelCalls, of: Program, inside: set[str], summed: set[str])
     if calls.kind == "batch_norm" and (part := _share(calls, of, summed)).any():
         traffic = calls.work["traffic"] + part * calls.work["elements"]
         return replace(calls, work={**calls.work, "traffic": traffic})
+    return calls
+
+
+def _summed_norms(network: Network, fuses: tuple[str, ...]) -> tuple[set[str], set[str], set[str]]:
+    """Return layer normalisations with the sum before them, these sums, and those of both that have a mask of dropout.
+
+    Masks are there where sums take dropout in (``residual``).
+    """
+    by_name = {layer.name: layer for layer in network.layers}
+    norms, sums, masked = set[str](), set[str](), set[str]()
+    with_mask = _parts(network, fuses)["masked"]
+    for layer in network.layers if "layer_norm" in fuses else ():
+        before = by_name.get(layer.inputs[0]) if layer.inputs else None
+        if layer.kind in ("layer_norm", "rms_norm") and before is not None and before.kind == "add":
+            if before.name not in sums:
+                norms.add(layer.name)
+                masked.update([layer.name] * (before.name in with_mask))
+            sums.add(before.name)
+    return norms, sums, masked
+
+
+def _layer_normed(calls: KernelCalls, of: Program, norms: set[str], sums: set[str], masked: set[str]) -> KernelCalls:
+    """Return calls without sums that are part of a layer normalisation, which moves both their inputs, and masks."""
+    if not norms or calls.direction != FORWARD:
+        return calls
+    if calls.kind == "add":
+        part = _share(calls, of, sums)
+        return replace(calls, count=calls.count * (1 - part)) if part.any() else calls
+    if calls.kind == "layer_norm" and (part := _share(calls, of, norms)).any():
+        elements = calls.work["elements"]
+        traffic = calls.work["traffic"] + 2 * part * elements
+        fixed = calls.work["fixed_bytes"] + _share(calls, of, masked) * elements
+        return replace(calls, work={**calls.work, "traffic": traffic, "fixed_bytes": fixed})
     return calls
 
 

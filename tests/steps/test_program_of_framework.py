@@ -56,6 +56,8 @@ def test_a_replayed_graph_takes_a_microsecond_of_the_host_a_call() -> None:
     counts = CallCounts(90, 90, 10)
     assert graph.host_s("forward", counts) == pytest.approx(100 * GRAPH_S_PER_CALL)
     assert graph.host_s("forward", counts) < eager.host_s("forward", counts)
+    compiled = Compute(Sources(problem_of(Framework("own", launch="compiled"))), "fp16")
+    assert compiled.host_s("forward", counts) == pytest.approx(100 * LAUNCH_S)
     small = Configurations.of([Configuration(nodes=1, gpus_per_node=1, sub_batch=1, precision="fp16")])
     rates = [
         float(Evaluator(problem_of(Framework("own", launch=how))).evaluate(small).samples_per_s[0])

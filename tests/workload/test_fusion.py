@@ -8,7 +8,7 @@ import pytest
 from planner import catalog
 from planner.domain.framework import FUSIONS
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, KernelCalls
-from planner.workload.fusion import fused_calls, idle_fusions, uses_fused_softmax
+from planner.workload.fusion import fused_calls, idle_fusions, uses_fused_softmax, with_attention
 from planner.workload.lowering import lower
 from planner.workload.program import program
 
@@ -114,10 +114,34 @@ def test_a_softmax_that_is_not_fused_moves_what_its_kernels_do() -> None:
 @pytest.mark.parametrize(
     ("network", "idle"),
     [
-        ("resnet50", {"activation", "residual", "softmax"}),
+        ("resnet50", {"activation", "residual", "softmax", "layer_norm", "attention"}),
         ("gpt2", {"norm"}),
-        ("vgg16", {"residual", "softmax", "norm"}),
+        ("vgg16", {"residual", "softmax", "norm", "layer_norm", "attention"}),
     ],
 )
 def test_fusions_without_use_are_those_whose_layers_do_not_follow_each_other(network: str, idle: set[str]) -> None:
     assert set(idle_fusions(catalog.find_network(network), FUSIONS)) == idle
+
+
+def test_a_layer_norm_takes_the_sum_before_it_in() -> None:
+    """A pre-norm GPT: both norms of a block but the first have a sum before them, and the last one has.
+
+    Positions are added in the embedding.
+    """
+    apart, together = (calls_of(GPT, fuses) for fuses in ((), ("layer_norm",)))
+    sums, norms, positions = 2 * LAYERS * ELEMENTS, (2 * LAYERS + 1) * ELEMENTS, 3 * ELEMENTS
+    assert moved(apart, ("add",), FORWARD)[0] == 3 * sums + positions
+    assert moved(together, ("add",), FORWARD)[0] == pytest.approx(positions)
+    assert moved(apart, ("layer_norm",), FORWARD)[0] == 2 * norms
+    assert moved(together, ("layer_norm",), FORWARD)[0] == pytest.approx(2 * norms + 2 * sums)
+    masked = calls_of(GPT, ("residual", "layer_norm"))
+    assert moved(masked, ("add", "layer_norm"), FORWARD)[1] == pytest.approx(sums)  # a byte of each mask
+    assert moved(apart, ("layer_norm",), BACKWARD_DATA) == moved(together, ("layer_norm",), BACKWARD_DATA)
+
+
+def test_attention_in_one_kernel_is_that_of_the_network_that_has_it() -> None:
+    unfused = catalog.find_network(f"{GPT},attention=unfused")
+    fused = catalog.find_network(f"{GPT},attention=fused")
+    assert with_attention(unfused, ()) is unfused
+    assert with_attention(unfused, ("attention",)).layers == fused.layers
+    assert with_attention(fused, ("attention",)) is fused
