@@ -19,6 +19,7 @@ from planner.domain.validation import ErrorSummary, ScoredRow
 from planner.scoring.errors import Figures, summaries_by
 from planner.scoring.evaluate import Answer, validation_of
 from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LOCKED, Views
+from validation.accuracy_goals import goals
 from validation.accuracy_intervals import intervals_by_kind
 from validation.accuracy_ranking import rankings
 from validation.nine_numbers import NUMBERS
@@ -70,6 +71,7 @@ def document_of(views: Views) -> dict[str, Any]:
         "worst": _worst(learned.answers[NETWORK]),
         "refused": _refusals(every[NETWORK]),
     }
+    found["goals"] = goals(found, rows)
     sorted_and_rounded: dict[str, Any] = rounded(found)
     return sorted_and_rounded
 

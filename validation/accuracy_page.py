@@ -11,6 +11,7 @@ from typing import Any
 
 from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LOCKED, NEW
 from validation.accuracy_figures import FEWEST_ROWS
+from validation.accuracy_goals import goals_page
 from validation.accuracy_intervals import intervals_page
 from validation.accuracy_ranking import FEWEST_PLANS, OURS
 from validation.tables import markdown_table
@@ -64,6 +65,7 @@ def page_of(document: Mapping[str, Any]) -> str:
     parts = [
         HEAD,
         *_headline(document),
+        *goals_page(document["goals"]),
         *_targets(document["targets"]),
         *_sources(document),
         *_gpus(document),
