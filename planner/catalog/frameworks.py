@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -9,19 +10,31 @@ from pathlib import Path
 
 from planner.catalog.own_folder import own_framework_files
 from planner.domain.calibration import Calibration
-from planner.domain.framework import Framework, framework_parts, variant_and_version
+from planner.domain.framework import Framework, framework_parts, label_of, variant_and_version
 from planner.errors import InputFileError, UnknownNameError
-from planner.formats.documents import place_of
+from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.framework import read_framework
 
-__all__ = ["bundled_fusions", "framework_named", "own_frameworks", "with_present_names"]
+__all__ = ["bundled_fusions", "find_framework", "own_frameworks", "with_present_names", "with_switches"]
 
 FOLDER = Path(__file__).resolve().parent.parent / "_bundled" / "frameworks"
 
 
-def framework_named(label: str) -> Framework:
-    """Return the bundled or own framework of ``NAME[@version][:switch+switch]``, as ``catalog.find_framework``."""
-    name, version, switches = framework_parts(label)
+def find_framework(text: str) -> Framework:
+    """Return the framework of ``NAME[@version][:switch+switch]``, whatever the case, or of a TOML file and switches.
+
+    Raises
+    ------
+    UnknownNameError
+        No bundled or own framework has that name or alias, or it has no such switch.
+    ParameterError
+        Switches exclude each other.
+    InputFileError
+        The file is wrong.
+    """
+    name, version, switches = framework_parts(text)
+    if _is_file(name):
+        return read_framework(name).of_version(version).with_switches(switches)
     by_name, own, on = _bundled(), own_framework_files(), list[str]()
     if name.lower() in by_name:
         found, on = by_name[name.lower()]
@@ -30,6 +43,16 @@ def framework_named(label: str) -> Framework:
     else:
         raise UnknownNameError("framework", name, {*(one.name for one, _ in by_name.values()), *own})
     return found.of_version(version).with_switches([*on, *(one.lower() for one in switches)])
+
+
+def with_switches(text: str, framework: Framework) -> str:
+    """Return what is typed for a framework that a text names, with the switches that are on in it.
+
+    >>> with_switches("./own.toml:wide", Framework("own", switched=("wide", "deep")))
+    './own.toml:wide+deep'
+    """
+    name = framework_parts(text)[0]
+    return label_of(name if _is_file(name) else framework.name, framework.version, framework.switched)
 
 
 def bundled_fusions(name: str) -> tuple[str, ...]:
@@ -68,6 +91,10 @@ def with_present_names(calibration: Calibration) -> Calibration:
     )
     steps = tuple(replace(one, framework=present(one.framework)) for one in calibration.measured_steps)
     return replace(calibration, entries=entries, measured_steps=steps)
+
+
+def _is_file(name: str) -> bool:
+    return name == STANDARD_INPUT or name.endswith(".toml") or "/" in name or os.sep in name
 
 
 def _own_framework(path: Path) -> Framework:

@@ -153,9 +153,13 @@ def _in_all_switches(values: Values) -> Values:
     if "switches" not in values or not values["switches"].value:
         return values
     given = values.get("framework", Sourced(PYTORCH.name, DEFAULT))
-    frameworks = [catalog.find_framework(one) for one in listed(values, "framework") or (given.value,)]
-    labels = (framework.with_switches(names).label for framework in frameworks for names in framework.switch_sets())
-    return {**values, "framework": replace(given, value=tuple(dict.fromkeys(labels)))}
+    found = {one: catalog.find_framework(one) for one in listed(values, "framework") or (given.value,)}
+    texts = (
+        catalog.with_switches(text, framework.with_switches(names))
+        for text, framework in found.items()
+        for names in framework.switch_sets()
+    )
+    return {**values, "framework": replace(given, value=tuple(dict.fromkeys(texts)))}
 
 
 def check_price(problem: Problem, values: Values, cluster: str = "") -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "Strategy",
     "Switch",
     "framework_parts",
+    "label_of",
     "variant_and_version",
 ]
 
@@ -68,7 +69,7 @@ _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
 
 _SWITCHES = r"[\w.-]+(?:\+[\w.-]+)*"
 _LABEL = re.compile(
-    rf"(?P<name>[^@:]*)(?::(?P<before>{_SWITCHES}))?(?:@(?P<version>.*?))?(?::(?P<behind>{_SWITCHES}))?"
+    rf"(?P<name>.*\.toml|[^@:]*)(?::(?P<before>{_SWITCHES}))?(?:@(?P<version>.*?))?(?::(?P<behind>{_SWITCHES}))?"
 )
 
 
@@ -76,8 +77,12 @@ _LABEL = re.compile(
 def framework_parts(label: str) -> tuple[str, str, tuple[str, ...]]:
     """Return name, version and switches of ``name[@version][:switch+switch]``; switches may stand before the version.
 
+    A name that ends in ``.toml`` is a file, whose folders may have any signs.
+
     >>> framework_parts("pytorch@1.12 (CUDA 11.3):channels-last+compile")
     ('pytorch', '1.12 (CUDA 11.3)', ('channels-last', 'compile'))
+    >>> framework_parts("./a@b/own.toml:wide")
+    ('./a@b/own.toml', '', ('wide',))
     """
     match = _LABEL.fullmatch(label)
     if match is None:
@@ -93,11 +98,13 @@ def variant_and_version(label: str) -> tuple[str, str]:
     (('pytorch:channels-last', '1.12'), ('mxnet', ''))
     """
     name, version, switches = framework_parts(label)
-    return _variant(name, switches), version
+    return label_of(name, "", switches), version
 
 
-def _variant(name: str, switches: tuple[str, ...]) -> str:
-    return f"{name}:{'+'.join(switches)}" if switches else name
+def label_of(name: str, version: str, switches: tuple[str, ...]) -> str:
+    """Return ``name[@version][:switch+switch]``."""
+    named = f"{name}@{version}" if version else name
+    return f"{named}:{'+'.join(switches)}" if switches else named
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,12 +313,12 @@ class Framework:
     @property
     def label(self) -> str:
         """``name[@version][:switch+switch]``."""
-        return _variant(f"{self.name}@{self.version}" if self.version else self.name, self.switched)
+        return label_of(self.name, self.version, self.switched)
 
     @property
     def variant(self) -> str:
         """The label without the version: what coefficients of its overheads are looked up by."""
-        return _variant(self.name, self.switched)
+        return label_of(self.name, "", self.switched)
 
     def of_version(self, version: str) -> Framework:
         """Return the framework as a version of it is, without switches: the one of ``versions`` with most numbers.

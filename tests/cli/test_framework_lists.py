@@ -134,6 +134,24 @@ def test_switches_make_every_lawful_set_a_candidate(run: Run) -> None:
     assert plans_of(run, "nanotron", "--switches")["request"]["framework"]["value"] == "nanotron"
 
 
+def test_switches_of_an_own_file_are_candidates(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a@b" / "own.toml"
+    path.parent.mkdir()
+    fused = '[switches.fused]\nfuses = ["activation"]\n'
+    path.write_text(f'format = "planner/framework"\nversion = 1\nname = "mine"\n{fused}')
+    answer = plans_of(run, str(path), "--switches")
+    assert answer["request"]["framework"]["value"] == ["mine", "mine:fused"]
+    assert plans_of(run, f"{path}:fused", "--switches")["request"]["framework"]["value"] == "mine:fused"
+
+
+def test_two_names_of_a_framework_are_one(run: Run) -> None:
+    """And the order is that in which each was named first."""
+    answer = plans_of(run, "megatron,fsdp,megatron-lm,fsdp-compile,fsdp:compile")
+    assert answer["request"]["framework"]["value"] == ["megatron-lm", "fsdp", "fsdp:compile"]
+    assert answer["search"] == plans_of(run, "megatron-lm,fsdp,fsdp-compile")["search"]
+    assert plans_of(run, "megatron,megatron-core") == plans_of(run, "megatron-lm")
+
+
 def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(
