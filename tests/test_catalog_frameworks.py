@@ -10,7 +10,7 @@ import pytest
 from planner import catalog
 from planner.domain.configuration import Settings
 from planner.domain.framework import FUSIONS, PYTORCH, STRATEGIES, Framework, Strategy, Switch, variant_and_version
-from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.errors import InputFileError, UnknownNameError, UsageError
 from planner.formats.calibration import write_calibration
 from planner.formats.framework import write_framework
 from planner.formats.runs import read_runs
@@ -188,12 +188,56 @@ def test_switches_need_and_exclude_others() -> None:
     )
     both = framework.with_switches(["b"])
     assert (both.switched, both.fuses, both.loss) == (("a", "b"), ("activation", "residual"), "fused")
-    with pytest.raises(ParameterError, match="switch c of framework own must be on without b"):
+    said = r"switches c and b of framework own exclude each other, got 'a\+b\+c'; leave one of them out"
+    with pytest.raises(UsageError, match=said):
         framework.with_switches(["c", "b"])
     assert list(framework.switch_sets()) == [(), ("a",), ("c",), ("a", "b"), ("a", "c")]
     assert all(framework.with_switches(names).switched == names for names in framework.switch_sets())
     with pytest.raises(UnknownNameError, match="switch must be a known name"):
         own(("a", Switch({}, needs=("none",))))
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ("[strategies.wait-free]\noverlap = false", "overlap of strategies.wait-free must be true, got 'false'; "),
+        ("[strategies.no-overlap]\nprefetch = true", "overlap of strategies.no-overlap must be false, got 'true'"),
+        ("[switches.a.strategies.no-overlap]\n", "overlap of strategies.no-overlap must be false"),
+        ("[switches.a.strategies.bucketed]\n", "bucket_MiB of strategies.bucketed must be above 0"),
+        (
+            '[switches.a]\nexcludes = ["b"]\n[switches.b]\n[switches.c]\nneeds = ["a", "b"]',
+            "needs of switches.c must be switches that can be on together with it, got 'a, b'; one of them excludes",
+        ),
+        ('[switches.a]\n[switches.b]\nneeds = ["a"]\nexcludes = ["a"]', "needs of switches.b must be switches"),
+    ],
+)
+def test_a_file_must_not_contradict_itself(tmp_path: Path, keys: str, sentence: str) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(f'format = "planner/framework"\nversion = 1\nname = "own"\n{keys}\n')
+    with pytest.raises(InputFileError, match=sentence):
+        catalog.find_framework(str(path))
+
+
+def test_own_aliases_are_names_and_those_of_bundled_frameworks_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder = tmp_path / "planner" / "frameworks"
+    folder.mkdir(parents=True)
+    wide = Switch({"gradient_type": "fp32"}, aliases=("wider", "tf"))
+    mine = Framework("mine", aliases=("torch", "my"), switches={"wide": wide})
+    (folder / "mine.toml").write_text(write_framework(mine))
+    (folder / "pytorch.toml").write_text(write_framework(Framework("pytorch")))
+    assert catalog.find_framework("My") == mine
+    assert catalog.find_framework("wider").label == "mine:wide"
+    assert catalog.find_framework("torch") == catalog.find_framework("pytorch")
+    assert catalog.find_framework("pytorch").strategy == "bucketed"
+    why = "is not used: a bundled framework has that name; rename it"
+    assert catalog.unused_own_names() == (
+        f"own framework pytorch.toml {why}",
+        f"alias 'torch' of own framework mine {why}",
+        f"alias 'tf' of own framework mine {why}",
+    )
 
 
 def test_own_frameworks_lie_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

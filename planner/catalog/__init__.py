@@ -18,6 +18,7 @@ from planner.catalog.frameworks import (
     bundled_fusions,
     find_framework,
     own_frameworks,
+    unused_own_names,
     with_present_names,
     with_switches,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "read_settings",
     "sibling_calibrations",
     "transfer_scores",
+    "unused_own_names",
     "with_switches",
 ]
 

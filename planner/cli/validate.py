@@ -16,6 +16,7 @@ from planner import catalog
 from planner.cli import output
 from planner.cli.plot import draw, plot_file
 from planner.cli.progress import bar
+from planner.cli.request import say_unused_frameworks
 from planner.cli.streams import note
 from planner.cli.values import from_options
 from planner.domain.precision import PRECISIONS
@@ -45,6 +46,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     tables_read, error = _read(paths)
     for name in values["calibration"].value if "calibration" in values else ():
         catalog.find_calibration(name)
+    say_unused_frameworks()
     tables = [table_of(one, Path(path).parent, values, note) for path, one in zip(paths, tables_read, strict=True)]
     axis = values["hold_out"].value if "hold_out" in values else None
     _check_fit_on(values)

@@ -13,7 +13,7 @@ from planner.domain.axes import SCHEDULES
 from planner.domain.messages import ALL_REDUCE, PARAMETER_SERVER
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER, check_rank_order
-from planner.errors import ParameterError, UnknownNameError
+from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
 
 __all__ = [
     "BEST_FUSION",
@@ -338,7 +338,7 @@ class Framework:
         ------
         UnknownNameError
             It has no such switch.
-        ParameterError
+        UsageError
             Two of them exclude each other.
         """
         asked = {*self.switched, *names}
@@ -352,8 +352,9 @@ class Framework:
             asked |= needed
         ordered = tuple(name for name in self.switches if name in asked)
         if barred := self._excluded(ordered):
-            rule = f"on without {barred[1]}, which it excludes"
-            raise ParameterError(f"switch {barred[0]} of framework {self.name}", rule, "+".join(ordered))
+            of = f"framework {self.name}"
+            rule, got = f"switches {barred[0]} and {barred[1]} of {of} exclude each other", shown("+".join(ordered))
+            raise UsageError(Refusal(ParameterError.code, rule, of, got, "; leave one of them out"))
         changed = self
         for changes in (self.switches[name].changes for name in ordered):
             fuses = {"fuses": tuple(dict.fromkeys((*changed.fuses, *changes.get("fuses", ()))))}

@@ -29,7 +29,7 @@ from planner.domain.framework import (
     Switch,
 )
 from planner.domain.ranks import RANK_ORDER
-from planner.errors import ParameterError
+from planner.errors import ParameterError, UsageError
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
@@ -120,11 +120,40 @@ _VERSION = Table(
 
 
 def _framework(**keys: Any) -> Framework:
-    """Return the framework of a file, whose buckets must have a size."""
-    of_buckets = keys["strategies"].get("bucketed")
+    """Return the framework of a file, whose strategies and switches must not contradict themselves.
+
+    Raises
+    ------
+    ParameterError
+        Buckets have no size, a strategy does not what its name says, or a switch needs what excludes each other.
+    """
+    framework = Framework(**keys)
+    changed = (one.changes for one in framework.switches.values())
+    for some in (keys, *changed, *framework.versions.values()):
+        _check_strategies(some.get("strategies", {}))
+    for name in framework.switches:
+        _check_needs(framework, name)
+    return framework
+
+
+def _check_strategies(strategies: Mapping[str, Strategy]) -> None:
+    of_buckets = strategies.get("bucketed")
     if of_buckets is not None and of_buckets.bucket_bytes <= 0:
         raise ParameterError("bucket_MiB of strategies.bucketed", "above 0", 0, "'wait-free' sends layer by layer")
-    return Framework(**keys)
+    for name, overlap, other in (("wait-free", True, "no-overlap"), ("no-overlap", False, "wait-free")):
+        if name in strategies and strategies[name].overlap != overlap:
+            got, remedy = str(not overlap).lower(), f"what does so is called {other!r}"
+            raise ParameterError(f"overlap of strategies.{name}", str(overlap).lower(), got, remedy)
+
+
+def _check_needs(framework: Framework, name: str) -> None:
+    """Refuse a switch that cannot be on, as others that it needs exclude each other or itself."""
+    try:
+        framework.with_switches([name])
+    except UsageError:
+        needs = ", ".join(framework.switches[name].needs)
+        rule, remedy = "switches that can be on together with it", "one of them excludes another"
+        raise ParameterError(f"needs of switches.{name}", rule, needs or name, remedy) from None
 
 
 FRAMEWORK = Kind(

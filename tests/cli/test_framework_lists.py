@@ -152,6 +152,28 @@ def test_two_names_of_a_framework_are_one(run: Run) -> None:
     assert plans_of(run, "megatron,megatron-core") == plans_of(run, "megatron-lm")
 
 
+def test_own_names_of_bundled_frameworks_are_said_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    own = tmp_path / "planner" / "frameworks" / "pytorch.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('format = "planner/framework"\nversion = 1\nname = "pytorch"\n')
+    said = "planner: own framework pytorch.toml is not used: a bundled framework has that name; rename it\n"
+    for command in (("predict", *ABOUT, "--sub-batch", "4"), ("show", "frameworks"), ("show", "frameworks", "fsdp")):
+        code, _, err = run(*command)
+        assert (code, err.count(said)) == (0, 1)
+
+
+def test_switches_that_exclude_each_other_are_a_wrong_option(run: Run) -> None:
+    code, out, err = run("predict", *ABOUT, "--framework", "pytorch:primitive-optimizer+fused-optimizer")
+    assert (code, out) == (2, "")
+    assert err == (
+        "planner: switches fused-optimizer and primitive-optimizer of framework pytorch exclude each other, "
+        "got 'fused-optimizer+primitive-optimizer'; leave one of them out\n"
+    )
+
+
 def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(
