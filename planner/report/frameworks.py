@@ -13,13 +13,12 @@ __all__ = ["framework_view", "frameworks_view"]
 
 def frameworks_view(bundled: Iterable[Framework], own: Iterable[Framework] = ()) -> Iterator[Block]:
     """Yield one line a framework, those of the user behind the bundled ones."""
-    columns = ("name", "splits networks by", "sharding\nup to", "fuses", "switches")
+    columns = ("name", "splits\nnetworks by", "sharding\nup to", "switches")
     rows = [
         (
             one.name + mark,
             "all" if set(one.can) == set(PARALLELISMS) else _list(one.can),
             str(one.most_sharded),
-            _list(one.fuses),
             _list(one.switches),
         )
         for mark, frameworks in (("", bundled), (", own", own))
