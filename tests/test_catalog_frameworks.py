@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from planner import catalog
+from planner.catalog.frameworks import FOLDER
 from planner.domain.configuration import Settings
 from planner.domain.framework import FUSIONS, PYTORCH, STRATEGIES, Framework, Strategy, Switch, variant_and_version
 from planner.errors import InputFileError, UnknownNameError, UsageError
 from planner.formats.calibration import write_calibration
-from planner.formats.framework import write_framework
+from planner.formats.framework import framework_keys, write_framework
 from planner.formats.runs import read_runs
 from validation.accuracy_answers import files_of_runs
 
@@ -37,6 +39,48 @@ def test_frameworks_are_called_as_their_files_and_say_their_source(name: str) ->
     assert (found.name, found.label) == (name, name)
     assert found.source
     assert all(catalog.find_framework(alias) == found for alias in found.aliases)
+
+
+@pytest.mark.parametrize("name", sorted({*catalog.names("frameworks")} - {"generic"}))
+def test_records_state_what_frameworks_can_and_where_that_is_from(name: str) -> None:
+    """A key that a file leaves out has a default, which is no fact about the framework."""
+    path = FOLDER / f"{name}.toml"
+    keys = tomllib.loads(path.read_text(encoding="utf-8"))
+    needed = {"can", "most_sharded", "most_sharded_in_pipeline", "strategy"}
+    needed |= {"schedules", "stages"} if "pipeline" in keys["can"] else set()
+    assert needed <= {*keys}
+    does = {*keys} - {"format", "version", "name", "aliases", "source", "sources", "switches", "versions", "strategies"}
+    of_strategies = {f"strategies.{one}" for one in keys.get("strategies", {})}
+    alone = {"most_sharded_in_pipeline"} if "pipeline" not in keys["can"] else set()
+    assert does - alone <= {*keys["sources"]} <= does | of_strategies
+    assert of_strategies <= {*keys["sources"]}
+    assert all(one.get("source") for one in (*keys.get("switches", {}).values(), *keys.get("versions", {}).values()))
+    assert "#" not in path.read_text(encoding="utf-8")
+
+
+OLD = ("caffe", "caffe-mpi", "caffe2", "chainer", "cntk", "mxnet", "osu-caffe", "sprint", "tensorflow", "torch7")
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_frameworks_that_split_nothing_are_refused_all_degrees(name: str) -> None:
+    found = catalog.find_framework(name)
+    assert (found.can, found.most_sharded, found.most_sharded_in_pipeline) == ((), 0, 0)
+
+
+def test_sources_are_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\n[sources]\nlayout = "its manual"\n')
+    found = catalog.find_framework(str(path))
+    assert found.sources == {"layout": "its manual"}
+    assert ("layout", "unstated", "how images lie in memory", "its manual") in framework_keys(found)
+    path.write_text(path.read_text().replace("layout", "layouts"))
+    with pytest.raises(InputFileError, match=r"sources\.layouts: key must be a known one, got 'layouts'; did you mean"):
+        catalog.find_framework(str(path))
+
+
+def test_the_source_of_a_version_is_not_that_of_the_framework() -> None:
+    assert catalog.find_framework("pytorch@1.12").source == catalog.find_framework("pytorch").source
+    assert catalog.find_framework("pytorch").versions["1"]["source"]
 
 
 def test_no_two_frameworks_share_a_name() -> None:
@@ -88,8 +132,8 @@ def test_records_say_what_frameworks_do_otherwise_than_most() -> None:
     assert every["generic"].strategies == STRATEGIES
     assert {name: one.strategy for name, one in every.items() if one.strategy != "wait-free"} == {
         "chainer": "no-overlap", "cntk": "no-overlap", "deepspeed": "no-overlap", "megatron-deepspeed": "no-overlap",
-        "megatron-lm": "no-overlap", "nanotron": "bucketed", "paddlepaddle": "bucketed", "pytorch": "bucketed",
-        "torch7": "no-overlap", "mxnet": "parameter-server",
+        "megatron-lm": "no-overlap", "mxnet": "parameter-server", "nanotron": "bucketed", "paddlepaddle": "bucketed",
+        "pytorch": "bucketed", "torch7": "no-overlap", "torchtitan": "bucketed",
     }  # fmt: skip
     assert every["pytorch"].strategies == {"bucketed": STRATEGIES["bucketed"]}
     assert replace(every["pytorch"], aliases=(), source="", strategies={}) == PYTORCH

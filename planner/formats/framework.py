@@ -85,6 +85,10 @@ _DOES = (
 """What a framework does; a switch changes some of it."""
 
 
+_WITH_SOURCE = (*(one.name for one in _DOES), *(f"strategies.{name}" for name in STRATEGIES))
+"""Keys of a file whose source may be told."""
+
+
 def _switch(
     aliases: tuple[str, ...], needs: tuple[str, ...], excludes: tuple[str, ...], source: str, **changes: Any
 ) -> Switch:
@@ -112,10 +116,13 @@ _SWITCH = Table(
 
 
 _VERSION = Table(
-    tuple(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+    (
+        *(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+        Field("source", Text(), "where that comes from", None),
+    ),
     lambda **changes: {key: value for key, value in changes.items() if value is not None},
     "what a version did otherwise: the keys that it changes",
-    split=lambda changes: dict.fromkeys(one.target for one in _DOES) | dict(changes),
+    split=lambda changes: dict.fromkeys((*(one.target for one in _DOES), "source")) | dict(changes),
 )
 
 
@@ -173,6 +180,7 @@ FRAMEWORK = Kind(
                 {},
             ),
             Field("source", Text(), "where this comes from", ""),
+            Field("sources", MapOf(Text(), choices=_WITH_SOURCE), "where values of single keys come from, by key", {}),
         ),
         _framework,
     ),
@@ -189,12 +197,14 @@ def write_framework(framework: Framework) -> str:
     return FRAMEWORK.dump(framework)
 
 
-def framework_keys(framework: Framework) -> list[tuple[str, str, str]]:
-    """Return every key that says what a framework does, but for its strategies: key, value and what it means."""
-    rows = []
+def framework_keys(framework: Framework) -> list[tuple[str, str, str, str]]:
+    """Return every key that says what a framework does, but for its strategies: key, value, meaning and source."""
+    rows, sources = [], dict(framework.sources)
+    for name in framework.switched:
+        sources |= dict.fromkeys(framework.switches[name].changes, f"switch {name}")
     for one in _DOES:
         value = getattr(framework, one.target)
         if not isinstance(value, Mapping):
             written = ", ".join(value) or "none" if isinstance(value, tuple) else str(one.type.write(value)).lower()
-            rows.append((one.name, written, one.doc))
+            rows.append((one.name, written, one.doc, sources.get(one.name, "")))
     return rows

@@ -28,14 +28,19 @@ def frameworks_view(bundled: Iterable[Framework], own: Iterable[Framework] = ())
     yield Line(f"\nall: {', '.join(PARALLELISMS)}. Switches are turned on by --framework NAME:switch+switch.")
 
 
-def framework_view(framework: Framework, keys: Sequence[tuple[str, str, str]]) -> Iterator[Block]:
-    """Yield everything about one framework; ``keys``: of its file, their values and what they mean."""
+def framework_view(framework: Framework, keys: Sequence[tuple[str, str, str, str]]) -> Iterator[Block]:
+    """Yield everything about one framework; ``keys``: of its file, their values, what they mean, and sources of these.
+
+    A source is empty where none is told.
+    """
     yield title(framework.variant)
     yield given([("aliases", ", ".join(framework.aliases)), ("source", framework.source)])
     yield heading("What it does")
-    yield Table(("key", "value", "meaning"), keys, whole=("key",))
+    yield Pairs([(key, f"{value}: {'; '.join(filter(None, words))}") for key, value, *words in keys])
     yield heading("Strategies of --strategy")
-    yield Pairs([(name, _strategy(one)) for name, one in {**STRATEGIES, **framework.strategies}.items()])
+    sources = {name: framework.sources.get(f"strategies.{name}", "") for name in STRATEGIES}
+    every = {**STRATEGIES, **framework.strategies}
+    yield Pairs([(name, "; ".join(filter(None, (_strategy(one), sources[name])))) for name, one in every.items()])
     for version, changes in framework.versions.items():
         yield heading(f"Version {version}")
         yield given([(key, _value(value)) for key, value in changes.items()])
