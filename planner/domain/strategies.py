@@ -1,11 +1,12 @@
-"""What overlaps in a synchronous step: strategies by name, as frameworks follow them that say nothing else."""
+"""What overlaps in a synchronous step: strategies by name, as frameworks follow them that say nothing else.
+
+Nothing here imports NumPy when it is loaded, because ``planner --help`` lists the names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from planner.domain.messages import ALL_REDUCE, PARAMETER_SERVER
 
 __all__ = ["BEST_FUSION", "STRATEGIES", "Strategy"]
 
@@ -49,6 +50,8 @@ class Strategy:
     @property
     def operation(self) -> str:
         """What its messages are, as :mod:`planner.domain.messages` calls it."""
+        from planner.domain.messages import ALL_REDUCE, PARAMETER_SERVER  # noqa: PLC0415 - they load NumPy
+
         return PARAMETER_SERVER if self.servers else ALL_REDUCE
 
 
