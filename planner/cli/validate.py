@@ -30,7 +30,7 @@ from planner.formats.validation import validation_document
 from planner.report.validation import validation_view
 from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.locked import validation_with_locked
-from planner.scoring.refit import Asked, fit_runs, held_out_answers
+from planner.scoring.refit import Asked, held_out_answers
 from planner.sessions.fitted_runs import learned_from, locked_sources
 from planner.sessions.runs import Table, table_of
 from planner.sessions.values import Values
@@ -158,7 +158,7 @@ def _answered(tables: Sequence[Table], paths: Sequence[str], values: Values) -> 
 def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> tuple[list[list[Answer]], int]:
     """Return the answers to the runs of each problem of all tables, each by a fit without its group.
 
-    And how many values a fit to all that is learned from has.
+    And how many values the fits have, the most of one.
     """
     axis = values["hold_out"].value
     asked = [[Asked(problem, runs) for problem, runs in table.problems] for table in tables]
@@ -166,11 +166,13 @@ def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> 
     learned = learned_from(paths, dict(zip(paths, asked, strict=True)), named, values, lambda _text: None)
     sentence = f"fitting end-to-end coefficients without each {axis} in turn"
     with bar("fitting", 1.0, sentence) as show:
+        counts: list[int] = []
         answers = held_out_answers(
             [one for some in asked for one in some],
             axis,
             lambda name, number, of: show(number / of, f"without {axis} {name}"),
             os.cpu_count() or 1,
             learned,
+            count=counts.append,
         )
-        return answers, fit_runs(learned).free_numbers
+        return answers, max(counts, default=0)

@@ -249,7 +249,7 @@ class Validation:
     rankings : tuple of OrderRanking
         What ``ranking`` says, of groups of many plans and of few, beside an order by chance and rules of one line.
     free_numbers : int or None
-        Fitted values of the step model behind refitted coefficients; None: nothing was refitted.
+        Fitted values of the step model, the most of one of the fits; None: nothing was refitted.
     locked : Locked or None
         Rows that are in sums alone: not in ``rows``, ``groups``, ``terms``, nor by network or cluster.
     """

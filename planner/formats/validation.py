@@ -145,7 +145,12 @@ VALIDATION = Kind(
             Field(
                 "rankings", ListOf(_ORDERED), "ranking of large and of small groups, beside chance and simple rules", ()
             ),
-            Field("free_numbers", Whole(least=0), "fitted values behind refitted coefficients", None),
+            Field(
+                "free_numbers",
+                Whole(least=0),
+                "fitted values of the step model, the most of one fit; absent: nothing was refitted",
+                None,
+            ),
             Field("locked", _LOCKED, "rows that are in sums alone, not in rows, groups, terms nor by network", None),
         ),
         dict[str, Any],

@@ -55,7 +55,7 @@ def _errors(validation: Validation) -> Iterator[Block]:
     rows = [(name, *_cells(one)) for name, one in kinds.items() if one.n or name == "held out"]
     yield Table(("", *ERROR_COLUMNS), rows, ERROR_COLUMNS)
     if validation.free_numbers is not None:
-        yield Line(f"Fitted numbers behind these errors: {validation.free_numbers:,}")
+        yield Line(f"Fitted numbers behind these errors: {validation.free_numbers:,} at most in one fit")
     if validation.summary.coverage_90 is None:
         yield Line(f"Of held-out rows no coverage is known: {_why_no_coverage(validation)}")
 
