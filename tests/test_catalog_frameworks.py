@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from planner import catalog
+from planner.catalog.frameworks import FOLDER
 from planner.domain.configuration import Settings
 from planner.domain.framework import FUSIONS, PYTORCH, STRATEGIES, Framework, Strategy, Switch, variant_and_version
-from planner.errors import InputFileError, ParameterError, UnknownNameError
+from planner.errors import InputFileError, UnknownNameError, UsageError
 from planner.formats.calibration import write_calibration
-from planner.formats.framework import write_framework
+from planner.formats.framework import framework_keys, write_framework
 from planner.formats.runs import read_runs
 from validation.accuracy_answers import files_of_runs
 
@@ -37,6 +39,48 @@ def test_frameworks_are_called_as_their_files_and_say_their_source(name: str) ->
     assert (found.name, found.label) == (name, name)
     assert found.source
     assert all(catalog.find_framework(alias) == found for alias in found.aliases)
+
+
+@pytest.mark.parametrize("name", sorted({*catalog.names("frameworks")} - {"generic"}))
+def test_records_state_what_frameworks_can_and_where_that_is_from(name: str) -> None:
+    """A key that a file leaves out has a default, which is no fact about the framework."""
+    path = FOLDER / f"{name}.toml"
+    keys = tomllib.loads(path.read_text(encoding="utf-8"))
+    needed = {"can", "most_sharded", "most_sharded_in_pipeline", "strategy"}
+    needed |= {"schedules", "stages"} if "pipeline" in keys["can"] else set()
+    assert needed <= {*keys}
+    does = {*keys} - {"format", "version", "name", "aliases", "source", "sources", "switches", "versions", "strategies"}
+    of_strategies = {f"strategies.{one}" for one in keys.get("strategies", {})}
+    alone = {"most_sharded_in_pipeline"} if "pipeline" not in keys["can"] else set()
+    assert does - alone <= {*keys["sources"]} <= does | of_strategies
+    assert of_strategies <= {*keys["sources"]}
+    assert all(one.get("source") for one in (*keys.get("switches", {}).values(), *keys.get("versions", {}).values()))
+    assert "#" not in path.read_text(encoding="utf-8")
+
+
+OLD = ("caffe", "caffe-mpi", "caffe2", "chainer", "cntk", "mxnet", "osu-caffe", "sprint", "tensorflow", "torch7")
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_frameworks_that_split_nothing_are_refused_all_degrees(name: str) -> None:
+    found = catalog.find_framework(name)
+    assert (found.can, found.most_sharded, found.most_sharded_in_pipeline) == ((), 0, 0)
+
+
+def test_sources_are_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\n[sources]\nlayout = "its manual"\n')
+    found = catalog.find_framework(str(path))
+    assert found.sources == {"layout": "its manual"}
+    assert ("layout", "unstated", "how images lie in memory", "its manual") in framework_keys(found)
+    path.write_text(path.read_text().replace("layout", "layouts"))
+    with pytest.raises(InputFileError, match=r"sources\.layouts: key must be a known one, got 'layouts'; did you mean"):
+        catalog.find_framework(str(path))
+
+
+def test_the_source_of_a_version_is_not_that_of_the_framework() -> None:
+    assert catalog.find_framework("pytorch@1.12").source == catalog.find_framework("pytorch").source
+    assert catalog.find_framework("pytorch").versions["1"]["source"]
 
 
 def test_no_two_frameworks_share_a_name() -> None:
@@ -88,8 +132,8 @@ def test_records_say_what_frameworks_do_otherwise_than_most() -> None:
     assert every["generic"].strategies == STRATEGIES
     assert {name: one.strategy for name, one in every.items() if one.strategy != "wait-free"} == {
         "chainer": "no-overlap", "cntk": "no-overlap", "deepspeed": "no-overlap", "megatron-deepspeed": "no-overlap",
-        "megatron-lm": "no-overlap", "nanotron": "bucketed", "paddlepaddle": "bucketed", "pytorch": "bucketed",
-        "torch7": "no-overlap", "mxnet": "parameter-server",
+        "megatron-lm": "no-overlap", "mxnet": "parameter-server", "nanotron": "bucketed", "paddlepaddle": "bucketed",
+        "pytorch": "bucketed", "torch7": "no-overlap", "torchtitan": "bucketed",
     }  # fmt: skip
     assert every["pytorch"].strategies == {"bucketed": STRATEGIES["bucketed"]}
     assert replace(every["pytorch"], aliases=(), source="", strategies={}) == PYTORCH
@@ -188,12 +232,56 @@ def test_switches_need_and_exclude_others() -> None:
     )
     both = framework.with_switches(["b"])
     assert (both.switched, both.fuses, both.loss) == (("a", "b"), ("activation", "residual"), "fused")
-    with pytest.raises(ParameterError, match="switch c of framework own must be on without b"):
+    said = r"switches c and b of framework own exclude each other, got 'a\+b\+c'; leave one of them out"
+    with pytest.raises(UsageError, match=said):
         framework.with_switches(["c", "b"])
     assert list(framework.switch_sets()) == [(), ("a",), ("c",), ("a", "b"), ("a", "c")]
     assert all(framework.with_switches(names).switched == names for names in framework.switch_sets())
     with pytest.raises(UnknownNameError, match="switch must be a known name"):
         own(("a", Switch({}, needs=("none",))))
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ("[strategies.wait-free]\noverlap = false", "overlap of strategies.wait-free must be true, got 'false'; "),
+        ("[strategies.no-overlap]\nprefetch = true", "overlap of strategies.no-overlap must be false, got 'true'"),
+        ("[switches.a.strategies.no-overlap]\n", "overlap of strategies.no-overlap must be false"),
+        ("[switches.a.strategies.bucketed]\n", "bucket_MiB of strategies.bucketed must be above 0"),
+        (
+            '[switches.a]\nexcludes = ["b"]\n[switches.b]\n[switches.c]\nneeds = ["a", "b"]',
+            "needs of switches.c must be switches that can be on together with it, got 'a, b'; one of them excludes",
+        ),
+        ('[switches.a]\n[switches.b]\nneeds = ["a"]\nexcludes = ["a"]', "needs of switches.b must be switches"),
+    ],
+)
+def test_a_file_must_not_contradict_itself(tmp_path: Path, keys: str, sentence: str) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(f'format = "planner/framework"\nversion = 1\nname = "own"\n{keys}\n')
+    with pytest.raises(InputFileError, match=sentence):
+        catalog.find_framework(str(path))
+
+
+def test_own_aliases_are_names_and_those_of_bundled_frameworks_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder = tmp_path / "planner" / "frameworks"
+    folder.mkdir(parents=True)
+    wide = Switch({"gradient_type": "fp32"}, aliases=("wider", "tf"))
+    mine = Framework("mine", aliases=("torch", "my"), switches={"wide": wide})
+    (folder / "mine.toml").write_text(write_framework(mine))
+    (folder / "pytorch.toml").write_text(write_framework(Framework("pytorch")))
+    assert catalog.find_framework("My") == mine
+    assert catalog.find_framework("wider").label == "mine:wide"
+    assert catalog.find_framework("torch") == catalog.find_framework("pytorch")
+    assert catalog.find_framework("pytorch").strategy == "bucketed"
+    why = "is not used: a bundled framework has that name; rename it"
+    assert catalog.unused_own_names() == (
+        f"own framework pytorch.toml {why}",
+        f"alias 'torch' of own framework mine {why}",
+        f"alias 'tf' of own framework mine {why}",
+    )
 
 
 def test_own_frameworks_lie_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

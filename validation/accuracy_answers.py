@@ -18,12 +18,12 @@ from planner.fitting.observed import properties_of
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
-from planner.sessions.fitted_runs import unfitted_sources
+from planner.sessions.fitted_runs import locked_sources, unfitted_sources
 from planner.sessions.runs import Table, table_of
 from validation.nine_numbers import held_out_errors
 
 __all__ = [
-    "APART", "AXES", "BUNDLED", "DEVELOPMENT", "FOLDER", "LOCKED", "LOCKED_SOURCES", "NEW", "UNCOUNTED", "UNEVEN",
+    "APART", "AXES", "BUNDLED", "DEVELOPMENT", "FOLDER", "LOCKED", "NEW", "UNCOUNTED", "UNEVEN",
     "Facts", "Views", "answer_all", "files_of_runs", "learned_runs",
 ]  # fmt: skip
 
@@ -34,12 +34,11 @@ AXES = ("network", "gpu", "cluster")
 UNCOUNTED = ("torchtitan-fp8", "vtrain-single")
 """Sources that are shown by themselves, but in no sum, and that no fit learns from: fp8 and context parallelism, and
 rows that a formula composed (:mod:`validation.vtrain_cells` scores them). All views predict them as bundled."""
-LOCKED_SOURCES = ("lambda-v2",)
-"""Sources that no fit ever learns from and nobody looks at row by row: only sums are printed, as bundled."""
 UNEVEN = "pollux-t4, unequal nodes"
 """Name under which runs on nodes with unequal numbers of GPUs are shown."""
 DEVELOPMENT, NEW, LOCKED, APART = "development", "new", "locked", "apart"
-"""Parts of the rows: those that fits learn from, those that they do not yet, LOCKED_SOURCES, and UNCOUNTED."""
+"""Parts of the rows: those that fits learn from, those that they do not yet, those of sources that are locked, which
+nobody looks at row by row and of which sums alone are printed, as bundled, and UNCOUNTED."""
 Say = Callable[[str], None]
 T = TypeVar("T")
 
@@ -100,8 +99,8 @@ def answer_all(
     bundled = [answers_of(problem, runs) for table in tables for problem, runs in table.problems]
     asked = [Asked(problem, runs) for table in tables for problem, runs in table.problems]
     found = {BUNDLED: _in_order(tables, bundled)}
-    learned, unfitted = learned_runs(asked, folder), unfitted_sources(folder)
-    parts = [_part(one.runs[0].source, unfitted) for one in asked]
+    learned, unfitted, locked = learned_runs(asked, folder), unfitted_sources(folder), locked_sources(folder)
+    parts = [_part(one.runs[0].source, unfitted, locked) for one in asked]
     tested = {at: one for at, (one, part) in enumerate(zip(asked, parts, strict=True)) if part in (DEVELOPMENT, NEW)}
     for axis in axes:
         progress = _progress(axis, say)
@@ -110,7 +109,8 @@ def answer_all(
         found[axis] = _in_order(tables, [held_out.get(at, some) for at, some in enumerate(bundled)])
     facts = [list(_facts(*one)) for one in zip(asked, bundled, parts, strict=True)]
     of_rest = [
-        [Facts(part=_part(one.row.source, unfitted), name=one.row.source) for one in table.answers] for table in tables
+        [Facts(part=_part(one.row.source, unfitted, locked), name=one.row.source) for one in table.answers]
+        for table in tables
     ]
     views = Views(found, _interleaved(tables, of_rest, facts))
     if not baseline:
@@ -129,11 +129,11 @@ def learned_runs(asked: Sequence[Asked], folder: Path = FOLDER) -> list[Asked]:
     return [one for one in asked if one.runs[0].source not in left_out]
 
 
-def _part(source: str, unfitted: Collection[str]) -> str:
+def _part(source: str, unfitted: Collection[str], locked: Collection[str]) -> str:
     """Return the part of the rows that those of a source belong to."""
     if source in UNCOUNTED:
         return APART
-    if source in LOCKED_SOURCES:
+    if source in locked:
         return LOCKED
     return NEW if source in unfitted else DEVELOPMENT
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from planner.domain.validation import Validation
 from planner.scoring.evaluate import Answer, validation_of
-from planner.scoring.ranking import RATE_METRICS, summarise_ranking
+from planner.scoring.ranking import FEWEST_PLANS, OURS, RATE_METRICS, RULES, summarise_ranking
 from validation.accuracy_answers import Facts
 
 __all__ = ["FEWEST_PLANS", "OURS", "RULES", "rankings"]
 
 NETWORK = "network"
-FEWEST_PLANS = 5
-"""Of a group whose ranking tells more than a coin does."""
-OURS = "this program"
-RULES: Mapping[str, Callable[[int], float]] = {
-    "random order": lambda _nodes: 1.0,
-    "fewest nodes": float,
-    "most nodes": lambda nodes: 1.0 / nodes,
-}
-"""Rule -> what stands for a predicted time on so many nodes; ties are broken by chance, exactly."""
 
 
 def rankings(answers: Sequence[Answer], facts: Sequence[Facts]) -> dict[str, Any]:
@@ -46,7 +39,10 @@ def rankings(answers: Sequence[Answer], facts: Sequence[Facts]) -> dict[str, Any
 def _summaries(pairs: Sequence[tuple[Answer, Facts]], fewest: int) -> dict[str, dict[str, Any]]:
     """Return the figures of groups of so many plans or more, by what orders them."""
     orders = {OURS: [one for one, _ in pairs]}
-    orders |= {name: [_ordered(one, rule(max(fact.nodes, 1))) for one, fact in pairs] for name, rule in RULES.items()}
+    nodes = np.array([fact.nodes for _, fact in pairs], dtype=np.int64)
+    for name, rule in RULES.items():
+        times = rule(nodes).tolist()
+        orders[name] = [_ordered(one, time) for (one, _), time in zip(pairs, times, strict=True)]
     return {name: _summary(validation_of(some, NETWORK), fewest) for name, some in orders.items()}
 
 

@@ -14,14 +14,20 @@ from typing import Any
 
 from planner.catalog.arguments import arguments, typed_dataset
 from planner.catalog.bundled_index import BundledCalibration, BundledIndex, EntryPlace
-from planner.catalog.frameworks import bundled_fusions, framework_named, own_frameworks, with_present_names
+from planner.catalog.frameworks import (
+    bundled_fusions,
+    find_framework,
+    own_frameworks,
+    unused_own_names,
+    with_present_names,
+    with_switches,
+)
 from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name
 from planner.catalog.peeks import bundled_index, peek, read_bundled, read_part
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.dataset import Dataset
-from planner.domain.framework import Framework, framework_parts
 from planner.domain.network import Network, family_of
 from planner.domain.node_groups import MixedCluster
 from planner.domain.transfer import Transfers, relation
@@ -30,7 +36,6 @@ from planner.formats.calibration import read_calibration
 from planner.formats.cluster import ACCELERATOR, read_cluster
 from planner.formats.dataset import read_dataset
 from planner.formats.documents import STANDARD_INPUT, place_of
-from planner.formats.framework import read_framework
 from planner.formats.network import read_network
 from planner.formats.own_names import check_own
 from planner.formats.settings import read_request
@@ -60,6 +65,8 @@ __all__ = [
     "read_settings",
     "sibling_calibrations",
     "transfer_scores",
+    "unused_own_names",
+    "with_switches",
 ]
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -205,26 +212,6 @@ def find_any_cluster(text: str) -> Cluster | MixedCluster:
             bundled = read_cluster(_bundled_file("clusters", "cluster", cluster.name), find_accelerator)
             check_own(cluster, bundled, "cluster", text)
     return cluster
-
-
-def find_framework(text: str) -> Framework:
-    """Return the framework of ``NAME[@version][:switch+switch]``, whatever the case, or of a TOML file and switches.
-
-    Raises
-    ------
-    UnknownNameError
-        No bundled or own framework has that name or alias, or it has no such switch.
-    ParameterError
-        Switches exclude each other.
-    InputFileError
-        The file is wrong.
-    """
-    if text.endswith(".toml"):
-        return read_framework(text)
-    name, version, switches = framework_parts(text)
-    if _is_path(name, ".toml"):
-        return read_framework(name).of_version(version).with_switches(switches)
-    return framework_named(text)
 
 
 def _index() -> BundledIndex:

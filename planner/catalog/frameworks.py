@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -9,27 +10,50 @@ from pathlib import Path
 
 from planner.catalog.own_folder import own_framework_files
 from planner.domain.calibration import Calibration
-from planner.domain.framework import Framework, framework_parts, variant_and_version
+from planner.domain.framework import Framework, framework_parts, label_of, variant_and_version
 from planner.errors import InputFileError, UnknownNameError
-from planner.formats.documents import place_of
+from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.framework import read_framework
 
-__all__ = ["bundled_fusions", "framework_named", "own_frameworks", "with_present_names"]
+__all__ = [
+    "bundled_fusions",
+    "find_framework",
+    "own_frameworks",
+    "unused_own_names",
+    "with_present_names",
+    "with_switches",
+]
 
 FOLDER = Path(__file__).resolve().parent.parent / "_bundled" / "frameworks"
 
 
-def framework_named(label: str) -> Framework:
-    """Return the bundled or own framework of ``NAME[@version][:switch+switch]``, as ``catalog.find_framework``."""
-    name, version, switches = framework_parts(label)
-    by_name, own, on = _bundled(), own_framework_files(), list[str]()
-    if name.lower() in by_name:
-        found, on = by_name[name.lower()]
-    elif name in own:
-        found = _own_framework(own[name])
-    else:
-        raise UnknownNameError("framework", name, {*(one.name for one, _ in by_name.values()), *own})
+def find_framework(text: str) -> Framework:
+    """Return the framework of ``NAME[@version][:switch+switch]``, whatever the case, or of a TOML file and switches.
+
+    Raises
+    ------
+    UnknownNameError
+        No bundled or own framework has that name or alias, or it has no such switch.
+    UsageError
+        Switches exclude each other.
+    InputFileError
+        The file is wrong.
+    """
+    name, version, switches = framework_parts(text)
+    if _is_file(name):
+        return read_framework(name).of_version(version).with_switches(switches)
+    found, on = _bundled().get(name.lower()) or _own(name)
     return found.of_version(version).with_switches([*on, *(one.lower() for one in switches)])
+
+
+def with_switches(text: str, framework: Framework) -> str:
+    """Return what is typed for a framework that a text names, with the switches that are on in it.
+
+    >>> with_switches("./own.toml:wide", Framework("own", switched=("wide", "deep")))
+    './own.toml:wide+deep'
+    """
+    name = framework_parts(text)[0]
+    return label_of(name if _is_file(name) else framework.name, framework.version, framework.switched)
 
 
 def bundled_fusions(name: str) -> tuple[str, ...]:
@@ -45,11 +69,27 @@ def own_frameworks(report: Callable[[InputFileError], None] = lambda _: None) ->
     frameworks = []
     for name, path in own_framework_files().items():
         try:
-            if name not in _bundled():
+            if name.lower() not in _bundled():
                 frameworks.append(_own_framework(path))
         except InputFileError as error:
             report(error)
     return tuple(frameworks)
+
+
+def unused_own_names() -> tuple[str, ...]:
+    """Return a sentence for every name of the user's own frameworks under which a bundled one is found."""
+    sentences = [
+        f"own framework {path.name} is not used: a bundled framework has that name; rename it"
+        for name, path in own_framework_files().items()
+        if name.lower() in _bundled()
+    ]
+    for one in own_frameworks():
+        sentences += [
+            f"alias {alias!r} of own framework {one.name} is not used: a bundled framework has that name; rename it"
+            for alias in _names_of(one)
+            if alias in _bundled()
+        ]
+    return tuple(sentences)
 
 
 def with_present_names(calibration: Calibration) -> Calibration:
@@ -70,6 +110,29 @@ def with_present_names(calibration: Calibration) -> Calibration:
     return replace(calibration, entries=entries, measured_steps=steps)
 
 
+def _is_file(name: str) -> bool:
+    return name == STANDARD_INPUT or name.endswith(".toml") or "/" in name or os.sep in name
+
+
+def _own(name: str) -> tuple[Framework, list[str]]:
+    """Return the user's own framework of a name or alias, with the switches that an alias turns on."""
+    files = own_framework_files()
+    if name in files:
+        return _own_framework(files[name]), []
+    own = own_frameworks()
+    for one in own:
+        if name.lower() in _names_of(one):
+            return one, _names_of(one)[name.lower()]
+    bundled = (one.name for one, _ in _bundled().values())
+    raise UnknownNameError("framework", name, {*bundled, *files, *(alias for one in own for alias in _names_of(one))})
+
+
+def _names_of(framework: Framework) -> dict[str, list[str]]:
+    """Return the other names of a framework, each with the switches that it turns on."""
+    of_switches = {alias: [name] for name, one in framework.switches.items() for alias in one.aliases}
+    return {alias: list[str]() for alias in framework.aliases} | of_switches
+
+
 def _own_framework(path: Path) -> Framework:
     """Return the framework of an own file, which is called as it."""
     framework = read_framework(path)
@@ -83,6 +146,5 @@ def _own_framework(path: Path) -> Framework:
 def _bundled() -> Mapping[str, tuple[Framework, list[str]]]:
     """Return the bundled frameworks by name and alias, with the switches that an alias turns on."""
     frameworks = [read_framework(path) for path in sorted(FOLDER.glob("*.toml"))]
-    by_name = {name: (one, list[str]()) for one in frameworks for name in (one.name, *one.aliases)}
-    switches = ((one, name, switch) for one in frameworks for name, switch in one.switches.items())
-    return by_name | {alias: (one, [name]) for one, name, switch in switches for alias in switch.aliases}
+    names = [(one, {one.name: list[str](), **_names_of(one)}) for one in frameworks]
+    return {name: (one, on) for one, each in names for name, on in each.items()}

@@ -148,11 +148,13 @@ _ALL = (
     ),
     Option(
         "framework", "NAME[@VERSION][:SWITCH+...]|FILE[,...]",
-        "Training framework; 'generic' is any. Plans of several are one ranking.",
+        "Training framework; 'generic' is any. Plans of several are one ranking. 'planner show frameworks' lists their "
+        "switches.",
         parsing.frameworks, "pytorch",
         help_in={
             "validate": "Training framework, one; 'generic' is any.",
-            "predict": "Training framework; 'generic' is any. Each of several is answered.",
+            "predict": "Training framework; 'generic' is any. Each of several is answered. 'planner show frameworks' "
+            "lists their switches.",
         },
         default_in={"validate": "that of each row"},
     ),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from planner.domain.buckets import strategy_and_sizes
+from planner.domain.framework import framework_parts
 from planner.domain.limits import LIMITS
 from planner.domain.objective import TERMS, is_sum, weights_of
 from planner.domain.ranks import BEST_ORDER, check_rank_order
@@ -295,7 +296,7 @@ def device(what: str, value: str) -> str:
 
 def framework(what: str, value: str) -> str:
     """Return ``NAME[@version][:switch+switch]``, or a TOML file in place of NAME; what there is the catalog knows."""
-    if not (_FRAMEWORK.fullmatch(value) or value.partition(":")[0].endswith(".toml")):
+    if not (_FRAMEWORK.fullmatch(value) or framework_parts(value)[0].endswith(".toml")):
         raise ParameterError(what, "NAME, NAME@version, NAME:switch+switch or a .toml file", value)
     return value
 

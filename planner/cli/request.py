@@ -16,7 +16,7 @@ from planner.errors import NOTHING, ParameterError
 from planner.sessions.inputs import LOCAL, Case, Machine, cases, check_nodes, idle_fusions, machine_of, own_calibration
 from planner.sessions.values import DEFAULT_REQUEST, SETTINGS_FILE, Values, listed, merge, said
 
-__all__ = ["PRINTING_OPTIONS", "SEARCHING_OPTIONS", "gather", "ordered", "resolve"]
+__all__ = ["PRINTING_OPTIONS", "SEARCHING_OPTIONS", "gather", "ordered", "resolve", "say_unused_frameworks"]
 
 
 PRINTING_OPTIONS = {"json", "brief", "verbose"}
@@ -35,7 +35,14 @@ def gather(command: str, arguments: Mapping[str, Any]) -> Values:
         values, hint = _with_base(in_full(values), command)
     if hint:
         note(hint)
+    say_unused_frameworks()
     return values
+
+
+def say_unused_frameworks() -> None:
+    """Say which of the user's own frameworks are not found under a name, as a bundled one has it."""
+    for sentence in catalog.unused_own_names():
+        note(sentence)
 
 
 def _with_base(values: Values, command: str) -> tuple[Values, str]:

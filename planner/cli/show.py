@@ -12,6 +12,7 @@ from typing import Any
 from planner import catalog
 from planner.cli import output
 from planner.cli.parsing import choice
+from planner.cli.request import say_unused_frameworks
 from planner.cli.streams import note
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
@@ -187,6 +188,7 @@ def _accelerators() -> Shelf:
 
 
 def _frameworks() -> Shelf:
+    say_unused_frameworks()
     return Shelf(
         catalog.find_framework,
         lambda bundled: frameworks_view(bundled, _own_frameworks()),

@@ -20,6 +20,7 @@ from planner.domain.cluster import Cluster
 from planner.domain.framework import PYTORCH
 from planner.domain.node_groups import MixedCluster
 from planner.domain.objective import weights_of
+from planner.domain.precision import PRECISIONS
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError
@@ -31,6 +32,7 @@ from planner.search.refine import refinement, without_refinement
 from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
+from planner.search.switches import different_sets
 from planner.sessions.inputs import Case
 from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, listed, merge
@@ -66,7 +68,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     values = _in_all_switches(wanted("suggest", arguments))
     with settings_named(values):
         mixed = mixed_cluster(values)
-        cases = resolve(values)[1] if mixed is None else ()
+        cases = _of_use(resolve(values)[1], values) if mixed is None else ()
         for case in cases:
             check_price(case.problem, values)
             _check_epochs(case.problem, values)
@@ -153,9 +155,23 @@ def _in_all_switches(values: Values) -> Values:
     if "switches" not in values or not values["switches"].value:
         return values
     given = values.get("framework", Sourced(PYTORCH.name, DEFAULT))
-    frameworks = [catalog.find_framework(one) for one in listed(values, "framework") or (given.value,)]
-    labels = (framework.with_switches(names).label for framework in frameworks for names in framework.switch_sets())
-    return {**values, "framework": replace(given, value=tuple(dict.fromkeys(labels)))}
+    found = {one: catalog.find_framework(one) for one in listed(values, "framework") or (given.value,)}
+    texts = (
+        catalog.with_switches(text, framework.with_switches(names))
+        for text, framework in found.items()
+        for names in framework.switch_sets()
+    )
+    return {**values, "framework": replace(given, value=tuple(dict.fromkeys(texts)))}
+
+
+def _of_use(cases: tuple[Case, ...], values: Values) -> tuple[Case, ...]:
+    """Return the cases, with --switches without sets of switches that do what a smaller set does."""
+    if "switches" not in values or not values["switches"].value:
+        return cases
+    precisions = space_request(values)["precision"] or tuple(PRECISIONS)
+    return tuple(
+        some[at] for some in _by_question(cases) for at in different_sets([case.problem for case in some], precisions)
+    )
 
 
 def check_price(problem: Problem, values: Values, cluster: str = "") -> None:

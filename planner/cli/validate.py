@@ -12,21 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from planner import catalog
 from planner.cli import output
 from planner.cli.plot import draw, plot_file
 from planner.cli.progress import bar
+from planner.cli.request import say_unused_frameworks
 from planner.cli.streams import note
 from planner.cli.values import from_options
+from planner.domain.arrays import BoolArray
 from planner.domain.precision import PRECISIONS
 from planner.domain.runs import Runs
 from planner.errors import NOTHING, InputFileError, ParameterError
 from planner.formats.runs import NoRunError, read_runs
 from planner.formats.validation import validation_document
 from planner.report.validation import validation_view
-from planner.scoring.evaluate import Answer, answers_of, validation_of
+from planner.scoring.evaluate import Answer, answers_of
+from planner.scoring.locked import validation_with_locked
 from planner.scoring.refit import Asked, held_out_answers
-from planner.sessions.fitted_runs import learned_from
+from planner.sessions.fitted_runs import learned_from, locked_sources
 from planner.sessions.runs import Table, table_of
 from planner.sessions.values import Values
 from planner.sources.sources import Sources
@@ -45,16 +50,18 @@ def run(arguments: Mapping[str, Any]) -> None:
     tables_read, error = _read(paths)
     for name in values["calibration"].value if "calibration" in values else ():
         catalog.find_calibration(name)
+    say_unused_frameworks()
     tables = [table_of(one, Path(path).parent, values, note) for path, one in zip(paths, tables_read, strict=True)]
     axis = values["hold_out"].value if "hold_out" in values else None
     _check_fit_on(values)
     _note_frameworks(tables)
     _note_specified(tables)
-    each = _answered(tables, paths, values)
+    each, free_numbers = _answered(tables, paths, values)
     read_any = any(one.rows for one in tables_read)
     if len(paths) > 1:
         each = [[_in_file(one, path) for one in answers] for path, answers in zip(paths, each, strict=True)]
-    validation = validation_of([one for some in each for one in some], axis)
+    validation = validation_with_locked([one for some in each for one in some], _locked(each, paths), axis)
+    validation = replace(validation, free_numbers=free_numbers)
     omissions = sum(one.omitted for one in tables_read)
     if "json" in arguments:
         output.write_document(validation_document(validation, omissions))
@@ -122,31 +129,50 @@ def _in_file(answer: Answer, path: str) -> Answer:
     return replace(answer, row=replace(row, group=f"{row.group} ({path})")) if row.group else answer
 
 
-def _answered(tables: Sequence[Table], paths: Sequence[str], values: Values) -> list[list[Answer]]:
-    """Return the answers of each file, in its order; with an axis by coefficients fitted without each group of it."""
+def _locked(each: Sequence[Sequence[Answer]], paths: Sequence[str]) -> BoolArray:
+    """Return which of the answers of all files are to runs of a locked source, in their order."""
+    of_each = [locked_sources(Path(path).parent) for path in paths]
+    flags = [one.row.source in locked for some, locked in zip(each, of_each, strict=True) for one in some]
+    return np.array(flags, dtype=np.bool_)
+
+
+def _answered(tables: Sequence[Table], paths: Sequence[str], values: Values) -> tuple[list[list[Answer]], int | None]:
+    """Return the answers of each file, in its order, and how many values were fitted for them, None: none.
+
+    With an axis they are by coefficients fitted without each group of it.
+    """
+    free_numbers = None
     if "hold_out" not in values:
         answers = [[answers_of(problem, runs) for problem, runs in table.problems] for table in tables]
     else:
-        held_out = iter(_held_out(tables, paths, values))
+        found, free_numbers = _held_out(tables, paths, values)
+        held_out = iter(found)
         answers = [[next(held_out) for _ in table.problems] for table in tables]
-    return [
+    in_order = [
         sorted([*table.answers, *(one for some in each for one in some)], key=lambda answer: answer.row.line)
         for table, each in zip(tables, answers, strict=True)
     ]
+    return in_order, free_numbers
 
 
-def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> list[list[Answer]]:
-    """Return the answers to the runs of each problem of all tables, each by a fit without its group."""
+def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> tuple[list[list[Answer]], int]:
+    """Return the answers to the runs of each problem of all tables, each by a fit without its group.
+
+    And how many values the fits have, the most of one.
+    """
     axis = values["hold_out"].value
     asked = [[Asked(problem, runs) for problem, runs in table.problems] for table in tables]
     named = values["fit_on"].value if "fit_on" in values else ()
     learned = learned_from(paths, dict(zip(paths, asked, strict=True)), named, values, lambda _text: None)
     sentence = f"fitting end-to-end coefficients without each {axis} in turn"
     with bar("fitting", 1.0, sentence) as show:
-        return held_out_answers(
+        counts: list[int] = []
+        answers = held_out_answers(
             [one for some in asked for one in some],
             axis,
             lambda name, number, of: show(number / of, f"without {axis} {name}"),
             os.cpu_count() or 1,
             learned,
+            count=counts.append,
         )
+        return answers, max(counts, default=0)

@@ -10,10 +10,10 @@ from itertools import combinations
 from typing import Any
 
 from planner.domain.axes import SCHEDULES
-from planner.domain.messages import ALL_REDUCE, PARAMETER_SERVER
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER, check_rank_order
-from planner.errors import ParameterError, UnknownNameError
+from planner.domain.strategies import BEST_FUSION, STRATEGIES, Strategy
+from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
 
 __all__ = [
     "BEST_FUSION",
@@ -34,6 +34,7 @@ __all__ = [
     "Strategy",
     "Switch",
     "framework_parts",
+    "label_of",
     "variant_and_version",
 ]
 
@@ -69,7 +70,7 @@ _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
 
 _SWITCHES = r"[\w.-]+(?:\+[\w.-]+)*"
 _LABEL = re.compile(
-    rf"(?P<name>[^@:]*)(?::(?P<before>{_SWITCHES}))?(?:@(?P<version>.*?))?(?::(?P<behind>{_SWITCHES}))?"
+    rf"(?P<name>.*\.toml|[^@:]*)(?::(?P<before>{_SWITCHES}))?(?:@(?P<version>.*?))?(?::(?P<behind>{_SWITCHES}))?"
 )
 
 
@@ -77,8 +78,12 @@ _LABEL = re.compile(
 def framework_parts(label: str) -> tuple[str, str, tuple[str, ...]]:
     """Return name, version and switches of ``name[@version][:switch+switch]``; switches may stand before the version.
 
+    A name that ends in ``.toml`` is a file, whose folders may have any signs.
+
     >>> framework_parts("pytorch@1.12 (CUDA 11.3):channels-last+compile")
     ('pytorch', '1.12 (CUDA 11.3)', ('channels-last', 'compile'))
+    >>> framework_parts("./a@b/own.toml:wide")
+    ('./a@b/own.toml', '', ('wide',))
     """
     match = _LABEL.fullmatch(label)
     if match is None:
@@ -94,67 +99,13 @@ def variant_and_version(label: str) -> tuple[str, str]:
     (('pytorch:channels-last', '1.12'), ('mxnet', ''))
     """
     name, version, switches = framework_parts(label)
-    return _variant(name, switches), version
+    return label_of(name, "", switches), version
 
 
-def _variant(name: str, switches: tuple[str, ...]) -> str:
-    return f"{name}:{'+'.join(switches)}" if switches else name
-
-
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """What overlaps in a synchronous step.
-
-    Attributes
-    ----------
-    prefetch : bool
-        Whether input is loaded during the step before.
-    overlap : bool
-        Whether gradients are sent as they become ready; else after the backward pass.
-    first_bucket_bytes, bucket_bytes : float
-        Neighbouring layers are sent together when their gradients are at least so large, the first to be ready and the
-        others; 0: each layer by itself.
-    best_buckets : bool
-        Whether those are sent together that let the last message be done first.
-    cycle_s : float
-        Above 0: every so often what is ready goes out together, at most ``bucket_bytes`` a message, none: layer by
-        layer; 0: whenever a bucket is ready.
-    servers : bool
-        Whether the GPUs of a node sum their gradients, push the sum to servers, one on each node, and pull weights;
-        else all GPUs sum them around.
-    """
-
-    prefetch: bool = True
-    overlap: bool = True
-    first_bucket_bytes: float = 0.0
-    bucket_bytes: float = 0.0
-    best_buckets: bool = False
-    cycle_s: float = 0.0
-    servers: bool = False
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether it depends on what is ready when which gradients are sent together."""
-        return self.best_buckets or self.cycle_s > 0
-
-    @property
-    def operation(self) -> str:
-        """What its messages are, as :mod:`planner.domain.messages` calls it."""
-        return PARAMETER_SERVER if self.servers else ALL_REDUCE
-
-
-BEST_FUSION = "best-fusion"
-STRATEGIES: Mapping[str, Strategy] = {
-    "wait-free": Strategy(),
-    "no-overlap": Strategy(prefetch=False, overlap=False),
-    # Defaults of PyTorch's DistributedDataParallel: the first bucket is small, so that sending begins early.
-    "bucketed": Strategy(first_bucket_bytes=2.0**20, bucket_bytes=25 * 2.0**20),
-    BEST_FUSION: Strategy(best_buckets=True),
-    # Defaults of Horovod since 0.21; before, 64 MiB every 5 ms.
-    "tensor-fusion": Strategy(bucket_bytes=128 * 2.0**20, cycle_s=1e-3),
-    "parameter-server": Strategy(servers=True),
-}
-"""Strategies by name, as frameworks follow them that say nothing else."""
+def label_of(name: str, version: str, switches: tuple[str, ...]) -> str:
+    """Return ``name[@version][:switch+switch]``."""
+    named = f"{name}@{version}" if version else name
+    return f"{named}:{'+'.join(switches)}" if switches else named
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +197,9 @@ class Framework:
     switched : tuple of str
         Those that are on, in the order of ``switches``.
     versions : mapping of str to mapping of str to Any
-        What older versions did otherwise: first numbers of a version -> fields by name.
+        What older versions did otherwise: first numbers of a version -> fields by name; ``source``: where that is from.
+    sources : mapping of str to str
+        Where the values of single keys of its file come from, by key; what is assumed says so.
     """
 
     name: str
@@ -280,6 +233,7 @@ class Framework:
     switches: Mapping[str, Switch] = field(default_factory=dict, hash=False, compare=False)
     switched: tuple[str, ...] = ()
     versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, compare=False)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
 
     def __post_init__(self) -> None:
         aliases = (*self.aliases, *(alias for one in self.switches.values() for alias in one.aliases))
@@ -307,12 +261,12 @@ class Framework:
     @property
     def label(self) -> str:
         """``name[@version][:switch+switch]``."""
-        return _variant(f"{self.name}@{self.version}" if self.version else self.name, self.switched)
+        return label_of(self.name, self.version, self.switched)
 
     @property
     def variant(self) -> str:
         """The label without the version: what coefficients of its overheads are looked up by."""
-        return _variant(self.name, self.switched)
+        return label_of(self.name, "", self.switched)
 
     def of_version(self, version: str) -> Framework:
         """Return the framework as a version of it is, without switches: the one of ``versions`` with most numbers.
@@ -322,7 +276,8 @@ class Framework:
         """
         numbers = _NUMBERS.match(version)
         began = [one for one in self.versions if numbers and f"{numbers[0]}.".startswith(f"{one}.")]
-        changes = self.versions[max(began, key=len)] if began else {}
+        changes = dict(self.versions[max(began, key=len)]) if began else {}
+        changes.pop("source", None)
         return replace(self, version=version, **changes)
 
     def with_switches(self, names: Iterable[str]) -> Framework:
@@ -332,7 +287,7 @@ class Framework:
         ------
         UnknownNameError
             It has no such switch.
-        ParameterError
+        UsageError
             Two of them exclude each other.
         """
         asked = {*self.switched, *names}
@@ -346,8 +301,9 @@ class Framework:
             asked |= needed
         ordered = tuple(name for name in self.switches if name in asked)
         if barred := self._excluded(ordered):
-            rule = f"on without {barred[1]}, which it excludes"
-            raise ParameterError(f"switch {barred[0]} of framework {self.name}", rule, "+".join(ordered))
+            of = f"framework {self.name}"
+            rule, got = f"switches {barred[0]} and {barred[1]} of {of} exclude each other", shown("+".join(ordered))
+            raise UsageError(Refusal(ParameterError.code, rule, of, got, "; leave one of them out"))
         changed = self
         for changes in (self.switches[name].changes for name in ordered):
             fuses = {"fuses": tuple(dict.fromkeys((*changed.fuses, *changes.get("fuses", ()))))}

@@ -225,6 +225,8 @@ class Suggestion:
     leasts : mapping of term to float
         Of a weighted objective what each term is divided by: its least of all plans, in s and USD of an epoch, without
         a data set of a sample.
+    frameworks : mapping of str to float
+        Of several frameworks each that has a plan, and how many times the objective of the best plan its best one has.
     """
 
     request: Mapping[str, Sourced[object]]
@@ -247,6 +249,7 @@ class Suggestion:
     leasts: Mapping[str, float] = field(default_factory=dict)
     deciding: tuple[int, ...] = ()
     sensitivity: tuple[Sensitivity, ...] = ()
+    frameworks: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))

@@ -13,9 +13,12 @@ from planner.errors import Refusal
 
 __all__ = [
     "AXES",
+    "ORDERS",
     "ErrorSummary",
     "GroupRanking",
+    "Locked",
     "MemoryCalls",
+    "OrderRanking",
     "RankingSummary",
     "ScoredRow",
     "TermScale",
@@ -24,6 +27,8 @@ __all__ = [
 
 AXES = ("network", "cluster", "source")
 """Properties of a row by which errors are summed up."""
+ORDERS = ("this program", "random order", "fewest nodes", "most nodes")
+"""What plans of a group are ranked by: predictions, chance, rules of one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,24 @@ class RankingSummary:
     regret_best3: float | None = None
     regret_best3_max: float | None = None
     chose_out_of_memory: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRanking:
+    """How well one order ranks the plans of the groups of some size; ``plans``: how many a group has, in words."""
+
+    order: str
+    plans: str
+    figures: RankingSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """Rows that count in sums alone, as nobody is to look at them one by one: of which sources, how many, predicted."""
+
+    sources: tuple[str, ...]
+    rows: int
+    predicted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +192,8 @@ class ScoredRow:
         Kind of prediction, with a score of its own; see :data:`planner.domain.conformal.PREDICTION_KINDS`.
     deviation : float or None
         Standard deviation of log(predicted) that the prediction states of itself, whatever its interval is.
+    nodes : int
+        That it ran on; 0 where it is no run.
     """
 
     id: str
@@ -190,6 +215,7 @@ class ScoredRow:
     bottleneck: str | None = None
     kind: str = ""
     deviation: float | None = None
+    nodes: int = 0
 
     @property
     def error(self) -> float | None:
@@ -220,6 +246,12 @@ class Validation:
         As they stood in the file.
     hold_out : str or None
         What coefficients were refitted without, in turn.
+    rankings : tuple of OrderRanking
+        What ``ranking`` says, of groups of many plans and of few, beside an order by chance and rules of one line.
+    free_numbers : int or None
+        Fitted values of the step model, the most of one of the fits; None: nothing was refitted.
+    locked : Locked or None
+        Rows that are in sums alone: not in ``rows``, ``groups``, ``terms``, nor by network or cluster.
     """
 
     summary: ErrorSummary
@@ -231,6 +263,9 @@ class Validation:
     in_sample: ErrorSummary
     rows: tuple[ScoredRow, ...] = field(repr=False)
     hold_out: str | None = None
+    rankings: tuple[OrderRanking, ...] = ()
+    free_numbers: int | None = None
+    locked: Locked | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", frozen_map({axis: frozen_map(summaries) for axis, summaries in self.by.items()}))

@@ -29,7 +29,7 @@ from planner.domain.framework import (
     Switch,
 )
 from planner.domain.ranks import RANK_ORDER
-from planner.errors import ParameterError
+from planner.errors import ParameterError, UsageError
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
@@ -85,6 +85,10 @@ _DOES = (
 """What a framework does; a switch changes some of it."""
 
 
+_WITH_SOURCE = (*(one.name for one in _DOES), *(f"strategies.{name}" for name in STRATEGIES))
+"""Keys of a file whose source may be told."""
+
+
 def _switch(
     aliases: tuple[str, ...], needs: tuple[str, ...], excludes: tuple[str, ...], source: str, **changes: Any
 ) -> Switch:
@@ -112,19 +116,51 @@ _SWITCH = Table(
 
 
 _VERSION = Table(
-    tuple(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+    (
+        *(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+        Field("source", Text(), "where that comes from", None),
+    ),
     lambda **changes: {key: value for key, value in changes.items() if value is not None},
     "what a version did otherwise: the keys that it changes",
-    split=lambda changes: dict.fromkeys(one.target for one in _DOES) | dict(changes),
+    split=lambda changes: dict.fromkeys((*(one.target for one in _DOES), "source")) | dict(changes),
 )
 
 
 def _framework(**keys: Any) -> Framework:
-    """Return the framework of a file, whose buckets must have a size."""
-    of_buckets = keys["strategies"].get("bucketed")
+    """Return the framework of a file, whose strategies and switches must not contradict themselves.
+
+    Raises
+    ------
+    ParameterError
+        Buckets have no size, a strategy does not what its name says, or a switch needs what excludes each other.
+    """
+    framework = Framework(**keys)
+    changed = (one.changes for one in framework.switches.values())
+    for some in (keys, *changed, *framework.versions.values()):
+        _check_strategies(some.get("strategies", {}))
+    for name in framework.switches:
+        _check_needs(framework, name)
+    return framework
+
+
+def _check_strategies(strategies: Mapping[str, Strategy]) -> None:
+    of_buckets = strategies.get("bucketed")
     if of_buckets is not None and of_buckets.bucket_bytes <= 0:
         raise ParameterError("bucket_MiB of strategies.bucketed", "above 0", 0, "'wait-free' sends layer by layer")
-    return Framework(**keys)
+    for name, overlap, other in (("wait-free", True, "no-overlap"), ("no-overlap", False, "wait-free")):
+        if name in strategies and strategies[name].overlap != overlap:
+            got, remedy = str(not overlap).lower(), f"what does so is called {other!r}"
+            raise ParameterError(f"overlap of strategies.{name}", str(overlap).lower(), got, remedy)
+
+
+def _check_needs(framework: Framework, name: str) -> None:
+    """Refuse a switch that cannot be on, as others that it needs exclude each other or itself."""
+    try:
+        framework.with_switches([name])
+    except UsageError:
+        needs = ", ".join(framework.switches[name].needs)
+        rule, remedy = "switches that can be on together with it", "one of them excludes another"
+        raise ParameterError(f"needs of switches.{name}", rule, needs or name, remedy) from None
 
 
 FRAMEWORK = Kind(
@@ -144,6 +180,7 @@ FRAMEWORK = Kind(
                 {},
             ),
             Field("source", Text(), "where this comes from", ""),
+            Field("sources", MapOf(Text(), choices=_WITH_SOURCE), "where values of single keys come from, by key", {}),
         ),
         _framework,
     ),
@@ -160,12 +197,14 @@ def write_framework(framework: Framework) -> str:
     return FRAMEWORK.dump(framework)
 
 
-def framework_keys(framework: Framework) -> list[tuple[str, str, str]]:
-    """Return every key that says what a framework does, but for its strategies: key, value and what it means."""
-    rows = []
+def framework_keys(framework: Framework) -> list[tuple[str, str, str, str]]:
+    """Return every key that says what a framework does, but for its strategies: key, value, meaning and source."""
+    rows, sources = [], dict(framework.sources)
+    for name in framework.switched:
+        sources |= dict.fromkeys(framework.switches[name].changes, f"switch {name}")
     for one in _DOES:
         value = getattr(framework, one.target)
         if not isinstance(value, Mapping):
             written = ", ".join(value) or "none" if isinstance(value, tuple) else str(one.type.write(value)).lower()
-            rows.append((one.name, written, one.doc))
+            rows.append((one.name, written, one.doc, sources.get(one.name, "")))
     return rows

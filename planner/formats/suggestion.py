@@ -144,6 +144,12 @@ _SUGGESTION = Table(
         ),
         CITATIONS,
         Field("switches", MapOf(Number()), "of the plan's framework, those off that pay -> times faster", {}),
+        Field(
+            "frameworks",
+            MapOf(Number()),
+            "of several frameworks each with a plan -> times the objective of the best plan that its best one has",
+            {},
+        ),
     ),
     dict[str, Any],
 )
@@ -179,7 +185,9 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     return {
         "subject": subject_keys(subject, shared.memory_bytes),
         "request": request_keys(one.request),
-        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen", "conflict", "switches")},
+        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen", "conflict")},
+        "switches": one.switches,
+        "frameworks": one.frameworks,
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
         "leasts": one.leasts or None,
@@ -267,6 +275,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         warnings=_of_suggestion(keys["warnings"]),
         citations=citations_of(keys["citations"]),
         switches=keys.get("switches", {}),
+        frameworks=keys.get("frameworks", {}),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
         leasts=keys["leasts"] or {},

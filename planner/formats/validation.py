@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from planner.domain.runs import METRICS, STATUSES
-from planner.domain.validation import AXES, ScoredRow, Validation
+from planner.domain.validation import AXES, ORDERS, ScoredRow, Validation
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import Flag, Number, Text, Whole
@@ -47,6 +47,23 @@ _RANKING = Table(
         Field("regret_best3", _NUMBER_OR_NULL, "the same of the best of the first three choices, mean over groups"),
         Field("regret_best3_max", _NUMBER_OR_NULL, "its largest value"),
         Field("chose_out_of_memory", _NUMBER_OR_NULL, "share of groups whose first choice ran out of memory"),
+    ),
+    dict[str, Any],
+)
+_ORDERED = Table(
+    (
+        Field("order", Text(ORDERS), "what orders plans: predictions, chance, or a rule of one line"),
+        Field("plans", Text(), "how many plans the groups have"),
+        *_RANKING.fields,
+    ),
+    dict[str, Any],
+    title="order",
+)
+_LOCKED = Table(
+    (
+        Field("sources", ListOf(Text()), "names of their sources, which are locked"),
+        Field("rows", _ROWS, "how many there are"),
+        Field("predicted", _ROWS, "how many of them are predicted"),
     ),
     dict[str, Any],
 )
@@ -124,7 +141,17 @@ VALIDATION = Kind(
                 _ROWS,
                 "rows that are not listed, as there are too many: they could not be read, or stand beyond the most",
             ),
-            Field("rows", ListOf(_ROW), "every row, file by file in its order"),
+            Field("rows", ListOf(_ROW), "every row, file by file in its order, but for locked ones"),
+            Field(
+                "rankings", ListOf(_ORDERED), "ranking of large and of small groups, beside chance and simple rules", ()
+            ),
+            Field(
+                "free_numbers",
+                Whole(least=0),
+                "fitted values of the step model, the most of one fit; absent: nothing was refitted",
+                None,
+            ),
+            Field("locked", _LOCKED, "rows that are in sums alone, not in rows, groups, terms nor by network", None),
         ),
         dict[str, Any],
     ),
@@ -134,7 +161,9 @@ VALIDATION = Kind(
 def validation_document(validation: Validation, omitted: int = 0) -> dict[str, Any]:
     """Return the document of a validation; ``omitted`` counts the rows that it does not list."""
     keys = {one.name: getattr(validation, one.name) for one in fields(Validation)}
-    return VALIDATION.document(keys | {"rows": map(_keys, validation.rows), "omitted": omitted})
+    rankings = tuple({"order": one.order, "plans": one.plans, **asdict(one.figures)} for one in validation.rankings)
+    told = {"rows": map(_keys, validation.rows), "omitted": omitted, "rankings": rankings}
+    return VALIDATION.document(keys | told)
 
 
 def _keys(row: ScoredRow) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planner.domain.objective import weights_of
 from planner.domain.prediction import Prediction, Term
-from planner.domain.request import Subject
+from planner.domain.request import DEFAULT, Subject
 from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
 from planner.report import parts
 from planner.report.blocks import Block, Line, given
@@ -15,8 +15,9 @@ from planner.report.deciding_runs import deciding_line
 from planner.report.doubt import goodness
 from planner.report.launch import launch
 from planner.report.notices import notices
-from planner.report.plan_table import BEYOND_NOTE, Entry, entries_of, plan_table
+from planner.report.plan_table import BEYOND_NOTE, Entry, entries_of, has_letters, plan_table
 from planner.report.prediction import place
+from planner.report.printing import line_count
 from planner.report.sensitivity import sensitivity_lines
 from planner.units import format_bytes, format_duration, format_number
 
@@ -32,6 +33,14 @@ __all__ = [
 ALL_WORDS = "-v shows all"
 SHORT_TABLE_PLANS = 5
 """Plans of a short table; the chosen one is among them."""
+LINES_OF_LETTERS = 2
+"""What the line that says which letter is which framework takes of a short table's lines, as it is wrapped."""
+MOST_LINES = 25
+"""Of a short answer, warnings among them."""
+MOST_OTHERS = 3
+"""Frameworks behind the one to take that are named."""
+ROUND_RATIO = 1.095
+"""From which two digits of a ratio tell it from 1."""
 MOST_LOOSENINGS = 3
 """Ways out that are told where nothing fits."""
 SMALLEST_SHARE_NAMED = 0.005
@@ -39,22 +48,38 @@ SMALLEST_SHARE_NAMED = 0.005
 
 
 def suggestion_answer(
-    suggestion: Suggestion, subject: Subject, *, more: str = ALL_WORDS, epochs: int | None = None
+    suggestion: Suggestion,
+    subject: Subject,
+    *,
+    more: str = ALL_WORDS,
+    epochs: int | None = None,
+    in_full: bool = False,
 ) -> Iterator[Block]:
     """Yield the answer to one request: the chosen plan, the ranked table, terms, doubt, the line that starts it.
 
-    ``epochs``: of the whole training, whose time is told too.
+    Switches that would pay are told where MOST_LINES hold them, ``in_full`` anyway. ``epochs``: of the whole training,
+    whose time is told too.
     """
+    blocks = list(_suggestion(suggestion, subject, more, epochs, faster_by_a_switch(suggestion)))
+    if suggestion.switches and not in_full and line_count(blocks) > MOST_LINES:
+        blocks = list(_suggestion(suggestion, subject, more, epochs, ""))
+    yield from blocks
+
+
+def _suggestion(
+    suggestion: Suggestion, subject: Subject, more: str, epochs: int | None, switches: str
+) -> Iterator[Block]:
     plan = suggestion.chosen_plan
     plans = suggestion.plans or suggestion.nearest
     yield from notices([*suggestion.warnings, *(w for one in plans for w in one.prediction.warnings)], more)
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _choice(suggestion, plan, subject, epochs)
+    yield from _choice(suggestion, plan, subject, epochs, switches)
     yield Line("")
-    own = plan.subject(subject)
-    yield from plan_table(_rows(suggestion, plan, subject), plan.position, _baseline(suggestion, subject))
+    own, rows = plan.subject(subject), _rows(suggestion, plan, subject)
+    yield from plan_table(rows, plan.position, _baseline(suggestion, subject))
+    yield from _other_frameworks(suggestion, rows)
     yield from _sum(suggestion)
     yield from _terms(plan.prediction, subject)
     if plan.prediction.groups_s:
@@ -74,11 +99,11 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | Non
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _choice(suggestion, plan, subject, epochs)
+    yield from _choice(suggestion, plan, subject, epochs, faster_by_a_switch(suggestion))
     yield from launch(plan.prediction.configuration, plan.subject(subject), plan.prediction.rank_order)
 
 
-def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None) -> Iterator[Line]:
+def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None, switches: str) -> Iterator[Line]:
     words = parts.configuration_words(plan.prediction.configuration, subject.device, plan.precisions)
     target = suggestion.request["target_batch"].value
     words += f", in {plan.framework.label}" if plan.framework else ""
@@ -99,17 +124,23 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     order = plan.prediction.rank_order
     ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
     ranks += "".join(f" {parts.tuned(one)}" for one in suggestion.search.tuned)
-    has_room = not (suggestion.deciding or suggestion.search.tuned)
-    switches = f" {faster_by_a_switch(suggestion)}" if has_room else ""
-    yield Line((_why(suggestion) + stages + ranks + switches).rstrip())
+    yield Line(f"{_why(suggestion)}{stages}{ranks} {switches}".rstrip())
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
-    """Return as many plans as were asked for; the chosen one takes the place of the last where it stands behind."""
+    """Return as many plans as were asked for, the chosen one among them; fewer where frameworks have letters."""
     top = suggestion.request.get("top")
     most = top.value if top is not None and isinstance(top.value, int) else SHORT_TABLE_PLANS
-    first = [plan for plan in suggestion.plans if plan is not chosen or chosen.position <= most][:most]
-    return entries_of(first if chosen in first else [*first[: most - 1], chosen], subject)
+    rows = entries_of(_first(suggestion.plans, chosen, most), subject)
+    if (top is None or top.source == DEFAULT) and has_letters(rows):
+        return entries_of(_first(suggestion.plans, chosen, most - LINES_OF_LETTERS), subject)
+    return rows
+
+
+def _first(plans: Sequence[Plan], chosen: Plan, most: int) -> list[Plan]:
+    """Return the first plans; the chosen one takes the place of the last where it stands behind."""
+    first = [plan for plan in plans if plan is not chosen or chosen.position <= most][:most]
+    return first if chosen in first else [*first[: most - 1], chosen]
 
 
 def _why(suggestion: Suggestion) -> str:
@@ -132,10 +163,29 @@ def _why(suggestion: Suggestion) -> str:
 
 
 def faster_by_a_switch(suggestion: Suggestion) -> str:
-    """Return the sentence about switches that would pay for the plan to take; nothing without any."""
+    """Return the sentence about switches that would pay for the plan to take; nothing without any.
+
+    Times have two digits, those just above 1 three: 1.02.
+    """
     times = sorted(suggestion.switches.items(), key=lambda one: -one[1])
-    gains = ", ".join(f"{switch} {faster:.2g}" for switch, faster in times)
-    return f"Times faster by a switch: {gains}." if gains else ""
+    gains = ", ".join(f"{switch} {_times(faster)} times" for switch, faster in times)
+    return f"Faster by a switch: {gains}." if gains else ""
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g}" if ratio < ROUND_RATIO else f"{ratio:.2g}"
+
+
+def _other_frameworks(suggestion: Suggestion, rows: Sequence[Entry]) -> Iterator[Line]:
+    """Yield, where all rows are of one framework of several, how far the best plans of others are behind."""
+    shown = {row.subject.settings.framework.label for row in rows}
+    in_order = sorted(suggestion.frameworks.items(), key=lambda one: one[1])  # a document may have another
+    others = [(label, times) for label, times in in_order if label not in shown]
+    if len(shown) == 1 and others:
+        told = ", ".join(f"{label} {_times(times)}" for label, times in others[:MOST_OTHERS])
+        more = f", and {len(others) - MOST_OTHERS} more" if len(others) > MOST_OTHERS else ""
+        what = "as long" if _objective(suggestion) in ("", "epoch-time") else "the objective"
+        yield Line(f"Best of others, times {what}: {told}{more}")
 
 
 def _objective(suggestion: Suggestion) -> str:

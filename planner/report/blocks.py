@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Block", "Line", "Pairs", "Row", "Table", "given", "heading", "title"]
+__all__ = ["Block", "Line", "Pairs", "Row", "Table", "given", "heading", "title", "width_of"]
 
 Row = Sequence[str]
 
@@ -47,16 +47,16 @@ class Table:
         """Return the table with as many of its columns as lines of ``width`` characters hold, gaps up to 2."""
         columns = dict(zip(self.columns, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
         for name in self.dropped:
-            if _width(columns, 1) <= width:
+            if width_of(columns, 1) <= width:
                 break
             columns.pop(name, None)
         if not columns:
             return self
         right = [name for name in self.right if name in columns]
-        if self.dropped and _width(columns, 1) > width:
+        if self.dropped and width_of(columns, 1) > width:
             right = [_narrow(name) for name in right]
             columns = {_narrow(name): tuple(map(_narrow_cell, cells)) for name, cells in columns.items()}
-        gap = 2 if _width(columns, 2) <= width else 1
+        gap = 2 if width_of(columns, 2) <= width else 1
         return replace(
             self, columns=list(columns), rows=list(zip(*columns.values(), strict=True)), right=right, gap=gap
         )
@@ -71,7 +71,7 @@ def _narrow_cell(text: str) -> str:
     return text.replace(" / ", "/").replace(" x ", "x")
 
 
-def _width(columns: Mapping[str, Sequence[str]], gap: int) -> int:
+def width_of(columns: Mapping[str, Sequence[str]], gap: int) -> int:
     """Return the characters of a line of a table."""
     widest = (max(map(len, (*name.split("\n"), *cells))) for name, cells in columns.items())
     return sum(widest) + gap * (len(columns) - 1)

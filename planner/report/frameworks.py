@@ -13,13 +13,12 @@ __all__ = ["framework_view", "frameworks_view"]
 
 def frameworks_view(bundled: Iterable[Framework], own: Iterable[Framework] = ()) -> Iterator[Block]:
     """Yield one line a framework, those of the user behind the bundled ones."""
-    columns = ("name", "splits networks by", "sharding\nup to", "fuses", "switches")
+    columns = ("name", "splits\nnetworks by", "sharding\nup to", "switches")
     rows = [
         (
             one.name + mark,
             "all" if set(one.can) == set(PARALLELISMS) else _list(one.can),
             str(one.most_sharded),
-            _list(one.fuses),
             _list(one.switches),
         )
         for mark, frameworks in (("", bundled), (", own", own))
@@ -29,14 +28,19 @@ def frameworks_view(bundled: Iterable[Framework], own: Iterable[Framework] = ())
     yield Line(f"\nall: {', '.join(PARALLELISMS)}. Switches are turned on by --framework NAME:switch+switch.")
 
 
-def framework_view(framework: Framework, keys: Sequence[tuple[str, str, str]]) -> Iterator[Block]:
-    """Yield everything about one framework; ``keys``: of its file, their values and what they mean."""
+def framework_view(framework: Framework, keys: Sequence[tuple[str, str, str, str]]) -> Iterator[Block]:
+    """Yield everything about one framework; ``keys``: of its file, their values, what they mean, and sources of these.
+
+    A source is empty where none is told.
+    """
     yield title(framework.variant)
     yield given([("aliases", ", ".join(framework.aliases)), ("source", framework.source)])
     yield heading("What it does")
-    yield Table(("key", "value", "meaning"), keys, whole=("key",))
+    yield Pairs([(key, f"{value}: {'; '.join(filter(None, words))}") for key, value, *words in keys])
     yield heading("Strategies of --strategy")
-    yield Pairs([(name, _strategy(one)) for name, one in {**STRATEGIES, **framework.strategies}.items()])
+    sources = {name: framework.sources.get(f"strategies.{name}", "") for name in STRATEGIES}
+    every = {**STRATEGIES, **framework.strategies}
+    yield Pairs([(name, "; ".join(filter(None, (_strategy(one), sources[name])))) for name, one in every.items()])
     for version, changes in framework.versions.items():
         yield heading(f"Version {version}")
         yield given([(key, _value(value)) for key, value in changes.items()])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from textwrap import shorten
 
+from planner.domain.framework import framework_parts, label_of
 from planner.domain.prediction import PlanWarning
 from planner.report.blocks import Line
 from planner.report.parts import counted
@@ -90,7 +92,19 @@ def _headline(code: str, warnings: list[PlanWarning]) -> str:
         HEADLINES[code].format(subjects=_first_names(subjects, count_of_names), count=count)
         for count_of_names in range(len(subjects), 0, -1)
     )
-    return next((line for line in lines if len(line) <= room), HEADLINES[code].format(subjects="it", count=count))
+    fitting = next((line for line in lines if len(line) <= room), None)
+    if fitting is not None:
+        return fitting
+    names = list(dict.fromkeys(map(_without_switches, subjects)))
+    if names != subjects:
+        return _headline(code, [replace(warnings[0], subject=name) for name in names])
+    return HEADLINES[code].format(subjects="it", count=count)
+
+
+def _without_switches(subject: str) -> str:
+    """Return the name of a framework with switches, which leave no room for it; anything else as it is."""
+    name, version, switches = framework_parts(subject)
+    return label_of(name, version, ()) if switches else subject
 
 
 def _first_names(subjects: list[str], count: int) -> str:

@@ -11,11 +11,12 @@ from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan
 from planner.report import parts
-from planner.report.blocks import Block, Line, Table
+from planner.report.blocks import Block, Line, Table, width_of
+from planner.report.framework_key import key_of, letters_of
 from planner.report.printing import LINE_WIDTH
 from planner.units import format_duration, format_number
 
-__all__ = ["BEYOND_NOTE", "Entry", "entries_of", "plan_table"]
+__all__ = ["BEYOND_NOTE", "Entry", "entries_of", "has_letters", "plan_table"]
 
 BEYOND_NOTE = "* outside what was measured"
 FACTOR_HEADING = "factor\n(90 %)"
@@ -30,6 +31,8 @@ DROPPED_COLUMNS = (
     "{device}-\nhours",
 )
 """Columns that go where a line holds no more, the first one first; what tells plans apart stays."""
+_LONGEST_NAME = 22
+"""Signs of a framework's name that is never too long: none without switches has more."""
 _OF_GROUPS = ("sub_batch", "accumulation_steps")
 """Axes whose values node groups have of their own."""
 WORD_COLUMNS = ("network", "scenario", "framework", "group", *(axis.heading for axis in AXES if axis.words), "")
@@ -74,6 +77,10 @@ def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = 
     mini-batch where all have the same. Where one has no data set samples/s stand for the epoch time.
     """
     columns = {name: cells for name, cells in _columns(entries).items() if any(cells)}
+    letters = _letters(columns)
+    if letters:
+        columns["framework"] = [letters[one] for one in columns["framework"]]
+        columns.pop(EFFICIENCY_HEADING, None)  # what it is relative to takes lines too
     right = [name for name in columns if name not in WORD_COLUMNS]
     strong = [at for at, one in enumerate(entries) if one.number == chosen]
     device = entries[0].subject.device
@@ -82,6 +89,8 @@ def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = 
         list(columns), list(zip(*columns.values(), strict=True)), right, 1, strong, fixed=True, dropped=less_needed
     )
     yield table
+    if letters:
+        yield Line(key_of(letters))
     meanings = [
         meaning.format(device=device)
         for mark, meaning in MEANINGS.items()
@@ -91,6 +100,18 @@ def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = 
     words = "; ".join(filter(None, (*meanings, told)))
     if words:
         yield Line(words)
+
+
+def has_letters(entries: Sequence[Entry]) -> bool:
+    """Tell whether the table of plans calls frameworks by letters, which takes lines for what they stand for."""
+    return bool(_letters({name: cells for name, cells in _columns(entries).items() if any(cells)}))
+
+
+def _letters(columns: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return letters for the frameworks of plans where a line does not hold their names; none where it does."""
+    labels = columns.get("framework", ())
+    is_short = max(map(len, labels), default=0) <= _LONGEST_NAME
+    return {} if is_short or width_of(columns, 1) <= LINE_WIDTH else letters_of(labels)
 
 
 def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:

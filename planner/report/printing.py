@@ -13,7 +13,7 @@ from typing import Any, Literal, TextIO
 from planner.report.blocks import Block, Line, Pairs, Table
 from planner.report.plain import plain_lines
 
-__all__ = ["LINE_WIDTH", "console", "print_blocks"]
+__all__ = ["LINE_WIDTH", "console", "line_count", "print_blocks"]
 
 LINE_WIDTH = 80
 """Columns where there is no terminal to ask."""
@@ -45,6 +45,16 @@ def _width(stream: TextIO) -> int | None:
     """Return the width of lines; None: that of the terminal."""
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isdecimal() and int(columns) else None if stream.isatty() else LINE_WIDTH
+
+
+def line_count(blocks: Iterable[Block]) -> int:
+    """Return the lines of blocks at LINE_WIDTH; what only rich can lay out counts two lines a row, or paragraph."""
+    count = 0
+    for block in blocks:
+        lines = plain_lines(block, LINE_WIDTH, _glued)
+        rows = 1 if isinstance(block, Line) else len(block.rows)
+        count += 2 * rows if lines is None else len(lines)
+    return count
 
 
 def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:

@@ -8,7 +8,7 @@ from planner.domain.citation import Citation
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.report import parts
-from planner.report.answer import faster_by_a_switch, suggestion_answer, suggestions_overview
+from planner.report.answer import suggestion_answer, suggestions_overview
 from planner.report.blocks import Block, Line, Pairs, Table, heading
 from planner.report.deciding_runs import deciding_commands
 from planner.report.prediction import prediction_details
@@ -25,7 +25,8 @@ def suggestions_views(
     """
     if in_full:
         for subject, one in answers:
-            short = [b for b in suggestion_answer(one, subject, epochs=epochs) if not (isinstance(b, Line) and b.aside)]
+            answer = suggestion_answer(one, subject, epochs=epochs, in_full=True)
+            short = [block for block in answer if not (isinstance(block, Line) and block.aside)]
             yield [*_warnings(one), *short, *suggestion_rest(one, subject)]
     elif len(answers) == 1:
         subject, one = answers[0]
@@ -67,8 +68,6 @@ def suggestion_rest(suggestion: Suggestion, subject: Subject) -> Iterator[Block]
     if plan is not None:
         yield from _plan_details(plan, subject, suggestion.citations)
     yield from deciding_commands(suggestion, subject)
-    if (suggestion.deciding or suggestion.search.tuned) and (switches := faster_by_a_switch(suggestion)):
-        yield Line(f"\n{switches}")
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from planner.domain.validation import ErrorSummary, ScoredRow, Validation
+from planner.domain.validation import ErrorSummary, Locked, OrderRanking, ScoredRow, Validation
 from planner.report.blocks import Block, Line, Pairs, Table, heading, title
 
 __all__ = ["validation_view"]
@@ -32,23 +32,41 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
     if validation.ranking.groups:
         yield heading("Ranking of the plans of a group")
         yield Pairs(list(_ranking(validation)))
+    if validation.rankings:
+        yield from _beside_rules(validation.rankings)
     yield from _closing(validation)
 
 
 def _counts(validation: Validation, omitted: int) -> Iterator[tuple[str, str]]:
-    rows = validation.rows
-    unread = sum(row.refused is not None for row in rows) + omitted
-    n_predicted = sum(row.predicted is not None for row in rows)
+    rows, locked = validation.rows, validation.locked or Locked((), 0, 0)
+    unread = sum(row.refused is not None for row in rows) + omitted + locked.rows - locked.predicted
+    n_predicted = sum(row.predicted is not None for row in rows) + locked.predicted
     n_in_sample = sum(row.in_sample for row in rows)
-    yield "rows", f"{len(rows) + omitted:,}: {n_predicted:,} predicted, {unread:,} refused"
+    yield "rows", f"{len(rows) + omitted + locked.rows:,}: {n_predicted:,} predicted, {unread:,} refused"
     if n_in_sample:
         yield "in-sample", f"{n_in_sample:,} of the predicted rows: a calibration was made from them"
+    if locked.rows:
+        names = ", ".join(locked.sources)
+        yield "locked", f"{locked.rows:,} of {names}: told in sums alone, as nobody is to look at them row by row"
 
 
 def _errors(validation: Validation) -> Iterator[Block]:
     kinds = {"held out": validation.summary, "in-sample": validation.in_sample}
     rows = [(name, *_cells(one)) for name, one in kinds.items() if one.n or name == "held out"]
     yield Table(("", *ERROR_COLUMNS), rows, ERROR_COLUMNS)
+    if validation.free_numbers is not None:
+        yield Line(f"Fitted numbers behind these errors: {validation.free_numbers:,} at most in one fit")
+    if validation.summary.coverage_90 is None:
+        yield Line(f"Of held-out rows no coverage is known: {_why_no_coverage(validation)}")
+
+
+def _why_no_coverage(validation: Validation) -> str:
+    """Return why no share of held-out rows can be inside their intervals."""
+    if validation.summary.n:
+        return "nothing is left to make intervals of, so that predictions state none"
+    if validation.in_sample.n:
+        return "calibrations were made from all that were predicted; --hold-out fits without some"
+    return "none was predicted and gave a value"
 
 
 def _cells(one: ErrorSummary) -> tuple[str, ...]:
@@ -75,6 +93,24 @@ def _ranking(validation: Validation) -> Iterator[tuple[str, str]]:
         yield "first out of memory", f"in {_percent(ranking.chose_out_of_memory, places=0)} of the groups"
 
 
+def _beside_rules(rankings: Sequence[OrderRanking]) -> Iterator[Block]:
+    """Yield how predictions rank large and small groups beside chance and rules of one line."""
+    yield heading("Beside an order by chance and rules of one line")
+    numbers = ("groups", "Spearman", "fastest\nfirst", "regret", "worst\nregret", "best of\nthree")
+    rows = [
+        (
+            one.plans,
+            one.order,
+            f"{one.figures.groups:,}",
+            "-" if one.figures.spearman is None else f"{one.figures.spearman:.2f}",
+            _percent(one.figures.top1, places=0),
+            *map(_percent, (one.figures.regret_mean, one.figures.regret_max, one.figures.regret_best3)),
+        )
+        for one in rankings
+    ]
+    yield Table(("plans of\na group", "order", *numbers), rows, numbers)
+
+
 def _closing(validation: Validation) -> Iterator[Block]:
     memory = validation.memory
     n_called = memory.true_out_of_memory + memory.false_out_of_memory
@@ -85,7 +121,7 @@ def _closing(validation: Validation) -> Iterator[Block]:
             ("called ok", f"{memory.true_ok + memory.false_ok:,}: {memory.true_ok:,} ran, the others ran out"),
         ]
         yield Pairs(rows)
-    if validation.summary.n:
+    if validation.summary.n and (validation.rows or not validation.locked):
         yield heading("What the errors may come from, all metrics taken as times")
         best = validation.terms[:1]
         yield Line(best[0].sentence() if best else "No single term explains a tenth of the mean error.", indent=2)

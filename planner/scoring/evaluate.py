@@ -90,6 +90,7 @@ def _row(
         source=run.source,
         group=run.group,
         bottleneck=bottleneck,
+        nodes=run.nodes,
     )
 
 

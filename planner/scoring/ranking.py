@@ -8,21 +8,45 @@ are worked out at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.validation import GroupRanking, RankingSummary
+from planner.domain.validation import ORDERS, GroupRanking, OrderRanking, RankingSummary
 from planner.scoring.groups import average_ranks, means, numbered, runs
 
-__all__ = ["Outcomes", "as_times", "rank_groups", "summarise_ranking"]
+__all__ = [
+    "FEWEST_PLANS",
+    "OURS",
+    "RULES",
+    "Outcomes",
+    "as_times",
+    "rank_by_rules",
+    "rank_groups",
+    "summarise_ranking",
+]
 
 TIME_METRICS = ("iteration_s", "update_s", "epoch_s")
 RATE_METRICS = ("samples_per_s",)
 DIGITS = 9
 BEST_OF = 3
+FEWEST_PLANS = 5
+"""Of a group whose ranking tells more than a coin does."""
+OURS, *_RULES = ORDERS
+RULES: Mapping[str, Callable[[IntArray], FloatArray]] = dict(
+    zip(
+        _RULES,
+        (
+            lambda nodes: np.ones(nodes.size),
+            lambda nodes: np.maximum(nodes, 1).astype(np.float64),
+            lambda nodes: 1.0 / np.maximum(nodes, 1),
+        ),
+        strict=True,
+    )
+)
+"""Rule -> what stands for a predicted time on so many nodes (n,); ties are broken by chance, exactly."""
 
 
 class Outcomes(NamedTuple):
@@ -116,6 +140,36 @@ def summarise_ranking(groups: Sequence[GroupRanking]) -> RankingSummary:
         regret_best3_max=float(best3.max()),
         chose_out_of_memory=float(np.mean([group.chose_out_of_memory for group in groups])),
     )
+
+
+def rank_by_rules(
+    groups: Sequence[str], outcomes: Outcomes, nodes: IntArray, mask: BoolArray
+) -> tuple[OrderRanking, ...]:
+    """Return how well predictions, chance and each rule order the same groups, large ones apart from small ones.
+
+    Parameters
+    ----------
+    groups, outcomes, mask :
+        As of :func:`rank_groups`.
+    nodes : ndarray of int, shape (n,)
+        That each row ran on.
+    """
+    use = mask & np.isfinite(outcomes.predicted_s)
+    no_call = np.zeros(nodes.size, dtype=np.bool_)
+    by_order = {OURS: rank_groups(groups, outcomes, use)}
+    for name, rule in RULES.items():  # which knows no memory
+        ruled = outcomes._replace(predicted_s=rule(nodes), called_out_of_memory=no_call)
+        by_order[name] = rank_groups(groups, ruled, use)
+    sizes = {
+        f"{FEWEST_PLANS} or more": range(FEWEST_PLANS, nodes.size + 1),
+        f"2 to {FEWEST_PLANS - 1}": range(FEWEST_PLANS),
+    }
+    found = (
+        OrderRanking(order, plans, summarise_ranking([one for one in some if one.n in size]))
+        for plans, size in sizes.items()
+        for order, some in by_order.items()
+    )
+    return tuple(one for one in found if one.figures.groups)
 
 
 def _digits(times: FloatArray) -> FloatArray:

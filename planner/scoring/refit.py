@@ -191,6 +191,8 @@ def held_out_answers(
     progress: Progress = lambda _name, _number, _of: None,
     processes: int = 1,
     fit_on: Sequence[Asked] | None = None,
+    *,
+    count: Callable[[int], None] = lambda _values: None,
 ) -> list[list[Answer]]:
     """Return the answers to the runs of each problem, predicted by a fit to the runs of all other groups.
 
@@ -206,6 +208,8 @@ def held_out_answers(
     fit_on : sequence of Asked, optional
         What fits learn from, of which some may be among ``asked``; default: all of them. Those of ``asked`` that are
         not among them are predicted as others are, but no interval is scaled by their errors.
+    count : callable, optional
+        Told of each fit how many values it has.
 
     Raises
     ------
@@ -225,13 +229,18 @@ def held_out_answers(
     answers = _by_fold(asked, folds, processes)
     for number, fold in enumerate(folds):
         progress(" and ".join(fold.names), number, len(folds))
-        by_place |= next(answers)
+        found, values = next(answers)
+        by_place |= found
+        count(values)
     fitted = {id(one) for one in learned}
     return rescaled(
         [by_place[at] for at in range(len(asked))],
         [group_of(one, axis) for one in asked],
         [[id(one) in fitted and not run.is_uneven for run in one.runs] for one in asked],
     )
+
+
+_Found = tuple[dict[int, list[Answer]], int]
 
 
 class _Fold(NamedTuple):
@@ -284,8 +293,8 @@ def _learned(asked: Sequence[Asked], kinds: Collection[str]) -> frozenset[str]:
     return frozenset(kind for kind in kinds if any(kind in one.measured_kinds for one in asked))
 
 
-def _by_fold(asked: Sequence[Asked], folds: Sequence[_Fold], processes: int) -> Iterator[dict[int, list[Answer]]]:
-    """Yield the answers to what each fold leaves out, by place in ``asked``."""
+def _by_fold(asked: Sequence[Asked], folds: Sequence[_Fold], processes: int) -> Iterator[_Found]:
+    """Yield the answers to what each fold leaves out, by place in ``asked``, and how many values its fit has."""
     if processes == 1 or len(folds) == 1 or "fork" not in multiprocessing.get_all_start_methods():
         yield from (_of_fold(asked, fold) for fold in folds)
         return
@@ -306,14 +315,14 @@ def _share(asked: Sequence[Asked], folds: Sequence[_Fold]) -> None:
     _shared[:] = [(asked, folds)]
 
 
-def _of_shared(number: int) -> dict[int, list[Answer]]:
+def _of_shared(number: int) -> _Found:
     asked, folds = _shared[0]
     return _of_fold(asked, folds[number])
 
 
-def _of_fold(asked: Sequence[Asked], fold: _Fold) -> dict[int, list[Answer]]:
+def _of_fold(asked: Sequence[Asked], fold: _Fold) -> _Found:
     fit = fit_runs(fold.fit, _told_by(fold, asked))
-    return {at: _answers(asked[at], fit) for at in fold.test}
+    return {at: _answers(asked[at], fit) for at in fold.test}, fit.free_numbers
 
 
 def _told_by(fold: _Fold, asked: Sequence[Asked]) -> frozenset[str]:

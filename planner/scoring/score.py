@@ -11,7 +11,7 @@ from planner.domain.arrays import FloatArray
 from planner.domain.validation import AXES, ScoredRow, Validation
 from planner.scoring.errors import Figures, summaries_by, summarise
 from planner.scoring.memory_calls import memory_calls
-from planner.scoring.ranking import Outcomes, as_times, rank_groups, summarise_ranking
+from planner.scoring.ranking import Outcomes, as_times, rank_by_rules, rank_groups, summarise_ranking
 from planner.scoring.residuals import explaining_terms
 
 __all__ = ["score"]
@@ -48,7 +48,9 @@ def score(
     in_sample = np.array([row.in_sample for row in rows], dtype=np.bool_)
     is_held_out = ~in_sample & np.isfinite(figures.predicted)
     predicted_s, measured_s = as_times(figures.predicted, metrics), as_times(figures.measured, metrics)
-    groups = rank_groups(_one_metric_groups(rows), Outcomes(predicted_s, measured_s, called_out, out), is_held_out)
+    names, outcomes = _one_metric_groups(rows), Outcomes(predicted_s, measured_s, called_out, out)
+    groups = rank_groups(names, outcomes, is_held_out)
+    nodes = np.array([row.nodes for row in rows], dtype=np.int64)
     exposed_s = np.zeros((len(rows), 0)) if shares is None else shares * predicted_s[:, None]
     return Validation(
         summary=summarise(figures, is_held_out),
@@ -60,6 +62,7 @@ def score(
         in_sample=summarise(figures, in_sample),
         rows=tuple(rows),
         hold_out=hold_out,
+        rankings=rank_by_rules(names, outcomes, nodes, is_held_out),
     )
 
 

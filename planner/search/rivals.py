@@ -24,10 +24,12 @@ __all__ = [
     "Compare",
     "Ranking",
     "Searched",
+    "distinct_frameworks",
     "front_of",
     "nearest_of",
     "ranked",
     "report_of",
+    "times_of_best",
     "without_plan",
 ]
 
@@ -99,6 +101,31 @@ def ranked(order: Order, parts: Mapping[int, Distinct]) -> Ranking:
     together = Ranking(PricedPlans(configurations, Predictions(**columns)), tuple(precisions), tuple(search))
     in_order: list[int] = np.lexsort(order.keys_but_precision(together.priced)[::-1]).tolist()
     return together.take(in_order)
+
+
+def distinct_frameworks(ranking: Ranking, order: Order, searches: Sequence[Searched]) -> Ranking:
+    """Return plans in their order without those that others equal whose framework has some of the switches alone."""
+    frameworks = [searches[at].framework for at in ranking.search]
+    keys = np.stack([np.asarray(one, dtype=np.float64) for one in order.keys_but_precision(ranking.priced)], axis=1)
+    alike: dict[tuple[object, ...], list[set[str]]] = {}
+    kept = []
+    for row, (framework, precisions) in enumerate(zip(frameworks, ranking.precisions, strict=True)):
+        if framework is not None:
+            key = (framework.name, framework.version, precisions, *keys[row].tolist())
+            sets = alike.setdefault(key, [])
+            if any(some < {*framework.switched} for some in sets):
+                continue
+            sets.append({*framework.switched})
+        kept.append(row)
+    return ranking if len(kept) == len(frameworks) else ranking.take(kept)
+
+
+def times_of_best(order: Order, parts: Mapping[int, Distinct], searches: Sequence[Searched]) -> dict[str, float]:
+    """Return by framework, of several, how many times the objective of the best of all its best plan has, in order."""
+    values = {at: float(order.values(one.priced.take(slice(1)))[0]) for at, one in parts.items()}
+    least = min(values.values())
+    in_order = sorted(values.items(), key=lambda one: one[1])
+    return {searches[at].label: round(value / least, 3) for at, value in in_order if searches[at].label and least > 0}
 
 
 def front_of(order: Order, parts: Mapping[int, Distinct]) -> Ranking:

@@ -35,17 +35,19 @@ from planner.search.rivals import (
     Compare,
     Ranking,
     Searched,
+    distinct_frameworks,
     front_of,
     nearest_of,
     ranked,
     report_of,
+    times_of_best,
     without_plan,
 )
 from planner.search.search import Searcher, search
 from planner.search.searchable import searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
-from planner.search.switches import switch_gains
+from planner.search.switches import gains_of
 from planner.steps import predict
 
 __all__ = ["suggest", "suggest_among", "suggest_with"]
@@ -135,19 +137,10 @@ def suggest_among(
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
     return replace(
         answer,
-        switches=_switches(answer, [problem for problem, _ in asked]),
+        switches=gains_of(answer, [problem for problem, _ in asked]),
         citations=cited([plan.prediction for plan in plans], asked[0][0].calibrations),
         warnings=(*refused, *of_request, *answer.warnings),
     )
-
-
-def _switches(answer: Suggestion, problems: Sequence[Problem]) -> dict[str, float]:
-    """Return the switches that would pay for the plan to take."""
-    plan = answer.chosen_plan
-    if plan is None:
-        return {}
-    own = (one for one in problems if plan.framework and one.settings.framework.label == plan.framework.label)
-    return switch_gains(next(own, problems[0]), plan.prediction.configuration)
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
@@ -202,7 +195,7 @@ def _answer(
         conflict = _conflict(searches, order, [way for some in ways for way in some])
         warnings = (*without_plan(searches), *_warnings(order, nearest))
         return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, warnings, conflict=conflict)
-    ranking, baseline = ranked(order, best), _baseline(searches, order)
+    ranking, baseline = distinct_frameworks(ranked(order, best), order, searches), _baseline(searches, order)
     candidates = _ranked_plans(searches, order, ranking, baseline, compare)
     ties = tied_plans(candidates)
 
@@ -234,6 +227,7 @@ def _answer(
         pareto_more=more,
         leasts=order.leasts,
         deciding=deciding_plans(ties, plans, choice),
+        frameworks=times_of_best(order, best, searches),
     )
 
 

@@ -1,21 +1,37 @@
-"""What switches of its framework would change about a plan."""
+"""What switches of its framework would change about a plan, and which sets of them change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
+from planner.domain.suggestion import Suggestion
 from planner.errors import PlannerError
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
+from planner.workload.fusion import idle_fusions
 
-__all__ = ["LEAST_GAIN", "switch_gains"]
+__all__ = ["LEAST_GAIN", "different_sets", "gains_of", "switch_gains"]
 
 LEAST_GAIN = 1.02
 """Times faster that a switch is told from."""
+_OF_KERNELS = ("composes", "layout", "update", "launch")
+"""Fields of a framework that change kernels alone: plans on one device tell whether they do."""
+_SUB_BATCHES = (1, 32)
+_DIGITS = 9
+
+
+def gains_of(answer: Suggestion, problems: Sequence[Problem]) -> dict[str, float]:
+    """Return the switches that would pay for the plan to take, as :func:`switch_gains`; none where nothing fits."""
+    plan = answer.chosen_plan
+    if plan is None:
+        return {}
+    own = (one for one in problems if plan.framework and one.settings.framework.label == plan.framework.label)
+    return switch_gains(next(own, problems[0]), plan.prediction.configuration)
 
 
 def switch_gains(problem: Problem, plan: Configuration) -> dict[str, float]:
@@ -44,6 +60,59 @@ def switch_gains(problem: Problem, plan: Configuration) -> dict[str, float]:
         if factor >= LEAST_GAIN:
             gains["+".join(name for name in other.switched if name not in framework.switched)] = round(factor, 3)
     return dict(sorted(gains.items(), key=lambda one: -one[1]))
+
+
+def different_sets(problems: Sequence[Problem], precisions: Sequence[str]) -> list[int]:
+    """Return the positions of problems whose set of switches does what no smaller set before it does.
+
+    Two sets do the same where their frameworks differ in nothing that the network has use for, and steps on one device
+    take equally long in every precision that can be priced.
+
+    Parameters
+    ----------
+    problems : sequence of Problem
+        That differ in the switches of a framework alone, smaller sets first.
+    precisions : sequence of str
+    """
+    kept: list[int] = []
+    speeds: dict[int, list[float | None]] = {}
+    for at, one in enumerate(problems):
+        for other in kept:
+            if _is_more_of(one, problems[other]) and _useful(one) == _useful(problems[other]):
+                for each in (at, other):
+                    if each not in speeds:
+                        speeds[each] = list(_speeds(problems[each], precisions))
+                if speeds[at] == speeds[other]:
+                    break
+        else:
+            kept.append(at)
+    return kept
+
+
+def _is_more_of(one: Problem, other: Problem) -> bool:
+    """Tell whether a problem's framework is another's with more switches."""
+    mine, its = one.settings.framework, other.settings.framework
+    return (mine.name, mine.version) == (its.name, its.version) and set(its.switched) < set(mine.switched)
+
+
+def _useful(problem: Problem) -> Framework:
+    """Return a problem's framework without its switches, kernels and fusions that find nothing to fuse."""
+    framework = problem.settings.framework
+    idle = idle_fusions(problem.network, framework.fuses)
+    usual: dict[str, Any] = {one.name: one.default for one in fields(Framework) if one.name in _OF_KERNELS}
+    return replace(framework, switched=(), fuses=tuple(sorted({*framework.fuses} - {*idle})), **usual)
+
+
+def _speeds(problem: Problem, precisions: Sequence[str]) -> Iterator[float | None]:
+    """Yield samples a second on one device by precision and sub-batch; None: it cannot be priced."""
+    evaluator = Evaluator(problem)
+    for precision in precisions:
+        plans = [Configuration(1, 1, one, precision=precision) for one in _SUB_BATCHES]
+        try:
+            each = evaluator.evaluate(Configurations.of(plans)).samples_per_s.tolist()
+        except PlannerError:
+            each = [None] * len(plans)
+        yield from (one and float(f"{one:.{_DIGITS}g}") for one in each)
 
 
 def _one_more(framework: Framework) -> Iterator[Framework]:

@@ -14,19 +14,30 @@ from planner.sessions.runs import table_of
 from planner.sessions.say import Say
 from planner.sessions.values import Values
 
-__all__ = ["SOURCES_FILE", "learned_from", "unfitted_sources"]
+__all__ = ["SOURCES_FILE", "learned_from", "locked_sources", "unfitted_sources"]
 
 SOURCES_FILE = "SOURCES.toml"
 """Beside files of runs: what is known of each of their sources, by name."""
 
 
 def unfitted_sources(folder: Path) -> frozenset[str]:
-    """Return the sources of a folder's runs that no fit learns from: those with ``fitted = false`` in SOURCES_FILE."""
+    """Return the sources of a folder's runs that no fit learns from: those with ``fitted = false``, and locked ones."""
+    described = _described(folder).items()
+    return frozenset(name for name, one in described if one.get("fitted") is False) | locked_sources(folder)
+
+
+def locked_sources(folder: Path) -> frozenset[str]:
+    """Return the sources of a folder's runs of which sums alone are told: those with ``locked = true``."""
+    return frozenset(name for name, one in _described(folder).items() if one.get("locked") is True)
+
+
+def _described(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the tables of a folder's SOURCES_FILE by source; none where there is no such file."""
     path = folder / SOURCES_FILE
     if not path.is_file():
-        return frozenset()
+        return {}
     described: Mapping[str, Any] = parse_text(read_text(path), str(path), "toml")
-    return frozenset(name for name, one in described.items() if isinstance(one, Mapping) and one.get("fitted") is False)
+    return {name: one for name, one in described.items() if isinstance(one, Mapping)}
 
 
 def learned_from(

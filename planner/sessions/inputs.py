@@ -17,6 +17,7 @@ from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
+from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.provenance import DERIVED, NEAREST
 from planner.domain.ranks import RANK_ORDER
@@ -210,11 +211,12 @@ def check_nodes(cluster: Cluster, values: Values) -> None:
 
 
 def cases(values: Values, machine: Machine) -> tuple[Case, ...]:
-    """Return every network in every framework under every scenario."""
+    """Return every network in every framework under every scenario; a framework of two names is one."""
     scenarios = _scenarios(values, machine.cluster)
-    each = [
-        merge({"framework": replace(values["framework"], value=one)}, values) for one in listed(values, "framework")
-    ]
+    named: dict[Framework, str] = {}
+    for text in listed(values, "framework"):
+        named.setdefault(catalog.find_framework(text), text)
+    each = [merge({"framework": replace(values["framework"], value=one)}, values) for one in named.values()]
     return tuple(
         _case(of_framework, machine, name, one)
         for name in values["network"].value

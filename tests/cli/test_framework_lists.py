@@ -134,6 +134,115 @@ def test_switches_make_every_lawful_set_a_candidate(run: Run) -> None:
     assert plans_of(run, "nanotron", "--switches")["request"]["framework"]["value"] == "nanotron"
 
 
+def test_switches_of_an_own_file_are_candidates(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "a@b" / "own.toml"
+    path.parent.mkdir()
+    fused = '[switches.fused]\nfuses = ["activation"]\n'
+    path.write_text(f'format = "planner/framework"\nversion = 1\nname = "mine"\n{fused}')
+    answer = plans_of(run, str(path), "--switches")
+    assert answer["request"]["framework"]["value"] == ["mine", "mine:fused"]
+    assert plans_of(run, f"{path}:fused", "--switches")["request"]["framework"]["value"] == "mine:fused"
+
+
+def test_two_names_of_a_framework_are_one(run: Run) -> None:
+    """And the order is that in which each was named first."""
+    answer = plans_of(run, "megatron,fsdp,megatron-lm,fsdp-compile,fsdp:compile")
+    assert answer["request"]["framework"]["value"] == ["megatron-lm", "fsdp", "fsdp:compile"]
+    assert answer["search"] == plans_of(run, "megatron-lm,fsdp,fsdp-compile")["search"]
+    assert plans_of(run, "megatron,megatron-core") == plans_of(run, "megatron-lm")
+
+
+SWITCHED = """format = "planner/framework"
+version = 1
+name = "mine"
+can = []
+most_sharded = 0
+[switches.norm]
+fuses = ["norm"]
+[switches.activation]
+fuses = ["activation"]
+[switches.gates]
+fuses = ["activation"]
+[switches.layout]
+layout = "nchw"
+[switches.horovod]
+strategy = "tensor-fusion"
+"""
+
+
+def test_a_set_of_switches_that_changes_nothing_is_no_candidate(run: Run, tmp_path: Path) -> None:
+    """Of a transformer: one that fuses norms, one that does what another does, a layout of images."""
+    path = tmp_path / "own.toml"
+    path.write_text(SWITCHED)
+    answer = plans_of(run, str(path), "--switches", "--top", "40", "--choose", "fastest")
+    sets = ["mine", "mine:activation", "mine:gates", "mine:horovod", "mine:activation+horovod", "mine:gates+horovod"]
+    assert answer["request"]["framework"]["value"] == sets
+    assert answer["frameworks"] == {"mine:activation": 1, "mine:gates": 1} | {
+        label: times for label, times in answer["frameworks"].items() if times > 1
+    }
+
+
+def test_equal_plans_of_more_switches_are_left_out(run: Run, tmp_path: Path) -> None:
+    """On one GPU nothing is sent, however it would be."""
+    path = tmp_path / "own.toml"
+    path.write_text(SWITCHED)
+    asked = (
+        "suggest", *ABOUT, "--target-batch", "8", "--nodes", "1", "--gpus-per-node", "1", "--sub-batch", "4,8",
+        "--framework", f"{path},{path}:horovod", "--json",
+    )  # fmt: skip
+    plans = json.loads(run(*asked)[1])["plans"]
+    assert [one["configuration"]["framework"] for one in plans] == ["mine"] * len(plans)
+    told = [json.dumps(plan["configuration"]) for plan in plans]
+    assert len(told) == len(set(told)) == 5
+
+
+def test_long_names_are_letters_and_the_columns_stay(run: Run) -> None:
+    about = ("--network", "resnet50", "--cluster", "dgx-a100", "--precision", "fp16", "--nodes", "4:8")
+    asked = ("suggest", *about, "--target-batch", "1024", "--framework", "pytorch", "--switches")
+    code, out, err = run(*asked)
+    assert (code, (out + err).count("\n") <= 25) == (0, True)
+    assert max(map(len, out.splitlines())) <= 80
+    head = " ".join(out[out.index("plan 1 samples") - 90 :].split())
+    for word in ("framework", "epoch", "factor", "memory"):
+        assert word in head
+    key = " ".join(out[out.index("Framework pytorch") :].split())
+    assert key.startswith("Framework pytorch:channels-last+compile+graphs with A: fused-optimizer; B: ")
+    names = ("mxnet:channels-last+fused-norm", "mxnet:channels-last+fused-norm+graphs")
+    out = run("predict", *about[:-1], "1", "--sub-batch", "64", "--framework", ",".join(names))[1]
+    assert "Framework mxnet:channels-last+fused-norm with A: no other switch; B: graphs" in out
+    assert "memory" in out
+
+
+def test_where_rows_are_of_one_framework_the_best_of_others_are_told(run: Run) -> None:
+    out = " ".join(run(*ASKED, "--framework", "megatron-lm,tensorflow", "--top", "1")[1].split())
+    times = plans_of(run, "megatron-lm,tensorflow")["frameworks"]
+    ((label, factor),) = [(label, factor) for label, factor in times.items() if factor > 1]
+    assert f"Best of others, times as long: {label} {factor:.3g}"[:-1] in out
+    assert "Best of others" not in run(*ASKED, "--framework", "megatron-lm", "--top", "1")[1]
+
+
+def test_own_names_of_bundled_frameworks_are_said_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    own = tmp_path / "planner" / "frameworks" / "pytorch.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('format = "planner/framework"\nversion = 1\nname = "pytorch"\n')
+    said = "planner: own framework pytorch.toml is not used: a bundled framework has that name; rename it\n"
+    for command in (("predict", *ABOUT, "--sub-batch", "4"), ("show", "frameworks"), ("show", "frameworks", "fsdp")):
+        code, _, err = run(*command)
+        assert (code, err.count(said)) == (0, 1)
+
+
+def test_switches_that_exclude_each_other_are_a_wrong_option(run: Run) -> None:
+    code, out, err = run("predict", *ABOUT, "--framework", "pytorch:primitive-optimizer+fused-optimizer")
+    assert (code, out) == (2, "")
+    assert err == (
+        "planner: switches fused-optimizer and primitive-optimizer of framework pytorch exclude each other, "
+        "got 'fused-optimizer+primitive-optimizer'; leave one of them out\n"
+    )
+
+
 def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(
@@ -154,7 +263,7 @@ def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
     switched = json.loads(run(*asked)[1])
     assert switched["samples_per_s"]["value"] / speed(plan) == pytest.approx(faster, abs=5e-4)
     code, out, _ = run(*ASKED, "--framework", str(path), "-v")
-    said = f"Times faster by a switch: fused {faster:.2g}."
+    said = f"Faster by a switch: fused {faster:.3g} times."
     assert (code, said in " ".join(out.split())) == (0, True)
     assert "switches" not in plans_of(run, f"{path}:fused")
 

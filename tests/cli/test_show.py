@@ -245,3 +245,11 @@ def test_every_bundled_calibration_says_what_makes_it_again(name: str, shown: Ca
 def test_coefficients_have_units(run: Run) -> None:
     words = " ".join(run("show", "calibrations", "tsubame-kfc")[1].split())
     assert "A coefficient is in seconds per unit of its feature (calls: s, flop: s/FLOP, bytes: s/byte)" in words
+
+
+def test_switches_of_frameworks_are_not_broken(run: Run) -> None:
+    code, out, _ = run("show", "frameworks")
+    assert code == 0
+    for name in catalog.names("frameworks"):
+        for switch in catalog.find_framework(name).switches:
+            assert switch in out

@@ -275,3 +275,76 @@ def test_a_row_may_name_a_file_beside_it_that_declares_a_framework(run: Run, tmp
     own, generic, missing, mxnet = json.loads(run("validate", "--runs", path, "--json")[1])["rows"]
     assert own["predicted"] == generic["predicted"] != mxnet["predicted"]
     assert "missing.toml" in missing["refused_reason"]
+
+
+def test_rows_of_a_locked_source_are_in_sums_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "SOURCES.toml").write_text("[s]\nlocked = true\n[t]\n")
+    other = ONE.replace("one,s,resnet50", "other,t,resnet101").replace(",350,", ",200,").replace(",g", ",h")
+    path = write(tmp_path / "runs.csv", ONE, EIGHT, other)
+    found, bare = document(run, "--runs", path), tmp_path / "bare" / "runs.csv"
+    bare.parent.mkdir()
+    whole = document(run, "--runs", write(bare, ONE, EIGHT, other))
+    sums = ("summary", "ranking", "rankings", "memory", "in_sample")
+    assert {key: found[key] for key in sums} == {key: whole[key] for key in sums}
+    assert found["locked"] == {"sources": ["s"], "rows": 2, "predicted": 2}
+    assert "locked" not in whole
+    assert [row["id"] for row in found["rows"]] == ["other"]
+    assert found["groups"] == []
+    assert {*found["by"]["network"]} == {"resnet101"}
+    assert found["by"]["source"] == whole["by"]["source"]
+    code, out, _ = run("validate", "--runs", path)
+    assert code == 0
+    assert "3: 3 predicted, 0 refused" in out
+    assert "2 of s: told in sums alone, as nobody is to look at them row by row" in " ".join(out.split())
+    worst = out[out.index("Worst rows") :]
+    assert "one" not in worst.replace("none", "")
+    code, out, _ = run("validate", "--runs", write(tmp_path / "locked.csv", ONE, EIGHT))
+    assert "Worst rows" not in out
+    assert "By network" not in out
+    code, _, err = run("validate", "--runs", str(tmp_path / "locked.csv"), "--plot", str(tmp_path / "p.svg"))
+    assert (code, "--plot must be given for rows with a predicted and a measured time, got none" in err) == (2, True)
+
+
+def test_plans_are_ranked_beside_chance_and_rules(run: Run, tmp_path: Path) -> None:
+    """Of five plans of which more nodes are faster as measured; a group of two stands apart."""
+    rows = [
+        f"n{nodes},s,resnet50,dgx1-v100,{nodes},8,64,fp32,sync,samples_per_s,{2000 * nodes**0.9:.0f},ok,g"
+        for nodes in (1, 2, 3, 4, 8)
+    ]
+    small = [f"small-{row}all" for row in rows[:2]]
+    path = write(tmp_path / "runs.csv", *rows, *small)
+    rankings = {(one["plans"], one["order"]): one for one in document(run, "--runs", path)["rankings"]}
+    orders = ("this program", "random order", "fewest nodes", "most nodes")
+    assert list(rankings) == [(plans, order) for plans in ("5 or more", "2 to 4") for order in orders]
+    assert {one["groups"] for one in rankings.values()} == {1}
+    assert rankings["5 or more", "most nodes"]["spearman"] == pytest.approx(1)
+    assert rankings["5 or more", "fewest nodes"]["spearman"] == pytest.approx(-1)
+    assert rankings["5 or more", "random order"]["spearman"] == 0
+    assert rankings["5 or more", "random order"]["top1"] == pytest.approx(1 / 5)
+    assert rankings["2 to 4", "fewest nodes"]["regret_mean"] == pytest.approx(2**0.9 - 1, rel=1e-3)
+    out = run("validate", "--runs", path)[1]
+    assert "Beside an order by chance and rules of one line" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_fitted_numbers_stand_beside_errors_and_why_no_coverage_is_known(run: Run, tmp_path: Path) -> None:
+    rows = [
+        f"{network}{batch},s,{network},dgx1-v100,1,8,{batch},fp32,sync,samples_per_s,{rate * batch},ok,g"
+        for network, rate in (("resnet50", 40), ("vgg16", 20), ("alexnet", 300))
+        for batch in (32, 64)
+    ]
+    path = write(tmp_path / "runs.csv", *rows)
+    found = document_of_hold_out(run, path)
+    assert found["free_numbers"] >= 1
+    out = run("validate", "--runs", path, "--hold-out", "network")[1]
+    assert f"Fitted numbers behind these errors: {found['free_numbers']}" in out
+    assert "free_numbers" not in document(run, "--runs", path)
+    empty = run("validate", "--runs", write(tmp_path / "asked.csv", ONE.replace("resnet50", "resnet49")))[1]
+    assert "Of held-out rows no coverage is known: none was predicted and gave a value" in " ".join(empty.split())
+
+
+def document_of_hold_out(run: Run, path: str) -> dict[str, Any]:
+    code, out, _ = run("validate", "--runs", path, "--hold-out", "network", "--json")
+    assert code == 0
+    found: dict[str, Any] = json.loads(out)
+    return found

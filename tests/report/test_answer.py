@@ -56,6 +56,21 @@ def test_a_chosen_plan_behind_the_short_table_stands_last(
     assert numbers(replace(many, request=asked)) == ["1", "2", "17"]
 
 
+def test_switches_that_pay_are_told_beside_ties_where_the_screen_has_room(
+    suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    paying = replace(suggestion, switches={"graphs": 1.02, "channels-last": 1.413}, pareto=(), deciding=(1, 2))
+
+    def text(one: Suggestion, *, in_full: bool = False) -> str:
+        return " ".join(printed(suggestion_answer(one, subject, in_full=in_full)).split())
+
+    said = "Faster by a switch: channels-last 1.4 times, graphs 1.02 times."
+    assert said in text(paying)
+    many = replace(paying, switches={f"a-switch-of-a-long-name-{at}": 1.5 for at in range(40)})
+    assert "Faster by a switch" not in text(many)
+    assert "Faster by a switch" in text(many, in_full=True)
+
+
 def test_without_a_proof_it_says_so(suggestion: Suggestion, subject: Subject, printed: Printed) -> None:
     alone = replace(suggestion, tied=(1,), choice="no other plan is tied with it")
     said = "Plan 1 has the best prediction of all 440; no other plan is tied with it."

@@ -23,6 +23,15 @@ def test_warnings_of_a_code_are_one_line_and_none_is_said_twice() -> None:
     assert said([*found, *found]) == ["warning: times on v100, dgx1 and links come in part from data sheets"]
 
 
+def test_frameworks_are_named_where_their_switches_leave_no_room() -> None:
+    labels = ("mxnet:channels-last+fused-norm", "mxnet:channels-last+fused-norm+graphs", "pytorch@1.12:channels-last")
+    generic = "framework_overheads_generic"
+    assert said([PlanWarning(generic, labels[0], "")]) == ["warning: the overhead of mxnet is that of other frameworks"]
+    assert said([PlanWarning(generic, label, label) for label in labels]) == [
+        "warning: the overhead of mxnet and pytorch@1.12 is that of other frameworks"
+    ]
+
+
 def test_the_gravest_come_first_and_the_others_are_counted() -> None:
     codes = ["own_layers", "extrapolated", "memory_tight", "out_of_memory", "no_dataset"]
     found = [PlanWarning(code, f"of {at}", f"{code} {at}") for code in codes for at in (1, 2)]
