@@ -24,7 +24,7 @@ from planner.fitting.passes import Passes
 from planner.sources.links import slower
 from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, NEUTRAL_COEFFICIENTS, exponent_name
 from planner.sources.sources import Sources
-from planner.steps.compute import BESIDE
+from planner.steps.host_and_gpu import BESIDE
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.schedule import STAGE_RUNS, TimedSchedule

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.steps.compute import beside_s, composed_s, composed_slopes, together_s
+from planner.steps.host_and_gpu import beside_s, composed_s, composed_slopes, together_s
 
 __all__ = ["Passes"]
 

@@ -23,13 +23,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.framework import PYTORCH
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
@@ -38,6 +37,7 @@ from planner.numbers import constant
 from planner.sources.plan_points import plan_point_factors
 from planner.sources.sources import Source, Sources
 from planner.sources.usable import check_precision
+from planner.steps.host_and_gpu import BESIDE, STAGES, CallCounts, call_counts, together_s
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import CaseTable
 from planner.workload.composition import composed_calls
@@ -49,18 +49,8 @@ from planner.workload.program import Program, program
 from planner.workload.transposes import transposes
 from planner.workload.updates import updated_calls
 
-__all__ = [
-    "BESIDE", "STAGES", "CallCounts", "Compute", "ComputeTable", "beside_s", "call_counts", "call_work", "composed_s",
-    "composed_slopes", "term_of", "together_s",
-]  # fmt: skip
+__all__ = ["Compute", "ComputeTable", "call_work", "term_of"]
 
-STAGES = ("forward", "backward", "accumulating", "update")
-_STEP, _PASS = ("forward", "backward", "update"), ("forward", "accumulating")
-BESIDE: BoolArray = np.array(
-    [[other in (_PASS if one == "accumulating" else _STEP) for other in STAGES] for one in STAGES]
-)
-"""Whose GPU and host time compose with a stage's, shape (4, 4), both in the order of STAGES: those of a step with one
-pass; of each further pass those of the pass."""
 GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
 """Host time of a kernel call in a graph that was recorded once (docs/numbers.md)."""
 LAUNCH_S = constant("overheads.launch_s")
@@ -86,77 +76,9 @@ def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | FloatAr
     return {**calls.work, **transposition(calls.kind, calls.direction), "itemsize": float(itemsize)}
 
 
-class CallCounts(NamedTuple):
-    """How much the host has to start.
-
-    Attributes
-    ----------
-    calls, measured_calls : int
-        Operations of the framework in all, and without those whose kernels are specified.
-    launches : int
-        Kernels beyond one an operation.
-    """
-
-    calls: int
-    measured_calls: int
-    launches: int
-
-
-def call_counts(calls_with_sources: list[tuple[KernelCalls, Source]]) -> CallCounts:
-    """Return what the host starts of calls."""
-    kernels = operations = measured = 0
-    for calls, source in calls_with_sources:
-        count = int(calls.count.sum())
-        made = count if calls.operations is None else int(calls.operations.sum())
-        kernels, operations = kernels + count, operations + made
-        measured += made if source.origin != "specified" else 0
-    return CallCounts(operations, measured, kernels - operations)
-
-
 def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
     """Return GPU times [s] of calls times their count, shape (s, k)."""
     return np.atleast_2d(evaluate(entry, call_work(calls, itemsize))) * calls.count
-
-
-def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArray | float) -> FloatArray:
-    """Return (GPU^p + host^p)^(1/p) [s], shape of all together; see :class:`planner.sources.overheads.Overheads`."""
-    longer = np.maximum(gpu_s, host_s)
-    parts = np.divide(np.minimum(gpu_s, host_s), longer, out=np.zeros_like(longer), where=longer > 0)
-    seconds: FloatArray = longer * (1 + parts**exponent) ** (1 / exponent)
-    return seconds
-
-
-def composed_slopes(
-    gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArray | float
-) -> tuple[FloatArray, FloatArray]:
-    """Return the derivatives of :func:`composed_s` by GPU and by host time, of its shape."""
-    whole = composed_s(gpu_s, host_s, exponent)
-    shares = (np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0) for part in (gpu_s, host_s))
-    by_gpu, by_host = (share ** (exponent - 1) for share in shares)
-    return by_gpu, by_host
-
-
-def beside_s(seconds: FloatArray, beside: BoolArray) -> FloatArray:
-    """Return the sums over the stages that compose with each, of shape (..., q) as ``seconds``; see together_s."""
-    return np.stack([seconds[..., row].sum(axis=-1) for row in beside], axis=-1)
-
-
-def together_s(gpu_s: FloatArray, host_s: FloatArray, beside: BoolArray, exponent: FloatArray | float) -> FloatArray:
-    """Return what stages take that compose with others [s], shape (..., q).
-
-    Parameters
-    ----------
-    gpu_s, host_s : ndarray of float, shape (..., q)
-        Of each stage alone [s].
-    beside : ndarray of bool, shape (q, q)
-        Which stages compose with each, itself among them.
-    exponent : float, or ndarray of float whose shape broadcasts
-    """
-    gpu, host = beside_s(gpu_s, beside), beside_s(host_s, beside)
-    whole, has_gpu = composed_s(gpu, host, exponent), gpu > 0
-    part, of = np.where(has_gpu, gpu_s, host_s), np.where(has_gpu, gpu, host)
-    seconds: FloatArray = whole * np.divide(part, of, out=np.zeros_like(whole), where=of > 0)
-    return seconds
 
 
 @dataclass(frozen=True, slots=True)

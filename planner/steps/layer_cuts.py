@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.sources.overheads import Overheads
-from planner.steps.compute import composed_s
+from planner.steps.host_and_gpu import composed_s
 from planner.steps.split_compute import PASSES, RankCompute, SplitCompute
 from planner.workload.layer_memory import ChainSizes
 from planner.workload.partition import Partition

@@ -24,8 +24,8 @@ from planner.domain.precision import precision_named
 from planner.domain.split import BEST_STAGES, SCHEDULES, SplitMemoryBytes, SplitPlans
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
-from planner.steps.compute import composed_s
 from planner.steps.epoch import Input
+from planner.steps.host_and_gpu import composed_s
 from planner.steps.layer_cuts import LayerCuts, cut_at
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import exchange_s

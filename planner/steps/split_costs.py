@@ -8,7 +8,7 @@ from planner.domain.precision import precision_named
 from planner.domain.split import SplitPlans
 from planner.domain.transformer import Transformer
 from planner.sources.sources import Sources
-from planner.steps.compute import composed_s
+from planner.steps.host_and_gpu import composed_s
 from planner.steps.split_compute import SplitCompute
 from planner.steps.split_messages import operation_s
 from planner.workload.memory_rules import MemoryRules

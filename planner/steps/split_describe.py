@@ -20,9 +20,10 @@ from planner.domain.prediction import LOOKUPS, LayersOfStage, MiniBatch, Predict
 from planner.domain.split import RECOMPUTES, SplitMemoryBytes, SplitPlans
 from planner.sources.overheads import Overheads
 from planner.sources.source import Source
-from planner.steps.compute import call_work, composed_s, composed_slopes
+from planner.steps.compute import call_work
 from planner.steps.describe import Description, score_calibrations
 from planner.steps.epoch import Input
+from planner.steps.host_and_gpu import composed_s, composed_slopes
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
 from planner.steps.laid_stages import StageLayout, laid_out
 from planner.steps.layer_pipeline import LayerPart, LayerPricer

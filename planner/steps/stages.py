@@ -17,16 +17,8 @@ from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
 from planner.domain.provenance import EXACT, SCALING_CURVE
 from planner.sources.sources import Source
-from planner.steps.compute import (
-    BESIDE,
-    STAGES,
-    beside_s,
-    call_counts,
-    call_work,
-    composed_s,
-    composed_slopes,
-    term_of,
-)
+from planner.steps.compute import call_work, term_of
+from planner.steps.host_and_gpu import BESIDE, STAGES, beside_s, call_counts, composed_s, composed_slopes
 from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
 from planner.steps.price import Pricer
 from planner.workload.program import Program

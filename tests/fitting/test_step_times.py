@@ -20,7 +20,7 @@ from planner.fitting.calibration import with_overheads
 from planner.fitting.overheads import fit_overheads
 from planner.fitting.step_times import TimedSteps
 from planner.sources.overheads import EXPONENTS, exponent_name
-from planner.steps.compute import composed_s
+from planner.steps.host_and_gpu import composed_s
 from planner.workload.lowering import lower
 
 HOST_S = 12e-6

@@ -16,7 +16,8 @@ from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.simulation.pipeline import count_events, operations
 from planner.sources.sources import Sources
-from planner.steps.compute import STAGES, Compute, composed_s
+from planner.steps.compute import Compute
+from planner.steps.host_and_gpu import STAGES, composed_s
 from planner.steps.layer_cuts import cut_at
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.predict import Evaluator

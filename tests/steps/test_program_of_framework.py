@@ -14,7 +14,8 @@ from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.sources.sources import Sources
-from planner.steps.compute import GRAPH_S_PER_CALL, LAUNCH_S, CallCounts, Compute, call_counts, call_times_s
+from planner.steps.compute import GRAPH_S_PER_CALL, LAUNCH_S, Compute, call_times_s
+from planner.steps.host_and_gpu import CallCounts, call_counts
 from planner.steps.predict import Evaluator
 
 BATCH = np.array([64])

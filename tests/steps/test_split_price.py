@@ -21,8 +21,9 @@ from planner.domain.shapes import layer_parameters
 from planner.domain.split import SplitMemoryBytes
 from planner.simulation.pipeline import count_events, operations
 from planner.sources.sources import Sources
-from planner.steps.compute import STAGES, Compute, composed_s
+from planner.steps.compute import Compute
 from planner.steps.gathers import backward_s, forward_s
+from planner.steps.host_and_gpu import STAGES, composed_s
 from planner.steps.predict import Evaluator
 from planner.steps.split_messages import operation_s
 from planner.steps.split_part import SPLIT_TERMS

@@ -1,0 +1,92 @@
+"""How host and GPU share the time of a step: what the host starts, and how its time and that of kernels compose.
+
+A step takes (GPU^p + host^p)^(1/p) of all its stages (:data:`BESIDE`): the host runs ahead from stage to stage.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.kernels import KernelCalls
+from planner.sources.sources import Source
+
+__all__ = ["BESIDE", "STAGES", "CallCounts", "beside_s", "call_counts", "composed_s", "composed_slopes", "together_s"]
+
+STAGES = ("forward", "backward", "accumulating", "update")
+_STEP, _PASS = ("forward", "backward", "update"), ("forward", "accumulating")
+BESIDE: BoolArray = np.array(
+    [[other in (_PASS if one == "accumulating" else _STEP) for other in STAGES] for one in STAGES]
+)
+"""Whose GPU and host time compose with a stage's, shape (4, 4), both in the order of STAGES: those of a step with one
+pass; of each further pass those of the pass."""
+
+
+class CallCounts(NamedTuple):
+    """How much the host has to start.
+
+    Attributes
+    ----------
+    calls, measured_calls : int
+        Operations of the framework in all, and without those whose kernels are specified.
+    launches : int
+        Kernels beyond one an operation.
+    """
+
+    calls: int
+    measured_calls: int
+    launches: int
+
+
+def call_counts(calls_with_sources: list[tuple[KernelCalls, Source]]) -> CallCounts:
+    """Return what the host starts of calls."""
+    kernels = operations = measured = 0
+    for calls, source in calls_with_sources:
+        count = int(calls.count.sum())
+        made = count if calls.operations is None else int(calls.operations.sum())
+        kernels, operations = kernels + count, operations + made
+        measured += made if source.origin != "specified" else 0
+    return CallCounts(operations, measured, kernels - operations)
+
+
+def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArray | float) -> FloatArray:
+    """Return (GPU^p + host^p)^(1/p) [s], shape of all together; see :class:`planner.sources.overheads.Overheads`."""
+    longer = np.maximum(gpu_s, host_s)
+    parts = np.divide(np.minimum(gpu_s, host_s), longer, out=np.zeros_like(longer), where=longer > 0)
+    seconds: FloatArray = longer * (1 + parts**exponent) ** (1 / exponent)
+    return seconds
+
+
+def composed_slopes(
+    gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArray | float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the derivatives of :func:`composed_s` by GPU and by host time, of its shape."""
+    whole = composed_s(gpu_s, host_s, exponent)
+    shares = (np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0) for part in (gpu_s, host_s))
+    by_gpu, by_host = (share ** (exponent - 1) for share in shares)
+    return by_gpu, by_host
+
+
+def beside_s(seconds: FloatArray, beside: BoolArray) -> FloatArray:
+    """Return the sums over the stages that compose with each, of shape (..., q) as ``seconds``; see together_s."""
+    return np.stack([seconds[..., row].sum(axis=-1) for row in beside], axis=-1)
+
+
+def together_s(gpu_s: FloatArray, host_s: FloatArray, beside: BoolArray, exponent: FloatArray | float) -> FloatArray:
+    """Return what stages take that compose with others [s], shape (..., q).
+
+    Parameters
+    ----------
+    gpu_s, host_s : ndarray of float, shape (..., q)
+        Of each stage alone [s].
+    beside : ndarray of bool, shape (q, q)
+        Which stages compose with each, itself among them.
+    exponent : float, or ndarray of float whose shape broadcasts
+    """
+    gpu, host = beside_s(gpu_s, beside), beside_s(host_s, beside)
+    whole, has_gpu = composed_s(gpu, host, exponent), gpu > 0
+    part, of = np.where(has_gpu, gpu_s, host_s), np.where(has_gpu, gpu, host)
+    seconds: FloatArray = whole * np.divide(part, of, out=np.zeros_like(whole), where=of > 0)
+    return seconds
