@@ -23,14 +23,16 @@ from planner.sessions.runs import Table, table_of
 from validation.nine_numbers import held_out_errors
 
 __all__ = [
-    "APART", "AXES", "BUNDLED", "DEVELOPMENT", "FOLDER", "LOCKED", "NEW", "UNCOUNTED", "UNEVEN",
+    "APART", "AXES", "BUNDLED", "DEVELOPMENT", "FOLDER", "LEFT_OUT", "LOCKED", "NEW", "UNCOUNTED", "UNEVEN",
     "Facts", "Views", "answer_all", "files_of_runs", "learned_runs",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).resolve().parent
 BUNDLED = "bundled"
-AXES = ("network", "gpu", "cluster")
+AXES = ("network", "gpu", "cluster", "source")
 """What is left out in turn."""
+LEFT_OUT: Mapping[str, str] = {"network": "network", "gpu": "GPU", "cluster": "cluster", "source": "source"}
+"""The same as pages call it."""
 UNCOUNTED = ("torchtitan-fp8", "vtrain-single")
 """Sources that are shown by themselves, but in no sum, and that no fit learns from: fp8 and context parallelism, and
 rows that a formula composed (:mod:`validation.vtrain_cells` scores them). All views predict them as bundled."""

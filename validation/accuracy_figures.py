@@ -134,6 +134,11 @@ def _of_baseline(learned: Views, errors: Mapping[str, Mapping[str, Sequence[floa
         ours = _by({axis: rows}, [row.source for row in rows])
         of_all = _by({axis: rows}, [""] * len(rows)).get("", {}).get(axis, asdict(ErrorSummary(0)))
         found[axis] = {
+            "by_source": {
+                name: {"this_program": ours[name][axis]["mape"], "nine_numbers": mean}
+                for name, (n, mean) in means.items()
+                if n >= FEWEST_ROWS
+            },
             "nine_numbers": {
                 "n": flat.size,
                 "mape": float(flat.mean()) if flat.size else None,

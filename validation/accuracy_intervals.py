@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.domain.conformal import PREDICTION_KINDS
 from planner.domain.validation import ScoredRow
-from validation.accuracy_answers import AXES
+from validation.accuracy_answers import AXES, LEFT_OUT
 from validation.tables import markdown_table
 
 __all__ = ["intervals_by_kind", "intervals_page"]
@@ -60,7 +60,7 @@ def intervals_page(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iter
         "split transformers, and what rests on timed calls of the very network: their intervals are by the errors of "
         "the fits.\n"
     )
-    of = {"network": "new network", "gpu": "new GPU", "cluster": "new cluster"}
+    of = {axis: f"new {LEFT_OUT[axis]}" for axis in AXES}
     short = [
         f"{name.replace('_', ' ')} ({of[axis]}, {100 * one[axis]['coverage_90']:.0f} %)"
         for name, one in found.items()

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LOCKED, NEW
+from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LEFT_OUT, LOCKED, NEW
 from validation.accuracy_figures import FEWEST_ROWS
 from validation.accuracy_goals import goals_page
 from validation.accuracy_intervals import intervals_page
@@ -30,8 +30,8 @@ Predicted against measured training runs of public sources, held out: the coeffi
 kernel call, speed of links, how well kernels run in a framework) are fitted again without the network that is
 predicted, in all sources together. Rows that a calibration has seen in any other way do not count. Errors are
 |predicted / measured - 1| of the row's own figure, a time or a rate; bias is the same without the bars; *covered* is
-the share of rows inside their 90 % interval. What stands for *new GPU* and *new cluster* is fitted without any run of
-that GPU or cluster: expect it of hardware that no row here has.
+the share of rows inside their 90 % interval. What stands for *new GPU*, *new cluster* and *new source* is fitted
+without any run of that GPU, cluster or source: expect it of hardware, and of programs, that no row here has.
 
 Rows fall into four parts. *Development* rows are those that fits learn from, and all figures but those that say another
 part are of them. *New* rows came later: no fit has learned from them, neither the bundled calibrations nor those that
@@ -43,6 +43,8 @@ Written by `python -m validation` from the files in `validation/`, whose sources
 `validation/SOURCES.toml`; figures for programs are in `accuracy.json`. Kernels alone: [kernels.md](kernels.md).
 """
 ERRORS = ("mean", "median", "90 %", "bias", "covered")
+NEW_HEADS = tuple(f"new {LEFT_OUT[axis]}" for axis in AXES[1:])
+"""Of the mean errors of views but the first."""
 
 
 @cache
@@ -88,7 +90,7 @@ def _headline(document: Mapping[str, Any]) -> Iterator[str]:
         f"{_fitted(document)}\n"
     )
     parts = document["parts"]
-    views = {BUNDLED: "as bundled", "network": "network left out", "gpu": "GPU left out", "cluster": "cluster left out"}
+    views = {BUNDLED: "as bundled"} | {axis: f"{LEFT_OUT[axis]} left out" for axis in AXES}
     rows = [
         (
             f"{part}, {words}",
@@ -129,6 +131,20 @@ def _baseline(document: Mapping[str, Any], views: Mapping[str, str]) -> Iterator
         )
     ]
     yield markdown_table(("model", "fitted numbers", "sources", "mean over sources", "mean over rows", "rows"), found)
+    yield "Source by source, this program's mean error before that of the nine numbers:\n"
+    by_axis = {axis: one["by_source"] for axis, one in document["baseline"].items()}
+    names = sorted({name for by_source in by_axis.values() for name in by_source})
+    yield markdown_table(
+        ("source", *(views[axis] for axis in by_axis)),
+        ((name, *(_beside(by_source.get(name)) for by_source in by_axis.values())) for name in names),
+    )
+    pairs = [one for by_source in by_axis.values() for one in by_source.values()]
+    beaten = sum(one["this_program"] < one["nine_numbers"] for one in pairs)
+    yield f"It is nearer in {beaten} of {len(pairs)}.\n"
+
+
+def _beside(one: Mapping[str, float] | None) -> str:
+    return "-" if one is None else f"{_percent(one['this_program'])} / {_percent(one['nine_numbers'])}"
 
 
 def _of_sources(one: Mapping[str, Any]) -> tuple[str, str]:
@@ -163,7 +179,7 @@ def _sources(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## By source\n"
     yield f"{_fitted(document)}\n"
     sources = document["sources"]
-    head = ("source", "rows", "predicted", "refused", "as bundled", *ERRORS, "new GPU", "new cluster")
+    head = ("source", "rows", "predicted", "refused", "as bundled", *ERRORS, *NEW_HEADS)
     counts = ("rows", "predicted", "refused")
     words = {
         DEVELOPMENT: "",
@@ -200,7 +216,7 @@ def _gpus(document: Mapping[str, Any]) -> Iterator[str]:
     rows = (
         (*name.removesuffix(" kernels").split(", "), f"{one['network']['n']:,}", *_views(one)) for name, one in named
     )
-    yield markdown_table(("GPU", "kernels", "rows", *ERRORS, "new GPU", "new cluster"), rows)
+    yield markdown_table(("GPU", "kernels", "rows", *ERRORS, *NEW_HEADS), rows)
 
 
 def _views(one: Mapping[str, Any]) -> tuple[str, ...]:
