@@ -213,10 +213,12 @@ class Compute:
     def _transposes(self, calls: KernelCalls, source: Source, precision: str) -> Iterator[tuple[KernelCalls, Source]]:
         """Yield the transposes around convolutions of matrix units, unless they were timed with them, and their source.
 
-        PyTorch's were: tensors lie channel by channel where nothing else is asked for.
+        PyTorch's were: tensors lie channel by channel where nothing else is asked for. TF32 has kernels for that order.
         """
         is_apart = calls.kind == "convolution" and not source.entry.library.startswith(PYTORCH.name)
-        if is_apart and self.framework.layout == "nchw" and self.sources.accelerator.has_matrix_units(precision):
+        is_narrow = precision_named(precision).activation_bytes < precision_named("fp32").activation_bytes
+        has_units = is_narrow and self.sources.accelerator.has_matrix_units(precision)
+        if is_apart and self.framework.layout == "nchw" and has_units:
             moved = transposes(calls)
             if moved is not None:
                 yield moved, self.sources.kernel(moved.kind, moved.direction, precision)
