@@ -17,7 +17,7 @@ from planner.report.launch import launch
 from planner.report.notices import notices
 from planner.report.plan_table import BEYOND_NOTE, Entry, entries_of, has_letters, plan_table
 from planner.report.prediction import place
-from planner.report.printing import line_count
+from planner.report.printing import LINE_WIDTH, line_count
 from planner.report.sensitivity import sensitivity_lines
 from planner.units import format_bytes, format_duration, format_number
 
@@ -177,15 +177,21 @@ def _times(ratio: float) -> str:
 
 
 def _other_frameworks(suggestion: Suggestion, rows: Sequence[Entry]) -> Iterator[Line]:
-    """Yield, where all rows are of one framework of several, how far the best plans of others are behind."""
+    """Yield in a line, where all rows are of one framework of several, how far the best plans of others are behind."""
     shown = {row.subject.settings.framework.label for row in rows}
     in_order = sorted(suggestion.frameworks.items(), key=lambda one: one[1])  # a document may have another
     others = [(label, times) for label, times in in_order if label not in shown]
-    if len(shown) == 1 and others:
-        told = ", ".join(f"{label} {_times(times)}" for label, times in others[:MOST_OTHERS])
-        more = f", and {len(others) - MOST_OTHERS} more" if len(others) > MOST_OTHERS else ""
-        what = "as long" if _objective(suggestion) in ("", "epoch-time") else "the objective"
-        yield Line(f"Best of others, times {what}: {told}{more}")
+    if len(shown) != 1:
+        return
+    what = "as long" if _objective(suggestion) in ("", "epoch-time") else "the objective"
+    line, told = f"Best of others, times {what}:", 0
+    room = LINE_WIDTH - len(f"; {len(others)} more")
+    for label, times in others:
+        words = f"{',' if told else ''} {label} {_times(times)}"
+        if told < MOST_OTHERS and len(line + words) <= room:
+            line, told = line + words, told + 1
+    if told:
+        yield Line(f"{line}; {len(others) - told} more" if told < len(others) else line)
 
 
 def _objective(suggestion: Suggestion) -> str:

@@ -105,11 +105,10 @@ def _useful(problem: Problem) -> Framework:
 
 def _speeds(problem: Problem, precisions: Sequence[str]) -> Iterator[float | None]:
     """Yield samples a second on one device by precision and sub-batch; None: it cannot be priced."""
-    evaluator = Evaluator(problem)
     for precision in precisions:
         plans = [Configuration(1, 1, one, precision=precision) for one in _SUB_BATCHES]
         try:
-            each = evaluator.evaluate(Configurations.of(plans)).samples_per_s.tolist()
+            each = Evaluator(problem).evaluate(Configurations.of(plans)).samples_per_s.tolist()
         except PlannerError:
             each = [None] * len(plans)
         yield from (one and float(f"{one:.{_DIGITS}g}") for one in each)

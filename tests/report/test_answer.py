@@ -71,6 +71,19 @@ def test_switches_that_pay_are_told_beside_ties_where_the_screen_has_room(
     assert "Faster by a switch" in text(many, in_full=True)
 
 
+def test_the_best_of_other_frameworks_are_one_line(suggestion: Suggestion, subject: Subject, printed: Printed) -> None:
+    own = subject.settings.framework.label
+    others = {f"a-framework-called-{at}": 1 + at / 50 for at in range(1, 9)} | {"x:" + "+".join("abcdefgh" * 9): 1.001}
+
+    def told(frameworks: dict[str, float]) -> list[str]:
+        one = replace(suggestion, frameworks=frameworks, plans=suggestion.plans[:2])
+        return [line for line in printed(suggestion_answer(one, subject)).splitlines() if "Best of others" in line]
+
+    assert told({own: 1.0, **others}) == ["Best of others, times as long: a-framework-called-1 1.02; 8 more"]
+    assert told({own: 1.0, "fsdp": 2.345, "mxnet": 1.5}) == ["Best of others, times as long: mxnet 1.5, fsdp 2.3"]
+    assert told({own: 1.0}) == []
+
+
 def test_without_a_proof_it_says_so(suggestion: Suggestion, subject: Subject, printed: Printed) -> None:
     alone = replace(suggestion, tied=(1,), choice="no other plan is tied with it")
     said = "Plan 1 has the best prediction of all 440; no other plan is tied with it."

@@ -82,9 +82,10 @@ def test_every_source_is_described() -> None:
     assert {run.source for name in NAMES for run in runs_of(name).rows} == set(described)
     keys = {"title", "authors", "repository", "commit", "licence", "trust", "assumed", "remarks"}
     for source, entry in described.items():
-        assert set(entry) - {"fitted"} == keys, source
+        assert set(entry) - {"fitted", "locked"} == keys, source
         assert all(entry[key] for key in keys), source
         assert entry.get("fitted", False) is False, source  # stated where no fit takes a source
+        assert "locked" not in entry or (entry["locked"], entry["fitted"]) == (True, False), source
 
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
