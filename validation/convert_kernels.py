@@ -2,7 +2,7 @@
 
     python -m validation.convert_kernels --data DIR --out FOLDER [--gpu NAME]
 
-``DIR`` holds seven tables (CSV with a header, times in ms, rates in TFLOP/s):
+``DIR`` holds six tables (CSV with a header, times in ms, rates in TFLOP/s):
 
 ``deepbench_conv.csv``, ``deepbench_gemm.csv``
     The training sheets of baidu-research/DeepBench (Apache-2.0), results/train/*.xlsx, all devices in one table each:
@@ -17,8 +17,6 @@
 ``attention_modern.csv``
     FlashAttention-2 in figures of Dao-AILab/flash-attention (BSD-3-Clause), assets/*.png: gpu, kernel, direction,
     causal, head_dim, seq_len, batch, heads, tflops_per_s; direction is fwd or fwd+bwd, causal 0 or 1.
-``gemm_modern.csv``
-    Products in fp8 of deepseek-ai/DeepGEMM (MIT), README.md: gpu, op, M, N, K, precision, tflops_per_s.
 
 What is left out, and why: a shape that stands under two applications counts once, or a hold-out by application leaks;
 the gradient of a network's own input, which no training computes; rows that a sibling GPU shows to be stale, which
@@ -36,6 +34,7 @@ from typing import Any
 from planner.domain.samples import COMMAND, Samples
 from planner.formats.documents import write_file
 from planner.formats.samples import write_samples
+from validation.attention_rows import attention_rows
 from validation.command import finished, parser_of
 from validation.kernel_boards import BOARDS, Board
 from validation.kernel_outliers import LIMIT, Stale, stale_cells
@@ -49,7 +48,6 @@ from validation.kernel_rows import (
     gemm_rows,
     row_rows,
 )
-from validation.modern_rows import attention_rows, narrow_rows
 from validation.tables import read_table
 
 __all__ = ["BOARDS", "Board", "board_samples", "command", "main", "read_tables"]
@@ -81,7 +79,6 @@ def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, 
         "gemm.csv": [
             *deepbench_gemm_rows(kept["deepbench_gemm.csv"], board),
             *gemm_rows(kept["neusight_gemm_kernels.csv"], kept["vidur_gemm_fp16.csv"], board),
-            *narrow_rows(kept["gemm_modern.csv"], board),
         ],
         "pointwise.csv": list(row_rows(kept["neusight_elementwise_kernels.csv"], board)),
         "attention.csv": list(attention_rows(kept["attention_modern.csv"], board)),

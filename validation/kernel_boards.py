@@ -26,12 +26,12 @@ class Board:
         kernels.
     vidur : str
         Name of the GPU in vidur's table.
-    attention, narrow : str
-        Name of the GPU in the tables of fused attention and of products in 8 bits.
+    attention : str
+        Name of the GPU in the table of fused attention.
     libraries : tuple of str
         Of convolutions and of products, which may be pooled.
     notes : tuple of (table, str)
-        Of every row of a table: ``deepbench``, ``linear``, ``batched``, ``rows``, ``vidur``, ``attention``, ``narrow``.
+        Of every row of a table: ``deepbench``, ``linear``, ``batched``, ``rows``, ``vidur``, ``attention``.
     warning : str
         For whoever uses the calibration.
     """
@@ -47,7 +47,6 @@ class Board:
     rows: str = ""
     vidur: str = ""
     attention: str = ""
-    narrow: str = ""
     libraries: tuple[str, str] = ("", "pytorch 2.1")
     notes: tuple[tuple[str, str], ...] = ()
     warning: str = ""
@@ -66,16 +65,8 @@ FLASH = (
     "rates read off the bars of a figure; samples and heads by the protocol of the papers: 16384 tokens, 2048 "
     "features; forward in fp16, which serves bf16 too"
 )
-H800 = (
-    "measured on an H800-SXM5, which stands in: the same die, multiprocessors, tensor rate and bandwidth; scales in "
-    "blocks, the time of scaling not included"
-)
 H100_FLASH = f"{FLASH}; backward is forward and backward together less forward, of two figures"
 A100_FLASH = f"{FLASH}; forward and backward were timed together, and are split as on an H100, shape by shape"
-H100_WARNING = (
-    "FP8 training is predicted too fast from kernels alone: products were timed with DeepGEMM on an H800, without the "
-    "kernels in which frameworks scale operands to 8 bits."
-)
 P100_WARNING = (
     "FP16 is tensors of fp16 with sums in fp32, without tensor cores; its training is predicted too slow: ResNet-50 "
     "gains 0.9 to 1.0 times over FP32 at sub-batches 16 to 64 where published ratios of V100 and P100 imply 1.0 to "
@@ -242,12 +233,9 @@ BOARDS = (
         notes=(("rows", CONSTANT), ("linear", SINGLE), ("batched", SINGLE)),
     ),
     Board(
-        "h100-sxm5-80gb", "H100-SXM5-80GB, but H800-SXM5 for products in fp8",
-        "PyTorch 2.1, TF32 off (fp32)", "2023 to 2025",
+        "h100-sxm5-80gb", "H100-SXM5-80GB", "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
         linear="NVIDIA H100 80GB HBM3", batched="NVIDIA H100 80GB HBM3", vidur="H100-SXM-80GB",
-        attention="H100 80GB SXM5", narrow="H800 SXM5",
-        notes=(("linear", SINGLE), ("batched", SINGLE), ("attention", H100_FLASH), ("narrow", H800)),
-        warning=H100_WARNING,
+        attention="H100 80GB SXM5", notes=(("linear", SINGLE), ("batched", SINGLE), ("attention", H100_FLASH)),
     ),
     MI,
     replace(MI, name="vega-fe", devices="Radeon Vega Frontier Edition", deepbench="AMD Vega FE"),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from validation.attention_rows import FLASH_ATTENTION
 from validation.kernel_boards import Board
-from validation.modern_rows import MODERN_TABLES
 
 __all__ = [
     "DEEPBENCH", "NEUSIGHT", "TABLES", "VIDUR", "Table", "convolution_rows", "deepbench_gemm_rows", "gemm_rows",
@@ -37,7 +37,7 @@ TABLES = {
     "neusight_gemm_kernels.csv": NEUSIGHT,
     "neusight_elementwise_kernels.csv": NEUSIGHT,
     "vidur_gemm_fp16.csv": VIDUR,
-    **MODERN_TABLES,
+    "attention_modern.csv": FLASH_ATTENTION,
 }
 """Tables, and where each is from."""
 DIRECTIONS = {"fwd": "forward", "bwd_data": "backward_data", "bwd_weight": "backward_weight"}

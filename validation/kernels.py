@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from planner.formats.documents import write_file
+from validation.attention_rows import FLASH_ATTENTION
 from validation.command import finished, parser_of
 from validation.convert_kernels import board_samples, read_tables
 from validation.kernel_boards import BOARDS
@@ -34,7 +35,6 @@ from validation.kernel_scores import (
     sibling_batch_scores,
     sibling_scores,
 )
-from validation.modern_rows import FLASH_ATTENTION
 
 __all__ = ["main", "report"]
 
@@ -151,8 +151,8 @@ MISSING = """## What the tables do not hold
 - Fused attention of GPUs other than A100 and H100, of several heads that share keys, of more queries than keys, of
   another number of tokens than 16384 or of features than 2048: so work and length are one, and no error outside the
   range of the fit is shown for it.
-- Products in TF32; products in fp16 of L4 and P4; batches of products in fp16 or bf16 of any GPU; products in fp8, for
-  which an H800 stands in (calibrations/README.md).
+- Products in TF32; products in fp16 of L4 and P4; batches of products in fp16 or bf16 of any GPU; products in fp8
+  (calibrations/README.md).
 - Steady times of batches of products on L4 and T4, boards of about 70 W: from one number of products to the next the
   rate goes up and down by half (L4, 196 x 196 x 64 in fp32: 4.1, 2.7, 3.9, 3.3 TFLOP/s at 1024, 1280, 1536, 2048), so
   even the line between the two neighbours misses by 19 to 20 %, where it misses by 2 to 4 % on P100 and A100-80GB:

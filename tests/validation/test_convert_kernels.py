@@ -50,12 +50,9 @@ FlashAttention,A100 80GB SXM4,FlashAttention-2,fwd+bwd,1,128,4096,4,16,fp16/bf16
 FlashAttention,H100 80GB SXM5,FlashAttention-2,fwd+bwd,1,128,4096,4,16,fp16/bf16,294,,
 FlashAttention,H100 80GB SXM5,FlashAttention-2,fwd,1,128,4096,4,16,fp16,319,,
 """
-NARROW = """source,gpu,op,groups,M,N,K,precision,tflops_per_s,mem_GBps,library,notes
-DeepGEMM,H800 SXM5,gemm,1,4096,2112,7168,"fp8_e4m3 in, bf16 out, fine-grained scaling",1058,527,DeepGEMM,
-"""
 OTHERS = {
     "deepbench_gemm.csv": GEMM, "neusight_elementwise_kernels.csv": POINTWISE, "neusight_gemm_kernels.csv": PRODUCTS,
-    "vidur_gemm_fp16.csv": VIDUR, "attention_modern.csv": ATTENTION, "gemm_modern.csv": NARROW,
+    "vidur_gemm_fp16.csv": VIDUR, "attention_modern.csv": ATTENTION,
 }  # fmt: skip
 
 

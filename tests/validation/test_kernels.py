@@ -28,7 +28,6 @@ HEADERS = {
     "neusight_elementwise_kernels.csv": "gpu,op,B,H,time_ms",
     "vidur_gemm_fp16.csv": "gpu,M,N,K,precision,time_ms",
     "attention_modern.csv": "gpu,kernel,direction,causal,head_dim,seq_len,batch,heads,tflops_per_s",
-    "gemm_modern.csv": "gpu,op,M,N,K,precision,tflops_per_s",
 }
 
 

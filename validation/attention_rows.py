@@ -1,4 +1,4 @@
-"""Rows of tables of recent kernels as rows of a samples file: fused attention, and products in 8 bits.
+"""Rows of the published table of fused attention as rows of a samples file.
 
 FlashAttention-2 was timed forward and backward together, and on one GPU (SPLIT_BY) forward alone too. There the
 backward pass is what is left; elsewhere the sum is split in the same ratio, shape by shape: two of seven products are
@@ -13,7 +13,7 @@ from typing import Any
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
 from validation.kernel_boards import Board
 
-__all__ = ["DEEPGEMM", "FLASH_ATTENTION", "MODERN_TABLES", "attention_rows", "narrow_rows"]
+__all__ = ["FLASH_ATTENTION", "attention_rows"]
 
 Table = Sequence[Mapping[str, str]]
 Shape = tuple[int, int, int, int, int]
@@ -24,12 +24,6 @@ FLASH_ATTENTION = (
     "flash2_a100_fwd_bwd_benchmark.png, flash2_h100_fwd_bwd_benchmark.png and flash3_fp16_fwd.png, "
     "commit 0251105a2fb19d2957484b7f023cd8c115286ced"
 )
-DEEPGEMM = (
-    "DeepGEMM (DeepSeek, MIT), github.com/deepseek-ai/DeepGEMM README.md, "
-    "commit a6d97a1c1b48a7a9d7994d0e155ee6f11d0a3f07"
-)
-MODERN_TABLES = {"attention_modern.csv": FLASH_ATTENTION, "gemm_modern.csv": DEEPGEMM}
-"""Tables, and where the rows are from that are taken of each."""
 KERNEL, KERNEL_LIBRARY = "FlashAttention-2", "flash-attention 2"
 SPLIT_BY = "H100 80GB SXM5"
 """Name of the GPU whose forward passes were timed alone too."""
@@ -79,27 +73,9 @@ def _shape(row: Mapping[str, str]) -> Shape:
 
 def _attention(shape: Shape, time_s: float, board: Board) -> dict[str, Any]:
     causal, width, positions, samples, heads = shape
-    return _common("attention", time_s, board, FLASH_ATTENTION) | {
+    return {
+        "kind": "attention", "device": board.name, "time_s": time_s, "source": FLASH_ATTENTION,
         "library": KERNEL_LIBRARY, "notes": board.note("attention"), "batch": float(samples * heads),
         "queries": float(positions), "keys": float(positions), "width": float(width), "causal": float(causal),
         "group": f"{width} features of a head, {'causal' if causal else 'no mask'}",
     }  # fmt: skip
-
-
-def narrow_rows(table: Table, board: Board) -> Iterator[dict[str, Any]]:
-    """Yield products of linear layers in fp8, one by one; the group is the layer, whatever the number of tokens.
-
-    Grouped products are left out: experts of a network compute in 16 bits.
-    """
-    for row in table:
-        if board.narrow and (row["gpu"], row["op"]) == (board.narrow, "gemm"):
-            n, m, k = (float(row[name]) for name in ("M", "N", "K"))
-            time_s = 2 * m * n * k / (float(row["tflops_per_s"]) * 1e12)
-            yield _common("gemm", time_s, board, DEEPGEMM) | {
-                "precision": row["precision"].partition("_")[0], "library": "deepgemm", "notes": board.note("narrow"),
-                "m": m, "n": n, "k": k, "batch": 1.0, "group": f"linear {m:.0f}x{k:.0f}",
-            }  # fmt: skip
-
-
-def _common(kind: str, time_s: float, board: Board, source: str) -> dict[str, Any]:
-    return {"kind": kind, "device": board.name, "time_s": time_s, "source": source}

@@ -1,4 +1,4 @@
-"""Fused attention and products of recent GPUs: how rows are made, and what the bundled fits say of a few of them."""
+"""Fused attention: how rows are made, and what the bundled fits say of a few of them."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import pytest
 from planner import catalog
 from planner.costs.terms import evaluate
 from planner.domain.calibration import Entry
+from validation.attention_rows import KERNEL, attention_rows
 from validation.kernel_boards import BOARDS, Board
-from validation.modern_rows import KERNEL, attention_rows, narrow_rows
 
 BOARD = {board.name: board for board in BOARDS}
 A100, H100 = "a100-sxm4-80gb", "h100-sxm5-80gb"
@@ -90,44 +90,9 @@ def test_lengths_of_a_head_and_mask_are_left_out_together_and_stand_ins_say_so()
     assert not any("stands in" in one["notes"] for one in attention_rows(table(), BOARD[A100]))
 
 
-PRODUCTS = ((4096, 7168, 16384, 1358), (4096, 4096, 7168, 1304), (4096, 32768, 512, 590))
-"""Tokens, features out and in, TFLOP/s in fp8: deepseek-ai/DeepGEMM (MIT), README.md at a6d97a1c, on an H800-SXM5."""
-
-
-def products(op: str = "gemm", gpu: str = "H800 SXM5") -> list[dict[str, str]]:
-    return [
-        {
-            "gpu": gpu, "op": op, "M": f"{tokens}.0", "N": str(out), "K": str(read), "tflops_per_s": str(rate),
-            "precision": "fp8_e4m3 in, bf16 out, fine-grained scaling",
-        }
-        for tokens, out, read, rate in PRODUCTS
-    ]  # fmt: skip
-
-
-def test_products_in_8_bits_are_turned_to_features_by_tokens_and_say_that_they_stand_in() -> None:
-    rows = list(narrow_rows(products(), BOARD[H100]))
-    assert [(one["m"], one["n"], one["k"]) for one in rows] == [
-        (out, tokens, read) for tokens, out, read, _ in PRODUCTS
-    ]
-    assert {(one["precision"], one["device"], one["batch"]) for one in rows} == {("fp8", H100, 1.0)}
-    assert rows[0]["group"] == "linear 7168x16384"
-    assert all("H800-SXM5, which stands in" in one["notes"] for one in rows)
-    assert list(narrow_rows(products("grouped_gemm"), BOARD[H100])) == []
-    assert list(narrow_rows(products(gpu="H100"), BOARD[H100])) == []
-    assert list(narrow_rows(products(), BOARD[A100])) == []
-
-
-def test_bundled_products_in_8_bits_of_many_tokens_are_near_the_rows() -> None:
-    entry = entry_of(H100, "gemm", "", "fp8")
-    for row_, (*_, rate) in zip(narrow_rows(products(), BOARD[H100]), PRODUCTS, strict=True):
-        work = {name: row_[name] for name in ("m", "n", "k", "batch")} | {"itemsize": 2, "trans_a": 0, "trans_b": 0}
-        assert float(evaluate(entry, work)) == pytest.approx(row_["time_s"], rel=0.1)
-        assert 2 * row_["m"] * row_["n"] * row_["k"] / row_["time_s"] == pytest.approx(rate * 1e12)
-
-
-def entry_of(gpu: str, kind: str, direction: str, precision: str = "bf16") -> Entry:
+def entry_of(gpu: str, kind: str, direction: str) -> Entry:
     entries = catalog.find_calibration(gpu).entries
-    return next(one for one in entries if one.key[1:4] == (kind, direction, precision))
+    return next(one for one in entries if one.key[1:4] == (kind, direction, "bf16"))
 
 
 @pytest.mark.parametrize("gpu", [A100, H100])
