@@ -2,7 +2,7 @@
 
     python -m validation.convert_kernels --data DIR --out FOLDER [--gpu NAME]
 
-``DIR`` holds five tables (CSV with a header, times in ms):
+``DIR`` holds six tables (CSV with a header, times in ms, rates in TFLOP/s):
 
 ``deepbench_conv.csv``, ``deepbench_gemm.csv``
     The training sheets of baidu-research/DeepBench (Apache-2.0), results/train/*.xlsx, all devices in one table each:
@@ -14,6 +14,9 @@
     split; and gpu, op, B, H, time_ms.
 ``vidur_gemm_fp16.csv``
     Linear layers of microsoft/vidur (MIT), data/profiling: gpu, M, N, K, precision, time_ms.
+``attention_modern.csv``
+    FlashAttention-2 in figures of Dao-AILab/flash-attention (BSD-3-Clause), assets/*.png: gpu, kernel, direction,
+    causal, head_dim, seq_len, batch, heads, tflops_per_s; direction is fwd or fwd+bwd, causal 0 or 1.
 
 What is left out, and why: a shape that stands under two applications counts once, or a hold-out by application leaks;
 the gradient of a network's own input, which no training computes; rows that a sibling GPU shows to be stale, which
@@ -31,6 +34,7 @@ from typing import Any
 from planner.domain.samples import COMMAND, Samples
 from planner.formats.documents import write_file
 from planner.formats.samples import write_samples
+from validation.attention_rows import attention_rows
 from validation.command import finished, parser_of
 from validation.kernel_boards import BOARDS, Board
 from validation.kernel_outliers import LIMIT, Stale, stale_cells
@@ -77,6 +81,7 @@ def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, 
             *gemm_rows(kept["neusight_gemm_kernels.csv"], kept["vidur_gemm_fp16.csv"], board),
         ],
         "pointwise.csv": list(row_rows(kept["neusight_elementwise_kernels.csv"], board)),
+        "attention.csv": list(attention_rows(kept["attention_modern.csv"], board)),
     }
     circumstances = {"origin": "published", "devices": board.devices, "libraries": board.environment}
     once = {

@@ -26,10 +26,12 @@ class Board:
         kernels.
     vidur : str
         Name of the GPU in vidur's table.
+    attention : str
+        Name of the GPU in the table of fused attention.
     libraries : tuple of str
         Of convolutions and of products, which may be pooled.
     notes : tuple of (table, str)
-        Of every row of a table: ``deepbench``, ``linear``, ``batched``, ``rows``, ``vidur``.
+        Of every row of a table: ``deepbench``, ``linear``, ``batched``, ``rows``, ``vidur``, ``attention``.
     warning : str
         For whoever uses the calibration.
     """
@@ -44,6 +46,7 @@ class Board:
     batched: str = ""
     rows: str = ""
     vidur: str = ""
+    attention: str = ""
     libraries: tuple[str, str] = ("", "pytorch 2.1")
     notes: tuple[tuple[str, str], ...] = ()
     warning: str = ""
@@ -58,6 +61,12 @@ CONSTANT = (
     "seven GPUs of very different speed; it is kept for small tensors"
 )
 SINGLE = "one call between two events"
+FLASH = (
+    "rates read off the bars of a figure; samples and heads by the protocol of the papers: 16384 tokens, 2048 "
+    "features; forward in fp16, which serves bf16 too"
+)
+H100_FLASH = f"{FLASH}; backward is forward and backward together less forward, of two figures"
+A100_FLASH = f"{FLASH}; forward and backward were timed together, and are split as on an H100, shape by shape"
 P100_WARNING = (
     "FP16 is tensors of fp16 with sums in fp32, without tensor cores; its training is predicted too slow: ResNet-50 "
     "gains 0.9 to 1.0 times over FP32 at sub-batches 16 to 64 where published ratios of V100 and P100 imply 1.0 to "
@@ -86,6 +95,7 @@ V100_KEPT = (
 )
 V100_PCIE, P100_PCIE, T4 = "Tesla V100-PCIE-32GB", "Tesla P100-PCIE-16GB", "Tesla T4"
 A100_40, A100_80 = "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"
+A100_ATTENTION = "A100 80GB SXM4"
 CUDA_10 = "CUDA 10.1, cuDNN 7.6.2 (convolution, products one by one) and PyTorch 2.1 (others)"
 
 V100_SXM2 = Board(
@@ -106,22 +116,25 @@ P100 = Board(
     notes=(("rows", CONSTANT), ("batched", SINGLE)),
 )  # fmt: skip
 A100_PCIE = Board(
-    "a100-pcie-40gb", "A100-PCIe-40GB, but A100-SXM4-80GB for products in fp16 and bf16",
+    "a100-pcie-40gb", "A100-PCIe-40GB, but A100-SXM4-80GB for products in fp16 and bf16 and fused attention",
     "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
-    linear=A100_40, batched=A100_40, rows=A100_40, vidur="A100-SXM4-80GB",
+    linear=A100_40, batched=A100_40, rows=A100_40, vidur="A100-SXM4-80GB", attention=A100_ATTENTION,
     notes=(
         ("rows", CONSTANT), ("linear", SINGLE), ("batched", SINGLE),
         ("vidur", "measured on an A100-SXM4-80GB, which stands in, unscaled"),
+        ("attention", f"measured on an A100-SXM4-80GB, which stands in, unscaled; {A100_FLASH}"),
     ),
 )  # fmt: skip
 A100_SXM = Board(
-    "a100-sxm4-80gb", "A100-SXM4-80GB for products in fp16 and bf16, A100-PCIe-80GB for the others",
+    "a100-sxm4-80gb",
+    "A100-SXM4-80GB for products in fp16 and bf16 and fused attention, A100-PCIe-80GB for the others",
     "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
-    linear=A100_80, batched=A100_80, rows=A100_80, vidur="A100-SXM4-80GB",
+    linear=A100_80, batched=A100_80, rows=A100_80, vidur="A100-SXM4-80GB", attention=A100_ATTENTION,
     notes=(
         ("rows", f"measured on an A100-PCIe-80GB, which stands in, unscaled, at 95 % of the bandwidth; {CONSTANT}"),
         ("linear", f"measured on an A100-PCIe-80GB, which stands in, unscaled, {SINGLE}"),
         ("batched", f"batches measured on an A100-PCIe-80GB, which stands in, unscaled, {SINGLE}"),
+        ("attention", A100_FLASH),
     ),
 )  # fmt: skip
 PASCAL = Board(
@@ -194,19 +207,24 @@ BOARDS = (
     replace(PASCAL, name="m40", devices="Tesla M40", deepbench="Tesla M40", siblings=("GTX 1080 Ti", "")),
     A100_PCIE,
     replace(
-        A100_PCIE, name="a100-pcie-80gb", devices="A100-PCIe-80GB, but A100-SXM4-80GB for products in fp16 and bf16",
+        A100_PCIE, name="a100-pcie-80gb",
+        devices="A100-PCIe-80GB, but A100-SXM4-80GB for products in fp16 and bf16 and fused attention",
         linear=A100_80, batched=A100_80, rows=A100_80,
     ),
     A100_SXM,
     replace(
         A100_SXM, name="a100-sxm4-40gb",
-        devices="A100-SXM4-80GB for products in fp16 and bf16, A100-PCIe-40GB for the others",
+        devices="A100-SXM4-80GB for products in fp16 and bf16 and fused attention, A100-PCIe-40GB for the others",
         linear=A100_40, batched=A100_40, rows=A100_40,
         notes=(
             ("rows", f"measured on an A100-PCIe-40GB, which stands in: its bandwidth is that of the SXM4; {CONSTANT}"),
             ("linear", f"measured on an A100-PCIe-40GB, which stands in, unscaled, {SINGLE}"),
             ("batched", f"measured on an A100-PCIe-40GB, which stands in, unscaled, {SINGLE}"),
             ("vidur", "measured on an A100-SXM4-80GB, which stands in, unscaled, at 131 % of the bandwidth"),
+            (
+                "attention",
+                f"measured on an A100-SXM4-80GB, which stands in, unscaled, at 131 % of the bandwidth; {A100_FLASH}",
+            ),
         ),
     ),
     Board("a40", "A40", "of unstated versions", "2023 to 2024", vidur="A40", libraries=("", "vidur")),
@@ -217,7 +235,7 @@ BOARDS = (
     Board(
         "h100-sxm5-80gb", "H100-SXM5-80GB", "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
         linear="NVIDIA H100 80GB HBM3", batched="NVIDIA H100 80GB HBM3", vidur="H100-SXM-80GB",
-        notes=(("linear", SINGLE), ("batched", SINGLE)),
+        attention="H100 80GB SXM5", notes=(("linear", SINGLE), ("batched", SINGLE), ("attention", H100_FLASH)),
     ),
     MI,
     replace(MI, name="vega-fe", devices="Radeon Vega Frontier Edition", deepbench="AMD Vega FE"),

@@ -3,7 +3,8 @@
 Of every kind, direction and precision of a GPU the upper, or the lower, quarter of the rows by work (FLOP, else bytes)
 is left out, and the entry chosen and fitted anew to the rest. A row left out lies d doublings outside (the farthest of
 the features with a range, :func:`planner.costs.terms.doublings_outside`) and misses by the relative error m; e is the
-entry's own error on rows left out inside. Over the entries, each with the means of its rows with d > 0, the rate is
+entry's own error on rows left out inside. Fused attention takes no part, as all its rows are of as many tokens. Over
+the entries, each with the means of its rows with d > 0, the rate is
 
     Σ (m - e) / Σ (e · d)
 
@@ -22,6 +23,7 @@ from planner import catalog
 from planner.costs.terms import doublings_outside, evaluate
 from planner.costs.work import flop, is_convolution, is_product, moved_bytes
 from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.kernels import ATTENTION
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import work_of
@@ -74,7 +76,7 @@ def outside_range(samples: Mapping[str, Samples]) -> Iterator[Outside]:
     """Yield what every kind, direction and precision of every GPU misses above and below; only where rows lie there."""
     for gpu, rows in samples.items():
         accelerator = catalog.find_accelerator(gpu)
-        for key, part in populations(gpu, rows):
+        for key, part in ((key, part) for key, part in populations(gpu, rows) if key.kind != ATTENTION):
             work = _amount(part)
             for side, share in QUARTERS.items():
                 end = np.quantile(work, share)

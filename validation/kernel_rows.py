@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from validation.attention_rows import FLASH_ATTENTION
 from validation.kernel_boards import Board
 
 __all__ = [
@@ -36,6 +37,7 @@ TABLES = {
     "neusight_gemm_kernels.csv": NEUSIGHT,
     "neusight_elementwise_kernels.csv": NEUSIGHT,
     "vidur_gemm_fp16.csv": VIDUR,
+    "attention_modern.csv": FLASH_ATTENTION,
 }
 """Tables, and where each is from."""
 DIRECTIONS = {"fwd": "forward", "bwd_data": "backward_data", "bwd_weight": "backward_weight"}

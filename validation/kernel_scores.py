@@ -131,7 +131,7 @@ def _measured(board: Board, tables: Mapping[str, Table]) -> Samples | None:
 
 def populations(gpu: str, samples: Samples) -> Iterator[tuple[Key, Samples]]:
     """Yield the rows of every kind, direction and precision; batches of several products apart."""
-    several = np.nan_to_num(samples.number["batch"], nan=1.0) > 1
+    several = (np.nan_to_num(samples.number["batch"], nan=1.0) > 1) & (samples.text["kind"] == "gemm")
     kind = np.where(several, BATCHED, samples.text["kind"])
     columns = (kind, samples.text["direction"], samples.text["precision"])
     for key in sorted(set(zip(*(column.tolist() for column in columns), strict=True))):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from planner.formats.documents import write_file
+from validation.attention_rows import FLASH_ATTENTION
 from validation.command import finished, parser_of
 from validation.convert_kernels import board_samples, read_tables
 from validation.kernel_boards import BOARDS
@@ -62,8 +63,9 @@ the target by themselves.
 NEW = """## Shapes never measured
 
 Left out together: an application of convolutions (six); a layer of products, at all its batches; all tensors of as many
-rows, for element-wise kernels; all of one row length, for layer normalisation and softmax. Element-wise kernels count
-from 90 us, below which launching is what is timed.
+rows, for element-wise kernels; all of one row length, for layer normalisation and softmax; all lengths of fused
+attention of one width of heads, with a causal mask or without. Element-wise kernels count from 90 us, below which
+launching is what is timed.
 
 The terms are those that the calibrations hold, chosen by a rule that stood before the scores: of terms in a fixed order
 of preference (planner/fitting/kernels.py) the first, unless the mean error of a later one on these groups left out is
@@ -145,8 +147,12 @@ MISSING = """## What the tables do not hold
 - Convolutions of P4, A40, A100, L4 and H100: NeuSight timed 3 x 3 forward convolutions on P4 and A100-80GB, of random
   odd channel counts, 1.4 to 3.7 times too slow for real layers; they are not used, nor mixed with DeepBench's.
 - Element-wise kernels, layer normalisation and softmax of H100, A40 and the GPUs of DeepBench alone; any backward pass
-  of them; dropout, embedding and fused attention of any GPU.
-- Products in TF32; products in fp16 of L4 and P4; batches of products in fp16 or bf16 of any GPU.
+  of them; dropout and embedding of any GPU.
+- Fused attention of GPUs other than A100 and H100, of several heads that share keys, of more queries than keys, of
+  another number of tokens than 16384 or of features than 2048: so work and length are one, and no error outside the
+  range of the fit is shown for it.
+- Products in TF32; products in fp16 of L4 and P4; batches of products in fp16 or bf16 of any GPU; products in fp8
+  (calibrations/README.md).
 - Steady times of batches of products on L4 and T4, boards of about 70 W: from one number of products to the next the
   rate goes up and down by half (L4, 196 x 196 x 64 in fp32: 4.1, 2.7, 3.9, 3.3 TFLOP/s at 1024, 1280, 1536, 2048), so
   even the line between the two neighbours misses by 19 to 20 %, where it misses by 2 to 4 % on P100 and A100-80GB:
@@ -227,11 +233,12 @@ def _class(key: Key) -> str:
         return "pointwise of 90 us and more"
     if key.kind == "convolution":
         return "convolutions, fp32" if key.precision == "fp32" else "convolutions, fp16"
-    return {"gemm": "products", "gemm, batched": "products of a batch"}.get(key.kind, "layer norm and softmax")
+    names = {"gemm": "products", "gemm, batched": "products of a batch", "attention": "fused attention"}
+    return names.get(key.kind, "layer norm and softmax")
 
 
 def _sources() -> Iterator[str]:
-    yield "\n".join(f"- {source}" for source in (DEEPBENCH, NEUSIGHT, VIDUR)) + "\n"
+    yield "\n".join(f"- {source}" for source in (DEEPBENCH, NEUSIGHT, VIDUR, FLASH_ATTENTION)) + "\n"
 
 
 def _constant(scores: Iterable[Score], aim: float | None, other: str) -> str:

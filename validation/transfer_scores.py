@@ -19,7 +19,7 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
-from planner.domain.kernels import PRODUCT_KINDS
+from planner.domain.kernels import ATTENTION, PRODUCT_KINDS
 from planner.domain.samples import Samples
 from planner.domain.transfer import TransferScore, relation, units_between, units_of
 from planner.fitting.entries import fit_entry
@@ -113,9 +113,13 @@ class Compared:
 
 
 def fitted(samples: Mapping[str, Samples]) -> list[Fitted]:
-    """Return what is fitted on each GPU, each fold left out in turn; where a fit lacks rows, nothing."""
+    """Return what is fitted on each GPU, each fold left out in turn; where a fit lacks rows, nothing.
+
+    Fused attention, whose kernels are not taken from one chip to another, takes no part.
+    """
     found = []
-    parts = [part for gpu, rows in samples.items() for part in populations(gpu, rows)]
+    every = (part for gpu, rows in samples.items() for part in populations(gpu, rows))
+    parts = [part for part in every if part[0].kind != ATTENTION]
     places = _places(parts)
     for key, part in parts:
         rows = merged(part, str(part.text["kind"][0]))

@@ -30,7 +30,7 @@ from planner.costs.work import attended_pairs, flop, moved_bytes
 from planner.domain.arrays import FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
 
-__all__ = ["ATTENTION"]
+__all__ = ["ATTENTION", "WITHOUT_LAUNCH"]
 
 BLOCK = 128.0
 """Queries and keys of a block: 64 or 128 in FlashAttention-2."""
@@ -38,11 +38,14 @@ BLOCK = 128.0
 
 PAIRS = Column("pairs", FLOP, CUDA_CORES)
 """An exponential each, which no matrix unit computes."""
+WITHOUT_LAUNCH = "without_launch"
+"""Setting: 1 where rows move as many bytes each, so that a launch cannot be told from these: they have both."""
 
 
 def _columns(settings: Settings) -> tuple[Column, ...]:
+    launch = () if number(settings, WITHOUT_LAUNCH, 0) else (CALLS,)
     waves = counting(FLOP, "wave_flop") if number(settings, "multiprocessors", 0) else ()
-    return (CALLS, *counting(FLOP, "flop", "block_flop"), PAIRS, Column("bytes", BYTE), *waves)
+    return (*launch, *counting(FLOP, "flop", "block_flop"), PAIRS, Column("bytes", BYTE), *waves)
 
 
 def _features(work: Work, settings: Settings) -> FloatArray:
@@ -51,7 +54,8 @@ def _features(work: Work, settings: Settings) -> FloatArray:
     pairs = attended_pairs(queries, keys, causal)
     query_blocks, key_blocks = np.ceil(queries / BLOCK), np.ceil(keys / BLOCK)
     block_flop = flop(work, way) / pairs * (BLOCK**2 * attended_pairs(query_blocks, key_blocks, causal))
-    features: list[FloatArray | float] = [1.0, flop(work, way), block_flop, batch * pairs, moved_bytes(work, way)]
+    features: list[FloatArray | float] = [] if number(settings, WITHOUT_LAUNCH, 0) else [1.0]
+    features += [flop(work, way), block_flop, batch * pairs, moved_bytes(work, way)]
     if processors:
         blocks = batch * query_blocks
         features.append(block_flop * (np.ceil(blocks / processors) * processors / blocks))

@@ -31,6 +31,7 @@ from planner.domain.arrays import FloatArray, IntArray, frozen_map
 from planner.errors import ParameterError
 
 __all__ = [
+    "ATTENTION",
     "BACKWARD_DATA",
     "BACKWARD_WEIGHT",
     "COSTLY_ACTIVATIONS",
@@ -68,7 +69,9 @@ TRAFFIC_KINDS = (
     "copy", "update",
 )  # fmt: skip
 PRODUCT_KINDS = ("convolution", "gemm")
-MATRIX_KINDS = (*PRODUCT_KINDS, "attention")
+ATTENTION = "attention"
+"""Fused: its kernels are written for one generation of GPUs each, and use what the next can do once they are again."""
+MATRIX_KINDS = (*PRODUCT_KINDS, ATTENTION)
 """Kinds whose work is not bytes alone: their speed depends on algorithms, layouts and clocks."""
 KINDS = ("gemm", "convolution", "attention", *TRAFFIC_KINDS)
 ROW_KINDS = ("layer_norm", "rms_norm", "softmax")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from planner.domain.cluster import Accelerator
-from planner.domain.kernels import TRAFFIC_KINDS
+from planner.domain.kernels import ATTENTION, TRAFFIC_KINDS
 from planner.errors import ParameterError
 
 __all__ = [
@@ -171,8 +171,9 @@ def score_for(
 
     That of the relation, units, kind and precision; what was not scored is taken to be as bad as the worst that comes
     close: of another precision, then of a relation less near; of other units in the same order; then of another kind.
+    Fused attention, which was not scored, is products.
     """
-    alike = BYTE_KINDS if kind in BYTE_KINDS else (kind,)
+    alike = BYTE_KINDS if kind in BYTE_KINDS else ("gemm",) if kind == ATTENTION else (kind,)
     wider = RELATIONS[RELATIONS.index(near) :]
     by_kind: tuple[Callable[[TransferScore], bool], ...] = (
         lambda s: (s.relation, s.kind, s.precision) == (near, kind, precision),

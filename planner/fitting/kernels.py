@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from planner.costs.attention import WITHOUT_LAUNCH
 from planner.costs.batches import BATCHED_APART
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
@@ -42,6 +43,8 @@ PROCESSES = {
     "work.linear": AROUND_ROOFLINE,
 }
 """Gaussian processes that compete with a linear term."""
+LEAST_SPREAD = 1.1
+"""Largest over smallest number of bytes below which rows are taken to move as many."""
 POOR_ERROR = 0.4
 """Held-out error above which an entry is called poor."""
 NEAR_ROW_LENGTHS = (1024.0, 2048.0, 4096.0, 8192.0)
@@ -272,12 +275,13 @@ def _traffic_shapes(kind: str, rows: Samples) -> Iterator[tuple[str, Settings]]:
         yield from (("traffic.rows", shape) for shape in ROW_SHAPES)
 
 
-def _attention_shapes(key: Key, _rows: Samples, accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
+def _attention_shapes(key: Key, rows: Samples, accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
     """Yield the terms and settings that compete for fused attention, in order of preference."""
     if accelerator is not None and accelerator.kind == "cpu":
         yield "cpu.attention", {"direction": key[2]}
+    launch = {} if _tells_launch_apart(key, rows) else {WITHOUT_LAUNCH: 1.0}
     for count in sorted({0.0, _processors(accelerator)}):
-        yield "attention.blocks", {"direction": key[2], "multiprocessors": count}
+        yield "attention.blocks", {"direction": key[2], "multiprocessors": count, **launch}
     yield "work.linear", {"direction": key[2]}
 
 
@@ -298,6 +302,12 @@ def _tells_reads_apart(kind: str, rows: Samples) -> bool:
     elements = np.asarray(work["elements"])
     tensors = moved_bytes(work)[elements > 0] / (np.asarray(work["itemsize"]) * elements)[elements > 0]
     return tensors.size == rows.size and np.unique(np.round(tensors, 6)).size > 1
+
+
+def _tells_launch_apart(key: Key, rows: Samples) -> bool:
+    """Tell whether calls move unequal numbers of bytes: else a time that all have may be of the launch, or of bytes."""
+    total_bytes = moved_bytes(work_of(rows, key[1]), key[2])
+    return float(total_bytes.max()) > LEAST_SPREAD * float(total_bytes.min())
 
 
 def _tells_batches_apart(rows: Samples) -> bool:

@@ -330,6 +330,24 @@ def test_attention_of_known_coefficients_is_found_again() -> None:
     np.testing.assert_allclose(evaluate(entry, work_of(new, "attention")), new.time_s, rtol=1e-3)
 
 
+def test_attention_of_as_many_bytes_each_has_no_launch_of_its_own() -> None:
+    """Of 1024 tokens and 64 features whatever the length: a time that all have may be of the launch, or of bytes."""
+
+    def made(length: int, width: int, causal: int) -> dict[str, Any]:
+        b = 1024 // length * (64 // width)
+        pairs = b * (length * (length + 1) / 2 if causal else length**2)
+        return attended(b, length, width, causal, 8e-5 + 10 * pairs * width * 1e-13 + pairs * 2e-12)
+
+    lengths = (128, 256, 512, 1024)
+    entry = only(fit([made(s, w, c) for s in lengths for w in (16, 32) for c in (0, 1)]), "attention")
+    assert "calls" not in entry.coefficients
+    assert entry.error is not None
+    assert entry.error < 0.05
+    half = Samples.from_rows([attended(8, 128, 16, 0), attended(4, 128, 16, 0)], {})
+    whole_s, half_s = evaluate(entry, work_of(half, "attention"))
+    assert half_s == pytest.approx(whole_s / 2)
+
+
 def test_attention_needs_rows_enough_and_sizes_that_can_be() -> None:
     rows = [attended(8, 100 * n, 64, 0, n * 1e-3) for n in range(1, 6)]
     fitted = fit([*rows, attended(8, 0, 64, 0)])

@@ -103,7 +103,8 @@ def test_units_are_looked_up_before_all_else() -> None:
     assert mean("chip", "matrix", "convolution") == 0.3
     assert mean("vendor", "mixed, to lanes", "gemm") == 0.5
     assert mean("chip", "mixed, to lanes", "convolution") == 0.2
-    assert mean("chip", "matrix", "attention") == 0.9
+    assert mean("chip", "matrix", "attention") == 0.15  # that of products
+    assert mean("chip", "matrix", "update") == 0.9
     with pytest.raises(ParameterError):
         score("vendor", "gemm", 0.1, units="both")
 
@@ -216,6 +217,17 @@ def test_siblings_serve_what_is_missing_the_surest_first() -> None:
     }  # fmt: skip
     everything = (own, of(OLD, kernel("gemm"), kernel("convolution")))
     assert same_die_fits(OLD, [(TWIN, poor), (TWIN, good)], KNOWN, what_misses(everything, cluster(OLD))) == ()
+
+
+def test_fused_attention_goes_no_farther_than_the_chip() -> None:
+    made = of(TWIN, kernel("attention"), kernel("gemm"))
+    for device, kinds in ((OLD, ["attention", "gemm"]), (COUSIN, ["gemm"]), (NEW, ["gemm"])):
+        assert [one.kind for one in scaled_calibration(made, TWIN, device, KNOWN).entries] == kinds
+    own = of(NEW, kernel("attention"), kernel("gemm"), name="own")
+    _, found = on_other_device(cluster(OLD), NEW, (of(OLD, kernel("attention"), kernel("gemm")),), KNOWN, (own,))
+    assert [(one.name, [entry.kind for entry in one.entries]) for one in found] == [
+        ("scaled from old", ["gemm"]), ("own", ["attention"]),
+    ]  # fmt: skip
 
 
 def test_a_scenario_changes_the_device_and_nothing_that_is_the_clusters() -> None:

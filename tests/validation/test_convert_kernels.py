@@ -45,9 +45,14 @@ NeuSight,NVIDIA L4,linear,fp32,fwd,1,17,13,141,0.1,train
 VIDUR = """source,gpu,op,layer,M,N,K,precision,direction,time_ms,n,model,tp
 vidur,A40,gemm,qkv,16,12288,4096,fp16/bf16,fwd,0.2,16,Llama-2-7b-hf,1
 """
+ATTENTION = """source,gpu,kernel,direction,causal,head_dim,seq_len,batch,heads,precision,tflops_per_s,time_ms,notes
+FlashAttention,A100 80GB SXM4,FlashAttention-2,fwd+bwd,1,128,4096,4,16,fp16/bf16,173,,
+FlashAttention,H100 80GB SXM5,FlashAttention-2,fwd+bwd,1,128,4096,4,16,fp16/bf16,294,,
+FlashAttention,H100 80GB SXM5,FlashAttention-2,fwd,1,128,4096,4,16,fp16,319,,
+"""
 OTHERS = {
     "deepbench_gemm.csv": GEMM, "neusight_elementwise_kernels.csv": POINTWISE, "neusight_gemm_kernels.csv": PRODUCTS,
-    "vidur_gemm_fp16.csv": VIDUR,
+    "vidur_gemm_fp16.csv": VIDUR, "attention_modern.csv": ATTENTION,
 }  # fmt: skip
 
 
@@ -86,6 +91,16 @@ def test_products_of_language_models_are_turned_and_their_random_ones_left_out(o
     half = read_samples(out / "a40" / "gemm.csv")
     assert half.text["precision"].tolist() == ["fp16", "bf16"]
     assert [half.number[name].tolist() for name in ("m", "n", "k")] == [[12288] * 2, [16] * 2, [4096] * 2]
+
+
+def test_fused_attention_of_a_board_stands_in_a_file_of_its_own(out: Path) -> None:
+    for name in ("h100-sxm5-80gb", "a100-sxm4-80gb"):
+        attention = read_samples(out / name / "attention.csv")
+        assert attention.text["direction"].tolist() == ["forward", "backward_data"] * 2
+        assert attention.text["precision"].tolist() == ["fp16"] * 2 + ["bf16"] * 2
+        columns = ("batch", "queries", "keys", "width", "causal")
+        assert [set(attention.number[column]) for column in columns] == [{64}, {4096}, {4096}, {128}, {1}]
+    assert not (out / "t4" / "attention.csv").exists()
 
 
 def test_single_products_of_a_board_come_from_one_table(out: Path) -> None:

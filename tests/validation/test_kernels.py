@@ -27,6 +27,7 @@ HEADERS = {
     "neusight_gemm_kernels.csv": "gpu,op,B,M,K_reduce,N_out,time_ms,split",
     "neusight_elementwise_kernels.csv": "gpu,op,B,H,time_ms",
     "vidur_gemm_fp16.csv": "gpu,M,N,K,precision,time_ms",
+    "attention_modern.csv": "gpu,kernel,direction,causal,head_dim,seq_len,batch,heads,tflops_per_s",
 }
 
 
