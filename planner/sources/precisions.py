@@ -17,7 +17,7 @@ from planner.costs.scaling import in_precision, rate_ratio
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator
-from planner.domain.kernels import MATRIX_KINDS
+from planner.domain.kernels import ATTENTION, MATRIX_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import DERIVED
 from planner.domain.transfer import UNITS, Transfers, precision_score
@@ -59,10 +59,16 @@ def _within_reach(entry: Entry, device: Accelerator) -> Iterator[tuple[str, floa
     is_fit = entry.scope == "kernels" and entry.term != LOOKED_UP and entry.origin not in ("specified", "reconstructed")
     if not is_fit or entry.kind not in MATRIX_KINDS:
         return
+    is_flash = entry.kind == ATTENTION and device.kind == "gpu"  # whose kernels compute in 16 bits alone
     for name in device.peak_flop_per_s:
         rate = rate_ratio(device, entry.precision, name)
-        if name != entry.precision and not PRECISIONS[name].measured_only and rate is not None:
+        reaches = not is_flash or _bytes(name) == _bytes(entry.precision)
+        if reaches and name != entry.precision and not PRECISIONS[name].measured_only and rate is not None:
             yield name, rate
+
+
+def _bytes(precision: str) -> int:
+    return PRECISIONS[precision].activation_bytes
 
 
 def _calibration(calibration: Calibration, entries: list[Entry], source: str) -> Calibration:

@@ -55,6 +55,10 @@ def test_neither_across_units_nor_in_8_bits() -> None:
     assert "int8" not in derived(of(kernel("fp8")))
 
 
+def test_fused_attention_of_a_gpu_stays_in_16_bits() -> None:
+    assert set(derived(of(kernel("bf16", kind="attention")))) == {"fp16"}
+
+
 def test_single_calls_of_a_network_leave_the_fit_behind_them_to_be_derived() -> None:
     calls = Entry("kernels", "gemm", "", "bf16", "own layers", LOOKED_UP, {}, {"measured_s": 1.0, "beyond": 0.0})
     for entries in ((calls, kernel("bf16")), (kernel("bf16"), calls)):
