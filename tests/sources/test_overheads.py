@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from planner.catalog import find_calibration, find_network, names
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.request import Problem
@@ -301,3 +301,25 @@ def test_the_exponent_is_that_of_the_family_unless_it_is_said(
     stated: dict[str, float], network: str, expected: float
 ) -> None:
     assert served(network, stated).exponent == expected
+
+
+def test_a_program_with_switches_on_has_its_own_overheads_before_generic_ones() -> None:
+    """What switches change is counted where runs of a program were fitted together; else it is said."""
+    fitted = replace(entry("torch"), estimator=END_TO_END)
+    own, generic = held("gpu", fitted), held("gpu", replace(entry("generic"), estimator=END_TO_END))
+    for asked in ("torch:fast", "torch@2.1:fast"):
+        found = find_overheads([(generic, False), (own, False)], asked, "fp32", on_specified=False)
+        assert found is not None
+        assert (found.source.entry.kind, found.matched) == ("torch", "exact" if asked == "torch:fast" else "framework")
+    of_version = held("gpu", replace(fitted, kind="torch@2.1"))
+    found = find_overheads([(own, False), (of_version, False)], "torch@2.1:fast", "fp32", on_specified=False)
+    assert found is not None
+    assert (found.source.entry.kind, found.matched) == ("torch@2.1", "exact")
+    measured = held("here", entry("torch"))
+    found = find_overheads([(generic, False), (measured, False)], "torch:fast", "fp32", on_specified=False)
+    assert found is not None
+    assert (found.source.entry.kind, found.matched) == ("torch", "without switches")
+    pooled = held("any", fitted)
+    found = find_overheads([(generic, False), (pooled, True)], "torch:fast", "fp32", on_specified=False)
+    assert found is not None
+    assert found.source.entry.kind == "generic"  # of this GPU

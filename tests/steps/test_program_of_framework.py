@@ -86,3 +86,14 @@ def test_primitives_of_a_transformer_are_launched_and_no_operations() -> None:
     assert counts[0].calls == counts[1].calls
     assert counts[0].launches == 0
     assert counts[1].launches > counts[1].calls
+
+
+def test_tf32_reads_tensors_channel_by_channel_as_they_lie() -> None:
+    """Its kernels take either layout; those of 16 bits take channels last alone."""
+    for precision, differs in (("tf32", False), ("fp16", True)):
+        moved = []
+        for layout in ("nchw", "channels-last"):
+            compute = Compute(Sources(problem_of(Framework("own", layout=layout), cluster="dgx-a100")), precision)
+            by_stage = compute.calls_with_sources(BATCH)
+            moved.append(sum(int(calls.count.sum()) for calls, _ in by_stage["forward"] if calls.kind == "copy"))
+        assert (moved[0] > moved[1]) == differs
