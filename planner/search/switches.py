@@ -13,7 +13,7 @@ from planner.domain.suggestion import Suggestion
 from planner.errors import PlannerError
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
-from planner.workload.fusion import idle_fusions
+from planner.workload.fusion import idle_fusions, with_attention
 
 __all__ = ["LEAST_GAIN", "different_sets", "gains_of", "switch_gains"]
 
@@ -96,11 +96,14 @@ def _is_more_of(one: Problem, other: Problem) -> bool:
 
 
 def _useful(problem: Problem) -> Framework:
-    """Return a problem's framework without its switches, kernels and fusions that find nothing to fuse."""
+    """Return a problem's framework without its switches, kernels and fusions that find nothing to fuse.
+
+    Fused attention is in the network by now.
+    """
     framework = problem.settings.framework
-    idle = idle_fusions(problem.network, framework.fuses)
+    idle = idle_fusions(problem.network, framework.fuses).keys() | {"attention"}
     usual: dict[str, Any] = {one.name: one.default for one in fields(Framework) if one.name in _OF_KERNELS}
-    return replace(framework, switched=(), fuses=tuple(sorted({*framework.fuses} - {*idle})), **usual)
+    return replace(framework, switched=(), fuses=tuple(sorted({*framework.fuses} - idle)), **usual)
 
 
 def _speeds(problem: Problem, precisions: Sequence[str]) -> Iterator[float | None]:
@@ -125,7 +128,11 @@ def _one_more(framework: Framework) -> Iterator[Framework]:
 
 
 def _with(problem: Problem, framework: Framework) -> Problem:
-    return replace(problem, settings=replace(problem.settings, framework=framework))
+    """Return a problem as another set of switches runs it; gradients go its way where no other was asked for."""
+    settings = problem.settings
+    is_own = settings.strategy == settings.framework.strategy
+    settings = replace(settings, framework=framework, strategy=framework.strategy if is_own else settings.strategy)
+    return replace(problem, network=with_attention(problem.network, framework.fuses), settings=settings)
 
 
 def _is_measured(problem: Problem, plan: Configuration) -> bool:
