@@ -24,7 +24,7 @@ from planner.fitting.passes import Passes
 from planner.sources.links import slower
 from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, NEUTRAL_COEFFICIENTS, exponent_name
 from planner.sources.sources import Sources
-from planner.steps.host_and_gpu import BESIDE
+from planner.steps.host_and_gpu import TOGETHER
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.schedule import STAGE_RUNS, TimedSchedule
@@ -221,7 +221,7 @@ class AloneSteps:
         calls, launches_s = np.broadcast_to(
             np.array([compute.started(one.counts) for one in kernels]).T[:, None, :], (2, *matrix_s.shape)
         )
-        self.stages = Passes(matrix_s, traffic_s, calls, exponent, launches_s, BESIDE)
+        self.stages = Passes(matrix_s, traffic_s, calls, exponent, launches_s, TOGETHER["sync"])
         self.runs = np.column_stack([of.of(observed.configurations.accumulation_steps) for of in STAGE_RUNS.values()])
         nothing = np.zeros(len(calls))
         self.step = step.changed({"all_reduce": nothing}, {"all_reduce": nothing})

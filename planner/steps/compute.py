@@ -10,7 +10,7 @@ pass holds one more kernel a layer with parameters, ``accumulating`` (read, read
 
 A step of a framework takes ((Σ scale·GPU)^p + host^p)^(1/p) of all its kernels and all that the host starts: p = 1
 adds, a large p takes the longer. The host runs ahead from stage to stage, so that kernels of a long backward pass hide
-what it takes for the update too (:data:`BESIDE`). Stages and layers share that in proportion to their GPU time. Plans
+what it takes for the update too (:data:`TOGETHER`). Stages and layers share that in proportion to their GPU time. Plans
 that split the network compose pass by pass (:mod:`planner.steps.split_passes`, :mod:`planner.steps.layer_pipeline`).
 
 What kernels take by themselves depends on neither overheads nor messages: it is kept for problems that differ in
@@ -37,7 +37,7 @@ from planner.numbers import constant
 from planner.sources.plan_points import plan_point_factors
 from planner.sources.sources import Source, Sources
 from planner.sources.usable import check_precision
-from planner.steps.host_and_gpu import BESIDE, STAGES, CallCounts, call_counts, together_s
+from planner.steps.host_and_gpu import STAGES, TOGETHER, CallCounts, call_counts, together_s
 from planner.steps.synchronous import ready_s
 from planner.steps.tables import CaseTable
 from planner.workload.composition import composed_calls
@@ -150,6 +150,7 @@ class Compute:
             check_precision(sources, precision)
         self.sources = sources
         self.overheads = sources.overheads(precision, mode)
+        self.beside = TOGETHER[mode]
         self.precision = precision_named(precision)
         self.network = sources.problem.network
         self.convolution: str = like.convolution if like else sources.convolution_lowering(precision)
@@ -361,7 +362,7 @@ class Compute:
         }
         totals = np.column_stack([self.program.total(gpu_s[stage]) for stage in STAGES])
         host_s = np.array([self.host_s(stage, kernels[stage].counts) for stage in STAGES])
-        wholes = together_s(totals, np.broadcast_to(host_s, totals.shape), BESIDE, overheads.exponent)
+        wholes = together_s(totals, np.broadcast_to(host_s, totals.shape), self.beside, overheads.exponent)
         seconds = {}
         for stage, total, whole in zip(STAGES, totals.T, wholes.T, strict=True):
             factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)

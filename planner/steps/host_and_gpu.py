@@ -1,6 +1,6 @@
 """How host and GPU share the time of a step: what the host starts, and how its time and that of kernels compose.
 
-A step takes (GPU^p + host^p)^(1/p) of all its stages (:data:`BESIDE`): the host runs ahead from stage to stage.
+A step takes (GPU^p + host^p)^(1/p) of all its stages (:data:`TOGETHER`): the host runs ahead from stage to stage.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import KernelCalls
 from planner.sources.sources import Source
 
-__all__ = ["BESIDE", "STAGES", "CallCounts", "beside_s", "call_counts", "composed_s", "composed_slopes", "together_s"]
+__all__ = ["STAGES", "TOGETHER", "CallCounts", "beside_s", "call_counts", "composed_s", "composed_slopes", "together_s"]
 
 STAGES = ("forward", "backward", "accumulating", "update")
-_STEP, _PASS = ("forward", "backward", "update"), ("forward", "accumulating")
-BESIDE: BoolArray = np.array(
-    [[other in (_PASS if one == "accumulating" else _STEP) for other in STAGES] for one in STAGES]
-)
-"""Whose GPU and host time compose with a stage's, shape (4, 4), both in the order of STAGES: those of a step with one
-pass; of each further pass those of the pass."""
+_PASS, _STEP = ("forward", "accumulating"), ("forward", "backward", "update")
+_THREAD = ("forward", "backward")
+
+
+def _beside(step: tuple[str, ...]) -> BoolArray:
+    with_each = [_PASS if one == "accumulating" else step if one in step else (one,) for one in STAGES]
+    return np.array([[other in some for other in STAGES] for some in with_each])
+
+
+TOGETHER = {"sync": _beside(_STEP), "async": _beside(_THREAD)}
+"""Mode -> whose GPU and host time compose with a stage's, shape (4, 4), both in the order of STAGES: those of a step
+with one pass, of each further pass those of the pass; asynchronous steps leave updates to another thread."""
 
 
 class CallCounts(NamedTuple):

@@ -18,7 +18,7 @@ from planner.domain.prediction import LOOKUPS
 from planner.domain.provenance import EXACT, SCALING_CURVE
 from planner.sources.sources import Source
 from planner.steps.compute import call_work, term_of
-from planner.steps.host_and_gpu import BESIDE, STAGES, beside_s, call_counts, composed_s, composed_slopes
+from planner.steps.host_and_gpu import STAGES, beside_s, call_counts, composed_s, composed_slopes
 from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
 from planner.steps.price import Pricer
 from planner.workload.program import Program
@@ -174,7 +174,7 @@ def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
     host_s = np.array([compute.host_s(name, call_counts(by_stage[name])) for name in STAGES])
     together = [
         _Together(gpu, float(host))
-        for gpu, host in zip(beside_s(gpu_s, BESIDE).T, beside_s(host_s, BESIDE), strict=True)
+        for gpu, host in zip(beside_s(gpu_s, compute.beside).T, beside_s(host_s, compute.beside), strict=True)
     ]
     stages = [
         _stages(pricer, name, timed[name], (sub_batch.size, float(own), of))
