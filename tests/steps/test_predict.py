@@ -392,10 +392,9 @@ def test_framework_overheads_compose(make_problem: Make, calibration: Calibratio
     for group in lower(problem.network, np.array([5]), merged=False):
         calls[group.direction if group.direction in gpu else "backward"] += int(group.count.sum())
     layers = {"forward": 8, "backward": 8, "update": 3}
-    all_gpu, host = 1.5 * sum(gpu.values()), 1e-5 * sum(calls.values()) + 2e-5 * sum(layers.values())
-    whole = (all_gpu**exponent + host**exponent) ** (1 / exponent)
-    for term in found.terms:
-        if term.name in gpu:
-            assert term.seconds == pytest.approx(whole * 1.5 * gpu[term.name] / all_gpu, rel=1e-9)
+    total, host = 1.5 * sum(gpu.values()), 1e-5 * sum(calls.values()) + 2e-5 * sum(layers.values())
+    whole = (total**exponent + host**exponent) ** (1 / exponent)
+    for term in (one for one in found.terms if one.name in gpu):
+        assert term.seconds == pytest.approx(whole * 1.5 * gpu[term.name] / total, rel=1e-9)
     assert found.iteration_s.value == pytest.approx(whole, rel=1e-9)
     assert found.iteration_s.interval_basis == "assumed"

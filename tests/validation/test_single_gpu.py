@@ -59,11 +59,13 @@ def test_known_coefficients_come_back_drawn_a_little_towards_their_priors(made: 
 
 
 def step_s(one: Steps, scale: float, host_s: float) -> FloatArray:
-    """Return what steps take by the formula of a stage [s], shape (n,)."""
+    """Return what steps of one pass take by the formula of a step [s], shape (n,)."""
     steps, power = one.observed.alone_steps, EXPONENTS["exponent"]
-    kernels_s, calls = steps.stages.matrix_s + steps.stages.traffic_s, steps.stages.calls
-    stages_s = ((scale * kernels_s) ** power + (host_s * calls) ** power) ** (1 / power)
-    return np.asarray(np.sum(steps.runs * stages_s, axis=1))
+    kernels_s, calls = (
+        np.sum(steps.runs * each, axis=1)
+        for each in (steps.stages.matrix_s + steps.stages.traffic_s, steps.stages.calls)
+    )
+    return np.asarray(((scale * kernels_s) ** power + (host_s * calls) ** power) ** (1 / power))
 
 
 def test_kernels_alone_know_no_coefficient(made: list[Steps]) -> None:
