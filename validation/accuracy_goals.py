@@ -47,14 +47,14 @@ class Goal(NamedTuple):
 
 
 def _over_sources(axis: str) -> Callable[[Found, Rows], float | None]:
-    return lambda found, _: found["parts"]["development"][axis]["of_sources"]["mape"]
+    return lambda found, _: found["parts"].get("development", {}).get(axis, {}).get("of_sources", {}).get("mape")
 
 
 def _mean(axis: str, belongs: Callable[[ScoredRow], bool]) -> Callable[[Found, Rows], float | None]:
     """Return the mean error of the rows of a view that belong to a goal."""
 
     def value(_: Found, rows: Rows) -> float | None:
-        errors = [abs(one.error) for one in rows[axis] if belongs(one) and one.error is not None]
+        errors = [abs(one.error) for one in rows.get(axis, ()) if belongs(one) and one.error is not None]
         return float(np.mean(errors)) if errors else None
 
     return value

@@ -60,3 +60,12 @@ def test_a_goal_is_met_from_its_own_side() -> None:
     assert by_name["Pollux, 272 groups: Spearman"] == "no"
     assert by_name["rows inside their 90 %, at least"] == by_name["rows inside their 90 %, at most"] == "yes"
     assert by_name["half-width, GPU left out"] == "no"
+
+
+def test_a_check_of_one_axis_has_no_figures_of_the_others() -> None:
+    one = document()
+    one["parts"]["development"] = {"network": {"of_sources": {"mape": 0.1}}}
+    found = {each["name"]: each["value"] for each in goals(one, {"network": ROWS["network"]})}
+    assert found["network left out, mean over sources"] == 0.1
+    assert found["GPU left out, mean over sources"] is None
+    assert found["Lambda's set of 2022 and 2023, GPU left out"] is None
