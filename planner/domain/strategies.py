@@ -47,13 +47,6 @@ class Strategy:
         """Whether it depends on what is ready when which gradients are sent together."""
         return self.best_buckets or self.cycle_s > 0
 
-    @property
-    def operation(self) -> str:
-        """What its messages are, as :mod:`planner.domain.messages` calls it."""
-        from planner.domain.messages import ALL_REDUCE, PARAMETER_SERVER  # noqa: PLC0415 - they load NumPy
-
-        return PARAMETER_SERVER if self.servers else ALL_REDUCE
-
 
 BEST_FUSION = "best-fusion"
 STRATEGIES: Mapping[str, Strategy] = {

@@ -13,7 +13,7 @@ from planner.costs.collectives import all_reduce_s, collective_s
 from planner.costs.terms import Work, extrapolates
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
-from planner.domain.messages import ALL_REDUCE, Groups
+from planner.domain.messages import ALL_REDUCE, PARAMETER_SERVER, Groups
 from planner.sources.sources import Source, Sources
 from planner.steps.synchronous import communication_prefix_s
 from planner.steps.tables import CaseTable
@@ -94,6 +94,7 @@ class Messages:
     def __init__(self, sources: Sources, by_slot: FloatArray, mean_ranks: float | None = None) -> None:
         self.sources, self.by_slot, self._mean_ranks = sources, by_slot, mean_ranks
         self.strategy = sources.problem.settings.overlap
+        self.operation = PARAMETER_SERVER if self.strategy.servers else ALL_REDUCE
         self.slot = gradient_buckets(by_slot, self.strategy.first_bucket_bytes, self.strategy.bucket_bytes)
         self.buffer_bytes = self.bytes_of(self.slot)
         self.cases = CaseTable(
@@ -123,8 +124,7 @@ class Messages:
         several = nodes * gpus_per_node > 1
         if several.any():
             groups = self._groups(nodes[several], gpus_per_node[several])
-            operation = self.strategy.operation
-            times[several] = collective_s(entry or self.source.entry, operation, self.buffer_bytes, groups)
+            times[several] = collective_s(entry or self.source.entry, self.operation, self.buffer_bytes, groups)
         return self.sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
     def together_s(self, nodes: int, gpus_per_node: int, entry: Entry | None = None) -> FloatArray:
@@ -138,7 +138,7 @@ class Messages:
             return np.zeros_like(bytes_)
         sizes, which = np.unique(bytes_, return_inverse=True)
         group = self._group(nodes, gpus_per_node)
-        times = collective_s(entry or self.source.entry, self.strategy.operation, sizes, group)[0]
+        times = collective_s(entry or self.source.entry, self.operation, sizes, group)[0]
         sent_s = self.sources.multiplied("all_reduce", times, nodes=nodes)[which].reshape(bytes_.shape)
         if not self.strategy.cycle_s:
             return sent_s
@@ -154,8 +154,7 @@ class Messages:
         key = (nodes, gpus_per_node, buffer_bytes.tobytes())
         if key not in self._gradients:  # plans that differ in sub-batch alone share it
             group = self._group(nodes, gpus_per_node)
-            operation = self.strategy.operation
-            self._gradients[key] = all_reduce_gradient(self.source.entry, buffer_bytes, group, operation)
+            self._gradients[key] = all_reduce_gradient(self.source.entry, buffer_bytes, group, self.operation)
         return self._gradients[key]
 
     def _groups(self, nodes: IntArray, gpus_per_node: IntArray) -> Groups:
