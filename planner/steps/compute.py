@@ -214,7 +214,7 @@ class Compute:
     def _transposes(self, calls: KernelCalls, source: Source, precision: str) -> Iterator[tuple[KernelCalls, Source]]:
         """Yield the transposes around convolutions of matrix units, unless they were timed with them, and their source.
 
-        PyTorch's were: tensors lie channel by channel where nothing else is asked for. TF32 has kernels for that order.
+        PyTorch's were: tensors lie channel by channel where nothing else is asked for. For TF32 none are counted.
         """
         is_apart = calls.kind == "convolution" and not source.entry.library.startswith(PYTORCH.name)
         is_narrow = precision_named(precision).activation_bytes < precision_named("fp32").activation_bytes

@@ -1,10 +1,12 @@
 """Transposes around convolutions of matrix units, whose kernels take channels last.
 
 Where tensors of 16 bits lie image by channel by row (NCHW), a library transposes what such a convolution reads, and
-what it gives back: cuDNN's ``nchwToNhwc`` and ``nhwcToNchw`` kernels. TF32 has kernels for either order. Each element
-of input and output is read and written once more in each direction: of a step, three times. Weights are small beside
-them. Tensor cores take channels in eights; other convolutions, those of each channel by itself among them, run on CUDA
-cores as they are.
+what it gives back: cuDNN's ``nchwToNhwc`` and ``nhwcToNchw`` kernels. Each element of input and output is read and
+written once more in each direction: of a step, three times. Weights are small beside them. Tensor cores take channels
+in eights; other convolutions, those of each channel by itself among them, run on CUDA cores as they are.
+
+None are counted for TF32. Some of its kernels write NCHW themselves, and what others transpose is not known; with none,
+networks, GPUs and clusters left out are predicted nearer.
 """
 
 from __future__ import annotations

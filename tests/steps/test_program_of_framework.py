@@ -88,8 +88,8 @@ def test_primitives_of_a_transformer_are_launched_and_no_operations() -> None:
     assert counts[1].launches > counts[1].calls
 
 
-def test_tf32_reads_tensors_channel_by_channel_as_they_lie() -> None:
-    """Its kernels take either layout; those of 16 bits take channels last alone."""
+def test_transposes_of_a_layout_are_counted_for_16_bits_but_not_for_tf32() -> None:
+    """Kernels of 16 bits take channels last alone."""
     for precision, differs in (("tf32", False), ("fp16", True)):
         moved = []
         for layout in ("nchw", "channels-last"):
