@@ -29,7 +29,7 @@ class Passes:
     launches_s : float, or ndarray of float, shape (n, q)
         What the host takes besides, whatever the coefficients [s].
     beside : ndarray of bool, shape (q, q), optional
-        Which passes compose with each (:func:`planner.steps.compute.together_s`); None: all with all.
+        Which passes compose with each (:func:`planner.steps.host_and_gpu.together_s`); None: all with all.
     """
 
     matrix_s: FloatArray

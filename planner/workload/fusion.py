@@ -246,7 +246,8 @@ def _summed_norms(network: Network, fuses: tuple[str, ...]) -> tuple[set[str], s
         if layer.kind in ("layer_norm", "rms_norm") and before is not None and before.kind == "add":
             if before.name not in sums:
                 norms.add(layer.name)
-                masked.update([layer.name] * (before.name in with_mask))
+                if before.name in with_mask:
+                    masked.add(layer.name)
             sums.add(before.name)
     return norms, sums, masked
 
