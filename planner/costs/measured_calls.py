@@ -64,7 +64,7 @@ def line_times_s(samples: FloatArray, knots: FloatArray, times_s: FloatArray) ->
     first, last = (_slope_beyond(knots[::way], times_s[::way]) for way in (1, -1))
     below = times_s[0] + first * (samples - knots[0])
     above = times_s[-1] + last * (samples - knots[-1])
-    return np.asarray(np.where(samples < knots[0], below, np.where(samples > knots[-1], above, inside)))
+    return np.asarray(np.where(samples < knots[0], below, np.where(samples >= knots[-1], above, inside)))
 
 
 def _slope_beyond(knots: FloatArray, times_s: FloatArray) -> float:
