@@ -55,8 +55,9 @@ COMPOSED = ("gelu", "layer_norm", "dropout", "softmax")
 LAYOUTS = ("unstated", "nchw", "channels-last")
 """How images lie in memory: as in the runs that coefficients were fitted to, which hold what that costs; channel by
 channel; or position by position."""
-UPDATES = ("layer", "list", "primitive", "foreach")
-"""Kernels of an update: one a layer; one over many tensors; one an operation and tensor, or over many tensors."""
+UPDATES = ("layer", "list", "primitive", "foreach", "arithmetic")
+"""Kernels of an update: one a layer; one over many tensors; one an operation and tensor, or over many tensors; one a
+sum, product, quotient or root of each tensor."""
 LAUNCHES = ("eager", "compiled", "graph")
 """How kernels are launched: operation by operation, by a compiled program, or as a graph that was recorded once."""
 STAGES = ("blocks", "modules", "layers")

@@ -1,16 +1,20 @@
 """Kernels of an update: how many there are, and what they move.
 
-=============  =========================================================================================
-``layer``      one kernel a layer: about one a tensor (an operator of TensorFlow, MXNet, Caffe)
-``list``       one kernel over many tensors (FusedAdam of apex, ``fused=True`` of PyTorch)
-``primitive``  a kernel an operation and tensor (PyTorch before 2.0)
-``foreach``    a kernel an operation over many tensors (PyTorch since 2.0)
-=============  =========================================================================================
+==============  ========================================================================================
+``layer``       one kernel a layer: about one a tensor (an operator of TensorFlow, MXNet, Caffe)
+``list``        one kernel over many tensors (FusedAdam of apex, ``fused=True`` of PyTorch)
+``primitive``   a kernel an operation and tensor (PyTorch before 2.0)
+``foreach``     a kernel an operation over many tensors (PyTorch since 2.0)
+``arithmetic``  a kernel of each tensor's sum, product, quotient or root (an optimizer of TensorFlow written in Python)
+==============  ========================================================================================
 
 An operation reads its operands and writes its result. With momentum v and decay d of the weights w, gradient g:
 g + d·w, µ·v, v + g, w - r·v; Adam's: g + d·w, two means of two operations in all three, a root, a quotient, a sum, and
-the step (torch/optim, ``_multi_tensor_sgd`` and ``_multi_tensor_adam``). A kernel over lists takes up to 320 blocks of
-65536 elements, of up to 30 tensors (ATen, MultiTensorApply.cuh).
+the step (torch/optim, ``_multi_tensor_sgd`` and ``_multi_tensor_adam``). Operations of ``arithmetic`` have one operand
+or two: a product and a sum in place of each that scales and adds, four for a mean of squares; Adam has 14 of them
+(AdamWeightDecayOptimizer of github.com/google-research/bert). Nothing is copied where a variable is assigned. For the
+host these are one operation a layer and launches besides, as primitives of a layer are. A kernel over lists takes up
+to 320 blocks of 65536 elements, of up to 30 tensors (ATen, MultiTensorApply.cuh).
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from planner.domain.layers import LAYER_KINDS
 from planner.workload.lowering import UPDATE_BYTES
 from planner.workload.program import Program
 
-__all__ = ["OPERATIONS", "updated_calls"]
+__all__ = ["ARITHMETIC", "OPERATIONS", "updated_calls"]
 
 OPERATIONS: Mapping[str, tuple[int, int]] = {
     "sgd": (2, 24),
@@ -37,6 +41,16 @@ OPERATIONS: Mapping[str, tuple[int, int]] = {
     "adam": (8, 84),
 }
 """Optimizer -> operations of an update, and the bytes that they move per parameter, in fp32."""
+ARITHMETIC: Mapping[str, tuple[int, int]] = {
+    "sgd": (4, 40),
+    "sgd-momentum": (6, 60),
+    "nesterov": (8, 80),
+    "adagrad": (8, 80),
+    "rmsprop": (11, 104),
+    "adam": (14, 132),
+}
+"""The same where every operation has one or two operands."""
+_IN_PARTS = {"primitive": OPERATIONS, "foreach": OPERATIONS, "arithmetic": ARITHMETIC}
 BLOCK_ELEMENTS, MOST_TENSORS = 320 * 65536, 30
 
 
@@ -44,8 +58,7 @@ def updated_calls(calls: KernelCalls, of: Program, update: str, optimizer: str) 
     """Return the calls of an update, one a layer, as a framework makes them; a layer's share of calls over lists."""
     if update == "layer":
         return calls
-    in_parts = update in ("primitive", "foreach") and optimizer in OPERATIONS
-    operations, moved = OPERATIONS[optimizer] if in_parts else (1, UPDATE_BYTES[optimizer])
+    operations, moved = _IN_PARTS.get(update, {}).get(optimizer, (1, UPDATE_BYTES[optimizer]))
     sites = {site.position: site for site in of.sites}
     tensors = np.array(
         [len(LAYER_KINDS[sites[at].layer.kind].parameters(sites[at].layer, sites[at].inputs[0])) for at in calls.layer]
@@ -59,4 +72,5 @@ def updated_calls(calls: KernelCalls, of: Program, update: str, optimizer: str) 
     work["elements"] = operations * elements / each
     work["fixed_bytes"] = calls.work["fixed_bytes"] * (moved / UPDATE_BYTES[optimizer]) / each
     count: FloatArray = (calls.count * each).reshape(calls.layer.shape)
-    return replace(calls, count=count, work=work)
+    made = calls.count if update == "arithmetic" else calls.operations
+    return replace(calls, count=count, work=work, operations=made)

@@ -13,7 +13,7 @@ from planner.workload.fusion import fused_calls
 from planner.workload.lowering import UPDATE_BYTES, lower
 from planner.workload.program import program
 from planner.workload.transposes import transposes
-from planner.workload.updates import BLOCK_ELEMENTS, MOST_TENSORS, OPERATIONS, updated_calls
+from planner.workload.updates import ARITHMETIC, BLOCK_ELEMENTS, MOST_TENSORS, OPERATIONS, updated_calls
 
 BATCH = np.array([4])
 
@@ -65,22 +65,26 @@ def test_norm_with_activation_and_sum_moves_what_one_kernel_reads_and_writes() -
 
 
 @pytest.mark.parametrize("optimizer", OPERATIONS)
-@pytest.mark.parametrize("update", ["list", "primitive", "foreach"])
+@pytest.mark.parametrize("update", ["list", "primitive", "foreach", "arithmetic"])
 def test_updates_move_their_bytes_in_as_many_kernels_as_operations_and_lists(update: str, optimizer: str) -> None:
     network = build("resnet50", {})
     of = program(network)
     calls = of_kind(lower(network, BATCH, optimizer=optimizer), "update")[UPDATE]
     found = updated_calls(calls, of, update, optimizer)
-    operations, per_parameter = OPERATIONS[optimizer] if update != "list" else (1, UPDATE_BYTES[optimizer])
+    in_parts = ARITHMETIC if update == "arithmetic" else OPERATIONS
+    operations, per_parameter = in_parts[optimizer] if update != "list" else (1, UPDATE_BYTES[optimizer])
     parameters = sum(site.parameters * count for site, count in of.site_counts())
     assert float((found.count * found.work["fixed_bytes"]).sum()) == pytest.approx(per_parameter * parameters)
     sites = [of.sites[at] for at in of.site.tolist()]
     tensors = sum(len(LAYER_KINDS[one.layer.kind].parameters(one.layer, one.inputs[0])) for one in sites)
     kernels = float(found.count.sum())
-    if update == "primitive":
+    if update in ("primitive", "arithmetic"):
         assert kernels == pytest.approx(operations * tensors)
     else:
         assert operations * tensors / MOST_TENSORS <= kernels * (1 + 1e-9)
         assert kernels <= operations * (tensors / MOST_TENSORS + parameters / BLOCK_ELEMENTS)
+    made = found.operations
+    assert (made is None) == (update != "arithmetic")
+    assert made is None or made.sum() == calls.count.sum()  # the host's learned time of a layer's update, once
     assert updated_calls(calls, of, "layer", optimizer) is calls
     assert set(DIRECTIONS) >= {found.direction}
