@@ -84,17 +84,16 @@ class SplitPlans:
 
         The schedule is 1f1b, and a node has 8 GPUs.
         """
-        names = [field.name for field in fields(SplitPlans)]
-        if unknown := set(values) - set(names):
-            raise ParameterError("field of plans", "one of " + ", ".join(names), ", ".join(sorted(unknown)))
+        if unknown := set(values) - set(_NAMES):
+            raise ParameterError("field of plans", "one of " + ", ".join(_NAMES), ", ".join(sorted(unknown)))
         zero = dict.fromkeys(("sequence_parallel", "recompute", "sharding", "shard_group", "stages", "offload"), 0)
-        full = dict.fromkeys(names, 1) | zero | {"schedule": SCHEDULES.index("1f1b"), "gpus_per_node": 8} | values
+        full = dict.fromkeys(_NAMES, 1) | zero | {"schedule": SCHEDULES.index("1f1b"), "gpus_per_node": 8} | values
         return SplitPlans(**{name: np.asarray(value, dtype=np.int64) for name, value in full.items()})
 
     @property
     def shape(self) -> tuple[int, ...]:
         """What the fields broadcast to."""
-        return np.broadcast_shapes(*(getattr(self, field.name).shape for field in fields(self)))
+        return np.broadcast_shapes(*{getattr(self, name).shape for name in _NAMES})
 
     @property
     def gpus(self) -> IntArray:
@@ -104,7 +103,8 @@ class SplitPlans:
     @property
     def rows(self) -> SplitPlans:
         """The same with fields of shape (n,)."""
-        return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).ravel() for f in fields(self)})
+        shape = self.shape
+        return SplitPlans(**{name: np.broadcast_to(getattr(self, name), shape).ravel() for name in _NAMES})
 
     @property
     def is_laid_out(self) -> BoolArray:
@@ -118,7 +118,8 @@ class SplitPlans:
 
     def row(self, at: int) -> SplitPlans:
         """Return one plan, each field of shape ()."""
-        return SplitPlans(**{f.name: np.broadcast_to(getattr(self, f.name), self.shape).flat[at] for f in fields(self)})
+        shape = self.shape
+        return SplitPlans(**{name: np.broadcast_to(getattr(self, name), shape).flat[at] for name in _NAMES})
 
     def distinct(self, names: Iterable[str], *more: tuple[IntArray, int]) -> tuple[IntArray, IntArray]:
         """Return :func:`planner.domain.arrays.distinct_rows` of some fields, or properties, of plans of shape (n,).
@@ -137,11 +138,14 @@ class SplitPlans:
 
     def take(self, at: IntArray) -> SplitPlans:
         """Return some of plans whose fields have shape (n,)."""
-        return SplitPlans(**{one.name: getattr(self, one.name)[at] for one in fields(SplitPlans)})
+        return SplitPlans(**{name: getattr(self, name)[at] for name in _NAMES})
 
     def but(self, **values: int | IntArray) -> SplitPlans:
         """Return plans that differ in some fields."""
         return replace(self, **{name: np.asarray(value, dtype=np.int64) for name, value in values.items()})
+
+
+_NAMES = tuple(field.name for field in fields(SplitPlans))
 
 
 @dataclass(frozen=True, slots=True)
