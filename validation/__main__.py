@@ -18,7 +18,7 @@ from planner.formats.documents import parse_text, read_text, write_file
 from planner.formats.json_text import dump_json
 from validation.accuracy_answers import AXES, answer_all
 from validation.accuracy_check import SHARE, compared
-from validation.accuracy_figures import document_of
+from validation.accuracy_figures import NETWORK, document_of
 from validation.accuracy_page import page_of
 from validation.command import existing_folder, finished, parser_of
 
@@ -34,12 +34,19 @@ def main(arguments: list[str] | None = None) -> int:
     what.add_argument("--check", action="store_true", help="compare, write nothing")
     what.add_argument("--page", action="store_true", help="write the page from the figures that are there")
     parser.add_argument(
-        "--axes", choices=AXES, nargs="+", default=AXES, help="of --check: what is left out; default: all"
+        "--axes",
+        choices=AXES,
+        nargs="+",
+        default=AXES,
+        help="of --check: what is left out, network among it; default: all",
     )
     options = parser.parse_args(arguments)
     figures = options.docs / "accuracy.json"
     if not options.check and tuple(options.axes) != AXES:
         parser.error("--axes must be given with --check: a page has all of them")
+    if NETWORK not in options.axes:
+        got = " ".join(options.axes)
+        parser.error(f"--axes must name {NETWORK}, got {got}: targets, rankings and memory are of networks left out")
     return finished(
         lambda: _check(figures, tuple(options.axes)) if options.check else _write(figures, only_page=options.page)
     )

@@ -24,7 +24,7 @@ from validation.accuracy_intervals import intervals_by_kind
 from validation.accuracy_ranking import rankings
 from validation.nine_numbers import NUMBERS
 
-__all__ = ["FEWEST_ROWS", "TARGET", "document_of", "mean_of_sources", "rounded"]
+__all__ = ["FEWEST_ROWS", "NETWORK", "TARGET", "document_of", "mean_of_sources", "rounded"]
 
 DIGITS = 4
 TARGET = 0.15

@@ -63,3 +63,21 @@ def test_errors_become_one_sentence_and_their_exit_code(capsys: pytest.CaptureFi
     assert [finished(lambda: None), finished(lambda: 1)] == [0, 1]
     assert (finished(fail), capsys.readouterr().err) == (5, "error: samples must cover the request, got none\n")
     assert (finished(interrupt), capsys.readouterr().err.startswith("error: interrupted; ")) == (130, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--axes", "network"), "--axes must be given with --check: a page has all of them"),
+        (
+            ("--check", "--axes", "gpu"),
+            "--axes must name network, got gpu: targets, rankings and memory are of networks left out",
+        ),
+    ],
+)
+def test_axes_that_no_page_or_check_can_have_are_refused(
+    arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command("__main__")(list(arguments))
+    assert capsys.readouterr().err.endswith(f"error: {sentence}\n")
