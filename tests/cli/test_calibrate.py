@@ -370,7 +370,7 @@ def started(*arguments: str) -> subprocess.Popen[bytes]:
 @pytest.mark.live
 def test_a_real_interrupt_keeps_samples_and_the_next_run_goes_on() -> None:
     partial = Path("here.json.partial")
-    with started("--device", "cpu", "--budget", "60s", "--out", "here.json") as process:
+    with started("--device", "cpu", "--budget", "30s", "--out", "here.json") as process:
         deadline = time.monotonic() + 60
         while not (partial.exists() and partial.read_text().count("\n") > 20) and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -381,11 +381,11 @@ def test_a_real_interrupt_keeps_samples_and_the_next_run_goes_on() -> None:
     assert not Path("here.json").exists()
     kept = partial.read_text().count("\n")
     began = time.monotonic()
-    with started("--device", "cpu", "--budget", "60s", "--out", "here.json") as process:
+    with started("--device", "cpu", "--budget", "30s", "--out", "here.json") as process:
         _, err = process.communicate(timeout=120)
     assert process.returncode == 0
     assert b"continuing from here.json.partial: " in err
-    assert time.monotonic() - began < 1.1 * 60 + 10  # at most 10 s to load packages
+    assert time.monotonic() - began < 1.1 * 30 + 10  # at most 10 s to load packages
     assert kept > 20
     assert not partial.exists()
     assert read_calibration("here.json").node is not None
