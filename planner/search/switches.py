@@ -47,11 +47,11 @@ def switch_gains(problem: Problem, plan: Configuration) -> dict[str, float]:
     others = list(dict.fromkeys(_one_more(framework)))
     if not others:
         return {}
-    now = _samples_per_s(problem, plan)
+    now, is_measured = _samples_per_s(problem, plan), _is_measured(problem, plan)
     gains: dict[str, float] = {}
     for other in others:
         with_own = _with(problem, other)
-        if not (_is_measured(problem, plan) and _is_measured(with_own, plan)):
+        if not (is_measured and _is_measured(with_own, plan)):
             with_own = _with(problem, replace(other, switched=framework.switched))
         try:
             factor = _samples_per_s(with_own, plan) / now

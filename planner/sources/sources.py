@@ -204,8 +204,8 @@ class Sources:
                 for is_pooled, calibrations in ((False, self.for_accelerator), (True, self.pooled))
                 for calibration in calibrations
                 for entry in calibration.entries
-                if entry.scope == "overheads"
-                and not (is_pooled and entry.precision == precision and not self._speeds_up(precision))
+                if entry.scope == "overheads" and entry.precision in ("", precision)
+                if not (is_pooled and entry.precision and not self._speeds_up(precision))
             )
             framework, exponent = self.problem.settings.framework.label, exponent_name(self.problem.network)
             overheads = find_overheads(
