@@ -253,12 +253,12 @@ def algorithm_named(name: str, operation: str = ALL_REDUCE) -> Collective:
     return by_name[name]
 
 
-def _counted(one: Collective, settings: Settings, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
-    """Return the features of an algorithm, shape (g, k, 4), without the bytes that a slower link hides.
+def _counted(one: Collective, settings: Settings, groups: Groups, features: FloatArray) -> FloatArray:
+    """Return features of an algorithm, shape (g, k, 4), without the bytes that a slower link hides.
 
     Between two nodes bytes count as often as both directions hold each other up.
     """
-    features = one.features(buffer_bytes, groups)
+    features = features.copy()
     if one.operation != SEND_RECEIVE:  # a ring of two nodes sends both ways between them
         pair = np.where(groups.nodes == 2, number(settings, "pair_ratio", 1.0), 1.0)
         features[..., COLUMNS.index(BYTES_BETWEEN)] *= np.reshape(pair, (-1, 1))
@@ -285,7 +285,9 @@ def all_reduce_s(entry: Entry, buffer_bytes: FloatArray, groups: Groups) -> Floa
     return collective_s(entry, ALL_REDUCE, buffer_bytes, groups)
 
 
-def collective_s(entry: Entry, operation: str, buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+def collective_s(
+    entry: Entry, operation: str, buffer_bytes: FloatArray, groups: Groups, counts: dict[str, FloatArray] | None = None
+) -> FloatArray:
     """Return times [s] of an operation, shape (g, k): the least over the algorithms that the entry enables.
 
     The links of an entry of all-reduce serve every operation, by each algorithm that there is of it. Of all-reduce
@@ -303,6 +305,8 @@ def collective_s(entry: Entry, operation: str, buffer_bytes: FloatArray, groups:
         ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE or PARAMETER_SERVER.
     buffer_bytes : ndarray of shape (k,), or (g, k): of each group its own
     groups : Groups, g of them; one rank takes 0 s
+    counts : dict of algorithm -> its features, optional
+        Of the same buffers and groups; what is missing is put in, so that other entries need not count again.
 
     Raises
     ------
@@ -316,7 +320,9 @@ def collective_s(entry: Entry, operation: str, buffer_bytes: FloatArray, groups:
         _check_links(entry.settings, groups)
         theta = np.array([entry.coefficients[one.name] for one in COLUMNS])
         algorithms = _enabled(entry, operation)
-        options = [_counted(one, entry.settings, buffer_bytes, groups) @ theta for one in algorithms]
+        counts = {} if counts is None else counts
+        counts |= {one.name: one.features(buffer_bytes, groups) for one in algorithms if one.name not in counts}
+        options = [_counted(one, entry.settings, groups, counts[one.name]) @ theta for one in algorithms]
         times = np.stack(options).min(axis=0)
     else:
         terms = {term.name: term for term in COLLECTIVE_TERMS}
@@ -368,7 +374,7 @@ def _alpha_beta(work: Work, settings: Settings) -> FloatArray:
     ):
         rows = ((n == nodes) & (r == ranks) & (streams == sharers)).ravel()
         group = Groups(np.array([int(nodes)]), np.array([ranks]), np.array([sharers]))
-        flat[rows] = _counted(first, settings, v.ravel()[rows], group)[0]
+        flat[rows] = _counted(first, settings, group, first.features(v.ravel()[rows], group))[0]
     return flat.reshape(*v.shape, len(COLUMNS))
 
 

@@ -102,6 +102,7 @@ class Messages:
             sources.cluster.node.gpus + 1,
         )
         self._gradients: dict[tuple[int, int, bytes], tuple[FloatArray, float]] = {}
+        self._counts: dict[tuple[bytes, bytes], tuple[Groups, dict[str, FloatArray]]] = {}
 
     @property
     def source(self) -> Source:
@@ -123,8 +124,9 @@ class Messages:
         times = np.zeros((nodes.size, self.buffer_bytes.size))
         several = nodes * gpus_per_node > 1
         if several.any():
-            groups = self._groups(nodes[several], gpus_per_node[several])
-            times[several] = collective_s(entry or self.source.entry, self.operation, self.buffer_bytes, groups)
+            groups, counts = self._counted(nodes[several], gpus_per_node[several])
+            served = entry or self.source.entry
+            times[several] = collective_s(served, self.operation, self.buffer_bytes, groups, counts)
         return self.sources.multiplied("all_reduce", times, nodes=nodes[:, None])
 
     def together_s(self, nodes: int, gpus_per_node: int, entry: Entry | None = None) -> FloatArray:
@@ -144,6 +146,13 @@ class Messages:
             return sent_s
         copied = np.where(np.eye(self.by_slot.size, dtype=np.bool_), 0.0, 4 * bytes_)
         return np.asarray(sent_s + copied / self.sources.accelerator.memory_bytes_per_s)
+
+    def _counted(self, nodes: IntArray, gpus_per_node: IntArray) -> tuple[Groups, dict[str, FloatArray]]:
+        """Return groups, and what was counted of messages in them; the last are kept, for a fit asks often for them."""
+        key = nodes.tobytes(), gpus_per_node.tobytes()
+        if key not in self._counts:
+            self._counts = {key: (self._groups(nodes, gpus_per_node), {})}
+        return self._counts[key]
 
     def bytes_of(self, slots: IntArray) -> FloatArray:
         """Return the bytes of messages that start with these slots, the lowest of each, shape (B,)."""
