@@ -76,9 +76,10 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str]) -> li
     """
     kept: list[int] = []
     speeds: dict[int, list[float | None]] = {}
+    useful = [_useful(one) for one in problems]
     for at, one in enumerate(problems):
         for other in kept:
-            if _is_more_of(one, problems[other]) and _useful(one) == _useful(problems[other]):
+            if _is_more_of(one, problems[other]) and useful[at] == useful[other]:
                 for each in (at, other):
                     if each not in speeds:
                         speeds[each] = list(_speeds(problems[each], precisions))
