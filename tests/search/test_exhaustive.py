@@ -13,7 +13,7 @@ from planner.search import data_block, exhaustive, space
 from planner.search.exhaustive import Outcome
 from planner.search.search import search
 
-FIFTY = settings(max_examples=50)
+OFTEN = settings(max_examples=30)
 SUBSETS = st.sets(st.integers(1, 6), min_size=1).map(tuple)
 
 
@@ -48,7 +48,7 @@ def usable(request: SpaceRequest) -> SpaceRequest:
     return request.changed(precision=tuple(p for p in request["precision"] or () if p != "int8"))
 
 
-@FIFTY
+@OFTEN
 @given(REQUESTS)
 def test_best_plans_are_those_of_brute_force_in_the_same_order(machine: Any, request: SpaceRequest) -> None:
     outcome = searched(machine, request)
@@ -57,7 +57,7 @@ def test_best_plans_are_those_of_brute_force_in_the_same_order(machine: Any, req
     assert outcome.evaluated == len(expected)
 
 
-@FIFTY
+@OFTEN
 @given(REQUESTS)
 def test_front_is_that_of_brute_force(machine: Any, request: SpaceRequest) -> None:
     lawful = machine.brute_force(usable(request), machine.limits())
@@ -74,7 +74,7 @@ def test_front_is_that_of_brute_force(machine: Any, request: SpaceRequest) -> No
     assert ([] if front is None else [front.configurations.one(i) for i in range(front.size)]) == expected
 
 
-@FIFTY
+@OFTEN
 @given(REQUESTS)
 def test_refused_and_evaluated_add_up_to_the_candidates(machine: Any, request: SpaceRequest) -> None:
     outcome = searched(machine, request)
@@ -83,7 +83,7 @@ def test_refused_and_evaluated_add_up_to_the_candidates(machine: Any, request: S
     assert all(count > 0 for count in outcome.refused.values())
 
 
-@FIFTY
+@OFTEN
 @given(REQUESTS, st.integers(1, 40))
 def test_chunks_change_nothing(machine: Any, request: SpaceRequest, chunk: int) -> None:
     whole = searched(machine, request)
@@ -113,7 +113,7 @@ RELAXATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("constraint", RELAXATIONS)
-@FIFTY
+@OFTEN
 @given(request=REQUESTS)
 def test_relaxing_a_constraint_never_worsens_the_best_epoch(
     machine: Any, constraint: str, request: SpaceRequest
@@ -126,7 +126,7 @@ def test_relaxing_a_constraint_never_worsens_the_best_epoch(
     assert relaxed.predictions.epoch_s[0] <= strict.predictions.epoch_s[0] * (1 + 1e-9)
 
 
-@FIFTY
+@OFTEN
 @given(REQUESTS)
 def test_more_memory_never_worsens_the_best_epoch(machine: Any, request: SpaceRequest) -> None:
     strict = searched(machine, request).best
@@ -138,7 +138,7 @@ def test_more_memory_never_worsens_the_best_epoch(machine: Any, request: SpaceRe
     assert relaxed.predictions.epoch_s[0] <= strict.predictions.epoch_s[0] * (1 + 1e-9)
 
 
-@FIFTY
+@OFTEN
 @given(REQUESTS)
 def test_faster_links_never_hurt(machine: Any, faster_links: Any, request: SpaceRequest) -> None:
     # a shorter update means smaller asynchronous mini-batches: with no lower edge, what was lawful stays lawful
@@ -150,7 +150,7 @@ def test_faster_links_never_hurt(machine: Any, faster_links: Any, request: Space
     assert fast.predictions.epoch_s[0] <= slow.predictions.epoch_s[0] * (1 + 1e-9)
 
 
-@FIFTY
+@OFTEN
 @given(REQUESTS, st.randoms())
 def test_order_of_values_does_not_matter(machine: Any, request: SpaceRequest, random: Any) -> None:
     def shuffled(values: Any) -> Any:
@@ -160,7 +160,7 @@ def test_order_of_values_does_not_matter(machine: Any, request: SpaceRequest, ra
     assert records(searched(machine, other)) == records(searched(machine, request))
 
 
-@FIFTY
+@OFTEN
 @given(st.integers(20, 60), st.sampled_from([("sync",), ("async",), MODES]), SUBSETS, SUBSETS)
 def test_nearest_are_the_closest_of_what_fits_in_memory(
     machine: Any, target: int, modes: tuple[str, ...], nodes: tuple[int, ...], sub_batch: tuple[int, ...]

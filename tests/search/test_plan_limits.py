@@ -23,7 +23,7 @@ def quantities(machine: Any, one: Any) -> dict[str, float]:
     return dict(zip(LIMITS, (p["epoch_s"], hours, 2.0 * hours, one.nodes, p["staleness_mean"]), strict=True))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     target=st.integers(4, 40), limits=st.dictionaries(st.sampled_from(list(LIMITS)), st.floats(0.1, 1e4), max_size=3)
 )

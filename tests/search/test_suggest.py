@@ -108,7 +108,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(NARROW)
 def test_loosening_one_constraint_as_told_makes_something_fit(machine: Any, request: SpaceRequest) -> None:
     answer = answered(machine, request)
@@ -139,7 +139,7 @@ def change_of(request: SpaceRequest, one: Loosening, capacity: float) -> float:
     return sum(changes)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(NARROW)
 def test_the_smallest_change_stands_first_and_what_has_no_measure_last(machine: Any, request: SpaceRequest) -> None:
     limits = replace(machine.limits(), memory_bytes=machine.capacity)
@@ -148,7 +148,7 @@ def test_the_smallest_change_stands_first_and_what_has_no_measure_last(machine: 
     assert all(before <= after + 1e-3 for before, after in itertools.pairwise(changes))  # tolerances are rounded up
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(NARROW)
 def test_the_nearest_value_is_told_with_the_best_plan_that_it_allows(machine: Any, request: SpaceRequest) -> None:
     """Nodes, GPUs and sub-batches that do not fit are tried in parts; here all of them are, by hand."""
