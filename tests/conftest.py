@@ -20,7 +20,15 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 # How long an example takes says nothing on a machine with other work.
 settings.register_profile("planner", deadline=None)
+# pytest --hypothesis-profile=long: more examples a property, and whole tables where the fixture long_run is asked.
+settings.register_profile("long", deadline=None, max_examples=500)
 settings.load_profile("planner")
+
+
+@pytest.fixture(scope="session")
+def long_run() -> bool:
+    """Return whether properties over a table walk the whole of it."""
+    return settings().max_examples >= settings.get_profile("long").max_examples
 
 
 @pytest.fixture
