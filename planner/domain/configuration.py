@@ -20,6 +20,7 @@ __all__ = [
     "DEGREES",
     "LARGEST_MINI_BATCH",
     "MODES",
+    "NEUTRAL",
     "OPTIMIZERS",
     "SPLIT_AXES",
     "Box",
@@ -39,9 +40,28 @@ SPLIT_AXES = tuple(axis for axis in AXES if axis.is_split)
 """How a network is split over devices, and what is kept of it."""
 
 
+def _is_one_stage(plan: Any) -> Any:
+    return plan.pipeline_parallel == 1
+
+
+NEUTRAL: Mapping[str, Callable[[Any], Any]] = {
+    "virtual_stages": _is_one_stage,
+    "schedule": _is_one_stage,
+    "stages": _is_one_stage,
+    "sequence_parallel": lambda plan: plan.tensor_parallel == 1,
+    "sharding": lambda plan: plan.data_parallel * plan.context_parallel == 1,
+    "shard_group": lambda plan: (plan.sharding == 0) | (plan.gpus <= plan.gpus_per_node),
+}
+"""Axis -> whether no value of it changes anything for a plan, or for plans as arrays.
+
+A configuration has the default there, whatever was asked for: two ways to say a plan are one plan. A rule looks at axes
+that stand before its own, or at degrees.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration(Axes[int, str]):
-    """One configuration: a value of each axis.
+    """One configuration: a value of each axis, the default where the axis is NEUTRAL.
 
     Attributes
     ----------
@@ -69,6 +89,9 @@ class Configuration(Axes[int, str]):
                 raise ParameterError(axis.name, rule, getattr(self, axis.name))
         if self.gpus % self.replica_gpus:
             raise self._undivided()
+        for name, is_neutral in NEUTRAL.items():
+            if is_neutral(self):
+                object.__setattr__(self, name, _DEFAULTS[name])
         if self.samples_per_update > LARGEST_MINI_BATCH:
             rule = f"at most {LARGEST_MINI_BATCH:,} samples (GPUs x sub-batch x accumulation)"
             raise ParameterError("the mini-batch", rule, self.samples_per_update)
@@ -125,6 +148,9 @@ class Configuration(Axes[int, str]):
         values = [(axis, getattr(self, axis.name)) for axis in AXES if not axis.always_said]
         others = [(axis, value) for axis, value in values if value != axis.default]
         return [axis.short.format(value) if axis.short else f"{axis.title} {value}" for axis, value in others]
+
+
+_DEFAULTS: Mapping[str, Any] = {axis.name: axis.default for axis in AXES}
 
 
 def _nearest_divisor(whole: int, value: int, step: int) -> int:

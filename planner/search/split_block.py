@@ -195,7 +195,10 @@ class SplitCandidates:
         return n[keeps], m[keeps]
 
     def _column(self, name: str, place: IntArray, choice: IntArray) -> IntArray:
-        return self.choices[name][choice] if name in self.choices else self.places[name][place]
+        column = self.choices[name][choice] if name in self.choices else self.places[name][place]
+        if name != "schedule":
+            return column
+        return np.where(self.places["pipeline_parallel"][place] > 1, column, SCHEDULES.index("1f1b"))
 
     def with_passes(self, place: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield each of some places with each of its passes: positions in both, some CHUNK at a time."""
@@ -247,10 +250,12 @@ class SplitCandidates:
         """Tell which places and choices are lawful together, and told apart."""
         of = {name: column[place] for name, column in self.places.items()}
         of |= {name: column[choice] for name, column in self.choices.items()}
+        is_scheduled = self._is_scheduled(of)
+        of["schedule"] = self._column("schedule", place, choice)
         plans = SplitPlans.of(**_plan_columns(of))
         lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
-        told_apart = is_told_apart(self.network.transformer, plans) & self._is_scheduled(of)
-        return np.asarray(lawful & told_apart & splits(of))
+        told_apart = is_told_apart(self.network, self.framework, plans)
+        return np.asarray(lawful & told_apart & is_scheduled & splits(of))
 
     def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which degrees are of the kinds of parallelism to try."""

@@ -17,10 +17,10 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.axes import AXES
-from planner.domain.configuration import SPLIT_AXES
+from planner.domain.configuration import NEUTRAL, SPLIT_AXES
 from planner.domain.framework import Framework
 from planner.domain.network import Network
-from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, SHARD_GROUPS, SplitPlans
+from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.workload.program import program
@@ -109,7 +109,7 @@ def check_allowed(framework: Framework, asked: Mapping[str, Sequence[Any]]) -> N
     for rule in _of_framework(framework):
         values, axis = asked.get(rule.axis, ()), _AXES[rule.axis]
         codes = np.array([axis.words.index(one) if axis.words else one for one in values], dtype=np.int64)
-        if codes.size and not rule.holds(SplitPlans.of(**{rule.axis: codes})).any():
+        if codes.size and not rule.holds(SplitPlans.of(**{"pipeline_parallel": 2, rule.axis: codes})).any():
             option = f"--{axis.option.replace('_', '-')}"
             raise ParameterError(option, rule.words, ",".join(map(str, values)))
 
@@ -125,16 +125,14 @@ def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
     return f"{'is' if len(near) == 1 else 'are'} {' and '.join(near)}"
 
 
-def is_told_apart(of: Transformer | None, plans: SplitPlans) -> BoolArray:
-    """Return whether no simpler plan does the same: without shards of one rank, or recompute that repeats nothing."""
-    copies = plans.data_parallel * plans.context_parallel
-    spreads = plans.gpus > plans.gpus_per_node
-    in_node = plans.shard_group == SHARD_GROUPS.index("node")
-    differs = (plans.sharding == 0) | (copies > 1)
-    differs = differs & (~in_node | ((plans.sharding > 0) & spreads))
-    differs = differs & ((plans.sequence_parallel == 0) | (plans.tensor_parallel > 1))
-    if of is not None and of.fused:
-        differs = differs & (plans.recompute != 1)
+def is_told_apart(network: Network, framework: Framework, plans: SplitPlans) -> BoolArray:
+    """Return whether no simpler plan does the same: no neutral axis off its default, no recompute of nothing."""
+    differs = np.ones(plans.shape, dtype=np.bool_)
+    for name, is_neutral in NEUTRAL.items():
+        differs = differs & ((getattr(plans, name) == _AXES[name].code(_AXES[name].default)) | ~is_neutral(plans))
+    of = network.transformer
+    if of is not None and of.fused and framework.selective == "attention":
+        differs = differs & (plans.recompute != RECOMPUTES.index("selective"))
     return np.asarray(differs)
 
 
@@ -156,7 +154,7 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
     if framework.schedules != SCHEDULES:
         codes = [SCHEDULES.index(name) for name in framework.schedules]
         words = f"{_any_of(framework.schedules)} in framework {framework.variant}"
-        yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, codes))
+        yield Rule("schedule", words, lambda plans: (plans.pipeline_parallel == 1) | np.isin(plans.schedule, codes))
     if framework.most_sharded < 3:
         words = f"at most {framework.most_sharded} in framework {framework.variant}"
         yield Rule("sharding", words, lambda plans: plans.sharding <= framework.most_sharded)
@@ -230,11 +228,6 @@ def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
         if axis.name not in LAYER_AXES:
             words = f"{axis.default} for {network.name}, which is no transformer"
             yield Rule(axis.name, words, _is(axis.name, default))
-    yield Rule(
-        "schedule",
-        "1f1b without a pipeline",
-        lambda plans: (plans.pipeline_parallel > 1) | (plans.schedule == SCHEDULES.index("1f1b")),
-    )
     words = f"gpipe, 1f1b or zero-bubble for {network.name}, which is no transformer"
     yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, _OF_LAYERS))
     if framework.stages == "blocks":
@@ -301,22 +294,12 @@ def _deals_out(sequence: int, plans: SplitPlans) -> BoolArray:
 
 
 def _of_schedules() -> Iterator[Rule]:
-    yield Rule(
-        "virtual_stages",
-        "1 without a pipeline",
-        lambda plans: (plans.virtual_stages == 1) | (plans.pipeline_parallel > 1),
-    )
     plain = ("gpipe", "zero-bubble", "zero-bubble-h2", "no-flush")
     codes = [SCHEDULES.index(name) for name in plain]
     yield Rule(
         "virtual_stages",
         f"1 in a {_any_of(plain)} schedule",
         lambda plans: (plans.virtual_stages == 1) | ~np.isin(plans.schedule, codes),
-    )
-    yield Rule(
-        "stages",
-        "even without a pipeline",
-        lambda plans: (plans.stages != BEST_STAGES) | (plans.pipeline_parallel > 1),
     )
     yield Rule(
         "virtual_stages",

@@ -39,7 +39,6 @@ IS_CNN = "for alexnet, which is no transformer"
         (GROUPED, {"pipeline_parallel": 7}, "at most the 6 layers", "7; the nearest is 6"),
         (GPT, {"virtual_stages": 2, "pipeline_parallel": 4, "accumulation_steps": 4},
          "such that stages x virtual stages divide the 12 layers", "2; the nearest are 1 and 3"),
-        (GPT, {"virtual_stages": 2}, "1 without a pipeline", "2"),
         (GPT, {"virtual_stages": 2, "pipeline_parallel": 2, "schedule": GPIPE, "accumulation_steps": 2},
          "1 in a gpipe, zero-bubble, zero-bubble-h2 or no-flush schedule", "2"),
         (GPT, {"virtual_stages": 1, "pipeline_parallel": 2, "schedule": INTERLEAVED},
@@ -67,7 +66,6 @@ IS_CNN = "for alexnet, which is no transformer"
         (CNN, {"tensor_parallel": 2}, f"1 {IS_CNN}", "2"),
         (CNN, {"recompute": RECOMPUTES.index("full")}, f"none {IS_CNN}", "'full'"),
         (CNN, {"sharding": 2}, f"0 {IS_CNN}", "2"),
-        (CNN, {"schedule": GPIPE}, "1f1b without a pipeline", "'gpipe'"),
         (CNN, {"offload": OFFLOADS.index("optimizer")}, f"none {IS_CNN}", "'optimizer'"),
     ],
 )  # fmt: skip
@@ -144,18 +142,20 @@ def test_a_plan_is_refused_where_it_is_unlawful_and_a_nearest_value_mends_the_ru
 
 
 def test_plans_that_do_the_same_as_simpler_ones_are_left_out() -> None:
-    of = GPT.transformer
-    fused = find_network("gpt:layers=12,hidden=768,heads=12,sequence=1024,attention=fused").transformer
+    fused = find_network("gpt:layers=12,hidden=768,heads=12,sequence=1024,attention=fused")
     for values, is_apart in (
         ({"sharding": 1}, False), ({"sharding": 1, "data_parallel": 2}, True),
         ({"shard_group": 1, "data_parallel": 2}, False),
         ({"shard_group": 1, "sharding": 1, "data_parallel": 8}, False),
         ({"shard_group": 1, "sharding": 1, "data_parallel": 16}, True),
         ({"sequence_parallel": 1}, False), ({"sequence_parallel": 1, "tensor_parallel": 2}, True),
+        ({"virtual_stages": 2}, False), ({"stages": 1}, False), ({"schedule": GPIPE}, False),
         ({"recompute": RECOMPUTES.index("selective")}, True),
     ):  # fmt: skip
-        assert is_told_apart(of, SplitPlans.of(**values)) == is_apart, values
-    assert not is_told_apart(fused, SplitPlans.of(recompute=RECOMPUTES.index("selective")))
+        assert is_told_apart(GPT, ANY, SplitPlans.of(**values)) == is_apart, values
+    selective = SplitPlans.of(recompute=RECOMPUTES.index("selective"))
+    assert not is_told_apart(fused, ANY, selective)
+    assert is_told_apart(fused, Framework("own", selective="second products"), selective)
 
 
 @pytest.mark.parametrize(
