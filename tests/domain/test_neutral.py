@@ -25,7 +25,7 @@ def values(name: str) -> st.SearchStrategy[Any]:
     st.fixed_dictionaries({name: values(name) for name in NEUTRAL}),
 )
 def test_a_neutral_value_is_the_default_and_any_other_is_kept(
-    degrees: dict[str, int], nodes: int, some: dict[str, Any]
+    degrees: dict[str, Any], nodes: int, some: dict[str, Any]
 ) -> None:
     one = Configuration(nodes=nodes, gpus_per_node=8, sub_batch=1, **degrees, **some)
     replicas = one.data_parallel * one.context_parallel
@@ -48,4 +48,5 @@ def test_a_plan_on_one_gpu_has_one_form() -> None:
     for name in NEUTRAL:
         axis = BY_NAME[name]
         for value in axis.words or range(axis.least, (axis.most or 3) + 1):
-            assert Configuration(nodes=1, gpus_per_node=1, sub_batch=4, **{name: value}) == plain
+            values_of: dict[str, Any] = {name: value}
+            assert Configuration(nodes=1, gpus_per_node=1, sub_batch=4, **values_of) == plain
