@@ -74,7 +74,7 @@ def _suggestions(
         return
     for subject, one in answers:
         if part == "answer":
-            yield suggestion_answer(one, subject, more=MORE_HINT)
+            yield suggestion_answer(one, subject, more=MORE_HINT, is_alone=len(answers) == 1)
         elif position is not None or part in PLAN_PARTS:
             yield part_of_plan(_plan(one, position, part), subject, one.citations, part or "plan")
         else:

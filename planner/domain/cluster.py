@@ -10,8 +10,10 @@ from planner.domain.arrays import check_count, check_not_negative, check_positiv
 from planner.domain.precision import precision_named
 from planner.errors import ParameterError
 
-__all__ = ["LINK_KINDS", "Accelerator", "Cluster", "Link", "Node", "Storage"]
+__all__ = ["LINK_KINDS", "LOCAL", "Accelerator", "Cluster", "Link", "Node", "Storage"]
 
+LOCAL = "local"
+"""Name of the cluster that a calibration alone implies: the node it was measured on."""
 LINK_KINDS = frozenset(
     {
         "nvlink", "nvswitch", "xgmi", "pcie", "pcie3", "pcie4", "pcie5",

@@ -15,6 +15,7 @@ import numpy as np
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.request import Problem
 from planner.domain.training import TimedStep
+from planner.fitting.measured_steps import without_measured_plans
 from planner.sources.plan_points import PLAN_POINTS, PlanPoint, as_setting, points_of_entry, weight_of_runs
 from planner.sources.sources import Sources
 from planner.steps.compute import Compute
@@ -38,18 +39,18 @@ def with_plan_points(base: Calibration, problem: Problem, runs: Sequence[PlanPoi
     ----------
     base : Calibration
     problem : Problem
-        Of the network, priced by the base alone.
+        Of the network; the base is one of its calibrations.
     runs : sequence of PlanPointRun
         Of that network, without an update of weights; of one precision or several.
 
     Raises
     ------
     CoverageError
-        The base does not price the network.
+        Nothing prices the network.
     """
     entries = list(base.entries)
     for precision in dict.fromkeys(run.precision for run in runs):
-        points = _points(base, problem, [run for run in runs if run.precision == precision])
+        points = _points(problem, [run for run in runs if run.precision == precision])
         old = next((entry for entry in entries if _holds_points(entry, problem, precision)), None)
         new = _entry(old, problem, precision, points)
         entries = [new if entry is old else entry for entry in entries] if old else [*entries, new]
@@ -61,10 +62,10 @@ def _holds_points(entry: Entry, problem: Problem, precision: str) -> bool:
     return entry.key == key
 
 
-def _points(base: Calibration, problem: Problem, runs: Sequence[PlanPointRun]) -> tuple[PlanPoint, ...]:
-    """Return the plan points of runs in one precision, against what the base without its plan points predicts."""
-    plain = replace(base, entries=tuple(entry for entry in base.entries if entry.library != PLAN_POINTS))
-    compute = Compute(Sources(replace(problem, calibrations=(plain,))), runs[0].precision)
+def _points(problem: Problem, runs: Sequence[PlanPointRun]) -> tuple[PlanPoint, ...]:
+    """Plan points of runs in one precision: measured over predicted without runs."""
+    bare = replace(problem, calibrations=tuple(map(without_measured_plans, problem.calibrations)))
+    compute = Compute(Sources(bare), runs[0].precision)
     sub_batches = np.array([run.step.sub_batch for run in runs])
     compute.cases.ensure(sub_batches)
     predicted_s = (compute.table.forward_s + compute.table.backward_s[:, 0])[compute.cases.rows(sub_batches)]

@@ -54,20 +54,22 @@ def suggestion_answer(
     more: str = ALL_WORDS,
     epochs: int | None = None,
     in_full: bool = False,
+    is_alone: bool = True,
 ) -> Iterator[Block]:
     """Yield the answer to one request: the chosen plan, the ranked table, terms, doubt, the line that starts it.
 
     Switches that would pay are told where MOST_LINES hold them, ``in_full`` anyway. ``epochs``: of the whole training,
-    whose time is told too.
+    whose time is told too. ``is_alone``: no other answer stands in the same document.
     """
-    blocks = list(_suggestion(suggestion, subject, more, epochs, faster_by_a_switch(suggestion)))
+    is_kept = is_alone and not subject.scenario
+    blocks = list(_suggestion(suggestion, subject, more, epochs, faster_by_a_switch(suggestion), is_kept=is_kept))
     if suggestion.switches and not in_full and line_count(blocks) > MOST_LINES:
-        blocks = list(_suggestion(suggestion, subject, more, epochs, ""))
+        blocks = list(_suggestion(suggestion, subject, more, epochs, "", is_kept=is_kept))
     yield from blocks
 
 
 def _suggestion(
-    suggestion: Suggestion, subject: Subject, more: str, epochs: int | None, switches: str
+    suggestion: Suggestion, subject: Subject, more: str, epochs: int | None, switches: str, *, is_kept: bool
 ) -> Iterator[Block]:
     plan = suggestion.chosen_plan
     plans = suggestion.plans or suggestion.nearest
@@ -86,9 +88,9 @@ def _suggestion(
         yield Line(f"Each group by itself: {parts.group_steps(plan.prediction)}")
     if suggestion.pareto:
         yield from _front(suggestion, subject)
-    yield goodness(plan.prediction, own)
+    yield goodness(plan.prediction, own, is_kept=is_kept)
     yield from sensitivity_lines(suggestion, subject)
-    if plan.framework is None:  # of several the table is wider, and the answer must keep to its screen
+    if is_kept and plan.framework is None:  # of several the table is wider, and the answer must keep to its screen
         yield from deciding_line(suggestion, subject)
     yield from launch(plan.prediction.configuration, own, plan.prediction.rank_order)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from planner.domain.framework import PYTORCH
 from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.report import parts
@@ -19,14 +20,18 @@ LARGE_SHARE = 0.5
 """Share of the kernel time from which a way of finding it stands for all."""
 
 
-def goodness(prediction: Prediction, subject: Subject) -> Line:
-    """Return one sentence: the factor, the part that most of it comes from, and what would narrow it."""
+def goodness(prediction: Prediction, subject: Subject, *, is_kept: bool = False) -> Line:
+    """Return one sentence: the factor, the part that most of it comes from, and what would narrow it.
+
+    ``is_kept``: ``--json`` of the answer is a file that ``planner calibrate --plan`` takes.
+    """
     factor = parts.factor(prediction.iteration_s)
-    command = f"to narrow it: `{_command(prediction, subject)}`"
+    command = _command(prediction, subject, is_kept=is_kept)
+    narrowing = f"; to narrow it: `{command}`" if command else ""
     if factor is None:
-        return Line(f"How good this is is not known: nothing it rests on was compared with measured runs; {command}")
+        return Line(f"How good this is is not known: nothing it rests on was compared with measured runs{narrowing}")
     why = _because(prediction, subject)
-    return Line(f"Good to a factor of {format_number(factor)} (90 %), because {why}; {command}")
+    return Line(f"Good to a factor of {format_number(factor)} (90 %), because {why}{narrowing}")
 
 
 def _because(one: Prediction, subject: Subject) -> str:
@@ -68,16 +73,17 @@ def _because_of_overheads(one: Prediction, subject: Subject) -> str:
     return f"measured steps of {framework} {where}differ by as much"
 
 
-def _command(one: Prediction, subject: Subject) -> str:
-    """Return the command that measures what is unsure most.
+def _command(one: Prediction, subject: Subject, *, is_kept: bool) -> str:
+    """Return the command that measures what is unsure most; none where that is runs of plans that no file keeps.
 
-    Layers that were not timed yet come first; then short runs of the plans themselves, which one device makes of those
-    that leave the network whole.
+    Layers that were not timed yet come first; then short runs of the plans themselves, which one device makes in
+    PyTorch of those that leave the network whole.
     """
-    if _has_measured_steps(one):
-        return f"planner calibrate --plan plan.json {RUNS}"
-    if sum(one.kernel_shares[name] for name in MEASURED_LOOKUPS) >= LARGE_SHARE and one.doubt:
-        return "planner calibrate --plan plan.json" + f" {RUNS}" * one.configuration.is_split
+    has_steps, is_sync = _has_measured_steps(one), one.configuration.mode == "sync"
+    if has_steps or (sum(one.kernel_shares[name] for name in MEASURED_LOOKUPS) >= LARGE_SHARE and one.doubt):
+        is_run_here = not one.configuration.is_split and subject.settings.framework.variant == PYTORCH.name
+        runs = f" {RUNS}" if has_steps or not is_run_here else ""
+        return f"planner calibrate --plan plan.json{runs}" if is_kept and (is_sync or not runs) else ""
     return f"planner calibrate --network {shlex.quote(subject.network_option or subject.network)}"
 
 

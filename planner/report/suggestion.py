@@ -25,9 +25,10 @@ def suggestions_views(
     """
     if in_full:
         for subject, one in answers:
-            answer = suggestion_answer(one, subject, epochs=epochs, in_full=True)
+            is_alone = len(answers) == 1
+            answer = suggestion_answer(one, subject, epochs=epochs, in_full=True, is_alone=is_alone)
             short = [block for block in answer if not (isinstance(block, Line) and block.aside)]
-            yield [*_warnings(one), *short, *suggestion_rest(one, subject)]
+            yield [*_warnings(one), *short, *suggestion_rest(one, subject, is_alone=is_alone)]
     elif len(answers) == 1:
         subject, one = answers[0]
         yield suggestion_answer(one, subject, epochs=epochs)
@@ -62,12 +63,13 @@ def _warnings(suggestion: Suggestion, *, result: bool = False) -> Iterable[Line]
     return parts.warnings(suggestion.warnings, of_rows, result=result)
 
 
-def suggestion_rest(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
+def suggestion_rest(suggestion: Suggestion, subject: Subject, *, is_alone: bool = True) -> Iterator[Block]:
     """Yield what a short answer leaves out: the chosen plan in full, the request, the search."""
     plan = suggestion.chosen_plan
     if plan is not None:
         yield from _plan_details(plan, subject, suggestion.citations)
-    yield from deciding_commands(suggestion, subject)
+    if is_alone and not subject.scenario:
+        yield from deciding_commands(suggestion, subject)
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")

@@ -80,7 +80,7 @@ class StudyPlace:
         """
         import optuna  # noqa: PLC0415 - heavy, and only this search needs it
 
-        none = Refusal("storage", f"{self.option} must be a storage with a study", self.option, self.shown, _MAKE)
+        none = Refusal("storage", f"{self.option} must be a storage with a study", self.option, self.shown, self._make)
         if self._is_file and not Path(self.where).exists():
             raise UsageError(none)
         with quiet(), self._opened():
@@ -146,6 +146,10 @@ class StudyPlace:
         except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
             raise self._down(error) from error
 
+    @property
+    def _make(self) -> str:
+        return f"; `planner suggest --search optuna --study {self.shown}` makes one"
+
     def _down(self, error: Exception) -> UsageError:
         cause = error.__cause__ if str(error.__cause__ or "") else error
         why = re.sub(r"^\([\w.]+\) ", "", (str(cause).strip().splitlines() or [type(error).__name__])[0])
@@ -153,9 +157,6 @@ class StudyPlace:
         return UsageError(
             Refusal("storage", f"{self.option} must be a storage that answers", self.option, self.shown, rest)
         )
-
-
-_MAKE = "; 'planner suggest --search optuna --study' with the same place makes one"
 
 
 def check_inputs(place: StudyPlace, of_study: Mapping[str, str], inputs: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from planner import catalog
 from planner.domain.buckets import strategy_and_sizes
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
-from planner.domain.cluster import Cluster
+from planner.domain.cluster import LOCAL, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework
@@ -31,8 +31,9 @@ from planner.sessions.say import Say
 from planner.sessions.values import DEFAULT_REQUEST, Values, listed, merge, said
 from planner.sources.completion import completions
 from planner.sources.devices import on_other_device
+from planner.sources.measured_steps import is_of_runs_alone
 from planner.sources.same_die import is_same_die
-from planner.sources.sources import LOCAL, Sources
+from planner.sources.sources import Sources
 from planner.sources.usable import why_not_precision
 from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
@@ -45,7 +46,10 @@ Calibrations = tuple[Calibration, ...]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the networks run on, resolved once for all of them; ``files`` are the calibrations that have names."""
+    """What the networks run on, resolved once for all of them; ``files`` are the calibrations that have names.
+
+    ``explicit``: kernels are those of named calibrations. One that holds runs of plans alone names none.
+    """
 
     cluster: Cluster
     calibrations: Calibrations
@@ -87,11 +91,12 @@ def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluste
     of_user = known or tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
     cluster, source, own = _cluster(values, of_user, say, found)
     _check_device(of_user, cluster, say)
+    is_explicit = not all(map(is_of_runs_alone, of_user))
     named_by = values["calibration"].source if of_user else ""
     of_catalog = catalog.calibrations_for(cluster)
-    completion = _completions(cluster, (*of_user, *own, *of_catalog), is_named=bool(of_user))
+    completion = _completions(cluster, (*of_user, *own, *of_catalog), is_named=is_explicit)
     calibrations, where = _in_order((named_by, of_user), (OWN, own), ("bundled", of_catalog), *completion)
-    if of_user:
+    if is_explicit:
         calibrations = tuple(one if one in of_user else _without_products(one) for one in calibrations)
     others = tuple(one for one in (*own, *of_catalog) if one not in of_user and _serves(one, cluster))
     names = dict.fromkeys((*listed(values, "calibration"), *(one.name for one in others)))
@@ -99,7 +104,7 @@ def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluste
         "cluster": Sourced(values["cluster"].value if "cluster" in values else cluster.name, source),
         "calibration": Sourced(tuple(names), where),
     }
-    return Machine(cluster, calibrations, bool(of_user), sources, (*of_user, *others))
+    return Machine(cluster, calibrations, is_explicit, sources, (*of_user, *others))
 
 
 def _completions(cluster: Cluster, known: Calibrations, *, is_named: bool) -> Iterator[tuple[str, Calibrations]]:
@@ -116,7 +121,7 @@ def _to_give_back(values: Values, machine: Machine, network: Network, settings: 
     """Return the names that ``--calibration`` takes.
 
     What was scaled or derived for an answer has none, and named calibrations must cover products themselves: where they
-    would not, none are told, as the answer comes about without.
+    would not, only those that the user named are told, as the answer comes about without others.
     """
     names: tuple[str, ...] = machine.sources["calibration"].value
     alone = Sources(
@@ -124,7 +129,7 @@ def _to_give_back(values: Values, machine: Machine, network: Network, settings: 
     )
     precisions = values["precision"].value if "precision" in values else ("fp32",)
     covers = machine.explicit or not any(why_not_precision(alone, one) for one in precisions)
-    return names if covers else ()
+    return names if covers else listed(values, "calibration")
 
 
 def _check_device(calibrations: Calibrations, cluster: Cluster, say: Say) -> None:

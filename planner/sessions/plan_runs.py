@@ -48,7 +48,7 @@ class Asking:
     Attributes
     ----------
     problem : Problem
-        The network, priced by the base calibration.
+        The network, priced as by the next suggestion that names the base.
     points : tuple of (tensor-parallel degree, sub-batch, precision)
         Of its plans, the best first, each once.
     expected_s : mapping of a point to float
@@ -103,7 +103,10 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     bytes_of = {_key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in plans}
     points = tuple(dict.fromkeys(_key(plan["configuration"]) for plan in plans))
     settings = replace(suggested.settings, input="synthetic", framework=_framework(suggested.frameworks))
-    problem = Problem(suggested.network, None, suggested.cluster, (base,), settings=settings)
+    machine = suggested.machine(base, session.say)
+    problem = Problem(
+        suggested.network, None, machine.cluster, machine.calibrations, machine.explicit, settings=settings
+    )
     return Asking(problem, points, expected_s, bytes_of, base, gpu.device if gpu else "cpu", circumstances)
 
 

@@ -14,7 +14,7 @@ from planner import catalog
 from planner.domain.calibration import Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import variant_and_version
-from planner.domain.request import Problem, Sourced
+from planner.domain.request import Problem
 from planner.domain.runs import Run
 from planner.errors import InputFileError, PlannerError
 from planner.fitting.measured_steps import measured_steps, with_measured_steps
@@ -22,10 +22,8 @@ from planner.formats.configuration import configuration_of
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import sort_runs
 from planner.scoring.refit import measured_step_s
-from planner.sessions.inputs import machine_of
 from planner.sessions.say import Say
 from planner.sessions.suggested import Suggested, suggested_of
-from planner.sessions.values import OPTION, Values
 
 __all__ = ["refined_with_runs"]
 
@@ -71,8 +69,6 @@ def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], nam
         A file cannot be read, or no run is of the suggestion's network, cluster and framework.
     ParameterError
         The suggestion has no plans, or a calibration that it was made with is not found.
-    CoverageError
-        It was made without a calibration of its accelerator.
     """
     suggested = suggested_of(plan, names)
     base = suggested.base()
@@ -112,7 +108,11 @@ def _rows(suggested: Suggested, paths: Sequence[str]) -> tuple[list[_Row], dict[
 def _why_of_another(suggested: Suggested, run: Run) -> str:
     """Return why a run says nothing of the suggestion; empty: it is of the same problem."""
     try:
-        network, cluster = catalog.find_network(run.network).name, suggested.cluster.name
+        own, cluster = (
+            suggested.network.name,
+            suggested.cluster.name,
+        )  # a name that standard input gave is in no catalog
+        network = own if run.network == own else catalog.find_network(run.network).name
         framework = catalog.find_framework(_framework(run)).label
     except PlannerError as error:
         return str(error)
@@ -133,12 +133,7 @@ def _problems(
     suggested: Suggested, base: Calibration, rows: Sequence[_Row], say: Say
 ) -> Iterator[tuple[Problem, list[_Row]]]:
     """Yield what the next suggestion prices such runs with, where the base is named, and the runs of each problem."""
-    named: Values = {
-        "network": Sourced((suggested.network_option,), OPTION),
-        "cluster": Sourced(suggested.cluster_option, OPTION),
-        "calibration": Sourced((base.name,), OPTION),
-    }
-    machine = machine_of(named, say, (base,))
+    machine = suggested.machine(base, say)
     dataset = suggested.dataset or suggested.network.dataset
     by_case: dict[_Case, list[_Row]] = {}
     for row in rows:
@@ -154,7 +149,7 @@ def _problems(
             catalog.find_dataset(dataset) if dataset else None,
             machine.cluster,
             machine.calibrations,
-            explicit_calibration=True,
+            machine.explicit,
             settings=settings,
         )
         yield problem, of_case

@@ -9,13 +9,16 @@ from typing import Any
 
 from planner import catalog
 from planner.domain.calibration import Calibration, Entry, MeasuredStep
-from planner.domain.cluster import Cluster
+from planner.domain.cluster import LOCAL, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.network import Network
-from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, UnknownNameError
+from planner.domain.request import Sourced
+from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError
 from planner.formats.configuration import subject_of
 from planner.formats.suggestion import SUGGESTION
-from planner.sources.sources import LOCAL
+from planner.sessions.inputs import Machine, machine_of
+from planner.sessions.say import Say
+from planner.sessions.values import OPTION, Values
 
 __all__ = ["Suggested", "suggested_of"]
 
@@ -53,14 +56,9 @@ class Suggested:
     dataset: str | None
 
     def base(self) -> Calibration:
-        """Return the calibrations of the accelerator as one; of several entries of a key the first one stays."""
+        """Return the calibrations of the accelerator as one, the first of equal keys; empty without any."""
         device = self.cluster.node.accelerator
         own = [one for one in self.calibrations if one.accelerator == device.name]
-        if not own:
-            names = ", ".join(one.name for one in self.calibrations) or "nothing"
-            raise CoverageError(
-                f"--plan must be made with a calibration of {device.name}, got {names}; measure with planner calibrate"
-            )
         entries: dict[tuple[str, ...], Entry] = {}
         steps: dict[tuple[object, ...], MeasuredStep] = {}
         for one in own:
@@ -68,7 +66,17 @@ class Suggested:
                 entries.setdefault((*entry.key, entry.mode), entry)
             for step in one.measured_steps:
                 steps.setdefault(step.key, step)
-        return replace(own[0], entries=tuple(entries.values()), measured_steps=tuple(steps.values()))
+        first = own[0] if own else Calibration(f"{device.name}-runs", device.name, ())
+        return replace(first, entries=tuple(entries.values()), measured_steps=tuple(steps.values()))
+
+    def machine(self, base: Calibration, say: Say) -> Machine:
+        """Return what the next suggestion that names the base is priced with."""
+        named: Values = {
+            "network": Sourced((self.network_option,), OPTION),
+            "cluster": Sourced(self.cluster_option, OPTION),
+            "calibration": Sourced((base.name,), OPTION),
+        }
+        return machine_of(named, say, (base,))
 
 
 def suggested_of(path: str, names: Sequence[str]) -> Suggested:

@@ -6,6 +6,7 @@ from planner.domain.axes import AXES
 from planner.domain.request import Subject
 from planner.domain.runs import Run
 from planner.domain.suggestion import Plan, Suggestion
+from planner.formats.documents import STANDARD_INPUT
 from planner.formats.runs import write_runs
 
 __all__ = ["wanted_runs"]
@@ -28,7 +29,9 @@ def _run(plan: Plan, subject: Subject) -> Run:
     axes = {axis.name: getattr(plan.prediction.configuration, axis.name) for axis in AXES}
     return Run(
         id=f"plan-{plan.position}",
-        network=subject.network_option or subject.network,
+        network=subject.network
+        if subject.network_option == STANDARD_INPUT
+        else subject.network_option or subject.network,
         cluster=subject.cluster,
         metric="iteration_s",
         framework=settings.framework.name,

@@ -21,9 +21,9 @@ from planner.domain.calibration import Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import variant_and_version
 from planner.domain.split import schedule_run
-from planner.sources.plan_points import NOISE_VARIANCE, shared_variance
+from planner.sources.plan_points import NOISE_VARIANCE, PLAN_POINTS, shared_variance
 
-__all__ = ["MeasuredSteps", "measured_steps_of"]
+__all__ = ["MeasuredSteps", "is_of_runs_alone", "measured_steps_of"]
 
 _APART = tuple(axis for axis in AXES if axis.name not in ("precision", "mode"))
 """Axes that plans may differ in and still share an effect."""
@@ -84,6 +84,11 @@ def _apart(plans: Configurations, one: Configuration) -> FloatArray:
         counts = axis.least > 0 and not axis.words
         far += np.abs(np.log2(column / value)) if counts else column != value
     return far
+
+
+def is_of_runs_alone(calibration: Calibration) -> bool:
+    """Tell whether a calibration holds nothing but runs of plans: it corrects what is predicted without it."""
+    return all(entry.library == PLAN_POINTS for entry in calibration.entries)
 
 
 def measured_steps_of(

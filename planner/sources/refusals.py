@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration
-from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.cluster import LOCAL, Accelerator, Cluster
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.errors import CoverageError, Refusal
@@ -14,7 +14,6 @@ from planner.sources.source import is_used, miss_in_words
 
 __all__ = [
     "KERNEL_MISSING",
-    "LOCAL",
     "absent_precision",
     "measuring",
     "missing_kernel",
@@ -24,8 +23,6 @@ __all__ = [
     "unpriced_precision",
 ]
 
-LOCAL = "local"
-"""Name of the cluster that a calibration alone implies."""
 KERNEL_MISSING = "kernel_missing"
 
 

@@ -19,7 +19,7 @@ from planner.costs.transfers import READING_TERMS
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
-from planner.domain.cluster import Cluster, Link
+from planner.domain.cluster import LOCAL, Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS, KernelCalls
 from planner.domain.network import Network
@@ -39,12 +39,12 @@ from planner.sources.overheads import (
     find_overheads,
 )
 from planner.sources.plan_points import PlanPoint, plan_points_of
-from planner.sources.refusals import LOCAL, missing_kernel, missing_link
+from planner.sources.refusals import missing_kernel, missing_link
 from planner.sources.same_die import is_same_die
 from planner.sources.source import Source, source_of, without_unused
 from planner.workload.products import narrow_calls, narrow_layers, rest_precision
 
-__all__ = ["LOCAL", "Source", "Sources"]
+__all__ = ["Source", "Sources"]
 
 HOST_LIBRARY = "host"
 """Library of collective entries that are between host buffers: for asynchronous update threads only."""

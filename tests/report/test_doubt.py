@@ -60,7 +60,9 @@ def test_a_reconstruction_is_said_first(prediction: Prediction, subject: Subject
 def test_layers_are_timed_before_runs_of_the_plan(measured: Prediction, subject: Subject) -> None:
     for own, command in ((0.49, LAYERS), (0.51, RUN)):
         one = replace(measured, doubt={"overheads": 1.0}, kernel_shares=shares(between=own, regression=1 - own))
-        assert goodness(one, subject).text.endswith(f"to narrow it: `{command}`")
+        assert goodness(one, subject, is_kept=True).text.endswith(f"to narrow it: `{command}`")
+        alone = goodness(one, subject).text  # no file keeps the plan: there are no runs of it
+        assert alone.endswith("differ by as much") == (command == RUN)
 
 
 def test_a_network_of_a_file_is_named_as_the_option_takes_it(measured: Prediction, subject: Subject) -> None:
