@@ -16,6 +16,7 @@ The sentence form is "<what> must be <rule>, got <value>", then where, then the 
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,10 @@ class PlannerError(Exception):
     def __init__(self, why: Refusal | str) -> None:
         super().__init__(str(why))
         self.refusal = why if isinstance(why, Refusal) else Refusal(self.code, why)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what a copy is made of, as constructors take other arguments than the sentence."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UsageError(PlannerError):

@@ -31,6 +31,18 @@ def long_run() -> bool:
     return settings().max_examples >= settings.get_profile("long").max_examples
 
 
+LONG_TIMEOUT_S = 3600
+"""Of a test that measures or starts real processes, and of any in the long profile; others: pyproject.toml."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give long tests a time limit of their own."""
+    is_long = settings().max_examples >= settings.get_profile("long").max_examples
+    for item in items:
+        if (is_long or item.get_closest_marker("live")) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+
+
 @pytest.fixture
 def clean_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a test an empty working directory and user data folder, and a plain output."""

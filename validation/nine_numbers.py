@@ -9,7 +9,6 @@ Plans that split a network are not among them.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -24,6 +23,7 @@ from planner.fitting.observed import HALF_PRECISIONS, JointSteps, Observed
 from planner.fitting.residuals import Coefficient, Residuals, Rows, stacks
 from planner.scoring.hold_out import splits
 from planner.scoring.refit import Asked, group_of
+from planner.scoring.workers import spread
 from planner.sources.overheads import EXPONENTS, exponent_name
 
 __all__ = ["NUMBERS", "NineNumbers", "fit_nine_numbers", "held_out_errors"]
@@ -101,25 +101,17 @@ def held_out_errors(asked: Sequence[Asked], axis: str) -> list[FloatArray]:
     for one in asked:
         _ = one.observed  # priced before processes part
     folds = list(splits([group_of(one, axis) for one in asked]))
-    found: dict[int, FloatArray] = {}
-    with multiprocessing.get_context("fork").Pool(os.cpu_count(), _share, (asked,)) as pool:
-        jobs = [(fold.fit.tolist(), fold.test.tolist()) for fold in folds]
-        for some in pool.imap(_of_fold, jobs):
-            found |= some
+
+    def of_fold(number: int) -> dict[int, FloatArray]:
+        fit, test = folds[number].fit.tolist(), folds[number].test.tolist()
+        numbers = fit_nine_numbers(
+            [each for one, is_fit in zip(asked, fit, strict=True) if is_fit for each in one.observed]
+        )
+        return {at: _errors(asked[at], numbers) for at, is_tested in enumerate(test) if is_tested}
+
+    parts = spread(of_fold, len(folds), os.cpu_count() or 1, lambda _number: None)
+    found = {at: errors for part in parts for at, errors in part.items()}
     return [found[at] for at in range(len(asked))]
-
-
-_shared: list[Sequence[Asked]] = []
-
-
-def _share(asked: Sequence[Asked]) -> None:
-    _shared[:] = [asked]
-
-
-def _of_fold(job: tuple[list[bool], list[bool]]) -> dict[int, FloatArray]:
-    (asked,), (fits, tests) = _shared, job
-    numbers = fit_nine_numbers([each for one, used in zip(asked, fits, strict=True) if used for each in one.observed])
-    return {at: _errors(asked[at], numbers) for at, is_tested in enumerate(tests) if is_tested}
 
 
 def _errors(asked: Asked, numbers: NineNumbers) -> FloatArray:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,6 +23,7 @@ from planner.fitting.split_steps import SplitFit, SplitObserved, fit_split_steps
 from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs
 from planner.scoring.hold_out import HOLD_OUTS, Split, splits
 from planner.scoring.intervals import rescaled
+from planner.scoring.workers import spread
 
 __all__ = ["Asked", "Fitted", "fit_runs", "group_of", "held_out_answers", "measured_step_s"]
 
@@ -226,11 +225,15 @@ def held_out_answers(
     }
     if asked and not folds:
         raise next(iter(without_fit.values()))
-    answers = _by_fold(asked, folds, processes)
-    for number, fold in enumerate(folds):
-        progress(" and ".join(fold.names), number, len(folds))
-        found, values = next(answers)
-        by_place |= found
+    _price(folds, _kinds(asked), processes)
+    found = spread(
+        lambda number: _of_fold(asked, folds[number]),
+        len(folds),
+        processes,
+        lambda number: progress(" and ".join(folds[number].names), number, len(folds)),
+    )
+    for by_fold, values in found:
+        by_place |= by_fold
         count(values)
     fitted = {id(one) for one in learned}
     return rescaled(
@@ -238,9 +241,6 @@ def held_out_answers(
         [group_of(one, axis) for one in asked],
         [[id(one) in fitted and not run.is_uneven for run in one.runs] for one in asked],
     )
-
-
-_Found = tuple[dict[int, list[Answer]], int]
 
 
 class _Fold(NamedTuple):
@@ -293,34 +293,15 @@ def _learned(asked: Sequence[Asked], kinds: Collection[str]) -> frozenset[str]:
     return frozenset(kind for kind in kinds if any(kind in one.measured_kinds for one in asked))
 
 
-def _by_fold(asked: Sequence[Asked], folds: Sequence[_Fold], processes: int) -> Iterator[_Found]:
-    """Yield the answers to what each fold leaves out, by place in ``asked``, and how many values its fit has."""
-    if processes == 1 or len(folds) == 1 or "fork" not in multiprocessing.get_all_start_methods():
-        yield from (_of_fold(asked, fold) for fold in folds)
-        return
-    kinds = _kinds(asked)
-    for one in {id(each): each for fold in folds for each in fold.fit}.values():
-        # before processes part: each would price the same kernels
-        _ = one.observed if WHOLE in kinds else (), [each.steps for each in one.split] if SPLIT in kinds else ()
-    # What is forked has the runs already; only answers travel.
-    with multiprocessing.get_context("fork").Pool(processes, _share, (asked, folds)) as pool:
-        yield from pool.imap(_of_shared, range(len(folds)))
+def _price(folds: Sequence[_Fold], kinds: Collection[str], processes: int) -> None:
+    """Price what fits learn from before processes part: each would price the same kernels."""
+    if min(processes, len(folds)) > 1:
+        for one in {id(each): each for fold in folds for each in fold.fit}.values():
+            _ = one.observed if WHOLE in kinds else (), [each.steps for each in one.split] if SPLIT in kinds else ()
 
 
-_shared: list[tuple[Sequence[Asked], Sequence[_Fold]]] = []
-
-
-def _share(asked: Sequence[Asked], folds: Sequence[_Fold]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one ends it
-    _shared[:] = [(asked, folds)]
-
-
-def _of_shared(number: int) -> _Found:
-    asked, folds = _shared[0]
-    return _of_fold(asked, folds[number])
-
-
-def _of_fold(asked: Sequence[Asked], fold: _Fold) -> _Found:
+def _of_fold(asked: Sequence[Asked], fold: _Fold) -> tuple[dict[int, list[Answer]], int]:
+    """Return the answers to what a fold leaves out, by place in ``asked``, and how many values its fit has."""
     fit = fit_runs(fold.fit, _told_by(fold, asked))
     return {at: _answers(asked[at], fit) for at in fold.test}, fit.free_numbers
 
