@@ -21,7 +21,7 @@ from planner.domain.axes import AXES, MODES
 from planner.domain.configuration import DEGREES, Configurations
 from planner.errors import Refusal
 from planner.search.reasons import ABOVE_WINDOW, ASYNC_ACCUMULATION, BELOW_WINDOW, LARGE_SUB_BATCH, UNEVEN_DEGREES
-from planner.search.split_space import passes_within
+from planner.search.split_space import check_passes, passes_within
 
 __all__ = ["CHUNK", "SOLVED_AXIS", "DataBlock"]
 
@@ -29,6 +29,8 @@ CHUNK = 2**17
 """Candidates made at once; some 15 MB with their predictions."""
 PAIRS = 2**20
 """Degrees and sub-batches counted at once."""
+MOST_PAIRS = 2**23
+"""Degrees and sub-batches in the window up to which they are searched."""
 SOLVED_AXIS = "accumulation_steps"
 _PASSES = ("sub_batch", SOLVED_AXIS)
 _AXES = {axis.name: axis for axis in AXES}
@@ -156,7 +158,10 @@ class DataBlock:
     @cached_property
     def pairs(self) -> _Pairs:
         """The pairs of which some accumulation lies in the window, of synchronous candidates."""
-        parts = [one.take(one.inside > 0) for one in self._all_pairs(self.values["sub_batch"])]
+        parts: list[_Pairs] = []
+        for one in self._all_pairs(self.values["sub_batch"]):
+            parts.append(one.take(one.inside > 0))
+            check_passes(sum(part.degree.size for part in parts), MOST_PAIRS)
         nothing = np.zeros(0, dtype=np.int64)
         return _Pairs.joined(parts) if parts else _Pairs(*(nothing,) * len(_Pairs.__slots__))
 

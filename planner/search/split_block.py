@@ -281,10 +281,8 @@ class SplitCandidates:
         low, high = self.window
         least, most = -(-max(low, 1) // copies), high // copies
         asked, steps = self.request["sub_batch"], self.request["accumulation_steps"]
-        tried = distinct_values(np.array(asked, dtype=np.int64)) if asked is not None else np.arange(1, most + 1)
-        return passes_within(
-            (least, most), tried, None if steps is None else distinct_values(np.array(steps, dtype=np.int64))
-        )
+        tried = (None if some is None else distinct_values(np.array(some, dtype=np.int64)) for some in (asked, steps))
+        return passes_within((least, most), *tried)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from planner.domain.framework import Framework
 from planner.domain.joined import bases_of
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
+from planner.errors import Refusal, UsageError
 from planner.workload.lawful import LAYER_AXES
 from planner.workload.memory_rules import MemoryRules
 
@@ -23,6 +25,7 @@ __all__ = [
     "MODEL",
     "PIPELINE",
     "SplitLimits",
+    "check_passes",
     "kinds_of",
     "kinds_to_try",
     "layer_axis_asked",
@@ -30,6 +33,8 @@ __all__ = [
 ]
 
 DATA, MODEL, PIPELINE, HYBRID = "data", "model", "pipeline", "hybrid"
+MOST_PASSES = 2**17
+"""Sub-batches with their accumulation steps, of a data-parallel degree, up to which they are searched."""
 
 
 def kinds_of(network: Network, framework: Framework) -> tuple[str, ...]:
@@ -96,15 +101,51 @@ class SplitLimits:
 
 
 def passes_within(
-    window: tuple[int, int], sub_batches: IntArray, steps: IntArray | None = None
+    window: tuple[int, int], sub_batches: IntArray | None = None, steps: IntArray | None = None
 ) -> tuple[IntArray, IntArray]:
-    """Return the sub-batches and accumulation steps whose product lies in a window; ``steps`` None: any."""
-    least, most = window
+    """Return the sub-batches and accumulation steps whose product lies in a window, by sub-batch, then steps.
+
+    Parameters
+    ----------
+    window : tuple of int
+        Least and most samples of a replica between updates.
+    sub_batches, steps : ndarray of int, ascending, or None
+        Those to try; None: any.
+
+    Raises
+    ------
+    UsageError
+        There are more than MOST_PASSES.
+    """
+    least, most = max(window[0], 1), window[1]
+    root = math.isqrt(max(most, 0))
+    if sub_batches is not None:
+        return _factors(window, sub_batches, steps)
     if steps is not None:
-        n, m = (one.ravel() for one in np.meshgrid(sub_batches, steps, indexing="ij"))
-        return n[(n * m >= least) & (n * m <= most)], m[(n * m >= least) & (n * m <= most)]
-    first, last = -(-least // sub_batches), most // sub_batches
-    number = np.maximum(last - first + 1, 0)
-    owner = np.repeat(np.arange(sub_batches.size), number)
-    within = np.arange(owner.size) - np.repeat(np.cumsum(number) - number, number)
-    return sub_batches[owner], first[owner] + within
+        m, n = _factors(window, steps, None)
+    else:  # of two factors one is at most the root: neither is listed up to the window
+        small, large = _factors((least, most), np.arange(1, root + 1), None)
+        above = large > root
+        n, m = np.concatenate([small, large[above]]), np.concatenate([large, small[above]])
+    order = np.lexsort((m, n))
+    return n[order], m[order]
+
+
+def check_passes(number: int, most: int = MOST_PASSES) -> None:
+    """Raise UsageError where a window holds more sub-batches with their accumulation steps than are searched."""
+    if number > most:
+        rule = f"the window must hold at most {most:,} sub-batches with their accumulation steps"
+        remedy = "; narrow --tolerance, or give --sub-batch and --accumulation"
+        raise UsageError(Refusal("space_size", rule, "the window", f"{number:,}", remedy))
+
+
+def _factors(window: tuple[int, int], first: IntArray, second: IntArray | None) -> tuple[IntArray, IntArray]:
+    """Return first and second factors, ascending, whose product lies in a window; ``second`` None: any."""
+    low, high = -(-max(window[0], 1) // first), window[1] // first
+    if second is not None:
+        low, high = np.searchsorted(second, low), np.searchsorted(second, high, side="right") - 1
+    number = np.maximum(high - low + 1, 0)
+    check_passes(int(number.sum()))
+    owner = np.repeat(np.arange(first.size), number)
+    other = low[owner] + np.arange(owner.size) - np.repeat(np.cumsum(number) - number, number)
+    return first[owner], other if second is None else second[other]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner import catalog
 from planner.domain.axes import SCHEDULES
@@ -14,9 +18,10 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.request import SpaceRequest
+from planner.errors import UsageError
 from planner.search.explain import why_split
 from planner.search.split_block import SplitBlock, SplitCandidates
-from planner.search.split_space import SplitLimits, kinds_of, kinds_to_try
+from planner.search.split_space import SplitLimits, kinds_of, kinds_to_try, passes_within
 from planner.workload.memory_rules import MemoryRules
 
 Plan = tuple[int, ...]
@@ -77,6 +82,32 @@ def test_candidates_of_a_large_network_are_those_of_plain_loops() -> None:
     """GPT-3 on 4,096 GPUs: every tensor and pipeline degree, interleaving, sub-batch, recompute and sharding."""
     found = rows_of(block(GPT3, MEGATRON, (512, 8), 4096, nodes=(512,)))
     assert found == set(by_loops((96, 96), 8, 4096, range(512, 513), 1))
+
+
+@given(
+    st.integers(0, 40),
+    st.integers(0, 60),
+    *(st.none() | st.sets(st.integers(1, 70), min_size=1).map(sorted) for _ in range(2)),
+)
+def test_passes_are_those_of_plain_loops(low: int, wide: int, sub_batches: Any, steps: Any) -> None:
+    every = range(1, 101)
+    wanted = [(n, m) for n in sub_batches or every for m in steps or every if max(low, 1) <= n * m <= low + wide]
+    tried = (None if one is None else np.array(one) for one in (sub_batches, steps))
+    n, m = passes_within((low, low + wide), *tried)
+    assert list(zip(n.tolist(), m.tolist(), strict=True)) == wanted
+
+
+def test_a_large_target_costs_the_root_and_a_wide_window_around_it_is_refused() -> None:
+    tracemalloc.start()
+    n, m = passes_within((10**8, 10**8))
+    listed, peak = n.size, tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (n * m == 10**8).all()
+    assert listed == 81  # divisors of 2^8 5^8
+    assert peak < 2**22
+    for steps in (None, np.arange(1, 10**6)):
+        with pytest.raises(UsageError, match=r"at most 131,072 sub-batches .* narrow --tolerance"):
+            passes_within((3 * 10**7, 10**8), None, steps)
 
 
 def test_kinds_restrict_the_degrees() -> None:
