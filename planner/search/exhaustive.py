@@ -18,7 +18,7 @@ from planner.errors import Refusal, UsageError
 from planner.search.data_block import CHUNK
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.feasibility import Rules
-from planner.search.pareto import pareto_front
+from planner.search.pareto import Stairs, pareto_front
 from planner.search.ranking import Order, fewest_first
 from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OUT_OF_MEMORY, REASONS
 from planner.search.space import Limits, space_of
@@ -251,9 +251,15 @@ class Progress:
         return Outcome(self.best, self.pareto, nearest, self.smallest, space.candidates, evaluated, refusals)
 
     def _front(self, plans: PricedPlans) -> PricedPlans:
-        in_order = self.order.best(plans, plans.size)
-        gpus = in_order.configurations.gpus
-        return in_order.take(pareto_front(self.order.values(in_order), gpus, self.order.distances(in_order)))
+        columns = self._in_front(plans)
+        on = pareto_front(*columns)
+        stairs = Stairs(*(column[on] for column in columns))
+        among = plans.take(columns[0] <= stairs.least(*columns[1:]))  # with all that are equal
+        in_order = self.order.best(among, among.size)
+        return in_order.take(pareto_front(*self._in_front(in_order)))
+
+    def _in_front(self, plans: PricedPlans) -> tuple[FloatArray, IntArray, FloatArray]:
+        return self.order.values(plans), plans.configurations.gpus, self.order.distances(plans)
 
     def _offer(self, configurations: Configurations, mini_batch: FloatArray, why: IntArray) -> None:
         """Keep those nearest to the window, by mode and side, all that are equally near."""

@@ -6,7 +6,10 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["pareto_front"]
+__all__ = ["Stairs", "pareto_front"]
+
+MOST_CELLS = 2**20
+"""Of the table of a front: fewer distances are told apart where it would have more."""
 
 
 def pareto_front(value: FloatArray, gpus: IntArray, distance: FloatArray) -> IntArray:
@@ -43,6 +46,33 @@ def pareto_front(value: FloatArray, gpus: IntArray, distance: FloatArray) -> Int
         stairs = stairs[_below_all_before(distances[stairs])]
         stairs_value, stairs_distance = values[stairs], distances[stairs]
     return np.sort(np.concatenate(survivors))
+
+
+class Stairs:
+    """The least value that a front of k points reaches within a number of GPUs and a distance.
+
+    Parameters
+    ----------
+    value, gpus, distance : ndarray, shape (k,)
+        Without NaN.
+    """
+
+    def __init__(self, value: FloatArray, gpus: IntArray, distance: FloatArray) -> None:
+        self._gpus, row = np.unique(gpus, return_inverse=True)
+        every = np.unique(distance)
+        self._distance = every[:: -(-self._gpus.size * every.size // MOST_CELLS) or 1]
+        column = np.searchsorted(self._distance, distance)
+        least = np.full((self._gpus.size + 1, self._distance.size + 1), np.inf)  # the last of each: none is as small
+        known = column < self._distance.size
+        np.minimum.at(least, (row[known], column[known]), value[known])
+        least[:-1, :-1] = np.minimum.accumulate(np.minimum.accumulate(least[:-1, :-1], axis=0), axis=1)
+        self._least = least
+
+    def least(self, gpus: IntArray, distance: FloatArray) -> FloatArray:
+        """Return the least value of points with at most so many GPUs and so far away each, (n,); inf: there is none."""
+        row = np.searchsorted(self._gpus, gpus, side="right") - 1
+        column = np.searchsorted(self._distance, distance, side="right") - 1
+        return np.asarray(self._least[row, column])
 
 
 def _below_all_before(values: FloatArray | IntArray) -> BoolArray:

@@ -25,8 +25,8 @@ from planner.search.split_block import CHUNK, SplitBlock
 __all__ = ["Parts", "parts_of"]
 
 Kinds = tuple[int, tuple[str, ...]]
-Promises = Callable[[FloatArray, IntArray], BoolArray]
-"""(least epoch [s], GPUs), shape (n,) each: whether plans with these may be among the best."""
+Promises = Callable[[FloatArray, IntArray, IntArray], BoolArray]
+"""(least epoch [s], GPUs, mini-batch), shape (n,) each: whether plans with these may be among the best."""
 
 
 class Parts(Protocol):
@@ -39,6 +39,10 @@ class Parts(Protocol):
     @property
     def least_s(self) -> FloatArray:
         """The least epoch of a plan of each [s], without a data set time a sample, shape (k,)."""
+
+    @property
+    def unit(self) -> IntArray:
+        """What divides the mini-batch of every plan of each [samples], shape (k,); 0 where it is random."""
 
     def open(self, parts: IntArray, promises: Promises) -> Iterator[Configurations]:
         """Yield the candidates of some parts that may be among the best, some at a time."""
@@ -71,6 +75,10 @@ class _Whole:
     def least_s(self) -> FloatArray:
         return np.zeros(1)
 
+    @property
+    def unit(self) -> IntArray:
+        return np.zeros(1, dtype=np.int64)
+
     def open(self, parts: IntArray, promises: Promises) -> Iterator[Configurations]:  # noqa: ARG002
         for _ in parts:
             yield from self.block.candidates(*self.kinds)
@@ -96,6 +104,10 @@ class _DataParts:
         of_one = Configurations(one, one, sub_batch, one, **kinds, precisions=self.kinds[1])
         return self.evaluator.least_epoch_s(of_one, split=False)[which] / np.maximum(self.gpus, 1)
 
+    @property
+    def unit(self) -> IntArray:
+        return self.block.copies * self.block.pairs.sub_batch
+
     def open(self, parts: IntArray, promises: Promises) -> Iterator[Configurations]:  # noqa: ARG002
         yield from self.block.rows(parts, self.kinds)
 
@@ -119,6 +131,10 @@ class _SplitParts:
         for place, _, seconds in self._bounds(np.arange(self._openings["place"].size)):
             np.minimum.at(least_s, place, seconds)
         return least_s
+
+    @property
+    def unit(self) -> IntArray:
+        return self.block.of.places["data_parallel"]
 
     @cached_property
     def _openings(self) -> dict[str, IntArray]:
@@ -156,7 +172,8 @@ class _SplitParts:
         is_open = np.zeros(self.gpus.size, dtype=np.bool_)
         is_open[parts] = True
         for place, at, seconds in self._bounds(np.flatnonzero(is_open[self._openings["place"]])):
-            keeps = promises(seconds, self.gpus[place])
+            mini_batch = self.unit[place] * of.passes[0][at] * of.passes[1][at]
+            keeps = promises(seconds, self.gpus[place], mini_batch)
             if not keeps.any():
                 continue
             passes = of.passes[0].size

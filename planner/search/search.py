@@ -20,8 +20,9 @@ from planner.domain.request import SpaceRequest
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, Progress, Stopped, batches, search_among
 from planner.search.feasibility import Rules
+from planner.search.pareto import Stairs
 from planner.search.parts import Parts, parts_of
-from planner.search.ranking import SLACK, Order, fewest_first
+from planner.search.ranking import SLACK, Order, fewest_first, rounded
 from planner.search.space import Limits, Space, space_of
 
 __all__ = ["Searcher", "first_plan", "search"]
@@ -32,6 +33,10 @@ MOST_PRICED = 2**22
 """Candidates in the window up to which a key that leads the order is heeded: no bound is known of it."""
 FEWEST_PARTS, MOST_PARTS = 16, 4096
 """Parts that are opened at once, at first and at most."""
+
+
+_Promises = Callable[[FloatArray, IntArray, IntArray], BoolArray]
+"""(least objective, GPUs, distance from the target [samples]), shape (n,) each: whether plans may be looked for."""
 
 
 class Searcher(Protocol):
@@ -67,10 +72,10 @@ def search(
         return search_among(space, request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
     rules = Rules.of(request, limits, space.precisions, order)
     parts = _AllParts(parts_of(space, evaluator), order)
-    best = _Best(parts, Progress(evaluator, order, rules, keep))
+    best = _Best(parts, Progress(evaluator, order, rules, keep, wants_pareto=pareto))
     best.run(stopped)
     fewest = _Fewest(parts, Progress(evaluator, fewest_first(order), rules, len(space.precisions)))
-    front = _Front(parts, Progress(evaluator, order, rules, 1, wants_pareto=True))
+    front = _Front(parts, Progress(evaluator, order, rules, 1, wants_pareto=True, pareto=best.progress.pareto))
     if best.progress.best is not None:
         fewest.run(stopped)
         if pareto:
@@ -79,7 +84,7 @@ def search(
     return replace(
         outcome,
         smallest=fewest.progress.best if fewest.remaining is None else None,
-        pareto=front.progress.pareto,
+        pareto=front.progress.pareto if pareto else None,
         certified=outcome.certified and front.remaining is None,
     )
 
@@ -118,15 +123,20 @@ class _AllParts:
         self.gpus = np.concatenate([np.zeros(0, np.int64), *(one.gpus for one in blocks)])
         least_s = np.concatenate([np.zeros(0), *(one.least_s for one in blocks)])
         self.value = order.value_of(least_s, self.gpus)
+        unit = np.concatenate([np.zeros(0, np.int64), *(one.unit for one in blocks)])
+        rest = order.target_batch % np.maximum(unit, 1)
+        self.distance = np.where(unit > order.target_batch, unit - order.target_batch, np.minimum(rest, unit - rest))
 
-    def open(self, some: IntArray, promises: Callable[[FloatArray, IntArray], BoolArray]) -> Iterator[Configurations]:
-        """Yield the candidates of some parts whose objective and GPUs promise something."""
+    def open(self, some: IntArray, promises: _Promises) -> Iterator[Configurations]:
+        """Yield the candidates of some parts whose objective, GPUs and distance from the target promise something."""
+
+        def may_be(seconds: FloatArray, gpus: IntArray, mini_batch: IntArray) -> BoolArray:
+            return promises(self.order.value_of(seconds, gpus), gpus, np.abs(mini_batch - self.order.target_batch))
+
         for at, block in enumerate(self.blocks):
             mine = some[self._block[some] == at]
             if mine.size:
-                yield from block.open(
-                    self._place[mine], lambda seconds, gpus: promises(self.order.value_of(seconds, gpus), gpus)
-                )
+                yield from block.open(self._place[mine], may_be)
 
 
 class _Bounded(ABC):
@@ -148,7 +158,7 @@ class _Bounded(ABC):
         queue, number = self._queue(), FEWEST_PARTS
         while queue.size:
             some, queue = queue[:number], queue[number:]
-            promising = self._promises(self.parts.value[some], self.parts.gpus[some])
+            promising = self._promises(self.parts.value[some], self.parts.gpus[some], self.parts.distance[some])
             if self._ends(promising):
                 return
             opened = self.parts.open(some[promising], self._promises)
@@ -165,8 +175,8 @@ class _Bounded(ABC):
         """Return the parts in the order in which they are opened."""
 
     @abstractmethod
-    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
-        """Tell which plans may be among those looked for, by the least objective and GPUs, shape (n,)."""
+    def _promises(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:
+        """Tell which plans may be among those looked for, by the least objective, GPUs and distance, shape (n,)."""
 
     def _ends(self, promising: BoolArray) -> bool:
         """Tell whether no part promises anything, from the next ones."""
@@ -189,7 +199,7 @@ class _Best(_Bounded):
     def _queue(self) -> IntArray:
         return np.lexsort((self.parts.gpus, self.parts.value))
 
-    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:  # noqa: ARG002
+    def _promises(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:  # noqa: ARG002
         last = self._last()
         return np.asarray(value <= (last[0] if last else self.most))
 
@@ -218,7 +228,7 @@ class _Fewest(_Bounded):
     def _queue(self) -> IntArray:
         return np.lexsort((self.parts.value, self.parts.gpus))
 
-    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
+    def _promises(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:  # noqa: ARG002
         last = self._last()
         if last is None:
             return np.ones(gpus.size, dtype=np.bool_)
@@ -228,21 +238,26 @@ class _Fewest(_Bounded):
 class _Front(_Bounded):
     """Looks for the plans that no other equals or exceeds in objective, GPUs and distance from the target at once.
 
-    A plan that hits the target rules out all that take longer on as many GPUs or more.
+    Of each number of GPUs the part that promises most is opened first: what it holds rules out most of the others.
     """
 
-    def _queue(self) -> IntArray:
-        return np.lexsort((self.parts.value, self.parts.gpus))
+    _front: PricedPlans | None = None
+    _stairs: Stairs
 
-    def _promises(self, value: FloatArray, gpus: IntArray) -> BoolArray:
-        front = self.progress.pareto
+    def _queue(self) -> IntArray:
+        by_gpus = np.lexsort((self.parts.value, self.parts.gpus))
+        starts = np.flatnonzero(np.diff(self.parts.gpus[by_gpus], prepend=-1))
+        rank = np.arange(by_gpus.size) - np.repeat(starts, np.diff(starts, append=by_gpus.size))
+        return by_gpus[np.argsort(rank, kind="stable")]
+
+    def _promises(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:
+        front, order = self.progress.pareto, self.parts.order
         if front is None:
             return np.ones(gpus.size, dtype=np.bool_)
-        hits = front.take(self.parts.order.distances(front) == 0)
-        order = np.argsort(hits.configurations.gpus, kind="stable")
-        least = np.minimum.accumulate(self.parts.order.values(hits)[order]) * (1 + SLACK)
-        place = np.searchsorted(hits.configurations.gpus[order], gpus, side="right") - 1
-        return np.asarray(value <= np.append(least, np.inf)[place])
+        if front is not self._front:
+            self._front = front
+            self._stairs = Stairs(order.values(front), front.configurations.gpus, order.distances(front))
+        return np.asarray(value <= self._stairs.least(gpus, rounded(distance)) * (1 + SLACK))
 
     def _ends(self, promising: BoolArray) -> bool:  # noqa: ARG002 - a part behind may promise more
         return False

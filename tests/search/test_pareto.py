@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.search.pareto import pareto_front
+from planner.search import pareto
+from planner.search.pareto import Stairs, pareto_front
 
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 5), st.integers(0, 6)), max_size=60)
 
@@ -31,6 +33,21 @@ def test_front_of_fronts_is_the_front(one: list[tuple[int, int, int]], other: li
     kept = [points[i] for points in (one, other) for i in front_of(points)]
     whole = one + other
     assert {kept[i] for i in front_of(kept)} == {whole[i] for i in front_of(whole)}
+
+
+@pytest.mark.parametrize("cells", [pareto.MOST_CELLS, 6])
+@given(points=POINTS, asked=POINTS)
+def test_stairs_rule_out_what_a_point_dominates(
+    cells: int, points: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pareto, "MOST_CELLS", cells)
+        value, gpus, distance = np.array(points, dtype=np.int64).reshape(-1, 3).T
+        stairs = Stairs(value.astype(np.float64), gpus, distance.astype(np.float64))
+    _, most, away = np.array(asked, dtype=np.int64).reshape(-1, 3).T
+    exact = [min((v for v, g, d in points if g <= most_g and d <= far), default=np.inf) for _, most_g, far in asked]
+    found = stairs.least(most, away.astype(np.float64)).tolist()
+    assert found == exact if cells > 6 else all(np.array(found) >= exact)
 
 
 def test_large_random_set_agrees_with_brute_force_on_its_front() -> None:
