@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,13 +28,15 @@ from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerErr
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
+from planner.search.conflict import Settings
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.refine import refinement, without_refinement
 from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
 from planner.search.switches import different_sets
-from planner.sessions.inputs import Case
+from planner.sessions.inputs import Case, machine_of
+from planner.sessions.inputs import cases as cases_of
 from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, listed, merge
 from planner.workload.lawful import check_allowed
@@ -242,11 +245,29 @@ def answer(
         changes = {"framework": labels, "parallelism": kinds}
         of_request = {key: replace(one, value=changes.get(key, one.value)) for key, one in of_request.items()}
     of_each = [(case.problem, request) for case, request in asked]
-    suggestion = suggest_among(of_each, of_request, left_out, searcher, watch)
+    suggestion = suggest_among(of_each, of_request, left_out, searcher, watch, settings=_settings(cases, values))
     suggestion = with_buckets(suggestion, sized) if sized else suggestion
     plan, subjects = suggestion.chosen_plan, [case.subject for case, _ in asked]
     own = (one for one in subjects if plan and plan.framework and one.settings.framework.label == plan.framework.label)
     return next(own, subjects[0]), suggestion
+
+
+def _settings(cases: Sequence[Case], values: Values) -> Settings:
+    """Return framework and optimizer as they were given, and what is asked of the same question without them."""
+    keys = {"--framework": "framework", "--optimizer": "optimizer"}
+    given = {option: ",".join(listed(values, key)) for option, key in keys.items() if key in values}
+
+    def without(options: frozenset[str]) -> list[tuple[Problem, SpaceRequest]]:
+        rest = {key: value for key, value in values.items() if key not in {keys[one] for one in options}}
+        own = {(case.sources["network"].value, case.problem.scenario.text) for case in cases}
+        asked = []
+        for case in cases_of(rest, machine_of(rest, lambda _: None)):
+            if (case.sources["network"].value, case.problem.scenario.text) in own:
+                with suppress(ParameterError):  # the default allows no such request
+                    asked.append((case.problem, allowed_request(case, rest)))
+        return asked
+
+    return Settings(given, without)
 
 
 def _allowed(cases: Sequence[Case], values: Values) -> Allowed:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from planner.domain.objective import weights_of
 from planner.domain.prediction import Prediction, Term
-from planner.domain.request import DEFAULT, Subject
+from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
 from planner.report import parts
 from planner.report.blocks import Block, Line, given
@@ -43,6 +43,8 @@ ROUND_RATIO = 1.095
 """From which two digits of a ratio tell it from 1."""
 MOST_LOOSENINGS = 3
 """Ways out that are told where nothing fits."""
+OPTION, UNTRIED = "option", ("calibration", "scenario")
+"""Source of a value that was typed, and options that are never left out to find which contradict each other."""
 SMALLEST_SHARE_NAMED = 0.005
 """Of a period; a term below it is not named."""
 
@@ -272,7 +274,7 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
         if "limit" in suggestion.request:  # how far a plan is from a limit stands in no column
             yield Line(f"Plan {suggestion.nearest[0].position}: {suggestion.nearest[0].why}")
     if suggestion.conflict:
-        yield Line(_conflict(suggestion.conflict))
+        yield Line(_conflict(suggestion.conflict, suggestion.request))
     if suggestion.loosen:
         yield Line("What to loosen, the smallest change first:")
         yield from (Line(one.message, indent=2) for one in suggestion.loosen[:MOST_LOOSENINGS])
@@ -280,10 +282,12 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
             yield Line(f"and {more} more; --json has all", indent=2)
 
 
-def _conflict(constraints: Sequence[str]) -> str:
-    """Return in a sentence which constraints contradict each other."""
+def _conflict(constraints: Sequence[str], request: Mapping[str, Sourced[object]]) -> str:
+    """Return in a sentence which constraints contradict each other; a named option that was never left out is said."""
     if len(constraints) == 1:
-        return f"No plan here keeps to {constraints[0]}, even if no other option is given."
+        kept = [f"--{key}" for key in UNTRIED if key in request and request[key].source == OPTION]
+        but = f" but {' and '.join(kept)}" if kept else ""
+        return f"No plan here keeps to {constraints[0]}, even if no other option{but} is given."
     every = f"{', '.join(constraints[:-1])} and {constraints[-1]}"
     return f"No plan here keeps to {every} at once; without any one of these some plan does."
 

@@ -3,8 +3,8 @@
 Smallest: without any one of the set some plan fits. Found by leaving out one constraint after another, and leaving out
 for good those without which there is still no plan (deletion filter: at most one look for a plan a constraint). That
 plans take all GPUs of a node unless something else is said is a constraint like any other, named as a default. An
-axis that is left out takes the values that are tried if none are given, beside those given;
-without target and tolerance a plan may have any mini-batch.
+axis that is left out takes the values that are tried if none are given, beside those given, as framework and
+optimizer do; without target and tolerance a plan may have any mini-batch.
 
 Of any mini-batch a few stand for all. The smallest sub-batch needs the least memory, and no degree depends on it. Where
 time or cost is limited, sub-batches and accumulation of every size are tried, by powers of four, and the largest that
@@ -13,12 +13,13 @@ fit: the more samples an update has, the less an epoch takes, but for the last u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from planner.domain.axes import AXES, Axis
-from planner.domain.request import SpaceRequest
+from planner.domain.request import Problem, SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.errors import CoverageError
 from planner.search.evaluator import Evaluator
@@ -27,9 +28,12 @@ from planner.search.explain import typed_values
 from planner.search.least import OBJECTIVE_OF_LIMIT, may_keep_limits
 from planner.search.plan_limits import limit_text
 from planner.search.ranking import Order
+from planner.search.searchable import Searchable, searchable_among
 from planner.search.space import Limits
 
-__all__ = ["WINDOW", "Asked", "Constraint", "constraints_of", "has_plan", "smallest_conflict", "smallest_of"]
+__all__ = [
+    "WINDOW", "Asked", "Constraint", "Settings", "constraints_of", "has_plan", "smallest_conflict", "smallest_of",
+]  # fmt: skip
 
 _ACCUMULATION = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 """Steps of any mini-batch: with few, activations of the fewest micro-batches are kept; schedules ask for multiples."""
@@ -69,7 +73,25 @@ def constraints_of(request: SpaceRequest, limits: Limits) -> tuple[Constraint, .
     return (*defaults, *_of_limits(request), *_of_parallelism(request), _window(request), *axes)
 
 
-def smallest_conflict(asked: Sequence[Asked], ways: Iterable[Loosening] = ()) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Framework and optimizer as they were given, and what is asked where some of them are left out.
+
+    ``given``: option -> text; ``without``: options left out -> problems and requests, with the defaults in their place.
+    """
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    without: Callable[[frozenset[str]], Sequence[tuple[Problem, SpaceRequest]]] = lambda _: ()
+
+    def searchable(self, options: Iterable[str]) -> list[Searchable]:
+        """Return what is searched where options are left out; none where nothing can be."""
+        left_out = frozenset(options) & set(self.given)
+        return searchable_among(self.without(left_out), {}) if left_out else []
+
+
+def smallest_conflict(
+    asked: Sequence[Asked], ways: Iterable[Loosening] = (), settings: Settings | None = None
+) -> tuple[str, ...]:
     """Return the texts of constraints that contradict each other, each of them needed for that.
 
     None where nothing fits without any constraint either, or where not all of it can be priced.
@@ -80,13 +102,20 @@ def smallest_conflict(asked: Sequence[Asked], ways: Iterable[Loosening] = ()) ->
         That nothing satisfies; they differ in the framework and what it allows.
     ways : iterable of Loosening
         Each found with all other constraints in place: what it loosens is needed.
+    settings : Settings, optional
+        That were given; none: they are no constraints.
     """
+    settings = settings or Settings()
+    others = cache(settings.searchable)
 
     def fits(left_out: Sequence[Constraint]) -> bool:
         is_any = any(one.option == WINDOW for one in left_out)
-        return any(has_plan(replace(one, request=_without(left_out, one.request)), is_any) for one in asked)
+        more = others(frozenset(one.option for one in left_out) & frozenset(settings.given))
+        every = (*asked, *(Asked(one.request, one.limits, one.evaluator, one.order) for one in more))
+        return any(has_plan(replace(one, request=_without(left_out, one.request)), is_any) for one in every)
 
-    return smallest_of(constraints_of(asked[0].request, asked[0].limits), ways, fits)
+    given = (Constraint(f"{option} {text}", lambda one: one, option) for option, text in settings.given.items())
+    return smallest_of((*given, *constraints_of(asked[0].request, asked[0].limits)), ways, fits)
 
 
 def smallest_of(

@@ -12,7 +12,7 @@ or cheapest plan exceeds is told from that plan alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.search.choice import in_all_precisions
+from planner.search.conflict import Settings
 from planner.search.data_block import DataBlock
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome
@@ -37,7 +38,7 @@ from planner.search.shortage import shortages
 from planner.search.space import Limits, blocks_of, space_of
 from planner.units import format_duration, format_number, format_samples
 
-__all__ = ["Loosener", "loosenings", "tolerance_that_suffices", "with_shortages"]
+__all__ = ["Loosener", "loosenings", "of_settings", "tolerance_that_suffices", "with_shortages"]
 
 LARGEST_MEMORY_MULTIPLE = 4
 """Sub-batches are tried up to this multiple of the largest that fits, to say how much memory would help."""
@@ -48,6 +49,18 @@ def loosenings(
 ) -> tuple[Loosening, ...]:
     """Return what to loosen where nothing satisfies a request; of memory what splitting the network needs, if any."""
     return with_shortages(Loosener(request, limits, evaluator, order).loosenings(outcome), request, limits)
+
+
+def of_settings(settings: Settings) -> Iterator[Loosening]:
+    """Yield the framework and the optimizer whose default in place of what was given allows a plan."""
+    for option, text in settings.given.items():
+        for one in settings.searchable([option]):
+            of = Loosener(one.request, one.limits, one.evaluator, one.order)
+            plan = first_plan(one.request, one.limits, one.evaluator, one.order)
+            if plan is not None:
+                default = one.problem.settings
+                value = default.framework.label if option == "--framework" else default.optimizer
+                yield replace(of.sentence([(option, value)], text, plan), change=math.inf)
 
 
 def with_shortages(ways: tuple[Loosening, ...], request: SpaceRequest, limits: Limits) -> tuple[Loosening, ...]:
@@ -99,7 +112,7 @@ class Loosener:
         value = tolerance_that_suffices(float(off[first]))
         tolerance = self.request.tolerance(near.configurations.one(first).mode)
         change = float(off[first]) - tolerance
-        sentence = self._sentence([("--tolerance", value)], f"{100 * tolerance:.6g}%", near.take(np.array([first])))
+        sentence = self.sentence([("--tolerance", value)], f"{100 * tolerance:.6g}%", near.take(np.array([first])))
         return _Way(change, sentence)
 
     def _values(self, axis: Axis) -> _Way | None:
@@ -123,7 +136,7 @@ class Loosener:
         if plan is None:
             return None
         value = str(getattr(plan.configurations.one(0), axis.name))
-        sentence = self._sentence([("--" + axis.option.replace("_", "-"), value)], _listing(request_values), plan)
+        sentence = self.sentence([("--" + axis.option.replace("_", "-"), value)], _listing(request_values), plan)
         return _Way(math.inf if axis.words else float(change(plan)[0]), sentence)
 
     def _limit(self, name: str) -> _Way | None:
@@ -144,7 +157,7 @@ class Loosener:
         needed = float(limited(name, plan, self.order)[0])
         texts = (f"{one}={limit_text(one, value)}" for one, value in {**self.request.most, name: needed}.items())
         changes = [("--limit", ",".join(texts))]
-        return _Way(needed / most - 1, self._sentence(changes, limit_text(name, most), plan))
+        return _Way(needed / most - 1, self.sentence(changes, limit_text(name, most), plan))
 
     def _fewer_gpus(self) -> _Way | None:
         """Try fewer nodes of fewer GPUs; of those that help, report the most GPUs, on the fewest nodes."""
@@ -163,7 +176,7 @@ class Loosener:
         now = f"{_listing(nodes)} x {_listing(gpus)}"
         change = _change(best.configurations.nodes, nodes) + _change(best.configurations.gpus_per_node, gpus)
         changes = [("--nodes", str(configuration.nodes)), ("--gpus-per-node", str(configuration.gpus_per_node))]
-        return _Way(float(change[0]), self._sentence(changes, now, best))
+        return _Way(float(change[0]), self.sentence(changes, now, best))
 
     def _memory(self) -> _Way | None:
         """Try sub-batches that do not fit; of the plans that are lawful then, report that with the least memory."""
@@ -179,7 +192,7 @@ class Loosener:
         plan = by_memory.best(PricedPlans(together, self.evaluator.evaluate(together)), 1)
         needed_bytes, capacity_bytes = float(plan.predictions.memory_bytes[0]), self.limits.memory_bytes
         gib = math.ceil(needed_bytes / 2**30 * 1000) / 1000
-        sentence = self._sentence([("memory", f"{gib:g}GiB")], "less on each device", plan)
+        sentence = self.sentence([("memory", f"{gib:g}GiB")], "less on each device", plan)
         return _Way(math.inf if capacity_bytes is None else needed_bytes / capacity_bytes - 1, sentence)
 
     def _least_memory(self, precision: str, mode: str) -> PricedPlans | None:
@@ -237,7 +250,8 @@ class Loosener:
             return None
         return first_plan(request, limits, self.evaluator, replace(self.order, leading=leading))
 
-    def _sentence(self, changes: list[tuple[str, str]], now: str, one: PricedPlans) -> Loosening:
+    def sentence(self, changes: list[tuple[str, str]], now: str, one: PricedPlans) -> Loosening:
+        """Return what to change, what it is now, and the plan that fits then, in a sentence."""
         plan = in_all_precisions(self.order, self.evaluator, one).priced
         epoch = float(plan.predictions.epoch_s[0])
         speed = (

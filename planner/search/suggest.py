@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,6 +50,9 @@ from planner.search.split_space import SplitLimits
 from planner.search.switches import gains_of
 from planner.steps import predict
 
+if TYPE_CHECKING:
+    from planner.search.conflict import Settings
+
 __all__ = ["suggest", "suggest_among", "suggest_with"]
 
 
@@ -82,6 +85,8 @@ def suggest_among(
     left_out: Mapping[str, PlannerError] | None = None,
     searcher: Searcher = search,
     watch: Watch = unwatched,
+    *,
+    settings: Settings | None = None,
 ) -> Suggestion:
     """Return the answer to a request over several frameworks: their plans in one ranking.
 
@@ -100,6 +105,9 @@ def suggest_among(
     watch : Watch
         Whether the other searches are to end: those for the leasts of a weighted objective, with the least so far, and
         those of changed inputs, of which those that are done are told.
+
+    settings : Settings, optional
+        That were given: what to loosen where nothing fits.
 
     Raises
     ------
@@ -126,7 +134,7 @@ def suggest_among(
         raise next(iter(errors.values()))
     evaluators = [each.evaluator for each in searched]
     compare = partial(predict.compare_among, evaluators, asked[0][1].window)
-    answer = _answer(searches, searched[0].order, provenance, compare)
+    answer = _answer(searches, searched[0].order, provenance, compare, settings)
     if asked[0][1].sensitivity and answer.search.certified:  # not of a search that was interrupted
         from planner.search.sensitivity import sensitivities  # noqa: PLC0415 - few answers need it
 
@@ -179,7 +187,11 @@ def _searched(
 
 
 def _answer(
-    searches: Sequence[Searched], order: Order, provenance: Mapping[str, Sourced[object]], compare: Compare
+    searches: Sequence[Searched],
+    order: Order,
+    provenance: Mapping[str, Sourced[object]],
+    compare: Compare,
+    settings: Settings | None = None,
 ) -> Suggestion:
     """Return the answer that searches give together."""
     request, report = searches[0].request, report_of(searches)
@@ -187,12 +199,13 @@ def _answer(
         at: distinct_plans(order, one.outcome.best) for at, one in enumerate(searches) if one.outcome.best is not None
     }
     if not best:
-        from planner.search.loosen import Loosener  # noqa: PLC0415 - few requests need it
+        from planner.search.loosen import Loosener, of_settings  # noqa: PLC0415 - few requests need it
 
         proven = [one for one in searches if one.outcome.certified]
         ways = [Loosener(one.request, one.limits, one.evaluator, order).loosenings(one.outcome) for one in proven]
-        nearest, loosen = _nearest(searches, order), _loosenings(proven, ways)
-        conflict = _conflict(searches, order, [way for some in ways for way in some])
+        others = tuple(of_settings(settings)) if settings and proven else ()
+        nearest, loosen = _nearest(searches, order), _loosenings(proven, ways, others)
+        conflict = _conflict(searches, order, [way for some in (*ways, others) for way in some], settings)
         warnings = (*without_plan(searches), *_warnings(order, nearest))
         return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, warnings, conflict=conflict)
     ranking, baseline = distinct_frameworks(ranked(order, best), order, searches), _baseline(searches, order)
@@ -362,27 +375,36 @@ def _outside_window(searches: Sequence[Searched], order: Order) -> tuple[Plan, .
     return _plans(searches, nearest, whys_nearest(order, nearest.priced, windows))
 
 
-def _conflict(searches: Sequence[Searched], order: Order, ways: Sequence[Loosening]) -> tuple[str, ...]:
+def _conflict(
+    searches: Sequence[Searched], order: Order, ways: Sequence[Loosening], settings: Settings | None
+) -> tuple[str, ...]:
     """Return the constraints that contradict each other where nothing fits; none where that is not proved."""
     if not all(one.outcome.certified for one in searches):
         return ()
     from planner.search import conflict  # noqa: PLC0415 - few requests need it
 
     return conflict.smallest_conflict(
-        [conflict.Asked(one.request, one.limits, one.evaluator, order) for one in searches], ways
+        [conflict.Asked(one.request, one.limits, one.evaluator, order) for one in searches], ways, settings
     )
 
 
-def _loosenings(searches: Sequence[Searched], ways: Sequence[tuple[Loosening, ...]]) -> tuple[Loosening, ...]:
-    """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each."""
+def _loosenings(
+    searches: Sequence[Searched], ways: Sequence[tuple[Loosening, ...]], others: tuple[Loosening, ...]
+) -> tuple[Loosening, ...]:
+    """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each.
+
+    ``others``: other settings that help.
+    """
     from planner.search.loosen import with_shortages  # noqa: PLC0415 - few requests need it
 
+    is_one = len(ways) == 1 and searches[0].framework is None
+    ways = [(*ways[0], *others)] if is_one else ways
     each = [with_shortages(some, one.request, one.limits) for one, some in zip(searches, ways, strict=True)]
-    if len(each) == 1 and searches[0].framework is None:
+    if is_one:
         return each[0]
     firsts = ((one.label, some[0]) for one, some in zip(searches, each, strict=True) if some)
     told = (replace(first, message=f"{label}: {first.message}") for label, first in firsts)
-    return tuple(sorted(told, key=lambda one: one.change))
+    return (*sorted(told, key=lambda one: one.change), *others)
 
 
 def _warnings(order: Order, plans: tuple[Plan, ...]) -> tuple[PlanWarning, ...]:

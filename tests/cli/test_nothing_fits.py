@@ -1,0 +1,46 @@
+"""``planner suggest`` where nothing fits: what is named contradicts each other, framework and optimizer included."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+ON = ("suggest", "--cluster", "dgx-a100")
+LLAMA = (*ON, "--network", "llama3-70b", "--target-batch", "512")
+CASES = (
+    ((*LLAMA, "--nodes", "2", "--framework", "fsdp"), {"--framework fsdp", "--nodes 2"}),
+    ((*LLAMA, "--nodes", "1", "--framework", "fsdp"), {"--nodes 1"}),
+    ((*LLAMA, "--nodes", "1", "--optimizer", "adam"), {"--nodes 1"}),
+    ((*ON, "--network", "resnet50", "--target-batch", "1000", "--nodes", "3", "--optimizer", "adam"), None),
+    ((*ON, "--network", "resnet50", "--target-batch", "1024", "--limit", "epoch=1s", "--framework", "mxnet"), None),
+)
+
+
+@pytest.mark.parametrize(("words", "named"), CASES)
+def test_constraints_that_contradict_each_other_do(words: tuple[str, ...], named: set[str] | None, run: Run) -> None:
+    code, out, _ = run(*words, "--json")
+    assert code == 4
+    answer = json.loads(out)
+    conflict = answer.get("conflict", [])
+    assert named is None or set(conflict) == named
+    options = {part.split(" ")[0] for part in conflict}
+    typed = [
+        word
+        for option, value in zip(words[1::2], words[2::2], strict=True)
+        if option in (*options, "--cluster", "--network", "--target-batch")
+        for word in (option, value)
+    ]
+    if conflict and not any("the default" in part for part in conflict):
+        assert run("suggest", *typed)[0] == 4  # the constraints that are named suffice
+    for one in answer["loosen"]:
+        if one["option"] in ("--framework", "--optimizer"):
+            given = dict(zip(words[1::2], words[2::2], strict=True)) | {one["option"]: one["value"]}
+            assert run("suggest", *(word for pair in given.items() for word in pair))[0] == 0
+
+
+def test_what_was_not_left_out_is_said(run: Run) -> None:
+    words = (*ON, "--network", "resnet50", "--target-batch", "1024", "--limit", "epoch=1s")
+    assert "epoch=1s, even if no other option is given" in " ".join(run(*words)[1].split())
+    scenario = (*words, "--scenario", "inter_node.bandwidth=50GB/s")
+    assert "even if no other option but --scenario is given" in " ".join(run(*scenario)[1].split())
