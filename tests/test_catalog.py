@@ -244,7 +244,7 @@ def test_a_file_without_its_suffix_is_opened(tmp_path: Path, monkeypatch: pytest
     below = tmp_path / "below"
     below.mkdir()
     (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\ncluster = "mine"\n')
-    assert catalog.read_settings(below) == {"cluster": str(tmp_path / "mine")}
+    assert catalog.read_settings(below) == (tmp_path / "planner.toml", {"cluster": str(tmp_path / "mine")})
 
 
 def test_a_bundled_name_goes_before_a_file_that_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,8 +333,10 @@ def test_settings_are_found_upward(tmp_path: Path) -> None:
     below.mkdir(parents=True)
     assert catalog.read_settings(below) is None
     shutil.copy(ASSETS / "settings" / "v1" / "example.toml", tmp_path / "planner.toml")
-    found = catalog.read_settings(below)
-    assert found is not None
+    read = catalog.read_settings(below)
+    assert read is not None
+    path, found = read
+    assert path == tmp_path / "planner.toml"
     assert found["nodes"] == 4
 
 
@@ -355,8 +357,10 @@ def test_files_named_in_settings_are_found_from_their_folder(tmp_path: Path) -> 
     (tmp_path / "planner.toml").write_text("\n".join(lines))
     below = tmp_path / "deep" / "er"
     below.mkdir(parents=True)
-    found = catalog.read_settings(below)
-    assert found is not None
+    read = catalog.read_settings(below)
+    assert read is not None
+    path, found = read
+    assert path == tmp_path / "planner.toml"
     assert found["cluster"] == str(tmp_path / "mine.toml")
     assert found["network"] == ["resnet50", str(tmp_path / "n" / "a.toml")]
 

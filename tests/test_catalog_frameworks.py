@@ -97,6 +97,15 @@ def test_frameworks_are_found_whatever_the_case_with_their_version() -> None:
 
 
 @pytest.mark.parametrize(
+    ("label", "known"),
+    [("pytorch", True), ("pytorch@0.3", True), ("pytorch@1.x", True), ("pytorch@2.13.0", True),
+     ("pytorch@NGC 24", True), ("pytorch@3", False), ("pytorch@99.9:compile", False), ("caffe@99.9", True)],
+)  # fmt: skip
+def test_a_version_beyond_those_of_the_record_and_the_one_behind_them_is_unknown(label: str, *, known: bool) -> None:
+    assert catalog.find_framework(label).has_known_version == known
+
+
+@pytest.mark.parametrize(
     ("label", "update"),
     [
         ("pytorch", "foreach"),

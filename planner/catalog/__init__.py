@@ -7,6 +7,7 @@ a name, and where no such name is known, the file that is called so. A file with
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -352,17 +353,36 @@ def own_calibrations(report: Callable[[InputFileError], None] = lambda _: None) 
     return tuple(by_name.values())
 
 
-def read_settings(start: Path) -> Mapping[str, Any] | None:
-    """Return the values of the first ``planner.toml`` from a folder upward, or None where there is none.
+def read_settings(start: Path) -> tuple[Path, Mapping[str, Any]] | None:
+    """Return the first ``planner.toml`` from a folder upward, with its values, or None where there is none.
 
     Files that it names are found from its own folder.
+
+    Raises
+    ------
+    InputFileError
+        The file is wrong, belongs to somebody else, or can be written by everybody: it may be in a shared folder.
     """
     folder = start.resolve()
     path = _first_file(parent / SETTINGS_FILE for parent in (folder, *folder.parents))
     if path is None:
         return None
+    _check_owned(path)
     values = read_settings_file(path)
-    return {key: _from_folder(path.parent, value, key) for key, value in values.items()}
+    return path, {key: _from_folder(path.parent, value, key) for key, value in values.items()}
+
+
+def _check_owned(path: Path) -> None:
+    """Refuse a file, or a link to one, that is neither this user's nor root's, or that everybody may write."""
+    if not hasattr(os, "geteuid"):
+        return
+    link, target = path.lstat(), path.stat()
+    for status in (link, target):
+        if status.st_uid not in (0, os.geteuid()):
+            remedy = "copy it, or give the options on the command line from another folder"
+            raise InputFileError(str(path), f"file must belong to you, got one of user {status.st_uid}; {remedy}")
+    if target.st_mode & stat.S_IWOTH:
+        raise InputFileError(str(path), "file must not be writable by everybody, got one that is; run chmod o-w on it")
 
 
 def _from_folder(folder: Path, value: Any, key: str) -> Any:

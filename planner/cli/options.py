@@ -202,7 +202,7 @@ _ALL = (
     Option("target_batch", "N", "Wanted mini-batch in samples.", parsing.whole(1, parsing.LARGEST_TARGET)),
     Option(
         "tolerance", "25%|0.25", "Accepted distance of the mini-batch from the target, relative to it; of both modes.",
-        parsing.fraction, "25% asynchronous, 0 synchronous",
+        parsing.tolerance, "25% asynchronous, 0 synchronous",
     ),
     Option(
         "objective", "epoch-time|cost|A:W+B:W",

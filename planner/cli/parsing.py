@@ -263,6 +263,14 @@ def fraction(what: str, value: str) -> float:
     return share
 
 
+def tolerance(what: str, value: str) -> float:
+    """Return a relative distance from the target, at most 100 %: a mini-batch has at least no sample."""
+    share = fraction(what, value)
+    if share > 1:
+        raise ParameterError(what, "at most 100%", value)
+    return share
+
+
 def error_aim(what: str, value: str) -> float:
     """Return a relative error to reach, such as ``5%``: above 0, and at most 100 %."""
     share = fraction(what, value)

@@ -28,11 +28,13 @@ SEARCHING_OPTIONS = {"search", "switches", "time_limit", "trials", "study", "sto
 def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     """Return the values of the command line over those of ``planner.toml``, completed by the default request."""
     options = from_options(arguments)
-    settings = _settings()
-    of_file = from_settings(settings, SETTINGS_FILE, command) if settings else {}
+    path, settings = _settings() or (None, {})
+    of_file = from_settings(settings, SETTINGS_FILE, command)
     values = merge(options, of_file)
     with settings_named(values):
         values, hint = _with_base(in_full(values), command)
+    if used := sorted(key for key in of_file if key not in options):
+        note(f"{', '.join(used)}: from {path}")
     if hint:
         note(hint)
     say_unused_frameworks()
@@ -84,7 +86,7 @@ def _check_names(values: Values) -> None:
         catalog.find_calibration(name)
 
 
-def _settings() -> Mapping[str, Any] | None:
+def _settings() -> tuple[Path, Mapping[str, Any]] | None:
     try:
         folder = Path.cwd()
     except FileNotFoundError:  # deleted while the shell stands in it: nothing can be found upward from there

@@ -281,6 +281,13 @@ class Framework:
         changes.pop("source", None)
         return replace(self, version=version, **changes)
 
+    @property
+    def has_known_version(self) -> bool:
+        """Whether ``versions`` know the version: one of theirs, or of the major number behind them, as it is now."""
+        numbers = _NUMBERS.match(self.version)
+        majors = [int(one.partition(".")[0]) for one in self.versions]
+        return not numbers or not majors or min(majors) <= int(numbers[0].partition(".")[0]) <= max(majors) + 1
+
     def with_switches(self, names: Iterable[str]) -> Framework:
         """Return the framework with switches on, and what they need; in the order in which it declares them.
 

@@ -7,18 +7,20 @@ cluster 1, accelerator 1 : first versions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
+from planner.domain.cluster import LOCAL, Accelerator, Cluster, Link, Node, Storage
 from planner.domain.node_groups import MixedCluster, NodeGroup
 from planner.domain.precision import PRECISIONS
 from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError
-from planner.formats.documents import place_of
+from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.values import Flag, Name, Number, Text, Whole
+from planner.formats.values import Flag, Name, Number, Text, Whole, refuse
 
 __all__ = [
     "ACCELERATOR",
@@ -132,13 +134,27 @@ _STORAGE = Table(
 _PRICE = Table(
     (Field("usd_per_gpu_hour", Number(), "price of one GPU", None),), dict[str, Any], "optional; never guessed"
 )
+
+
+@dataclass(frozen=True)
+class _ClusterName(Name):
+    """A name that ``--cluster`` cannot take for something else: this machine, a path, or standard input."""
+
+    def read(self, value: Any, place: str) -> str:
+        """Return the name."""
+        name = Name.read(self, value, place)
+        if name in (LOCAL, STANDARD_INPUT) or "/" in name or os.sep in name or name.endswith(".toml"):
+            refuse(place, f"a name, neither {LOCAL!r}, which is this machine, nor a path", name)
+        return name
+
+
 CLUSTER = Kind(
     "cluster",
     1,
     "toml",
     Table(
         (
-            Field("name", Name(), "name to refer to it"),
+            Field("name", _ClusterName(), "name to refer to it; neither 'local' nor a path"),
             Field("nodes", Whole(most=1_000_000), "nodes of the cluster; required beside [node]", None),
             Field("node", Table(_NODE_FIELDS, dict[str, Any]), "short for one group of nodes", None),
             Field(

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import secrets
 import stat
 import sys
 import tomllib
@@ -53,7 +54,7 @@ KINDS_OF_FILES = {
     stat.S_IFBLK: "a device",
 }
 TEMPORARY_PREFIX = f".planner-{re.sub('[^A-Za-z0-9]', '-', platform.node())[:64]}-"
-"""How temporary files begin, before the number of the process: another computer may write to the same folder."""
+"""How temporary files begin, before the process and a random number: another computer may write to the same folder."""
 DUPLICATE_KEY = re.compile(r"Cannot overwrite|Cannot declare|Duplicate inline table key '(.*)'")
 """Messages of the TOML parser about a key given twice; only the last names it."""
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -276,9 +277,9 @@ def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None: 
     target = Path(path)
     check_replaceable(target, force=force)
     _remove_leftovers(target.parent)
-    temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}.tmp")
+    temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:  # a new file: no link that somebody laid is followed
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -317,7 +318,7 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of this computer's processes that are no more; best effort, as nobody needs it."""
     with contextlib.suppress(OSError):
         for path in folder.glob(f"{glob.escape(TEMPORARY_PREFIX)}*.tmp"):
-            process = path.name.removeprefix(TEMPORARY_PREFIX).removesuffix(".tmp")
+            process = path.name.removeprefix(TEMPORARY_PREFIX).removesuffix(".tmp").partition("-")[0]
             if process.isdecimal() and not _is_alive(int(process)):
                 path.unlink()
 

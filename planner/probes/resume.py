@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import json
+import os
+import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -154,10 +157,13 @@ def start_file(
         It cannot be written.
     """
     text = _text((dict(circumstances), *map(asdict, timings), *({FAILED: what} for what in failures)))
-    temporary = path.with_name(f".{path.name}.tmp")  # one process has the output: what a killed one left is replaced
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # one process has the output: of a killed one
+            left.unlink()
+        with temporary.open("x", encoding="utf-8") as file:  # a new file: no link that somebody laid is followed
+            file.write(text)
         temporary.replace(path)
     except OSError as error:
         raise OutputError(f"the file of partial samples must be writable, got {path}: {error.strerror}") from error
@@ -168,14 +174,19 @@ def start_file(
 
 def append_measured(path: Path, timings: Sequence[Measured]) -> None:
     """Add lines to the file, all at once."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(_text(map(asdict, timings)))
+    _append(path, map(asdict, timings))
 
 
 def append_failed(path: Path, what: str) -> None:
     """Add a line that says in which point or step a device was lost."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(_text([{FAILED: what}]))
+    _append(path, [{FAILED: what}])
+
+
+def _append(path: Path, values: Iterable[object]) -> None:
+    """Add a line for each value; a link in place of the file is not followed."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+        file.write(_text(values))
 
 
 def _text(values: Iterable[object]) -> str:

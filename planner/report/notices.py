@@ -43,6 +43,7 @@ HEADLINES: Mapping[str, str] = {
     "assumed": "times of {subjects} are assumed",
     "no_time_per_call": "{subjects} has no time per call: small sub-batches look too good",
     "optimizer_differs": "the update by {subjects} is priced as another optimizer's",
+    "unknown_version": "no such version is known: {subjects} is taken as the newest",
     "unknown_link_kind": "kinds of {subjects} are not known: priced by bandwidth and latency",
     "mixed_circumstances": "kernels were measured under different circumstances",
     "calibration": "{subjects} has {count}",

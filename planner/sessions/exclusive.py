@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ def held_alone(what: str, path: Path) -> Iterator[None]:
     """Hold the lock of a file, which is named as the file and ``.lock``; it is gone afterwards.
 
     The system gives it up with the process, so that what a killed one left is taken over. Systems without ``flock``
-    lock nothing.
+    lock nothing. A link in its place is refused: what is written to the lock would destroy where it leads.
 
     Parameters
     ----------
@@ -62,9 +64,9 @@ def _locked(path: Path) -> IO[str] | None:
     try:
         import fcntl  # noqa: PLC0415 - not on every system
     except ImportError:
-        return path.open("w", encoding="ascii")
+        return _opened(path)
     while True:
-        file = path.open("a", encoding="ascii")
+        file = _opened(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -76,9 +78,20 @@ def _locked(path: Path) -> IO[str] | None:
         file.close()  # its holder has removed it meanwhile: what is there now is another
 
 
+def _opened(path: Path) -> IO[str]:
+    """Open a lock file to write at its end; OSError where it is no plain file, or has another name besides."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = os.fdopen(os.open(path, flags, 0o666), "a", encoding="ascii")
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        file.close()
+        raise OSError(errno.EINVAL, "it is no plain file of its own")
+    return file
+
+
 def _is_at(path: Path, file: IO[str]) -> bool:
     try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+        return os.path.samestat(path.lstat(), os.fstat(file.fileno()))
     except FileNotFoundError:
         return False
 

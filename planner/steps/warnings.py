@@ -11,7 +11,7 @@ from planner.costs.features import CALLS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration
-from planner.domain.framework import variant_and_version
+from planner.domain.framework import Framework, variant_and_version
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
@@ -77,6 +77,7 @@ def warnings_of(
         *_links(sources, one),
         *_optimizer(sources, one),
         *_heads(sources.problem.network),
+        *_version(sources.problem.settings.framework),
     )
 
 
@@ -387,14 +388,28 @@ def _heads(network: Network) -> Iterator[PlanWarning]:
     if at is None:
         return
     attention, before = network.layers[at], network.layers[:at]
-    source = next((layer for layer in before if layer.name == attention.inputs[0]), None)
+    by_name = {layer.name: layer for layer in before}
+    source = by_name.get(attention.inputs[0])
+    if source is not None and source.kind == "rotary":
+        source = by_name.get(source.inputs[0])
     if source is None or source.kind != "linear":
         return
     shapes = layer_shapes(replace(network, layers=before, blocks=()))
-    heads, hidden, width = attention.integer("heads"), shapes[source.inputs[0]][-1], shapes[source.name][-1] // 3
+    heads, hidden = attention.integer("heads"), shapes[source.inputs[0]][-1]
+    width = shapes[source.name][-1] // (heads + 2 * (attention.integer("kv_heads") or heads)) * heads
     if hidden % heads and width == hidden // heads * heads:
         message = (
             f"The {heads} heads of attention do not divide the {hidden} features that they read: each has "
             f"{hidden // heads}, rounded down, and all {width}."
         )
         yield PlanWarning("head_size_rounded", network.name, message)
+
+
+def _version(framework: Framework) -> Iterator[PlanWarning]:
+    """Yield the word that a framework's record knows no such version."""
+    if not framework.has_known_version:
+        message = (
+            f"No version {framework.version} of {framework.name} is known: its record tells of "
+            f"{', '.join(sorted(framework.versions))} and of the one behind them, as which it is taken."
+        )
+        yield PlanWarning("unknown_version", framework.label, message)

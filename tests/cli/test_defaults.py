@@ -1,6 +1,7 @@
 """Where defaults come from: options, planner.toml, this machine's own calibration, the default request."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -302,8 +303,10 @@ def test_what_planner_toml_breaks_names_it_and_the_key(
 ) -> None:
     (tmp_path / "planner.toml").write_text(f'format = "planner/settings"\nversion = 1\n{line}\n')
     got, out, err = run("suggest", "--target-batch", "138")
-    assert (got, out, err.count("\n")) == (code, "", 1)
-    assert words in err
+    *notes, sentence = err.splitlines()
+    assert (got, out) == (code, "")
+    assert notes in ([], [f"planner: {line.partition(' ')[0]}: from {tmp_path / 'planner.toml'}"])
+    assert words in sentence
     (tmp_path / "planner.toml").unlink()
     assert run("suggest", "--target-batch", "138")[0] == 0
 
@@ -311,6 +314,36 @@ def test_what_planner_toml_breaks_names_it_and_the_key(
 def test_what_an_option_breaks_does_not_name_planner_toml(run: Run, tmp_path: Path) -> None:
     (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\nprecision = "fp32"\nnodes = 4\n')
     code, _, err = run("suggest", "--target-batch", "138", "--precision", "fp16")
-    assert (code, err.startswith("planner: precision must be one that can be priced")) == (5, True)
+    assert err.startswith(f"planner: nodes: from {tmp_path / 'planner.toml'}\n")
+    assert (code, "\nplanner: precision must be one that can be priced" in err) == (5, True)
     code, _, err = run("suggest", "--target-batch", "138", "--nodes", "43")
-    assert (code, err.startswith("planner: --nodes must be at most 42")) == (2, True)
+    assert (code, "\nplanner: --nodes must be at most 42" in err) == (2, True)
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_planner_toml_of_somebody_else_or_that_all_may_write_is_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_linked: bool
+) -> None:
+    place = path = tmp_path / "planner.toml"
+    if is_linked:
+        path = tmp_path / "elsewhere.toml"
+        place.symlink_to(path)
+    path.write_text('format = "planner/settings"\nversion = 1\nnodes = 4\n')
+    ask = ("suggest", "--target-batch", "138", "--brief")
+    assert run(*ask)[0] == 0
+    path.chmod(0o666)
+    code, out, err = run(*ask)
+    assert (code, out) == (3, "")
+    assert err == (f"planner: {place}: file must not be writable by everybody, got one that is; run chmod o-w on it\n")
+    path.chmod(0o664)
+    assert run(*ask)[0] == 0
+    owner = path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    code, out, err = run(*ask)
+    if owner:  # files of root are anybody's settings
+        assert (code, out) == (3, "")
+        assert f"{place}: file must belong to you, got one of user {owner}; copy it" in err
+    else:
+        assert code == 0
+        os.chown(path, 4242, -1)
+        assert run(*ask)[0] == 3

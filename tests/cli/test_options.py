@@ -58,7 +58,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "scenario": ("fp8", "all_reduce*=0", "all_reduce*=nan", "inter_node.bandwidth=12.5", "", "nowhere*=2"),
     "task": ("test", "inference"),
     "target_batch": ("0", "-138", "1.5", "nan", "inf", "9" * 12, ""),
-    "tolerance": ("25", "-1%", "nan"),
+    "tolerance": ("25", "-1%", "nan", "101%", "1e300%"),
     "objective": ("time", "cost", "", "epoch-time:1+cots:2", "epoch-time:0+cost:1", "cost:1+cost:1"),
     "top": ("0", "-1", "1e9"),
     "runs": ("runs.csv",),

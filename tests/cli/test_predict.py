@@ -280,3 +280,25 @@ def test_a_full_answer_says_what_the_fastest_buckets_of_gradients_would_save(run
     assert saved == pytest.approx(1e3 * (times[0] - times[1]), rel=0.05)
     for others in (("--strategy", "best-fusion"), ("--strategy", "no-overlap"), ("--mode", "async")):
         assert words not in " ".join(run("predict", *asked, *others, "-v")[1].split())
+
+
+ONE_A100 = ("--cluster", "dgx-a100", "--nodes", "1", "--gpus-per-node", "1", "--precision", "bf16", "--sub-batch", "1")
+
+
+def codes_of(run: Run, *arguments: str) -> set[str]:
+    code, out, _ = run("predict", *ONE_A100, *arguments, "--json")
+    assert code == 0
+    return {one["code"] for one in json.loads(out)["warnings"]}
+
+
+@pytest.mark.parametrize("network", ["gpt", "bert", "vit", "llama", "moe", "mpt"])
+@pytest.mark.parametrize(("hidden", "said"), [(768, False), (769, True)])
+def test_every_family_says_that_heads_do_not_divide(run: Run, network: str, hidden: int, *, said: bool) -> None:
+    codes = codes_of(run, "--network", f"{network}:hidden={hidden},heads=12,layers=1")
+    assert ("head_size_rounded" in codes) == said
+
+
+@pytest.mark.parametrize(("version", "said"), [("1.12", False), ("2.13.0", False), ("99.9", True)])
+def test_a_version_that_no_record_knows_is_said(run: Run, version: str, *, said: bool) -> None:
+    codes = codes_of(run, "--network", "gpt2", "--framework", f"pytorch@{version}")
+    assert ("unknown_version" in codes) == said

@@ -169,6 +169,13 @@ def test_mistakes_name_the_place(tmp_path: Path, find: Find, old: str, new: str,
     assert str(caught.value).startswith(str(tmp_path / "c.toml") + ": ")
 
 
+@pytest.mark.parametrize("name", ["local", "-", "a/b", "/etc/cluster", "./own", "own.toml"])
+def test_a_name_that_the_option_takes_for_something_else_is_refused(tmp_path: Path, find: Find, name: str) -> None:
+    sentence = rf": name: value must be a name, neither 'local', which is this machine, nor a path, got '{name}'$"
+    with pytest.raises(InputFileError, match=sentence):
+        read(tmp_path, text_of(name), find)
+
+
 def test_described_accelerator_must_be_the_one_of_the_nodes(tmp_path: Path, find: Find) -> None:
     device = '[accelerator]\nname = "other"\nmemory_GiB = 16\nmemory_bandwidth_GBps = 900\npeak_TFLOPps = {fp32 = 1}\n'
     with pytest.raises(InputFileError, match=r"accelerator\.name must be that of node\.gpu, 'imagined', got 'other'"):

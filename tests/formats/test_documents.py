@@ -190,7 +190,7 @@ def test_a_killed_write_leaves_nothing_that_the_next_one_does_not_clean(tmp_path
 
 def test_temporary_files_of_others_stay(tmp_path: Path) -> None:
     others = {
-        f"{TEMPORARY_PREFIX}{os.getppid()}.tmp",
+        f"{TEMPORARY_PREFIX}{os.getppid()}-0123.tmp",
         ".planner-elsewhere-1.tmp",
         f"{TEMPORARY_PREFIX}notes.tmp",
         ".a.json.1.tmp",
