@@ -15,8 +15,7 @@ from planner.errors import UsageError
 from planner.search.across_groups import Searchable, search_across
 from planner.search.evaluator import PricedPlans
 from planner.search.explain import label, typed_values, whys_nearest
-from planner.search.loosen import tolerance_that_suffices
-from planner.search.over_limits import whys_over_limits
+from planner.search.loosen import tolerance_that_suffices, whys_over_limits
 from planner.search.plan_limits import limit_text, limited
 from planner.search.ranking import Order
 from planner.steps.node_groups import AcrossGroups

@@ -7,12 +7,15 @@ how much wider it gets (0.1 -> 0.25 is 0.15). What has no such measure, as a pre
 Nothing is searched again that is known to hold no plan. Numbers of nodes, of GPUs and, for memory, of samples are tried
 from the nearest outwards, twice as many at a time, until some plan fits. A limit of time or cost that even the fastest
 or cheapest plan exceeds is told from that plan alone.
+
+Limits that nothing keeps have nearest plans: those that exceed them by the least part. A network that fits in no way
+asked for has a leanest plan: the memory that it needs, single changes after which it fits, and the fewest nodes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,25 +23,33 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, Axis
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import MODES, Configuration, Configurations
+from planner.domain.limits import LIMITS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
-from planner.search.choice import in_all_precisions
+from planner.search.choice import distinct_plans, in_all_precisions
 from planner.search.conflict import Settings
 from planner.search.data_block import DataBlock
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome
-from planner.search.explain import label
-from planner.search.least import OBJECTIVE_OF_LIMIT, least_plan, may_keep_limits
+from planner.search.explain import label, whys_nearest
+from planner.search.least import OBJECTIVE_OF_LIMIT, least_plan, may_keep_limits, order_of_limit
 from planner.search.plan_limits import limit_text, limited
-from planner.search.ranking import Order, rounded
-from planner.search.search import first_plan
-from planner.search.shortage import shortages
-from planner.search.space import Limits, blocks_of, space_of
-from planner.units import format_duration, format_number, format_samples
+from planner.search.ranking import SLACK, Order, rounded
+from planner.search.rivals import Ranking, Searched, ranked
+from planner.search.search import MOST_PRICED, first_plan, search
+from planner.search.space import Limits, Space, blocks_of, space_of
+from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
+from planner.steps.split_price import plans_of
+from planner.units import format_bytes, format_duration, format_number, format_samples
+from planner.workload.memory_rules import MemoryRules
+from planner.workload.what_fits import Change, least_gpus, lowest_plans, what_fits
 
-__all__ = ["Loosener", "loosenings", "of_settings", "tolerance_that_suffices", "with_shortages"]
+__all__ = [
+    "Loosener", "loosenings", "nearest_over_limits", "of_settings", "tolerance_that_suffices", "whys_over_limits",
+    "with_shortages",
+]  # fmt: skip
 
 LARGEST_MEMORY_MULTIPLE = 4
 """Sub-batches are tried up to this multiple of the largest that fits, to say how much memory would help."""
@@ -196,10 +207,7 @@ class Loosener:
         return _Way(math.inf if capacity_bytes is None else needed_bytes / capacity_bytes - 1, sentence)
 
     def _least_memory(self, precision: str, mode: str) -> PricedPlans | None:
-        """Return the best plan with the smallest sub-batch that does not fit, of a precision and mode.
-
-        It needs the least memory: a whole network on every device needs the more, the larger its sub-batch.
-        """
+        """Best plan with the smallest sub-batch of a precision and mode that does not fit: it needs least memory."""
         fits = self.limits.largest_sub_batch[precision, mode]
         most = max(LARGEST_MEMORY_MULTIPLE * max(fits, 1), *(self.request["sub_batch"] or (1,)), 1)
         wide = replace(self.limits, largest_sub_batch={**self.limits.largest_sub_batch, (precision, mode): most})
@@ -296,3 +304,169 @@ def tolerance_that_suffices(off: float) -> str:
     percent = 100 * off
     scale = 10.0 ** (3 - math.floor(math.log10(percent)))
     return f"{math.ceil(percent * scale * (1 - 1e-12)) / scale:.12g}%"
+
+
+NEAREST = 3
+"""Plans above a limit that are told."""
+
+
+def nearest_over_limits(searches: Sequence[Searched], order: Order) -> Ranking | None:
+    """Return the NEAREST plans of all searches that keep to everything but limits, those that exceed them least first.
+
+    Where no plan keeps to the rest either, those outside the window that are nearest to it. None: no limit was given,
+    or the network fits nowhere.
+    """
+    most = searches[0].request.most if searches else {}
+    if not most:
+        return None
+    least_first = replace(order, leading=_Excess(most, order))
+    found = {at: _nearest(one, order) for at, one in enumerate(searches)}
+    parts = {
+        at: distinct_plans(least_first, least_first.best(one, one.size)) for at, one in found.items() if one is not None
+    }
+    if not parts:
+        return None
+    ranking = ranked(least_first, parts)
+    return ranking.take(range(min(NEAREST, ranking.priced.size)))
+
+
+def whys_over_limits(order: Order, plans: PricedPlans, request: SpaceRequest) -> list[str]:
+    """Return by how much each plan exceeds the limits that it does not keep, and how far outside its window it is."""
+    values = {name: limited(name, plans, order) for name in request.most}
+    windows = [request.window(MODES[mode]) for mode in plans.configurations.mode]
+    outside = whys_nearest(order, plans, windows)
+    sentences = []
+    for at, ((low, high), mean) in enumerate(zip(windows, plans.predictions.mini_batch_mean.tolist(), strict=True)):
+        exceeded = (_above(name, float(values[name][at]), most) for name, most in request.most.items())
+        is_inside = low * (1 - SLACK) <= mean <= high * (1 + SLACK)
+        sentences.append(", ".join(filter(None, ("" if is_inside else outside[at], *exceeded))))
+    return sentences
+
+
+def _above(name: str, value: float, most: float) -> str:
+    """Return in words by how much a value exceeds a limit; empty where it does not."""
+    by = f" by {format_number(100 * (value / most - 1))} %" if most else ""
+    return f"{LIMITS[name].words} {limit_text(name, value)}, above --limit {name}{by}" if value > most else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Excess:
+    """The largest part by which plans exceed a limit."""
+
+    most: Mapping[str, float]
+    order: Order
+
+    def __call__(self, plans: PricedPlans) -> FloatArray:
+        """Return it (n,); of a limit of nothing the quantity itself."""
+        parts = [limited(name, plans, self.order) / (most or 1.0) for name, most in self.most.items()]
+        largest: FloatArray = np.max(parts, axis=0)
+        return largest
+
+
+def _nearest(one: Searched, order: Order) -> PricedPlans | None:
+    """First plans without limits: the best by the objective of a single limit, else those that exceed them least."""
+    request, most = replace(one.request, most={}), one.request.most
+    (name, *others) = most
+    if not others and name in OBJECTIVE_OF_LIMIT:
+        order = order_of_limit(name, order)
+    elif space_of(request, one.limits).inside <= MOST_PRICED:
+        order = replace(order, leading=_Excess(most, order))
+    keep = NEAREST * len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
+    outcome = search(request, one.limits, one.evaluator, order, keep=keep)
+    return outcome.nearest if outcome.best is None else outcome.best
+
+
+_OPTIONS = {
+    "sequence parallelism": ("--sequence-parallel", "on"),
+    "selective recompute": ("--recompute", "selective"),
+    "full recompute": ("--recompute", "full"),
+    "smaller sub-batch": ("--sub-batch", ""),
+    "tensor degree in a node": ("--tensor", ""),
+    "tensor degree beyond a node": ("--tensor", ""),
+    "pipeline degree": ("--pipeline", ""),
+    "context degree": ("--context", ""),
+    "sharding 1": ("--sharding", "1"),
+    "sharding 2": ("--sharding", "2"),
+    "sharding 3": ("--sharding", "3"),
+    "8-bit optimizer": ("--optimizer", "adam-8bit"),
+    "optimizer on the host": ("--offload", "optimizer"),
+    "activations on the host": ("--offload", "activations"),
+    "more nodes": ("--nodes", ""),
+}
+"""Change -> the option that asks for it, and its value where that is a word."""
+
+
+def shortages(request: SpaceRequest, limits: Limits, space: Space) -> tuple[Loosening, ...]:
+    """Return what to change where every candidate that splits a network needs too much memory; none where some fit.
+
+    Of the leanest candidate: the memory that it needs, in which stage, its largest parts and what is missing; then the
+    single changes after which it fits (:mod:`planner.workload.what_fits`), and the fewest nodes on which some plan
+    with the least memory does.
+    """
+    of = limits.split
+    leanest = None if of is None else _leanest(of, space)
+    if of is None or leanest is None:
+        return ()
+    one, rules = leanest, of.rules(leanest.precision)
+    return (*_memory(of, one, rules, limits), *_nodes(of, request, rules, limits))
+
+
+def _leanest(of: SplitLimits, space: Space) -> Configuration | None:
+    """Return the candidate that needs least; None where one fits or none is split."""
+    best: tuple[float, Configuration] | None = None
+    for chunk in space.chunks():
+        rows = chunk.rows
+        rows = rows.take(np.broadcast_to(rows.is_split, rows.shape))
+        if rows.size == 0:
+            continue
+        need = of.needed_bytes(rows)
+        at = int(np.argmin(need))
+        if best is None or need[at] < best[0]:
+            best = float(need[at]), rows.one(at)
+    return None if best is None or best[0] <= of.capacity_bytes else best[1]
+
+
+def _memory(of: SplitLimits, one: Configuration, rules: MemoryRules, limits: Limits) -> Iterator[Loosening]:
+    transformer = of.network.transformer
+    if transformer is None:
+        return
+    plan = plans_of(Configurations.of([one])).row(0)
+    short = what_fits(transformer, plan, rules, of.capacity_bytes, framework=of.framework, most_nodes=limits.nodes)
+    need = of.capacity_bytes + short.missing_bytes
+    largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in short.largest)
+    where = f" on stage {short.stage}" if one.pipeline_parallel > 1 else ""
+    gib = np.ceil(need / 2**30 * 1000) / 1000
+    message = (
+        f"memory {gib:g}GiB: the leanest plan, {label(one)}, needs {format_bytes(need)} on a GPU{where} ({largest}), "
+        f"{format_bytes(short.missing_bytes)} more than there is"
+    )
+    yield Loosening((("memory", f"{gib:g}GiB"),), message)
+    for change in (one for one in short.changes if one.fits):
+        values = _given(change, of)
+        words = " ".join(values[0])
+        message = f"{words}: {change.name} saves {format_bytes(change.saved_bytes)} of it, after which it fits"
+        yield Loosening(values, message)
+
+
+def _given(change: Change, of: SplitLimits) -> tuple[tuple[str, str], ...]:
+    """Return a change as an option and its value."""
+    if change.name == "fused attention":
+        return (("--network", f"{of.network.name} with attention=fused"),)
+    if change.name == "fused loss":
+        return (("loss", "fused, as the framework allows"),)
+    option, value = _OPTIONS[change.name]
+    return ((option, value or str(change.value)),)
+
+
+def _nodes(of: SplitLimits, request: SpaceRequest, rules: MemoryRules, limits: Limits) -> Iterator[Loosening]:
+    transformer = of.network.transformer
+    if transformer is None or HYBRID not in kinds_to_try(request, of.network, of.framework):
+        return
+    plans = lowest_plans(transformer, limits.gpus_per_node, tensor_most=limits.gpus_per_node)
+    fewest = least_gpus(transformer, plans, rules, of.capacity_bytes)
+    if fewest is None:
+        return
+    nodes = -(-fewest // limits.gpus_per_node)
+    if nodes > max(request["nodes"] or (limits.nodes,)):
+        words = f"{nodes} nodes x {limits.gpus_per_node} GPUs are the fewest on which some lawful split fits"
+        yield Loosening((("--nodes", str(nodes)),), f"--nodes {nodes}: {words}")

@@ -350,7 +350,7 @@ def _plans(searches: Sequence[Searched], plans: Ranking, sentences: Sequence[str
 
 def _nearest(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
     """Return the plans nearest to the target, of all searches, and those nearest to limits that nothing keeps."""
-    from planner.search.over_limits import nearest_over_limits, whys_over_limits  # noqa: PLC0415 - as above
+    from planner.search.loosen import nearest_over_limits, whys_over_limits  # noqa: PLC0415 - as above
 
     plans, proven = _outside_window(searches, order), [one for one in searches if one.outcome.certified]
     over = nearest_over_limits(proven, order)

@@ -11,12 +11,11 @@ from planner.domain.split import RECOMPUTES, SCHEDULES, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.workload.lawful import check_lawful
-from planner.workload.least_memory import divisors, least_gpus, least_memory, lowest_plans
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.split_memory import split_memory
 from planner.workload.split_parameters import BytesOfParameter, stage_parameters
 from planner.workload.transformer import parameters
-from planner.workload.what_fits import CHANGES, TERMS, what_fits
+from planner.workload.what_fits import CHANGES, TERMS, divisors, least_gpus, least_memory, lowest_plans, what_fits
 from tests.workload.conftest import DEEPSEEK, LLAMA3_70B, LLAMA_7B, MIXTRAL, T5, gpt
 
 FULL = RECOMPUTES.index("full")
