@@ -24,7 +24,6 @@ ALLOWED: dict[str, set[str]] = {
     "costs": DOMAIN | {"workload"},
     "sources": DOMAIN | {"workload", "costs"},
     "steps": DOMAIN | {"workload", "costs", "sources"},
-    "simulation": DOMAIN | {"workload", "costs"},
     "fitting": DOMAIN | {"workload", "costs", "sources", "steps"},
     "search": DOMAIN | {"workload", "costs", "sources", "steps", "fitting"},
     "scoring": DOMAIN | {"workload", "costs", "sources", "steps", "fitting"},

@@ -15,7 +15,7 @@ forward to the last backward goes down to some stage, stays there or circles bet
 upwards. It enters in the stage's own warm-up, or with the backward of the first micro-batch from the last stage; it
 leaves in the stage's own cool-down, or with the forward of the last micro-batch to the last stage. The closed form is
 the longest of these: a lower bound for any stages, and exact for equal ones. tests/steps/test_pipeline.py compares it
-with the event count of planner.simulation.
+with the event count of tests/simulation/events.py.
 
 Arrays are of shape (p, n), by stage and configuration, or (n,); each may have length 1 where it is to be repeated.
 """

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import ParameterError
-from planner.simulation.pipeline import Operation, count_events, operations
+from tests.simulation.events import Operation, count_events, operations
 
 
 def words(order: tuple[Operation, ...]) -> str:

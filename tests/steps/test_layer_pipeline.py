@@ -14,7 +14,6 @@ from planner.catalog import calibrations_for, find_cluster, find_network
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
-from planner.simulation.pipeline import count_events, operations
 from planner.sources.sources import Sources
 from planner.steps.compute import Compute
 from planner.steps.host_and_gpu import STAGES, composed_s
@@ -22,6 +21,7 @@ from planner.steps.layer_cuts import cut_at
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.predict import Evaluator
 from planner.steps.split_price import plans_of
+from tests.simulation.events import count_events, operations
 
 Make = Callable[..., Problem]
 

@@ -13,11 +13,11 @@ from planner.domain.arrays import FloatArray
 from planner.domain.framework import Framework
 from planner.domain.split import SCHEDULES, SplitPlans
 from planner.errors import ParameterError
-from planner.simulation.pipeline import Events, count_events, operations
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
 from planner.workload.in_flight import live_micro_batches
 from planner.workload.lawful import is_lawful
+from tests.simulation.events import Events, count_events, operations
 
 TIMES = st.floats(0.5, 3)
 Case = tuple[FloatArray, FloatArray, int, int]

@@ -19,7 +19,6 @@ from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.domain.shapes import layer_parameters
 from planner.domain.split import SplitMemoryBytes
-from planner.simulation.pipeline import count_events, operations
 from planner.sources.sources import Sources
 from planner.steps.compute import Compute
 from planner.steps.gathers import backward_s, forward_s
@@ -32,6 +31,7 @@ from planner.steps.split_state import State
 from planner.workload.lowering import lower
 from planner.workload.split_memory import split_memory
 from planner.workload.units import stage_units
+from tests.simulation.events import count_events, operations
 
 Make = Callable[..., Problem]
 HIDDEN, SEQUENCE, LAYERS, TOKENS = 64, 32, 4, 128

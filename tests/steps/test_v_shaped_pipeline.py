@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
-from planner.simulation.pipeline import Events, count_events, operations
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from tests.simulation.events import Events, count_events, operations
 
 V = "zero-bubble-v"
 Times = tuple[FloatArray, FloatArray, FloatArray]
