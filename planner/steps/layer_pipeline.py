@@ -70,7 +70,9 @@ class LayerPricer(SplitPricer):
             parts.append(self.chain.fullest(self.cuts_of(plans.take(np.array([row]))), some))
         back = np.argsort(np.argsort(which, kind="stable"))
         names = [one.name for one in fields(SplitMemoryBytes)]
-        return SplitMemoryBytes(**{name: np.concatenate([getattr(one, name) for one in parts])[back] for name in names})
+        none = np.zeros(0, np.int64)
+        columns = {name: np.concatenate([none, *(getattr(one, name) for one in parts)])[back] for name in names}
+        return SplitMemoryBytes(**columns)
 
     @cached_property
     def chain(self) -> ChainMemory:

@@ -42,6 +42,8 @@ from planner.workload.units import stage_units
 __all__ = ["split_descriptions"]
 
 Window = Callable[[str], tuple[float, float]]
+ROUNDING = 1e-12
+"""Share of a step that differences of sums leave: no term."""
 _NO_MEMORY = ("to_host", "to_device", "stage")
 _PASS_OF = {"forward": "forward", "backward": "backward", "recompute": "forward", "update": "update"}
 """Term -> pass whose kernels it runs."""
@@ -307,7 +309,7 @@ class _Case:
     def _terms(self) -> tuple[tuple[Term, ...], list[Source]]:
         terms, every_source = [], []
         for name in SPLIT_TERMS:
-            if not self.seconds[name] and not self.exposed[name]:
+            if max(self.seconds[name], abs(self.exposed[name])) <= ROUNDING * self.period_s:
                 continue
             sources, outside = self._served(name)
             every_source += sources
