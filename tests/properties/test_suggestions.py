@@ -51,7 +51,7 @@ SAME = 1e-9
 FEW_NODES = 4
 OPEN = 0.4
 """Part of the requests in which an axis of splitting has more than its default."""
-MOST_WIDER = 4
+MOST_WIDER = 3
 """Ways in which a request is widened, of all."""
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "nodes": (1, 2, 3, 4), "gpus_per_node": (1, 2, 3, 4, 8), "sub_batch": (1, 2, 3, 4, 6, 8, 12, 16),
@@ -140,7 +140,7 @@ def test_better_links_never_worsen_the_best_plan(names: Options, seed: int) -> N
 @given(problem_names(), SEEDS)
 def test_more_memory_never_loses_a_plan(names: Options, seed: int) -> None:
     problem, request = drawn(names, seed)
-    answers = [answer(with_memory(problem, factor), request) for factor in (0.1, 0.3, 1.0, 4.0)]
+    answers = [answer(with_memory(problem, factor), request) for factor in (0.1, 0.4, 2.0)]
     for less, more in pairwise(answers):
         never_worse(less, more, "memory")
 
@@ -280,5 +280,5 @@ def test_answers_on_node_groups_do_not_depend_on_their_order_or_cut(names: Optio
 
     every = tuple(of.items())
     least = best(*every)
-    assert math.isclose(best(*every[::-1]), least, rel_tol=SAME) or best(*every[::-1]) == least
+    assert math.isclose(best(*every[::-1]), least, rel_tol=SAME)
     assert least <= best(("a", with_cluster(problem, nodes=4)), every[-1]) * (1 + SAME)
