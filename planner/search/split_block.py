@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, IntArray, distinct_rows, distinct_values
+from planner.domain.arrays import BoolArray, IntArray, distinct_numbers, distinct_rows, distinct_values
 from planner.domain.axes import AXES, MODES, SCHEDULES, Axis
 from planner.domain.configuration import Configurations, splits
 from planner.domain.framework import Framework
@@ -98,13 +98,11 @@ class SplitCandidates:
     def bases(self) -> tuple[IntArray, IntArray]:
         """The place and the choice of every base, by place."""
         places, choices = self.places["nodes"].size, self.choices["sharding"].size
-        found = [np.zeros((2, 0), dtype=np.int64)]
         step = max(1, CHECKED // choices)
+        found = [np.zeros((2, 0), dtype=np.int64)]
         for start in range(0, places, step):
-            rows = np.arange(start, min(start + step, places))
-            at, choice = _pairs(rows.size, choices)
-            both = rows[at], choice
-            found.append(np.stack(both)[:, self._is_base(*both)])
+            place, choice = np.nonzero(self._is_base(slice(start, start + step)))
+            found.append(np.stack((start + place, choice)))
         place, choice = np.concatenate(found, axis=1)
         return place, choice
 
@@ -158,8 +156,10 @@ class SplitCandidates:
 
     def _scheduled_alike(self, place: IntArray, choice: IntArray) -> tuple[IntArray, IntArray]:
         """Return the first of bases that run the same passes, and of which kind each is."""
-        columns = (self._column(name, place, choice) for name in _SCHEDULED[:3])
-        return distinct_rows(self.places["data_parallel"][place], *columns)
+        places = distinct_rows(*(self.places[name] for name in ("data_parallel", "pipeline_parallel")))
+        choices = distinct_rows(*(self.choices[name] for name in ("schedule", "virtual_stages")))
+        kinds = ((number[at], first.size) for (first, number), at in ((places, place), (choices, choice)))
+        return distinct_numbers(*kinds)
 
     def _run(self, place: IntArray, choice: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield each of some bases with each pass that its schedule runs: positions in both, by base."""
@@ -246,12 +246,12 @@ class SplitCandidates:
                 "data_parallel": gpus // replica[which],
             }
 
-    def _is_base(self, place: IntArray, choice: IntArray) -> BoolArray:
-        """Tell which places and choices are lawful together, and told apart."""
-        of = {name: column[place] for name, column in self.places.items()}
-        of |= {name: column[choice] for name, column in self.choices.items()}
+    def _is_base(self, some: slice) -> BoolArray:
+        """Tell which places, rows, and choices, columns, are lawful together, and told apart."""
+        of = {name: column[some, None] for name, column in self.places.items()}
+        of |= {name: column[None] for name, column in self.choices.items()}
         is_scheduled = self._is_scheduled(of)
-        of["schedule"] = self._column("schedule", place, choice)
+        of["schedule"] = np.where(of["pipeline_parallel"] > 1, of["schedule"], SCHEDULES.index("1f1b"))
         plans = SplitPlans.of(**_plan_columns(of))
         lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
         told_apart = is_told_apart(self.network, self.framework, plans)
