@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import re
 
-from planner.errors import ParameterError
+from planner.errors import NOTHING, ParameterError
 
 __all__ = [
-    "duration_unit", "format_bytes", "format_count", "format_duration", "format_number", "format_rate",
-    "format_samples", "format_seconds", "parse_fraction", "parse_quantity",
+    "BOUNDS", "duration_unit", "format_bytes", "format_count", "format_duration", "format_number", "format_rate",
+    "format_samples", "format_seconds", "parse_fraction", "parse_number", "parse_quantity",
 ]  # fmt: skip
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -21,11 +21,25 @@ _BYTES = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items(
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 UNITS: dict[str, dict[str, float]] = {
     "time": _TIMES,
+    "latency": _TIMES,
     "bytes": _BYTES,
     "bandwidth": {f"{unit}/s": factor for unit, factor in _BYTES.items()},
     "rate": {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
 }
-_EXAMPLES = {"time": "60s", "bytes": "16GiB", "bandwidth": "12.5GB/s", "rate": "15TFLOP/s"}
+BOUNDS = {
+    "": (1e-100, 1e100),  # coefficients, variances, answers: the product of any three is finite
+    "time": (1e-9, 1e10),  # light along 30 cm, to three centuries
+    "latency": (1e-9, 10.0),  # to four times as long as light takes to the moon and back
+    "bytes": (2.0**10, 2.0**57),  # a bucket or a device, to the storage of a hundred of the largest computers
+    "bandwidth": (1e6, 1e15),  # slow networks, to ten thousand times what the fastest memory delivers
+    "rate": (1e6, 1e19),  # a microcontroller, to ten times the largest computer
+    "sample": (1e-3, 1e15),  # bytes of one: a hundredth of a bit, compressed, to a petabyte
+    "price": (1e-6, 1e6),  # USD an hour of a device
+    "count": (1e-9, 1e15),  # of what is limited or weighted: GPU-hours, USD, nodes, updates
+    "share": (0.0, 1 + 1e-9),  # a sum of shares may be rounded up; what underflows is nothing
+}
+"""Dimension -> least and largest number in SI that is believed, other than 0. What lies beyond is a slip."""
+_EXAMPLES = {"time": "60s", "latency": "2us", "bytes": "16GiB", "bandwidth": "12.5GB/s", "rate": "15TFLOP/s"}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 
 
@@ -36,19 +50,19 @@ def parse_quantity(text: str, dimension: str, what: str = "the quantity") -> flo
     ----------
     text : str
         Such as ``12.5GB/s``; the unit is required.
-    dimension : {"time", "bytes", "bandwidth", "rate"}
-        What is expected; results are s, byte, byte/s, FLOP/s.
+    dimension : {"time", "latency", "bytes", "bandwidth", "rate"}
+        What is expected; results are s, s, byte, byte/s, FLOP/s.
     what : str
         The argument's name, for the error.
 
     Returns
     -------
-    float, finite, > 0
+    float, within BOUNDS
 
     Raises
     ------
     ParameterError
-        Not a number, not positive, or a missing or wrong unit.
+        Not a number, beyond the bounds of the dimension, or a missing or wrong unit.
     """
     units = UNITS[dimension]
     rule = f"a positive {dimension} with a unit ({', '.join(sorted(units, key=lambda u: (units[u], u)))})"
@@ -56,8 +70,24 @@ def parse_quantity(text: str, dimension: str, what: str = "the quantity") -> flo
     if match is None or match[2] not in units:
         raise ParameterError(what, rule, text, f"write it like {_EXAMPLES[dimension]}")
     value = float(match[1]) * units[match[2]]
-    if not (math.isfinite(value) and value > 0):
+    least, most = BOUNDS[dimension]
+    if value <= 0:
         raise ParameterError(what, rule, text, f"write it like {_EXAMPLES[dimension]}")
+    if not least <= value <= most:
+        base = next(unit for unit, factor in units.items() if factor == 1)
+        raise ParameterError(what, f"from {least:.3g} to {most:.3g} {base}", text)
+    return value
+
+
+def parse_number(text: str, what: str, remedy: str = "") -> float:
+    """Return a number within the BOUNDS of counts, else ParameterError."""
+    least, most = BOUNDS["count"]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise ParameterError(what, f"a number above 0, from {least:g} to {most:g}", text or NOTHING, remedy)
     return value
 
 

@@ -33,7 +33,13 @@ def test_parse_quantity_reads_units(text: str, dimension: str, value: float) -> 
     assert parse_quantity(text, dimension) == pytest.approx(value, rel=1e-15)
 
 
-@pytest.mark.parametrize("text", ["12.5", "12.5GB", "12.5Gb/s", "-1GB/s", "0GB/s", "nanGB/s", "1e999GB/s", "", "GB/s"])
+@pytest.mark.parametrize("text", ["1e999GB/s", "1e300GB/s", "1e-300GB/s", "5e-324GB/s", "999kB/s"])
+def test_quantities_have_two_bounds(text: str) -> None:
+    with pytest.raises(ParameterError, match=r"^bandwidth must be from 1e\+06 to 1e\+15 B/s, got '"):
+        parse_quantity(text, "bandwidth", "bandwidth")
+
+
+@pytest.mark.parametrize("text", ["12.5", "12.5GB", "12.5Gb/s", "-1GB/s", "0GB/s", "nanGB/s", "", "GB/s"])
 def test_parse_quantity_refuses_and_names_the_argument(text: str) -> None:
     with pytest.raises(ParameterError, match=r"^bandwidth must be a positive bandwidth with a unit .*got '"):
         parse_quantity(text, "bandwidth", "bandwidth")

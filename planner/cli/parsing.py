@@ -6,7 +6,6 @@ Each parser takes (what, text); ``what`` names the option in errors. Nothing her
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple, cast
@@ -17,7 +16,7 @@ from planner.domain.limits import LIMITS
 from planner.domain.objective import TERMS, is_sum, weights_of
 from planner.domain.ranks import BEST_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError, nearest_name
-from planner.units import parse_fraction, parse_quantity
+from planner.units import parse_fraction, parse_number, parse_quantity
 
 __all__ = [
     "AskedPart",
@@ -164,13 +163,7 @@ def limits(what: str, value: str) -> dict[str, float]:
         if LIMITS[name].unit == "s":
             most[name] = parse_quantity(text, "time", f"{name} in {what}")
             continue
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not 0 < number < math.inf:
-            raise ParameterError(f"{name} in {what}", "a number above 0", text)
-        most[name] = number
+        most[name] = parse_number(text, f"{name} in {what}")
     return most
 
 
@@ -289,10 +282,7 @@ def budget(what: str, value: str) -> float:
 
 def time_limit(what: str, value: str) -> float:
     """Return a time above 0 with its unit, such as ``2s``, in s."""
-    seconds = parse_quantity(value, "time", what)
-    if seconds <= 0:
-        raise ParameterError(what, "a time above 0", value, "write for example 2s")
-    return seconds
+    return parse_quantity(value, "time", what)
 
 
 def device(what: str, value: str) -> str:

@@ -120,7 +120,7 @@ def ratios(source: Accelerator, target: Accelerator, precision: str) -> Ratios:
     processors = (target.multiprocessors or 1) / (source.multiprocessors or 1)
     return Ratios(
         compute,
-        source.peak_flop_per_s[WIDEST_PRECISION] / target.peak_flop_per_s[WIDEST_PRECISION],
+        source.widest_flop_per_s / target.widest_flop_per_s,
         source.memory_bytes_per_s / target.memory_bytes_per_s,
         compute * (processors if source.multiprocessors and target.multiprocessors else 1.0),
         _fed(source, target, name),
@@ -131,7 +131,7 @@ def ratios(source: Accelerator, target: Accelerator, precision: str) -> Ratios:
 def _fed(source: Accelerator, target: Accelerator, precision: str) -> float | None:
     if not all(one.has_matrix_units(precision) and one.chip in LANES_OF_CHIP for one in (source, target)):
         return None
-    here, there = (one.peak_flop_per_s[WIDEST_PRECISION] / LANES_OF_CHIP[one.chip] for one in (source, target))
+    here, there = (one.widest_flop_per_s / LANES_OF_CHIP[one.chip] for one in (source, target))
     return min(here / there, source.peak_flop_per_s[precision] / target.peak_flop_per_s[precision])
 
 

@@ -67,6 +67,11 @@ class Accelerator:
             check_positive(f"peak rate {name}", rate, "FLOP/s")
         object.__setattr__(self, "peak_flop_per_s", frozen_map(self.peak_flop_per_s))
 
+    @property
+    def widest_flop_per_s(self) -> float:
+        """Peak rate in fp32; of a device without it, its lowest."""
+        return self.peak_flop_per_s.get("fp32", min(self.peak_flop_per_s.values()))
+
     def has_matrix_units(self, precision: str) -> bool:
         """Tell by the peak rates whether matrix units (tensor cores) multiply in a precision.
 

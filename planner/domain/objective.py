@@ -5,10 +5,10 @@ Nothing here imports NumPy, because ``planner --help`` lists the terms.
 
 from __future__ import annotations
 
-import math
 import re
 
 from planner.errors import NOTHING, ParameterError, nearest_name
+from planner.units import parse_number
 
 __all__ = ["TERMS", "is_sum", "weights_of"]
 
@@ -46,15 +46,5 @@ def weights_of(objective: str, what: str = "objective") -> dict[str, float]:
             raise ParameterError(f"term of {what}", f"one of {', '.join(TERMS)}", term or NOTHING, remedy)
         if term in weights:
             raise ParameterError(what, "a sum with each term once", objective)
-        weights[term] = _weight(text, f"weight of {term} in {what}", f"write for example {term}:1")
+        weights[term] = parse_number(text, f"weight of {term} in {what}", f"write for example {term}:1")
     return weights
-
-
-def _weight(text: str, what: str, remedy: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = math.nan
-    if not 0 < weight < math.inf:
-        raise ParameterError(what, "a number above 0", text or NOTHING, remedy)
-    return weight

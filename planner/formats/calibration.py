@@ -40,7 +40,7 @@ __all__ = [
 LARGEST_COVARIANCE = 64
 """Coefficients up to which an entry holds their covariance; beyond, the file would be mostly that."""
 
-_ANY = Number(least=-math.inf)
+_ANY = Number(signed=True)
 _POSITIVE_OR_ZERO = Number()
 _COEFFICIENT: Table[dict[str, Any]] = Table(
     (Field("feature", Name(), "name of the feature"), Field("value", _ANY, "coefficient, in SI units")), dict
@@ -136,7 +136,7 @@ _NODE = Table(
 _SCORE = Table(
     (
         Field("half_width", _POSITIVE_OR_ZERO, "of log(predicted / measured); absent: too few groups", None),
-        Field("level", Number(above=True), "share of the runs of a new group that is covered"),
+        Field("level", Number("share"), "share of the runs of a new group that is covered"),
         Field("groups", Whole(least=0), "groups of measured runs that it was calibrated on"),
         Field("rows", Whole(least=0), "measured runs that it was calibrated on"),
         Field("reason", Text(empty=True), "why there is no score", ""),

@@ -132,7 +132,7 @@ _STORAGE = Table(
     "where samples are read from",
 )
 _PRICE = Table(
-    (Field("usd_per_gpu_hour", Number(), "price of one GPU", None),), dict[str, Any], "optional; never guessed"
+    (Field("usd_per_gpu_hour", Number("price"), "price of one GPU", None),), dict[str, Any], "optional; never guessed"
 )
 
 

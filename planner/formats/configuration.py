@@ -54,7 +54,7 @@ SUBJECT_FIELDS = (
     Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
     Field("device", Text(("GPU", "CPU")), "what the cluster computes on"),
     Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "memory of a device", None),
-    Field("usd_per_gpu_hour", Number(), "price of a device; absent: not known", None),
+    Field("usd_per_gpu_hour", Number("price"), "price of a device; absent: not known", None),
     Field("framework", Text(), "training framework"),
     Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
     Field("strategy", Text(tuple(STRATEGIES)), "what overlaps in a synchronous step"),

@@ -24,7 +24,7 @@ DATASET = Kind(
         (
             Field("name", Name(), "name to refer to it"),
             Field("samples", Whole(most=10**13), "samples of one epoch"),
-            Field("bytes_per_sample", Number(above=True), "mean size as stored (encoded)"),
+            Field("bytes_per_sample", Number("sample", above=True), "mean size as stored (encoded)"),
             Field("source", Text(), "where the figures come from", ""),
         ),
         Dataset,

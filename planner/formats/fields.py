@@ -167,7 +167,7 @@ def _each(kind: Type, values: Sequence[Any], keys: Sequence[str | int], place: s
 
 def unknown_key(key: str, names: tuple[str, ...]) -> str:
     """Return the sentence about a key that is not known: its unit, the nearest one, or all of them."""
-    stem = {name.rpartition("_")[0]: name for name in names if name.rpartition("_")[2] in UNITS}
+    stem = {name.rpartition("_")[0]: name for name in names if name.rpartition("_")[2] in UNITS and "_" in name}
     with_unit = stem.get(key) or stem.get(key.rpartition("_")[0])
     if with_unit:
         return f"key must be written with its unit, {with_unit!r}, got {shown(key)}"

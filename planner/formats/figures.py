@@ -39,7 +39,7 @@ _NUMBER_OR_NULL = Nullable(Number())
 _BYTES = Whole(least=0, most=LARGEST_PRODUCT)
 _QUANTITY = Table(
     (
-        Field("value", _NUMBER_OR_NULL, "the prediction"),
+        Field("value", Number(), "the prediction"),
         Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval", None),
         Field("high", _NUMBER_OR_NULL, "upper end", None),
         Field(
@@ -75,7 +75,7 @@ RANK_ORDER_FIELD = Field(
 _MINI_BATCH = Table(
     (
         *(Field(name, Number(), f"{name} of the samples behind an update") for name in ("mean", "std", "p05", "p95")),
-        Field("probability_in_window", Number(), "that it lies in the target's window; absent: no target", None),
+        Field("probability_in_window", Number("share"), "that it lies in the target's window; absent: no target", None),
     ),
     dict[str, Any],
 )
@@ -83,7 +83,7 @@ _STALENESS = Table(
     (
         Field("mean", Number(), "mean of the updates between reading and applying"),
         Field("std", Number(), "its standard deviation; absent: that of pmf", None),
-        Field("pmf", MapOf(Number(), pattern="[0-9]+"), "probability of each number of updates"),
+        Field("pmf", MapOf(Number("share"), pattern="[0-9]+"), "probability of each number of updates"),
     ),
     dict[str, Any],
 )
@@ -163,11 +163,11 @@ FIGURES = (
     Field("terms", ListOf(_TERM), "parts of the periods that take time"),
     Field(
         "kernel_shares",
-        Table(tuple(Field(name, Number(), words, 0.0) for name, words in LOOKUPS.items()), dict[str, Any]),
+        Table(tuple(Field(name, Number("share"), words, 0.0) for name, words in LOOKUPS.items()), dict[str, Any]),
         "shares of the kernel time of a step by how it was found; absent ones are 0",
         None,
     ),
-    Field("doubt", MapOf(Number()), "shares of the variance behind the interval, by scope of coefficients", None),
+    Field("doubt", MapOf(Number("share")), "shares of the variance of the interval, by scope of coefficients", None),
     Field("bottleneck", Text(), "what to improve first", ""),
     Field("kind", Text(), "whose scores the intervals are scaled by; absent: none", ""),
 )
@@ -305,8 +305,7 @@ def _same(one: float | None, other: float | None) -> bool:
 
 
 def _quantity_of(keys: Mapping[str, Any], lead: Quantity | None, *, inverse: bool = False) -> Quantity:
-    value = math.nan if keys["value"] is None else keys["value"]
-    low, high, basis = keys["low"], keys["high"], keys["interval_basis"]
+    value, low, high, basis = keys["value"], keys["low"], keys["high"], keys["interval_basis"]
     if low is not None and high is not None:
         return Quantity(value, low, high, basis or "none")
     return Quantity(value) if basis or lead is None else _following(value, lead, inverse=inverse)

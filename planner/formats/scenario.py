@@ -24,7 +24,7 @@ TERM_NAMES = (
     "update_weights",
 )  # fmt: skip
 LINK_NAMES = ("inter_node", "intra_node", "host")
-LINK_KEYS = {"bandwidth": ("bytes_per_s", "bandwidth"), "latency": ("latency_s", "time")}
+LINK_KEYS = {"bandwidth": ("bytes_per_s", "bandwidth"), "latency": ("latency_s", "latency")}
 """Key as typed -> field of the record, and dimension of the quantity."""
 LARGEST_FACTOR = 1e6
 GPU = "gpu"

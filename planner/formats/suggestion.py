@@ -66,7 +66,12 @@ _PLAN = Table(
         Field("prediction", _PREDICTION, "what it takes"),
         _WHY,
         _PRECISIONS,
-        Field("probability_first_better", Number(), "that plan 1 is better; absent for plan 1 or if not known", None),
+        Field(
+            "probability_first_better",
+            Number("share"),
+            "that plan 1 is better; absent: plan 1, or not known",
+            None,
+        ),
         Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
         _OBJECTIVE,
     ),

@@ -9,6 +9,7 @@ from planner.formats.values import Flag, Name, Number, Text, Whole
 
 __all__ = ["TRANSFORMER"]
 
+_LAYERS, _LAYERS_OR_NONE = Whole(most=10_000), Whole(least=0, most=10_000)  # ten times the deepest yet trained
 _COUNT, _COUNT_OR_NONE = Whole(most=LARGEST_COUNT), Whole(least=0, most=LARGEST_COUNT)
 _LATENT = Table(
     (
@@ -22,7 +23,7 @@ _LATENT = Table(
 TRANSFORMER = Table(
     (
         Field("family", Name(), "gpt, opt, mpt, bert, llama, moe, t5 or vit"),
-        Field("layers", _COUNT, "layers; of encoder and decoder, the decoder's"),
+        Field("layers", _LAYERS, "layers; of encoder and decoder, the decoder's"),
         Field("hidden", _COUNT, "features of a position"),
         Field("heads", _COUNT, "heads of attention"),
         Field("kv_heads", _COUNT, "heads of keys and values; as many as heads: no groups"),
@@ -38,7 +39,7 @@ TRANSFORMER = Table(
         Field("positions", _COUNT_OR_NONE, "rows of learned positions; 0: none", 0),
         Field("types", _COUNT_OR_NONE, "rows of token types; 0: none", 0),
         Field("biases", Flag(), "whether linear layers in the blocks have biases", default=True),
-        Field("dropout", Number(), "fraction dropped; 0: none", 0.0),
+        Field("dropout", Number("share"), "fraction dropped; 0: none", 0.0),
         Field("causal", Flag(), "whether later positions are masked", default=True),
         Field("fused", Flag(), "whether one kernel computes attention", default=False),
         Field("rotary", Flag(), "whether queries and keys are rotated by position", default=False),
@@ -48,14 +49,14 @@ TRANSFORMER = Table(
         Field("classes", _COUNT_OR_NONE, "numbers that the head gives, of labels or classes", 0),
         Field("predictions", _COUNT_OR_NONE, "positions of which logits are computed; 0: all", 0),
         Field("patch", _COUNT_OR_NONE, "features of a patch of an image; 0: no image", 0),
-        Field("experts", _COUNT_OR_NONE, "experts of a layer; 0: none", 0),
-        Field("top_k", _COUNT_OR_NONE, "experts that a token goes to", 0),
+        Field("experts", _LAYERS_OR_NONE, "experts of a layer; 0: none", 0),
+        Field("top_k", _LAYERS_OR_NONE, "experts that a token goes to", 0),
         Field("expert_ffn", _COUNT_OR_NONE, "features inside an expert", 0),
         Field("shared_ffn", _COUNT_OR_NONE, "features inside the experts that every token passes, together", 0),
         Field("capacity", Number(), "tokens an expert takes at most, in means; 0: no limit", 0.0),
-        Field("dense_layers", _COUNT_OR_NONE, "first layers, without experts", 0),
+        Field("dense_layers", _LAYERS_OR_NONE, "first layers, without experts", 0),
         Field("latent", Nullable(_LATENT), "how attention compresses keys and values", None),
-        Field("encoder_layers", _COUNT_OR_NONE, "layers of an encoder; 0: none", 0),
+        Field("encoder_layers", _LAYERS_OR_NONE, "layers of an encoder; 0: none", 0),
         Field("encoder_sequence", _COUNT_OR_NONE, "positions that the encoder reads", 0),
     ),
     Transformer,

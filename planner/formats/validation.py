@@ -7,7 +7,6 @@ validation 1 : first version.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -21,7 +20,7 @@ from planner.formats.values import Flag, Number, Text, Whole
 __all__ = ["VALIDATION", "validation_document"]
 
 _NUMBER_OR_NULL = Nullable(Number())
-_SIGNED = Nullable(Number(least=-math.inf))
+_SIGNED = Nullable(Number(signed=True))
 _ROWS = Whole(least=0)
 _NAME = Text(empty=True)
 _STATUS = Nullable(Text(STATUSES))

@@ -15,6 +15,7 @@ from unicodedata import category
 
 from planner.domain.arrays import LARGEST_COUNT
 from planner.errors import Refusal, shown
+from planner.units import BOUNDS
 
 __all__ = [
     "LARGEST_WHOLE",
@@ -41,24 +42,30 @@ TURNING_CHARACTERS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """SI value = number x times / over, two exact factors; ``most`` is the largest believable number."""
+    """SI value = number x times / over, two exact factors; a number is 0, or from ``least`` to ``most``."""
 
+    dimension: str
+    least: float
     most: float
-    times: float = 1.0
-    over: float = 1.0
+    times: float
+    over: float
+
+
+def _unit(dimension: str, times: float = 1.0, over: float = 1.0) -> Unit:
+    least, most = (bound * over / times for bound in BOUNDS[dimension])
+    return Unit(dimension, least, most, times, over)
 
 
 UNITS = {
-    "GBps": Unit(1e6, 1e9),
-    "GiB": Unit(1e8, 2.0**30),
-    "MiB": Unit(1e8, 2.0**20),
-    "ms": Unit(1e8, over=1e3),
-    "us": Unit(1e8, over=1e6),
-    "TFLOPps": Unit(1e7, 1e12),
+    "GBps": _unit("bandwidth", 1e9),
+    "GiB": _unit("bytes", 2.0**30),
+    "MiB": _unit("bytes", 2.0**20),
+    "ms": _unit("latency", over=1e3),
+    "us": _unit("latency", over=1e6),
+    "TFLOPps": _unit("rate", 1e12),
+    **{name: _unit(name) for name in ("", "sample", "price", "share")},
 }
 LARGEST_WHOLE = 10**300
-PLAIN_UNIT = Unit(1e300)
-"""Numbers without a unit; what is larger is a mistake in the file."""
 
 
 class FieldError(Exception):
@@ -235,57 +242,61 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A finite number of a unit: at least ``least``, or above it, and no larger than the unit makes sense."""
+    """A number of a unit: 0 unless ``above``, or of a size that the unit makes sense of; negative where ``signed``."""
 
     unit: str = ""
-    least: float = 0.0
     above: bool = False
+    signed: bool = False
 
     @property
     def scale(self) -> Unit:
         """The unit."""
-        return UNITS[self.unit] if self.unit else PLAIN_UNIT
+        return UNITS[self.unit]
 
     @property
     def words(self) -> str:
         """The rule."""
-        limit = "above" if self.above else "of at least"
-        lower = f" {limit} {self.least:g}" if math.isfinite(self.least) else ""
-        return f"a number{' of ' + self.unit if self.unit else ''}{lower}, at most {self.scale.most:g}"
+        least, most = self.scale.least, self.scale.most
+        unit = f" of {self.unit}" * (self.unit != self.scale.dimension)
+        zero, sign = "0, or " * bool(least and not self.above), ", of either sign" * self.signed
+        return f"{zero}a number{unit} from {least:.3g} to {most:.3g}{sign}"
 
     def read_all(self, values: Sequence[Any]) -> Sequence[float] | None:
         """Return numbers in SI that are plainly right; None where each is to be read on its own."""
         if not set(map(type, values)) <= {float, int}:
             return None
-        least, most, scale = min(values, default=1.0), max(values, default=1.0), self.scale
-        is_low = least <= self.least if self.above else least < self.least
-        # The sum is finite only if all are; whole numbers that no float can hold are ruled out before.
-        if is_low or not max(-least, most) <= scale.most or not math.isfinite(sum(values)):
+        if not all(map(self._is_lawful, values)):
             return None
+        scale = self.scale
         return [float(value) * scale.times / scale.over for value in values] if self.unit else list(map(float, values))
 
     def read(self, value: Any, place: str) -> float:
         """Return the number in SI."""
         if isinstance(value, bool) or not isinstance(value, int | float):
-            rule = self.words + (" (the unit stands in the key)" if self.unit and isinstance(value, str) else "")
-            refuse(place, rule, value)
-        low = value > self.least if self.above else value >= self.least
-        if not (low and abs(value) <= self.scale.most):
+            in_key = isinstance(value, str) and self.unit != self.scale.dimension
+            refuse(place, self.words + " (the unit stands in the key)" * in_key, value)
+        if not self._is_lawful(value):
             refuse(place, self.words, value)
         return float(value) * self.scale.times / self.scale.over
 
+    def _is_lawful(self, value: float) -> bool:
+        """Return whether a number has a lawful size and sign."""
+        scale, size = self.scale, abs(value) if self.signed else value
+        return scale.least <= size <= scale.most or (size == 0 and not self.above)
+
     def write(self, value: Any) -> float | None:
-        """Return the shortest number of units that reads as this; None where it is not finite."""
-        number = float(value)
-        if not math.isfinite(number) or not self.unit:
-            return number if math.isfinite(number) else None
-        exact = number * self.scale.over / self.scale.times
-        short = (float(f"{exact:.{digits}g}") for digits in (15, 16))
+        """Return the shortest number of units that reads as this; None: it is not finite; 0: it underflows."""
+        number, scale = float(value), self.scale
+        if not math.isfinite(number):
+            return None
+        exact = number * scale.over / scale.times
+        if not self.above and abs(exact) < scale.least:
+            return 0.0
+        short = (float(f"{exact:.{digits}g}") for digits in (15, 16)) if self.unit else ()
         near = (*short, exact, math.nextafter(exact, 0), math.nextafter(exact, math.inf))
-        return next((guess for guess in near if guess * self.scale.times / self.scale.over == number), exact)
+        return next((guess for guess in near if guess * scale.times / scale.over == number), exact)
 
     def schema(self) -> dict[str, Any]:
         """Return a schema of type number."""
-        low = {"exclusiveMinimum" if self.above else "minimum": self.least} if math.isfinite(self.least) else {}
-        high = {"maximum": self.scale.most} if self.unit else {}
-        return {"type": "number"} | low | high
+        least, most = self.scale.least, self.scale.most
+        return {"type": "number", "minimum": least if self.above else -most if self.signed else 0, "maximum": most}

@@ -98,7 +98,7 @@ class SplitCandidates:
     def bases(self) -> tuple[IntArray, IntArray]:
         """The place and the choice of every base, by place."""
         places, choices = self.places["nodes"].size, self.choices["sharding"].size
-        step = max(1, CHECKED // choices)
+        step = max(1, CHECKED // max(1, choices))
         found = [np.zeros((2, 0), dtype=np.int64)]
         for start in range(0, places, step):
             place, choice = np.nonzero(self._is_base(slice(start, start + step)))

@@ -292,7 +292,11 @@ OWN_VALUES = [
     ("nodes = 43", 3, "planner.toml: nodes: nodes must be at most 42 on cluster 'tsubame-kfc', got 43"),
     ("gpus_per_node = 9", 3, "planner.toml: gpus_per_node: gpus_per_node must be at most 8 on cluster"),
     ('objective = "cost"', 3, "planner.toml: objective: objective must be epoch-time on cluster 'tsubame-kfc', which "),
-    ('objective = "cost:x"', 3, "planner.toml: weight of cost in objective must be a number above 0, got 'x'; "),
+    (
+        'objective = "cost:x"',
+        3,
+        "planner.toml: weight of cost in objective must be a number above 0, from 1e-09 to 1e+15, got 'x'; ",
+    ),
     ('cluster = ""', 3, "planner.toml: cluster: value must be text that is not empty, a number of at least 0, or a "),
 ]
 

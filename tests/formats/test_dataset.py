@@ -21,8 +21,8 @@ def test_data_set_comes_back_as_it_was(tmp_path: Path) -> None:
     ("keys", "sentence"),
     [
         ("samples = 0\nbytes_per_sample = 1", "samples: value must be a whole number from 1"),
-        ("samples = 1\nbytes_per_sample = 0", "bytes_per_sample: value must be a number above 0"),
-        ("samples = 1\nbytes_per_sample = 1e301", "bytes_per_sample: value must be a number above 0, at most 1e.300"),
+        ("samples = 1\nbytes_per_sample = 0", "bytes_per_sample: value must be a number from 0.001"),
+        ("samples = 1\nbytes_per_sample = 1e301", "bytes_per_sample: value must be a number from 0.001 to 1e.15"),
         ("samples = 1\nbyte_per_sample = 1", "byte_per_sample: key must .* did you mean 'bytes_per_sample'"),
         ("samples = 1", "bytes_per_sample: key must be given"),
     ],

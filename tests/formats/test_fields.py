@@ -28,10 +28,11 @@ RULES: list[tuple[Type, list[Any], list[Any]]] = [
     (Text(("a", "b")), ["a"], ["c", "", 1]),
     (Flag(), [True, False], [0, 1, "true", None]),
     (Whole(), [1, 10**9], [0, -1, 10**9 + 1, 1.0, "1", True, None]),
-    (Number(), [0, 1.5], [-1, math.nan, math.inf, "1", True, None]),
+    (Number(), [0, 1.5, 1e-99, 1e99], [1e101, -1, math.nan, math.inf, "1", True, None]),
     (Number(above=True), [1e-9], [0, -1.0]),
-    (Number(least=-math.inf), [-2.5], [-math.inf, math.nan]),
-    (Number("GiB", above=True), [16, 0.5], [0, 1e9, "16GiB"]),
+    (Number(signed=True), [-2.5, 0, 1e99], [-math.inf, math.nan, -1e101]),
+    (Number("GiB", above=True), [16, 0.5], [0, 1e-7, 1e9, "16GiB"]),
+    (Number("share"), [0, 5e-324, 1], [1.1, -0.1]),
     (Nullable(Whole()), [None, 3], [0, "3"]),
     (OneOf((Whole(), Text())), [3, "a"], [0, "", [1], None]),
     (ListOf(Whole(), 2, 2), [[1, 2]], [[], [1], [1, 2, 3], [1, 0], 1, "12"]),
@@ -56,7 +57,7 @@ def test_reader_and_schema_allow_the_same_values(validate: Validate, kind: Type,
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@given(number=st.floats(1e-3, 1e6))
+@given(number=st.floats(1e-3, 1.0))
 def test_numbers_with_a_unit_come_back_exactly(unit: str, number: float) -> None:
     kind = Number(unit)
     value = kind.read(number, "")
@@ -74,7 +75,7 @@ def test_units_are_the_advertised_ones(unit: str, number: float, value: float) -
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_not_finite_are_written_as_null(value: float) -> None:
-    assert Number(least=-math.inf).write(value) is None
+    assert Number(signed=True).write(value) is None
 
 
 def test_table_converts_units_and_fills_defaults() -> None:
@@ -91,7 +92,7 @@ def test_table_converts_units_and_fills_defaults() -> None:
         ({"bandwidth_GBps": 25, "zzz": 1}, "links.zzz", "known: bandwidth_GBps, latency_us"),
         ({}, "links.bandwidth_GBps", r"must be given \(rate\)"),
         ({"bandwidth_GBps": "25GB/s"}, "links.bandwidth_GBps", "the unit stands in the key.*got '25GB/s'"),
-        ({"bandwidth_GBps": -25}, "links.bandwidth_GBps", "must be a number of GBps above 0.*got -25"),
+        ({"bandwidth_GBps": -25}, "links.bandwidth_GBps", "must be a number of GBps from 0.001.*got -25"),
         (3, "links", "must be a table, got 3"),
     ],
 )
@@ -125,7 +126,7 @@ NUMBERS = st.one_of(
     st.none(),
     st.sampled_from([10**400, 1e300, 1e308, 0, -0.0]),
 )
-SINGLE = (Number(), Number(above=True), Number(least=-math.inf), Number("us"), Number("GBps", above=True), Name())
+SINGLE = (Number(), Number(above=True), Number(signed=True), Number("us"), Number("GBps", above=True), Name())
 
 
 def one_by_one(kind: Type, values: list[Any]) -> Any:

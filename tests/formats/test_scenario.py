@@ -78,7 +78,7 @@ def _bare() -> Cluster:
         ("inter_node.bandwidth=12.5", "value of --scenario item .* with a unit"),
         ("inter_node.bandwidth=100Gb/s", "with a unit"),
         ("inter_node.bandwidth=1us", "with a unit"),
-        ("inter_node.latency=0us", "positive time"),
+        ("inter_node.latency=0us", "positive latency"),
         ("inter_node.latency=1us+inter_node.latency=2us", "without two values for one key"),
         ("edr+inter_node.bandwidth=25GB/s", "either edr or inter_node.bandwidth"),
     ],
