@@ -171,10 +171,9 @@ def _of_use(cases: tuple[Case, ...], values: Values) -> tuple[Case, ...]:
     """Return the cases, with --switches without sets of switches that do what a smaller set does."""
     if "switches" not in values or not values["switches"].value:
         return cases
-    precisions = space_request(values)["precision"] or tuple(PRECISIONS)
-    return tuple(
-        some[at] for some in _by_question(cases) for at in different_sets([case.problem for case in some], precisions)
-    )
+    request = space_request(values)
+    of = request["precision"] or tuple(PRECISIONS), request.modes
+    return tuple(some[at] for some in _by_question(cases) for at in different_sets([one.problem for one in some], *of))
 
 
 def check_price(problem: Problem, values: Values, cluster: str = "") -> None:

@@ -13,6 +13,7 @@ from planner.search.exhaustive import Stopped
 from planner.search.leasts import over_leasts
 from planner.search.ranking import Order
 from planner.search.space import Limits
+from planner.search.switches import of_kernels
 from planner.steps import predict
 
 __all__ = ["Searchable", "least_of_all", "searchable_among"]
@@ -35,11 +36,13 @@ def searchable_among(
 
     UsageError where searches for the leasts of a weighted objective were ``stopped`` before they found a plan.
     """
-    searchable = []
+    searchable: list[Searchable] = []
     for problem, request in asked:
+        kernels = of_kernels(problem.settings.framework)
+        like = next((one for one in searchable if of_kernels(one.problem.settings.framework) == kernels), None)
         try:
             order, limits = order_and_limits(problem, request)
-            evaluator = predict.Evaluator(problem)
+            evaluator = predict.Evaluator(problem, like.evaluator if like else None)
             order = over_leasts(order, request, limits, evaluator, stopped)
         except (CoverageError, UsageError) as error:
             if stopped is not None and stopped():

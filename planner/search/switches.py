@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
+import numpy as np
+
+from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.framework import Framework
+from planner.domain.framework import GENERIC, Framework
 from planner.domain.request import Problem
 from planner.domain.suggestion import Suggestion
-from planner.errors import PlannerError
+from planner.errors import CoverageError, PlannerError
+from planner.search.ranking import rounded
 from planner.sources.sources import Sources
+from planner.steps.compute import Compute
+from planner.steps.host_and_gpu import STAGES
 from planner.steps.predict import Evaluator
 from planner.workload.fusion import idle_fusions, with_attention
 
-__all__ = ["LEAST_GAIN", "different_sets", "gains_of", "switch_gains"]
+__all__ = ["LEAST_GAIN", "different_sets", "gains_of", "of_kernels", "switch_gains"]
 
 LEAST_GAIN = 1.02
 """Times faster that a switch is told from."""
 _OF_KERNELS = ("composes", "layout", "update", "launch")
 """Fields of a framework that change kernels alone: plans on one device tell whether they do."""
 _SUB_BATCHES = (1, 32)
-_DIGITS = 9
+_STAGES = len(STAGES)
 
 
 def gains_of(answer: Suggestion, problems: Sequence[Problem]) -> dict[str, float]:
@@ -62,32 +69,46 @@ def switch_gains(problem: Problem, plan: Configuration) -> dict[str, float]:
     return dict(sorted(gains.items(), key=lambda one: -one[1]))
 
 
-def different_sets(problems: Sequence[Problem], precisions: Sequence[str]) -> list[int]:
-    """Return the positions of problems whose set of switches does what no smaller set before it does.
+def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes: Sequence[str]) -> list[int]:
+    """Return the positions of problems whose set of switches may have a best plan that no other set has.
 
-    Two sets do the same where their frameworks differ in nothing that the network has use for, and steps on one device
-    take equally long in every precision that can be priced.
+    A set is left out where a smaller set before it has the same terms, and where another set, all else of the framework
+    equal, has terms of which none is larger and the kernels of every step are shorter: each of its plans is slower
+    there. Host time alone leaves none out, as it may be hidden.
 
     Parameters
     ----------
     problems : sequence of Problem
         That differ in the switches of a framework alone, smaller sets first.
-    precisions : sequence of str
+    precisions, modes : sequence of str
+        Of plans.
     """
-    kept: list[int] = []
-    speeds: dict[int, list[float | None]] = {}
+    shared: dict[tuple[Framework, str], Compute] = {}
+    terms = [_terms(one, precisions, modes, shared) for one in problems]
     useful = [_useful(one) for one in problems]
+    kept: list[int] = []
     for at, one in enumerate(problems):
-        for other in kept:
-            if _is_more_of(one, problems[other]) and useful[at] == useful[other]:
-                for each in (at, other):
-                    if each not in speeds:
-                        speeds[each] = list(_speeds(problems[each], precisions))
-                if speeds[at] == speeds[other]:
-                    break
-        else:
+        smaller = (other for other in kept if _is_more_of(one, problems[other]) and useful[at] == useful[other])
+        if not any(np.array_equal(terms[at], terms[other], equal_nan=True) for other in smaller):
             kept.append(at)
-    return kept
+    rest = [replace(one, fuses=()) for one in useful]
+    return [
+        at for at in kept if not any(rest[other] == rest[at] and _is_better(terms[other], terms[at]) for other in kept)
+    ]
+
+
+def of_kernels(framework: Framework) -> Framework:
+    """Return a framework without what it does to overheads and messages alone."""
+    return replace(framework, switched=(), strategy=GENERIC.strategy, strategies={})
+
+
+def _is_better(one: FloatArray, other: FloatArray) -> bool:
+    """Tell whether no term of one set is larger than the other's, and its kernels take less time."""
+    priced = ~np.isnan(one[0, 0])
+    if not np.array_equal(priced, ~np.isnan(other[0, 0])) or not priced.any():
+        return False
+    mine, its = one[..., priced], other[..., priced]
+    return bool((mine <= its).all() and (mine[:, :_STAGES] < its[:, :_STAGES]).any(axis=1).all())
 
 
 def _is_more_of(one: Problem, other: Problem) -> bool:
@@ -107,15 +128,26 @@ def _useful(problem: Problem) -> Framework:
     return replace(framework, switched=(), fuses=tuple(sorted({*framework.fuses} - idle)), **usual)
 
 
-def _speeds(problem: Problem, precisions: Sequence[str]) -> Iterator[float | None]:
-    """Yield samples a second on one device by precision and sub-batch; None: it cannot be priced."""
-    for precision in precisions:
-        plans = [Configuration(1, 1, one, precision=precision) for one in _SUB_BATCHES]
+def _terms(
+    problem: Problem, precisions: Sequence[str], modes: Sequence[str], shared: dict[tuple[Framework, str], Compute]
+) -> FloatArray:
+    """Return terms of plans on one device, rounded, shape (sub-batches, 12, precisions x modes); NaN: not priced.
+
+    Columns are those of :meth:`planner.steps.compute.Compute.alone`. ``shared``: what computes the same kernels.
+    """
+    columns, sources = [], Sources(problem)
+    alike = replace(of_kernels(problem.settings.framework), launch=GENERIC.launch)
+    if not any(layer.kind == "convolution" for layer in problem.network.layers):
+        alike = replace(alike, layout=GENERIC.layout)
+    for precision, mode in product(precisions, modes):
         try:
-            each = Evaluator(problem).evaluate(Configurations.of(plans)).samples_per_s.tolist()
-        except PlannerError:
-            each = [None] * len(plans)
-        yield from (one and float(f"{one:.{_DIGITS}g}") for one in each)
+            compute = Compute(sources, precision, mode, shared.get((alike, precision)))
+        except CoverageError:
+            columns.append(np.full((len(_SUB_BATCHES), 2 * _STAGES + 4), np.nan))
+            continue
+        shared.setdefault((alike, precision), compute)
+        columns.append(compute.alone(np.array(_SUB_BATCHES)))
+    return rounded(np.stack(columns, axis=-1))
 
 
 def _one_more(framework: Framework) -> Iterator[Framework]:

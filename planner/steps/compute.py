@@ -297,6 +297,26 @@ class Compute:
         kernels = self._kernel_costs(sub_batch).kernels
         return [kernels[stage] for stage in STAGES]
 
+    def alone(self, sub_batch: IntArray) -> FloatArray:
+        """Return what makes the time and memory of sub-batches on one device, shape (s, 12).
+
+        GPU time by stage and host time by stage [s], in the order of STAGES; memory [bytes], the share that replicas
+        wait, and the exponent that composes the times and its negative: where no column is larger, no step is longer.
+        """
+        overheads, alone = self.overheads, self._kernel_costs(sub_batch)
+        kernels = [alone.kernels[stage] for stage in STAGES]
+        gpu_s = [overheads.kernel_scale * (overheads.matrix_scale * one.matrix_s + one.traffic_s) for one in kernels]
+        host_s = [self.host_s(stage, one.counts) for stage, one in zip(STAGES, kernels, strict=True)]
+        rest = (overheads.replica_wait, overheads.exponent, -overheads.exponent)
+        return np.column_stack(
+            [
+                *(self.program.total(one) for one in gpu_s),
+                np.broadcast_to(host_s, (sub_batch.size, len(STAGES))),
+                alone.sync_bytes if self.beside is TOGETHER["sync"] else alone.async_bytes,
+                np.broadcast_to(rest, (sub_batch.size, len(rest))),
+            ]
+        )
+
     def host_to_device_s(self, sub_batch: IntArray) -> FloatArray:
         """Return the copy of a sub-batch to the device [s], shape (s,); 0 where the input is synthetic or on a CPU."""
         source = self.sources.host_to_device
