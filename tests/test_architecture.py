@@ -42,11 +42,9 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "sklearn": ("fitting/estimators.py",),
     "pandas": ("formats/tables.py",),
     "optuna": (
-        "search/optuna_nodes.py",
+        "search/optuna_sampler.py",
         "search/optuna_search.py",
-        "search/optuna_sizes.py",
         "search/optuna_study.py",
-        "search/optuna_trials.py",
     ),
     "sqlalchemy": ("search/optuna_study.py",),
     "matplotlib": ("report/plots.py",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.cli.buckets import check_one_size
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import AskedPart
 from planner.domain.configuration import SPLIT_AXES, Configuration, Configurations
@@ -42,7 +41,6 @@ def check_suggested(values: Values, mixed: MixedCluster) -> None:
             raise _unsupported(key, values, mixed, remedy)
     if "search" in values and values["search"].value != "exact":
         raise _unsupported("search", values, mixed, "the search is exact")
-    check_one_size(values, "several node groups")
     for key, chosen in REFINED.items():
         if key in values and chosen in values[key].value:
             raise _unsupported(key, values, mixed, "give other values, or one group a file of its own")

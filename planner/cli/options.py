@@ -185,10 +185,6 @@ _ALL = (
         "How gradients are sent: layer by layer as they are ready, behind the backward pass, in buckets, in the "
         "fastest ones, every so often what is ready, or to parameter servers.",
         parsing.strategy(*STRATEGIES), "the framework's",
-        help_in={
-            "suggest": "How gradients are sent; bucketed:1MiB:100MiB or bucketed:best chooses the size of buckets, by "
-            "trials of Optuna.",
-        },
     ),
     Option(
         "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",
@@ -239,16 +235,12 @@ _ALL = (
     ),
     Option(
         "trials", "N",
-        "Plans that Optuna tries, besides those of the study; with --search exact, sizes of buckets, or layers of a "
-        "plan with virtual stages, where these are chosen.",
-        parsing.whole(1, 10_000_000), "200, 60 with --search exact",
-        help_in={"search-worker": "Plans that Optuna tries, besides those of the study."},
-        default_in={"search-worker": "200"},
+        "Plans that Optuna tries, besides those of the study.",
+        parsing.whole(1, 10_000_000), "200",
     ),
     Option(
         "study", "FILE|URL",
-        "Where Optuna keeps its trials, to go on with them: a new or an earlier file (SQLite; a journal if it ends in "
-        ".log), or a database.",
+        "Where Optuna keeps its trials, to go on with them: a new or an earlier file (a journal), or a database.",
         default="nowhere",
     ),
     Option("storage", "URL|FILE", "Where the study lies: what suggest had as --study."),

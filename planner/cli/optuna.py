@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.buckets import span_of
+from planner import catalog
+from planner.cli.options import OPTIONS
 from planner.cli.request import PRINTING_OPTIONS, SEARCHING_OPTIONS
-from planner.cli.stopping import StoppableSearch
 from planner.cli.streams import note
 from planner.cli.termination import interruption
-from planner.domain.request import Sourced, SpaceRequest
-from planner.errors import ParameterError
-from planner.search.refine import REFINED, Refined
-from planner.search.refine import TRIALS as CHUNK_TRIALS
-from planner.search.search import Searcher
+from planner.cli.values import from_settings, in_full
+from planner.domain.request import SpaceRequest
+from planner.errors import ParameterError, PlannerError
 from planner.sessions.inputs import Case
-from planner.sessions.values import Values
+from planner.sessions.values import DEFAULT_REQUEST, OPTION, SETTINGS_FILE, Values, merge
 
 if TYPE_CHECKING:
     from planner.search.optuna_search import OptunaSearch
+    from planner.search.optuna_study import StudyPlace
 
-__all__ = ["DEFAULT_TRIALS", "refined_by", "say_trials", "searcher_of", "values_of"]
+__all__ = ["DEFAULT_TRIALS", "kept_options", "say_trials", "searcher_of", "values_kept"]
 
 DEFAULT_TRIALS = 200
 _NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "why_not", "sensitivity"}
 """Options that change no trial."""
+_SOURCES = (OPTION, SETTINGS_FILE, DEFAULT_REQUEST)
 
 
 def searcher_of(
-    values: Values, cases: Sequence[Case], request_of: Callable[[Case, Values], SpaceRequest]
+    values: Values,
+    cases: Sequence[Case],
+    request_of: Callable[[Case, Values], SpaceRequest],
+    options: Mapping[str, Any],
 ) -> OptunaSearch | None:
-    """Return the search that ``--search optuna`` asks for; None: an exact one.
+    """Return the search that ``--search optuna`` asks for; None: an exact one. ``options``: as a study keeps them.
 
     Raises
     ------
@@ -40,7 +44,7 @@ def searcher_of(
     """
     if "search" not in values or values["search"].value == "exact":
         for name in ("trials", "study"):
-            if name in values and not (name == "trials" and _tries_by_itself(values)):
+            if name in values:
                 raise ParameterError(f"--{name}", "given with --search optuna", values[name].value)
         return None
     if "time_limit" in values:
@@ -58,22 +62,9 @@ def searcher_of(
         StudyPlace(values["study"].value if "study" in values else ""),
         values["seed"].value if "seed" in values else 0,
         fingerprints(cases[0].problem, request_of(cases[0], values)),
-        {name: [_plain(one.value), one.source] for name, one in values.items() if name not in _NOT_KEPT},
+        options,
         interruption=interruption,
     )
-
-
-def refined_by(searcher: Searcher, values_of_plan: Mapping[str, str], values: Values) -> Refined:
-    """Return a search whose leading plans have certain values of their own, layers of virtual stages by trials."""
-    stopping = searcher.stopping if isinstance(searcher, StoppableSearch) else interruption
-    trials = values["trials"].value if "trials" in values else CHUNK_TRIALS
-    seed = values["seed"].value if "seed" in values else 0
-    return Refined(values_of_plan, searcher, trials, seed, stopping)
-
-
-def _tries_by_itself(values: Values) -> bool:
-    """Tell whether an exact search has trials: of sizes of buckets, or of layers of virtual stages."""
-    return span_of(values) is not None or ("stages" in values and REFINED["stages"] in values["stages"].value)
 
 
 def say_trials(searcher: OptunaSearch | None) -> None:
@@ -88,16 +79,27 @@ def say_trials(searcher: OptunaSearch | None) -> None:
         raise KeyboardInterrupt
 
 
-def values_of(options: Mapping[str, Any]) -> Values:
-    """Return the values of options that a study keeps."""
-    return {name: Sourced(_in_tuples(value), source) for name, (value, source) in options.items()}
+def kept_options(values: Values, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return by source the options that change trials, as they were typed."""
+    settings = catalog.read_settings(Path.cwd()) if any(one.source == SETTINGS_FILE for one in values.values()) else {}
+    typed = dict(zip(_SOURCES, (arguments, settings or {}, catalog.default_request()), strict=True))
+    return {
+        source: {
+            name: text
+            for name, text in typed[source].items()
+            if name not in _NOT_KEPT and (source == OPTION or (name in values and values[name].source == source))
+        }
+        for source in _SOURCES
+    }
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
-
-
-def _in_tuples(value: Any) -> Any:
-    return tuple(_in_tuples(one) for one in value) if isinstance(value, list) else value
+def values_kept(place: StudyPlace, options: Mapping[str, Any]) -> Values:
+    """Return the values of options that a study keeps; InputFileError where they are none."""
+    for source, typed in options.items():
+        if source not in _SOURCES or not isinstance(typed, Mapping) or not typed.keys() <= OPTIONS.keys() - _NOT_KEPT:
+            raise place.wrong("options must be those of suggest, by source", typed, source)
+    try:
+        of_source = [from_settings(options.get(source, {}), source, "suggest") for source in _SOURCES]
+        return in_full(merge(*of_source))
+    except PlannerError as error:
+        raise place.wrong("options must be values that suggest accepts", str(error)) from error

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from planner.domain.buckets import strategy_and_sizes
+from planner.domain.buckets import strategy_and_size
 from planner.domain.framework import framework_parts
 from planner.domain.limits import LIMITS
 from planner.domain.objective import TERMS, is_sum, weights_of
@@ -218,11 +218,11 @@ def rank_order(what: str, value: str) -> tuple[str, ...]:
 
 
 def strategy(*words: str) -> Parser:
-    """Return a parser of one of ``words``, or of a size or a range of sizes behind the one that takes them."""
+    """Return a parser of one of ``words``, or of a size behind the one that takes it."""
     one = choice(*words)
 
     def parse(what: str, value: str) -> object:
-        return value if strategy_and_sizes(value, what)[1] else one(what, value)
+        return value if strategy_and_size(value, what)[1] else one(what, value)
 
     return parse
 

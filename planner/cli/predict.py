@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from planner.cli import output
-from planner.cli.buckets import check_one_size
 from planner.cli.options import OPTIONS
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.streams import note
@@ -47,7 +46,6 @@ def run(arguments: Mapping[str, Any]) -> None:
         files = ", ".join(arguments["runs"])
         raise ParameterError("--runs", "left out, as tables of runs are not supported yet", files)
     values = gather("predict", arguments)
-    check_one_size(values, "predict")
     with settings_named(values), options_named():
         mixed = mixed_cluster(values)
         if mixed is not None:

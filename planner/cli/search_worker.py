@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from planner import __version__
-from planner.cli.optuna import DEFAULT_TRIALS, say_trials, searcher_of, values_of
+from planner.cli.optuna import DEFAULT_TRIALS, say_trials, searcher_of, values_kept
 from planner.cli.request import resolve
 from planner.cli.suggest import allowed_request, answer, write
 from planner.cli.values import from_options
 from planner.domain.request import Sourced
 from planner.errors import NOTHING, ParameterError
-from planner.search.optuna_study import StudyPlace, check_inputs
+from planner.search.optuna_study import StudyPlace
 from planner.sessions.values import OPTION
 
 __all__ = ["run"]
@@ -30,13 +30,13 @@ def run(arguments: Mapping[str, Any]) -> None:
         raise ParameterError("--storage", "given", NOTHING, "say what suggest had as --study")
     place = StudyPlace(own["storage"].value, "--storage")
     inputs, options = place.load()
-    check_inputs(place, inputs, {"planner": __version__})
+    place.check_inputs(inputs, {"planner": __version__})
     trials = own.get("trials", Sourced(DEFAULT_TRIALS, OPTION))
     seed = own.get("seed", Sourced(secrets.randbits(32), OPTION))  # workers must not propose the same plans
     search = {"search": Sourced("optuna", OPTION), "trials": trials, "seed": seed}
-    values = {**values_of(options), **search}
+    values = {**values_kept(place, options), **search}
     _, cases = resolve(values)
-    searcher = searcher_of(values, cases, allowed_request)
+    searcher = searcher_of(values, cases, allowed_request, options)
     if searcher is None:
         return
     searcher = replace(searcher, place=place, starts=False)

@@ -9,9 +9,8 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.buckets import check_one_size, sized_buckets, with_buckets
 from planner.cli.options import OPTIONS
-from planner.cli.optuna import refined_by, say_trials, searcher_of
+from planner.cli.optuna import kept_options, say_trials, searcher_of
 from planner.cli.request import gather, ordered, resolve
 from planner.cli.stopping import StoppableSearch
 from planner.cli.streams import note
@@ -30,7 +29,7 @@ from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
 from planner.search.conflict import Settings
 from planner.search.exhaustive import Watch, unwatched
-from planner.search.refine import refinement, without_refinement
+from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import Searcher, search
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
@@ -76,12 +75,12 @@ def run(arguments: Mapping[str, Any]) -> None:
             check_price(case.problem, values)
             _check_epochs(case.problem, values)
         if "why_not" in values and mixed is None:
-            check_one_size(values, "--why-not")
             from planner.cli.why_not import write_why_nots  # noqa: PLC0415 - only this question needs it
 
             write_why_nots([_allowed(some, values) for some in _by_question(cases)], values, arguments)
             return
-        trials = None if mixed else searcher_of(values, cases, allowed_request)
+        options = kept_options(values, arguments)
+        trials = None if mixed else searcher_of(values, cases, allowed_request, options)
         _check_sensitivity(values)
         exact = StoppableSearch(values["time_limit"].value if "time_limit" in values else None)
         if mixed is not None:
@@ -99,8 +98,6 @@ def run(arguments: Mapping[str, Any]) -> None:
 def _check_sensitivity(values: Values) -> None:
     """Refuse to say what changes of inputs do to an answer that is not the best of the whole space."""
     method = values["search"].value if "search" in values else "exact"
-    if "sensitivity" in values:
-        check_one_size(values, "--sensitivity")
     if "sensitivity" in values and (method != "exact" or "time_limit" in values):
         got = f"--search {method}" if method != "exact" else "--time-limit"
         remedy = "each change is a search of the whole space"
@@ -234,10 +231,7 @@ def answer(
         if asked[0][1].sensitivity:
             check_not_refined(asked[0][1], "--sensitivity")
         asked = [(case, without_refinement(request)) for case, request in asked]
-        searcher = refined_by(searcher, values_of_plan, values)
-    if sized := sized_buckets([(case.problem, request) for case, request in asked], values, searcher):
-        asked = [(replace(asked[0][0], problem=sized.problem), asked[0][1])]
-        searcher = sized.started(searcher)
+        searcher = Refined(values_of_plan, searcher)
     if len(cases) > 1:
         kinds = tuple(dict.fromkeys(kind for _, request in asked for kind in request.parallelism))
         labels = tuple(case.subject.settings.framework.label for case in cases)
@@ -245,7 +239,6 @@ def answer(
         of_request = {key: replace(one, value=changes.get(key, one.value)) for key, one in of_request.items()}
     of_each = [(case.problem, request) for case, request in asked]
     suggestion = suggest_among(of_each, of_request, left_out, searcher, watch, settings=_settings(cases, values))
-    suggestion = with_buckets(suggestion, sized) if sized else suggestion
     plan, subjects = suggestion.chosen_plan, [case.subject for case, _ in asked]
     own = (one for one in subjects if plan and plan.framework and one.settings.framework.label == plan.framework.label)
     return next(own, subjects[0]), suggestion

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.cli import output
-from planner.cli.buckets import check_one_size
 from planner.cli.plot import form_of, plot_file
 from planner.cli.request import resolve
 from planner.cli.stopping import StoppableSearch
@@ -47,7 +46,6 @@ def run(arguments: Mapping[str, Any]) -> None:
         check_price(case.problem, values)
         request = allowed_request(case, values)
         check_not_refined(request, "sweep")
-        check_one_size(values, "sweep")
         search = StoppableSearch()
         with search.watch() as stopped:
             answer = sweep(case.problem, request, provenance(case, request), stopped)

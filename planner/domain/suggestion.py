@@ -15,12 +15,10 @@ from planner.domain.request import Sourced, Subject
 from planner.domain.sensitivity import Sensitivity
 from planner.domain.start import start_command, start_comment
 
-__all__ = ["CHOICES", "MOST_OF_FRONT", "TUNED", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion", "Tuned"]
+__all__ = ["CHOICES", "MOST_OF_FRONT", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
 
 CHOICES = ("fewest-gpus", "fastest", "least-regret")
 """Which of the tied plans is taken."""
-TUNED = ("bucket_bytes", "stage_layers")
-"""What trials choose: the size of gradient buckets, or the layers of stages with virtual stages."""
 LEAST_GAP = 1e-4
 """Of the best value, below which how much better another plan may be is not told in figures."""
 MOST_OF_FRONT = 50
@@ -83,37 +81,13 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
-    """What trials of a sampler chose beside the search.
-
-    Attributes
-    ----------
-    what : one of TUNED
-    method : str
-    trials : int
-        Values that were tried, that to start from too.
-    gain : float
-        Part of the best value that it saves, of that with the value to start from; 0: none was better.
-    value : float or None
-        What was chosen, of a number; None: the value to start from.
-    """
-
-    what: str
-    method: str
-    trials: int
-    gain: float
-    value: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SearchReport:
     """How the space was searched; ``certified``: no better plan exists in it.
 
     Of the ``candidates`` those that satisfy the request were ranked, ``evaluated`` in number; ``refused`` counts those
     that do not by reason; ``discarded`` ones were not priced, as a bound, or the end of the search, left them out. Of a
     search that was stopped ``gap`` is by how much of the best value another plan may be better at most; None: unknown.
-    ``trials``: plans that a sampler proposed, which are all candidates then; 0: it was asked for none. ``tuned``: what
-    trials chose beside the search.
+    ``trials``: plans that a sampler proposed, which are all candidates then; 0: it was asked for none.
     """
 
     method: str
@@ -124,7 +98,6 @@ class SearchReport:
     discarded: int = 0
     gap: float | None = None
     trials: int = 0
-    tuned: tuple[Tuned, ...] = ()
 
     @property
     def ranked(self) -> str:
@@ -136,7 +109,7 @@ class SearchReport:
             return plans
         if self.certified:
             return f"{self.evaluated + self.discarded:,} candidates"
-        return f"{plans} priced{'' if self.tuned else ' in time'}{self.at_most}"
+        return f"{plans} priced in time{self.at_most}"
 
     @property
     def _tried(self) -> str:

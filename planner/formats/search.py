@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planner.domain.suggestion import TUNED, Loosening, Refused, SearchReport, Tuned
+from planner.domain.suggestion import Loosening, Refused, SearchReport
 from planner.errors import Refusal
 from planner.formats.fields import Field, ListOf, Table
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
@@ -21,17 +21,6 @@ REFUSAL_TABLE = Table(
     ),
     dict[str, Any],
 )
-_TUNED = Table(
-    (
-        Field("what", Text(TUNED), "what was chosen"),
-        Field("method", Text(), "how"),
-        Field("trials", Whole(least=0, most=10**18), "values that were tried, that to start from too"),
-        Field("gain", Number(), "part of the best value that it saves, of that with the value to start from"),
-        Field("value", Number(), "what was chosen, of a number; absent: the value to start from", None),
-    ),
-    Tuned,
-    title="tuned",
-)
 SEARCH_TABLE = Table(
     (
         Field("method", Text(), "how the space was searched"),
@@ -42,8 +31,6 @@ SEARCH_TABLE = Table(
         Field("discarded", Whole(least=0, most=10**18), "plans that a bound, or the end of the search, left out", 0),
         Field("trials", Whole(least=0, most=10**18), "plans that Optuna tried; absent: none", 0),
         Field("gap", Number(), "part of the best value by which another plan may be better at most", None),
-        Field("trials", Whole(least=0, most=10**18), "plans that a sampler proposed, which are all candidates then", 0),
-        Field("tuned", ListOf(_TUNED), "what trials of a sampler chose beside the search; absent: nothing", ()),
     ),
     dict[str, Any],
 )
@@ -69,4 +56,4 @@ def loosening_of(keys: Mapping[str, str]) -> Loosening:
 def search_of(keys: Mapping[str, Any]) -> SearchReport:
     """Return how a space was searched."""
     refused = tuple(Refused(**one) for one in keys["refused"])
-    return SearchReport(**{**keys, "refused": refused, "tuned": tuple(keys["tuned"])})
+    return SearchReport(**{**keys, "refused": refused})

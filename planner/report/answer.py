@@ -127,7 +127,6 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
         stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
     order = plan.prediction.rank_order
     ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
-    ranks += "".join(f" {parts.tuned(one)}" for one in suggestion.search.tuned)
     yield Line(f"{_why(suggestion)}{stages}{ranks} {switches}".rstrip())
 
 
@@ -153,8 +152,6 @@ def _why(suggestion: Suggestion) -> str:
     those = f"all {search.evaluated:,}" if search.certified else f"the {search.evaluated:,} tried"
     if search.discarded or search.trials:
         those = search.ranked
-    elif search.tuned:
-        those += search.at_most
     elif search.evaluated == 1:
         return (
             "It is the only plan that fits." if suggestion.search.certified else "It is the only plan tried that fits."

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
-from planner.domain.buckets import size_words
 from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
@@ -16,7 +15,6 @@ from planner.domain.objective import is_sum
 from planner.domain.precision import precision_named
 from planner.domain.prediction import LayersOfStage, MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
-from planner.domain.suggestion import Tuned
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_duration, format_number
 
@@ -42,7 +40,6 @@ __all__ = [
     "stages",
     "term_words",
     "terms",
-    "tuned",
     "utilization",
     "warnings",
 ]
@@ -162,17 +159,6 @@ def group_steps(prediction: Prediction) -> str:
     """Return what each node group needs of a step by itself; nothing of a plan on one kind of nodes."""
     times = sorted(prediction.groups_s.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {format_duration(seconds, 3)}" for name, seconds in times)
-
-
-def tuned(one: Tuned) -> str:
-    """Return what trials chose beside the search, in a sentence."""
-    by = f"{one.method}, {counted(one.trials, 'trial')}"
-    if one.what == "stage_layers":
-        saved = f"{100 * one.gain:.2g}%" if one.gain else "nothing"
-        return f"Other layers on virtual stages save {saved} ({by})."
-    if one.value is None:
-        return f"No size of buckets was better than that of the framework ({by})."
-    return f"Buckets of {size_words(one.value)} save {100 * one.gain:.2g}% over those of the framework ({by})."
 
 
 def counted(count: int, noun: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -20,7 +20,7 @@ from planner.domain.request import Problem, SpaceRequest
 from planner.errors import Refusal, UsageError
 from planner.search.batch_shares import BatchShares, best_shares
 from planner.search.evaluator import PricedPlans
-from planner.search.optuna_nodes import Choice, NodeTrials, proportional_starts
+from planner.search.optuna_sampler import Sampler, quiet
 from planner.search.plan_limits import LIMIT_REASONS, limited
 from planner.search.ranking import Order
 from planner.search.space import Limits, accepted_mini_batches, has_whole_plans
@@ -29,12 +29,17 @@ from planner.steps.predict import Evaluator
 
 __all__ = ["PlansAcross", "Searchable", "search_across"]
 
+Choice = tuple[int, ...]
+"""Nodes of each group, at least one."""
+
 NO_SHARES = Refusal("other", "no shares of the groups make a mini-batch of the window and fit", "mini-batch")
 MOST_CHOICES, MOST_SPLITS = 200_000, 3 * 10**10
 """Choices of nodes of a set of groups, and splits of mini-batches for all of them, beyond which some choices are tried:
 all would take over 20 s, or a minute, a precision."""
 TRIALS = 300
 """Choices that are tried then."""
+FARTHEST, ATTEMPTS = 64, 20
+"""Nodes of a group by which an untried choice may differ from what is proposed, and attempts at each distance."""
 _SMALLER = 0.9
 """Share of its nodes that every group keeps, again and again, while a choice has too many devices."""
 
@@ -251,6 +256,16 @@ class _Choices:
                 return changed
         return None
 
+    def untried(self, wanted: Choice, tried: Collection[Choice], random: np.random.Generator) -> Choice | None:
+        """Return an allowed choice near a wanted one that was not tried; None: none was found."""
+        for far in range(FARTHEST + 1):
+            for _ in range(ATTEMPTS if far else 1):
+                near = np.clip(np.add(wanted, random.integers(-far, far + 1, len(wanted))), 1, self.most)
+                choice = self.nearest(tuple(near.tolist()))
+                if choice is not None and choice not in tried:
+                    return choice
+        return None
+
     def _with_total(self, nodes: Sequence[int], total: int) -> Choice:
         """Return nodes of each group that add up to a total, the groups with the most room changed first."""
         changed, step = list(nodes), 1 if total > sum(nodes) else -1
@@ -259,6 +274,12 @@ class _Choices:
             at = room.index(max(room))
             changed[at] += step * min(missing, room[at])
         return tuple(changed)
+
+
+def proportional_starts(most: Choice) -> list[Choice]:
+    """Return shares of all nodes, the same of each group: all, half, a quarter, ..., one of each."""
+    shares = [2.0**-power for power in range(max(most).bit_length() + 1)]
+    return list(dict.fromkeys(tuple(max(1, round(one * share)) for one in most) for share in shares))
 
 
 def _precisions(groups: Mapping[str, Searchable], request: SpaceRequest) -> list[str]:
@@ -303,20 +324,26 @@ class _OfSet:
         }
 
     def tried(self, choices: _Choices, order: Order, seed: int) -> tuple[int, list[_Plan]]:
-        """Return how many choices were tried, and the best plans of those that have one."""
+        """Return how many choices were tried, each once, and the best plans of those that have one."""
+        tried: set[Choice] = set()
         found: list[_Plan] = []
-
-        def price(choice: Choice) -> float | None:
-            plan = next(self.best(np.array([choice])), None)
-            if plan is None:
-                return None
-            found.append(plan)
-            sample_s = plan.step_s / plan.configuration.samples_per_update
-            return float(order.value_of(np.array([sample_s]), np.array([plan.configuration.gpus]))[0])
-
-        trials = NodeTrials(choices.most, choices.nearest, price, seed)
-        trials.run(TRIALS, proportional_starts(choices.most))
-        return len(trials.tried), found
+        random = np.random.default_rng(seed)
+        waiting = list(filter(None, map(choices.nearest, proportional_starts(choices.most))))
+        with quiet():
+            sampler = Sampler({str(at): (1, most) for at, most in enumerate(choices.most)}, seed)
+            while len(tried) < TRIALS:
+                wanted = waiting.pop(0) if waiting else tuple(map(int, sampler.ask().values()))
+                choice = choices.untried(wanted, tried, random)
+                if choice is None:
+                    break
+                tried.add(choice)
+                plan, value = next(self.best(np.array([choice])), None), None
+                if plan is not None:
+                    found.append(plan)
+                    sample_s = plan.step_s / plan.configuration.samples_per_update
+                    value = order.value_of(np.array([sample_s]), np.array([plan.configuration.gpus])).tolist()
+                sampler.tell(dict(zip(sampler.axes, choice, strict=True)), value)
+        return len(tried), found
 
     def best(self, choices: IntArray) -> Iterator[_Plan]:
         """Yield the best plan of each choice that has one."""

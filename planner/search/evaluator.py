@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.prediction import Prediction, Predictions
 
-__all__ = ["Evaluator", "LayingEvaluator", "PricedPlans"]
+__all__ = ["Evaluator", "PricedPlans"]
 
 
 class Evaluator(Protocol):
@@ -41,17 +41,6 @@ class Evaluator(Protocol):
 
         None where errors are not known.
         """
-
-
-@runtime_checkable
-class LayingEvaluator(Evaluator, Protocol):
-    """One that takes the layers of stages."""
-
-    def stage_layers(self, one: Configurations) -> IntArray:
-        """Return how many layers each stage of a plan with best stages holds, shape (p,); ``one`` of shape (1,)."""
-
-    def choose_stage_layers(self, one: Configurations, layers: IntArray) -> None:
-        """Let a plan with best stages have so many layers on each from now on, shape (p,); ``one`` of shape (1,)."""
 
 
 @dataclass(frozen=True, slots=True)

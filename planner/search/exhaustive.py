@@ -13,7 +13,6 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.joined import JoinedConfigurations
 from planner.domain.request import SpaceRequest
-from planner.domain.suggestion import Tuned
 from planner.errors import Refusal, UsageError
 from planner.search.data_block import CHUNK
 from planner.search.evaluator import Evaluator, PricedPlans
@@ -101,8 +100,6 @@ class Outcome:
         Where the search was stopped: by how much of the best value another plan may be better at most, 0 to 1.
     trials : int
         Plans that a sampler proposed, which are all candidates then; 0: it was asked for none.
-    tuned : tuple of Tuned
-        What trials chose beside the search.
     """
 
     best: PricedPlans | None
@@ -117,7 +114,6 @@ class Outcome:
     discarded: int = 0
     gap: float | None = None
     trials: int = 0
-    tuned: tuple[Tuned, ...] = ()
 
 
 def search_among(

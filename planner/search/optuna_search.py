@@ -1,43 +1,170 @@
 """Search by Optuna: what it proposes becomes the nearest lawful plan that was not tried, and that is priced.
 
-Two studies: the one that workers share holds trials, each with all its values from the start, and says who runs them;
-its mirror in this process is what the sampler learns from, so that a proposal costs no round trip.
+The study that workers share says which plans are taken. What it says of their price is compared with the own one, as
+all of a study have the same inputs; the sampler of this process learns from all trials, so that a proposal costs no
+round trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from bisect import insort
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import IntArray
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.axes import AXES, MODES
 from planner.domain.configuration import Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
-from planner.errors import Refusal
-from planner.search.evaluator import Evaluator
-from planner.search.exhaustive import Outcome, Watch, search_among, unwatched
+from planner.search.evaluator import Evaluator, PricedPlans
+from planner.search.exhaustive import Outcome, Progress, Watch, unwatched
 from planner.search.feasibility import Rules
-from planner.search.optuna_space import LawfulPlan, LawfulPlans
-from planner.search.optuna_study import StudyPlace, quiet
-from planner.search.optuna_trials import LEARNT_FROM, Pricer, Trials
-from planner.search.plan_bounds import OpenBounds
+from planner.search.optuna_sampler import AxisValues, Sampler, Values, quiet
+from planner.search.optuna_study import SharedStudy, StudyPlace
+from planner.search.plan_bounds import OpenBounds, least_values
 from planner.search.ranking import SLACK, Order
+from planner.search.reasons import LAWFUL
 from planner.search.search import search
-from planner.search.space import Limits, space_of
+from planner.search.space import Limits, Space, space_of
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["SAMPLERS", "OptunaSearch"]
+__all__ = ["LawfulPlan", "LawfulPlans", "OptunaSearch"]
 
-SAMPLERS = {"tpe": "TPE", "gp": "GP", "nsga2": "NSGA-II"}
-POPULATION = 20
-"""Plans of a generation."""
 ENUMERATED = 10**7
 """Candidates that are all priced before the first trial; more would take too long."""
+PASSED_OVER = 32
+"""Plans nearest to a proposal that are passed over, as their bounds are above the best ones."""
+ROUNDING = 1e-6
+"""Relative, by which prices of one plan on two machines may differ."""
+_PASSES = ("sub_batch", "accumulation_steps")
+_WORDS = {axis.name: axis.words for axis in AXES if axis.words}
+
+
+class LawfulPlan(NamedTuple):
+    """A base, by its row, with one of its passes."""
+
+    row: int
+    sub_batch: int
+    accumulation_steps: int
+
+
+class LawfulPlans:
+    """The lawful plans of a request by their axes.
+
+    A plan is a *base* (every axis but the sub-batch and the accumulation; a row of a table) with one of its *passes*, a
+    sub-batch and an accumulation that the mini-batch allows.
+
+    Attributes
+    ----------
+    space : Space
+    axes : mapping of axis to AxisValues
+        Those that differ, in the order of AXES. Where the target is one mini-batch, accumulation follows from the
+        others and has none.
+    taken : set of LawfulPlan
+        Those that are proposed no more.
+    """
+
+    def __init__(self, request: SpaceRequest, limits: Limits) -> None:
+        self.space = space_of(request, limits)
+        self._words = _WORDS | {"precision": self.space.precisions}
+        self._blocks = [block for block, _ in self.space.open_blocks()]
+        tables = []
+        for at, (block, precision) in enumerate(self.space.open_blocks()):
+            columns, codes = block.base_columns(), {"precision": precision, "mode": MODES.index(block.mode), "": at}
+            tables.append(columns | {name: np.full(columns["nodes"].size, code) for name, code in codes.items()})
+        names = ["", *(axis.name for axis in AXES if axis.name not in _PASSES)]
+        self._columns = {name: np.concatenate([np.zeros(0, int), *(one[name] for one in tables)]) for name in names}
+        self._block = self._columns.pop("")
+        self._open = np.arange(self._block.size)
+        self._passes: dict[int, tuple[IntArray, IntArray]] = {}
+        self.axes = dict(self._axes())
+        self.taken: set[LawfulPlan] = set()
+
+    def nearest(self, wanted: Values) -> LawfulPlan | None:
+        """Return the plan nearest to certain values that is not taken, axis by axis; None: all are."""
+        while self._open.size:
+            rows = self._open
+            for name in self.axes:
+                if name not in _PASSES and rows.size > 1:
+                    column, value = self._columns[name][rows], self._code(name, wanted[name])
+                    far = np.abs(np.log1p(column) - np.log1p(value))
+                    rows = rows[far == far.min()]
+            row = int(rows[0])
+            passes = self._passes_of(row)
+            far_passes = [np.abs(np.log(p / int(wanted.get(name, 1)))) for name, p in zip(_PASSES, passes, strict=True)]
+            for at in np.lexsort(far_passes[::-1]).tolist():
+                plan = LawfulPlan(row, int(passes[0][at]), int(passes[1][at]))
+                if plan not in self.taken:
+                    return plan
+            self._open = self._open[self._open != row]
+        return None
+
+    def find(self, values: Mapping[str, object]) -> LawfulPlan | None:
+        """Return the plan with certain values; None: none of the lawful ones has them, or they are none of these."""
+        if set(values) != set(self.axes) or not all(map(self._is_value, values, values.values())):
+            return None
+        rows = np.arange(self._block.size)
+        for name in self.axes:
+            if name not in _PASSES:
+                rows = rows[self._columns[name][rows] == self._code(name, values[name])]
+        if not rows.size:
+            return None
+        n, m = self._passes_of(int(rows[0]))
+        keeps = np.ones(n.size, dtype=np.bool_)
+        for name, column in zip(_PASSES, (n, m), strict=True):
+            keeps &= column == values.get(name, column)
+        at = np.flatnonzero(keeps)
+        return LawfulPlan(int(rows[0]), int(n[at[0]]), int(m[at[0]])) if at.size else None
+
+    def configurations(self, plans: Sequence[LawfulPlan]) -> Configurations:
+        """Return plans as arrays, in their order."""
+        rows, n, m = np.array(plans, dtype=np.int64).reshape(-1, 3).T
+        columns = {name: column[rows] for name, column in self._columns.items()}
+        return Configurations(**columns, sub_batch=n, accumulation_steps=m, precisions=self.space.precisions)
+
+    def values_of(self, configurations: Configurations) -> dict[str, int | str]:
+        """Return the values of the first of some configurations."""
+        one = configurations.one(0)
+        return {name: getattr(one, name) for name in self.axes}
+
+    def _axes(self) -> Iterator[tuple[str, AxisValues]]:
+        for axis in AXES:
+            if axis.name in _PASSES:
+                values = np.array([1, max(map(self._most, range(len(self._blocks)), [axis.name] * len(self._blocks)))])
+            else:
+                values = np.unique(self._columns[axis.name])
+            if values.size > 1 and values[0] < values[-1]:
+                words = self._words.get(axis.name)
+                yield axis.name, tuple(words[at] for at in values) if words else (int(values[0]), int(values[-1]))
+
+    def _most(self, at: int, name: str) -> int:
+        """Return a bound of the sub-batches of a block, or of the accumulation that does not follow from them."""
+        block, rows = self._blocks[at], np.flatnonzero(self._block == at)
+        is_async = block.mode == "async"
+        if not rows.size or (name == _PASSES[1] and (is_async or block.window[0] == block.window[1])):
+            return 1
+        if is_async:
+            return int(self._passes_of(int(rows[0]))[0].max(initial=1))
+        copies = self.configurations([LawfulPlan(row, 1, 1) for row in rows.tolist()]).data_parallel
+        return max(1, block.window[1] // max(1, int(copies.min())))
+
+    def _passes_of(self, row: int) -> tuple[IntArray, IntArray]:
+        if row not in self._passes:
+            base = {name: int(column[row]) for name, column in self._columns.items()}
+            self._passes[row] = self._blocks[self._block[row]].passes_of(base)
+        return self._passes[row]
+
+    def _is_value(self, name: str, value: object) -> bool:
+        """Tell whether a value is of the kind that an axis has."""
+        return value in self._words[name] if name in self._words else type(value) is int
+
+    def _code(self, name: str, value: Any) -> int:
+        return self._words[name].index(value) if name in self._words else value
 
 
 @dataclass
@@ -53,8 +180,6 @@ class OptunaSearch:
     inputs : mapping of part to fingerprint
     options : mapping
         From which a worker makes the same request.
-    sampler : one of SAMPLERS, or ''
-        Empty: NSGA-II for a Pareto front, of the objective and GPUs; else TPE.
     starts : bool
         Whether to begin with the best plans of the whole space, where it can be enumerated.
     interruption : callable
@@ -70,7 +195,6 @@ class OptunaSearch:
     seed: int = 0
     inputs: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    sampler: str = ""
     starts: bool = True
     interruption: Watch = unwatched
     trials_before: int = 0
@@ -84,73 +208,34 @@ class OptunaSearch:
 
         Raises
         ------
+        InputFileError
+            The study is of other inputs, or not as it was written.
         UsageError
-            The storage does not answer, or its study is of other inputs.
+            The storage does not answer.
         """
-        name = self.sampler or ("nsga2" if pareto else "tpe")
         with quiet(), self.interruption() as is_stopped:
-            study = self.place.create(1 + pareto, self.inputs, self.options)
-            exact = self._exact(request, limits, evaluator, order, pareto=pareto, stopped=is_stopped)
-            self.is_interrupted = exact is not None and is_stopped()
-            if exact is not None and (exact.best is None or self.is_interrupted):
-                return exact
-            plans = LawfulPlans(request, limits)
-            rules = Rules.of(request, limits, plans.precisions, order)
-            with self.place.answering():
-                earlier = len(study.get_trials(deepcopy=False))
-                random = np.random.default_rng([self.seed, earlier])  # going on, it does not draw the same again
-                pricer = Pricer(evaluator=evaluator, order=order, rules=rules, pareto=pareto)
-                bounds = OpenBounds(space_of(request, limits), evaluator, order, rules)
-                sampler = _sampler(name, int(random.integers(2**32)))
-                run = Trials(study, plans, pricer, sampler, random, open_bounds=bounds, keep=_distinct(keep, request))
-                self.trials_before = len(run.tried)
-                starts = _starts(plans, exact)
-                run.add([] if self.trials_before else starts[: self.trials])
-                self.trials_here = run.go(self.trials, is_stopped)
+            study, exact = self.place.open(1 + pareto, self.inputs, self.options), None
+            if self.starts and space_of(request, limits).inside <= ENUMERATED:
+                exact = search(request, limits, evaluator, order, keep=1, pareto=pareto, stopped=is_stopped)
                 self.is_interrupted = is_stopped()
-        pruned = {words for words in run.pruned if run.standing.is_behind(run.least[words])}
-        priced = [plan for words, plan in run.tried.items() if words not in pruned]
-        some = _Some(plans.configurations(priced))
-        outcome = search_among(some, request, limits, evaluator, order, keep=keep, pareto=pareto)
-        is_proven = bool(starts) and set(starts) <= set(run.tried.values())
-        number, certified = len(run.tried), run.is_exhausted or is_proven
-        outcome = replace(outcome, certified=certified, candidates=number, discarded=len(pruned), trials=number)
-        return _proven(replace(outcome, method=_method(name, outcome)), run, pareto=pareto)
-
-    def _exact(
-        self,
-        request: SpaceRequest,
-        limits: Limits,
-        evaluator: Evaluator,
-        order: Order,
-        *,
-        pareto: bool,
-        stopped: Callable[[], bool],
-    ) -> Outcome | None:
-        """Return what an exhaustive search gives; None: not wanted, or the space is too large for one."""
-        if not self.starts:
-            return None
-        if space_of(request, limits).inside > ENUMERATED:
-            return None
-        return search(request, limits, evaluator, order, keep=1, pareto=pareto, stopped=stopped)
-
-
-def _distinct(keep: int, request: SpaceRequest) -> int:
-    """Return how many values of the objective are kept: plans that differ in precision alone may share one."""
-    return max(1, keep // len(request["precision"] or PRECISIONS))
-
-
-def _method(name: str, outcome: Outcome) -> str:
-    pruned = f", {outcome.discarded:,} of them pruned by their bounds" if outcome.discarded else ""
-    return f"optuna ({SAMPLERS[name]}), {outcome.trials:,} trials{pruned}"
-
-
-def _proven(outcome: Outcome, run: Trials, *, pareto: bool) -> Outcome:
-    """Return the outcome with what bounds of all plans that were not tried prove of it; of a front nothing."""
-    best, remaining = run.standing.best, run.remaining()
-    if outcome.certified or pareto or best is None or not remaining:
-        return outcome
-    return replace(outcome, certified=remaining > best * (1 + SLACK), gap=max(0.0, 1 - remaining / best))
+                if exact.best is None or self.is_interrupted:
+                    return exact
+            plans = LawfulPlans(request, limits)
+            distinct = max(1, keep // len(request["precision"] or PRECISIONS))  # those that differ in it alone are one
+            rules = Rules.of(request, limits, plans.space.precisions, order)
+            sampler = Sampler(plans.axes, [self.seed, len(study.trials())], 1 + pareto)  # going on, it draws others
+            run = _Run(
+                study=study, plans=plans, sampler=sampler, evaluator=evaluator, order=order, rules=rules,
+                distinct=distinct, pareto=pareto,
+            )  # fmt: skip
+            self.trials_before = len(run.tried)
+            starts = _starts(plans, exact)
+            run.waiting += [] if self.trials_before else starts
+            while self.trials_here < self.trials and not is_stopped() and run.try_next():
+                self.trials_here += 1
+            self.is_interrupted = is_stopped()
+        is_proven = bool(starts) and run.tried.keys() >= set(starts)
+        return run.outcome(keep, is_proven=is_proven)
 
 
 def _starts(plans: LawfulPlans, exact: Outcome | None) -> list[LawfulPlan]:
@@ -159,42 +244,163 @@ def _starts(plans: LawfulPlans, exact: Outcome | None) -> list[LawfulPlan]:
         return []
     parts = [exact.best, *([exact.pareto] if exact.pareto is not None else [])]
     every = [part.configurations.take(slice(at, at + 1)) for part in parts for at in range(part.size)]
-    places = (plans.find(plans.values_of(one)) for one in every)
-    return list(dict.fromkeys(one for one in places if one is not None))
+    return list(dict.fromkeys(filter(None, (plans.find(plans.values_of(one)) for one in every))))
 
 
-def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
-    from optuna import samplers  # noqa: PLC0415 - heavy, and only this search needs it
+@dataclass(kw_only=True)
+class _Run:
+    """The trials of a study, here and elsewhere.
 
-    if name == "nsga2":
-        return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
-    if name == "gp":
-        return samplers.GPSampler(seed=seed, n_startup_trials=LEARNT_FROM, deterministic_objective=True)
-    return samplers.TPESampler(seed=seed, n_startup_trials=LEARNT_FROM, multivariate=True)
+    Attributes
+    ----------
+    distinct : int
+        Values of the objective that a plan must not be behind to be among the best.
+    tried : dict of LawfulPlan to float
+        Plans that were priced or refused, and the least that the objective of each can be; inf: it does not fit.
+    waiting : list of LawfulPlan
+        To be tried first: the plans to start with, and those of workers that died.
+    """
 
+    study: SharedStudy
+    plans: LawfulPlans
+    sampler: Sampler
+    evaluator: Evaluator
+    order: Order
+    rules: Rules
+    distinct: int
+    pareto: bool
+    tried: dict[LawfulPlan, float] = field(default_factory=dict)
+    waiting: list[LawfulPlan] = field(default_factory=list)
 
-@dataclass(frozen=True, slots=True)
-class _Some:
-    """The plans that were tried, as a space."""
+    def __post_init__(self) -> None:
+        self._running: set[LawfulPlan] = set()
+        self._is_exhausted = False
+        self._values: list[float] = []
+        self._prices: dict[LawfulPlan, tuple[list[float] | None, bool]] = {}
+        self._ended: set[int] = set()
+        self._bounds = OpenBounds(self.plans.space, self.evaluator, self.order, self.rules)
+        self._learn()
 
-    plans: Configurations
+    def try_next(self) -> bool:
+        """Try one more plan; False: none is left that may be among the best."""
+        while (plan := self._next()) is not None:
+            values = self.plans.values_of(self.plans.configurations([plan]))
+            number = self.study.claim(values, self.sampler.distributions)
+            if number is not None:
+                self._price([plan])
+                quantities, is_lawful = self._prices[plan]
+                self.study.tell(number, quantities if is_lawful else None)
+            self._learn()
+            if number is not None:
+                return True
+        return False
+
+    def outcome(self, keep: int, *, is_proven: bool) -> Outcome:
+        """Return the best of all trials; ``is_proven``: they have those of the whole space."""
+        progress = Progress(self.evaluator, self.order, self.rules, keep, self.pareto)
+        tried = progress.sift(self.plans.configurations(list(self.tried)))
+        if tried.size:
+            progress.price(tried)
+        outcome = progress.outcome(Space((), self.plans.space.precisions))
+        number, certified = len(self.tried), self._is_exhausted or is_proven
+        method = f"optuna (TPE), {number:,} trial{'s' if number != 1 else ''}"
+        outcome = replace(outcome, method=method, certified=certified, candidates=number, trials=number)
+        best, remaining = next(iter(self._values), None), self._remaining()
+        if certified or self.pareto or best is None or not remaining:
+            return outcome
+        return replace(outcome, certified=remaining > best * (1 + SLACK), gap=max(0.0, 1 - remaining / best))
+
+    def _next(self) -> LawfulPlan | None:
+        """Return the next plan to claim; None: there is none, or a bound of all others is above the best plans."""
+        while self.waiting:
+            first = self.waiting.pop(0)
+            if first not in self.plans.taken:
+                return first
+        if not self.pareto and self._remaining() > self._last:
+            self._is_exhausted = True
+            return None
+        wanted = self.sampler.ask()
+        plan = self.plans.nearest(wanted)
+        for _ in range(PASSED_OVER):
+            if plan is None or self.pareto or not self._least([plan])[0] > self._last:
+                break
+            self.plans.taken.add(plan)
+            plan = self.plans.nearest(wanted)
+        self._is_exhausted = plan is None and not self._running
+        return plan
+
+    def _learn(self) -> None:
+        """Take over what has happened to trials, here and elsewhere."""
+        from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
+
+        by_state: dict[TrialState, dict[LawfulPlan, optuna.trial.FrozenTrial]] = {one: {} for one in TrialState}
+        for trial in self.study.trials():
+            if trial.number not in self._ended:
+                plan = self.plans.find(trial.params)
+                if plan is None:
+                    raise self._wrong(trial, "values must be those of a lawful plan", trial.params)
+                by_state[trial.state].setdefault(plan, trial)
+                self._ended |= {trial.number} if trial.state.is_finished() else set()
+        ended = by_state[TrialState.COMPLETE] | by_state[TrialState.PRUNED]
+        new = [plan for plan in ended if plan not in self.tried]
+        self._running = set(by_state[TrialState.RUNNING])
+        self.plans.taken |= {*self._running, *new}
+        self._price([plan for plan in new if plan not in self._prices])
+        for plan, least in zip(new, self._least(new).tolist(), strict=True):
+            self._take(ended[plan], plan, least)
+        lost = by_state[TrialState.FAIL].keys() - self.tried.keys() - self._running
+        self.plans.taken -= lost
+        self.waiting += lost
+
+    def _take(self, trial: optuna.trial.FrozenTrial, plan: LawfulPlan, least: float) -> None:
+        """Count a plan as tried; refuse a trial that has other quantities than its plan has here."""
+        quantities, is_lawful = self._prices[plan]
+        expected = quantities if is_lawful and quantities else []
+        stored = trial.values or []
+        if len(stored) != len(expected) or not np.allclose(stored, expected, rtol=ROUNDING, atol=0.0):
+            raise self._wrong(trial, f"objectives must be those that its plan has here, {expected}", stored)
+        self.tried[plan] = least
+        self.sampler.tell(trial.params, quantities)
+        if expected and expected[0] not in self._values:
+            insort(self._values, expected[0])
+
+    def _wrong(self, trial: optuna.trial.FrozenTrial, rule: str, got: object) -> Exception:
+        return self.study.place.wrong(rule, got, f"trial {trial.number}")
+
+    def _price(self, plans: Sequence[LawfulPlan]) -> None:
+        """Keep the quantities of plans, and whether they satisfy the request; None: a plan has no price.
+
+        The objective, and GPUs where a front is wanted. Of a plan outside the window the objective is the larger the
+        farther its mini-batch is from it: plans at the edge of a window are often the best ones.
+        """
+        rows = self.plans.configurations(plans)
+        fits = self.rules.fits(rows)
+        self._prices |= dict.fromkeys(plans, (None, False))
+        some = rows.take(fits)
+        if not some.size:
+            return
+        priced = PricedPlans(some, self.evaluator.evaluate(some))
+        is_lawful = self.rules.why_not_after_pricing(priced) == LAWFUL
+        mean = priced.predictions.mini_batch_mean
+        over = np.maximum(1, np.maximum(self.rules.low[some.mode] / mean, mean / self.rules.high[some.mode]))
+        values = self.order.values(priced) * over**2
+        is_priced = np.isfinite(values) & (is_lawful | (over > 1))
+        columns = [values, *([some.gpus.astype(np.float64)] if self.pareto else [])]
+        for at, row in enumerate(np.flatnonzero(fits).tolist()):
+            quantities = [float(column[at]) for column in columns] if is_priced[at] else None
+            self._prices[plans[row]] = quantities, bool(is_lawful[at]) and quantities is not None
+
+    def _least(self, plans: Sequence[LawfulPlan]) -> FloatArray:
+        """Return the least that the objective of plans can be, shape (n,); inf: they do not fit in memory."""
+        rows = self.plans.configurations(plans)
+        return np.where(self.rules.fits(rows), least_values(rows, self.evaluator, self.order), np.inf)
+
+    def _remaining(self) -> float:
+        """Return the least objective that plans can have that were not tried; inf: none is left; 0: not known."""
+        tried = np.array(list(self.tried.values()))
+        return self._bounds.least(tried[np.isfinite(tried)])
 
     @property
-    def candidates(self) -> int:
-        return self.plans.size
-
-    @property
-    def precisions(self) -> tuple[str, ...]:
-        return self.plans.precisions
-
-    def refused(self) -> dict[Refusal, int]:
-        return {}
-
-    def chunks(self) -> Iterator[Configurations]:
-        yield from ([self.plans] if self.plans.size else [])
-
-    def too_large(self) -> Iterator[Configurations]:
-        yield from ()
-
-    def near(self, target: int, largest: IntArray) -> Iterator[tuple[int, Configurations]]:  # noqa: ARG002
-        yield from ()
+    def _last(self) -> float:
+        """The objective that a plan must not exceed to be among the best; inf: too few are known."""
+        return self._values[self.distinct - 1] * (1 + SLACK) if len(self._values) >= self.distinct else np.inf

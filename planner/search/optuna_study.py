@@ -1,46 +1,54 @@
-"""Where a study lies: opened, held against the inputs that it is of, and what can be wrong with it, in one sentence.
+"""The study that workers share: where it lies, whose it is, which trials were claimed, and what is wrong with it.
 
-A study stores what it is of in its attributes: fingerprints of the inputs, and the values of the options, from which a
-worker elsewhere makes the same request.
+A file is Optuna's journal, one record a line; a URL is a database of Optuna. A trial is added as running, with all its
+values and the time: that is the claim of its plan, and of two claims of one plan the first counts, as trials are
+numbered one after another. What a storage says is checked as a file is: it may be another program's, or torn.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import stat
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from planner.errors import MissingPackageError, Refusal, UsageError, shown
+from planner.errors import InputFileError, MissingPackageError, PlannerError, Refusal, UsageError, printable, shown
+from planner.search.fingerprint import hashed
+from planner.search.optuna_sampler import quiet
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["StudyPlace", "check_inputs", "quiet"]
+__all__ = ["SharedStudy", "StudyPlace"]
 
 NAME = "planner"
-"""Of the study in its storage, which holds one."""
-INPUTS, OPTIONS = "planner:inputs", "planner:options"
-"""Attributes of a study."""
-HEARTBEAT_S, GRACE_S = 30, 90
-"""How often a worker says that it lives, and after how long without that another takes over its trial [s]."""
+"""Of a study in its storage, before the fingerprint of its inputs."""
+REQUEST, CLAIM = "planner:request", "planner:claim"
+"""Attributes: of a study its inputs and options, of a trial who claimed it and when [s since 1970]."""
+GRACE_S = 60
+"""After which a claim without a result is one of a worker that died [s]; a plan is priced in milliseconds."""
 WAIT_S = 10
-"""For a storage that is locked or does not answer [s]."""
-_BROKEN = (OSError, ValueError, RuntimeError, AttributeError, KeyError, AssertionError)
-"""What Optuna raises of a torn journal, or of tables of another version."""
-JOURNALS = (".log", ".journal")
+"""For a server that does not answer [s]."""
+STARTS = 5
+"""Attempts to open a database, whose tables another process may be making at this moment."""
+_BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What Optuna raises of records, tables or values that it did not write."""
+_MAKE = "; 'planner suggest --search optuna --study' with the same place makes one"
 
 
 class StudyPlace:
-    """A storage, and the one study in it.
+    """A storage, and the study in it.
 
     Parameters
     ----------
     where : str
-        URL of a database, a file whose name ends in .log or .journal, or another file, which becomes an SQLite
-        database; empty: this process, for as long as it runs.
+        A file, or the URL of a database server; empty: this process, for as long as it runs.
     option : str
         That named it.
     """
@@ -48,142 +56,301 @@ class StudyPlace:
     def __init__(self, where: str = "", option: str = "--study") -> None:
         self.where, self.option = where, option
 
-    def create(self, directions: int, inputs: Mapping[str, str], options: Mapping[str, Any]) -> optuna.Study:
-        """Return the study, made where there is none, of these inputs; raise UsageError where it is of others.
-
-        ``directions``: number of quantities that are minimised.
-        """
-        import optuna  # noqa: PLC0415 - heavy, and only this search needs it
-
-        with quiet(), self._opened():
-            study = optuna.create_study(
-                storage=self._storage(),
-                study_name=NAME,
-                load_if_exists=True,
-                directions=["minimize"] * directions,
-                sampler=optuna.samplers.RandomSampler(),  # asked for nothing: trials come with their values
-            )
-            if INPUTS not in study.user_attrs:
-                study.set_user_attr(OPTIONS, dict(options))
-                study.set_user_attr(INPUTS, dict(inputs))
-            of_study = study.user_attrs[INPUTS]
-        check_inputs(self, of_study, inputs)
-        return study
-
-    def load(self) -> tuple[dict[str, str], dict[str, Any]]:
-        """Return fingerprints of inputs and values of options of a study that exists.
+    def open(self, quantities: int, inputs: Mapping[str, str], options: Mapping[str, Any]) -> SharedStudy:
+        """Return the study of these inputs, made where the storage has none.
 
         Raises
         ------
+        InputFileError
+            The storage has a study of other inputs, or what is in it is none.
         UsageError
-            There is none.
+            It does not answer.
         """
         import optuna  # noqa: PLC0415 - heavy, and only this search needs it
 
-        none = Refusal("storage", f"{self.option} must be a storage with a study", self.option, self.shown, self._make)
+        with quiet(), self.answering():
+            storage, name = self._storage(), f"{NAME} {hashed(inputs)}"
+            names = self._names(storage)
+            if names and name not in names:
+                self.check_inputs(self._request(storage, names[0])[0], inputs)
+            study = optuna.create_study(
+                storage=storage,
+                study_name=name,
+                load_if_exists=True,
+                directions=["minimize"] * quantities,
+                sampler=optuna.samplers.RandomSampler(),  # asked for nothing: trials come with their values
+            )
+            if REQUEST not in study.user_attrs:
+                study.set_user_attr(REQUEST, {"inputs": dict(inputs), "options": dict(options)})
+            self.check_inputs(self._request(storage, name)[0], inputs)
+            if len(study.directions) != quantities:
+                raise self.wrong(f"the study must have {quantities} objectives", len(study.directions))
+        return SharedStudy(self, study)
+
+    def load(self) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """Return the inputs and options of a study that exists; UsageError: there is none."""
         if self._is_file and not Path(self.where).exists():
-            raise UsageError(none)
-        with quiet(), self._opened():
-            try:
-                study = optuna.load_study(study_name=NAME, storage=self._storage() or "")
-            except KeyError:
-                raise UsageError(none) from None
-            attributes = study.user_attrs
-        if INPUTS not in attributes:
-            raise UsageError(none)
-        return attributes[INPUTS], attributes[OPTIONS]
+            raise self._missing
+        with quiet(), self.answering():
+            storage = self._storage()
+            names = self._names(storage)
+            if not names:
+                raise self._missing
+            return self._request(storage, names[0])
+
+    def check_inputs(self, of_study: Mapping[str, str], inputs: Mapping[str, str]) -> None:
+        """Raise InputFileError where a study is of other inputs: both fingerprints of all that differ."""
+        if differ := [name for name in inputs if of_study.get(name) != inputs[name]]:
+            mine, its = (", ".join(f"{name} {of.get(name, 'none')}" for name in differ) for of in (inputs, of_study))
+            rest = f" with {its} instead of {mine}; name another place, or ask as the study was asked"
+            rule = f"{self.option} must be a study of the same inputs"
+            raise InputFileError(self.hidden, Refusal("other_study", rule, self.option, self.shown, rest))
+
+    @property
+    def hidden(self) -> str:
+        """The place without a password."""
+        return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.where)
 
     @property
     def shown(self) -> str:
-        """The place as a sentence repeats it, without a password."""
-        return shown(re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.where))
+        """The place as a sentence repeats it."""
+        return shown(self.hidden)
 
     @property
     def _is_file(self) -> bool:
         return "://" not in self.where
 
-    def _storage(self) -> optuna.storages.BaseStorage | None:
-        import optuna  # noqa: PLC0415 - heavy, and only this search needs it
+    @property
+    def _missing(self) -> UsageError:
+        rule = f"{self.option} must be a storage with a study"
+        return UsageError(Refusal("storage", rule, self.option, self.shown, _MAKE))
 
-        if not self.where:
-            return None
-        if self._is_file and self.where.endswith(JOURNALS):
-            from optuna.storages.journal import JournalFileBackend  # noqa: PLC0415 - as above
-
-            return optuna.storages.JournalStorage(JournalFileBackend(self.where))
-        url = f"sqlite:///{Path(self.where).resolve()}" if self._is_file else _with_driver(self.where)
-        wait = {"sqlite": "timeout", "postgresql": "connect_timeout"}.get(re.split(r"[:+]", url)[0])
-        return optuna.storages.RDBStorage(
-            url,
-            engine_kwargs={"connect_args": {wait: WAIT_S}} if wait and wait not in url else {},
-            heartbeat_interval=HEARTBEAT_S,
-            grace_period=GRACE_S,
-            heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(),
-        )
-
-    @contextmanager
-    def _opened(self) -> Iterator[None]:
-        """Let what cannot be opened be one sentence; in here nothing is priced."""
-        try:
-            with self.answering():
-                yield
-        except ImportError as error:
-            sentence = f"{self.option} must be of a database whose driver is installed, got {self.shown} ({error.name})"
-            raise MissingPackageError(
-                f"{sentence}; pip install 'epoch-planner[postgres]' has that of PostgreSQL"
-            ) from error
-        except _BROKEN as error:
-            raise self._down(error) from error
+    def wrong(self, rule: str, got: object, where: str = "") -> InputFileError:
+        """Return the error of a study whose content is against a rule."""
+        rest = f"; {self.option} names another file or database to start anew"
+        return InputFileError(self.hidden, Refusal("study", rule, where, printable(shown(got)), rest), where)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Let a storage that goes away or stays locked be one sentence."""
+        """Let a storage that does not answer, or holds something else than trials, be one sentence; price nothing."""
         import optuna  # noqa: PLC0415 - heavy, and only this search needs it
         import sqlalchemy.exc  # noqa: PLC0415 - as above
 
         try:
             yield
-        except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
-            raise self._down(error) from error
+        except PlannerError:
+            raise
+        except ImportError as error:
+            sentence = f"{self.option} must be of a database whose driver is installed, got {self.shown} ({error.name})"
+            remedy = "pip install 'epoch-planner[postgres]' has that of PostgreSQL"
+            raise MissingPackageError(f"{sentence}; {remedy}") from error
+        except (OSError, optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
+            rule = "a file that can be read and written" if self._is_file else "a storage that answers"
+            rest = f" ({_cause(error)}); name another place, or wait until it is there; nothing is searched elsewhere"
+            refusal = Refusal("storage", f"{self.option} must be {rule}", self.option, self.shown, rest)
+            raise UsageError(refusal) from error
+        except _BROKEN as error:
+            raise self.wrong("the study must be as planner writes it", _cause(error)) from error
 
-    @property
-    def _make(self) -> str:
-        return f"; `planner suggest --search optuna --study {self.shown}` makes one"
+    def _names(self, storage: optuna.storages.BaseStorage) -> list[str]:
+        """Return the names of the studies in a storage: one, but two if different ones were made at the same time."""
+        names = [one.study_name for one in storage.get_all_studies()]
+        for name in names:
+            if not name.startswith(f"{NAME} "):
+                raise self.wrong("the study must be one of planner", name)
+        return names
 
-    def _down(self, error: Exception) -> UsageError:
-        cause = error.__cause__ if str(error.__cause__ or "") else error
-        why = re.sub(r"^\([\w.]+\) ", "", (str(cause).strip().splitlines() or [type(error).__name__])[0])
-        rest = f" ({why}); start it, wait until nothing locks it, or name another place; nothing is searched elsewhere"
-        return UsageError(
-            Refusal("storage", f"{self.option} must be a storage that answers", self.option, self.shown, rest)
+    def _request(self, storage: optuna.storages.BaseStorage, name: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """Return the inputs and options of a study."""
+        import optuna  # noqa: PLC0415 - heavy, and only this search needs it
+
+        request = optuna.load_study(study_name=name, storage=storage).user_attrs.get(REQUEST)
+        if request is None:  # it is being made
+            raise self._missing
+        inputs, options = (request.get("inputs"), request.get("options")) if isinstance(request, dict) else (None, None)
+        if not isinstance(inputs, dict) or not isinstance(options, dict):
+            raise self.wrong(f"attribute {REQUEST} must have inputs and options", request)
+        return inputs, options
+
+    def _storage(self) -> optuna.storages.BaseStorage:
+        import optuna  # noqa: PLC0415 - heavy, and only this search needs it
+        import sqlalchemy.exc  # noqa: PLC0415 - as above
+
+        if not self.where:
+            return optuna.storages.InMemoryStorage()
+        if self._is_file:
+            return optuna.storages.JournalStorage(cast("Any", _Journal(self)))
+        url = re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", self.where)  # the driver that [postgres] installs
+        kind = re.split(r"[:+]", url)[0]
+        if kind == "sqlite":
+            rule = f"{self.option} must be a file, or the URL of a database server"
+            raise UsageError(Refusal("storage", rule, self.option, self.shown, "; write the path alone"))
+        wait = {"connect_timeout": WAIT_S} if kind == "postgresql" and "connect_timeout" not in url else {}
+        attempts = 1
+        while True:
+            try:
+                return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": wait})
+            except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError):
+                if attempts == STARTS:
+                    raise
+            attempts += 1
+            time.sleep(0.2)
+
+
+class SharedStudy:
+    """A study whose plans are claimed before they are priced."""
+
+    def __init__(self, place: StudyPlace, study: optuna.Study) -> None:
+        self.place, self._study = place, study
+
+    def trials(self) -> list[optuna.trial.FrozenTrial]:
+        """Return all trials, in order; the claims of workers that died have failed."""
+        from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
+
+        with self.place.answering():
+            trials = self._study.get_trials(deepcopy=False)
+            dead = [
+                one
+                for one in trials
+                if one.state == TrialState.RUNNING and not abs(time.time() - _claim_of(one)[1]) < GRACE_S
+            ]
+            for one in dead:
+                self._end(one.number, None, TrialState.FAIL)
+            return self._study.get_trials(deepcopy=False) if dead else trials
+
+    def claim(
+        self, values: Mapping[str, Any], distributions: Mapping[str, optuna.distributions.BaseDistribution]
+    ) -> int | None:
+        """Return the number of a new trial of a plan; None: another worker has claimed or tried it."""
+        from optuna.trial import TrialState, create_trial  # noqa: PLC0415 - heavy, and only this search needs it
+
+        own = uuid.uuid4().hex
+        trial = create_trial(
+            state=TrialState.RUNNING,
+            params=dict(values),
+            distributions=dict(distributions),
+            user_attrs={CLAIM: [own, time.time()]},
         )
+        with self.place.answering():
+            self._study.add_trial(trial)
+        alike = [one for one in self.trials() if one.params == values and one.state != TrialState.FAIL]
+        mine = [one.number for one in alike if _claim_of(one)[0] == own]
+        if mine == [one.number for one in alike[:1]]:
+            return mine[0]
+        with self.place.answering():
+            for number in mine:
+                self._end(number, None, TrialState.FAIL)
+        return None
+
+    def tell(self, number: int, quantities: Sequence[float] | None) -> None:
+        """End a trial with what is minimised; None: its plan does not satisfy the request."""
+        from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
+
+        with self.place.answering():
+            self._end(number, quantities, TrialState.PRUNED if quantities is None else TrialState.COMPLETE)
+
+    def _end(self, number: int, quantities: Sequence[float] | None, state: optuna.trial.TrialState) -> None:
+        with suppress(RuntimeError):  # another worker ended it since, as it took this one for dead
+            self._study.tell(number, quantities, state, skip_if_finished=True)
 
 
-def check_inputs(place: StudyPlace, of_study: Mapping[str, str], inputs: Mapping[str, str]) -> None:
-    """Raise UsageError where a study is of other inputs: both fingerprints of all that differ."""
-    differ = [name for name in inputs if of_study.get(name) != inputs[name]]
-    if differ:
-        mine, its = (", ".join(f"{name} {of.get(name, 'none')}" for name in differ) for of in (inputs, of_study))
-        rest = f" with {its} instead of {mine}; name another place, or ask as the study was asked"
-        rule = f"{place.option} must be a study of the same inputs"
-        raise UsageError(Refusal("other_study", rule, place.option, place.shown, rest))
+def _claim_of(trial: optuna.trial.FrozenTrial) -> tuple[str, float]:
+    """Return who claimed the plan of a trial, and when; of one that planner did not make nobody, long ago."""
+    match trial.user_attrs.get(CLAIM):
+        case [str(owner), float(since)]:
+            return owner, since
+    return "", 0.0
 
 
-def _with_driver(url: str) -> str:
-    """Return a URL of PostgreSQL with the driver that ``[postgres]`` installs, whatever SQLAlchemy takes by itself."""
-    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
+def _cause(error: Exception) -> str:
+    """Return the first line of what is behind an error."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    cause = error.__cause__ if str(error.__cause__ or "") else error
+    line = (str(cause).strip().splitlines() or [""])[0]
+    return printable(re.sub(r"^\([\w.]+\) ", "", line) or type(error).__name__)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Let Optuna write nothing but errors, and say nothing of what is experimental in it."""
-    import optuna  # noqa: PLC0415 - heavy, and only this search needs it
+class _Journal:
+    """The file of a study as a backend of Optuna's journal: whole lines are records, a torn last one is none.
 
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(before)
+    Writers take turns by a lock on the file itself, which goes with its process. What a killed one, or a full disk,
+    left of a record is cut before the next is written.
+    """
+
+    def __init__(self, place: StudyPlace) -> None:
+        self._place, self._path = place, Path(place.where)
+        self._lines = self._bytes = 0
+        with self._opened() as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(None, "it is no regular file")
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - it goes on where it was
+        """Yield the records that were not read."""
+        with self._path.open("rb") as file:
+            file.seek(self._bytes)
+            *lines, torn = file.read().split(b"\n")
+        for line in lines:
+            record = self._record(line)
+            self._lines, self._bytes = self._lines + 1, self._bytes + len(line) + 1
+            yield record
+        if not torn.startswith(_START[: len(torn)]):  # some other file: nothing of it may be cut
+            raise self._not_a_record(torn)
+
+    def append_logs(self, logs: Sequence[Mapping[str, Any]]) -> None:
+        """Write records behind the last whole one: all of them, or nothing."""
+        text = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
+        with self._opened() as file:
+            _lock(file)
+            end = _end_of_records(file)
+            file.truncate(end)
+            file.seek(end)
+            try:
+                while text:
+                    text = text[file.write(text) :]
+                os.fsync(file.fileno())
+            except BaseException:
+                file.truncate(end)
+                raise
+
+    def _opened(self) -> BinaryIO:
+        number = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        return cast("BinaryIO", os.fdopen(number, "r+b", buffering=0))
+
+    def _record(self, line: bytes) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            raise self._not_a_record(line) from None
+        if not isinstance(record, dict):
+            raise self._not_a_record(line)
+        return record
+
+    def _not_a_record(self, line: bytes) -> InputFileError:
+        text = line.decode(errors="replace")
+        return self._place.wrong("the study must be a journal of Optuna", text, f"line {self._lines + 1}")
+
+
+_START = b'{"op_code":'
+"""Of every record."""
+_BLOCK = 2**16
+
+
+def _lock(file: BinaryIO) -> None:
+    """Wait for the lock of a file; systems without ``flock`` lock nothing."""
+    with suppress(ImportError):
+        import fcntl  # noqa: PLC0415 - not on every system
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _end_of_records(file: BinaryIO) -> int:
+    """Return where the last whole line of a file ends [byte]."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(end - _BLOCK, 0)
+        file.seek(start)
+        if (at := file.read(end - start).rfind(b"\n")) >= 0:
+            return start + at + 1
+        end = start
+    return 0

@@ -17,9 +17,8 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
-from planner.domain.suggestion import Tuned
-from planner.search.evaluator import Evaluator, LayingEvaluator, PricedPlans
-from planner.search.exhaustive import Outcome, Watch, unwatched
+from planner.search.evaluator import Evaluator, PricedPlans
+from planner.search.exhaustive import Outcome
 from planner.search.feasibility import Rules
 from planner.search.ranking import Order
 from planner.search.reasons import LAWFUL
@@ -37,8 +36,6 @@ LEADERS = 100
 """Plans that are refined."""
 CHUNKED = 10
 """Of these, plans that are given virtual stages."""
-TRIALS = 60
-"""Of layers of a plan with virtual stages."""
 _BY_NAME = {axis.name: axis for axis in AXES}
 
 
@@ -61,15 +58,10 @@ class Refined:
     ----------
     values : mapping of axis to its value in refined plans
     searcher : Searcher
-    trials, seed, interruption :
-        As of :class:`planner.search.chunk_layouts.ChunkTrials`.
     """
 
     values: Mapping[str, str]
     searcher: Searcher = search
-    trials: int = TRIALS
-    seed: int = 0
-    interruption: Watch = unwatched
 
     def __call__(
         self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
@@ -87,18 +79,8 @@ class Refined:
         plans = PricedPlans(refined, evaluator.evaluate(refined))
         fits = plans.predictions.memory_bytes <= split.capacity_bytes
         plans = plans.take(fits & (rules.why_not_after_pricing(plans) == LAWFUL))
-        method = f"{outcome.method}, refined"
-        said: tuple[Tuned, ...] = ()
-        if isinstance(evaluator, LayingEvaluator):
-            from planner.search.chunk_layouts import ChunkTrials  # noqa: PLC0415 - few requests need it
-
-            capacity_bytes = split.capacity_bytes
-            trials = ChunkTrials(evaluator, order, rules, capacity_bytes, self.trials, self.seed, self.interruption)
-            plans, said = trials.run(plans)
-        for one in said:
-            method += f"; {one.method} for layers of virtual stages, {one.trials} trials"
         best = order.best(self._better(order, outcome.best, plans), keep)
-        return replace(outcome, best=best, method=method, certified=False, tuned=said)
+        return replace(outcome, best=best, method=f"{outcome.method}, refined", certified=False)
 
     def _refined(self, leaders: Configurations, more: Configurations, network: Network) -> Configurations:
         """Return the refined plans of leaders, each once; of plans that do not split the network there are none.

@@ -166,7 +166,6 @@ def report_of(searches: Sequence[Searched]) -> SearchReport:
         discarded=sum(one.outcome.discarded for one in searches),
         gap=_gap(searches),
         trials=sum(one.outcome.trials for one in searches),
-        tuned=tuple(tuned for one in searches for tuned in one.outcome.tuned),
         refused=tuple(Refused(code, reason, count) for (code, reason), count in refused.items()),
     )
 

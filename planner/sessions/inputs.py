@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
-from planner.domain.buckets import strategy_and_sizes
+from planner.domain.buckets import strategy_and_size
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import LOCAL, Cluster
 from planner.domain.configuration import Settings
@@ -302,8 +302,7 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     sources["strategy"] = values.get("strategy", Sourced(framework.strategy, "framework"))
     if "rank_order" in values or framework.rank_order != RANK_ORDER:
         sources["rank_order"] = values.get("rank_order", Sourced(framework.rank_order, "framework"))
-    strategy, sizes = strategy_and_sizes(sources["strategy"].value)
-    of_buckets = {"strategy": strategy, "bucket_bytes": sizes[0] if len(sizes) == 1 else 0.0}
+    of_buckets = dict(zip(("strategy", "bucket_bytes"), strategy_and_size(sources["strategy"].value), strict=True))
     names = {key: one.value for key, one in sources.items()}
     return replace(base, **(names | of_buckets | {"framework": framework})), sources
 

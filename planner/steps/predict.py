@@ -120,22 +120,6 @@ class Evaluator:
             by_row |= zip(positions, (as_measured(one, self.sources) for one in of_kind), strict=True)
         return [by_row[i] for i in range(configurations.size)]
 
-    def stage_layers(self, one: Configurations) -> IntArray:
-        """Return how many layers each stage of a plan with best stages holds, shape (p,); ``one`` of shape (1,)."""
-        layers = self._split_pricer_of(one).layouts(plans_of(one))[0].layers
-        return np.asarray(layers.end - layers.first)
-
-    def choose_stage_layers(self, one: Configurations, layers: IntArray) -> None:
-        """Let a plan with best stages have so many layers on each from now on, in place of those that are exact.
-
-        Parameters
-        ----------
-        one : Configurations, shape (1,)
-        layers : ndarray of int, shape (p,)
-            Multiples of the virtual stages, at least one layer each, that add up to those of the network.
-        """
-        self._split_pricer_of(one).stage_layouts.choose(plans_of(one), layers)
-
     def least_epoch_s(self, configurations: Configurations, *, split: bool) -> FloatArray:
         """Return a lower bound of the epoch of every plan that may become of rows [s], shape (n,).
 

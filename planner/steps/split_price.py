@@ -132,8 +132,7 @@ class SplitPricer(SplitCosts):
             other = copy(self)
             other.rank_order, other.chooses_order = rank_order, False
             other.memory_rules = replace(self.memory_rules, rank_order=rank_order)
-            capacity_bytes, chosen = self.sources.accelerator.memory_bytes, self.stage_layouts.chosen
-            other.stage_layouts = StageLayouts(other, capacity_bytes, chosen)
+            other.stage_layouts = StageLayouts(other, self.sources.accelerator.memory_bytes)
             self._in_orders[rank_order] = other
         return self._in_orders[rank_order]
 

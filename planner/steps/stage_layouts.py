@@ -38,33 +38,21 @@ _NONE, _SELECTIVE, _FULL = map(RECOMPUTES.index, ("none", "selective", "full"))
 
 
 class StageLayouts:
-    """Layouts of plans of one network; those that were asked for stay.
+    """Layouts of plans of one network; those that were asked for stay."""
 
-    ``chosen``: layers of each stage that plans have in place of the exact ones.
-    """
-
-    def __init__(
-        self, costs: SplitCosts, capacity_bytes: float, chosen: dict[_Key, tuple[int, ...]] | None = None
-    ) -> None:
+    def __init__(self, costs: SplitCosts, capacity_bytes: float) -> None:
         self._costs, self._capacity = costs, capacity_bytes
-        self.chosen = {} if chosen is None else chosen
-        self._layouts: dict[tuple[_Key, tuple[int, ...] | None], StageLayout] = {}
+        self._layouts: dict[_Key, StageLayout] = {}
 
     def of(self, plans: SplitPlans, rank: IntArray) -> list[StageLayout]:
         """Return the layout of each of n plans; ``rank``: of each in the table of compute."""
         layouts = []
         for at, key in enumerate(_keys(plans)):
-            layers = self.chosen.get(key)
-            if (key, layers) not in self._layouts:
+            if key not in self._layouts:
                 row = np.array([at])
-                plan = _OfPlan(self._costs, plans.take(row), rank[row], self._capacity)
-                self._layouts[key, layers] = plan.layout() if layers is None else plan.layout_of(np.array(layers))
-            layouts.append(self._layouts[key, layers])
+                self._layouts[key] = _OfPlan(self._costs, plans.take(row), rank[row], self._capacity).layout()
+            layouts.append(self._layouts[key])
         return layouts
-
-    def choose(self, plan: SplitPlans, layers: IntArray) -> None:
-        """Let a plan have stages of so many layers from now on, shape (p,); ``plan`` of shape (1,)."""
-        self.chosen[next(_keys(plan))] = tuple(layers.tolist())
 
 
 def _keys(plans: SplitPlans) -> Iterator[_Key]:
@@ -98,12 +86,6 @@ class _OfPlan:
         if self._stages == 1 or self._plan.stages[0] != BEST_STAGES:
             return rows.take(even.row)
         return self._best(float(even.time_s.max()))
-
-    def layout_of(self, layers: IntArray) -> StageLayout:
-        """Return what stages of so many layers compute again at best, shape (p,)."""
-        stage, end = np.arange(self._stages), np.cumsum(layers)
-        rows, of_stage = self._options(stage, end - layers, end)
-        return rows.take(self._ways(rows, self._time_s(rows), of_stage).row)
 
     def _best(self, limit_s: float) -> StageLayout:
         """Return the layout of best stages; ``limit_s``: what the slowest of even stages takes, inf where none fit."""

@@ -118,7 +118,6 @@ def test_several_scenarios_are_answered(run: Run) -> None:
         (("--gpus-per-node", "4"), "--gpus-per-node must be left out on cluster 'mixed' of several node groups"),
         (("--stages", "best"), "--stages must be left out on cluster 'mixed' of several node groups, got 'best'; give"),
         (("--strategy", "best-fusion"), "--strategy must be one of fixed buckets on several node groups"),
-        (("--strategy", "bucketed:best"), "--strategy must be of one size of buckets, as in bucketed:25MiB"),
         (("--search", "optuna"), "--search must be left out on cluster 'mixed' of several node groups"),
         (("--framework", "pytorch,mxnet"), "--framework must be one framework on cluster 'mixed'"),
         (("--nodes", "7"), "--nodes must be at most the 6 of cluster 'mixed', got 7"),

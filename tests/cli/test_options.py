@@ -53,7 +53,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "rank_order": ("tensor", "tensor,tensor,context,expert,data", "tp,cp,ep,dp,pp", ""),
     "parallelism": ("tensor", "data,model"),
     "optimizer": ("adm", ""),
-    "strategy": ("overlap", "bucketed:", "bucketed:25", "bucketed:2MiB:1MiB", "best-fusion:1MiB"),
+    "strategy": ("overlap", "bucketed:", "bucketed:25", "bucketed:1MiB:4MiB", "bucketed:best", "best-fusion:1MiB"),
     "input": ("disk",),
     "scenario": ("fp8", "all_reduce*=0", "all_reduce*=nan", "inter_node.bandwidth=12.5", "", "nowhere*=2"),
     "task": ("test", "inference"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
-import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+
+from planner.search.optuna_study import SharedStudy
 
 RESNET = ("--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", "1024", "--nodes", "1:16")
 OPTUNA = ("suggest", *RESNET, "--search", "optuna", "--trials", "8")
@@ -18,8 +24,14 @@ def method(out: str) -> str:
     return str(json.loads(out)["search"]["method"])
 
 
-@pytest.mark.parametrize("name", ["s.db", "s.journal"])
-def test_a_study_goes_on_and_a_worker_joins(run: Any, name: str) -> None:
+def records(name: str, operation: int) -> list[dict[str, Any]]:
+    """Return the records of a journal with an operation: 4 makes a trial, 6 ends it."""
+    every = [json.loads(line) for line in Path(name).read_text().splitlines()]
+    return [one for one in every if one["op_code"] == operation]
+
+
+def test_a_study_goes_on_and_a_worker_joins(run: Any) -> None:
+    name = "s.db"
     code, out, err = run(*OPTUNA, "--study", name, "--json")
     assert (code, method(out)) == (0, "optuna (TPE), 8 trials")
     first = json.loads(out)
@@ -63,8 +75,15 @@ def test_the_space_may_be_searched_to_its_end(run: Any) -> None:
         (("suggest", *RESNET, "--trials", "5"), "--trials must be given with --search optuna, got 5"),
         (("suggest", *RESNET, "--study", "s.db"), "--study must be given with --search optuna, got 's.db'"),
         ((*OPTUNA, "--network", "vgg16"), "one network, framework and scenario"),
-        ((*OPTUNA, "--study", "nowhere/s.db"), "--study must be a storage that answers, got 'nowhere/s.db'"),
-        ((*OPTUNA, "--study", "nowhere/s.log"), "--study must be a storage that answers, got 'nowhere/s.log'"),
+        (
+            (*OPTUNA, "--study", "nowhere/s.db"),
+            "--study must be a file that can be read and written, got 'nowhere/s.db'",
+        ),
+        ((*OPTUNA, "--study", "/dev/full"), "got '/dev/full' (it is no regular file)"),
+        (
+            (*OPTUNA, "--study", "sqlite:///s.db"),
+            "--study must be a file, or the URL of a database server, got 'sqlite",
+        ),
         ((*OPTUNA, "--study", "no-such://me:secret@host/x"), "got 'no-such://me:***@host/x'"),
         (("search-worker",), "--storage must be given, got nothing"),
         (("search-worker", "--storage", "missing.db"), "--storage must be a storage with a study, got 'missing.db'"),
@@ -78,34 +97,86 @@ def test_bad_input_is_one_sentence(run: Any, arguments: tuple[str, ...], words: 
     assert not Path("missing.db").exists()
 
 
-def test_a_file_that_is_no_study_is_refused(run: Any) -> None:
-    Path("s.db").write_text("no database\n" * 100)
-    assert run(*OPTUNA, "--study", "s.db")[0] == 2
-    Path("s.log").write_text("{torn")
-    code, _, err = run(*OPTUNA, "--study", "s.log")
-    assert code == 2
-    assert "--study must be a storage that answers" in err
-    with sqlite3.connect("empty.db"):
-        pass
-    code, _, err = run("search-worker", "--storage", "sqlite:///empty.db")
-    assert code == 2
-    assert "--storage must be a storage with a study" in err
+def test_two_workers_at_the_same_time_try_no_plan_twice(tmp_path: Path) -> None:
+    """Two starts on a new file, then two workers: processes of their own."""
+    suggest = [*OPTUNA, "--study", "s.db", "--json"]
+    worker = ["search-worker", "--storage", "s.db", "--trials", "12", "--json", "--seed"]
+    for pair in ([suggest, suggest], [[*worker, "1"], [*worker, "1"]]):
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-m", "planner", *one],
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for one in pair
+        ]
+        for process in started:
+            out, err = process.communicate()
+            assert process.returncode == 0, err
+            assert len(err.splitlines()) == 1
+            assert json.loads(out)["search"]["trials"] >= 8
+    name = str(tmp_path / "s.db")
+    claimed = {at: str(one["params"]) for at, one in enumerate(records(name, 4))}
+    tried = [claimed[one["trial_id"]] for one in records(name, 6) if one["state"] != optuna.trial.TrialState.FAIL]
+    assert len(tried) == len(set(tried)) == 8 + 8 + 12 + 12
+    assert len(records(name, 4)) == len(records(name, 6))
 
 
-def test_a_locked_storage_is_told(run: Any) -> None:
+def test_a_full_disk_names_the_file_and_leaves_whole_records(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(*OPTUNA, "--study", "s.db")[0] == 0
-    holder = sqlite3.connect("s.db", isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
-    code, _, err = run(*OPTUNA, "--study", "sqlite:///s.db?timeout=0.1")
-    holder.close()
-    assert code == 2
-    assert "(database is locked)" in err
+    before = Path("s.db").read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("planner.search.optuna_study.os.fsync", full)
+    code, out, err = run(*OPTUNA, "--study", "s.db")
+    assert (code, out) == (2, "")
+    assert "--study must be a file that can be read and written, got 's.db' (No space left on device)" in err
+    assert Path("s.db").read_bytes() == before
+
+
+def test_a_server_that_stops_is_one_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise optuna.exceptions.StorageInternalError from OSError("server closed the connection unexpectedly\nat")
+
+    monkeypatch.setattr(optuna.Study, "tell", stopped)
+    code, out, err = run(*OPTUNA, "--study", "s.db")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "got 's.db' (server closed the connection unexpectedly); name another place" in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"option": {"no_such": "1"}},
+        {"option": {"json": "1"}},
+        {"somewhere": {"target_batch": "1024"}},
+        {"option": ["target_batch"]},
+        {"option": {"target_batch": "0"}},
+        {"option": {"target_batch": {"a": 1}}},
+        {"option": {"target_batch": "1024", "network": 7, "cluster": "dgx1-v100"}},
+    ],
+)
+def test_options_of_a_study_are_checked_as_a_file_is(run: Any, options: dict[str, Any]) -> None:
+    assert run(*OPTUNA, "--study", "s.db")[0] == 0
+    lines = Path("s.db").read_text().splitlines(keepends=True)
+    (at,) = (at for at, line in enumerate(lines) if "planner:request" in line)
+    record = json.loads(lines[at])
+    record["user_attr"]["planner:request"]["options"] = options
+    lines[at] = json.dumps(record) + "\n"
+    Path("s.db").write_text("".join(lines))
+    code, out, err = run("search-worker", "--storage", "s.db")
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert code == 2 if "network" in str(options) else 3
 
 
 def test_a_study_of_other_inputs_is_refused_with_both_fingerprints(run: Any) -> None:
     assert run(*OPTUNA, "--study", "s.db")[0] == 0
     code, _, err = run(*OPTUNA, "--study", "s.db", "--tolerance", "10%")
-    assert code == 2
+    assert code == 3
     assert err.count("request ") == 2
     assert "must be a study of the same inputs" in err
     assert run(*OPTUNA, "--study", "s.db", "--top", "3", "--seed", "4", "--choose", "fastest")[0] == 0
@@ -120,28 +191,26 @@ def test_a_worker_of_another_version_or_other_files_is_refused(run: Any, monkeyp
     assert run(*worker)[0] == 0
     Path("mine.toml").write_text(cluster.replace("latency_us = 2.0", "latency_us = 3.0"))
     code, _, err = run(*worker)
-    assert code == 2
+    assert code == 3
     assert "same inputs" in err
     assert err.count("cluster ") == 2
     Path("mine.toml").write_text(cluster)
     monkeypatch.setattr("planner.cli.search_worker.__version__", "0.0.1")
     code, _, err = run(*worker)
-    assert code == 2
+    assert code == 3
     assert "planner 0.0.1" in err
 
 
 def test_interrupted_it_answers_with_the_best_and_goes_on(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.search.optuna_trials import Pricer  # noqa: PLC0415 - the class to patch
-
-    price, calls = Pricer.__call__, []
+    claim, calls = SharedStudy.claim, []
 
     def interrupted(self: Any, *of: Any) -> Any:
         calls.append(of)
         if len(calls) == 5:
             signal.raise_signal(signal.SIGINT)
-        return price(self, *of)
+        return claim(self, *of)
 
-    monkeypatch.setattr(Pricer, "__call__", interrupted)
+    monkeypatch.setattr(SharedStudy, "claim", interrupted)
     code, out, err = run(*OPTUNA, "--study", "s.db", "--json")
     assert (code, method(out)) == (130, "optuna (TPE), 5 trials")
     assert "the best of 5 trials; the same command goes on" in err

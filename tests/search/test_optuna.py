@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,13 @@ import pytest
 
 from planner.domain.configuration import Configuration
 from planner.domain.request import SpaceRequest
+from planner.errors import InputFileError, UsageError
+from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import Outcome, lawful_plans
-from planner.search.optuna_search import OptunaSearch
-from planner.search.optuna_space import LawfulPlans
+from planner.search.optuna_sampler import Sampler
+from planner.search.optuna_search import LawfulPlans, OptunaSearch
+from planner.search.optuna_study import GRACE_S, StudyPlace
+from planner.search.plan_bounds import least_values
 from planner.search.search import search
 from planner.search.space import space_of
 
@@ -54,14 +61,14 @@ def test_what_is_proposed_becomes_the_nearest_lawful_plan(machine: Any) -> None:
         if 86.4 <= c.samples_per_update <= 105.6
     ]
     proposed: dict[str, int | str] = {"nodes": 5, "precision": "fp16", "sub_batch": 4, "accumulation_steps": 2}
-    assert {domain.name for domain in plans.domains} == set(proposed)
+    assert set(plans.axes) == set(proposed)
     plan = plans.nearest(proposed)
     assert plan is not None
     nearest = [c for c in every if (c.nodes, c.precision) == (5, "fp16")]
     least = min(abs(np.log(c.sub_batch / 4)) for c in nearest)
     nearest = [c for c in nearest if abs(np.log(c.sub_batch / 4)) == least]
     assert plans.configurations([plan]).one(0) == min(nearest, key=lambda c: abs(np.log(c.accumulation_steps / 2)))
-    plans.mark(plan)
+    plans.taken.add(plan)
     assert plans.nearest(proposed) not in (None, plan)
 
 
@@ -106,7 +113,7 @@ def test_several_objectives_give_a_front(machine: Any) -> None:
     """Of all that were tried: no plan tried is better in time, GPUs and distance; to the end it is the exact front."""
     request = SYNC.changed(pareto=True)
     some = asked(machine, request, OptunaSearch(60, starts=False))
-    assert some.method == "optuna (NSGA-II), 60 trials"
+    assert some.method == "optuna (TPE), 60 trials"
     assert some.pareto is not None
     every = asked(machine, request, OptunaSearch(10_000, starts=False))
     exact = search(request, machine.limits(), machine, machine.order(request), keep=5, pareto=True)
@@ -158,3 +165,157 @@ def test_without_a_start_it_comes_within_one_percent(machine: Any, seed: int) ->
     assert exact.best is not None
     assert outcome.best is not None
     assert order.values(outcome.best)[0] <= 1.01 * order.values(exact.best)[0]
+
+
+BOUNDED = SpaceRequest(480, tolerance_sync=0.1).changed(precision=("fp32", "fp16"))
+FEW = 40
+"""Plans to keep: twenty values of two precisions."""
+
+
+def bounded(machine: Any, request: SpaceRequest, searcher: OptunaSearch, keep: int = FEW) -> Outcome:
+    limits, order = machine.limits(nodes=16), machine.order(request)
+    return searcher(request, limits, machine, order, keep=keep, pareto=request.pareto)
+
+
+def every_plan(machine: Any, request: SpaceRequest) -> list[PricedPlans]:
+    return list(lawful_plans(request, machine.limits(nodes=16), machine, machine.order(request)))
+
+
+@pytest.mark.parametrize("request_of", [BOUNDED, BOTH], ids=["sync", "both"])
+def test_no_plan_takes_less_than_its_bound(machine: Any, request_of: SpaceRequest) -> None:
+    order = machine.order(request_of)
+    for plans in every_plan(machine, request_of):
+        assert np.all(least_values(plans.configurations, machine, order) <= order.values(plans) * (1 + 1e-9))
+
+
+def test_each_plan_is_priced_once_however_often_the_study_goes_on(
+    machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priced: list[Configuration] = []
+    evaluate = type(machine).evaluate
+
+    def counted(self: Any, some: Any) -> Any:
+        if some.size == 1:  # of a trial; all are priced again for the answer, and at the next start
+            priced.append(some.one(0))
+        return evaluate(self, some)
+
+    monkeypatch.setattr(type(machine), "evaluate", counted)
+    place = StudyPlace(str(tmp_path / "s.log"))
+    for seed in (0, 0, 1):
+        bounded(machine, BOUNDED, OptunaSearch(20, place, seed, starts=False))
+    assert len(priced) == len(set(priced)) == 60
+
+
+def test_once_bounds_of_all_others_are_behind_the_search_ends_certified(machine: Any) -> None:
+    searcher = OptunaSearch(10_000, starts=False)
+    outcome = bounded(machine, BOUNDED, searcher)
+    exact = search(BOUNDED, machine.limits(nodes=16), machine, machine.order(BOUNDED), keep=3)
+    assert outcome.best is not None
+    assert exact.best is not None
+    assert outcome.certified
+    assert searcher.trials_here < exact.candidates / 2
+    assert records(outcome.best)[:3] == records(exact.best)
+
+
+@pytest.mark.parametrize("trials", [3, 10, 40])
+def test_the_gap_is_no_less_than_what_is_missing(machine: Any, trials: int) -> None:
+    outcome = bounded(machine, BOUNDED, OptunaSearch(trials, seed=trials, starts=False))
+    order = machine.order(BOUNDED)
+    best = min(order.values(plans).min() for plans in every_plan(machine, BOUNDED))
+    assert outcome.best is not None
+    assert outcome.gap is not None
+    assert 0 < outcome.gap < 1
+    assert order.values(outcome.best)[0] * (1 - outcome.gap) <= best * (1 + 1e-9)
+
+
+def test_of_plans_without_a_bound_no_gap_is_told(machine: Any) -> None:
+    outcome = bounded(machine, BOTH, OptunaSearch(20, starts=False))
+    assert (outcome.certified, outcome.gap) == (False, None)
+
+
+def test_the_plan_of_a_worker_that_died_is_tried_by_another(
+    machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim without a result holds its plan for GRACE_S, and no longer."""
+    place, limits = StudyPlace(str(tmp_path / "s.log")), machine.limits()
+    bounded_space = SpaceRequest(36).changed(nodes=(1, 2))
+    plans = LawfulPlans(bounded_space, limits)
+    plan = plans.nearest({name: of[0] for name, of in plans.axes.items()})
+    assert plan is not None
+    values = plans.values_of(plans.configurations([plan]))
+    study = place.open(1, {}, {})
+    assert study.claim(values, Sampler(plans.axes, 0).distributions) == 0
+    assert study.claim(values, Sampler(plans.axes, 0).distributions) is None
+    alone = asked(machine, bounded_space, OptunaSearch(1000, place, starts=False), keep=10_000)
+    assert alone.candidates == plans.space.inside - 1
+    later = time.time() + GRACE_S
+    monkeypatch.setattr("planner.search.optuna_study.time.time", lambda: later)
+    every = asked(machine, bounded_space, OptunaSearch(1000, place, starts=False), keep=10_000)
+    assert every.candidates == plans.space.inside
+    study.tell(0, [1.0])  # late: its result does not count
+    assert asked(machine, bounded_space, OptunaSearch(1, place, starts=False)).trials == every.trials
+
+
+def _leaves(of: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = of.items() if isinstance(of, dict) else enumerate(of) if isinstance(of, list) else ()
+    yield place
+    for key, value in items:
+        yield from _leaves(value, (*place, key))
+
+
+WRONG = (0, -1, 1e300, float("nan"), float("inf"), 10**400, "x", None, True, [], {}, [1, 2], {"nodes": 1})
+
+
+def test_a_study_changed_at_any_place_is_answered_or_refused_in_a_sentence(machine: Any, tmp_path: Path) -> None:
+    """Every value of every record of a journal, by values that it may not have, in turn."""
+    path = tmp_path / "s.log"
+    inputs, options = {"network": "abc"}, {"option": {"nodes": "1:6"}}
+
+    def go_on() -> Outcome:
+        searcher = OptunaSearch(1, StudyPlace(str(path)), 0, inputs, options, starts=False)
+        outcome = asked(machine, BOTH, searcher, keep=3)
+        StudyPlace(str(path)).load()
+        return outcome
+
+    for _ in range(3):
+        go_on()
+    lines = path.read_text().splitlines()
+    sentences, number = [], 0
+    for at, line in enumerate(lines):
+        for place in _leaves(json.loads(line)):
+            number += 1
+            record = [json.loads(line)]
+            where: Any = record
+            for key in (0, *place)[:-1]:
+                where = where[key]
+            where[(0, *place)[-1]] = WRONG[number % len(WRONG)]
+            changed = [*lines[:at], json.dumps(record[0]), *lines[at + 1 :]]
+            path.write_text("\n".join(changed) + "\n")
+            try:
+                assert go_on().trials >= 1
+            except (InputFileError, UsageError) as error:
+                sentences.append(str(error))
+    assert len(sentences) > number / 4
+    assert not any("\n" in one for one in sentences)
+
+
+@pytest.mark.parametrize("keep", [1, 7, 40])
+def test_a_torn_last_record_is_cut_and_nothing_else(machine: Any, tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "s.log"
+    asked(machine, SYNC, OptunaSearch(3, StudyPlace(str(path)), starts=False))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole.splitlines()[-1][:keep])
+    assert asked(machine, SYNC, OptunaSearch(2, StudyPlace(str(path)), starts=False)).trials == 5
+    assert path.read_bytes().startswith(whole + b'{"op_code"')
+    assert [json.loads(line)["op_code"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "text", ["{'no': 'journal'}", '{"a": 1}', "a table\nof text", "\0" * 99, "[1]\n", '{"op":1}\n']
+)
+def test_a_file_that_is_no_journal_is_refused_and_stays_as_it_is(machine: Any, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "s.log"
+    path.write_text(text)
+    with pytest.raises(InputFileError):
+        asked(machine, SYNC, OptunaSearch(3, StudyPlace(str(path)), starts=False))
+    assert path.read_text() == text

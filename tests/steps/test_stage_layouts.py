@@ -167,23 +167,3 @@ def test_a_plan_is_priced_with_the_layout_that_its_answer_tells() -> None:
     assert prediction.hfu is not None
     assert prediction.mfu is not None
     assert (prediction.hfu > prediction.mfu) == any(again)
-
-
-@pytest.mark.parametrize("recompute", ["none", "per-stage"])
-def test_layers_that_are_chosen_are_priced_and_told(recompute: str) -> None:
-    """In place of the exact cut, with what each stage computes again at best."""
-    evaluator, number = Evaluator(problem_of(LONG)), 8
-    values = {"pipeline_parallel": 2, "virtual_stages": 2, "stages": "best", "recompute": recompute}
-    one = Configurations.of([Configuration(1, 8, 4, 4, "fp16", **values)])  # type: ignore[arg-type]
-    exact, own = evaluator.stage_layers(one), evaluator.evaluate(one)
-    assert exact.sum() == number
-    assert (exact % 2 == 0).all()
-    others = np.array([6, 2]) if exact[0] != 6 else np.array([2, 6])
-    evaluator.choose_stage_layers(one, others)
-    np.testing.assert_array_equal(evaluator.stage_layers(one), others)
-    assert evaluator.evaluate(one).iteration_s[0] != own.iteration_s[0]
-    (told,) = evaluator.describe(one)
-    assert [stage.layers for stage in told.stage_layers] == others.tolist()
-    assert all(stage.again == 0 for stage in told.stage_layers)
-    evaluator.choose_stage_layers(one, exact)
-    assert evaluator.evaluate(one).iteration_s[0] == own.iteration_s[0]
