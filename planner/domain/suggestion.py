@@ -113,10 +113,9 @@ class SearchReport:
 
     @property
     def _tried(self) -> str:
-        plans = f"{self.evaluated + self.discarded:,} tried by Optuna"
-        pruned = f", {self.discarded:,} pruned by their bounds" if self.discarded else ""
+        plans = f"{self.evaluated:,} tried by Optuna"
         rest = self.at_most or ("" if self.certified else "; a better one may exist")
-        return f"{'the whole space, ' if self.certified else 'the '}{plans}{pruned}{rest}"
+        return f"{'the whole space, ' if self.certified else 'the '}{plans}{rest}"
 
     @property
     def at_most(self) -> str:
