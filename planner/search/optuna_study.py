@@ -33,6 +33,8 @@ REQUEST, CLAIM = "planner:request", "planner:claim"
 """Attributes: of a study its inputs and options, of a trial who claimed it and when [s since 1970]."""
 GRACE_S = 60
 """After which a claim without a result is one of a worker that died [s]; a plan is priced in milliseconds."""
+_START = b'{"op_code":'
+"""Of every record of a journal."""
 WAIT_S = 10
 """For a server that does not answer [s]."""
 STARTS = 5
@@ -59,12 +61,7 @@ class StudyPlace:
     def open(self, quantities: int, inputs: Mapping[str, str], options: Mapping[str, Any]) -> SharedStudy:
         """Return the study of these inputs, made where the storage has none.
 
-        Raises
-        ------
-        InputFileError
-            The storage has a study of other inputs, or what is in it is none.
-        UsageError
-            It does not answer.
+        InputFileError: the storage holds another study, or something else. UsageError: it does not answer.
         """
         import optuna  # noqa: PLC0415 - heavy, and only this search needs it
 
@@ -83,8 +80,6 @@ class StudyPlace:
             if REQUEST not in study.user_attrs:
                 study.set_user_attr(REQUEST, {"inputs": dict(inputs), "options": dict(options)})
             self.check_inputs(self._request(storage, name)[0], inputs)
-            if len(study.directions) != quantities:
-                raise self.wrong(f"the study must have {quantities} objectives", len(study.directions))
         return SharedStudy(self, study)
 
     def load(self) -> tuple[Mapping[str, str], Mapping[str, Any]]:
@@ -205,18 +200,13 @@ class SharedStudy:
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
         """Return all trials, in order; the claims of workers that died have failed."""
-        from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
-
         with self.place.answering():
             trials = self._study.get_trials(deepcopy=False)
-            dead = [
-                one
-                for one in trials
-                if one.state == TrialState.RUNNING and not abs(time.time() - _claim_of(one)[1]) < GRACE_S
-            ]
-            for one in dead:
-                self._end(one.number, None, TrialState.FAIL)
-            return self._study.get_trials(deepcopy=False) if dead else trials
+        running = [one for one in trials if not one.state.is_finished()]
+        dead = [one for one in running if not abs(time.time() - _claim_of(one)[1]) < GRACE_S]
+        for one in dead:
+            self.tell(one.number, None, is_failed=True)
+        return self.trials() if dead else trials
 
     def claim(
         self, values: Mapping[str, Any], distributions: Mapping[str, optuna.distributions.BaseDistribution]
@@ -237,20 +227,16 @@ class SharedStudy:
         mine = [one.number for one in alike if _claim_of(one)[0] == own]
         if mine == [one.number for one in alike[:1]]:
             return mine[0]
-        with self.place.answering():
-            for number in mine:
-                self._end(number, None, TrialState.FAIL)
+        for number in mine:
+            self.tell(number, None, is_failed=True)
         return None
 
-    def tell(self, number: int, quantities: Sequence[float] | None) -> None:
-        """End a trial with what is minimised; None: its plan does not satisfy the request."""
+    def tell(self, number: int, quantities: Sequence[float] | None, *, is_failed: bool = False) -> None:
+        """End a trial with what is minimised; None: its plan does not satisfy the request, or was not tried."""
         from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
 
-        with self.place.answering():
-            self._end(number, quantities, TrialState.PRUNED if quantities is None else TrialState.COMPLETE)
-
-    def _end(self, number: int, quantities: Sequence[float] | None, state: optuna.trial.TrialState) -> None:
-        with suppress(RuntimeError):  # another worker ended it since, as it took this one for dead
+        state = TrialState.FAIL if is_failed else TrialState.PRUNED if quantities is None else TrialState.COMPLETE
+        with self.place.answering(), suppress(RuntimeError):  # another worker ended it, as it took this one for dead
             self._study.tell(number, quantities, state, skip_if_finished=True)
 
 
@@ -275,7 +261,7 @@ class _Journal:
     """The file of a study as a backend of Optuna's journal: whole lines are records, a torn last one is none.
 
     Writers take turns by a lock on the file itself, which goes with its process. What a killed one, or a full disk,
-    left of a record is cut before the next is written.
+    left of a record is cut before the next is written. Systems without ``flock`` lock nothing.
     """
 
     def __init__(self, place: StudyPlace) -> None:
@@ -291,7 +277,12 @@ class _Journal:
             file.seek(self._bytes)
             *lines, torn = file.read().split(b"\n")
         for line in lines:
-            record = self._record(line)
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if not isinstance(record, dict):
+                raise self._not_a_record(line)
             self._lines, self._bytes = self._lines + 1, self._bytes + len(line) + 1
             yield record
         if not torn.startswith(_START[: len(torn)]):  # some other file: nothing of it may be cut
@@ -301,11 +292,15 @@ class _Journal:
         """Write records behind the last whole one: all of them, or nothing."""
         text = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
         with self._opened() as file:
-            _lock(file)
-            end = _end_of_records(file)
-            file.truncate(end)
-            file.seek(end)
+            with suppress(ImportError):
+                import fcntl  # noqa: PLC0415 - not on every system
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(self._bytes)
+            end = self._bytes + file.read().rfind(b"\n") + 1
             try:
+                file.truncate(end)
+                file.seek(end)
                 while text:
                     text = text[file.write(text) :]
                 os.fsync(file.fileno())
@@ -317,40 +312,6 @@ class _Journal:
         number = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         return cast("BinaryIO", os.fdopen(number, "r+b", buffering=0))
 
-    def _record(self, line: bytes) -> dict[str, Any]:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            raise self._not_a_record(line) from None
-        if not isinstance(record, dict):
-            raise self._not_a_record(line)
-        return record
-
     def _not_a_record(self, line: bytes) -> InputFileError:
         text = line.decode(errors="replace")
         return self._place.wrong("the study must be a journal of Optuna", text, f"line {self._lines + 1}")
-
-
-_START = b'{"op_code":'
-"""Of every record."""
-_BLOCK = 2**16
-
-
-def _lock(file: BinaryIO) -> None:
-    """Wait for the lock of a file; systems without ``flock`` lock nothing."""
-    with suppress(ImportError):
-        import fcntl  # noqa: PLC0415 - not on every system
-
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-
-def _end_of_records(file: BinaryIO) -> int:
-    """Return where the last whole line of a file ends [byte]."""
-    end = file.seek(0, os.SEEK_END)
-    while end:
-        start = max(end - _BLOCK, 0)
-        file.seek(start)
-        if (at := file.read(end - start).rfind(b"\n")) >= 0:
-            return start + at + 1
-        end = start
-    return 0
