@@ -173,20 +173,23 @@ def start_file(
 
 
 def append_measured(path: Path, timings: Sequence[Measured]) -> None:
-    """Add lines to the file, all at once."""
+    """Add lines to the file, all at once; OutputError where it cannot be written."""
     _append(path, map(asdict, timings))
 
 
 def append_failed(path: Path, what: str) -> None:
-    """Add a line that says in which point or step a device was lost."""
+    """Add a line that says in which point or step a device was lost; OutputError where it cannot be written."""
     _append(path, [{FAILED: what}])
 
 
 def _append(path: Path, values: Iterable[object]) -> None:
     """Add a line for each value; a link in place of the file is not followed."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-        file.write(_text(values))
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+            file.write(_text(values))
+    except OSError as error:
+        raise OutputError(f"the file of partial samples must be writable, got {path}: {error.strerror}") from error
 
 
 def _text(values: Iterable[object]) -> str:

@@ -9,8 +9,9 @@ import pytest
 
 from planner.domain.kernels import FORWARD
 from planner.domain.samples import Samples
+from planner.errors import OutputError
 from planner.probes.points import Point
-from planner.probes.resume import read_measured
+from planner.probes.resume import Measured, append_failed, append_measured, read_measured
 from planner.probes.run import Progress, Run, continued, used_before
 
 MakeBench = Callable[..., Any]
@@ -91,3 +92,16 @@ def test_cut_off_and_foreign_lines_are_left_out(fake_bench: MakeBench, tmp_path:
     bench = fake_bench()
     measure_points(bench, POINTS, 11.0, CIRCUMSTANCES, resume=file)
     assert len(bench.timed) <= 8
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(
+    "append",
+    [
+        lambda path: append_measured(path, [Measured("a", 1.0, 0.1, 3, 1.0, 2.0)]),
+        lambda path: append_failed(path, "step 3"),
+    ],
+)
+def test_a_full_disk_names_the_file(append: Callable[[Path], None]) -> None:
+    with pytest.raises(OutputError, match=r"^the file of partial samples must be writable, got /dev/full: No space"):
+        append(Path("/dev/full"))
