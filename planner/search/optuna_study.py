@@ -41,7 +41,6 @@ STARTS = 5
 """Attempts to open a database, whose tables another process may be making at this moment."""
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What Optuna raises of records, tables or values that it did not write."""
-_MAKE = "; 'planner suggest --search optuna --study' with the same place makes one"
 
 
 class StudyPlace:
@@ -117,8 +116,11 @@ class StudyPlace:
 
     @property
     def _missing(self) -> UsageError:
-        rule = f"{self.option} must be a storage with a study"
-        return UsageError(Refusal("storage", rule, self.option, self.shown, _MAKE))
+        rule, make = (
+            f"{self.option} must be a storage with a study",
+            f"planner suggest --search optuna --study {self.shown}",
+        )
+        return UsageError(Refusal("storage", rule, self.option, self.shown, f"; `{make}` makes one"))
 
     def wrong(self, rule: str, got: object, where: str = "") -> InputFileError:
         """Return the error of a study whose content is against a rule."""
