@@ -1,9 +1,9 @@
-"""A kind of document: name, version, syntax, keys, and how older versions become the present one."""
+"""A kind of document: name, version, syntax and keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -13,13 +13,9 @@ from planner.formats.fields import Table
 from planner.formats.json_text import dump_json
 from planner.formats.values import FieldError, received
 
-__all__ = ["Kind", "Upgrade"]
+__all__ = ["Kind"]
 
 R = TypeVar("R")
-Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
-"""The keys of a document of one version -> those of the next; without ``format`` and ``version``.
-
-What breaks a rule of the older version is a FieldError, with the place in that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +31,12 @@ class Kind(Generic[R]):
     syntax : {"toml", "json"}
     table : Table
         Keys of the present version.
-    upgrades : mapping of int to Upgrade
-        From each older version to the next.
     """
 
     name: str
     version: int
     syntax: str
     table: Table[R]
-    upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
 
     @property
     def format(self) -> str:
@@ -70,10 +63,8 @@ class Kind(Generic[R]):
         """Return the record of a parsed document."""
         keys = dict(document)
         self._check_format(keys.pop("format", None), path)
-        version = self._checked_version(keys.pop("version", None), path)
+        self._check_version(keys.pop("version", None), path)
         try:
-            for old in range(version, self.version):
-                keys = self.upgrades[old](keys)
             return self.table.read(keys, "")
         except FieldError as error:
             raise InputFileError(path, error.problem, error.place) from None
@@ -106,14 +97,12 @@ class Kind(Generic[R]):
         if name != self.format:
             raise InputFileError(path, f"value must be {self.format!r}, got {received(name)}", "format")
 
-    def _checked_version(self, version: Any, path: str) -> int:
+    def _check_version(self, version: Any, path: str) -> None:
         if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-            rule = f"a whole number from 1 to {self.version}" if self.version > 1 else "1"
-            raise InputFileError(path, f"value must be {rule}, got {received(version)}", "version")
+            raise InputFileError(path, f"value must be {self.version}, got {received(version)}", "version")
         if version > self.version:
             remedy = "the file is newer than this program; update planner"
             raise VersionError(path, f"value must be at most {self.version}, got {shown(version)}; {remedy}", "version")
-        return version
 
 
 def _definitions_apart(schema: Any, definitions: dict[str, Any]) -> Any:

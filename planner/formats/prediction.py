@@ -2,10 +2,7 @@
 
 History, newest first
 ---------------------
-prediction 2, predictions 2 : what the configurations share stands once, in ``subject``; no figure stands twice (shares
-    of terms, ends of intervals that follow from others); what is null, zero or a default is left out; warnings of
-    several predictions stand once, with the positions of those that they are of.
-prediction 1, predictions 1 : first versions; those without ``kernel_shares`` are older.
+prediction 1, predictions 1 : first versions.
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ from planner.formats.configuration import (
 from planner.formats.fields import Field, ListOf, Table, without_none
 from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
-from planner.formats.old_answers import prediction_2, predictions_2
 from planner.formats.warnings import warning_keys, warning_table, warnings_of
 
 __all__ = [
@@ -57,7 +53,7 @@ _ONE = Table(
 )
 PREDICTION = Kind(
     "prediction",
-    2,
+    1,
     "json",
     Table(
         (
@@ -70,11 +66,10 @@ PREDICTION = Kind(
         ),
         dict[str, Any],
     ),
-    {1: prediction_2},
 )
 PREDICTIONS = Kind(
     "predictions",
-    2,
+    1,
     "json",
     Table(
         (
@@ -91,7 +86,6 @@ PREDICTIONS = Kind(
         ),
         dict[str, Any],
     ),
-    {1: predictions_2},
 )
 
 

@@ -2,9 +2,6 @@
 
 History, newest first
 ---------------------
-suggestion 2, suggestions 2 : what the plans share stands once, in ``subject``, and the configuration of a plan once;
-    warnings stand once, with the positions of the plans that they are of; figures as in prediction 2; the plan to take,
-    those tied with it, the baseline of efficiencies and citations; ``request`` has names that options take.
 suggestion 1, suggestions 1 : first versions.
 """
 
@@ -36,7 +33,6 @@ from planner.formats.configuration import (
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
-from planner.formats.old_answers import suggestion_2, suggestions_2
 from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, loosening_of, search_of
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
 from planner.formats.warnings import warning_keys, warning_table, warnings_of
@@ -158,13 +154,12 @@ _SUGGESTION = Table(
     ),
     dict[str, Any],
 )
-SUGGESTION = Kind("suggestion", 2, "json", _SUGGESTION, {1: suggestion_2})
+SUGGESTION = Kind("suggestion", 1, "json", _SUGGESTION)
 SUGGESTIONS = Kind(
     "suggestions",
-    2,
+    1,
     "json",
     Table((Field("suggestions", ListOf(_SUGGESTION), "one a network and scenario"),), dict[str, Any]),
-    {1: suggestions_2},
 )
 IN_WINDOW, OUTSIDE = 1.0, 0.0
 """Probability of the window for mini-batches that are not random: of plans, and of those that are only nearest."""

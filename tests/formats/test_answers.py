@@ -1,4 +1,4 @@
-"""Answers are read back: what was written, what version 1 wrote, and what is wrong with it."""
+"""Answers are read back: what was written, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from planner.formats.suggestion import suggestion_document, suggestions_document
 
 ASSETS = Path(__file__).parents[1] / "data" / "formats"
 KINDS = ("suggestion", "suggestions", "prediction", "predictions")
-KEPT = sorted(path for kind in KINDS for path in ASSETS.glob(f"{kind}/v2/*.json"))
-BEFORE = sorted(path for kind in KINDS for path in ASSETS.glob(f"{kind}/v1/*.json"))
+KEPT = sorted(path for kind in KINDS for path in ASSETS.glob(f"{kind}/v1/*.json"))
 
 
 def written(answers: Answers, kind: str) -> str:
@@ -43,45 +42,6 @@ def named(path: Path) -> str:
 @pytest.mark.parametrize("path", KEPT, ids=named)
 def test_an_answer_that_is_read_writes_itself(path: Path) -> None:
     assert written(read_answers(path), path.parent.parent.name) == dump_json(json.loads(path.read_text()))
-
-
-def plain(value: Any) -> Any:
-    """Return a document's value with its floats to 9 digits, without what version 1 did not tell or told otherwise."""
-    if isinstance(value, dict):
-        untold = ("kind", "device", "calibration", "usd_per_gpu_hour", "epoch_usd")
-        return {key: plain(inner) for key, inner in value.items() if key not in untold}
-    if isinstance(value, list):
-        return [plain(inner) for inner in value]
-    return float(f"{value:.9g}") if isinstance(value, float) else value
-
-
-@pytest.mark.parametrize("path", BEFORE, ids=named)
-def test_version_1_is_read_as_the_same_answer_of_version_2(path: Path) -> None:
-    """Both files are answers of the same commands; sentences of mixed circumstances were written anew in between."""
-    kind = path.parent.parent.name
-    found, expected = (
-        json.loads(text) for text in (written(read_answers(path), kind), (ASSETS / kind / "v2" / path.name).read_text())
-    )
-    for document in (found, expected):
-        for one in (document, *document.get("suggestions", ())):
-            one["warnings"] = [x for x in one.get("warnings", ()) if x["code"] != "mixed_circumstances"]
-    assert plain(found) == plain(expected)
-
-
-def test_the_price_of_version_1_is_that_of_its_epochs() -> None:
-    ((subject, suggestion),) = read_answers(ASSETS / "suggestion" / "v1" / "example.json").suggestions
-    assert subject.usd_per_gpu_hour == pytest.approx(2.0, rel=1e-6)
-    cost = suggestion.plans[0].prediction.epoch_usd(subject.usd_per_gpu_hour)
-    assert cost is not None
-    assert cost.value == pytest.approx(4.444444)
-
-
-def test_a_suggestion_of_version_1_without_plans_is_about_what_was_asked() -> None:
-    document = json.loads((ASSETS / "suggestion" / "v1" / "none.json").read_text())
-    document["nearest"] = []
-    ((subject, suggestion),) = parse_answers(json.dumps(document), "x").suggestions
-    assert (subject.network, subject.cluster, subject.scenario) == ("resnet50", "dgx1-v100", "")
-    assert (suggestion.plans, suggestion.nearest) == ((), ())
 
 
 @pytest.mark.parametrize("found", [True, False])
@@ -150,16 +110,9 @@ def test_configurations_that_cannot_be_are_input_errors(
     divided = document["configuration"] | {"tensor_parallel": 2}
     with pytest.raises(InputFileError, match="tensor_parallel must be 1 in an asynchronous plan, got 2"):
         parse_answers(dump_json(document | {"configuration": divided}), "x")
-    with pytest.raises(VersionError, match="version: value must be at most 2, got 3"):
-        parse_answers(dump_json(document | {"version": 3}), "x")
+    with pytest.raises(VersionError, match="version: value must be at most 1, got 2"):
+        parse_answers(dump_json(document | {"version": 2}), "x")
     two = predictions_document([(subject, prediction("sync"))])
     del two["subject"]["network"]
     with pytest.raises(InputFileError, match=r"x: predictions\[0\].subject.network: key must be given"):
         parse_answers(dump_json(two), "x")
-
-
-@pytest.mark.parametrize("path", BEFORE, ids=named)
-def test_version_1_is_checked_by_its_own_rules(path: Path) -> None:
-    document = json.loads(path.read_text())
-    with pytest.raises(InputFileError, match="zzzz: key must be a known one"):
-        parse_answers(json.dumps(document | {"zzzz": 1}), "x")

@@ -23,10 +23,7 @@ from planner.probes.gpu import Gpu
 from planner.probes.lost_device import DeviceLostError
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanPoint, PlanRun
-from planner.sessions.plan_runs import asking_of
-from planner.sessions.session import Session
 from planner.sources.plan_points import PLAN_POINTS, plan_point_factors, plan_points_of, points_of_entry
-from tests.sessions.conftest import as_version_1
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]
@@ -297,35 +294,11 @@ def test_what_cannot_be_is_said(run: Run, asked: Callable[..., Path]) -> None:
         assert words in err
 
 
-def test_what_was_scaled_or_derived_for_a_suggestion_of_version_1_is_in_no_file(
-    run: Run, asked: Callable[..., Path], times: dict[int, float]
-) -> None:
-    path = asked(base())
-    suggestion = as_version_1(json.loads(path.read_text()))
-    names = suggestion["request"]["calibration"]["value"]
-    names += ["scaled from t4", "mine scaled from t4", "bf16 derived from fp16 of mine"]
-    path.write_text(json.dumps(suggestion))
-    times |= dict.fromkeys(range(1, TARGET + 1), 1e-3)
-    arguments = ("--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
-    assert run("calibrate", *arguments)[0] == 0
-
-
 def test_a_suggestion_without_plans_is_refused(run: Run, asked: Callable[..., Path]) -> None:
     asked(base(), "--sub-batch", "3", "--accumulation", "1")
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert code == 2
     assert "--plan must be a suggestion with plans, got 'plan.json'; loosen its request first" in err
-
-
-def test_a_suggestion_of_version_1_asks_for_the_same_runs(
-    asked: Callable[..., Path], session: Callable[[], Session]
-) -> None:
-    path = asked(base())
-    now = asking_of(str(path), ["mine.json"], session())
-    path.write_text(json.dumps(as_version_1(json.loads(path.read_text()))))
-    before = asking_of(str(path), ["mine.json"], session())
-    assert (before.points, before.expected_s) == (now.points, now.expected_s)
-    assert (before.memory_bytes, before.problem.settings) == (now.memory_bytes, now.problem.settings)
 
 
 def test_a_calibration_that_was_moved_is_named_by_its_new_file(
