@@ -247,10 +247,10 @@ class Progress:
         return Outcome(self.best, self.pareto, nearest, self.smallest, space.candidates, evaluated, refusals)
 
     def _front(self, plans: PricedPlans) -> PricedPlans:
-        columns = self._in_front(plans)
-        on = pareto_front(*columns)
-        stairs = Stairs(*(column[on] for column in columns))
-        among = plans.take(columns[0] <= stairs.least(*columns[1:]))  # with all that are equal
+        value, gpus, distance = self._in_front(plans)
+        on = pareto_front(value, gpus, distance)
+        least = Stairs(value[on], gpus[on], distance[on]).least(gpus, distance)
+        among = plans.take(value <= least)  # with all that are equal
         in_order = self.order.best(among, among.size)
         return in_order.take(pareto_front(*self._in_front(in_order)))
 

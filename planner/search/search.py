@@ -257,7 +257,7 @@ class _Front(_Bounded):
         if front is not self._front:
             self._front = front
             self._stairs = Stairs(order.values(front), front.configurations.gpus, order.distances(front))
-        return np.asarray(value <= self._stairs.least(gpus, rounded(distance)) * (1 + SLACK))
+        return np.asarray(value <= self._stairs.least(gpus, rounded(distance.astype(np.float64))) * (1 + SLACK))
 
     def _ends(self, promising: BoolArray) -> bool:  # noqa: ARG002 - a part behind may promise more
         return False
