@@ -81,8 +81,10 @@ def say_trials(searcher: OptunaSearch | None) -> None:
 
 def kept_options(values: Values, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return by source the options that change trials, as they were typed."""
-    settings = catalog.read_settings(Path.cwd()) if any(one.source == SETTINGS_FILE for one in values.values()) else {}
-    typed = dict(zip(_SOURCES, (arguments, settings or {}, catalog.default_request()), strict=True))
+    of_file = any(one.source == SETTINGS_FILE for one in values.values())
+    settings = catalog.read_settings(Path.cwd()) if of_file else None
+    texts = (arguments, settings[1] if settings else {}, catalog.default_request())
+    typed: dict[str, Mapping[str, Any]] = dict(zip(_SOURCES, texts, strict=True))
     return {
         source: {
             name: text
