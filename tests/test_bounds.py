@@ -389,9 +389,9 @@ def spoilt(value: Any, place: Place, how: str) -> Any:
         return None if how == "null" else type(value)() if how == "empty" else [value[0], *value]
     copy: Any = dict(value) if isinstance(value, dict) else list(value)
     if how == "dropped" and len(place) == 1:
-        del copy[place[0]]  # type: ignore[arg-type]
+        del copy[place[0]]
     else:
-        copy[place[0]] = spoilt(value[place[0]], place[1:], how)  # type: ignore[index]
+        copy[place[0]] = spoilt(value[place[0]], place[1:], how)
     return copy
 
 

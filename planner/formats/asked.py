@@ -13,7 +13,7 @@ from planner.domain.limits import LIMITS
 from planner.domain.ranks import BEST_ORDER, RANK_ORDER
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import CHOICES
-from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table, without_none
+from planner.formats.fields import REQUIRED, Field, ListOf, MapOf, Nullable, OneOf, Table, without_none
 from planner.formats.values import Flag, Number, Text, Type, Whole
 
 __all__ = ["LONGEST_LIST", "REQUEST_TABLE", "request_keys", "request_of"]
@@ -74,8 +74,9 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
 
 
 def _sourced_table(value: Type, doc: str) -> Table[dict[str, Any]]:
+    own = Field("value", value, doc, None if isinstance(value, Nullable) else REQUIRED)
     return Table(
-        (Field("value", value, doc, None), Field("source", Text(), "where it comes from; absent: default", DEFAULT)),
+        (own, Field("source", Text(), "where it comes from; absent: default", DEFAULT)),
         dict[str, Any],
     )
 

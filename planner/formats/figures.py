@@ -247,7 +247,9 @@ def figures_of(
         None if keys[key] is None else _quantity_of(keys[key], lead) for key in ("update_s", "epoch_s", "first_epoch_s")
     )
     own = THREADS[configuration.mode]
-    periods = dict.fromkeys(("step", "gpu"), lead.value) | {"update": update_s.value if update_s else math.nan}
+    if update_s is None and any(term["thread"] == "update" for term in keys["terms"]):
+        raise FieldError("update_s", "key must be given beside terms of the thread update, got nothing")
+    periods = dict.fromkeys(("step", "gpu"), lead.value) | {"update": update_s.value if update_s else 0.0}
     return {
         "iteration_s": lead,
         "update_s": update_s,

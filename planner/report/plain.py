@@ -86,7 +86,7 @@ def _row(
     cells: Sequence[list[str]], widths: Sequence[int], is_right: Sequence[bool], gap: str, *, at_bottom: bool
 ) -> Iterator[str]:
     """Yield the lines of a row; cells of fewer lines stand at the top, or ``at_bottom``."""
-    most = max(map(len, cells))
+    most = max(map(len, cells), default=0)
     for cell in cells:
         cell[:] = [""] * (most - len(cell)) + cell if at_bottom else cell + [""] * (most - len(cell))
     for parts in zip(*cells, strict=True):
