@@ -87,9 +87,9 @@ def numbers(kind: Type, value: Any, place: Place = ()) -> Iterator[tuple[Place, 
             for key in dict.fromkeys((*known, *kind.choices)):
                 yield from numbers(kind.item, value.get(key) if value else None, (*place, key))
         case Table():
-            for one in kind.fields:
-                inner = value.get(one.name) if isinstance(value, Mapping) else None
-                yield from numbers(one.type, inner, (*place, one.name))
+            for field in kind.fields:
+                inner = value.get(field.name) if isinstance(value, Mapping) else None
+                yield from numbers(field.type, inner, (*place, field.name))
 
 
 def fits(kind: Type, value: Any) -> bool:
@@ -122,17 +122,16 @@ def changed(kind: Type, document: Any, place: Place, value: Any) -> Any:
         rest = list(document) or [example(inner)]
         rest[int(key)] = changed(inner, rest[int(key)], place[1:], value)
         return rest
+    assert isinstance(kind, MapOf | Table)
     inner = kind.item if isinstance(kind, MapOf) else next(one.type for one in kind.fields if one.name == key)
     return {**document, key: changed(inner, document.get(key), place[1:], value)}
 
 
 def values_of(kind: Type) -> dict[str, Any]:
     """Return the eleven values by name."""
-    if isinstance(kind, Whole):
-        lawful = {"smallest": kind.least, "largest": kind.most}
-    else:
-        scale = kind.scale
-        lawful = {"smallest": scale.least or 1e-9, "largest": scale.most}
+    assert isinstance(kind, Whole | Number)
+    least, most = (kind.least, kind.most) if isinstance(kind, Whole) else (kind.scale.least or 1e-9, kind.scale.most)
+    lawful = {"smallest": least, "largest": most}
     return {
         "zero": 0, "denormal": 5e-324, "tiny": 1e-300, **lawful, "huge": 1e300, "infinite": math.inf, "nan": math.nan,
         "negative": -1, "text": "1", "true": True, "list": [1],
