@@ -254,17 +254,17 @@ FILES: dict[str, tuple[Kind[Any], dict[str, Any], tuple[str, ...]]] = {
         )
     },
     "settings": (SETTINGS, OPTION_KEYS, ("suggest", "--target-batch", "64", "--json")),
-    "suggestion": (SUGGESTION, kept("suggestion/v2/resnet50.json"), EXPLAINED),
-    "suggestion, asynchronous": (SUGGESTION, kept("suggestion/v2/asynchronous.json"), EXPLAINED),
-    "suggestion of nothing": (SUGGESTION, kept("suggestion/v2/none.json"), EXPLAINED),
-    "suggestion, runs of it": (SUGGESTION, kept("suggestion/v2/resnet50.json"), (*EXPLAINED, "--part", "runs")),
+    "suggestion": (SUGGESTION, kept("suggestion/v1/resnet50.json"), EXPLAINED),
+    "suggestion, asynchronous": (SUGGESTION, kept("suggestion/v1/asynchronous.json"), EXPLAINED),
+    "suggestion of nothing": (SUGGESTION, kept("suggestion/v1/none.json"), EXPLAINED),
+    "suggestion, runs of it": (SUGGESTION, kept("suggestion/v1/resnet50.json"), (*EXPLAINED, "--part", "runs")),
     "suggestion to measure": (
         SUGGESTION,
-        kept("suggestion/v2/resnet50.json"),
+        kept("suggestion/v1/resnet50.json"),
         ("calibrate", "--plan", "{file}", "--runs", RUNS, "--out", "x.json", "--force"),
     ),
-    "prediction": (PREDICTION, kept("prediction/v2/asynchronous.json"), EXPLAINED),
-    "predictions": (PREDICTIONS, kept("predictions/v2/several.json"), EXPLAINED),
+    "prediction": (PREDICTION, kept("prediction/v1/asynchronous.json"), EXPLAINED),
+    "predictions": (PREDICTIONS, kept("predictions/v1/several.json"), EXPLAINED),
 }
 """Kind of file, a lawful one, and a command that reads it."""
 FIT = ("calibrate", "--samples", "{folder}", "--out", "x.json", "--force")
