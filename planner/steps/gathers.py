@@ -1,4 +1,4 @@
-"""Sharded weights: gathers before the layers that need them, reduce-scatters of gradients behind, and buckets.
+"""Sharded weights: gathers before the layers that need them, and reduce-scatters of gradients behind.
 
 =========  ======================================================================================================
 L          layers, or other units that are gathered together, in the order in which a pass needs them
@@ -22,7 +22,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.errors import ParameterError
 
-__all__ = ["backward_s", "bucketed_s", "equal_backward_s", "equal_forward_s", "forward_s"]
+__all__ = ["backward_s", "equal_backward_s", "equal_forward_s", "forward_s"]
 
 
 def forward_s(compute_s: FloatArray, gather_s: FloatArray, *, prefetch: int | None = 1) -> FloatArray:
@@ -128,26 +128,6 @@ def equal_backward_s(
     last_s = before_s + np.maximum(t, r)
     several_s = np.maximum(np.maximum(last_s, before_s + x), first_s + (count - 1) * x)
     return np.asarray(np.where(count > 1, several_s, alone_s) + x)
-
-
-def bucketed_s(backward_s: FloatArray, message_s: FloatArray, buckets: IntArray | FloatArray | int) -> FloatArray:
-    """Return when the last gradients are exchanged [s], from the start of a backward pass that sends them in buckets.
-
-    Parameters
-    ----------
-    backward_s : ndarray of float, shape (n,)
-        Of the whole pass, in which as much is computed before each bucket is ready as before the others.
-    message_s : ndarray of float, shape (n,)
-        Of one bucket; one at a time.
-    buckets : ndarray of int, shape (n,)
-
-    Notes
-    -----
-    Equal to planner.steps.synchronous for equal slots: the path leaves the backward pass at the first bucket or the
-    last.
-    """
-    each_s = np.asarray(backward_s) / buckets
-    return np.asarray(each_s + message_s + (np.asarray(buckets) - 1) * np.maximum(each_s, message_s))
 
 
 def _check_prefetch(prefetch: int | None) -> None:

@@ -11,8 +11,10 @@ where input is prefetched, and a later epoch's is taken for the first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import exchange_s
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.steps.synchronous import Runs
+from planner.workload.gradients import gradient_buckets
 from planner.workload.layer_memory import ChainMemory
 from planner.workload.memory import ASSUMED_CONTEXT_BYTES
 from planner.workload.partition import best_cuts
@@ -268,19 +272,51 @@ class LayerPart:
 
     def _exchange(self, backward_s: FloatArray, transfer_s: FloatArray, schedule: dict[str, Any]) -> Both:
         """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
-        costs, strategy, shape = self.costs, self.costs.strategy, backward_s.shape
-        ahead = np.concatenate([[0.0], np.cumsum(costs.cuts.sizes.parameters)])
-        bytes_, units = (np.diff(one).T[:, self._of] for one in (costs.gradient_bytes * ahead[self.cuts], self.cuts))
-        each = units.astype(np.float64)
-        numbers = [np.ones(shape)]
+        ways = list(self._buckets())
+        groups, both = self.placement.groups(GRADIENTS), np.zeros((2, self.m.size))
+        step = max(1, _MOST_MESSAGES // max(share.shape[0] * share.shape[1] for share, _ in ways))
+        for start in range(0, self.m.size, step):
+            rows = np.arange(start, min(start + step, self.m.size))
+
+            def runs(share: FloatArray, bytes_: FloatArray, rows: IntArray = rows) -> Runs:
+                of = bytes_[..., self._of[rows]]
+                ranks = groups.rows(np.tile(rows, of.shape[0] * of.shape[1]))
+                message_s = self.costs.operation_s(ALL_REDUCE, of.ravel(), ranks).reshape(of.shape)
+                return Runs(share[..., self._of[rows]], message_s, (of > 0).astype(np.float64))
+
+            some = {name: value[:, rows] if name == "weight_s" else value for name, value in schedule.items()}
+            every = (runs(*way) for way in ways)
+            overlap = self.costs.strategy.overlap
+            both[:, rows] = exchange_s(backward_s[:, rows], transfer_s[rows], every, overlaps=overlap, **some)
+        return both[0], both[1]
+
+    def _buckets(self) -> Iterator[Both]:
+        """Yield every way to send gradients: of each message its share of the backward pass, and bytes, (R, p, k)."""
+        strategy, bytes_ = self.costs.strategy, self.costs.gradient_bytes * self.costs.cuts.sizes.parameters
+        computed = np.diff(self.costs.cuts.ahead_of("backward", self._sub_batch)[0], axis=1)
+        whole = float(bytes_.sum())
+        sizes = [(strategy.first_bucket_bytes, strategy.bucket_bytes)] if strategy.overlap else [(whole, whole)]
         if strategy.best_buckets:
-            numbers = [np.minimum(each, number) for number in range(1, int(units.max()) + 1)]
-        elif strategy.overlap:
-            size = strategy.bucket_bytes
-            numbers = [np.maximum(np.ceil(bytes_ / size), 1.0) if size else each]
-        groups = self.placement.groups(GRADIENTS).rows(np.tile(np.arange(shape[1]), shape[0]))
-        every = (
-            (costs.operation_s(ALL_REDUCE, (bytes_ / buckets).ravel(), groups).reshape(shape), buckets)
-            for buckets in numbers
-        )
-        return exchange_s(backward_s, transfer_s, every, overlaps=strategy.overlap, **schedule)
+            sizes = [(0.0, 0.0), *((whole / number,) * 2 for number in 2 ** np.arange(_MOST_HALVED))]
+        for first, size in sizes:
+            stages = [
+                [_messages(bytes_[start:end], times[start:end], (first, size)) for start, end in pairwise(cuts)]
+                for cuts, times in zip(self.cuts.tolist(), computed, strict=True)
+            ]
+            most = max(one.shape[1] for of_case in stages for one in of_case)
+            padded = [[np.pad(one, ((0, 0), (0, most - one.shape[1]))) for one in of_case] for of_case in stages]
+            share, sent = np.array(padded).transpose(2, 3, 1, 0)
+            yield share, sent
+
+
+_MOST_MESSAGES = 1 << 21
+"""Messages of stages whose times are worked out at once."""
+_MOST_HALVED = 8
+"""Sizes of best buckets that are tried: all gradients in one, and each half of the one before."""
+
+
+def _messages(bytes_: FloatArray, computed_s: FloatArray, size: tuple[float, float]) -> FloatArray:
+    """Return the messages of a stage of some units: share of its backward pass, and bytes, shape (2, R)."""
+    lowest = gradient_buckets(bytes_, *size)
+    share = np.add.reduceat(computed_s, lowest) / max(float(computed_s.sum()), 1e-300)
+    return np.stack([share, np.add.reduceat(bytes_, lowest)])

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.errors import ParameterError
-from planner.steps.gathers import bucketed_s
 from planner.steps.pipeline_chunks import chunks_of, sums_above
+from planner.steps.synchronous import Runs, runs_end_s
 
 __all__ = ["drain_s", "exchange_s", "exposed_exchange_s"]
 
@@ -64,8 +64,7 @@ def drain_s(
 def exposed_exchange_s(
     backward_s: FloatArray,
     transfer_s: FloatArray | float,
-    message_s: FloatArray,
-    buckets: IntArray | FloatArray,
+    runs: Runs,
     *,
     schedule: str,
     virtual_stages: IntArray | int = 1,
@@ -74,21 +73,25 @@ def exposed_exchange_s(
 ) -> FloatArray:
     """Return how long the exchange of each stage's gradients outlasts the pipeline [s], shape (p, n).
 
-    Buckets go one at a time, those of a chunk during its last backward at the earliest, and behind those of the chunks
+    Messages go one at a time, those of a chunk during its last backward at the earliest, and behind those of the chunks
     that have theirs before: chunk v - 1 first.
 
     Parameters
     ----------
     backward_s, transfer_s, schedule, virtual_stages, weight_s, repeats
         Of :func:`drain_s`; of equal stages the first is exposed most.
-    message_s, buckets : ndarray, shape (p, n)
-        Time of one bucket, and how many a stage has in all its chunks; fewer than chunks are divided.
+    runs : Runs, shape (R, p, n)
+        Of a stage. With several chunks the first run belongs to chunk 0 and the last to chunk v - 1, of three or more;
+        what lies between is dealt out to all.
     """
     v = np.broadcast_to(virtual_stages, np.broadcast_shapes(np.shape(virtual_stages), np.shape(backward_s)))
-    of_chunk = np.maximum(buckets / v, 1)
-    chunk_s = message_s * buckets / v
-    late_s = bucketed_s(backward_s / v, chunk_s / of_chunk, of_chunk) - backward_s / v
-    drained_s = partial(
+    is_end = np.zeros((len(runs.share), 1, 1), dtype=np.bool_)
+    if len(is_end) > 2:
+        is_end[[0, -1]] = True
+    parts = np.where(is_end, 1, v)
+    of_chunk = np.where(runs.count > 0, np.maximum(runs.count / parts, 1), 0)
+    each = Runs(runs.share / parts, runs.message_s * runs.count / parts / np.maximum(of_chunk, 1), of_chunk)
+    schedule_of = partial(
         drain_s,
         backward_s,
         transfer_s,
@@ -97,20 +100,25 @@ def exposed_exchange_s(
         weight_s=weight_s,
         repeats=repeats,
     )
-    latest_s: FloatArray = np.maximum(late_s - drained_s(), 0.0)
+
+    def late_s(kept: BoolArray) -> FloatArray:
+        """Return by how much the messages of a chunk that has some of the runs outlast its backward pass."""
+        chunk = Runs(each.share * kept, each.message_s, each.count * kept)
+        return runs_end_s(backward_s, chunk) - (chunk.share * backward_s).sum(axis=0)
+
+    at, several = np.arange(len(is_end))[:, None, None], v > 1
+    last_run = len(is_end) - 1
+    latest_s = np.maximum(late_s(~(is_end & several & (at == last_run))) - schedule_of(), 0.0)
     last = np.asarray(virtual_stages) - 1
     if last.any():  # how late a chunk is grows or falls from each to the next: the first or the last is latest
-        latest_s = np.maximum(latest_s, late_s + last * chunk_s - drained_s(chunk=last))
-    return latest_s
+        of_others = np.where(is_end, at < last_run, last / v) * runs.message_s * runs.count
+        of_last = late_s(~(is_end & several & (at < last_run)))
+        latest_s = np.maximum(latest_s, of_last + of_others.sum(axis=0) * several - schedule_of(chunk=last))
+    return np.asarray(latest_s)
 
 
 def exchange_s(
-    backward_s: FloatArray,
-    transfer_s: FloatArray | float,
-    every: Iterable[Iterable[FloatArray]],
-    *,
-    overlaps: bool,
-    **schedule: Any,
+    backward_s: FloatArray, transfer_s: FloatArray | float, every: Iterable[Runs], *, overlaps: bool, **schedule: Any
 ) -> tuple[FloatArray, FloatArray]:
     """Return what the exchange of the fullest stage takes, and what exchanges add to the step [s], shape (n,) each.
 
@@ -118,16 +126,16 @@ def exchange_s(
     ----------
     backward_s, transfer_s, schedule
         Of :func:`drain_s`.
-    every : iterable of two ndarrays of float, shape (p, n)
-        Ways to exchange: time of one bucket, and how many a stage has. Each stage takes that which is done first.
+    every : iterable of Runs, shape (R, p, n)
+        Ways to exchange, at least one. Each stage takes that which is done first.
     overlaps : bool
-        Whether buckets are sent as they are ready, not behind the last backward pass.
+        Whether messages are sent as they are ready, not behind the last backward pass.
     """
     taken = least = None
-    for message_s, buckets in every:
-        sent = buckets * message_s
+    for runs in every:
+        sent = runs.sent_s
         if overlaps:
-            late = exposed_exchange_s(backward_s, transfer_s, message_s, buckets, **schedule)
+            late = exposed_exchange_s(backward_s, transfer_s, runs, **schedule)
         else:
             late = np.maximum(sent - drain_s(backward_s, transfer_s, **schedule), 0.0)
         late = np.where(sent > 0, late, 0.0)

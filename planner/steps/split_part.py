@@ -25,6 +25,7 @@ from planner.steps.split_costs import SplitCosts
 from planner.steps.split_passes import Passes
 from planner.steps.split_stages import StageCases
 from planner.steps.split_state import State
+from planner.steps.synchronous import Runs
 
 __all__ = ["SPLIT_TERMS", "SplitPart"]
 
@@ -202,8 +203,9 @@ class SplitPart:
         """What the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
         at, transfer = self._at(self.state.cases, self._rows)[0], self.passes.transfer_s[self._pass]
         schedule = self._schedule(np.arange(self._rows.size))
-        every = ((one[at] for one in way) for way in self.state.exchanges)
         backward_s = self._pipelines.gathered[1][:, self._which]
+        shares = self.passes.backward_shares[:, self._at(self.passes.cases, self._rows)[0]]
+        every = (Runs(shares, *(one[:, at] for one in way)) for way in self.state.exchanges)
         return exchange_s(backward_s, transfer, every, overlaps=self.costs.strategy.overlap, **schedule)
 
 

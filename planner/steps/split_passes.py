@@ -48,6 +48,8 @@ class Passes:
         The same; ``weights`` is its part that is gradients of weights.
     forward_kernels_s, backward_kernels, recompute_kernels_s : kernels alone
     messages : term -> Sent
+    backward_shares : ndarray of float, shape (3, f)
+        Of the backward pass of a stage: what stands before the blocks, the blocks, and what stands behind them.
     case : ndarray of int, shape (n,)
         Of each plan, a case of passes and of where neighbouring stages lie, of which there are ``number``.
     transfer_s : ndarray of float, shape (number,)
@@ -80,6 +82,10 @@ class Passes:
         self.forward_kernels_s, self.recompute_kernels_s = scaled("forward", forward[0]), scaled("forward", again[0])
         self.backward_kernels = Backward(scaled("backward", first[0]), scaled("backward", later[0]))
         self.messages = StageMessages(costs, cases).seconds(row)
+        of_units = cases.counts * both[0][:, PASSES.index("backward")][row][cases.of]
+        parts = cases.in_parts(of_units)
+        total = parts.sum(axis=0)
+        self.backward_shares = np.divide(parts, total, out=np.zeros_like(parts), where=total > 0)
         neighbours = costs.placed_alike(plans, (NEIGHBOURS,))
         rows, self.case = distinct_numbers((cases.case, cases.rank.size), neighbours)
         self.number, self.transfer_s = rows.size, _transfer_s(costs, plans.take(rows).rows)

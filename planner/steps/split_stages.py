@@ -103,6 +103,12 @@ class StageCases:
         is_end[self.units.sequence[[0, -1]]] = True
         return np.where(is_end, 0.0, self.counts)
 
+    def in_parts(self, of_units: FloatArray) -> FloatArray:
+        """Return the sums over units before the blocks, of blocks and behind them, (f, U) to (3, f)."""
+        first, last = self.units.sequence[[0, -1]].tolist()
+        ends = of_units[:, first], of_units[:, last] if last != first else np.zeros(self.of.size)
+        return np.stack([ends[0], of_units.sum(axis=1) - ends[0] - ends[1], ends[1]])
+
     def at(self, rows: IntArray) -> IntArray:
         """Return where every stage of some of the plans stands, all of p stages and one schedule, shape (p, rows)."""
         case = self.case[rows]

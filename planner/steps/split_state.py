@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.messages import ALL_REDUCE, ENDS, TENSOR
 from planner.domain.split import GRADIENTS_SHARDED, OPTIMIZER_SHARDED, WEIGHTS_SHARDED, SplitPlans
 from planner.steps.gathers import equal_backward_s, equal_forward_s
@@ -33,8 +33,6 @@ class State:
     layers : ndarray of float, shape (f,)
     parameters : Elements
         Of a rank of each stage.
-    bucket_s, buckets : ndarray of float, shape (f,)
-        Exchange of one bucket of gradients, and how many there are; those of sharded weights are no part of it.
     gather_s, scatter_s, across_s : ndarray of float, shape (f,)
         Of one layer where weights are sharded, else 0: its weights, its gradients, and their sum over nodes.
     update_s, updated_weights_s, tied_s, norms_s : ndarray of float, shape (c,)
@@ -54,8 +52,6 @@ class State:
         self.layers: FloatArray = self.cases.counts.sum(axis=1)
         self.parameters = self._parameters()
         self.update_s = self.cases.most(self._update_s())
-        self.buckets = self._buckets()
-        self.bucket_s = self.exchange.sum_s(self._gradients().over(self.buckets))
         self._gathers()
         self.tied_s, self.norms_s = self._tied_s(), self._norms_s()
 
@@ -76,9 +72,13 @@ class State:
         return np.asarray(rows / tensor * float(of.hidden))
 
     def _gradients(self) -> Elements:
-        """Return the gradients of each stage that are exchanged once a step."""
-        exchanges = (self.cases.plans.sharding < WEIGHTS_SHARDED)[self.cases.of]
-        return Elements(*(one * exchanges for one in self.parameters))
+        """Return what each part of a stage exchanges once a step, before blocks, of blocks and behind, (3, f) each."""
+        cases, compute = self.cases, self.costs.compute
+        of_units = (cases.counts * one[cases.rank][cases.of] for one in (compute.parameters, compute.experts))
+        every, experts = (cases.in_parts(one) for one in of_units)
+        every[-1] += self.parameters.total - every.sum(axis=0)  # the copy of a tied embedding
+        exchanges = (cases.plans.sharding < WEIGHTS_SHARDED)[cases.of]
+        return Elements(experts * exchanges, (every - experts) * exchanges)
 
     def _update_s(self) -> FloatArray:
         """Return the update of each stage, shape (f,); it depends on no sub-batch."""
@@ -87,16 +87,6 @@ class State:
         both = (one(costs.overheads)[:, PASSES.index("update")][row] for one in (table.kernels_s, table.host_s))
         kernels, host = (np.einsum("fu,fu->f", cases.counts, one[cases.of]) for one in both)
         return costs.passed_s("update", kernels * self.exchange.update_share(self.parameters), host)
-
-    def _buckets(self) -> FloatArray:
-        """Return how many buckets the gradients of each stage are sent in, shape (f,)."""
-        strategy = self.costs.strategy
-        if not strategy.overlap:
-            return np.ones_like(self.layers)
-        if not strategy.bucket_bytes:
-            return self.layers
-        bytes_ = self.costs.gradient_bytes * self._gradients().total
-        return np.asarray(np.maximum(np.ceil(bytes_ / strategy.bucket_bytes), 1.0))
 
     def _gathers(self) -> None:
         """Work out the gathers of sharded weights, layer by layer, and behind the update."""
@@ -114,16 +104,42 @@ class State:
 
     @property
     def exchanges(self) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Every way to exchange gradients once a step: time of one bucket, and how many there are, (f,) each.
+        """Every way to exchange gradients once a step: time of a message, and how many there are, (3, f) each.
 
-        Of best buckets as many equal ones as are best, at most one a layer.
+        Blocks are sent in equal messages. What stands before or behind them is one message, ready with its last
+        gradient: an embedding is one tensor, which no bucket divides. Where it is smaller than a bucket it is sent with
+        blocks. Of best messages the blocks are sent in as many equal ones as are best, at most one a layer.
         """
-        if not self.costs.strategy.best_buckets:
-            yield self.bucket_s, self.buckets
-            return
-        for number in range(1, int(self.layers.max(initial=1)) + 1):
-            buckets = np.minimum(self.layers, number)
-            yield self.exchange.sum_s(self._gradients().over(buckets)), buckets
+        strategy, gradients = self.costs.strategy, self._gradients()
+        bytes_ = self.costs.gradient_bytes * gradients.total
+        blocks = np.maximum(self.cases.blocks.sum(axis=1), 1.0)
+        if not strategy.overlap:
+            yield self._in_buckets(gradients, bytes_.sum(axis=0))
+        elif strategy.best_buckets:
+            yield self._in_buckets(gradients, bytes_.sum(axis=0))
+            for number in range(1, int(blocks.max(initial=1)) + 1):
+                yield self._in_buckets(gradients, bytes_[1] / np.minimum(blocks, number))
+        elif strategy.bucket_bytes:
+            yield self._in_buckets(gradients, np.full(blocks.size, strategy.bucket_bytes))
+        else:
+            yield self._sent(gradients, (bytes_ > 0) * np.stack([np.ones_like(blocks), blocks, np.ones_like(blocks)]))
+
+    def _in_buckets(self, gradients: Elements, bucket_bytes: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what :meth:`_sent` says of buckets of so many bytes, (f,); ends of at most one go with blocks."""
+        moves = self.costs.gradient_bytes * gradients.total <= bucket_bytes
+        parts = Elements(*(_with_blocks(one, moves) for one in gradients))
+        ends = parts.total > 0
+        number = np.ceil(self.costs.gradient_bytes * parts.total[1] / np.maximum(bucket_bytes, 1.0))
+        return self._sent(parts, np.where([[False], [True], [False]], number, ends))
+
+    def _sent(self, parts: Elements, number: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the time of a message of each part that is sent in a number of them, 0 of nothing, (3, f) each."""
+        each = parts.over(np.maximum(number, 1))
+        none = np.zeros(self.layers.size)
+        seconds = [
+            self.exchange.sum_s(Elements(*(one[at] for one in each))) if number[at].any() else none for at in range(3)
+        ]
+        return np.stack(seconds), number
 
     def gathered_s(self, at: IntArray, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return passes over stages of sharded weights with the gathers and scatters that they wait for [s]."""
@@ -158,3 +174,11 @@ class State:
         bytes_ = self.costs.gradient_bytes * self._table_elements()
         seconds = self.costs.operation_s(ALL_REDUCE, bytes_, self.cases.groups(ENDS))
         return np.where(self.cases.plans.last_stage > 0, seconds, 0.0)
+
+
+def _with_blocks(parts: FloatArray, moves: BoolArray) -> FloatArray:
+    """Return parts of stages, (3, f), with those that move as part of the blocks."""
+    moved = np.where(moves, parts, 0.0)
+    kept = parts - moved
+    kept[1] += moved.sum(axis=0)
+    return kept

@@ -3,7 +3,8 @@
 Slots 1...J are the layers with parameters, in forward order; backward runs from J to 1 and so does communication, one
 message at a time. A slot's message starts when its gradient is ready and the message before it is done: wait-free
 backpropagation (Zhang et al. 2017, Poseidon; Shi, Chu, Li, INFOCOM 2019). A bucket of neighbouring slots is one message
-under the same rule, ready with its lowest slot.
+under the same rule, ready with its lowest slot. Of equal messages that are computed evenly, a *run*, the first or the
+last decides: what lies between them follows from counts alone (:func:`runs_end_s`).
 
 =========  ===========================================================================================
 b(l)       backward time of slot l [s], with that of the parameterless layers behind it
@@ -15,11 +16,13 @@ prefix(l)  c(1) + ... + c(l): message l and those after it, without waiting
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["backward_end_s", "communication_prefix_s", "exposed_s", "ready_s"]
+__all__ = ["Runs", "backward_end_s", "communication_prefix_s", "exposed_s", "ready_s", "runs_end_s"]
 
 _TILE = 1 << 15
 """Numbers of one temporary array: 256 KiB, which stay in a core's cache."""
@@ -118,6 +121,53 @@ def _can_decide(ready: FloatArray, prefix: FloatArray, starts: IntArray) -> Bool
     may_beat_higher = by_most <= np.minimum.accumulate(by_most[:, ::-1], axis=1)[:, ::-1] + rounding
     kept: BoolArray = may_beat_lower & may_beat_higher
     return kept
+
+
+class Runs(NamedTuple):
+    """R runs of equal messages of a backward pass, in forward order: the first is the last to be ready.
+
+    Attributes
+    ----------
+    share : ndarray of float, shape (R, ...)
+        Of the time of the backward pass, in which the gradients of a run are computed evenly.
+    message_s : ndarray of float, shape (R, ...)
+        Of one message [s].
+    count : ndarray of float, shape (R, ...)
+        Messages of a run, from 0.
+    """
+
+    share: FloatArray
+    message_s: FloatArray
+    count: FloatArray
+
+    @staticmethod
+    def equal(message_s: FloatArray, count: FloatArray) -> Runs:
+        """Return one run that is computed in the whole pass, of arrays of shape (...)."""
+        return Runs(np.ones((1, *message_s.shape)), message_s[None], np.asarray(count, dtype=np.float64)[None])
+
+    @property
+    def sent_s(self) -> FloatArray:
+        """All messages, one after another [s]."""
+        return np.asarray((self.message_s * self.count).sum(axis=0))
+
+
+def runs_end_s(backward_s: FloatArray, runs: Runs) -> FloatArray:
+    """Return when the last message of runs is done [s], from the start of a backward pass; 0 without messages.
+
+    Equal to :func:`backward_end_s` with a slot a message: along a run ready(l) falls and prefix(l) grows evenly, so
+    that their sum is largest at one of its ends.
+
+    Parameters
+    ----------
+    backward_s : ndarray of float, shape (...)
+    runs : Runs
+    """
+    computed = runs.share * backward_s
+    end = np.cumsum(computed[::-1], axis=0)[::-1]  # when the last message of a run is ready
+    before = np.cumsum(runs.message_s * runs.count, axis=0)  # its messages, and those behind it
+    first = end - computed * (1 - 1 / np.maximum(runs.count, 1))
+    last = before - runs.message_s * (runs.count - 1)
+    return np.asarray(np.where(runs.count > 0, np.maximum(first + before, end + last), 0.0).max(axis=0))
 
 
 def exposed_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:

@@ -21,7 +21,7 @@ from planner.steps.best_fusion import best_fusion
 from planner.steps.pipeline_drain import exchange_s
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
-from planner.steps.synchronous import backward_end_s, communication_prefix_s, ready_s
+from planner.steps.synchronous import Runs, backward_end_s, communication_prefix_s, ready_s
 
 Make = Callable[..., Problem]
 PLANS = [Configuration(n, g, b, a) for n in (1, 4) for g in (1, 4) for b in (1, 32) for a in (1, 3)]
@@ -152,12 +152,12 @@ def test_split_plans_send_as_many_equal_messages_as_are_best(stages: int) -> Non
 def test_a_stage_takes_the_number_of_equal_messages_that_is_done_first() -> None:
     """Six layers of 1 s on one stage, start-up 2 s and 6 s of bytes."""
     backward = np.array([[6.0]])
-    ways = [(np.array([[2.0 + 6.0 / k]]), np.array([[float(k)]])) for k in range(1, 7)]
+    ways = [Runs.equal(np.array([[2.0 + 6.0 / k]]), np.array([[float(k)]])) for k in range(1, 7)]
     alone = [float(exchange_s(backward, 0.0, [way], overlaps=True, schedule="1f1b")[1][0]) for way in ways]
     taken, late = exchange_s(backward, 0.0, ways, overlaps=True, schedule="1f1b")
     assert late[0] == min(alone)
     best = alone.index(min(alone))
     assert 0 < best < 5
-    assert taken[0] == float((ways[best][0] * ways[best][1])[0, 0])
+    assert taken[0] == float(ways[best].sent_s[0, 0])
     behind = exchange_s(backward, 0.0, ways, overlaps=False, schedule="1f1b")
     assert (behind[0][0], behind[1][0]) == (8.0, 8.0)

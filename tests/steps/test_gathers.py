@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import ParameterError
-from planner.steps.gathers import backward_s, bucketed_s, equal_backward_s, equal_forward_s, forward_s
-from planner.steps.synchronous import backward_end_s, communication_prefix_s, ready_s
+from planner.steps.gathers import backward_s, equal_backward_s, equal_forward_s, forward_s
 
 LAYERS = st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1, max_size=7)
 """Compute, gather and reduce-scatter of every layer: whole numbers, so that instants coincide."""
@@ -145,14 +144,6 @@ def test_configurations_are_independent() -> None:
         together = backward_s(*times, channels=channels)
         alone = [backward_s(*(one[:, i : i + 1] for one in times), channels=channels)[0] for i in range(30)]
         np.testing.assert_array_equal(together, alone)
-
-
-@given(backward=st.floats(0.1, 10), message=st.floats(0, 10), buckets=st.integers(1, 9))
-def test_equal_buckets_are_equal_slots(backward: float, message: float, buckets: int) -> None:
-    slots = np.full((1, buckets), backward / buckets), np.full((1, buckets), message)
-    pair = np.array([0])
-    expected = backward_end_s(ready_s(slots[0]), communication_prefix_s(slots[1]), pair, pair)[0]
-    assert bucketed_s(np.array([backward]), np.array([message]), buckets)[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_other_channels_and_depths_are_refused() -> None:

@@ -15,6 +15,7 @@ from planner.domain.split import SCHEDULES, SplitPlans
 from planner.errors import ParameterError
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.synchronous import Runs
 from planner.workload.in_flight import live_micro_batches
 from planner.workload.lawful import is_lawful
 from tests.simulation.events import Events, count_events, operations
@@ -329,8 +330,7 @@ def test_exchange_behind_the_last_backward_of_each_chunk(
     found = exposed_exchange_s(
         backward[:, None],
         transfer_s,
-        np.full((stages, 1), message_s),
-        np.full((stages, 1), chunks),
+        Runs.equal(np.full((stages, 1), message_s), np.full((stages, 1), chunks)),
         schedule=schedule,
         virtual_stages=chunks,
     )
@@ -344,7 +344,8 @@ def test_exchange_behind_the_last_backward_of_each_chunk(
 def test_buckets_go_during_the_last_backward() -> None:
     """Of a stage alone: 4 buckets of 1 s beside 8 s of backward leave one, of 3 s they leave 2 + 4 x 3 - 8."""
     for message_s, expected in ((1.0, 1.0), (3.0, 6.0)):
-        found = exposed_exchange_s(np.array([[8.0]]), 0.0, np.array([[message_s]]), np.array([[4]]), schedule="1f1b")
+        runs = Runs.equal(np.array([[message_s]]), np.array([[4]]))
+        found = exposed_exchange_s(np.array([[8.0]]), 0.0, runs, schedule="1f1b")
         assert found.tolist() == [[expected]]
 
 

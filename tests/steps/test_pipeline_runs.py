@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.steps.gathers import bucketed_s
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
 from planner.steps.pipeline_runs import RUN_SCHEDULES, runs_s
+from planner.steps.synchronous import Runs, runs_end_s
 
 PLANS = 8
 
@@ -56,9 +56,10 @@ def test_runs_of_several_lengths_are_as_each_alone() -> None:
 def test_of_chunks_the_first_or_the_last_is_latest(schedule: str) -> None:
     rng, chunks = np.random.default_rng(8), 2 if schedule == "zero-bubble-v" else 5
     backward, message = rng.random((3, 200)), 3 * rng.random((3, 200))
-    found = exposed_exchange_s(backward, 0.1, message, np.full((3, 1), 10), schedule=schedule, virtual_stages=chunks)
+    runs = Runs.equal(message, np.full((3, 1), 10))
+    found = exposed_exchange_s(backward, 0.1, runs, schedule=schedule, virtual_stages=chunks)
     of_chunk = 10 / chunks
-    of_one = bucketed_s(backward / chunks, message, np.array([of_chunk])) - backward / chunks
+    of_one = runs_end_s(backward / chunks, Runs.equal(message, np.full((3, 1), of_chunk))) - backward / chunks
     every = [
         of_one + chunk * of_chunk * message
         - drain_s(backward, 0.1, schedule=schedule, virtual_stages=chunks, chunk=chunk)
@@ -82,10 +83,14 @@ def test_the_first_of_equal_stages_is_exposed_most(chunks: int) -> None:
     backward, message = rng.random((4, PLANS)), 3 * rng.random((4, PLANS))
     schedule = "interleaved" if chunks > 1 else "1f1b"
     found = exposed_exchange_s(
-        backward, 0.1, message, np.full((4, 1), 6), schedule=schedule, virtual_stages=chunks, repeats=repeats[:, None]
+        *(backward, 0.1, Runs.equal(message, np.full((4, 1), 6))),
+        schedule=schedule,
+        virtual_stages=chunks,
+        repeats=repeats[:, None],
     )
     every = exposed_exchange_s(
-        *(np.repeat(backward, repeats, axis=0), 0.1, np.repeat(message, repeats, axis=0), np.full((10, 1), 6)),
+        *(np.repeat(backward, repeats, axis=0), 0.1),
+        Runs.equal(np.repeat(message, repeats, axis=0), np.full((10, 1), 6)),
         schedule=schedule,
         virtual_stages=chunks,
     )

@@ -12,10 +12,12 @@ from hypothesis.extra.numpy import arrays
 
 from planner.domain.arrays import FloatArray
 from planner.steps.synchronous import (
+    Runs,
     backward_end_s,
     communication_prefix_s,
     exposed_s,
     ready_s,
+    runs_end_s,
 )
 
 End = Callable[[FloatArray, FloatArray], float]
@@ -111,3 +113,18 @@ def test_of_alike_cases_no_slot_is_left_out_that_decides(seed: int) -> None:
 
 def test_no_slots_end_at_once() -> None:
     assert ends(np.zeros((1, 0)), np.zeros((1, 0)), [0, 0], [0, 0]).tolist() == [0, 0]
+
+
+@given(st.lists(st.tuples(TIMES, TIMES, st.integers(0, 6)), min_size=1, max_size=5))
+def test_runs_of_equal_messages_are_so_many_slots(runs: list[tuple[float, float, int]]) -> None:
+    """Backward time, time of a message and messages of each run; one without messages only takes time."""
+    share, message, count = (np.array(column)[:, None] for column in zip(*runs, strict=True))
+    found = runs_end_s(np.ones(1), Runs(share, message, count.astype(np.float64)))
+    backward, sent = [0.0], [0.0]
+    for each_s, message_s, number in runs:
+        backward += [each_s / number] * number if number else [each_s]
+        sent += [message_s] * number if number else [0.0]
+    slots = np.array(backward)[None], np.array(sent)[None]
+    expected = ends(*slots, [0], [0])[0] if count.any() else 0.0
+    computed = float(share.sum())
+    assert max(found[0], computed) == pytest.approx(max(expected, computed), rel=1e-12, abs=1e-12)

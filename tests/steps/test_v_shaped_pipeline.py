@@ -11,6 +11,7 @@ from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.synchronous import Runs
 from tests.simulation.events import Events, count_events, operations
 
 V = "zero-bubble-v"
@@ -127,8 +128,7 @@ def test_the_exchange_of_the_second_chunk_goes_beside_the_first() -> None:
     found = exposed_exchange_s(
         np.full((2, 1), 2.0),
         0.0,
-        np.full((2, 1), 0.5),
-        np.full((2, 1), 2),
+        Runs.equal(np.full((2, 1), 0.5), np.full((2, 1), 2)),
         schedule=V,
         virtual_stages=2,
         weight_s=np.ones((2, 1)),
