@@ -19,7 +19,7 @@ from planner.domain.scenario import NO_SCENARIO
 from planner.errors import ParameterError
 from planner.fitting.estimators import solve
 from planner.formats.scenario import parse_scenarios
-from planner.steps.asynchronous import Asynchrony, binomial_pmf, update_period_s, whole_and_fraction
+from planner.steps.asynchronous import INTEGER_GUARD, Asynchrony, binomial_pmf, update_period_s, whole_and_fraction
 from planner.steps.predict import Evaluator
 
 PUBLISHED = json.loads((Path(__file__).parent.parent / "data" / "published" / "sprint.json").read_text())
@@ -164,7 +164,8 @@ def test_window_probability_is_the_sum_over_the_window(
     expected = []
     for i in range(len(rows)):
         values, p = found.mini_batch_pmf(i)
-        expected.append(p[(values >= low - 1e-9) & (values <= high + 1e-9)].sum())
+        guard = INTEGER_GUARD * rows[i][1]
+        expected.append(p[(values >= low - guard) & (values <= high + guard)].sum())
     np.testing.assert_allclose(found.window_probability(low, high), expected, atol=1e-9)
 
 
