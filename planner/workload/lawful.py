@@ -109,14 +109,10 @@ def check_allowed(framework: Framework, asked: Mapping[str, Sequence[Any]]) -> N
     for rule in _of_framework(framework):
         values, axis = asked.get(rule.axis, ()), _AXES[rule.axis]
         codes = np.array([axis.words.index(one) if axis.words else one for one in values], dtype=np.int64)
-        if codes.size and not rule.holds(_in_pipelines({rule.axis: codes})).any():
+        stages = 2 if rule.axis == "schedule" else 1  # one stage has no schedule
+        if codes.size and not rule.holds(SplitPlans.of(pipeline_parallel=stages).but(**{rule.axis: codes})).any():
             option = f"--{axis.option.replace('_', '-')}"
             raise ParameterError(option, rule.words, ",".join(map(str, values)))
-
-
-def _in_pipelines(values: Mapping[str, IntArray]) -> SplitPlans:
-    """Return plans of two stages, of which rules of schedules and chunks speak, with some values."""
-    return SplitPlans.of(**({"pipeline_parallel": np.array(2)} | dict(values)))
 
 
 def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
