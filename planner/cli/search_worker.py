@@ -10,7 +10,8 @@ from typing import Any
 from planner import __version__
 from planner.cli.optuna import DEFAULT_TRIALS, say_trials, searcher_of, values_kept
 from planner.cli.request import resolve
-from planner.cli.suggest import allowed_request, answer, write
+from planner.cli.search_request import allowed_request
+from planner.cli.suggest import answer, write
 from planner.cli.values import from_options
 from planner.domain.request import Sourced
 from planner.errors import NOTHING, ParameterError

@@ -9,21 +9,19 @@ from typing import Any
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.options import OPTIONS
 from planner.cli.optuna import kept_options, say_trials, searcher_of
-from planner.cli.request import gather, ordered, resolve
+from planner.cli.request import gather, resolve
+from planner.cli.search_request import allowed_cases, allowed_request, check_not_refined, provenance, space_request
 from planner.cli.stopping import StoppableSearch
 from planner.cli.streams import note
 from planner.cli.values import settings_named
-from planner.domain.axes import AXES, Axis
-from planner.domain.cluster import Cluster
 from planner.domain.framework import PYTORCH
 from planner.domain.node_groups import MixedCluster
 from planner.domain.objective import weights_of
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
-from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError
+from planner.errors import NOTHING, NothingFitsError, ParameterError
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
@@ -31,33 +29,24 @@ from planner.search.conflict import Settings
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import Searcher, search
-from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.suggest import suggest_among
 from planner.search.switches import different_sets
 from planner.sessions.inputs import Case, machine_of
 from planner.sessions.inputs import cases as cases_of
 from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
-from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, listed, merge
-from planner.workload.lawful import check_allowed
+from planner.sessions.values import Values, listed
 
 __all__ = [
-    "Allowed",
-    "allowed_request",
     "answer",
     "check_found",
-    "check_not_refined",
     "check_price",
-    "provenance",
     "run",
-    "space_request",
     "wanted",
     "write",
 ]
 
 
 Answers = Sequence[tuple[Subject, Suggestion]]
-Allowed = tuple[list[tuple[Case, SpaceRequest]], dict[str, PlannerError]]
-"""Of one question, the cases whose framework allows the request, and by framework why others do not."""
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -77,7 +66,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         if "why_not" in values and mixed is None:
             from planner.cli.why_not import write_why_nots  # noqa: PLC0415 - only this question needs it
 
-            write_why_nots([_allowed(some, values) for some in _by_question(cases)], values, arguments)
+            write_why_nots([allowed_cases(some, values) for some in _by_question(cases)], values, arguments)
             return
         options = kept_options(values, arguments)
         trials = None if mixed else searcher_of(values, cases, allowed_request, options)
@@ -192,24 +181,6 @@ def _check_epochs(problem: Problem, values: Values) -> None:
         raise ParameterError("--epochs", what, values["epochs"].value, "name one with --dataset")
 
 
-def space_request(values: Values) -> SpaceRequest:
-    """Return what to search over; a value that is not given keeps the default of the record.
-
-    The tolerance of the default request is that of asynchronous plans, whose mini-batch is random: synchronous ones can
-    hit the target exactly. Any other source means both.
-    """
-    names = {axis.option: axis.name for axis in AXES}
-    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose")}
-    names |= {key: key for key in ("allow_specified", "sensitivity")}
-    changes = {name: values[key].value for key, name in names.items() if key in values}
-    if "tolerance" in values:
-        tolerance = values["tolerance"]
-        both = ("tolerance_sync", "tolerance_async")
-        changes |= dict.fromkeys(both[tolerance.source == DEFAULT_REQUEST :], tolerance.value)
-    changes["most"] = values["limit"].value if "limit" in values else {}
-    return SpaceRequest(values["target_batch"].value).changed(**changes)
-
-
 def _by_question(cases: Sequence[Case]) -> list[list[Case]]:
     """Return the cases of each network under each scenario: one a framework."""
     by_question: dict[tuple[str, str], list[Case]] = {}
@@ -225,7 +196,7 @@ def answer(
 
     A framework of several that does not allow the request is left out, and that is said.
     """
-    asked, left_out = _allowed(cases, values)
+    asked, left_out = allowed_cases(cases, values)
     of_request = provenance(*asked[0])
     if values_of_plan := refinement(asked[0][1]):
         if asked[0][1].sensitivity:
@@ -260,94 +231,6 @@ def _settings(cases: Sequence[Case], values: Values) -> Settings:
         return asked
 
     return Settings(given, without)
-
-
-def _allowed(cases: Sequence[Case], values: Values) -> Allowed:
-    """Return the cases of one question whose framework allows the request, and why others do not.
-
-    ParameterError where none does: that of the first.
-    """
-    asked: list[tuple[Case, SpaceRequest]] = []
-    left_out: dict[str, PlannerError] = {}
-    for case in cases:
-        try:
-            asked.append((case, allowed_request(case, values)))
-        except ParameterError as error:
-            left_out[case.subject.settings.framework.label] = error
-    if not asked:
-        raise next(iter(left_out.values()))
-    return asked, left_out
-
-
-def allowed_request(case: Case, values: Values) -> SpaceRequest:
-    """Return what to search over for one network: kinds of parallelism and schedules that its framework allows."""
-    request = space_request(values)
-    network, framework = case.problem.network, case.problem.settings.framework
-    allowed = kinds_of(network, framework)
-    _check_layers(case, layer_axis_asked(request), allowed)
-    request = request.changed(parallelism=kinds_to_try(request, network, framework))
-    for kind in request.parallelism:
-        if kind not in allowed:
-            splits_layers = kind in (MODEL, HYBRID) and network.transformer is None
-            remedy = "schemes that split single layers are priced for transformers alone" if splits_layers else ""
-            rule = f"of the kinds that {network.name} and framework {framework.variant} allow, {', '.join(allowed)}"
-            raise ParameterError("--parallelism", rule, kind, remedy)
-    check_allowed(framework, request.asked)
-    return request
-
-
-def check_not_refined(request: SpaceRequest, what: str) -> None:
-    """Refuse values that are chosen for the leading plans of a search alone."""
-    for name, value in refinement(request).items():
-        flag = OPTIONS[name].flag
-        raise ParameterError(flag, f"of fixed values with {what}, which looks at all plans", value)
-
-
-def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> None:
-    """Refuse stages of a network that a framework cannot pipeline: of transformers rules of their own say so."""
-    network, framework = case.problem.network, case.problem.settings.framework
-    if asked is not None and network.transformer is None and PIPELINE not in allowed:
-        of = f"{network.name} in framework {framework.variant}"
-        rule = f"{asked.default} for {of}, which has no pipeline of its layers"
-        raise ParameterError(f"--{asked.option}", rule, "another value")
-
-
-def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
-    """Return every value of the request with its source; None, and why in words, where it depends on the plan."""
-    defaults: Values = {axis.option: _tried(axis, case.problem.cluster, request) for axis in AXES} | {
-        "target_batch": Sourced(request.target_batch, OPTION),
-        "tolerance": _tolerance(request, case.sources.get("tolerance")),
-        "objective": Sourced(request.objective, DEFAULT),
-        "top": Sourced(request.top, DEFAULT),
-        "pareto": Sourced(request.pareto, DEFAULT),
-        "parallelism": Sourced(request.parallelism, DEFAULT),
-        "choose": Sourced(request.choose, DEFAULT),
-    }
-    sources = {name: value for name, value in case.sources.items() if name != "tolerance"}
-    return ordered(merge(sources, defaults))
-
-
-def _tried(axis: Axis, cluster: Cluster, request: SpaceRequest) -> Sourced[object]:
-    """Return what is tried of an axis of which nothing is said."""
-    if axis.of_cluster:
-        most = cluster.nodes if axis.name == "nodes" else cluster.node.gpus
-        return Sourced(tuple(range(1 if axis.of_cluster == "any" else most, most + 1)), "cluster")
-    is_whole = axis.is_split and request.parallelism == ("data",)
-    if is_whole or not axis.default_in_suggest or (axis.only_sync and request.modes == ("async",)):
-        return Sourced((axis.default,), DEFAULT)
-    if axis.name != "accumulation_steps":
-        return Sourced(None, f"{DEFAULT}: {axis.default_in_suggest}")
-    of_async = ", 1 when asynchronous" if "async" in request.modes else ""
-    return Sourced(None, f"{DEFAULT}: what reaches the target{of_async}")
-
-
-def _tolerance(request: SpaceRequest, tolerance: Sourced[Any] | None) -> Sourced[object]:
-    """Return the tolerance of each mode in play, and which of them are from where."""
-    widths = {mode: request.tolerance(mode) for mode in request.modes}
-    sources = dict.fromkeys(request.modes, tolerance.source if tolerance else DEFAULT)
-    if tolerance and tolerance.source == DEFAULT_REQUEST and "sync" in sources:
-        sources["sync"] = DEFAULT
-    return Sourced(widths, ", ".join(dict.fromkeys(sources.values())))
 
 
 def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[str, Any]:

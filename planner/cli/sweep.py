@@ -8,18 +8,11 @@ from typing import Any
 from planner.cli import output
 from planner.cli.plot import form_of, plot_file
 from planner.cli.request import resolve
+from planner.cli.search_request import allowed_request, check_not_refined, provenance
 from planner.cli.stopping import StoppableSearch
 from planner.cli.streams import note
-from planner.cli.suggest import (
-    allowed_request,
-    check_found,
-    check_not_refined,
-    check_price,
-    provenance,
-    wanted,
-    write,
-)
 from planner.cli.suggest import answer as suggested
+from planner.cli.suggest import check_found, check_price, wanted, write
 from planner.cli.values import settings_named
 from planner.errors import ParameterError
 from planner.formats.documents import write_bytes

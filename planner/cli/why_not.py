@@ -7,8 +7,8 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.options import OPTIONS
+from planner.cli.search_request import Allowed, check_not_refined, provenance
 from planner.cli.streams import note
-from planner.cli.suggest import Allowed, check_not_refined, provenance
 from planner.domain.axes import AXES
 from planner.domain.request import Subject
 from planner.domain.why_not import WhyNot

@@ -89,8 +89,8 @@ def exposed_exchange_s(
     if len(is_end) > 2:
         is_end[[0, -1]] = True
     parts = np.where(is_end, 1, v)
-    of_chunk = np.where(runs.count > 0, np.maximum(runs.count / parts, 1), 0)
-    each = Runs(runs.share / parts, runs.message_s * runs.count / parts / np.maximum(of_chunk, 1), of_chunk)
+    of_chunk = np.where(runs.number > 0, np.maximum(runs.number / parts, 1), 0)
+    each = Runs(runs.share / parts, runs.message_s * runs.number / parts / np.maximum(of_chunk, 1), of_chunk)
     schedule_of = partial(
         drain_s,
         backward_s,
@@ -103,15 +103,15 @@ def exposed_exchange_s(
 
     def late_s(kept: BoolArray) -> FloatArray:
         """Return by how much the messages of a chunk that has some of the runs outlast its backward pass."""
-        chunk = Runs(each.share * kept, each.message_s, each.count * kept)
-        return runs_end_s(backward_s, chunk) - (chunk.share * backward_s).sum(axis=0)
+        chunk = Runs(each.share * kept, each.message_s, each.number * kept)
+        return np.asarray(runs_end_s(backward_s, chunk) - (chunk.share * backward_s).sum(axis=0))
 
     at, several = np.arange(len(is_end))[:, None, None], v > 1
     last_run = len(is_end) - 1
     latest_s = np.maximum(late_s(~(is_end & several & (at == last_run))) - schedule_of(), 0.0)
     last = np.asarray(virtual_stages) - 1
     if last.any():  # how late a chunk is grows or falls from each to the next: the first or the last is latest
-        of_others = np.where(is_end, at < last_run, last / v) * runs.message_s * runs.count
+        of_others = np.where(is_end, at < last_run, last / v) * runs.message_s * runs.number
         of_last = late_s(~(is_end & several & (at < last_run)))
         latest_s = np.maximum(latest_s, of_last + of_others.sum(axis=0) * several - schedule_of(chunk=last))
     return np.asarray(latest_s)

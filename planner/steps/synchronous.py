@@ -132,13 +132,13 @@ class Runs(NamedTuple):
         Of the time of the backward pass, in which the gradients of a run are computed evenly.
     message_s : ndarray of float, shape (R, ...)
         Of one message [s].
-    count : ndarray of float, shape (R, ...)
+    number : ndarray of float, shape (R, ...)
         Messages of a run, from 0.
     """
 
     share: FloatArray
     message_s: FloatArray
-    count: FloatArray
+    number: FloatArray
 
     @staticmethod
     def equal(message_s: FloatArray, count: FloatArray) -> Runs:
@@ -148,7 +148,7 @@ class Runs(NamedTuple):
     @property
     def sent_s(self) -> FloatArray:
         """All messages, one after another [s]."""
-        return np.asarray((self.message_s * self.count).sum(axis=0))
+        return np.asarray((self.message_s * self.number).sum(axis=0))
 
 
 def runs_end_s(backward_s: FloatArray, runs: Runs) -> FloatArray:
@@ -164,10 +164,10 @@ def runs_end_s(backward_s: FloatArray, runs: Runs) -> FloatArray:
     """
     computed = runs.share * backward_s
     end = np.cumsum(computed[::-1], axis=0)[::-1]  # when the last message of a run is ready
-    before = np.cumsum(runs.message_s * runs.count, axis=0)  # its messages, and those behind it
-    first = end - computed * (1 - 1 / np.maximum(runs.count, 1))
-    last = before - runs.message_s * (runs.count - 1)
-    return np.asarray(np.where(runs.count > 0, np.maximum(first + before, end + last), 0.0).max(axis=0))
+    before = np.cumsum(runs.message_s * runs.number, axis=0)  # its messages, and those behind it
+    first = end - computed * (1 - 1 / np.maximum(runs.number, 1))
+    last = before - runs.message_s * (runs.number - 1)
+    return np.asarray(np.where(runs.number > 0, np.maximum(first + before, end + last), 0.0).max(axis=0))
 
 
 def exposed_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from planner.cli.main import main
 from planner.cli.request import gather, resolve
-from planner.cli.suggest import allowed_request
+from planner.cli.search_request import allowed_request
 from planner.domain.arrays import IntArray
 from planner.domain.axes import AXES, MODES
 from planner.domain.cluster import Cluster

@@ -263,7 +263,21 @@ def _leaves(of: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from _leaves(value, (*place, key))
 
 
-WRONG = (0, -1, 1e300, float("nan"), float("inf"), 10**400, "x", None, True, [], {}, [1, 2], {"nodes": 1})
+WRONG: tuple[Any, ...] = (
+    0,
+    -1,
+    1e300,
+    float("nan"),
+    float("inf"),
+    10**400,
+    "x",
+    None,
+    True,
+    [],
+    {},
+    [1, 2],
+    {"nodes": 1},
+)
 
 
 def test_a_study_changed_at_any_place_is_answered_or_refused_in_a_sentence(machine: Any, tmp_path: Path) -> None:
