@@ -320,16 +320,19 @@ def transfer_scores() -> Transfers:
 
 
 def newest_own_calibration(
-    present: Collection[str], report: Callable[[InputFileError], None] = lambda _: None
+    present: Collection[str],
+    report: Callable[[InputFileError], None] = lambda _: None,
+    find: Callable[[str], Calibration] = find_calibration,
 ) -> Calibration | None:
     """Return the newest own calibration whose accelerator is among ``present``, or None.
 
-    A file that cannot be used is passed over: nobody asked for it by name. ``report`` is told what is wrong with it.
+    A file that cannot be used is passed over: nobody asked for it by name. ``find`` reads it, ``report`` is told what
+    is wrong with it.
     """
     for path in own_files():
         try:
             if peek(path).get("accelerator") in present:
-                return _calibration_file(path)
+                return find(str(path))
         except InputFileError as error:
             report(error)
     return None

@@ -21,6 +21,7 @@ __all__ = [
     "FeatureMap",
     "Settings",
     "Work",
+    "check_coefficients",
     "doublings_outside",
     "evaluate",
     "extrapolates",
@@ -62,6 +63,15 @@ def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> Fl
     weighted = term.weighted(work, entry.settings, coefficients) if features is None else features @ coefficients
     times: FloatArray = np.exp(weighted) if term.link == "log" else weighted
     return np.maximum(times, term.floor(work, entry.settings)) if term.floor else times
+
+
+def check_coefficients(entry: Entry) -> None:
+    """Raise UsageError where an entry of a term has other coefficients than the term's columns, or the term is unknown.
+
+    Overheads of frameworks are no term of work: what such an entry lacks changes nothing.
+    """
+    if entry.scope != "overheads":
+        _coefficients(entry)
 
 
 @once_of

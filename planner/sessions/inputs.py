@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
+from planner.costs.terms import check_coefficients
 from planner.domain.buckets import strategy_and_size
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import LOCAL, Cluster
@@ -23,8 +24,8 @@ from planner.domain.provenance import DERIVED, NEAREST
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, Problem, Sourced, Subject
 from planner.domain.scenario import NO_SCENARIO, Scenario
-from planner.errors import NOTHING, CoverageError, ParameterError, Refusal
-from planner.formats.documents import STANDARD_INPUT
+from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, Refusal, UsageError
+from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
 from planner.sessions.say import Say
@@ -38,7 +39,10 @@ from planner.sources.usable import why_not_precision
 from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
 
-__all__ = ["LOCAL", "Case", "Machine", "cases", "check_nodes", "idle_fusions", "machine_of", "own_calibration"]
+__all__ = [
+    "LOCAL", "Case", "Machine", "cases", "check_nodes", "idle_fusions", "machine_of", "named_calibration",
+    "own_calibration",
+]  # fmt: skip
 
 OWN = "own calibration"
 Calibrations = tuple[Calibration, ...]
@@ -79,7 +83,20 @@ def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | N
     Files that cannot be used are passed over, which is said.
     """
     present = [name for name in present_accelerators() if accelerator in (None, name)]
-    return catalog.newest_own_calibration(present, lambda error: say(f"own calibration skipped: {error}"))
+    return catalog.newest_own_calibration(
+        present, lambda error: say(f"own calibration skipped: {error}"), named_calibration
+    )
+
+
+def named_calibration(text: str) -> Calibration:
+    """Return the calibration of a name or file; InputFileError where an entry is not of a known term's coefficients."""
+    calibration = catalog.find_calibration(text)
+    for at, entry in enumerate(calibration.entries):
+        try:
+            check_coefficients(entry)
+        except UsageError as error:
+            raise InputFileError(place_of(text), str(error), f"entries[{at}]") from None
+    return calibration
 
 
 def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluster | None = None) -> Machine:
@@ -88,7 +105,7 @@ def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluste
     ``known``: calibrations that the values name, where no file holds them yet. ``found``: the cluster that they name,
     or the part of it that is meant.
     """
-    of_user = known or tuple(catalog.find_calibration(name) for name in listed(values, "calibration"))
+    of_user = known or tuple(map(named_calibration, listed(values, "calibration")))
     cluster, source, own = _cluster(values, of_user, say, found)
     _check_device(of_user, cluster, say)
     is_explicit = not all(map(is_of_runs_alone, of_user))

@@ -10,7 +10,7 @@ from planner.domain.calibration import ANY_ACCELERATOR
 from planner.domain.node_groups import MixedCluster
 from planner.domain.request import Subject
 from planner.errors import CoverageError, ParameterError, Refusal
-from planner.sessions.inputs import LOCAL, Case, Machine, cases, machine_of
+from planner.sessions.inputs import LOCAL, Case, Machine, cases, machine_of, named_calibration
 from planner.sessions.say import Say
 from planner.sessions.values import Values, listed, merge
 
@@ -56,7 +56,7 @@ def questions(values: Values, mixed: MixedCluster, say: Say) -> tuple[Question, 
 def _machines(values: Values, mixed: MixedCluster, say: Say) -> dict[str, Machine]:
     """Return what each group's plans run on: its nodes, and the calibrations of its device."""
     devices = {one.name: one.cluster.node.accelerator.name for one in mixed.groups}
-    named = {name: catalog.find_calibration(name).accelerator for name in listed(values, "calibration")}
+    named = {name: named_calibration(name).accelerator for name in listed(values, "calibration")}
     foreign = [f"{name} of {device}" for name, device in named.items() if device not in _served(devices.values())]
     if foreign:
         rule = f"--calibration must be of {' or '.join(devices.values())}, the devices of cluster {mixed.name!r}"

@@ -16,7 +16,7 @@ from planner.domain.request import Sourced
 from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError
 from planner.formats.configuration import subject_of
 from planner.formats.suggestion import SUGGESTION
-from planner.sessions.inputs import Machine, machine_of
+from planner.sessions.inputs import Machine, machine_of, named_calibration
 from planner.sessions.say import Say
 from planner.sessions.values import OPTION, Values
 
@@ -117,12 +117,12 @@ def suggested_of(path: str, names: Sequence[str]) -> Suggested:
 
 def _calibrations(names: Sequence[str], files: Sequence[str]) -> tuple[Calibration, ...]:
     """Return the calibrations of a suggestion: those that are given, by their names, else those that are known."""
-    by_name = {text: one for name in files for one in (catalog.find_calibration(name),) for text in (name, one.name)}
+    by_name = {text: one for name in files for one in (named_calibration(name),) for text in (name, one.name)}
     calibrations = []
     for name in names:
         one_known = by_name.get(name) or by_name.get(Path(name).stem)
         try:
-            calibrations.append(one_known or catalog.find_calibration(name))
+            calibrations.append(one_known or named_calibration(name))
         except (UnknownNameError, InputFileError):
             if Path(name).exists():
                 raise
