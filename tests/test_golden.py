@@ -27,7 +27,7 @@ from unittest.mock import patch
 import pytest
 
 from planner.cli.main import main
-from planner.formats.json_text import dump_json
+from planner.formats.documents import dump_json
 
 FOLDER = Path(__file__).parent / "data" / "golden"
 EXACT, FITTED = 1e-9, 1e-6

@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from planner.formats.documents import parse_text, read_text, write_file
-from planner.formats.json_text import dump_json
+from planner.formats.documents import dump_json, parse_text, read_text, write_file
 from validation.accuracy_answers import AXES, answer_all
 from validation.accuracy_check import SHARE, compared
 from validation.accuracy_figures import NETWORK, document_of

@@ -37,8 +37,8 @@ from planner.formats.calibration import read_calibration
 from planner.formats.cluster import ACCELERATOR, read_cluster
 from planner.formats.dataset import read_dataset
 from planner.formats.documents import STANDARD_INPUT, place_of
+from planner.formats.names import check_own
 from planner.formats.network import read_network
-from planner.formats.own_names import check_own
 from planner.formats.settings import read_request
 from planner.formats.settings import read_settings as read_settings_file
 from planner.formats.transfer import read_transfer

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from planner.cli.streams import beside, silence
-from planner.formats.json_text import json_pieces
+from planner.formats.documents import json_pieces
 from planner.report.blocks import Block, Line
 from planner.report.printing import print_blocks
 

@@ -27,8 +27,7 @@ from planner.formats.cluster import ACCELERATOR, write_cluster
 from planner.formats.dataset import DATASET, write_dataset
 from planner.formats.framework import FRAMEWORK, framework_keys, write_framework
 from planner.formats.names import LISTED_KINDS, names_document
-from planner.formats.network import write_network
-from planner.formats.network_work import network_work_document
+from planner.formats.network import network_work_document, write_network
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report.blocks import Block
 from planner.report.frameworks import framework_view, frameworks_view

@@ -12,9 +12,9 @@ from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import InputFileError, UsageError
-from planner.formats.citations import citations_of
 from planner.formats.documents import parse_text, read_text
 from planner.formats.kinds import Kind
+from planner.formats.parts import citations_of
 from planner.formats.prediction import PREDICTION, PREDICTIONS, prediction_of, predictions_of
 from planner.formats.suggestion import SUGGESTION, SUGGESTIONS, suggestion_of
 from planner.formats.values import FieldError

@@ -19,7 +19,7 @@ from planner.formats.configuration import GROUPS, LARGEST_PRODUCT, axis_type, pl
 from planner.formats.fields import Field, ListOf, Nullable, OneOf, Table
 from planner.formats.figures import RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 from planner.formats.kinds import Kind
-from planner.formats.search import LOOSENING_TABLE
+from planner.formats.parts import LOOSENING_TABLE
 from planner.formats.values import Flag, Number, Text, Whole
 
 __all__ = ["BRIEF", "BRIEFS", "brief_document", "briefs_document"]

@@ -1,6 +1,8 @@
 """Documents as text: read within limits, parsed with the place of what is wrong, printed in one order, written whole.
 
 Every file that a user can name is opened here: a regular file of bounded size, or standard input, written ``-``.
+How deep TOML nests is told from its text before the parser meets it, which descends once a bracket and reads a path of
+n dotted parts in n squared steps; the parser of JSON stops by itself.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import contextlib
 import glob
 import io
 import json
+import math
 import os
 import platform
 import re
@@ -20,26 +23,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from planner.errors import InputFileError, OutputError, Refusal, shown
-from planner.formats.json_text import json_scalar, key_order
-from planner.formats.nesting import check_depth, check_nesting
 
 __all__ = [
-    "LARGEST_DOCUMENTS",
-    "STANDARD_INPUT",
-    "TEMPORARY_PREFIX",
-    "check_replaceable",
-    "dump_toml",
-    "opened",
-    "parse_text",
-    "place_of",
-    "read_text",
-    "write_bytes",
-    "write_file",
-]
+    "DEEPEST_LEVELS", "LARGEST_DOCUMENTS", "STANDARD_INPUT", "TEMPORARY_PREFIX", "WIDEST_TABLE", "check_depth",
+    "check_nesting", "check_replaceable", "dump_json", "dump_toml", "json_pieces", "json_scalar", "key_order",
+    "opened", "parse_text", "place_of", "read_text", "write_bytes", "write_file",
+]  # fmt: skip
 
 LARGEST_DOCUMENTS = {"toml": 2**19, "json": 2**23}
 """Bytes of a document. People write TOML, of which a network of 300 transformer blocks has this many; programs write
@@ -331,3 +327,118 @@ def _is_alive(process: int) -> bool:
     except OSError:  # it is somebody else's
         return True
     return True
+
+
+WIDEST_TABLE = 120
+"""Characters up to which a table of plain values stands on one line of JSON."""
+
+
+def key_order(table: Mapping[str, Any]) -> list[str]:
+    """Return keys in the order of files: format, version, then the others sorted."""
+    first = [key for key in ("format", "version") if key in table]
+    return first + sorted(key for key in table if key not in first)
+
+
+def dump_json(document: Mapping[str, Any]) -> str:
+    """Return a document as JSON.
+
+    ``format`` and ``version`` first, other keys sorted, indented by two, lists of plain values on one line, and tables
+    of up to WIDEST_TABLE characters; shortest floats that read back exactly; numbers that are not finite are null.
+    """
+    return "".join(json_pieces(document))
+
+
+def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the text of ``dump_json`` piece by piece: of a long list of tables, a table at a time."""
+    yield from _pieces(document, 0)
+    yield "\n"
+
+
+def _pieces(value: Any, depth: int) -> Iterator[str]:
+    inside, outside = "\n" + "  " * (depth + 1), "\n" + "  " * depth
+    if isinstance(value, Mapping) and not (depth and len(_line(value)) <= WIDEST_TABLE):
+        for at, key in enumerate(key_order(value)):
+            yield f"{',' if at else '{'}{inside}{_line(str(key))}: "
+            yield from _pieces(value[key], depth + 1)
+        yield outside + "}" if value else "{}"
+    elif _is_list(value) and any(map(_is_nested, value)):
+        for at, item in enumerate(value):
+            yield f"{',' if at else '['}{inside}{''.join(_pieces(item, depth + 1))}"
+        yield outside + "]"
+    else:
+        yield _line(value)
+
+
+def _line(value: Any) -> str:
+    """Return a value on one line; of a table with more than plain values and lists of them nothing that fits."""
+    if _is_list(value):
+        return f"[{', '.join(map(json_scalar, value))}]"
+    if not isinstance(value, Mapping):
+        return json_scalar(value)
+    if any(map(_is_nested, chain.from_iterable(one if _is_list(one) else [one] for one in value.values()))):
+        return " " * (WIDEST_TABLE + 1)
+    return "{" + ", ".join(f"{_line(str(key))}: {_line(value[key])}" for key in key_order(value)) + "}"
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping) or _is_list(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def json_scalar(value: Any) -> str:
+    """Return a plain value; null for a number that is not finite."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return "null"
+    return _encode(plain)
+
+
+DEEPEST_LEVELS = {"toml": 5, "json": 32}
+"""Levels of lists and tables in a document, and parts of a dotted key; present kinds need 3 in TOML and 8 in JSON."""
+_SKIPPED_TEXT = re.compile(
+    # What is no bracket and no dot of a key. A string that never closes ends where the parser gives up; one of several
+    # lines may end in up to two quotes of its own.
+    r'"""(?:[^"\\]++|\\.?|"(?!""))*+(?:"{3,5}|\Z)'
+    r"|'''(?:[^']++|'(?!''))*+(?:'{3,5}|\Z)"
+    r'|"(?:[^"\\\n]++|\\.?)*+(?:"|$|\Z)'
+    r"|'[^'\n]*+(?:'|$)"
+    r"|\#[^\n]*+",
+    re.DOTALL | re.MULTILINE,
+)
+_OTHER_SIGNS = re.compile(r"[^\[\]{}.,=\n]+")
+_DEEP_PATH = re.compile(rf"\.{{{DEEPEST_LEVELS['toml']}}}")
+
+
+def check_depth(document: Mapping[str, Any], path: str) -> None:
+    """Raise InputFileError where a document nests more than the DEEPEST_LEVELS levels of JSON."""
+    level: list[Any] = [document]
+    depth = 0
+    while level:
+        if depth == DEEPEST_LEVELS["json"]:
+            raise _too_deep(path, depth)
+        inside = chain.from_iterable(one.values() if isinstance(one, dict) else one for one in level)
+        level, depth = [one for one in inside if type(one) in (dict, list)], depth + 1
+
+
+def check_nesting(text: str, path: str) -> None:
+    """Raise InputFileError where a TOML text nests more than DEEPEST_LEVELS levels."""
+    most = DEEPEST_LEVELS["toml"]
+    if text.count("[") + text.count("{") + text.count(".") < most:
+        return
+    signs = _OTHER_SIGNS.sub("", _SKIPPED_TEXT.sub("", text))
+    codes = np.frombuffer(signs.encode(), np.uint8)
+    steps = np.zeros(codes.size, np.int8)
+    steps[(codes == ord("[")) | (codes == ord("{"))] = 1
+    steps[(codes == ord("]")) | (codes == ord("}"))] = -1
+    if np.cumsum(steps, dtype=np.int32).max(initial=0) > most or _DEEP_PATH.search(signs):
+        raise _too_deep(path, most)
+
+
+def _too_deep(path: str, most: int) -> InputFileError:
+    return InputFileError(path, f"tables must be nested less deeply, at most {most} levels, got more")

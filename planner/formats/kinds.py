@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from planner.errors import InputFileError, VersionError, shown
-from planner.formats.documents import LARGEST_DOCUMENTS, dump_toml, parse_text, place_of, read_text
+from planner.formats.documents import LARGEST_DOCUMENTS, dump_json, dump_toml, parse_text, place_of, read_text
 from planner.formats.fields import Table
-from planner.formats.json_text import dump_json
 from planner.formats.values import FieldError, received
 
 __all__ = ["Kind"]

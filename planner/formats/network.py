@@ -1,4 +1,4 @@
-"""Network files (TOML): layers as a graph, every attribute spelled out when written.
+"""Network files (TOML): layers as a graph, every attribute spelled out when written; with their work, as JSON.
 
 History, newest first
 ---------------------
@@ -8,20 +8,80 @@ History, newest first
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from planner.domain.arrays import LARGEST_COUNT
 from planner.domain.configuration import OPTIMIZERS
+from planner.domain.kernels import WorkTotals
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network
 from planner.domain.shapes import layer_parameters, layer_shapes
+from planner.domain.transformer import HEADS, NORMS, Latent, Transformer
 from planner.errors import ParameterError
-from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
+from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.transformer import TRANSFORMER
 from planner.formats.values import LARGEST_WHOLE, Flag, Name, Number, Text, Whole
 
-__all__ = ["FIELDS_BUT_LAYERS", "LAYER_FIELDS", "NETWORK", "read_network", "write_network"]
+__all__ = [
+    "FIELDS_BUT_LAYERS", "LAYER_FIELDS", "NETWORK", "NETWORK_WORK", "TRANSFORMER", "network_work_document",
+    "read_network", "write_network",
+]  # fmt: skip
+
+_DEPTH, _DEPTH_OR_NONE = Whole(most=10_000), Whole(least=0, most=10_000)  # ten times the deepest yet trained
+_COUNT, _COUNT_OR_NONE = Whole(most=LARGEST_COUNT), Whole(least=0, most=LARGEST_COUNT)
+_LATENT = Table(
+    (
+        Field("rank", _COUNT, "features that keys and values are made of"),
+        Field("plain", _COUNT, "features of a head's queries and keys without positions"),
+        Field("rotary", _COUNT, "features of a head's queries and keys with rotary positions"),
+        Field("value", _COUNT, "features of a head's values"),
+    ),
+    Latent,
+)
+TRANSFORMER = Table(
+    (
+        Field("family", Name(), "gpt, opt, mpt, bert, llama, moe, t5 or vit"),
+        Field("layers", _DEPTH, "layers; of encoder and decoder, the decoder's"),
+        Field("hidden", _COUNT, "features of a position"),
+        Field("heads", _COUNT, "heads of attention"),
+        Field("kv_heads", _COUNT, "heads of keys and values; as many as heads: no groups"),
+        Field("head_size", _COUNT, "features of a head"),
+        Field("ffn", _COUNT, "features inside the feed-forward part"),
+        Field("sequence", _COUNT, "positions of a sample"),
+        Field("vocabulary", _COUNT_OR_NONE, "rows of the table of tokens; 0: none"),
+        Field("gated", Flag(), "whether the feed-forward part multiplies two products", default=False),
+        Field("activation", Text(("gelu", "relu", "silu")), "function of the feed-forward part", "gelu"),
+        Field("norm", Text(NORMS), "normalisation: scale and shift, scale alone, or root mean square", "layer"),
+        Field("norm_first", Flag(), "whether normalisation stands before each part", default=True),
+        Field("tied", Flag(), "whether weights of the logits are the table of tokens", default=True),
+        Field("positions", _COUNT_OR_NONE, "rows of learned positions; 0: none", 0),
+        Field("types", _COUNT_OR_NONE, "rows of token types; 0: none", 0),
+        Field("biases", Flag(), "whether linear layers in the blocks have biases", default=True),
+        Field("dropout", Number("share"), "fraction dropped; 0: none", 0.0),
+        Field("causal", Flag(), "whether later positions are masked", default=True),
+        Field("fused", Flag(), "whether one kernel computes attention", default=False),
+        Field("rotary", Flag(), "whether queries and keys are rotated by position", default=False),
+        Field("buckets", _COUNT_OR_NONE, "rows of relative positions of each stack; 0: none", 0),
+        Field("head", Text(HEADS), "what is computed of the last layer", "tokens"),
+        Field("head_bias", Flag(), "whether the last linear layer has a bias", default=False),
+        Field("classes", _COUNT_OR_NONE, "numbers that the head gives, of labels or classes", 0),
+        Field("predictions", _COUNT_OR_NONE, "positions of which logits are computed; 0: all", 0),
+        Field("patch", _COUNT_OR_NONE, "features of a patch of an image; 0: no image", 0),
+        Field("experts", _DEPTH_OR_NONE, "experts of a layer; 0: none", 0),
+        Field("top_k", _DEPTH_OR_NONE, "experts that a token goes to", 0),
+        Field("expert_ffn", _COUNT_OR_NONE, "features inside an expert", 0),
+        Field("shared_ffn", _COUNT_OR_NONE, "features inside the experts that every token passes, together", 0),
+        Field("capacity", Number(), "tokens an expert takes at most, in means; 0: no limit", 0.0),
+        Field("dense_layers", _DEPTH_OR_NONE, "first layers, without experts", 0),
+        Field("latent", Nullable(_LATENT), "how attention compresses keys and values", None),
+        Field("encoder_layers", _DEPTH_OR_NONE, "layers of an encoder; 0: none", 0),
+        Field("encoder_sequence", _COUNT_OR_NONE, "positions that the encoder reads", 0),
+    ),
+    Transformer,
+    "architecture in numbers",
+    "transformer",
+)
 
 MOST_ELEMENTS = 10**13
 """Of an output for one sample, and parameters of a layer: the largest networks have as many in all."""
@@ -101,3 +161,67 @@ def read_network(path: Path | str) -> Network:
 def write_network(network: Network) -> str:
     """Return the text of a network's file."""
     return NETWORK.dump(network)
+
+
+_WORK = Whole(least=0, most=10**18)
+_FIGURES = (
+    Field("parameters", _WORK, "trained weights"),
+    Field("forward_flop", _WORK, "of products, forward, a sample: two a multiply-add"),
+    Field("training_flop", _WORK, "of products, forward and backward, a sample"),
+)
+_LAYER_WORK = Table(
+    (*LAYER_FIELDS, Field("output", ListOf(Whole()), "shape of its output of one sample"), *_FIGURES), dict[str, Any]
+)
+_TOTALS = Table(
+    (
+        *_FIGURES,
+        Field("forward_multiply_adds", _WORK, "of products, forward, a sample"),
+        Field("kernel_calls", _WORK, "kernel calls of a step"),
+    ),
+    dict[str, Any],
+)
+NETWORK_WORK = Kind(
+    "network-work",
+    1,
+    "json",
+    Table(
+        (
+            *FIELDS_BUT_LAYERS,
+            Field("layers", ListOf(_LAYER_WORK, least=1), "layers, each behind those it reads"),
+            Field("totals", _TOTALS, "of all layers"),
+        ),
+        dict[str, Any],
+    ),
+)
+
+
+class Work(Protocol):
+    """What is told of a layer: output shape and multiply-adds forward per sample, parameters, FLOP of training."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def forward_mac(self) -> int: ...
+    @property
+    def training_flop(self) -> int: ...
+
+
+def network_work_document(network: Network, layers: Sequence[Work], totals: WorkTotals) -> dict[str, Any]:
+    """Return the document of a network, of the work of each of its layers, in order, and of all."""
+    keys = NETWORK.document(network)
+    rows = [
+        {**row, "output": list(one.shape), **_figures(one)} for row, one in zip(keys["layers"], layers, strict=True)
+    ]
+    figures = _figures(totals) | {"forward_multiply_adds": totals.forward_mac, "kernel_calls": totals.kernel_calls}
+    opening = {"format": NETWORK_WORK.format, "version": NETWORK_WORK.version}
+    return keys | opening | {"layers": rows, "totals": figures}
+
+
+def _figures(one: Work | WorkTotals) -> dict[str, int]:
+    return {
+        "parameters": one.parameters,
+        "forward_flop": 2 * one.forward_mac,
+        "training_flop": one.training_flop,
+    }

@@ -14,7 +14,6 @@ from typing import Any
 from planner.domain.citation import Citation
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.formats.citations import CITATIONS, citation_keys
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,
     SUBJECT_FIELDS,
@@ -27,7 +26,7 @@ from planner.formats.configuration import (
 from planner.formats.fields import Field, ListOf, Table, without_none
 from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
-from planner.formats.warnings import warning_keys, warning_table, warnings_of
+from planner.formats.parts import CITATIONS, citation_keys, warning_keys, warning_table, warnings_of
 
 __all__ = [
     "PREDICTION",

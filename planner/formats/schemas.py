@@ -15,13 +15,11 @@ from planner.formats.brief import BRIEF, BRIEFS
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import ACCELERATOR, CLUSTER
 from planner.formats.dataset import DATASET
-from planner.formats.documents import write_file
+from planner.formats.documents import dump_json, write_file
 from planner.formats.framework import FRAMEWORK
-from planner.formats.json_text import dump_json
 from planner.formats.kinds import Kind
 from planner.formats.names import NAMES
-from planner.formats.network import NETWORK
-from planner.formats.network_work import NETWORK_WORK
+from planner.formats.network import NETWORK, NETWORK_WORK
 from planner.formats.prediction import PREDICTION, PREDICTIONS
 from planner.formats.settings import REQUEST, SETTINGS
 from planner.formats.suggestion import SUGGESTION, SUGGESTIONS

@@ -20,7 +20,6 @@ from planner.domain.request import Subject
 from planner.domain.sensitivity import INPUTS, Sensitivity
 from planner.domain.suggestion import Plan, Suggestion
 from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
-from planner.formats.citations import CITATIONS, citation_keys, citations_of
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,
     SUBJECT_TABLE,
@@ -33,9 +32,19 @@ from planner.formats.configuration import (
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
 from planner.formats.kinds import Kind
-from planner.formats.search import LOOSENING_TABLE, SEARCH_TABLE, loosening_of, search_of
+from planner.formats.parts import (
+    CITATIONS,
+    LOOSENING_TABLE,
+    SEARCH_TABLE,
+    citation_keys,
+    citations_of,
+    loosening_of,
+    search_of,
+    warning_keys,
+    warning_table,
+    warnings_of,
+)
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
-from planner.formats.warnings import warning_keys, warning_table, warnings_of
 
 __all__ = [
     "SUGGESTION",

@@ -20,7 +20,7 @@ from planner.formats.configuration import (
 )
 from planner.formats.fields import Field, ListOf, MapOf, Table
 from planner.formats.kinds import Kind
-from planner.formats.search import LOOSENING_TABLE, REFUSAL_TABLE
+from planner.formats.parts import LOOSENING_TABLE, REFUSAL_TABLE
 from planner.formats.values import Number, Text, Whole
 
 __all__ = ["WHY_NOT", "why_not_document"]

@@ -23,7 +23,7 @@ from planner.fitting.overheads import times_over_kernels
 from planner.fitting.repeats import contradictions, merged_steps, repeated, runs_apart, undisputed
 from planner.fitting.rows import take, usable
 from planner.fitting.screening import Outlier, outliers, unit_doubt
-from planner.formats.sample_files import SampleFiles, read_sample_files
+from planner.formats.samples import SampleFiles, read_sample_files
 from planner.numbers import constant
 from planner.sessions.kept_samples import NODE, node_of, steps_of
 from planner.sessions.sample_folder import sample_paths

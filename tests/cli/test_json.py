@@ -16,7 +16,7 @@ from planner.domain.cluster import Cluster, Node
 from planner.formats.answers import parse_answers
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import write_cluster
-from planner.formats.json_text import dump_json
+from planner.formats.documents import dump_json
 from planner.formats.suggestion import suggestion_document
 
 Run = Callable[..., tuple[int, str, str]]

@@ -16,7 +16,7 @@ from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import InputFileError, VersionError
 from planner.formats.answers import Answers, parse_answers, read_answers
-from planner.formats.json_text import dump_json
+from planner.formats.documents import dump_json
 from planner.formats.prediction import prediction_document, predictions_document
 from planner.formats.suggestion import suggestion_document, suggestions_document
 

@@ -17,8 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import InputFileError, OutputError
-from planner.formats.documents import TEMPORARY_PREFIX, dump_toml, parse_text, read_text, write_bytes, write_file
-from planner.formats.json_text import WIDEST_TABLE, dump_json
+from planner.formats.documents import (
+    TEMPORARY_PREFIX,
+    WIDEST_TABLE,
+    dump_json,
+    dump_toml,
+    parse_text,
+    read_text,
+    write_bytes,
+    write_file,
+)
 from planner.formats.samples import read_samples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

@@ -15,8 +15,7 @@ import pytest
 
 from planner.errors import InputFileError, ParameterError, UnknownNameError, printable, shown
 from planner.formats.dataset import DATASET
-from planner.formats.documents import LARGEST_DOCUMENTS, opened, parse_text, place_of, read_text
-from planner.formats.nesting import DEEPEST_LEVELS
+from planner.formats.documents import DEEPEST_LEVELS, LARGEST_DOCUMENTS, opened, parse_text, place_of, read_text
 from planner.formats.network import MOST_LAYERS, NETWORK
 from planner.formats.runs import read_runs
 from planner.formats.samples import read_samples

@@ -16,7 +16,7 @@ from planner.domain.prediction import LOOKUPS, PlanWarning, Prediction, Quantity
 from planner.domain.request import Subject
 from planner.errors import InputFileError
 from planner.formats.configuration import configuration_keys
-from planner.formats.json_text import dump_json
+from planner.formats.documents import dump_json
 from planner.formats.prediction import PREDICTION, prediction_document, predictions_document
 
 SUBJECT = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import InputFileError
-from planner.formats.sample_files import SampleFiles, read_sample_files
+from planner.formats.samples import SampleFiles, read_sample_files
 
 
 def files(folder: Path, *comments: str) -> list[Path]:

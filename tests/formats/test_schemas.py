@@ -16,7 +16,7 @@ from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import UnknownNameError
-from planner.formats.json_text import dump_json
+from planner.formats.documents import dump_json
 from planner.formats.prediction import prediction_document, predictions_document
 from planner.formats.schemas import KINDS, schema, write_schemas
 from planner.formats.suggestion import suggestion_document, suggestions_document

@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.domain.validation import ScoredRow
 from planner.errors import Refusal
-from planner.formats.json_text import dump_json
+from planner.formats.documents import dump_json
 from planner.formats.validation import VALIDATION, validation_document
 from planner.scoring.score import score
 

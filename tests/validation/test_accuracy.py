@@ -16,7 +16,7 @@ import pytest
 
 from planner.domain.validation import ScoredRow
 from planner.errors import ParameterError
-from planner.formats.json_text import dump_json
+from planner.formats.documents import dump_json
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
 from planner.sessions.fitted_runs import locked_sources, unfitted_sources

@@ -5,8 +5,7 @@ import pytest
 
 from planner import catalog
 from planner.domain.samples import COMMAND
-from planner.formats.sample_files import read_sample_files
-from planner.formats.samples import read_samples
+from planner.formats.samples import read_sample_files, read_samples
 from validation import convert_kernels
 from validation.convert_kernels import BOARDS, main
 from validation.kernel_outliers import stale_cells
