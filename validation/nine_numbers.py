@@ -21,7 +21,7 @@ from planner.fitting.estimators import robust_least_squares
 from planner.fitting.exponents import GRID
 from planner.fitting.observed import HALF_PRECISIONS, JointSteps, Observed
 from planner.fitting.residuals import Coefficient, Residuals, Rows, stacks
-from planner.scoring.hold_out import splits
+from planner.scoring.groups import splits
 from planner.scoring.refit import Asked, group_of
 from planner.scoring.workers import spread
 from planner.sources.overheads import EXPONENTS, exponent_name
@@ -91,7 +91,7 @@ def held_out_errors(asked: Sequence[Asked], axis: str) -> list[FloatArray]:
     Parameters
     ----------
     asked : sequence of Asked
-    axis : one of planner.scoring.hold_out.HOLD_OUTS
+    axis : one of planner.scoring.groups.HOLD_OUTS
 
     Returns
     -------

@@ -6,6 +6,7 @@ a name, and where no such name is known, the file that is called so. A file with
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planner.catalog.arguments import arguments, typed_dataset
 from planner.catalog.bundled_index import BundledCalibration, BundledIndex, EntryPlace
 from planner.catalog.frameworks import (
     bundled_fusions,
@@ -23,8 +23,16 @@ from planner.catalog.frameworks import (
     with_present_names,
     with_switches,
 )
-from planner.catalog.own_folder import own_calibration_file, own_calibrations_folder, own_files, own_name
-from planner.catalog.peeks import bundled_index, peek, read_bundled, read_part
+from planner.catalog.peeks import (
+    bundled_index,
+    own_calibration_file,
+    own_calibrations_folder,
+    own_files,
+    own_name,
+    peek,
+    read_bundled,
+    read_part,
+)
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
@@ -32,7 +40,7 @@ from planner.domain.dataset import Dataset
 from planner.domain.network import Network, family_of
 from planner.domain.node_groups import MixedCluster
 from planner.domain.transfer import Transfers, relation
-from planner.errors import InputFileError, UnknownNameError, UsageError
+from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
 from planner.formats.calibration import read_calibration
 from planner.formats.cluster import ACCELERATOR, read_cluster
 from planner.formats.dataset import read_dataset
@@ -45,30 +53,12 @@ from planner.formats.transfer import read_transfer
 from planner.networks.zoo import build, zoo_names
 
 __all__ = [
-    "bundled_fusions",
-    "calibrations_for",
-    "default_request",
-    "find_accelerator",
-    "find_any_cluster",
-    "find_calibration",
-    "find_cluster",
-    "find_dataset",
-    "find_framework",
-    "find_network",
-    "known_accelerator",
-    "names",
-    "nearest_calibrations",
-    "newest_own_calibration",
-    "own_calibration_file",
-    "own_calibrations",
-    "own_calibrations_folder",
-    "own_frameworks",
-    "read_settings",
-    "sibling_calibrations",
-    "transfer_scores",
-    "unused_own_names",
-    "with_switches",
-]
+    "arguments", "bundled_fusions", "calibrations_for", "default_request", "find_accelerator", "find_any_cluster",
+    "find_calibration", "find_cluster", "find_dataset", "find_framework", "find_network", "known_accelerator",
+    "names", "nearest_calibrations", "newest_own_calibration", "own_calibration_file", "own_calibrations",
+    "own_calibrations_folder", "own_frameworks", "read_settings", "sibling_calibrations", "transfer_scores",
+    "typed_dataset", "unused_own_names", "with_switches",
+]  # fmt: skip
 
 PACKAGE = Path(__file__).resolve().parent.parent
 BUNDLED = PACKAGE / "_bundled"
@@ -404,3 +394,36 @@ def _first_file(paths: Iterable[Path]) -> Path | None:
 def default_request() -> Mapping[str, Any]:
     """Return the values of the bundled default request by option name."""
     return read_request(BUNDLED / "requests" / "default.toml")
+
+
+def arguments(text: str, what: str) -> dict[str, str]:
+    """Return the values of ``key=value,...`` by key; ``what`` names the option in errors."""
+    values: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (equals and key and value):
+            raise ParameterError(what, "key=value", part)
+        if key in values:
+            raise ParameterError(what, "given once", key)
+        values[key] = value
+    return values
+
+
+def typed_dataset(text: str) -> Dataset:
+    """Return the data set of ``samples=N,bytes_per_sample=B``."""
+    values = arguments(text, "--dataset")
+    rule = "samples=N,bytes_per_sample=B with numbers above 0"
+    keys = ("samples", "bytes_per_sample")
+    for key in values:
+        if key not in keys:
+            raise UnknownNameError("key of --dataset", key, keys)
+    missing = [key for key in keys if key not in values]
+    if missing:
+        raise ParameterError("--dataset", rule, text, f"{missing[0]} is missing")
+    try:
+        samples, size = int(values["samples"]), float(values["bytes_per_sample"])
+    except ValueError:
+        raise ParameterError("--dataset", rule, text) from None
+    if not 0 < size < math.inf:
+        raise ParameterError("--dataset", rule, text)
+    return Dataset(text, samples, size, "as given")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from planner.catalog.own_folder import own_framework_files
+from planner.catalog.peeks import own_framework_files
 from planner.domain.calibration import Calibration
 from planner.domain.framework import Framework, framework_parts, label_of, variant_and_version
 from planner.errors import InputFileError, UnknownNameError

@@ -13,8 +13,7 @@ from typing import Any
 from planner import catalog
 from planner.cli import output
 from planner.cli.options import OPTIONS
-from planner.cli.progress import bar
-from planner.cli.streams import note
+from planner.cli.streams import bar, note
 from planner.cli.values import from_options
 from planner.domain.calibration import Calibration
 from planner.errors import OutputError, ParameterError

@@ -21,7 +21,7 @@ from planner.report.answer import prediction_answer, suggestion_answer
 from planner.report.blocks import Block, Line
 from planner.report.prediction import prediction_rest
 from planner.report.suggestion import part_of_plan, part_of_suggestion, suggestions_views
-from planner.sessions.wanted_runs import wanted_runs
+from planner.sessions.measure_next import wanted_runs
 
 __all__ = ["run"]
 

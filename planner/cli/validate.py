@@ -17,9 +17,8 @@ import numpy as np
 from planner import catalog
 from planner.cli import output
 from planner.cli.plot import draw, plot_file
-from planner.cli.progress import bar
 from planner.cli.request import say_unused_frameworks
-from planner.cli.streams import note
+from planner.cli.streams import bar, note
 from planner.cli.values import from_options
 from planner.domain.arrays import BoolArray
 from planner.domain.precision import PRECISIONS
@@ -28,8 +27,7 @@ from planner.errors import NOTHING, InputFileError, ParameterError
 from planner.formats.runs import NoRunError, read_runs
 from planner.formats.validation import validation_document
 from planner.report.validation import validation_view
-from planner.scoring.evaluate import Answer, answers_of
-from planner.scoring.locked import validation_with_locked
+from planner.scoring.evaluate import Answer, answers_of, validation_with_locked
 from planner.scoring.refit import Asked, held_out_answers
 from planner.sessions.fitted_runs import learned_from, locked_sources
 from planner.sessions.runs import Table, table_of

@@ -1,4 +1,4 @@
-"""One entry of a calibration from the rows that belong to it."""
+"""One entry of a calibration from the rows that belong to it, with its worst row in words."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from planner.fitting.diagnostics import (
     identifiable,
 )
 from planner.fitting.estimators import solve
-from planner.fitting.row_words import row_in_words
-from planner.fitting.rows import left_out_together, work_of
+from planner.fitting.rows import left_out_together, work_columns, work_of
+from planner.units import format_seconds
 
-__all__ = ["Key", "coefficients_of", "fit_entry", "linear_times_left_out", "with_errors"]
+__all__ = ["Key", "coefficients_of", "fit_entry", "linear_times_left_out", "row_in_words", "with_errors"]
 
 Key = tuple[str, str, str, str, str]
 """Scope, kind, direction, precision, library."""
@@ -210,3 +210,29 @@ def _held_out(entry: Entry, features: FloatArray, samples: Samples) -> Entry:
     if result is None:
         return entry
     return with_errors(entry, result, samples)
+
+
+SILENT_VALUES = {"batch": 1.0, "groups": 1.0, "pad_h": 0.0, "pad_w": 0.0, "fixed_bytes": 0.0}
+"""Work columns, and the value at which they say nothing."""
+
+
+def row_in_words(samples: Samples, row: int, kind: str) -> str:
+    """Return work, time and group of a row: ``m=64 n=32 k=16: 1.2 ms (layer3)``.
+
+    Parameters
+    ----------
+    samples : Samples
+    row : int
+        Position of the row, from 0.
+    kind : str
+        Kind whose work columns the row has.
+    """
+    values = {name: float(samples.number[name][row]) for name in work_columns(kind)}
+    words = [f"{name}={value:.10g}" for name, value in values.items() if _tells(name, value)]
+    call = str(samples.text["call"][row]) or " ".join(words)
+    group = str(samples.text["group"][row])
+    return f"{call}: {format_seconds(float(samples.time_s[row]))}" + (f" ({group})" if group else "")
+
+
+def _tells(name: str, value: float) -> bool:
+    return not np.isnan(value) and value != SILENT_VALUES.get(name)

@@ -12,7 +12,7 @@ from typing import Any
 from planner.domain.configuration import LARGEST_MINI_BATCH
 from planner.domain.objective import is_sum
 from planner.domain.request import Subject
-from planner.domain.sweep import Sweep
+from planner.domain.why_not import Sweep
 from planner.formats.asked import REQUEST_TABLE, request_keys
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,

@@ -11,14 +11,12 @@ from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
 from planner.report import parts
 from planner.report.blocks import Block, Line, given
-from planner.report.deciding_runs import deciding_line
-from planner.report.doubt import goodness
+from planner.report.doubt import deciding_line, goodness, sensitivity_lines
 from planner.report.launch import launch
 from planner.report.notices import notices
 from planner.report.plan_table import BEYOND_NOTE, Entry, entries_of, has_letters, plan_table
 from planner.report.prediction import place
 from planner.report.printing import LINE_WIDTH, line_count
-from planner.report.sensitivity import sensitivity_lines
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [

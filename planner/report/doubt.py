@@ -1,17 +1,23 @@
-"""How good an answer is, why it is not better, and the command that would make it so."""
+"""How good an answer is, why it is not better, and the command that would make it so.
+
+Also: what a change of single inputs does to the best plan, and the runs that would decide between tied plans.
+"""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from planner.domain.framework import PYTORCH
 from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
+from planner.domain.sensitivity import Sensitivity
+from planner.domain.suggestion import Suggestion
 from planner.report import parts
-from planner.report.blocks import Line
+from planner.report.blocks import Block, Line, heading
 from planner.units import format_number
 
-__all__ = ["goodness"]
+__all__ = ["deciding_commands", "deciding_line", "goodness", "sensitivity_lines"]
 
 MEASURED_LOOKUPS = ("exact", "between", "beyond")
 """Of LOOKUPS those of a network's own layers."""
@@ -89,3 +95,77 @@ def _command(one: Prediction, subject: Subject, *, is_kept: bool) -> str:
 
 def _has_measured_steps(one: Prediction) -> bool:
     return any(warning.code == "measured_steps" for warning in one.warnings)
+
+
+MOST_NAMED = 2
+"""Changes that a sentence names; the others are counted."""
+
+
+def sensitivity_lines(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
+    """Yield which changes make another plan the best, and which; nothing where it was not asked for."""
+    every = suggestion.sensitivity
+    if not every:
+        return
+    others = [one for one in every if one.is_other]
+    if not others:
+        yield Line(f"Sensitivity: {_share(every[0])} more or less of any one input leaves plan 1 the best")
+        return
+    words = [_words(one, subject) for one in others[:MOST_NAMED]]
+    words += [f"{len(others) - MOST_NAMED} more (--json)"] * (len(others) > MOST_NAMED)
+    rest = len(every) - len(others)
+    yield Line(f"Sensitivity: {'; '.join(words)}; {rest} of {len(every)} changes leave plan 1 the best")
+
+
+def _words(one: Sensitivity, subject: Subject) -> str:
+    """Return a change and what is the best plan then."""
+    amount = f"{_share(one)} {'more' if one.factor > 1 else 'less'}"
+    change = f"{amount} {one.input.replace('device', subject.device)}"
+    if one.best is None:
+        return f"with {change} nothing fits"
+    plan = f"plan {one.position}" if one.position else parts.configuration_words(one.best, subject.device)
+    of = f", in {one.framework.label}," if one.framework and not one.position else ""
+    return f"{change} makes {plan}{of} the best"
+
+
+def _share(one: Sensitivity) -> str:
+    return f"{100 * abs(one.factor - 1):.0f} %"
+
+
+KEPT = "plan.json"
+"""Name of the file that holds the answer."""
+TABLE = f"planner explain {KEPT} --part runs"
+RUN_HERE = f"planner calibrate --plan {KEPT}"
+
+
+def deciding_line(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
+    """Yield which plans to run, and the command that comes first; nothing without ties."""
+    if suggestion.deciding:
+        command = RUN_HERE if _run_here(suggestion, subject) else TABLE
+        yield Line(f"To decide between plans {_positions(suggestion)}: `{command}`")
+
+
+def deciding_commands(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
+    """Yield all commands, from keeping the answer to the next one; nothing without ties."""
+    if not suggestion.deciding:
+        return
+    yield heading(f"Runs that would decide between plans {_positions(suggestion)}")
+    yield Line(f"this answer in {KEPT}: the same command with --json > {KEPT}")
+    if _run_here(suggestion, subject):
+        yield Line(f"{RUN_HERE} --out refined.json", whole=True)
+    else:
+        yield from (Line(f"plan {one.position}: {one.start(subject)}", whole=True) for one in suggestion.deciding_plans)
+        yield Line(f"{TABLE} > runs.csv  # fill in value: seconds of a step", whole=True)
+        yield Line(f"{RUN_HERE} --runs runs.csv --out refined.json", whole=True)
+    yield Line("then the same command with --calibration refined.json")
+
+
+def _run_here(suggestion: Suggestion, subject: Subject) -> bool:
+    """Return whether ``planner calibrate`` itself runs the plans: those of one device, in PyTorch."""
+    runs = suggestion.deciding_plans
+    frameworks = {one.subject(subject).settings.framework.name for one in runs}
+    return frameworks == {PYTORCH.name} and all(one.prediction.configuration.gpus == 1 for one in runs)
+
+
+def _positions(suggestion: Suggestion) -> str:
+    *others, last = map(str, suggestion.deciding)
+    return f"{', '.join(others)} and {last}"

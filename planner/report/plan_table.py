@@ -1,22 +1,23 @@
-"""Configurations side by side, one a row."""
+"""Configurations side by side, one a row; long names of frameworks as letters, with a line of what these mean."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 
 from planner.domain.axes import AXES, Axis
 from planner.domain.configuration import Configuration
+from planner.domain.framework import framework_parts, label_of
 from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan
 from planner.report import parts
 from planner.report.blocks import Block, Line, Table, width_of
-from planner.report.framework_key import key_of, letters_of
 from planner.report.printing import LINE_WIDTH
 from planner.units import format_duration, format_number
 
-__all__ = ["BEYOND_NOTE", "Entry", "entries_of", "has_letters", "plan_table"]
+__all__ = ["BEYOND_NOTE", "Entry", "entries_of", "has_letters", "key_of", "letters_of", "plan_table"]
 
 BEYOND_NOTE = "* outside what was measured"
 FACTOR_HEADING = "factor\n(90 %)"
@@ -217,3 +218,34 @@ def _extrapolates(one: Prediction) -> bool:
 MARKS: Mapping[str, Callable[[Prediction], bool]] = {"*": _extrapolates, "!": _out_of_memory}
 """Mark of a row -> what it says of a prediction."""
 MEANINGS = {"*": BEYOND_NOTE, "!": "! more memory than one {device} has"}
+
+
+def letters_of(labels: Sequence[str]) -> dict[str, str]:
+    """Return a letter for each label, in their order.
+
+    >>> letters_of(["pytorch", "pytorch:compile", "pytorch"])
+    {'pytorch': 'A', 'pytorch:compile': 'B'}
+    """
+    n = len(ascii_uppercase)
+    each = enumerate(dict.fromkeys(labels))
+    return {label: ascii_uppercase[at % n] * (at // n + 1) for at, label in each}
+
+
+def key_of(letters: Mapping[str, str]) -> str:
+    """Return what letters stand for; switches that all sets of one framework have are said once.
+
+    >>> key_of(letters_of(["mxnet:graphs", "mxnet:graphs+horovod"]))
+    'Framework mxnet:graphs with A: no other switch; B: horovod'
+    >>> key_of(letters_of(["mxnet", "pytorch:compile"]))
+    'Framework A: mxnet; B: pytorch:compile'
+    """
+    names = {label: framework_parts(label) for label in letters}
+    if len({(name, version) for name, version, _ in names.values()}) > 1:
+        return f"Framework {'; '.join(f'{letter}: {label}' for label, letter in letters.items())}"
+    (name, version, first), *others = names.values()
+    shared = tuple(one for one in first if all(one in switches for _, _, switches in others))
+    words = {label: "+".join(one for one in parts[2] if one not in shared) for label, parts in names.items()}
+    told = "; ".join(f"{letter}: {words[label] or 'no other switch'}" for label, letter in letters.items())
+    if not shared:
+        told = told.replace("no other switch", "no switch")
+    return f"Framework {label_of(name, version, shared)} with {told}"

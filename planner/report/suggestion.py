@@ -10,7 +10,7 @@ from planner.domain.suggestion import Plan, SearchReport, Suggestion
 from planner.report import parts
 from planner.report.answer import suggestion_answer, suggestions_overview
 from planner.report.blocks import Block, Line, Pairs, Table, heading
-from planner.report.deciding_runs import deciding_commands
+from planner.report.doubt import deciding_commands
 from planner.report.prediction import prediction_details
 
 __all__ = ["part_of_plan", "part_of_suggestion", "suggestion_rest", "suggestions_views"]

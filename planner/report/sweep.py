@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.domain.objective import is_sum
 from planner.domain.request import Subject
-from planner.domain.sweep import Sweep, SweptPlan
+from planner.domain.why_not import Sweep, SweptPlan
 from planner.report import parts
 from planner.report.blocks import Block, Line, Table, title
 from planner.report.plots import BESIDE, SERIES_LOOKS, picture

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import frozen_map
+from planner.domain.arrays import BoolArray, frozen_map
 from planner.domain.axes import AXES
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
@@ -20,12 +21,21 @@ from planner.domain.network import family_of
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Problem
 from planner.domain.runs import RefusedRow, Run
-from planner.domain.validation import ScoredRow, Validation
+from planner.domain.validation import Locked, ScoredRow, Validation
 from planner.errors import ParameterError, PlannerError, Refusal
 from planner.scoring.score import score
 from planner.steps.predict import Evaluator
 
-__all__ = ["Answer", "Sorted", "answers_of", "refused", "sort_runs", "unread", "validation_of"]
+__all__ = [
+    "Answer",
+    "Sorted",
+    "answers_of",
+    "refused",
+    "sort_runs",
+    "unread",
+    "validation_of",
+    "validation_with_locked",
+]
 
 SLICE_PLANS = 1024
 """Configurations priced at once: a full prediction and the tables behind it are large, and a row keeps little."""
@@ -297,3 +307,25 @@ def validation_of(answers: Sequence[Answer], hold_out: str | None = None) -> Val
         for name, share in one.shares.items():
             shares[at, place[name]] = share
     return score([one.row for one in answers], terms, shares, hold_out)
+
+
+def validation_with_locked(answers: Sequence[Answer], locked: BoolArray, hold_out: str | None = None) -> Validation:
+    """Return what answers add up to, without anything that tells of single locked rows, networks or clusters of them.
+
+    Parameters
+    ----------
+    answers : sequence of Answer, n
+    locked : ndarray of bool, shape (n,)
+    hold_out : str, optional
+        What coefficients were refitted without, in turn.
+    """
+    whole = validation_of(answers, hold_out)
+    if not locked.any():
+        return whole
+    rest = validation_of(list(compress(answers, ~locked)), hold_out)
+    rows = [one.row for one in compress(answers, locked)]
+    told = Locked(
+        tuple(dict.fromkeys(row.source for row in rows)), len(rows), sum(row.predicted is not None for row in rows)
+    )
+    by = {**rest.by, "source": whole.by["source"]}
+    return replace(whole, by=by, groups=rest.groups, terms=rest.terms, rows=rest.rows, locked=told)

@@ -1,17 +1,20 @@
-"""Sums and quantiles of rows by group, all groups at once.
+"""Sums and quantiles of rows by group, all groups at once, and leaving groups out in turn.
+
+What is predicted takes no part in the fit that predicts it.
 
 k: groups, numbered 0 ... k - 1; code (n,): the group of every row; sizes (k,): its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["average_ranks", "means", "numbered", "quantiles", "runs"]
+__all__ = ["HOLD_OUTS", "Split", "average_ranks", "means", "numbered", "quantiles", "runs", "splits"]
 
 
 def numbered(groups: Sequence[str], mask: BoolArray) -> tuple[list[str], IntArray]:
@@ -62,3 +65,36 @@ def average_ranks(values: FloatArray, code: IntArray) -> FloatArray:
     ranks = np.empty(values.size)
     ranks[order] = means(position, by_value, int(by_value[-1]) + 1 if by_value.size else 0)[by_value]
     return ranks
+
+
+HOLD_OUTS = ("network", "gpu", "cluster", "source")
+"""Properties of a run whose values can be left out in turn."""
+
+
+class Split(NamedTuple):
+    """Rows to fit on and rows to predict, bool (n,); no row is in both, and ``name`` is in none of ``fit``."""
+
+    name: str
+    fit: BoolArray
+    test: BoolArray
+
+
+def splits(groups: Sequence[str], mask: BoolArray | None = None) -> Iterator[Split]:
+    """Yield one split for every group of the masked rows, by name; every masked row is tested once.
+
+    Of a single group nothing remains to fit on: ``fit`` is then False everywhere.
+
+    Parameters
+    ----------
+    groups : sequence of str, n
+        The value of the property that is left out.
+    mask : ndarray of bool, shape (n,), optional
+        Rows that take part at all.
+    """
+    use = np.ones(len(groups), dtype=np.bool_) if mask is None else mask
+    names, code = numbered(groups, use)
+    number = np.full(len(groups), -1, dtype=np.int64)
+    number[use] = code
+    for position, name in enumerate(names):
+        test = number == position
+        yield Split(name, use & ~test, test)

@@ -21,7 +21,7 @@ from planner.fitting.measured_steps import without_measured_plans
 from planner.fitting.observed import Observed, is_fitted, without_end_to_end
 from planner.fitting.split_steps import SplitFit, SplitObserved, fit_split_steps
 from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs
-from planner.scoring.hold_out import HOLD_OUTS, Split, splits
+from planner.scoring.groups import HOLD_OUTS, Split, splits
 from planner.scoring.intervals import rescaled
 from planner.scoring.workers import spread
 

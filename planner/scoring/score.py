@@ -1,4 +1,4 @@
-"""Scored rows -> a validation: who counts where, and every figure of it."""
+"""Scored rows -> a validation: who counts where, and every figure of it, of times and of memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray
-from planner.domain.validation import AXES, ScoredRow, Validation
+from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.validation import AXES, MemoryCalls, ScoredRow, Validation
 from planner.scoring.errors import Figures, summaries_by, summarise
-from planner.scoring.memory_calls import memory_calls
 from planner.scoring.ranking import Outcomes, as_times, rank_by_rules, rank_groups, summarise_ranking
 from planner.scoring.residuals import explaining_terms
 
-__all__ = ["score"]
+__all__ = ["memory_calls", "score"]
 
 
 def score(
@@ -76,3 +75,19 @@ def _one_metric_groups(rows: Sequence[ScoredRow]) -> list[str]:
     for row in rows:
         metrics[row.group].add(row.metric)
     return [f"{row.group} ({row.metric})" if row.group and len(metrics[row.group]) > 1 else row.group for row in rows]
+
+
+def memory_calls(
+    called_out_of_memory: BoolArray, ran_out_of_memory: BoolArray, mask: BoolArray | None = None
+) -> MemoryCalls:
+    """Return the four counts over the masked rows, which must have both a prediction and an outcome.
+
+    Parameters
+    ----------
+    called_out_of_memory, ran_out_of_memory : ndarray of bool, shape (n,)
+    mask : ndarray of bool, shape (n,), optional
+    """
+    use = np.ones(called_out_of_memory.shape, dtype=np.bool_) if mask is None else mask
+    cell = 2 * called_out_of_memory[use].astype(np.int64) + ran_out_of_memory[use]
+    true_ok, false_ok, false_call, true_call = np.bincount(cell, minlength=4).tolist()
+    return MemoryCalls(true_call, false_call, true_ok, false_ok)

@@ -1,4 +1,7 @@
-"""What the plans of a request are searched with, one a framework."""
+"""What the plans of a request are searched with, one a framework, and the least of each weighted term.
+
+These leasts make the terms of an objective comparable.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from planner.domain.objective import weights_of
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.allowed import order_and_limits
+from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Stopped
-from planner.search.leasts import over_leasts
 from planner.search.ranking import Order
+from planner.search.search import search
 from planner.search.space import Limits
 from planner.search.switches import of_kernels
 from planner.steps import predict
 
-__all__ = ["Searchable", "least_of_all", "searchable_among"]
+__all__ = ["Searchable", "least_of_all", "over_leasts", "searchable_among"]
 
 
 class Searchable(NamedTuple):
@@ -59,3 +64,25 @@ def least_of_all(searchable: Sequence[Searchable]) -> list[Searchable]:
     for one in searchable:
         leasts |= {term: min(value, leasts.get(term, value)) for term, value in one.order.leasts.items()}
     return [one._replace(order=replace(one.order, leasts=leasts)) for one in searchable]
+
+
+def over_leasts(
+    order: Order, request: SpaceRequest, limits: Limits, evaluator: Evaluator, stopped: Stopped | None = None
+) -> Order:
+    """Return an order in which each term of a weighted objective is over its least of all plans of a request.
+
+    That of a single quantity stays, and so does any where no plan satisfies the request. Of a search that was
+    ``stopped`` it is the least so far.
+
+    Raises
+    ------
+    UsageError
+        The space is too large to be searched, or the search was to end before a plan was found.
+    """
+    leasts: dict[str, float] = {}
+    for term in weights_of(order.objective) if order.is_sum else ():
+        alone = replace(order, objective=term, leasts={})
+        best = search(request, limits, evaluator, alone, keep=1, stopped=stopped).best
+        if best is not None:
+            leasts[term] = float(alone.values(best)[0])
+    return replace(order, leasts=leasts)

@@ -17,10 +17,9 @@ from planner.errors import UsageError
 from planner.search.allowed import limits_of
 from planner.search.choice import distinct_plans
 from planner.search.exhaustive import Stopped
-from planner.search.leasts import over_leasts
 from planner.search.rivals import Ranking, ranked
 from planner.search.search import search
-from planner.search.searchable import Searchable, least_of_all
+from planner.search.searchable import Searchable, least_of_all, over_leasts
 from planner.sources.sources import Sources
 from planner.steps import predict
 

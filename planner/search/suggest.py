@@ -29,7 +29,6 @@ from planner.search.deciding import deciding_plans
 from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.leasts import over_leasts
 from planner.search.ranking import Order, fewest_first
 from planner.search.rivals import (
     Compare,
@@ -44,7 +43,7 @@ from planner.search.rivals import (
     without_plan,
 )
 from planner.search.search import Searcher, search
-from planner.search.searchable import searchable_among
+from planner.search.searchable import over_leasts, searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.search.switches import gains_of

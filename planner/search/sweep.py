@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.sweep import Sweep, SweptPlan
+from planner.domain.why_not import Sweep, SweptPlan
 from planner.search.allowed import order_and_limits
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Stopped, lawful_plans
-from planner.search.leasts import over_leasts
 from planner.search.ranking import Order
+from planner.search.searchable import over_leasts
 from planner.search.space import Limits, space_of
 from planner.steps import predict
 

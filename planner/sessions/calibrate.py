@@ -22,9 +22,9 @@ from planner.sessions.plan_runs import Asking, refined_here
 from planner.sessions.plan_steps import refined_with_runs
 from planner.sessions.request import Request
 from planner.sessions.sample_files import fitted_with_steps, samples_of
-from planner.sessions.say import Say
 from planner.sessions.session import Session
 from planner.sessions.slow_runs import with_doubts
+from planner.sessions.values import Say
 
 __all__ = ["fitted_from_files", "fitted_here", "kept_when_interrupted", "refined_for_plans", "refined_from_runs"]
 

@@ -19,7 +19,7 @@ from planner.probes.layer_points import Extent
 from planner.probes.steps import STEP_PRECISIONS
 from planner.sessions.left_out import Kernel, enough_s, grouped, never_timed
 from planner.sessions.request import Request, trained
-from planner.sessions.say import Say
+from planner.sessions.values import Say
 from planner.sources.source import is_used
 from planner.sources.sources import Sources
 from planner.workload.lowering import lower

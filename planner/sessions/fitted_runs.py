@@ -11,8 +11,7 @@ from planner.formats.documents import STANDARD_INPUT, parse_text, read_text
 from planner.formats.runs import read_runs
 from planner.scoring.refit import Asked
 from planner.sessions.runs import table_of
-from planner.sessions.say import Say
-from planner.sessions.values import Values
+from planner.sessions.values import Say, Values
 
 __all__ = ["SOURCES_FILE", "learned_from", "locked_sources", "unfitted_sources"]
 

@@ -28,8 +28,7 @@ from planner.errors import NOTHING, CoverageError, InputFileError, ParameterErro
 from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
-from planner.sessions.say import Say
-from planner.sessions.values import DEFAULT_REQUEST, Values, listed, merge, said
+from planner.sessions.values import DEFAULT_REQUEST, Say, Values, listed, merge, said
 from planner.sources.completion import completions
 from planner.sources.devices import on_other_device
 from planner.sources.measured_steps import is_of_runs_alone

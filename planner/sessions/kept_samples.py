@@ -22,7 +22,7 @@ from planner.formats.calibration import parse_node, text_of_node
 from planner.formats.samples import write_samples
 from planner.probes.calibrate import Measurement
 from planner.probes.steps import probe_networks
-from planner.sessions.say import Say
+from planner.sessions.values import Say
 
 __all__ = ["NODE", "node_of", "samples_path", "samples_text", "steps_of"]
 

@@ -24,8 +24,8 @@ from planner.probes.torch_package import check_torch
 from planner.sessions.coverage import check_started
 from planner.sessions.left_out import enough_s, left_out
 from planner.sessions.request import Request, needed_bytes, trained
-from planner.sessions.say import Say
 from planner.sessions.session import Session
+from planner.sessions.values import Say
 from planner.workload.calls import distinct_calls
 from planner.workload.memory import largest_sub_batch
 from planner.workload.totals import totals

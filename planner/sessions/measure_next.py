@@ -1,4 +1,7 @@
-"""What to measure next: for which networks, which calls can be timed there, and the command that does."""
+"""What to measure next: for which networks, which calls can be timed there, and the command that does.
+
+Of tied plans: a table of the runs that tell them apart, without their times.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,23 @@ import sys
 from collections.abc import Iterable
 
 from planner import catalog
+from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration
 from planner.domain.gap import Gap
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
+from planner.domain.request import Subject
+from planner.domain.runs import Run
 from planner.domain.samples import BUDGET, NETWORKS
+from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import PlannerError
+from planner.formats.documents import STANDARD_INPUT
+from planner.formats.runs import write_runs
 from planner.probes.layer_points import Extent, unmeasurable
 from planner.scoring.gaps import CanMeasure
 from planner.sessions.left_out import DEFAULT_BUDGET_S, enough_s
 
-__all__ = ["can_be_measured", "measured_for", "measuring"]
+__all__ = ["can_be_measured", "measured_for", "measuring", "wanted_runs"]
 
 NEXT_NETWORKS = ("resnet50", "gpt")
 """Networks whose kernels a calibration made for none should know: one of convolutions, one of products."""
@@ -69,3 +78,36 @@ def measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:
     others = ",".join(_precisions(calibration)[1:])
     device = "cuda" if _is_gpu(calibration) else f"cpu{f' --precision {others}' if others else ''}"
     return f"planner calibrate --device {device}{networks}{more}"
+
+
+def wanted_runs(suggestion: Suggestion, subject: Subject) -> str:
+    """Return the text of a runs file: a row a plan, its ``value`` to be filled in, its command in ``notes``.
+
+    The runs that decide between tied plans; without any the plan to take. Empty where no plan fits, and where that one
+    is asynchronous: steps of such plans correct no prediction.
+    """
+    plan = suggestion.chosen_plan
+    chosen = (plan,) if plan and plan.prediction.configuration.mode == "sync" else ()
+    rows = [_run(one, subject) for one in suggestion.deciding_plans or chosen]
+    return write_runs(rows) if rows else ""
+
+
+def _run(plan: Plan, subject: Subject) -> Run:
+    settings = plan.subject(subject).settings
+    axes = {axis.name: getattr(plan.prediction.configuration, axis.name) for axis in AXES}
+    return Run(
+        id=f"plan-{plan.position}",
+        network=subject.network
+        if subject.network_option == STANDARD_INPUT
+        else subject.network_option or subject.network,
+        cluster=subject.cluster,
+        metric="iteration_s",
+        framework=settings.framework.name,
+        framework_version=settings.framework.version,
+        optimizer=settings.optimizer,
+        strategy=settings.strategy,
+        input=settings.input,
+        rank_order=plan.prediction.rank_order or (() if settings.chooses_order else settings.rank_order),
+        notes=plan.start(subject),
+        **axes,
+    )

@@ -11,8 +11,7 @@ from planner.domain.node_groups import MixedCluster
 from planner.domain.request import Subject
 from planner.errors import CoverageError, ParameterError, Refusal
 from planner.sessions.inputs import LOCAL, Case, Machine, cases, machine_of, named_calibration
-from planner.sessions.say import Say
-from planner.sessions.values import Values, listed, merge
+from planner.sessions.values import Say, Values, listed, merge
 
 __all__ = ["mixed_cluster", "questions", "subject_of_all"]
 

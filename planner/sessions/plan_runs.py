@@ -25,9 +25,9 @@ from planner.probes.places import KEPT_MEMORY
 from planner.probes.plan_runs import PlanPoint, PlanRun, enough_s
 from planner.probes.timing import keep_freed_memory
 from planner.probes.torch_package import check_torch, import_torch
-from planner.sessions.say import Say
 from planner.sessions.session import Session
 from planner.sessions.suggested import Suggested, suggested_of
+from planner.sessions.values import Say
 from planner.units import format_seconds
 
 __all__ = ["Asking", "asking_of", "refined_here"]

@@ -22,8 +22,8 @@ from planner.formats.configuration import configuration_of
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import sort_runs
 from planner.scoring.refit import measured_step_s
-from planner.sessions.say import Say
 from planner.sessions.suggested import Suggested, suggested_of
+from planner.sessions.values import Say
 
 __all__ = ["refined_with_runs"]
 

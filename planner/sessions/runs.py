@@ -19,8 +19,7 @@ from planner.errors import ParameterError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT
 from planner.scoring.evaluate import Answer, refused, unread
 from planner.sessions.inputs import Machine, machine_of
-from planner.sessions.say import Say
-from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values
+from planner.sessions.values import DEFAULT_REQUEST, OPTION, Say, Values
 from planner.workload.fusion import with_attention
 
 __all__ = ["Table", "table_of"]

@@ -1,10 +1,11 @@
-"""The sample files of a folder for ``planner calibrate --samples``: what is wrong with them, by file and line."""
+"""The sample files of a folder for ``planner calibrate --samples``: which are read, what is wrong, by line."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,10 +27,9 @@ from planner.fitting.screening import Outlier, outliers, unit_doubt
 from planner.formats.samples import SampleFiles, read_sample_files
 from planner.numbers import constant
 from planner.sessions.kept_samples import NODE, node_of, steps_of
-from planner.sessions.sample_folder import sample_paths
-from planner.sessions.say import Say
+from planner.sessions.values import Say
 
-__all__ = ["StepRows", "fitted_with_steps", "samples_of"]
+__all__ = ["StepRows", "fitted_with_steps", "sample_paths", "samples_of"]
 
 REJECTED = "rejected"
 """Circumstance: how many rows took no part in the fit, where the first ones stand, and why."""
@@ -365,3 +365,48 @@ def _disputed_rows(files: SampleFiles, groups: Sequence[IntArray]) -> dict[int, 
     disturbed = _disturbed(files)
     rows = (own[~undisputed(take(files.samples, own), disturbed[own])].tolist() for own in groups)
     return dict.fromkeys(itertools.chain.from_iterable(rows), DISPUTED)
+
+
+MOST_FOLDERS = 3
+"""Folders that are named where the one given holds no files itself."""
+SUFFIX = ".csv"
+
+
+def sample_paths(folder: Path) -> list[Path]:
+    """Return the tables of a folder, sorted.
+
+    Raises
+    ------
+    ParameterError
+        No such folder, or none of its files is a CSV.
+    """
+    what, rule = "--samples", f"a folder with sample files (*{SUFFIX})"
+    try:
+        names = sorted(folder.iterdir())
+    except FileNotFoundError:
+        raise ParameterError(what, rule, str(folder), "there is no such folder") from None
+    except NotADirectoryError:
+        raise ParameterError(what, rule, str(folder), "that is a file: name the folder it stands in") from None
+    except OSError as error:
+        raise ParameterError(what, rule, str(folder), f"it cannot be read: {error.strerror}") from None
+    paths = _tables(names)
+    if not paths:
+        content = "no such file is in it" if names else "it is empty"
+        below = _folders_with_tables(names)
+        remedy = f"give one of its folders: {below}" if below else "put the files of one device there"
+        raise ParameterError(what, rule, str(folder), f"{content}; {remedy}")
+    return paths
+
+
+def _tables(names: Iterable[Path]) -> list[Path]:
+    return [path for path in names if path.suffix.lower() == SUFFIX]
+
+
+def _folders_with_tables(names: Sequence[Path]) -> str:
+    """Return the first folders that hold such files, and how many more do; empty without any."""
+    folders = []
+    for path in names:
+        with contextlib.suppress(OSError):
+            folders += [str(path)] if path.is_dir() and _tables(path.iterdir()) else []
+    more = f" and {len(folders) - MOST_FOLDERS} more" if folders[MOST_FOLDERS:] else ""
+    return ", ".join(folders[:MOST_FOLDERS]) + more

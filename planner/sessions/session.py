@@ -8,21 +8,37 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from planner.domain.calibration import Calibration
+from planner.domain.kernels import FORWARD
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.duration import expected_fit_s
 from planner.fitting.next_points import NextPoints
+from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import Measurement, measure_device
 from planner.probes.gpu import Gpu, check_gpu, default_device, present_gpus
 from planner.probes.places import Place, place_of
 from planner.probes.plan_runs import PlanRun, timed_runs
-from planner.sessions.needed import needed_kernels
-from planner.sessions.say import Say
+from planner.sessions.values import Say
+from planner.workload.lowering import lower
 
-__all__ = ["Bar", "Session"]
+__all__ = ["Bar", "Session", "needed_kernels"]
 
 Bar = Callable[[str, float, str], AbstractContextManager[Callable[[float, str], None]]]
 """Takes a label, a total and a sentence; gives what shows how much is done, and a state in words."""
+
+
+def needed_kernels() -> tuple[tuple[str, str], ...]:
+    """Return kind and direction of every kernel that a bundled network calls, products first.
+
+    Without copies forward, which experts and tables of positions alone make: where there are too few timings of them, a
+    data sheet's bandwidth serves.
+    """
+    one = np.ones(1, dtype=np.int64)
+    pairs = {(calls.kind, calls.direction) for name in zoo_names() for calls in lower(build(name, {}), one)}
+    pairs -= {("copy", FORWARD)}
+    return tuple(sorted(pairs, key=lambda pair: (pair[0] not in ("convolution", "gemm"), pair)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import Measurement
-from planner.sessions.say import Say
+from planner.sessions.values import Say
 from planner.units import format_seconds
 
 __all__ = ["LARGEST_STEAL_SHARE", "slower_than_before", "stolen", "with_doubts"]

@@ -17,8 +17,7 @@ from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameE
 from planner.formats.configuration import subject_of
 from planner.formats.suggestion import SUGGESTION
 from planner.sessions.inputs import Machine, machine_of, named_calibration
-from planner.sessions.say import Say
-from planner.sessions.values import OPTION, Values
+from planner.sessions.values import OPTION, Say, Values
 
 __all__ = ["Suggested", "suggested_of"]
 

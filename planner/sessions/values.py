@@ -5,12 +5,12 @@ Earlier sources win. The merge is the only place that knows their order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from planner.domain.request import Sourced
 
-__all__ = ["DEFAULT_REQUEST", "OPTION", "SETTINGS_FILE", "Values", "listed", "merge", "said"]
+__all__ = ["DEFAULT_REQUEST", "OPTION", "SETTINGS_FILE", "Say", "Values", "listed", "merge", "said"]
 
 OPTION, SETTINGS_FILE, DEFAULT_REQUEST = "option", "planner.toml", "default request"
 Values = Mapping[str, Sourced[Any]]
@@ -33,3 +33,7 @@ def listed(values: Values, key: str) -> tuple[Any, ...]:
         return ()
     value = values[key].value
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+Say = Callable[[str], None]
+"""Takes a sentence that is not the result."""

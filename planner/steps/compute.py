@@ -46,8 +46,7 @@ from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import memory_bytes
 from planner.workload.program import Program, program
-from planner.workload.transposes import transposes
-from planner.workload.updates import updated_calls
+from planner.workload.updates import transposes, updated_calls
 
 __all__ = ["Compute", "ComputeTable", "call_work", "term_of"]
 

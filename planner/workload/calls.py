@@ -1,4 +1,11 @@
-"""The kernel calls of a network's layers, whatever the sub-batch."""
+"""The kernel calls of a network's layers, whatever the sub-batch, and what of them stays fp32 in mixed precision.
+
+Under PyTorch's autocast an operator computes in 16 bits, in fp32, or in the widest type of its inputs; casts stand
+before it where that differs from what it reads (PyTorch documentation, "Automatic Mixed Precision package", and its
+lists of operators in aten/src/ATen/autocast_mode.h and .cpp, which differ between CPUs and GPUs). Normalisation over
+channels takes a power on a GPU, and on a CPU a mean over volumes; a table of parameters is read as it is; attention
+ends with a product.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +19,11 @@ from planner.domain.calls import LayerCall
 from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, WORK_COLUMNS, convolution_output
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Site
-from planner.domain.network import Network
-from planner.workload.autocast import wide_tensors
+from planner.domain.network import INPUT, Network
 from planner.workload.lowering import ledger_of
 from planner.workload.program import program
 
-__all__ = ["distinct_calls", "layer_calls"]
+__all__ = ["distinct_calls", "layer_calls", "wide_tensors"]
 
 
 def layer_calls(
@@ -96,3 +102,15 @@ def _estimated_s(call: LayerCall) -> float:
     outputs = work["images"] * work["out_c"] * prod(convolution_output(work))
     macs = outputs * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
     return 2 * macs / ASSUMED_FLOP_PER_S
+
+
+def wide_tensors(network: Network, *, on_gpu: bool) -> Mapping[str, tuple[bool, ...]]:
+    """Return for every layer whether each of its inputs, and last its output, is fp32; the network's input is."""
+    wide, tensors = {INPUT: True}, {}
+    for layer in network.layers:
+        inputs = [wide[source] for source in layer.inputs]
+        computes = LAYER_KINDS[layer.kind].computes
+        in_fp32 = computes == "fp32" or (on_gpu and computes == "fp32 on gpu")
+        wide[layer.name] = in_fp32 or (computes != "16 bits" and any(inputs))
+        tensors[layer.name] = (*inputs, wide[layer.name])
+    return tensors

@@ -1,4 +1,4 @@
-"""Kernels of an update: how many there are, and what they move.
+"""Kernels of updates, and of transposes around convolutions: how many there are, and what they move.
 
 ==============  ========================================================================================
 ``layer``       one kernel a layer: about one a tensor (an operator of TensorFlow, MXNet, Caffe)
@@ -15,6 +15,13 @@ or two: a product and a sum in place of each that scales and adds, four for a me
 (AdamWeightDecayOptimizer of github.com/google-research/bert). Nothing is copied where a variable is assigned. For the
 host these are one operation a layer and launches besides, as primitives of a layer are. A kernel over lists takes up
 to 320 blocks of 65536 elements, of up to 30 tensors (ATen, MultiTensorApply.cuh).
+
+Transposes: where tensors of 16 bits lie image by channel by row (NCHW), a library transposes what a convolution of
+matrix units reads, and what it gives back: cuDNN's ``nchwToNhwc`` and ``nhwcToNchw`` kernels. Each element of input and
+output is read and written once more in each direction: of a step, three times. Weights are small beside them. Tensor
+cores take channels in eights; other convolutions, those of each channel by itself among them, run on CUDA cores as they
+are. None are counted for TF32: some of its kernels write NCHW themselves, and what others transpose is not known; with
+none, networks, GPUs and clusters left out are predicted nearer.
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ from planner.domain.layers import LAYER_KINDS
 from planner.workload.lowering import UPDATE_BYTES
 from planner.workload.program import Program
 
-__all__ = ["ARITHMETIC", "OPERATIONS", "updated_calls"]
+__all__ = ["ARITHMETIC", "OPERATIONS", "transposes", "updated_calls"]
 
 OPERATIONS: Mapping[str, tuple[int, int]] = {
     "sgd": (2, 24),
@@ -74,3 +81,26 @@ def updated_calls(calls: KernelCalls, of: Program, update: str, optimizer: str) 
     count: FloatArray = (calls.count * each).reshape(calls.layer.shape)
     made = calls.count if update == "arithmetic" else calls.operations
     return replace(calls, count=count, work=work, operations=made)
+
+
+CHANNELS = 8
+"""Of a group in and out, that matrix units take together."""
+
+
+def transposes(calls: KernelCalls) -> KernelCalls | None:
+    """Return the transposes of convolutions in their direction, a call each; None: none needs any."""
+    work = calls.work
+    needs = (work["in_c"] // work["groups"] % CHANNELS == 0) & (work["out_c"] // work["groups"] % CHANNELS == 0)
+    needs = np.broadcast_to(needs, np.broadcast_shapes(needs.shape, calls.count.shape))
+    if not needs.any():
+        return None
+    height, width = (
+        (work[f"in_{axis}"] + 2 * work[f"pad_{axis}"] - work[f"k_{axis}"]) // work[f"stride_{axis}"] + 1
+        for axis in "hw"
+    )
+    elements = work["images"] * (work["in_c"] * work["in_h"] * work["in_w"] + work["out_c"] * height * width)
+    columns = {"elements": elements, "traffic": 2 * elements, "fixed_bytes": np.zeros_like(elements)}
+    count = np.where(needs, calls.count, 0)
+    return KernelCalls(
+        "copy", calls.direction, calls.layer, count if calls.count.ndim > 1 else count.reshape(-1), columns
+    )

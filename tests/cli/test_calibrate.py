@@ -28,7 +28,7 @@ from planner.probes.places import Place
 from planner.probes.points import Point
 from planner.probes.resume import Measured, holds_measured, start_file
 from planner.probes.run import PASSING_CIRCUMSTANCES, Goal
-from planner.sessions.needed import needed_kernels
+from planner.sessions.session import needed_kernels
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]

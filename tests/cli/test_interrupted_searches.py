@@ -45,7 +45,7 @@ def priced(run: Run, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("at", [1, 2])
 def test_of_the_least_of_a_term_is_the_best_so_far(run: Run, interrupt: Any, priced: str, at: int) -> None:
-    interrupt("planner.search.leasts", "search", at)
+    interrupt("planner.search.searchable", "search", at)
     asked = ("suggest", *ASKED, "--cluster", priced, "--objective", "epoch-time:1+cost:1", "--json")
     code, out, err = run(*asked)
     assert (code, err) == (130, "planner: interrupted\n")

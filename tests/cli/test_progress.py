@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from planner.cli.progress import bar
+from planner.cli.streams import bar
 from planner.probes.run import Progress
 from planner.sessions.measure import _state
 

@@ -22,8 +22,7 @@ from planner.probes.layer_points import FP32_KINDS
 from planner.probes.modules import build_module
 from planner.probes.operands import Operands
 from planner.probes.points import Point
-from planner.workload.autocast import wide_tensors
-from planner.workload.calls import distinct_calls, layer_calls
+from planner.workload.calls import distinct_calls, layer_calls, wide_tensors
 
 SAMPLES = 2
 SMALL = {"layers": "1", "hidden": "24", "heads": "2", "sequence": "16", "vocabulary": "64"}

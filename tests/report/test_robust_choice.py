@@ -13,8 +13,7 @@ from planner.domain.request import Subject
 from planner.domain.sensitivity import Sensitivity
 from planner.domain.suggestion import Plan, Suggestion
 from planner.report.blocks import Block
-from planner.report.deciding_runs import deciding_commands, deciding_line
-from planner.report.sensitivity import sensitivity_lines
+from planner.report.doubt import deciding_commands, deciding_line, sensitivity_lines
 
 Printed = Callable[[Iterable[Block]], str]
 OTHER = Configuration(2, 8, 16, precision="bf16")

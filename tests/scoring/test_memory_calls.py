@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.validation import MemoryCalls
-from planner.scoring.memory_calls import memory_calls
+from planner.scoring.score import memory_calls
 
 
 def test_every_cell_is_counted_apart() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planner.domain.configuration import MODES, Configuration
 from planner.domain.objective import weights_of
 from planner.domain.request import SpaceRequest
-from planner.search.leasts import over_leasts
+from planner.search.searchable import over_leasts
 from planner.search.suggest import suggest_with
 from planner.search.sweep import sweep_with
 from planner.search.why_not import Among, why_nots

@@ -29,9 +29,8 @@ from planner.probes.places import CpuPlace, Place
 from planner.probes.points import Point
 from planner.probes.run import Goal
 from planner.sessions import coverage, measure
-from planner.sessions.needed import needed_kernels
 from planner.sessions.request import Request
-from planner.sessions.session import Session
+from planner.sessions.session import Session, needed_kernels
 from planner.sources.layer_calls import LayerCalls
 from planner.workload.calls import distinct_calls
 from planner.workload.lowering import lower

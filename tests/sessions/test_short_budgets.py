@@ -19,9 +19,8 @@ from planner.probes.places import CpuPlace, Place
 from planner.probes.resume import Measured, start_file
 from planner.probes.run import Goal
 from planner.sessions import coverage, measure
-from planner.sessions.needed import needed_kernels
 from planner.sessions.request import Request
-from planner.sessions.session import Session
+from planner.sessions.session import Session, needed_kernels
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]

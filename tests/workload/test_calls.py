@@ -4,8 +4,7 @@ import pytest
 from planner.domain.calls import work_named
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
-from planner.workload.autocast import wide_tensors
-from planner.workload.calls import distinct_calls, layer_calls
+from planner.workload.calls import distinct_calls, layer_calls, wide_tensors
 from planner.workload.lowering import lower
 
 NAMES = ("resnet18", "googlenet", "mobilenet-v2", "mlp", "gpt", "bert", "yolov3")

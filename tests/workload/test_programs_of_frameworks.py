@@ -12,8 +12,7 @@ from planner.networks.zoo import build
 from planner.workload.fusion import fused_calls
 from planner.workload.lowering import UPDATE_BYTES, lower
 from planner.workload.program import program
-from planner.workload.transposes import transposes
-from planner.workload.updates import ARITHMETIC, BLOCK_ELEMENTS, MOST_TENSORS, OPERATIONS, updated_calls
+from planner.workload.updates import ARITHMETIC, BLOCK_ELEMENTS, MOST_TENSORS, OPERATIONS, transposes, updated_calls
 
 BATCH = np.array([4])
 
