@@ -153,11 +153,13 @@ def text(settings: Settings, key: str, default: str) -> str:
     return value
 
 
-def vector(settings: Settings, key: str, default: tuple[float, ...] = ()) -> FloatArray:
-    """Return a setting that is a list of numbers, as an ndarray."""
+def vector(settings: Settings, key: str, default: tuple[float, ...] = (), of: int = 1) -> FloatArray:
+    """Return a setting that is a list of numbers, with ``of`` above 1 of as many at a time, as an ndarray."""
     value = settings.get(key, default)
     if not isinstance(value, tuple):
         raise ParameterError(f"setting {key}", "a list of numbers", value)
+    if of > 1 and (not value or len(value) % of):
+        raise ParameterError(f"setting {key}", f"a list of numbers, {of} at a time", f"{len(value)} of them")
     return _long_vector(value) if len(value) >= _LONG else np.asarray(value, dtype=np.float64)
 
 

@@ -151,7 +151,8 @@ def _log_prior(work: Work, settings: Settings, log_mean: FloatArray) -> FloatArr
 
 def stored_points(settings: Settings) -> tuple[Column, ...]:
     """Return the columns of the weights of stored points."""
-    count = vector(settings, "points").size // max(vector(settings, "lengths").size, 1)
+    dimensions = vector(settings, "lengths").size
+    count = vector(settings, "points", of=dimensions).size // max(dimensions, 1)
     return tuple(Column(f"point_{place + 1}", POINT) for place in range(count))
 
 

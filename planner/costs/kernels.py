@@ -53,7 +53,7 @@ def _flop_rate(work: Work, _settings: Settings) -> FloatArray:
 
 
 def _tile_pairs(settings: Settings) -> list[tuple[int, int]]:
-    flat = vector(settings, "tiles", (128.0, 64.0)).astype(int).tolist()
+    flat = vector(settings, "tiles", (128.0, 64.0), of=2).astype(int).tolist()
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -133,7 +133,7 @@ def _convolution_classes(work: Work, settings: Settings) -> FloatArray:
 def _channel_tiles(work: Work, settings: Settings) -> FloatArray:
     """Return features of convolutions whose channels, of all groups together, are computed in whole tiles."""
     tile_flop = flop(work)
-    for name, tile in zip(("in_c", "out_c"), vector(settings, "tiles", (8.0, 8.0)), strict=True):
+    for name, tile in zip(("in_c", "out_c"), vector(settings, "tiles", (8.0, 8.0), of=2), strict=False):
         channels = column(work, name)
         tile_flop = tile_flop * (np.ceil(channels / tile) * tile / channels)
     return stacked([1.0, tile_flop, *operand_bytes(work)])

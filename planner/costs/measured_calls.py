@@ -121,7 +121,7 @@ def _features(work: Work, settings: Settings) -> FloatArray:
     names = sorted(settings)
     # The sub-batches of one call are one column: calls stand curve the last axis.
     for place in distinct_values(calls).tolist():
-        points = vector(settings, names[place])
+        points = vector(settings, names[place], of=2)
         knots, times = points[::2], points[1::2]
         own = calls == place
         n = samples[own]
@@ -140,7 +140,7 @@ def whereabouts(work: Work, settings: Settings) -> IntArray:
     places = np.zeros(calls.shape, dtype=np.int64)
     names = sorted(settings)
     for call in distinct_values(calls).tolist():
-        knots = vector(settings, names[call])[::2]
+        knots = vector(settings, names[call], of=2)[::2]
         n = samples[calls == call]
         outside = (n < knots[0]) | (n > knots[-1])
         places[calls == call] = np.where(np.isin(n, knots) | (knots.size == 1), 0, np.where(outside, 2, 1))

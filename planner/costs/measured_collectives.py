@@ -38,7 +38,7 @@ UNMEASURED = "unmeasured"
 
 def case_list(settings: Settings) -> list[tuple[int, int]]:
     """Return the measured (nodes, ranks per node)."""
-    flat = vector(settings, "cases").astype(int).tolist()
+    flat = vector(settings, "cases", of=2).astype(int).tolist()
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 

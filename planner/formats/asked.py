@@ -82,7 +82,10 @@ def _sourced_table(value: Type, doc: str) -> Table[dict[str, Any]]:
 
 
 REQUEST_TABLE = Table(
-    tuple(Field(key, _sourced_table(kind, doc), doc, None) for key, (kind, doc) in _TYPES.items()),
+    tuple(
+        Field(key, _sourced_table(kind, doc), doc, REQUIRED if key == "target_batch" else None)
+        for key, (kind, doc) in _TYPES.items()
+    ),
     without_none,
     "every value with its source",
     split=lambda values: dict.fromkeys(_TYPES) | dict(values),
