@@ -66,12 +66,8 @@ def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> Fl
 
 
 def check_coefficients(entry: Entry) -> None:
-    """Raise UsageError where an entry of a term has other coefficients than the term's columns, or the term is unknown.
-
-    Overheads of frameworks are no term of work: what such an entry lacks changes nothing.
-    """
-    if entry.scope != "overheads":
-        _coefficients(entry)
+    """Raise UsageError where an entry has other coefficients than its term's columns, or the term is unknown."""
+    _coefficients(entry)
 
 
 @once_of

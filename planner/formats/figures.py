@@ -293,7 +293,7 @@ def _quantity_keys(quantity: Quantity | None, lead: Quantity, *, inverse: bool =
 
 def _following(value: float, lead: Quantity, *, inverse: bool) -> Quantity:
     """Return a value with the interval that follows from that of ``lead``, if it has one."""
-    if lead.low is None or lead.high is None or not lead.value or (inverse and not lead.low):
+    if lead.low is None or lead.high is None or not lead.value or (inverse and not (lead.low and lead.high)):
         return Quantity(value)
     if inverse:
         return Quantity(value, value * lead.value / lead.high, value * lead.value / lead.low, lead.interval_basis)

@@ -130,7 +130,13 @@ def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
 
 
 def _check_sizes(network: Network) -> None:
-    """Refuse layers beyond all belief, whose sums no counter holds; shapes that do not fit are refused on the way."""
+    """Refuse layers beyond all belief, whose sums no counter holds; shapes that do not fit are refused on the way.
+
+    A transformer has no more blocks than there are layers, else stages of a pipeline would stand empty.
+    """
+    if (told := network.transformer) and (blocks := told.layers + told.encoder_layers) > len(network.layers):
+        rule = f"at most {len(network.layers)} with encoder_layers, as many as there are layers"
+        raise ParameterError("transformer.layers", rule, blocks)
     for name, shape in layer_shapes(network).items():
         if math.prod(shape) > MOST_ELEMENTS:
             raise ParameterError(f"layer {name}: elements a sample", f"at most {MOST_ELEMENTS:,}", math.prod(shape))

@@ -32,6 +32,7 @@ from planner.sessions.values import DEFAULT_REQUEST, Say, Values, listed, merge,
 from planner.sources.completion import completions
 from planner.sources.devices import on_other_device
 from planner.sources.measured_steps import is_of_runs_alone
+from planner.sources.overheads import check_overheads
 from planner.sources.same_die import is_same_die
 from planner.sources.sources import Sources
 from planner.sources.usable import why_not_precision
@@ -92,7 +93,7 @@ def named_calibration(text: str) -> Calibration:
     calibration = catalog.find_calibration(text)
     for at, entry in enumerate(calibration.entries):
         try:
-            check_coefficients(entry)
+            (check_overheads if entry.scope == "overheads" else check_coefficients)(entry)
         except UsageError as error:
             raise InputFileError(place_of(text), str(error), f"entries[{at}]") from None
     return calibration

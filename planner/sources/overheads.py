@@ -19,6 +19,7 @@ from planner.domain.calibration import END_TO_END, Entry
 from planner.domain.framework import GENERIC, framework_parts
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.network import Network
+from planner.errors import ParameterError
 from planner.numbers import constant, constants
 from planner.sources.source import Source, source_of
 
@@ -35,6 +36,7 @@ __all__ = [
     "SPLIT_LIBRARY",
     "Overheads",
     "assumed_overheads",
+    "check_overheads",
     "exponent_name",
     "find_overheads",
 ]
@@ -150,6 +152,18 @@ class Overheads:
     def scales(self) -> bool:
         """Whether any kernel's time is multiplied by other than 1."""
         return self.kernel_scale != 1 or self.matrix_scale != 1
+
+
+def check_overheads(entry: Entry) -> None:
+    """Raise ParameterError where a coefficient of a framework is out of its nature: stages would take no time, or less.
+
+    Exponents below 1 make two that overlap longer than both one after the other.
+    """
+    for name, value in entry.coefficients.items():
+        if name in EXPONENTS and value < 1:
+            raise ParameterError(f"coefficient {name}", "at least 1", value)
+        if value < 0 or (name.endswith("_scale") and not value):
+            raise ParameterError(f"coefficient {name}", "above 0" if name.endswith("_scale") else "at least 0", value)
 
 
 def exponent_name(network: Network) -> str:

@@ -13,6 +13,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configurations
 from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
+from planner.errors import CoverageError, Refusal
 from planner.sources.overheads import Overheads
 from planner.sources.sources import Sources
 from planner.steps.asynchronous import Asynchrony
@@ -22,6 +23,7 @@ from planner.steps.stages import kernel_shares, stages_of
 from planner.steps.terms import Case, gradient_of, terms_of, update_gradient
 from planner.steps.utilization import utilization
 from planner.steps.warnings import empty_updates, own_layers, warnings_of, window_missed
+from planner.units import BOUNDS
 
 __all__ = ["Description", "descriptions", "score_calibrations"]
 
@@ -65,6 +67,7 @@ def _description(
     is_unseen = one.gpus > 1 and pricer.messages.source.origin == "specified"
     score = score_of(kind, score_calibrations(pricer.sources, pricer.compute.overheads, is_unseen=is_unseen))
     iteration = quantity(float(prices.iteration.period_s[0]), deviation, score)
+    _check_bounds(iteration.value, "time", "a step", "s")
     samples, steps = one.samples_per_update, _epoch_steps(pricer, one.samples_per_update)
     first_s, first_deviation = float(prices.first_epoch.period_s[0]), deviation
     if first_s != iteration.value:
@@ -112,6 +115,8 @@ def _updates(
         inside = None if window is None else float(low <= samples <= high)
         return None, MiniBatch(samples, 0.0, samples, samples, inside), Staleness(0.0, 0.0, {0: 1.0}), ()
     statistics = asynchrony_of(configurations, case.priced)
+    _check_bounds(float(statistics.update_s[0]), "time", "an update", "s")
+    _check_bounds(float(statistics.mini_batch_mean[0]), "count", "a mini-batch", "samples")
     mini_batch = _mini_batch(statistics, window)
     staleness = Staleness(
         float(statistics.staleness_mean[0]), float(statistics.staleness_std[0]), statistics.staleness_pmf(0)
@@ -122,6 +127,14 @@ def _updates(
     )
     update = quantity(float(statistics.update_s[0]), update_gradient(case, gradient).spread())
     return update, mini_batch, staleness, notes
+
+
+def _check_bounds(value: float, dimension: str, what: str, unit: str) -> None:
+    """Refuse a figure that nobody believes: coefficients of a calibration may be of any size."""
+    least, most = BOUNDS[dimension]
+    if not least <= value <= most:
+        rule, remedy = f"{what} must be from {least:g} to {most:g} {unit}", "; check the calibrations of the answer"
+        raise CoverageError(Refusal("beyond_belief", rule, what, f"{value:.3g} {unit}", remedy))
 
 
 def score_calibrations(sources: Sources, overheads: Overheads, *, is_unseen: bool) -> tuple[Calibration, ...]:

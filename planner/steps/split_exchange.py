@@ -85,7 +85,8 @@ class StageExchange:
             shard_ranks(plans, self.costs.rank_order, experts=one)[self.cases.of] for one in (True, False)
         )
         shards = of.experts / experts + of.others / others
-        return np.where(plans.sharding[self.cases.of] > 0, shards / of.total, 1.0)
+        share = np.divide(shards, of.total, out=np.ones_like(shards), where=of.total > 0)
+        return np.where(plans.sharding[self.cases.of] > 0, share, 1.0)
 
     def _of_both(
         self, seconds: Callable[[Ranks, FloatArray], FloatArray], elements: Elements, itemsize: float

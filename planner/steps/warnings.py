@@ -87,7 +87,7 @@ def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:
         return ()
     message = (
         f"{share:.2g} of all updates find no gradient; over the others the mean mini-batch is "
-        f"{mini_batch / (1 - share):.4g} samples."
+        f"{mini_batch / max(1 - share, 1e-16):.4g} samples."
     )
     return (PlanWarning("empty_updates", "mini_batch", message),)
 
