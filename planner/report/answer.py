@@ -62,9 +62,11 @@ def suggestion_answer(
     whose time is told too. ``is_alone``: no other answer stands in the same document.
     """
     is_kept = is_alone and not subject.scenario
-    blocks = list(_suggestion(suggestion, subject, more, epochs, faster_by_a_switch(suggestion), is_kept=is_kept))
-    if suggestion.switches and not in_full and line_count(blocks) > MOST_LINES:
-        blocks = list(_suggestion(suggestion, subject, more, epochs, "", is_kept=is_kept))
+    blocks = list(_suggestion(suggestion, subject, more, epochs, "", is_kept=is_kept))
+    if (in_full or line_count(blocks) <= MOST_LINES) and suggestion.switches:  # worked out on being asked for
+        switches = faster_by_a_switch(suggestion)
+        longer = list(_suggestion(suggestion, subject, more, epochs, switches, is_kept=is_kept))
+        blocks = longer if in_full or line_count(longer) <= MOST_LINES else blocks
     yield from blocks
 
 
@@ -101,7 +103,7 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | Non
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _choice(suggestion, plan, subject, epochs, faster_by_a_switch(suggestion))
+    yield from _choice(suggestion, plan, subject, epochs, "")
     yield from launch(plan.prediction.configuration, plan.subject(subject), plan.prediction.rank_order)
 
 

@@ -46,7 +46,7 @@ from planner.search.search import Searcher, search
 from planner.search.searchable import over_leasts, searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
-from planner.search.switches import gains_of
+from planner.search.switches import Gains
 from planner.steps import predict
 
 if TYPE_CHECKING:
@@ -139,12 +139,17 @@ def suggest_among(
 
         with watch() as stopped:
             answer = replace(answer, sensitivity=sensitivities(searched, answer, stopped))
-    plans = (*answer.plans, *answer.pareto, *answer.nearest)
+    plans, plan = (*answer.plans, *answer.pareto, *answer.nearest), answer.chosen_plan
+    own = (
+        evaluator
+        for one, evaluator in zip(searches, evaluators, strict=True)
+        if plan and plan.framework == one.framework
+    )
     refused = (PlanWarning("framework_refused", label, f"It is left out: {why}") for label, why in errors.items())
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
     return replace(
         answer,
-        switches=gains_of(answer, [problem for problem, _ in asked]),
+        switches={} if plan is None else Gains(next(own), plan.prediction.configuration),
         citations=cited([plan.prediction for plan in plans], asked[0][0].calibrations),
         warnings=(*refused, *of_request, *answer.warnings),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -13,7 +14,6 @@ from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.request import Problem
-from planner.domain.suggestion import Suggestion
 from planner.errors import CoverageError, PlannerError
 from planner.search.ranking import rounded
 from planner.sources.sources import Sources
@@ -22,7 +22,7 @@ from planner.steps.host_and_gpu import STAGES
 from planner.steps.predict import Evaluator
 from planner.workload.fusion import idle_fusions, with_attention
 
-__all__ = ["LEAST_GAIN", "different_sets", "gains_of", "of_kernels", "switch_gains"]
+__all__ = ["LEAST_GAIN", "Gains", "different_sets", "of_kernels", "switch_gains"]
 
 LEAST_GAIN = 1.02
 """Times faster that a switch is told from."""
@@ -32,40 +32,52 @@ _SUB_BATCHES = (1, 32)
 _STAGES = len(STAGES)
 
 
-def gains_of(answer: Suggestion, problems: Sequence[Problem]) -> dict[str, float]:
-    """Return the switches that would pay for the plan to take, as :func:`switch_gains`; none where nothing fits."""
-    plan = answer.chosen_plan
-    if plan is None:
-        return {}
-    own = (one for one in problems if plan.framework and one.settings.framework.label == plan.framework.label)
-    return switch_gains(next(own, problems[0]), plan.prediction.configuration)
+class Gains(Mapping[str, float]):
+    """The switches that would pay for a plan, worked out when somebody asks; see :func:`switch_gains`."""
+
+    def __init__(self, evaluator: Evaluator, plan: Configuration) -> None:
+        self._of = evaluator, plan
+
+    @cached_property
+    def _gains(self) -> dict[str, float]:
+        return switch_gains(*self._of)
+
+    def __getitem__(self, switch: str) -> float:
+        return self._gains[switch]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._gains)
+
+    def __len__(self) -> int:
+        return len(self._gains)
 
 
-def switch_gains(problem: Problem, plan: Configuration) -> dict[str, float]:
+def switch_gains(evaluator: Evaluator, plan: Configuration) -> dict[str, float]:
     """Return the switches that are off and would make a plan faster, each with those that it needs, the best first.
 
-    By how many times is told to a thousandth.
+    By how many times is told to a thousandth. ``evaluator``: of the framework as it is; its tables are used.
 
     What a switch does to kernels and messages is counted, with the coefficients of the framework as it is: those of
     another set of switches were fitted to other runs, and would tell these apart. Where steps of both were measured on
     this accelerator, each has its own.
     """
-    framework = problem.settings.framework
-    others = list(dict.fromkeys(_one_more(framework)))
-    if not others:
-        return {}
-    now, is_measured = _samples_per_s(problem, plan), _is_measured(problem, plan)
+    problem, plans = evaluator.problem, Configurations.of([plan])
+    framework, is_measured = problem.settings.framework, _is_measured(evaluator.sources, plan)
     gains: dict[str, float] = {}
-    for other in others:
+    alike = {_of_network(problem): evaluator}
+    for other in dict.fromkeys(_one_more(framework)):
         with_own = _with(problem, other)
-        if not (is_measured and _is_measured(with_own, plan)):
+        if not (is_measured and _is_measured(Sources(with_own), plan)):
             with_own = _with(problem, replace(other, switched=framework.switched))
         try:
-            factor = _samples_per_s(with_own, plan) / now
+            priced = Evaluator(with_own, alike.get(_of_network(with_own)))
+            rates = [float(one.evaluate(plans).samples_per_s[0]) for one in (priced, evaluator)]
         except PlannerError:  # the plan is none of the framework so switched
             continue
-        if factor >= LEAST_GAIN:
-            gains["+".join(name for name in other.switched if name not in framework.switched)] = round(factor, 3)
+        alike.setdefault(_of_network(with_own), priced)
+        if rates[0] / rates[1] >= LEAST_GAIN:
+            name = "+".join(name for name in other.switched if name not in framework.switched)
+            gains[name] = round(rates[0] / rates[1], 3)
     return dict(sorted(gains.items(), key=lambda one: -one[1]))
 
 
@@ -102,6 +114,15 @@ def of_kernels(framework: Framework) -> Framework:
     return replace(framework, switched=(), strategy=GENERIC.strategy, strategies={})
 
 
+def _of_network(problem: Problem) -> Framework:
+    """Return a problem's framework without what changes no kernel of its network."""
+    framework, network = problem.settings.framework, problem.network
+    fuses = tuple(one for one in framework.fuses if one not in idle_fusions(network, framework.fuses))
+    has_layout = any(layer.kind == "convolution" for layer in network.layers)
+    layout = framework.layout if has_layout else GENERIC.layout
+    return replace(of_kernels(framework), launch=GENERIC.launch, layout=layout, fuses=fuses)
+
+
 def _is_better(one: FloatArray, other: FloatArray) -> bool:
     """Tell whether no term of one set is larger than the other's, and its kernels take less time."""
     priced = ~np.isnan(one[0, 0])
@@ -136,9 +157,7 @@ def _terms(
     Columns are those of :meth:`planner.steps.compute.Compute.alone`. ``shared``: what computes the same kernels.
     """
     columns, sources = [], Sources(problem)
-    alike = replace(of_kernels(problem.settings.framework), launch=GENERIC.launch)
-    if not any(layer.kind == "convolution" for layer in problem.network.layers):
-        alike = replace(alike, layout=GENERIC.layout)
+    alike = _of_network(problem)
     for precision, mode in product(precisions, modes):
         try:
             compute = Compute(sources, precision, mode, shared.get((alike, precision)))
@@ -168,11 +187,7 @@ def _with(problem: Problem, framework: Framework) -> Problem:
     return replace(problem, network=with_attention(problem.network, framework.fuses), settings=settings)
 
 
-def _is_measured(problem: Problem, plan: Configuration) -> bool:
+def _is_measured(sources: Sources, plan: Configuration) -> bool:
     """Tell whether the overheads of a problem's framework were measured on its accelerator."""
-    overheads = Sources(problem).overheads(plan.precision, plan.mode)
+    overheads = sources.overheads(plan.precision, plan.mode)
     return overheads.matched in ("exact", "framework") and not overheads.pooled
-
-
-def _samples_per_s(problem: Problem, plan: Configuration) -> float:
-    return float(Evaluator(problem).evaluate(Configurations.of([plan])).samples_per_s[0])
