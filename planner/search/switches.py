@@ -96,7 +96,8 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes
         Of plans.
     """
     shared: dict[tuple[Framework, str], Compute] = {}
-    terms = [_terms(one, precisions, modes, shared) for one in problems]
+    sources = Sources(problems[0])
+    terms = [_terms(sources.of_problem(one), precisions, modes, shared) for one in problems]
     useful = [_useful(one) for one in problems]
     kept: list[int] = []
     for at, one in enumerate(problems):
@@ -150,14 +151,13 @@ def _useful(problem: Problem) -> Framework:
 
 
 def _terms(
-    problem: Problem, precisions: Sequence[str], modes: Sequence[str], shared: dict[tuple[Framework, str], Compute]
+    sources: Sources, precisions: Sequence[str], modes: Sequence[str], shared: dict[tuple[Framework, str], Compute]
 ) -> FloatArray:
     """Return terms of plans on one device, rounded, shape (sub-batches, 12, precisions x modes); NaN: not priced.
 
     Columns are those of :meth:`planner.steps.compute.Compute.alone`. ``shared``: what computes the same kernels.
     """
-    columns, sources = [], Sources(problem)
-    alike = _of_network(problem)
+    columns, alike = [], _of_network(sources.problem)
     for precision, mode in product(precisions, modes):
         try:
             compute = Compute(sources, precision, mode, shared.get((alike, precision)))

@@ -7,7 +7,7 @@ calibration that is named, or this machine's own, gives the cluster ``local``: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -239,12 +239,8 @@ def cases(values: Values, machine: Machine) -> tuple[Case, ...]:
     for text in listed(values, "framework"):
         named.setdefault(catalog.find_framework(text), text)
     each = [merge({"framework": replace(values["framework"], value=one)}, values) for one in named.values()]
-    return tuple(
-        _case(of_framework, machine, name, one)
-        for name in values["network"].value
-        for of_framework in each or [values]
-        for one in scenarios
-    )
+    networks = values["network"].value
+    return tuple(case for name in networks for case in _cases_of(name, each or [values], machine, scenarios))
 
 
 def _scenarios(values: Values, cluster: Cluster) -> tuple[Scenario, ...]:
@@ -253,21 +249,32 @@ def _scenarios(values: Values, cluster: Cluster) -> tuple[Scenario, ...]:
     return parse_scenarios(values["scenario"].value, cluster, catalog.find_accelerator)
 
 
-def _case(values: Values, machine: Machine, name: str, scenario: Scenario) -> Case:
-    network, present, machine = catalog.find_network(name), machine, _under(scenario, machine)
-    dataset, dataset_source = _dataset(values, network)
-    settings, sources = _settings(values, machine, network, dataset)
-    network = with_attention(network, settings.framework.fuses)
-    problem = Problem(
-        network, dataset, machine.cluster, machine.calibrations, machine.explicit, settings=settings, scenario=scenario
-    )
-    own: Values = {
-        "network": Sourced(name, values["network"].source),
-        "dataset": Sourced(values["dataset"].value if "dataset" in values else network.dataset, dataset_source),
-        "calibration": replace(machine.sources["calibration"], value=_to_give_back(values, present, network, settings)),
-        "scenario": Sourced(scenario.text or None, values["scenario"].source if "scenario" in values else DEFAULT),
-    }
-    return Case(problem, merge(own, machine.sources, sources, values))
+def _cases_of(name: str, each: Sequence[Values], machine: Machine, scenarios: Iterable[Scenario]) -> Iterator[Case]:
+    """Yield a network in every framework under every scenario; those that run it alike share its record."""
+    network = catalog.find_network(name)
+    dataset, dataset_source = _dataset(each[0], network)
+    machines = [(scenario, _under(scenario, machine)) for scenario in scenarios]
+    shared: dict[bool, tuple[Network, tuple[str, ...]]] = {}
+    for values in each:
+        for scenario, there in machines:
+            settings, sources = _settings(values, there, network, dataset)
+            is_fused = "attention" in settings.framework.fuses
+            if is_fused not in shared:
+                as_run = with_attention(network, settings.framework.fuses)
+                shared[is_fused] = as_run, _to_give_back(values, machine, as_run, settings)
+            as_run, names = shared[is_fused]
+            own: Values = {
+                "network": Sourced(name, values["network"].source),
+                "dataset": Sourced(values["dataset"].value if "dataset" in values else network.dataset, dataset_source),
+                "calibration": replace(there.sources["calibration"], value=names),
+                "scenario": Sourced(
+                    scenario.text or None, values["scenario"].source if "scenario" in values else DEFAULT
+                ),
+            }
+            problem = Problem(
+                as_run, dataset, there.cluster, there.calibrations, there.explicit, settings=settings, scenario=scenario
+            )
+            yield Case(problem, merge(own, there.sources, sources, values))
 
 
 def _under(scenario: Scenario, machine: Machine) -> Machine:

@@ -64,9 +64,15 @@ class Sources:
 
     def of_network(self, network: Network) -> Sources:
         """Return the sources of the same problem with another network, such as a rank's shard of this one."""
+        return self.of_problem(replace(self.problem, network=network))
+
+    def of_problem(self, problem: Problem) -> Sources:
+        """Return the sources of a problem that differs in network and settings alone; kernels are found once."""
         other = copy(self)
-        other.problem = replace(self.problem, network=network)
+        other.problem = problem
         other._layer_calls, other._measured_steps = {}, {}  # noqa: SLF001 - its own
+        if problem.settings != self.problem.settings:
+            other._overheads, other._overhead_sources = {}, self._overhead_sources  # noqa: SLF001 - as above
         return other
 
     @cached_property
@@ -200,12 +206,10 @@ class Sources:
         key = (precision, mode)
         if key not in self._overheads:
             entries = (
-                (source_of(entry, calibration), is_pooled)
-                for is_pooled, calibrations in ((False, self.for_accelerator), (True, self.pooled))
-                for calibration in calibrations
-                for entry in calibration.entries
-                if entry.scope == "overheads" and entry.precision in ("", precision)
-                if not (is_pooled and entry.precision and not self._speeds_up(precision))
+                (source, is_pooled)
+                for source, is_pooled in self._overhead_sources
+                if source.entry.precision in ("", precision)
+                if not (is_pooled and source.entry.precision and not self._speeds_up(precision))
             )
             framework, exponent = self.problem.settings.framework.label, exponent_name(self.problem.network)
             overheads = find_overheads(
@@ -216,6 +220,17 @@ class Sources:
             overheads = overheads.waiting(self._waits_of_cluster())
             self._overheads[key] = overheads.scaled(scenario.kernel_factor, scenario.host_factor)
         return self._overheads[key]
+
+    @cached_property
+    def _overhead_sources(self) -> tuple[tuple[Source, bool], ...]:
+        """Overheads of all frameworks, and whether they were pooled over accelerators, in order."""
+        return tuple(
+            (source_of(entry, calibration), is_pooled)
+            for is_pooled, calibrations in ((False, self.for_accelerator), (True, self.pooled))
+            for calibration in calibrations
+            for entry in calibration.entries
+            if entry.scope == "overheads"
+        )
 
     def _waits_of_cluster(self) -> Mapping[str, object]:
         """Return the settings that hold what runs on the very cluster say of replicas that wait; empty: nothing."""

@@ -41,7 +41,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, KernelCalls
 from planner.domain.layers.record import Layer
 from planner.domain.network import Network
-from planner.workload.program import Program
+from planner.workload.program import Program, program
 
 __all__ = ["fused_calls", "idle_fusions", "uses_fused_softmax", "with_attention"]
 
@@ -86,10 +86,12 @@ def idle_fusions(network: Network, fuses: Iterable[str]) -> dict[str, str]:
     >>> idle_fusions(catalog.find_network("gpt2"), ["activation", "norm"])
     {'norm': 'batch normalisation with an activation behind it'}
     """
-    return {name: _FUSES[name] for name in fuses if not _has(network, name)}
+    return {name: _FUSES[name] for name in fuses if not _has(program(network), name)}
 
 
-def _has(network: Network, fusion: str) -> bool:
+@lru_cache(maxsize=64)
+def _has(of: Program, fusion: str) -> bool:
+    network = of.network
     if fusion in ("softmax", "attention"):
         return any(layer.kind in ATTENTIONS for layer in network.layers)
     found = *_parts(network, (fusion,)).values(), *_norms(network, (fusion,)), *_summed_norms(network, (fusion,))
