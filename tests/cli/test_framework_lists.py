@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from planner import catalog
+
 Run = Callable[..., tuple[int, str, str]]
 NETWORK = "gpt:layers=4,hidden=512,heads=8,sequence=256,vocabulary=8192"
 ABOUT = ("--network", NETWORK, "--cluster", "dgx-a100", "--precision", "bf16")
@@ -180,6 +182,49 @@ def test_a_set_of_switches_that_changes_nothing_is_no_candidate(run: Run, tmp_pa
     assert answer["frameworks"] == {"mine:activation": 1, "mine:gates": 1} | {
         label: times for label, times in answer["frameworks"].items() if times > 1
     }
+
+
+DECIDING = """format = "planner/framework"
+version = 1
+name = "mine"
+update = "foreach"
+can = []
+most_sharded = 0
+[switches.activation]
+fuses = ["activation", "layer_norm"]
+[switches.graphs]
+launch = "graph"
+[switches.primitive]
+update = "primitive"
+[switches.horovod]
+strategy = "tensor-fusion"
+"""
+
+
+@pytest.mark.parametrize("network", ["resnet50", NETWORK])
+@pytest.mark.parametrize("name", ["tensorflow", "own"])
+def test_no_set_of_switches_has_a_better_plan_than_those_kept(
+    run: Run, tmp_path: Path, network: str, name: str
+) -> None:
+    """Every lawful set searched by itself, against the sets that --switches keeps."""
+    path = tmp_path / "own.toml"
+    path.write_text(DECIDING)
+    name = str(path) if name == "own" else name
+    asked = (
+        "suggest", "--network", network, *ABOUT[2:], "--target-batch", "64", "--nodes", "1,2", "--sub-batch", "4,8",
+        "--parallelism", "data", "--sharding", "0", "--choose", "fastest", "--brief", "--json",
+    )  # fmt: skip
+
+    def best(*more: str) -> float:
+        rate: float = json.loads(run(*asked, *more)[1])["samples_per_s"]
+        return rate
+
+    framework = catalog.find_framework(name)
+    sets = [catalog.with_switches(name, framework.with_switches(one)) for one in framework.switch_sets()]
+    each = [best("--framework", one) for one in sets]
+    assert best("--framework", name, "--switches") == max(each)
+    assert len(sets) > 8
+    assert max(each) > each[0]
 
 
 def test_equal_plans_of_more_switches_are_left_out(run: Run, tmp_path: Path) -> None:
