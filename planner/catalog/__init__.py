@@ -6,7 +6,6 @@ a name, and where no such name is known, the file that is called so. A file with
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -51,6 +50,7 @@ from planner.formats.settings import read_request
 from planner.formats.settings import read_settings as read_settings_file
 from planner.formats.transfer import read_transfer
 from planner.networks.zoo import build, zoo_names
+from planner.units import BOUNDS
 
 __all__ = [
     "arguments", "bundled_fusions", "calibrations_for", "default_request", "find_accelerator", "find_any_cluster",
@@ -424,6 +424,7 @@ def typed_dataset(text: str) -> Dataset:
         samples, size = int(values["samples"]), float(values["bytes_per_sample"])
     except ValueError:
         raise ParameterError("--dataset", rule, text) from None
-    if not 0 < size < math.inf:
-        raise ParameterError("--dataset", rule, text)
+    least, most = BOUNDS["sample"]
+    if not least <= size <= most:
+        raise ParameterError("--dataset", f"of {least:g} to {most:g} bytes_per_sample", text)
     return Dataset(text, samples, size, "as given")
