@@ -95,16 +95,24 @@ def split_plans(*, network: str, cluster: str, precision: str, mini_batch: int) 
     task = problem(catalog.find_network(network), None, place, catalog.calibrations_for(place), settings=settings)
     rows = _split_rows(task, precision, mini_batch)
     plans = import_module("planner.steps.split_price").plans_of(rows)
-    needed = _first(("planner.workload.split_fit", "fullest_bytes"), ("planner.workload.split_memory", "split_memory"))
-    memory = _first(("planner.workload.memory_rules", "MemoryRules"), ("planner.workload.split_memory", "MemoryRules"))
-    rules = memory.of(precision, "adam", settings.framework, settings.placed_by)
+    needed = _needed(task, precision)
 
     def work() -> object:
-        bytes_ = needed(task.network.transformer, plans, rules)
-        fits = getattr(bytes_, "total", bytes_) <= place.node.accelerator.memory_bytes
+        fits = needed(plans) <= place.node.accelerator.memory_bytes
         return fits.size, evaluator(task).evaluate(rows.take(fits))
 
     return work
+
+
+def _needed(task: Any, precision: str) -> Any:
+    """Return what works out the memory of plans; older trees counted transformers apart."""
+    of = _first(("planner.workload.memory_rules", "MemoryRules")).of
+    rules = of(precision, task.settings.optimizer, task.settings.framework, task.settings.placed_by)
+    module = import_module("planner.workload.memory")
+    if hasattr(module, "Memory"):
+        return module.Memory(task.network, rules).totals
+    older = _first(("planner.workload.split_fit", "fullest_bytes"))
+    return lambda plans: older(task.network.transformer, plans, rules)
 
 
 def split_space(

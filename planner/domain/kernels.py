@@ -151,20 +151,3 @@ class WorkTotals:
     forward_mac: int
     training_flop: int
     kernel_calls: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryBytes:
-    """Bytes on one device by what they are for; each ndarray of float, shape (n,), for n configurations."""
-
-    weights: FloatArray
-    gradients: FloatArray
-    optimizer: FloatArray
-    activations: FloatArray
-    workspace: FloatArray
-    framework: FloatArray
-
-    @property
-    def total(self) -> FloatArray:
-        """Sum of all kinds, shape (n,)."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.workspace + self.framework

@@ -10,12 +10,24 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.axes import AXES, SCHEDULES
-from planner.domain.kernels import MemoryBytes
 from planner.errors import ParameterError
 
 __all__ = [
-    "BEST_STAGES", "BUBBLES", "GRADIENTS_SHARDED", "OFFLOADS", "OPTIMIZER_SHARDED", "PER_STAGE", "RECOMPUTES",
-    "SCHEDULES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes", "SplitPlans", "schedule_run",
+    "BEST_STAGES",
+    "BUBBLES",
+    "GRADIENTS_SHARDED",
+    "MEMORY_KINDS",
+    "OFFLOADS",
+    "OPTIMIZER_SHARDED",
+    "PER_STAGE",
+    "RECOMPUTES",
+    "SCHEDULES",
+    "SHARD_GROUPS",
+    "STAGES",
+    "WEIGHTS_SHARDED",
+    "SplitMemoryBytes",
+    "SplitPlans",
+    "schedule_run",
 ]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
@@ -148,12 +160,20 @@ class SplitPlans:
 _NAMES = tuple(field.name for field in fields(SplitPlans))
 
 
+MEMORY_KINDS = (
+    "weights", "gradients", "optimizer", "activations", "workspace", "framework", "logits", "gathered", "messages",
+    "margin", "host",
+)  # fmt: skip
+"""What memory is shown by: fields of SplitMemoryBytes; all but the host's add up to the total."""
+
+
 @dataclass(frozen=True, slots=True)
-class SplitMemoryBytes(MemoryBytes):
-    """Bytes on the GPUs of one stage, beside those of a network that is not split; each ndarray of float, shape (n,).
+class SplitMemoryBytes:
+    """Bytes on the device with the fullest stage by what they are for; each ndarray of float, shape (n,).
 
     Attributes
     ----------
+    weights, gradients, optimizer, activations, workspace, framework
     logits : logits and what the loss makes of them
     gathered : whole units that were gathered from shards
     messages : buffers that are sent and received
@@ -164,6 +184,12 @@ class SplitMemoryBytes(MemoryBytes):
         Of which stage, from 0.
     """
 
+    weights: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    activations: FloatArray
+    workspace: FloatArray
+    framework: FloatArray
     logits: FloatArray
     gathered: FloatArray
     messages: FloatArray

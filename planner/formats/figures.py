@@ -15,6 +15,7 @@ from typing import Any
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import LOOKUPS, LayersOfStage, MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.ranks import RANK_ORDER
+from planner.domain.split import MEMORY_KINDS
 from planner.formats.configuration import LARGEST_PRODUCT
 from planner.formats.fields import Field, ListOf, MapOf, Nullable, Table
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
@@ -25,8 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 INTERVAL_BASES = ("none", "assumed", "covariance", "conformal")
-SPLIT_KINDS = ("logits", "gathered", "messages", "margin", "host")
-MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "workspace", "framework", *SPLIT_KINDS)
+SPLIT_KINDS = MEMORY_KINDS[6:]
 """Kinds of memory of a device, those of split plans last; ``host``, of a rank in its host's memory, is in no total."""
 THREADS = {"sync": "step", "async": "gpu"}
 """Mode -> thread that computes."""

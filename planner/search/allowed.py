@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from planner.domain.arrays import FloatArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem, SpaceRequest
+from planner.domain.split import SplitPlans
 from planner.errors import Refusal
 from planner.search.feasibility import check_target
 from planner.search.plan_limits import check_limits
@@ -16,11 +18,10 @@ from planner.search.space import Limits
 from planner.search.split_space import DATA, SplitLimits, kinds_of
 from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
+from planner.steps.compute import memory_rules
 from planner.steps.layer_pipeline import split_pricer
 from planner.steps.split_price import SplitPricer, plans_of
-from planner.workload.memory import largest_sub_batch
-from planner.workload.memory_rules import MemoryRules
-from planner.workload.split_fit import fullest_bytes
+from planner.workload.memory import Memory
 
 __all__ = ["limits_of", "order_and_limits"]
 
@@ -47,11 +48,7 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
         cluster.name,
         cluster.nodes,
         cluster.node.gpus,
-        {
-            (name, mode): _largest_sub_batch(problem, name, mode, kernel_sources.convolution_lowering(name))
-            for name in PRECISIONS
-            for mode in MODES
-        },
+        {(name, mode): _largest_sub_batch(kernel_sources, name, mode) for name in PRECISIONS for mode in MODES},
         {
             name: reason
             for name, reason in candidate_precisions(kernel_sources, allow_specified=allow_specified).items()
@@ -71,8 +68,8 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
         return None
 
     @cache
-    def rules(precision: str) -> MemoryRules:
-        return MemoryRules.of(precision, settings.optimizer, settings.framework, settings.placed_by)
+    def ledger(precision: str) -> Memory:
+        return Memory(problem.network, memory_rules(sources.Sources(problem), precision))
 
     @cache
     def pricer(precision: str) -> SplitPricer:
@@ -82,26 +79,19 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
         plans = plans_of(rows)
         if of is None or plans.is_laid_out.any():
             return pricer(precision).memory(plans).total
-        return fullest_bytes(of, plans, rules(precision))
+        return ledger(precision).totals(plans)
 
     return SplitLimits(
         problem.network,
         settings.framework,
         memory_bytes,
         problem.cluster.node.accelerator.memory_bytes,
-        rules,
+        ledger,
     )
 
 
-def _largest_sub_batch(problem: Problem, precision: str, mode: str, convolution: str) -> int:
-    device, optimizer = problem.cluster.node.accelerator, problem.settings.optimizer
-    return largest_sub_batch(
-        problem.network,
-        precision,
-        optimizer,
-        device.kind,
-        device.memory_bytes,
-        convolution=convolution,
-        mode=mode,
-        framework=problem.settings.framework,
-    )
+def _largest_sub_batch(kernel_sources: sources.Sources, precision: str, mode: str) -> int:
+    """Return the largest sub-batch that fits, whatever the scenario lets plans hold."""
+    rules = replace(memory_rules(kernel_sources, precision, mode), shrunk=1.0)
+    ledger = Memory(kernel_sources.problem.network, rules)
+    return int(ledger.largest_sub_batches(SplitPlans.of(), kernel_sources.accelerator.memory_bytes))

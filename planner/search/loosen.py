@@ -43,7 +43,7 @@ from planner.search.space import Limits, Space, blocks_of, space_of
 from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
 from planner.steps.split_price import plans_of
 from planner.units import format_bytes, format_duration, format_number, format_samples
-from planner.workload.memory_rules import MemoryRules
+from planner.workload.memory import Memory
 from planner.workload.what_fits import Change, least_gpus, lowest_plans, what_fits
 
 __all__ = [
@@ -407,8 +407,8 @@ def shortages(request: SpaceRequest, limits: Limits, space: Space) -> tuple[Loos
     leanest = None if of is None else _leanest(of, space)
     if of is None or leanest is None:
         return ()
-    one, rules = leanest, of.rules(leanest.precision)
-    return (*_memory(of, one, rules, limits), *_nodes(of, request, rules, limits))
+    ledger = of.ledger(leanest.precision)
+    return (*_memory(of, leanest, ledger, limits), *_nodes(of, request, ledger, limits))
 
 
 def _leanest(of: SplitLimits, space: Space) -> Configuration | None:
@@ -426,12 +426,11 @@ def _leanest(of: SplitLimits, space: Space) -> Configuration | None:
     return None if best is None or best[0] <= of.capacity_bytes else best[1]
 
 
-def _memory(of: SplitLimits, one: Configuration, rules: MemoryRules, limits: Limits) -> Iterator[Loosening]:
-    transformer = of.network.transformer
-    if transformer is None:
+def _memory(of: SplitLimits, one: Configuration, ledger: Memory, limits: Limits) -> Iterator[Loosening]:
+    if of.network.transformer is None:
         return
     plan = plans_of(Configurations.of([one])).row(0)
-    short = what_fits(transformer, plan, rules, of.capacity_bytes, framework=of.framework, most_nodes=limits.nodes)
+    short = what_fits(ledger, plan, of.capacity_bytes, framework=of.framework, most_nodes=limits.nodes)
     need = of.capacity_bytes + short.missing_bytes
     largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in short.largest)
     where = f" on stage {short.stage}" if one.pipeline_parallel > 1 else ""
@@ -458,12 +457,12 @@ def _given(change: Change, of: SplitLimits) -> tuple[tuple[str, str], ...]:
     return ((option, value or str(change.value)),)
 
 
-def _nodes(of: SplitLimits, request: SpaceRequest, rules: MemoryRules, limits: Limits) -> Iterator[Loosening]:
+def _nodes(of: SplitLimits, request: SpaceRequest, ledger: Memory, limits: Limits) -> Iterator[Loosening]:
     transformer = of.network.transformer
     if transformer is None or HYBRID not in kinds_to_try(request, of.network, of.framework):
         return
     plans = lowest_plans(transformer, limits.gpus_per_node, tensor_most=limits.gpus_per_node)
-    fewest = least_gpus(transformer, plans, rules, of.capacity_bytes)
+    fewest = least_gpus(ledger, plans, of.capacity_bytes)
     if fewest is None:
         return
     nodes = -(-fewest // limits.gpus_per_node)

@@ -17,7 +17,7 @@ from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal, UsageError
 from planner.workload.lawful import LAYER_AXES
-from planner.workload.memory_rules import MemoryRules
+from planner.workload.memory import Memory
 
 __all__ = [
     "DATA",
@@ -74,15 +74,15 @@ class SplitLimits:
         Needed on the fullest device.
     capacity_bytes : float
         Of a device.
-    rules : precision -> MemoryRules
-        What memory is counted by.
+    ledger : precision -> Memory
+        What counts memory.
     """
 
     network: Network
     framework: Framework
     memory_bytes: Callable[[Configurations, str], FloatArray]
     capacity_bytes: float
-    rules: Callable[[str], MemoryRules]
+    ledger: Callable[[str], Memory]
 
     def needed_bytes(self, rows: Configurations) -> FloatArray:
         """Return the memory of the fullest device of each, shape (n,)."""

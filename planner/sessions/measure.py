@@ -11,6 +11,7 @@ from pathlib import Path
 from planner import catalog
 from planner.domain.network import Network
 from planner.domain.samples import BUDGET, NETWORKS, Samples
+from planner.domain.split import SplitPlans
 from planner.errors import CoverageError, OutputError
 from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import Measurement, Own
@@ -27,7 +28,8 @@ from planner.sessions.request import Request, needed_bytes, trained
 from planner.sessions.session import Session
 from planner.sessions.values import Say
 from planner.workload.calls import distinct_calls
-from planner.workload.memory import largest_sub_batch
+from planner.workload.memory import Memory
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.totals import totals
 
 __all__ = ["check_writable", "measured"]
@@ -115,10 +117,11 @@ def _check_loaded(request: Request, used_s: float, partial: Path) -> None:
 
 def _step_needs(request: Request) -> dict[str, StepNeed]:
     """Return what steps of the networks ask of a CPU; of a GPU it is tried out."""
+    rules = MemoryRules.of("fp32", "none", device_kind="cpu")
     return {
         network.name: StepNeed(
             float(totals(network).training_flop),
-            largest_sub_batch(network, "fp32", "none", "cpu", CPU_BYTES),
+            int(Memory(network, rules).largest_sub_batches(SplitPlans.of(), CPU_BYTES)),
         )
         for network in (request.networks if request.device == "cpu" else ())
     }

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from planner import catalog
 from planner.domain.cluster import Accelerator
 from planner.domain.network import Network
+from planner.domain.split import SplitPlans
 from planner.errors import NOTHING, ParameterError
 from planner.probes.gpu import describe_gpu
 from planner.probes.layer_points import SMALL_SUB_BATCH
 from planner.probes.machine import describe_cpu
 from planner.probes.steps import STEP_PRECISIONS
 from planner.units import format_bytes
-from planner.workload.memory import memory_bytes
+from planner.workload.memory import Memory
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.shards import has_tensor_shards, tensor_shard
 
 __all__ = ["Request", "needed_bytes", "networks_of", "shards_of", "trained"]
@@ -87,8 +87,8 @@ def _accelerator(device: str) -> Accelerator:
 
 def needed_bytes(network: Network, kind: str) -> float:
     """Return the bytes of a network at the small sub-batch, on a device of a kind."""
-    memory = memory_bytes(network, np.array([SMALL_SUB_BATCH]), "fp32", network.optimizer, kind)
-    return float(memory.total[0])
+    ledger = Memory(network, MemoryRules.of("fp32", network.optimizer, device_kind=kind))
+    return float(ledger.fullest(SplitPlans.of(sub_batch=SMALL_SUB_BATCH)).total)
 
 
 def _check_fits(networks: Iterable[Network], accelerator: Accelerator) -> None:

@@ -20,7 +20,7 @@ those.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -31,8 +31,9 @@ from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.framework import PYTORCH
-from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls, MemoryBytes
+from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls
 from planner.domain.precision import precision_named
+from planner.domain.split import SplitMemoryBytes, SplitPlans
 from planner.numbers import constant
 from planner.sources.plan_points import plan_point_factors
 from planner.sources.sources import Source, Sources
@@ -44,11 +45,12 @@ from planner.workload.composition import composed_calls
 from planner.workload.fusion import fused_calls
 from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
-from planner.workload.memory import memory_bytes
+from planner.workload.memory import Memory
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.program import Program, program
 from planner.workload.updates import transposes, updated_calls
 
-__all__ = ["Compute", "ComputeTable", "call_work", "term_of"]
+__all__ = ["Compute", "ComputeTable", "call_work", "memory_rules", "term_of"]
 
 GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
 """Host time of a kernel call in a graph that was recorded once (docs/numbers.md)."""
@@ -78,6 +80,25 @@ def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | FloatAr
 def call_times_s(entry: Entry, calls: KernelCalls, itemsize: int) -> FloatArray:
     """Return GPU times [s] of calls times their count, shape (s, k)."""
     return np.atleast_2d(evaluate(entry, call_work(calls, itemsize))) * calls.count
+
+
+def memory_rules(sources: Sources, precision: str, mode: str = "sync") -> MemoryRules:
+    """Return what the memory of all plans of a problem is counted by.
+
+    A scenario that lets fp32 plans hold larger sub-batches stores what grows with samples in as many fewer bytes: what
+    if they computed in fp16. Weights and gradients stay.
+    """
+    settings, scenario = sources.problem.settings, sources.problem.scenario
+    return MemoryRules.of(
+        precision,
+        settings.optimizer,
+        settings.framework,
+        settings.placed_by,
+        device_kind=sources.accelerator.kind,
+        mode=mode,
+        convolution=sources.convolution_lowering(precision),
+        shrunk=scenario.sub_batch_factor if precision == "fp32" else 1.0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,24 +273,10 @@ class Compute:
         work = {"elements": elements[None, :], "traffic": np.zeros_like(traffic_bytes), "fixed_bytes": traffic_bytes}
         return KernelCalls("add", BACKWARD_DATA, layer, count, work)
 
-    def memory(self, sub_batch: IntArray, mode: str) -> MemoryBytes:
-        """Return bytes on one device by kind, each of shape (s,).
-
-        A scenario that lets fp32 plans hold larger sub-batches stores their activations, and what the workspace holds
-        of their gradients, in as many fewer bytes: what if they computed in fp16. Weights and gradients stay.
-        """
-        whole = memory_bytes(
-            self.network,
-            sub_batch,
-            self.precision.name,
-            self.sources.problem.settings.optimizer,
-            self.sources.accelerator.kind,
-            convolution=self.convolution,
-            mode=mode,
-            framework=self.sources.problem.settings.framework,
-        )
-        factor = self.sources.problem.scenario.sub_batch_factor if self.precision.name == "fp32" else 1
-        return replace(whole, activations=whole.activations / factor, workspace=whole.workspace / factor)
+    def memory(self, sub_batch: IntArray, mode: str) -> SplitMemoryBytes:
+        """Return bytes on one device by kind, each of shape (s,)."""
+        ledger = Memory(self.network, memory_rules(self.sources, self.precision.name, mode))
+        return ledger.fullest(SplitPlans.of(sub_batch=sub_batch))
 
     def started(self, counts: CallCounts) -> tuple[int, float]:
         """Return how many operations take the learned host time, and what the host takes besides on a GPU [s].

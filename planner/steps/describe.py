@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from planner.domain.arrays import IntArray
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configurations
-from planner.domain.kernels import MemoryBytes
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
+from planner.domain.split import MEMORY_KINDS
 from planner.errors import CoverageError, Refusal
 from planner.sources.overheads import Overheads
 from planner.sources.sources import Sources
@@ -172,7 +172,7 @@ def _times_steps(period: Quantity, steps: float | None) -> Quantity | None:
 def _memory(pricer: Pricer, sub_batch: IntArray, mode: str) -> list[dict[str, float]]:
     """Return bytes by kind, in all and that there are, of each sub-batch."""
     sizes = pricer.compute.memory(sub_batch, mode)
-    columns = {f.name: getattr(sizes, f.name).tolist() for f in fields(MemoryBytes)} | {"total": sizes.total.tolist()}
+    columns = {name: getattr(sizes, name).tolist() for name in (*MEMORY_KINDS, "total")}
     capacity = {"capacity": pricer.sources.accelerator.memory_bytes}
     return [dict(zip(columns, values, strict=True)) | capacity for values in zip(*columns.values(), strict=True)]
 

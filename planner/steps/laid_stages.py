@@ -15,9 +15,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.split import SplitMemoryBytes, SplitPlans
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_stages import OfStages, StageCases, rows_of
-from planner.workload.split_memory import stage_memory
-from planner.workload.split_parameters import StageLayers
-from planner.workload.units import Units
+from planner.workload.units import StageLayers, Units
 
 __all__ = ["LaidStages", "StageLayout", "laid_out", "layout_memory", "units_ahead"]
 
@@ -55,7 +53,7 @@ def laid_out(layouts: list[StageLayout]) -> OfStages:
 
 def layout_memory(costs: SplitCosts, plan: SplitPlans, layout: StageLayout) -> SplitMemoryBytes:
     """Return the memory of a rank of each stage; ``plan`` of shape (1,)."""
-    return stage_memory(costs.of, layout.rows(plan), layout.stage, costs.memory_rules, layout.layers)
+    return costs.ledger.of_stages(layout.rows(plan), layout.stage, layout.layers)
 
 
 class LaidStages(StageCases):

@@ -7,15 +7,12 @@ digit, or later ones.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.sources.overheads import Overheads
 from planner.steps.host_and_gpu import composed_s
 from planner.steps.split_compute import PASSES, RankCompute, SplitCompute
-from planner.workload.layer_memory import ChainSizes
 from planner.workload.partition import Partition
 
 __all__ = ["LayerCuts", "cut_at"]
@@ -34,10 +31,13 @@ def cut_at(sub_batch: IntArray) -> IntArray:
 
 
 class LayerCuts:
-    """Cuts of one network in one precision; those that were asked for stay."""
+    """Cuts of one network in one precision; those that were asked for stay.
 
-    def __init__(self, compute: SplitCompute, overheads: Overheads) -> None:
-        self.compute, self.overheads = compute, overheads
+    ``crossing``: bytes of a sample that cross a cut before each unit, and behind the last nothing, shape (V + 1,).
+    """
+
+    def __init__(self, compute: SplitCompute, overheads: Overheads, crossing: FloatArray) -> None:
+        self.compute, self.overheads, self.crossing = compute, overheads, crossing
         self._partitions: dict[int, Partition] = {}
         self._cuts: dict[tuple[int, int], IntArray] = {}
 
@@ -46,18 +46,12 @@ class LayerCuts:
         """The network itself, of which a rank computes a stage."""
         return self.compute.ranks[0]
 
-    @cached_property
-    def sizes(self) -> ChainSizes:
-        """What each unit needs, and what crosses the cuts between them."""
-        rank = self.rank
-        return ChainSizes.of(rank.program, rank.units.starts, self.compute.precision, rank.convolution)
-
     def cuts(self, stages: int, sub_batch: int) -> IntArray:
         """Return the unit that each stage starts with, and the number of units, shape (p + 1,)."""
         key = stages, int(cut_at(np.array(sub_batch)))
         if key not in self._cuts:
             if key[1] not in self._partitions:
-                self._partitions[key[1]] = Partition(self.stage_s(key[1]), self.sizes.crossing)
+                self._partitions[key[1]] = Partition(self.stage_s(key[1]), self.crossing)
             self._cuts[key] = self._partitions[key[1]].cuts(stages)
         return self._cuts[key]
 

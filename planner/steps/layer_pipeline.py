@@ -12,8 +12,7 @@ where input is prefetched, and a later epoch's is taken for the first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
-from functools import cached_property
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +21,6 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
 from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE
-from planner.domain.precision import precision_named
 from planner.domain.split import BEST_STAGES, SCHEDULES, SplitMemoryBytes, SplitPlans
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
@@ -35,10 +33,8 @@ from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.steps.synchronous import Runs
 from planner.workload.gradients import gradient_buckets
-from planner.workload.layer_memory import ChainMemory
-from planner.workload.memory import ASSUMED_CONTEXT_BYTES
 from planner.workload.partition import best_cuts
-from planner.workload.units import cut_units
+from planner.workload.units import StageLayers, cut_units
 
 __all__ = ["LayerPart", "LayerPricer", "split_pricer"]
 
@@ -62,7 +58,7 @@ class LayerPricer(SplitPricer):
 
     def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
         super().__init__(sources, precision, like)
-        self.cuts = LayerCuts(self.compute, self.overheads)
+        self.cuts = LayerCuts(self.compute, self.overheads, self.ledger.whole.crossing)
         self.input = Input(sources)
         self._best: dict[tuple[int, ...], IntArray] = {}
 
@@ -71,20 +67,12 @@ class LayerPricer(SplitPricer):
         parts, (first, which) = [], self.cut_alike(plans)
         for at, row in enumerate(first.tolist()):
             some = plans.take(np.flatnonzero(which == at))
-            parts.append(self.chain.fullest(self.cuts_of(plans.take(np.array([row]))), some))
+            parts.append(self.ledger.of_cuts(self.cuts_of(plans.take(np.array([row]))), some))
         back = np.argsort(np.argsort(which, kind="stable"))
         names = [one.name for one in fields(SplitMemoryBytes)]
         none = np.zeros(0, np.int64)
         columns = {name: np.concatenate([none, *(getattr(one, name) for one in parts)])[back] for name in names}
         return SplitMemoryBytes(**columns)
-
-    @cached_property
-    def chain(self) -> ChainMemory:
-        """What the memory of stages is counted by."""
-        problem = self.sources.problem
-        shrunk = problem.scenario.sub_batch_factor if self.precision == "fp32" else 1
-        rules = replace(self.memory_rules, framework_bytes=ASSUMED_CONTEXT_BYTES[self.sources.accelerator.kind])
-        return ChainMemory(self.cuts.sizes, rules, problem.settings.optimizer, shrunk)
 
     def cut_alike(self, plans: SplitPlans) -> tuple[IntArray, IntArray]:
         """Return one of each kind of plans that are cut alike, and the kind of each; best cuts are those that fit."""
@@ -103,12 +91,13 @@ class LayerPricer(SplitPricer):
             return self.cuts.cuts(stages, sub_batch)
         key = stages, sub_batch, int(plan.accumulation_steps[0]), int(plan.schedule[0])
         if key not in self._best:
-            ends = np.arange(self.cuts.sizes.crossing.size)
+            ends = np.arange(self.cuts.crossing.size)
             first, end = np.minimum(ends[:, None], ends[-1] - 1), ends[None]
-            memory = self.chain.of_stages(plan, np.arange(stages)[:, None, None], first, end).total
+            layers = StageLayers(first, end, np.zeros_like(first))
+            memory = self.ledger.of_stages(plan, np.arange(stages)[:, None, None], layers).total
             time_s = self.cuts.stage_s(int(cut_at(plan.sub_batch)[0]))
             fits = np.where(memory <= self.sources.accelerator.memory_bytes, time_s, np.inf)
-            crossing = self.cuts.sizes.crossing
+            crossing = self.cuts.crossing
             cuts = best_cuts(fits, memory, crossing)
             self._best[key] = cuts if cuts is not None else _least(memory, crossing)
         return self._best[key]
@@ -264,11 +253,10 @@ class LayerPart:
         """Return the time of one micro-batch between neighbouring stages, shape (n,)."""
         if self.stages == 1:
             return np.zeros(self.m.size)
-        crossing = self.costs.cuts.sizes.crossing[self.cuts[:, 1:-1]]
-        elements = (crossing.mean(axis=1) if self.schedule == "gpipe" else crossing.max(axis=1))[self._of]
-        itemsize = precision_named(self.costs.precision).activation_bytes
+        crossing = self.costs.cuts.crossing[self.cuts[:, 1:-1]]
+        sizes = (crossing.mean(axis=1) if self.schedule == "gpipe" else crossing.max(axis=1))[self._of]
         groups = self.placement.groups(NEIGHBOURS)
-        return self.costs.operation_s(SEND_RECEIVE, itemsize * elements * self.plans.sub_batch, groups)
+        return self.costs.operation_s(SEND_RECEIVE, sizes * self.plans.sub_batch, groups)
 
     def _exchange(self, backward_s: FloatArray, transfer_s: FloatArray, schedule: dict[str, Any]) -> Both:
         """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
@@ -292,7 +280,7 @@ class LayerPart:
 
     def _buckets(self) -> Iterator[Both]:
         """Yield every way to send gradients: of each message its share of the backward pass, and bytes, (R, p, k)."""
-        strategy, bytes_ = self.costs.strategy, self.costs.gradient_bytes * self.costs.cuts.sizes.parameters
+        strategy, bytes_ = self.costs.strategy, self.costs.gradient_bytes * self.costs.ledger.whole.sums[:2].sum(axis=0)
         computed = np.diff(self.costs.cuts.ahead_of("backward", self._sub_batch)[0], axis=1)
         whole = float(bytes_.sum())
         sizes = [(strategy.first_bucket_bytes, strategy.bucket_bytes)] if strategy.overlap else [(whole, whole)]

@@ -31,9 +31,9 @@ from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
 from planner.steps.compute import Compute, call_times_s, call_work
 from planner.steps.tables import CaseTable
-from planner.workload.shards import columns_of, context_shard, expert_shard, second_products, tensor_shard
+from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, whole_parameters
 from planner.workload.split_messages import ATTENTION, FEED_FORWARD
-from planner.workload.units import Units, units_of
+from planner.workload.units import Units, repeats, units_of
 
 __all__ = ["BESIDE", "HEAD", "PASSES", "RankCompute", "SplitCompute", "UnitTable"]
 
@@ -96,6 +96,8 @@ class RankCompute(Compute):
         super().__init__(sources, precision, is_checked=True)
         self._shared, self._ranks = shared, ranks
         self.units: Units
+        self.whole: FloatArray
+        """Parameters of one unit that every tensor rank has whole, shape (U,)."""
 
     def lowered(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
         """Return the kernel calls, those of shared layers with their share of the work."""
@@ -149,17 +151,13 @@ class RankCompute(Compute):
         core = units.is_attention[calls.layer].astype(np.float64)
         parts: dict[str, FloatArray] = {}
         if stage == "forward":
-            parts |= {"attention": self._repeated(units, calls.kind in MATRIX_KINDS)[calls.layer], "core": core}
+            selective = self.sources.problem.settings.framework.selective
+            again = repeats(self.network, units, selective, is_product=calls.kind in MATRIX_KINDS)
+            parts |= {"attention": again[calls.layer], "core": core}
         elif stage == "backward":
             parts["core_backward"] = core
         of_weights = {"weights": None} if stage == "backward" and calls.direction == BACKWARD_WEIGHT else {}
         return {stage: None, **of_weights, **{name: where for name, where in parts.items() if where.any()}}
-
-    def _repeated(self, units: Units, is_product: bool) -> FloatArray:  # noqa: FBT001 - products or all others
-        """Return the share of each layer's forward pass that selective recompute makes again, shape (L,)."""
-        if self.sources.problem.settings.framework.selective == "attention":
-            return units.repeats_attention.astype(np.float64)
-        return second_products(self.network) if is_product else np.ones(len(self.network.layers))
 
     @cached_property
     def _columns(self) -> dict[str, BoolArray]:
@@ -240,6 +238,7 @@ class SplitCompute:
             shard, shared = _shard_of(whole, tensor, context, experts)
             rank = RankCompute(self.sources.of_network(shard), self.precision, shared, tensor if key[1] else 1)
             rank.units = units_of(whole, rank.program)
+            rank.whole = rank.units.of_distinct(whole_parameters(whole, tensor_shard(whole, tensor)))
             self._place[key] = len(self.ranks)
             self.ranks.append(rank)
         return self._place[key]
@@ -253,6 +252,11 @@ class SplitCompute:
     def experts(self) -> FloatArray:
         """Those of them that are of experts, shape (R, U)."""
         return np.stack([rank.units.experts for rank in self.ranks])
+
+    @property
+    def whole(self) -> FloatArray:
+        """Those of them that every tensor rank has whole, shape (R, U)."""
+        return np.stack([rank.whole for rank in self.ranks])
 
     def _made(self, rank: IntArray, sub_batch: IntArray) -> UnitTable:
         """Return the cases of ranks and sub-batches, shape (k,)."""

@@ -8,10 +8,11 @@ from planner.domain.precision import precision_named
 from planner.domain.split import SplitPlans
 from planner.domain.transformer import Transformer
 from planner.sources.sources import Sources
+from planner.steps.compute import memory_rules
 from planner.steps.host_and_gpu import composed_s
 from planner.steps.split_compute import SplitCompute
 from planner.steps.split_messages import operation_s
-from planner.workload.memory_rules import MemoryRules
+from planner.workload.memory import Memory
 from planner.workload.placement import Placement
 from planner.workload.split_messages import MessageRules
 
@@ -33,7 +34,7 @@ class SplitCosts:
     gradient_bytes : float
         Of an element, as it is sent.
     parameter : BytesOfParameter
-    memory_rules : MemoryRules
+    ledger : Memory
     message_rules : MessageRules
     rank_order : tuple of str
         How ranks are numbered, innermost first.
@@ -52,8 +53,8 @@ class SplitCosts:
         self.strategy = settings.overlap
         self.gradient_bytes = float(framework.gradient_bytes(precision))
         self.rank_order, self.chooses_order = settings.placed_by, settings.chooses_order
-        self.memory_rules = MemoryRules.of(precision, settings.optimizer, framework, self.rank_order)
-        self.parameter = self.memory_rules.parameter
+        self.ledger = Memory(sources.problem.network, memory_rules(sources, precision))
+        self.parameter = self.ledger.rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor
         itemsize = precision_named(precision).activation_bytes
         self.message_rules = MessageRules(itemsize, scatters_boundary=framework.scatters_boundary)

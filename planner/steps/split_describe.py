@@ -7,7 +7,7 @@ unsure as it is; messages are as unsure as what serves them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 from planner.domain.prediction import LOOKUPS, LayersOfStage, MiniBatch, Prediction, Quantity, Staleness, Term
-from planner.domain.split import RECOMPUTES, SplitMemoryBytes, SplitPlans
+from planner.domain.split import MEMORY_KINDS, RECOMPUTES, SplitPlans
 from planner.sources.overheads import Overheads
 from planner.sources.source import Source
 from planner.steps.compute import call_work
@@ -44,7 +44,6 @@ __all__ = ["split_descriptions"]
 Window = Callable[[str], tuple[float, float]]
 ROUNDING = 1e-12
 """Share of a step that differences of sums leave: no term."""
-_NO_MEMORY = ("to_host", "to_device", "stage")
 _PASS_OF = {"forward": "forward", "backward": "backward", "recompute": "forward", "update": "update"}
 """Term -> pass whose kernels it runs."""
 _DESCRIBED = ("forward", "backward", "accumulating", "update")
@@ -215,10 +214,7 @@ class _Case:
         self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
         self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
         self.period_s = float(priced.period_s[row])
-        self.memory: dict[str, float] = {
-            one.name: float(getattr(priced.memory, one.name)[row]) for one in fields(SplitMemoryBytes)
-        }
-        self.memory["total"] = float(priced.memory.total[row])
+        self.memory = {name: float(getattr(priced.memory, name)[row]) for name in (*MEMORY_KINDS, "total")}
         plans = plans_of(Configurations.of([one]))
         self._weights_late = weight_versions(np.arange(one.pipeline_parallel), plans) - 1
 
@@ -235,8 +231,7 @@ class _Case:
         dataset = pricer.sources.problem.dataset
         epoch = None if dataset is None else _times(iteration, dataset.samples / samples)
         low, high = (0, samples) if window is None else window("sync")
-        memory = {name: value for name, value in self.memory.items() if name not in _NO_MEMORY}
-        memory["capacity"] = pricer.sources.accelerator.memory_bytes
+        memory = self.memory | {"capacity": pricer.sources.accelerator.memory_bytes}
         basis = iteration.interval_basis
         speed = reciprocal(iteration, samples)
         mfu, hfu = utilization(pricer.sources, one, speed.value, self.shown.layout)

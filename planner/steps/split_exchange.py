@@ -29,7 +29,7 @@ from planner.domain.messages import (
 from planner.domain.split import SHARD_GROUPS
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_stages import StageCases
-from planner.workload.split_parameters import shard_ranks
+from planner.workload.placement import shard_ranks
 
 __all__ = ["Elements", "StageExchange"]
 

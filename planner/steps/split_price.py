@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -23,8 +23,7 @@ from planner.steps.split_passes import Passes
 from planner.steps.split_stages import OfStages, StageCases
 from planner.steps.split_state import State
 from planner.steps.stage_layouts import StageLayouts
-from planner.workload.split_fit import fullest_bytes
-from planner.workload.split_memory import split_memory
+from planner.workload.memory import fullest_stage
 
 __all__ = ["SplitPriced", "SplitPricer", "plans_of"]
 
@@ -99,10 +98,8 @@ class SplitPricer(SplitCosts):
         """Return the memory of each plan's fullest rank."""
         laid = plans.is_laid_out
         if not laid.any():
-            return split_memory(self.of, plans, self.memory_rules)
-        memory = split_memory(
-            self.of, plans.but(stages=0, recompute=np.where(laid, 0, plans.recompute)), self.memory_rules
-        )
+            return self.ledger.fullest(plans)
+        memory = self.ledger.fullest(plans.but(stages=0, recompute=np.where(laid, 0, plans.recompute)))
         where = np.flatnonzero(laid)
         of_laid = [
             layout_memory(self, plans.take(np.array([row])), layout)
@@ -110,9 +107,9 @@ class SplitPricer(SplitCosts):
         ]
         columns = {one.name: np.array(getattr(memory, one.name)) for one in fields(SplitMemoryBytes)}
         for row, each in zip(where.tolist(), of_laid, strict=True):
-            worst = int(np.argmax(each.total))
+            worst = fullest_stage(each)
             for name, column in columns.items():
-                column[row] = getattr(each, name)[worst]
+                column[row] = getattr(worst, name)
         return SplitMemoryBytes(**columns)
 
     def layouts(self, plans: SplitPlans) -> list[StageLayout]:
@@ -131,7 +128,7 @@ class SplitPricer(SplitCosts):
         if rank_order not in self._in_orders:
             other = copy(self)
             other.rank_order, other.chooses_order = rank_order, False
-            other.memory_rules = replace(self.memory_rules, rank_order=rank_order)
+            other.ledger = self.ledger.with_rules(rank_order=rank_order)
             other.stage_layouts = StageLayouts(other, self.sources.accelerator.memory_bytes)
             self._in_orders[rank_order] = other
         return self._in_orders[rank_order]
@@ -191,7 +188,7 @@ class SplitPricer(SplitCosts):
         if self.chooses_order or not is_plain.any():
             return self._in_full(configurations)
         if is_plain.all():
-            return self._periods(plans), fullest_bytes(self.of, plans, self.memory_rules)
+            return self._periods(plans), self.ledger.totals(plans)
         totals = np.zeros((2, configurations.size))
         for some, of_some in ((is_plain, self.totals), (~is_plain, self._in_full)):
             totals[:, some] = of_some(configurations.take(some))

@@ -28,8 +28,7 @@ from planner.steps.split_compute import BESIDE, HEAD, PASSES
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_stages import StageCases
 from planner.workload.split_messages import embedding_messages, head_messages, layer_messages
-from planner.workload.split_parameters import stage_blocks
-from planner.workload.transformer import blocks
+from planner.workload.transformer import blocks, stage_blocks
 
 __all__ = ["SENT_BETWEEN", "Sent", "StageMessages"]
 

@@ -17,8 +17,7 @@ from planner.domain.messages import Groups
 from planner.domain.split import SplitPlans
 from planner.steps.split_compute import SplitCompute
 from planner.steps.split_costs import SplitCosts
-from planner.workload.split_parameters import StageLayers
-from planner.workload.units import Units, stage_units
+from planner.workload.units import StageLayers, Units, stage_units
 
 __all__ = ["OfStages", "StageCases", "rows_of"]
 

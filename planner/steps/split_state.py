@@ -13,8 +13,7 @@ from planner.steps.gathers import equal_backward_s, equal_forward_s
 from planner.steps.split_compute import PASSES
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_exchange import Elements, StageExchange
-from planner.steps.split_stages import OfStages, StageCases, rows_of
-from planner.workload.split_parameters import stage_parameters
+from planner.steps.split_stages import OfStages, StageCases
 from planner.workload.transformer import padded_vocabulary
 
 __all__ = ["State"]
@@ -68,7 +67,7 @@ class State:
     def _table_elements(self) -> FloatArray:
         """Return the elements of a rank's table of tokens, shape (c,)."""
         tensor, of = self.cases.plans.tensor_parallel, self.costs.of
-        rows = padded_vocabulary(of.vocabulary, tensor) if self.costs.memory_rules.padded else of.vocabulary
+        rows = padded_vocabulary(of.vocabulary, tensor) if self.costs.ledger.rules.sizes.is_padded else of.vocabulary
         return np.asarray(rows / tensor * float(of.hidden))
 
     def _gradients(self) -> Elements:
@@ -162,8 +161,7 @@ class State:
         alone = (plans.sequence_parallel > 0) & (plans.tensor_parallel > 1)
         if not alone.any():
             return np.zeros(cases.rank.size)
-        of_stages = rows_of(plans, cases.of), cases.stage
-        most = cases.most(stage_parameters(self.costs.of, *of_stages, layers=cases.layers).whole)
+        most = cases.most(np.einsum("fu,fu->f", cases.counts, self.costs.compute.whole[cases.rank][cases.of]))
         seconds = self.costs.operation_s(ALL_REDUCE, self.costs.gradient_bytes * most, cases.groups(TENSOR))
         return np.where(alone, seconds, 0.0)
 

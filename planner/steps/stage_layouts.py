@@ -28,7 +28,7 @@ from planner.steps.split_costs import SplitCosts
 from planner.steps.split_passes import Passes
 from planner.steps.split_state import State
 from planner.workload.partition import best_cuts
-from planner.workload.split_parameters import StageLayers, even_layers
+from planner.workload.units import StageLayers, even_layers
 
 __all__ = ["StageLayouts"]
 

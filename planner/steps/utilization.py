@@ -13,8 +13,7 @@ from planner.domain.split import RECOMPUTES
 from planner.domain.transformer import Transformer
 from planner.sources.sources import Sources
 from planner.steps.laid_stages import StageLayout
-from planner.workload.split_parameters import stage_blocks
-from planner.workload.transformer import recomputed_flop, training_flop
+from planner.workload.transformer import recomputed_flop, stage_blocks, training_flop
 
 __all__ = ["utilization"]
 

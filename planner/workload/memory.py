@@ -1,206 +1,605 @@
-"""Memory of one device in training, counted and never fitted: what PyTorch keeps for the backward pass.
+"""Memory of one device in training, counted and never fitted: a ledger by stage, of any network and any plan.
 
-Activations are tensors, each counted once however many layers keep it (:mod:`planner.domain.layers` says which do).
-The sub-batch itself is counted with them.
+weights, gradients, optimizer   parameters of the rank; weights in as many versions as a pipeline without a flush keeps,
+                                and narrow copies of those whose products run in 8 bits
+activations                     what units of the stage keep (:mod:`planner.workload.rank_sizes`), times live
+                                micro-batches (:mod:`planner.workload.in_flight`); what stands before the blocks and
+                                behind them times those of the first and the last chunk
+logits                          at the peak of one micro-batch, and what others keep that wait for their backward pass;
+                                see LOSS_BYTES; those of micro-batches that are done, where a pipeline keeps them
+workspace                       what one unit's backward pass makes again, and gradients of activations, in so far as it
+                                is more than the logits, and what units behind it kept, which are gone by then; or the
+                                wide gradients of an update, in so far as they are more than activations and logits
+gathered                        where weights are sharded, the units in flight and the gradient of one
+messages                        of a pipeline, two in and two out of what crosses a cut; the gathered input of sequence
+                                parallelism; what experts dispatch and combine
+framework, margin               a context, and a share of all tensors that the allocator loses, both assumed
 
-In asynchronous training the host updates the weights: optimizer state and fp32 master copy lie in its memory, and are
-not counted here.
+A network without a pipeline is one stage. A stage of layers of s positions, h features and a heads so keeps
+n·s·h·(34 + 5·a·s/h) bytes a layer in mixed precision with dropout, the figure of Korthikanti et al. 2022,
+arXiv:2205.05198, and 16·n·s more of its two normalisations.
 
-Not counted: statistics of batch normalisation (16 bytes a channel), fragmentation of the allocator, workspaces that
-libraries choose for themselves, communication buffers, and the prefetched next sub-batch. The workspace is the most
-that gradients of activations take at one time, counted as if no activation had been freed by then, so the total
-errs on the large side; im2col adds its column buffer.
+With the optimizer on the host, its state and a 4-byte gradient lie there, and each step moves gradients out and weights
+in (Ren et al. 2021, arXiv:2101.06840). With activations there, two layers' stay on the device (Rhu et al. 2016,
+arXiv:1602.08124). In asynchronous training the host updates the weights: what that takes is not counted here.
 
-A transformer layer of s positions, h features and a heads so keeps n·s·h·(34 + 5·a·s/h) bytes in mixed precision with
-dropout, the figure of Korthikanti et al. 2022, arXiv:2205.05198, and 16·n·s more of its two normalisations.
+Recompute of whole layers keeps the input of every k-th layer of a stage (``recompute_every`` k), and makes a group of k
+again at a time: Megatron-LM's ``uniform`` method (MODEL 13.7).
+
+Not counted: statistics of batch normalisation (16 bytes a channel), workspaces that libraries choose for themselves,
+and the prefetched next sub-batch.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from math import prod
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import IntArray
-from planner.domain.configuration import MODES, OPTIMIZERS
-from planner.domain.framework import GENERIC, Framework
-from planner.domain.kernels import MemoryBytes
-from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.products import needs_columns
-from planner.domain.layers.record import Site
+from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.network import Network
-from planner.domain.precision import Precision, precision_named
-from planner.errors import ParameterError, UnknownNameError
-from planner.numbers import constants
-from planner.workload.lowering import CONVOLUTIONS
-from planner.workload.products import narrow_layers
-from planner.workload.program import Program, program
+from planner.domain.split import (
+    GRADIENTS_SHARDED,
+    OFFLOADS,
+    OPTIMIZER_SHARDED,
+    RECOMPUTES,
+    SCHEDULES,
+    WEIGHTS_SHARDED,
+    SplitMemoryBytes,
+    SplitPlans,
+)
+from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
+from planner.workload.memory_rules import LOSS_BYTES, WIDE_BYTES, MemoryRules
+from planner.workload.placement import shard_ranks
+from planner.workload.rank_sizes import MOST, SUMS, RankSizes, SizeRules
+from planner.workload.units import StageLayers, even_layers, few_blocks
 
-__all__ = [
-    "ASSUMED_CONTEXT_BYTES",
-    "column_elements",
-    "kept_bytes",
-    "kept_layer_bytes",
-    "largest_sub_batch",
-    "live_gradient_elements",
-    "memory_bytes",
-    "weight_bytes",
-]
+__all__ = ["Memory", "fullest_stage"]
 
-ASSUMED_CONTEXT_BYTES = constants("memory.context_bytes")
-"""What a context with its libraries takes of a device before the first tensor, by kind of device (docs/numbers.md)."""
+_SELECTIVE, _FULL = RECOMPUTES.index("selective"), RECOMPUTES.index("full")
+_OF_RANK = ("tensor_parallel", "sequence_parallel", "context_parallel", "expert_parallel")
+_OF_MICRO_BATCH = (
+    *_OF_RANK, "pipeline_parallel", "recompute", "recompute_every", "last_stage",
+)  # fmt: skip
+"""Fields and properties of plans that decide what one sample takes."""
+_SAME_STATE = (
+    "sub_batch", "accumulation_steps", "virtual_stages", "sequence_parallel", "recompute", "recompute_every",
+)  # fmt: skip
+"""Fields of plans on which nothing depends that is kept whatever micro-batches are."""
+_SAME_PASSES = ("data_parallel", "shard_group", "gpus_per_node", "sharding")
+"""Those on which nothing depends that micro-batches take, but for ``sharding`` where logits are buffered."""
+_LIVE_TWICE = [SCHEDULES.index(name) for name in ("interleaved", "zero-bubble-h2", "zero-bubble-v")]
+"""Schedules that have up to twice as many micro-batches alive as stages, somewhere: see in_flight."""
+_MOST_RUNS = 4
+"""Runs of equal blocks up to which the stages at their ends are looked at, in place of all."""
+_LAYERS_ON_DEVICE = 2
+_BUFFERS = 2
+"""Of what crosses a cut, each way."""
 
-_RADIX = 1024
-"""Three of its digits hold any sub-batch."""
+
+class _Ranks:
+    """Sizes of the ranks of one network that were asked for, as arrays: R ranks of V units.
+
+    Attributes
+    ----------
+    sums : ndarray of float, shape (R, len(SUMS), V + 1)
+        Of all units before one.
+    most : ndarray of float, shape (R, len(MOST), levels, V + 1)
+        Of 2^level units from one on.
+    crossing : ndarray of float, shape (R, V + 1)
+    scalars : ndarray of float, shape (R, 2)
+        What is gathered for products, and sent between experts.
+    """
+
+    def __init__(self, network: Network, rules: SizeRules) -> None:
+        self.network, self.rules = network, rules
+        self._few = few_blocks(network)
+        self._place: dict[tuple[int, ...], int] = {}
+        self._each: list[RankSizes] = []
+        self._arrays: dict[str, FloatArray] = {}
+        self._of(1, 0, 1, 1)
+
+    def rank(self, plans: SplitPlans) -> IntArray:
+        """Return the rank of each plan, shape (n,), made where it is new."""
+        first, which = plans.distinct(_OF_RANK)
+        some = plans.take(first)
+        degrees = zip(*(getattr(some, name).tolist() for name in _OF_RANK), strict=True)
+        return np.array([self._of(*each) for each in degrees], dtype=np.int64)[which]
+
+    def _of(self, tensor: int, shares: int, context: int, experts: int) -> int:
+        key = tensor, shares if tensor > 1 else 0, context, experts
+        if key not in self._place:
+            self._place[key] = len(self._each)
+            self._each.append(RankSizes.of(self._few, self.rules, key))
+            self._arrays = {}
+        return self._place[key]
+
+    def sizes(self, rank: int) -> RankSizes:
+        """Return those of one rank."""
+        return self._each[rank]
+
+    def array(self, name: str) -> FloatArray:
+        """Return an array of all ranks."""
+        if name not in self._arrays:
+            self._arrays[name] = np.stack([getattr(self, f"_{name}")(one) for one in self._each])
+        return self._arrays[name]
+
+    @staticmethod
+    def _sums(one: RankSizes) -> FloatArray:
+        return np.pad(np.cumsum(one.sums, axis=1), ((0, 0), (1, 0)))
+
+    @staticmethod
+    def _most(one: RankSizes) -> FloatArray:
+        levels = [np.pad(one.most, ((0, 0), (0, 1)))]
+        width = one.most.shape[1] + 1
+        while (reach := 2 ** (len(levels) - 1)) < width:
+            shifted = np.pad(levels[-1], ((0, 0), (0, reach)))[:, reach:]
+            levels.append(np.maximum(levels[-1], shifted))
+        return np.stack(levels, axis=1)
+
+    @staticmethod
+    def _crossing(one: RankSizes) -> FloatArray:
+        return one.crossing
+
+    @staticmethod
+    def _scalars(one: RankSizes) -> FloatArray:
+        return np.array([one.gathered, one.routed])
 
 
-def memory_bytes(
-    network: Network,
-    sub_batch: IntArray,
-    precision: str,
-    optimizer: str,
-    device_kind: str,
-    *,
-    convolution: str = "direct",
-    mode: str = "sync",
-    framework: Framework = GENERIC,
-) -> MemoryBytes:
-    """Return the bytes that training takes of one device, by kind.
+_LARGEST_CACHE = 32
+_OF_NETWORKS: dict[tuple[int, SizeRules], _Ranks] = {}
+"""Of the networks asked for last, by identity: networks are not hashable, and holding one keeps its identity."""
 
-    weights P·e_w, gradients P·e_g, optimizer P·(state + fp32 master), or 0 in an asynchronous plan, activations and
-    workspace proportional to n, framework :data:`ASSUMED_CONTEXT_BYTES`. P: parameters; e: bytes of an element in the
-    precision; weights of layers that do not run in 8 bits have 2.
+
+def _ranks_of(network: Network, rules: SizeRules) -> _Ranks:
+    key = id(network), rules
+    if key not in _OF_NETWORKS:
+        while len(_OF_NETWORKS) >= _LARGEST_CACHE:
+            del _OF_NETWORKS[next(iter(_OF_NETWORKS))]
+        _OF_NETWORKS[key] = _Ranks(network, rules)
+    return _OF_NETWORKS[key]
+
+
+class _Span(NamedTuple):
+    """Units of stages: blocks from ``start`` up to ``stop``, the first ones, up to ``made``, computed again.
+
+    ``first``, ``last``: whether what stands before the blocks, and behind them, is there too.
+    """
+
+    rank: IntArray
+    start: IntArray
+    stop: IntArray
+    made: IntArray
+    first: IntArray
+    last: IntArray
+
+
+class StateBytes(NamedTuple):
+    """What a rank of a stage keeps whatever its micro-batches are, wherever it lies; parameters that it updates."""
+
+    weights: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    gathered: FloatArray
+    updated: FloatArray
+
+
+class MicroBatch(NamedTuple):
+    """What one micro-batch, or a sample of it, takes on a rank of a stage.
+
+    ``layers``, ``of_layers``: its layers, and bytes that they keep; ``working``: for one layer's
+    backward pass; ``entry``, ``behind``: kept outside of layers, with the first of them and with the last; ``logits``:
+    elements; ``messages``: buffers.
+    """
+
+    layers: FloatArray
+    of_layers: FloatArray
+    working: FloatArray
+    entry: FloatArray
+    behind: FloatArray
+    logits: FloatArray
+    messages: FloatArray
+
+    def at(self, which: IntArray) -> MicroBatch:
+        """Return those at positions; what all have none of is held once."""
+        nothing = np.zeros(())
+        return MicroBatch(*((one[which] if one.any() else nothing) if one.ndim else one for one in self))
+
+    def times(self, samples: FloatArray) -> MicroBatch:
+        """Return what so many samples take."""
+        layers, *others = self
+        return MicroBatch(layers, *(one * samples for one in others))
+
+
+class PassBytes(NamedTuple):
+    """What micro-batches take on a rank of a stage.
+
+    ``working``: for one layer's backward pass; ``rest``: of logits, what is gone by then; ``live``: micro-batches;
+    ``away``: of each in the host's memory.
+    """
+
+    activations: FloatArray
+    working: FloatArray
+    logits: FloatArray
+    rest: FloatArray
+    messages: FloatArray
+    live: FloatArray
+    away: FloatArray
+
+
+def fullest_stage(of_stages: SplitMemoryBytes) -> SplitMemoryBytes:
+    """Return the memory of the stage that needs most, along the first axis; of stages that need as much, the first."""
+    worst = np.argmax(of_stages.total, axis=0)[None]
+
+    def of_worst(name: str) -> Any:
+        return np.take_along_axis(getattr(of_stages, name), worst, axis=0)[0]
+
+    return SplitMemoryBytes(**{one.name: of_worst(one.name) for one in fields(SplitMemoryBytes)})
+
+
+class Memory:
+    """The memory of all plans of one network.
 
     Parameters
     ----------
     network : Network
-    sub_batch : ndarray of int, shape (n,) [samples]
-    precision : str
-        Name of a precision; mixed ones keep an fp32 master copy, counted with the optimizer.
-    optimizer : one of OPTIMIZERS
-    device_kind : {"gpu", "cpu"}
-    convolution : one of CONVOLUTIONS
-        ``im2col`` adds the largest column buffer of a whole sub-batch.
-    mode : one of MODES
-        In ``async`` the host holds what updates the weights.
-    framework : Framework
-        Decides the bytes of a gradient.
-
-    Returns
-    -------
-    MemoryBytes
-        Arrays of shape (n,).
-
-    Raises
-    ------
-    UnknownNameError, ParameterError
-        An argument breaks its rule, or a layer cannot read what it is given.
+    rules : MemoryRules
     """
-    if optimizer not in OPTIMIZERS:
-        raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
-    if device_kind not in ASSUMED_CONTEXT_BYTES:
-        raise ParameterError("device kind", "gpu or cpu", device_kind)
-    if convolution not in CONVOLUTIONS:
-        raise UnknownNameError("convolution", convolution, CONVOLUTIONS)
-    if mode not in MODES:
-        raise UnknownNameError("mode", mode, MODES)
-    sizes, of = precision_named(precision), program(network)
-    samples = np.asarray(sub_batch, dtype=np.float64)
-    parameters = np.full_like(samples, of.parameters)
-    update_bytes = OPTIMIZERS[optimizer] + sizes.master_bytes if mode == "sync" else 0
-    columns = max(map(column_elements, of.sites)) if convolution == "im2col" else 0
-    return MemoryBytes(
-        weights=np.full_like(samples, sum(count * weight_bytes(site, sizes) for site, count in of.site_counts())),
-        gradients=parameters * framework.gradient_bytes(precision),
-        optimizer=parameters * update_bytes,
-        activations=samples * kept_bytes(of, sizes.activation_bytes),
-        workspace=samples * ((int(live_gradient_elements(of).max()) + columns) * sizes.activation_bytes),
-        framework=np.full_like(samples, ASSUMED_CONTEXT_BYTES[device_kind]),
-    )
 
+    def __init__(self, network: Network, rules: MemoryRules) -> None:
+        self.network, self.rules, self.ranks = network, rules, _ranks_of(network, rules.sizes)
+        self._ends = int(bool(network.blocks))
+        sizes = np.concatenate([self.whole.sums, self.whole.most[: MOST.index("working")]])
+        self._number = sizes.shape[1]
+        of_blocks = sizes[:, self._ends : self._number - self._ends]
+        self.blocks = of_blocks.shape[1]
+        self._changes = (np.flatnonzero(np.any(np.diff(of_blocks, axis=1) != 0, axis=0)) + 1).tolist()
 
-def largest_sub_batch(
-    network: Network,
-    precision: str,
-    optimizer: str,
-    device_kind: str,
-    capacity_bytes: float,
-    *,
-    convolution: str = "direct",
-    mode: str = "sync",
-    framework: Framework = GENERIC,
-) -> int:
-    """Return the largest sub-batch [samples] whose :func:`memory_bytes` fit in the capacity; 0: not even one does.
+    @property
+    def whole(self) -> RankSizes:
+        """Sizes of the units of the network itself, of which a rank has some."""
+        return self.ranks.sizes(0)
 
-    Looked for digit by digit, so that it may grow in any way: more samples never take less.
-    """
-    largest, step = 0, _RADIX**2
-    while step:
-        sub_batches = largest + step * np.arange(1, _RADIX)
-        total = memory_bytes(
-            network,
-            sub_batches,
-            precision,
-            optimizer,
-            device_kind,
-            convolution=convolution,
-            mode=mode,
-            framework=framework,
-        ).total
-        largest, step = int(sub_batches[total <= capacity_bytes].max(initial=largest)), step // _RADIX
-    return largest
+    @property
+    def frees_by_selective(self) -> bool:
+        """Whether selective recompute frees anything."""
+        return bool(self.whole.sums[SUMS.index("freed")].any())
 
+    def with_rules(self, **changes: Any) -> Memory:
+        """Return the memory of the same network by rules that differ in some fields."""
+        return Memory(self.network, replace(self.rules, **changes))
 
-def weight_bytes(site: Site, sizes: Precision) -> int:
-    """Return the bytes of a layer's weights; with 8 bits the layers that do not run in them hold 16-bit weights."""
-    narrow = narrow_layers(sizes.name)
-    is_wide = narrow and site.layer.kind not in narrow
-    return site.parameters * (sizes.activation_bytes if is_wide else sizes.weight_bytes)
+    def fullest(self, plans: SplitPlans) -> SplitMemoryBytes:
+        """Return the memory of the rank that needs most, and of which stage it is; stages hold equally many units.
 
+        Returns
+        -------
+        SplitMemoryBytes
+            Arrays of the shape of the plans; of stages that need as much, the first.
+        """
+        shape, rows = plans.shape, plans.rows
+        rank = self.ranks.rank(rows)
+        each = [self._on(rows, rank, stage) for stage in self._fullest_stages(rows)]
+        names = [one.name for one in fields(SplitMemoryBytes)]
+        stacked = SplitMemoryBytes(**{name: np.stack([getattr(one, name) for one in each]) for name in names})
+        worst = fullest_stage(stacked)
+        return SplitMemoryBytes(**{name: getattr(worst, name).reshape(shape) for name in names})
 
-def kept_bytes(of: Program, itemsize: int) -> int:
-    """Return the bytes per sample of activations, masks and indices kept for the backward pass, the input's too."""
-    of_layers = sum(kept_layer_bytes(site, itemsize) * count for site, count in of.site_counts())
-    return itemsize * prod(of.network.input_shape) + of_layers
+    def of_stages(
+        self, plans: SplitPlans, stage: IntArray | int, layers: StageLayers | None = None
+    ) -> SplitMemoryBytes:
+        """Return the memory of a rank of a stage, from 0; arrays of the shape that all arguments broadcast to.
 
+        ``layers``: the blocks of each stage, or units of a network without blocks, where they are not dealt out evenly,
+        or not all computed again.
+        """
+        rank = self.ranks.rank(plans.rows).reshape(plans.shape)
+        return self._on(plans, rank, np.asarray(stage), layers)
 
-def kept_layer_bytes(site: Site, itemsize: int) -> int:
-    """Return the bytes per sample kept of a layer's output, and by the layer besides."""
-    besides = LAYER_KINDS[site.layer.kind].kept_besides(site, itemsize) if site.has_gradient else 0
-    return itemsize * site.output_elements * site.is_kept + besides
+    def of_cuts(self, cuts: IntArray, plans: SplitPlans) -> SplitMemoryBytes:
+        """Return the memory of the fullest stage of plans, (n,), that are cut alike.
 
+        ``cuts``: the unit that each stage starts with, and V, shape (p + 1,).
+        """
+        first, end = cuts[:-1, None], cuts[1:, None]
+        layers = StageLayers(first, end, np.zeros_like(first))
+        return fullest_stage(self.of_stages(plans, np.arange(cuts.size - 1)[:, None], layers))
 
-@lru_cache(maxsize=32)
-def live_gradient_elements(of: Program) -> IntArray:
-    """Return the elements per sample of activation gradients that exist while each layer runs backward, shape (L,).
+    def totals(self, plans: SplitPlans) -> FloatArray:
+        """Return the total of :meth:`fullest`, of plans with fields of shape (n,).
 
-    Backward runs in reverse order. A layer's step needs the gradient of its output and makes those of its inputs,
-    which stay until the layers they belong to have run; so a shortcut's gradient waits while its branch runs. Inside of
-    attention the gradients of its weights before and behind the softmax are there together; inside of fused attention,
-    those of queries, keys and values before they are joined.
-    """
-    sizes = [site.output_elements for site in of.sites]
-    inside = [LAYER_KINDS[site.layer.kind].inside(site) for site in of.sites]
-    at = dict(zip((layer.name for layer in of.network.layers), of.site.tolist(), strict=True))
-    live: dict[str, int] = {}
-    elements = np.zeros(of.site.size, dtype=np.int64)
-    for position in range(of.site.size - 1, -1, -1):
-        layer = of.network.layers[position]
-        site = of.sites[at[layer.name]]
-        if not site.has_gradient:
-            continue
-        live.setdefault(layer.name, sizes[at[layer.name]])
-        for source, flows in zip(layer.inputs, site.input_gradients, strict=True):
-            if flows:
-                live[source] = sizes[at[source]]
-        elements[position] = sum(live.values()) + inside[at[layer.name]]
-        del live[layer.name]
-    return elements
+        Up to rounding, as parts are added in another order: what a rank keeps whatever its micro-batches are, and what
+        these take, depend on different degrees. Each is worked out once for the plans that differ in it.
+        """
+        if not plans.shape[0]:
+            return np.zeros(0)
+        rules = self.rules
+        names = [one.name for one in fields(SplitPlans)]
+        first, which_kept = plans.distinct(name for name in names if name not in _SAME_STATE)
+        kept = plans.take(first).rows
+        passing, steps, which_passing = self._saturated(plans)
+        first, which_one = passing.distinct(_OF_MICRO_BATCH)
+        ones, worst = passing.take(first).rows, np.zeros(plans.shape)
+        of_kept, of_one, samples = self.ranks.rank(kept), self.ranks.rank(ones), self._samples(passing)
+        stages = (self._fullest_stages(some) for some in (kept, passing, ones))
+        for stage_kept, stage_passing, stage_of_one in zip(*stages, strict=True):
+            state = self._state(kept, stage_kept, self._span(kept, of_kept, stage_kept))
+            one = self._sample(ones, self._span(ones, of_one, stage_of_one)).at(which_one).times(samples)
+            passes = self._passes(passing, stage_passing, one, steps)
+            optimizer = np.where(kept.offload == OFFLOADS.index("optimizer"), 0.0, state.optimizer)
+            of_state = self._of_state(state, optimizer)
+            of_passes = passes.activations + passes.logits + passes.messages
+            # What a workspace adds while layers compute, and while wide gradients are updated.
+            computing = self._workspace(np.zeros(()), passes)
+            np.maximum(worst, of_state[which_kept] + (of_passes + computing)[which_passing], out=worst)
+            if rules.parameter.main_gradient:
+                of_updates = of_state + rules.parameter.main_gradient * state.updated
+                left = of_passes - passes.activations - passes.rest
+                np.maximum(worst, of_updates[which_kept] + left[which_passing], out=worst)
+        return worst + rules.margin * worst + rules.framework_bytes
 
+    def largest_sub_batches(self, plans: SplitPlans, capacity_bytes: float | FloatArray) -> IntArray:
+        """Return the largest sub-batch of each plan, all else as it is, whose memory fits; 0: not even one sample does.
 
-def column_elements(site: Site) -> int:
-    """Return the elements per sample of a layer's im2col buffer; 0 where it needs none."""
-    if not needs_columns(site.layer):
-        return 0
-    return prod(site.output[1:]) * prod(site.layer.pair("kernel")) * site.inputs[0][0]
+        Memory is the largest of some straight lines in the samples, whose crossings with what there is are rounded.
+        """
+        rules, shape = self.rules, np.broadcast_shapes(plans.shape, np.shape(capacity_bytes))
+        rows, most = plans.but(sub_batch=1).rows, np.full(shape, float(LARGEST_COUNT))
+        rank, room = self.ranks.rank(rows), (capacity_bytes - rules.framework_bytes) / (1 + rules.margin)
+        for stage in self._fullest_stages(rows):
+            span = self._span(rows, rank, stage)
+            state, passes = (
+                self._state(rows, stage, span),
+                self._passes(rows, stage, self._sample(rows, span).times(self._samples(rows)), rows.accumulation_steps),
+            )
+            optimizer = np.where(rows.offload == OFFLOADS.index("optimizer"), 0.0, state.optimizer)
+            fixed, slope = self._of_state(state, optimizer), passes.activations + passes.logits + passes.messages
+            updating = rules.parameter.main_gradient * state.updated
+            lines = (
+                (fixed, slope + self._workspace(np.zeros(()), passes)),
+                (
+                    fixed + updating,
+                    slope - passes.activations - passes.rest,
+                ),
+            )
+            for line in lines:
+                start, rise = (one.reshape(plans.shape) for one in np.broadcast_arrays(*line))
+                samples = (room - start) / np.maximum(rise, 1e-9)
+                most = np.minimum(most, np.where(rise > 0, np.floor(samples), np.where(room >= start, most, 0)))
+        found = np.clip(most, 0, LARGEST_COUNT).astype(np.int64)
+
+        def fits(samples: IntArray) -> BoolArray:
+            total = self.fullest(plans.but(sub_batch=np.maximum(samples, 1))).total
+            return np.asarray((total <= capacity_bytes) & (samples <= LARGEST_COUNT))
+
+        below = np.where(fits(found), found, np.maximum(found - 1, 0))
+        return np.asarray(np.where(fits(found + 1), found + 1, below))
+
+    def _fullest_stages(self, plans: SplitPlans) -> list[IntArray]:
+        """Return stages, one of which needs most memory.
+
+        Of stages between the ends that have blocks of one kind the first has most blocks and live micro-batches; others
+        can need more where the kind changes.
+        """
+        p = plans.pipeline_parallel
+        most = int(np.max(p, initial=1))
+        if most == 1:
+            return [np.zeros_like(p)]
+        if len(self._changes) >= _MOST_RUNS:
+            return [np.minimum(stage, p - 1) for stage in range(most)]
+        stages = [np.zeros_like(p), np.minimum(1, p - 1)]
+        for before in self._changes:
+            each, more = np.divmod(self.blocks, p)
+            long = (each + 1) * more
+            of_long, of_short = before // (each + 1), more + (before - long) // np.maximum(each, 1)
+            changes = np.where(before < long, of_long, of_short)
+            stages += [np.clip(changes, 0, p - 1), np.clip(changes + 1, 0, p - 1)]
+        return [*stages, p - 1]
+
+    def _span(self, plans: SplitPlans, rank: IntArray, stage: IntArray, layers: StageLayers | None = None) -> _Span:
+        first, end, again = layers or even_layers(self.blocks, plans.pipeline_parallel, stage)
+        start = first + self._ends
+        is_first, is_last = stage == 0, stage == plans.last_stage
+        return _Span(rank, start, end + self._ends, start + again, self._ends * is_first, self._ends * is_last)
+
+    def _on(
+        self, plans: SplitPlans, rank: IntArray, stage: IntArray, layers: StageLayers | None = None
+    ) -> SplitMemoryBytes:
+        """Return the memory of a rank of a stage."""
+        rules, span = self.rules, self._span(plans, rank, stage, layers)
+        kept = self._state(plans, stage, span)
+        one = self._sample(plans, span).times(self._samples(plans))
+        passing = self._passes(plans, stage, one, plans.accumulation_steps)
+        on_host = plans.offload == OFFLOADS.index("optimizer")
+        by_host, passes = np.where(on_host, kept.updated, 0.0), plans.accumulation_steps
+        values = {
+            "weights": kept.weights,
+            "gradients": kept.gradients,
+            "optimizer": np.where(on_host, 0.0, kept.optimizer),
+            "activations": passing.activations,
+            "workspace": self._workspace(kept.updated, passing),
+            "framework": np.float64(rules.framework_bytes),
+            "logits": passing.logits,
+            "gathered": kept.gathered,
+            "messages": passing.messages,
+            "margin": np.float64(0.0),
+            "host": np.where(on_host, kept.optimizer + WIDE_BYTES * kept.updated, 0.0) + passing.live * passing.away,
+            "to_host": rules.parameter.gradient * by_host + passes * passing.away,
+            "to_device": rules.parameter.weight * by_host + passes * passing.away,
+            "stage": stage,
+        }
+        shape = np.broadcast_shapes(plans.shape, stage.shape, span.start.shape, span.stop.shape)
+        tensors = SplitMemoryBytes(
+            **{name: np.broadcast_to(np.asarray(value), shape) for name, value in values.items()}
+        )
+        return replace(tensors, margin=rules.margin * tensors.allocated)
+
+    def _sum(self, name: str, rank: IntArray, start: IntArray, stop: IntArray) -> FloatArray:
+        """Return what adds up of units from one up to another."""
+        ahead = self.ranks.array("sums")[:, SUMS.index(name)]
+        return np.asarray(ahead[rank, stop] - ahead[rank, start])
+
+    def _most(self, name: str, rank: IntArray, start: IntArray, stop: IntArray) -> FloatArray:
+        """Return the most that one of the units from one up to another has; 0 of none."""
+        table, length = self.ranks.array("most")[:, MOST.index(name)], np.maximum(stop - start, 1)
+        level = np.frexp(length)[1] - 1
+        both = table[rank, level, start], table[rank, level, np.maximum(stop - np.left_shift(1, level), start)]
+        return np.where(stop > start, np.maximum(*both), 0.0)
+
+    def _of_all(self, name: str, span: _Span) -> FloatArray:
+        """Return what adds up of the blocks of stages and of the ends."""
+        total = self._sum(name, span.rank, span.start, span.stop)
+        if self._ends:
+            ahead = self.ranks.array("sums")[:, SUMS.index(name)]
+            of_first, of_last = ahead[:, 1], ahead[:, -1] - ahead[:, -2]
+            total = total + (span.first * of_first[span.rank] + span.last * of_last[span.rank])
+        return np.asarray(total)
+
+    def _most_of_all(self, name: str, span: _Span, of_blocks: FloatArray | None = None) -> FloatArray:
+        """Return the most that one unit of stages has, the ends among them; ``of_blocks``: what blocks have instead."""
+        most = self._most(name, span.rank, span.start, span.stop) if of_blocks is None else of_blocks
+        if self._ends:
+            of_units = self.ranks.array("most")[:, MOST.index(name), 0]
+            most = np.maximum(
+                most, np.maximum(span.first * of_units[span.rank, 0], span.last * of_units[span.rank, -2])
+            )
+        return most
+
+    def _state(self, plans: SplitPlans, stage: IntArray, span: _Span) -> StateBytes:
+        """Return what a rank of a stage keeps whatever its micro-batches are."""
+        rules, each = self.rules, self.rules.parameter
+        shared, experts = self._of_all("shared", span), self._of_all("experts", span)
+        if self.ranks.array("sums")[:, SUMS.index("tied"), -1].any():  # a copy where the table is not
+            shared = shared + self._of_all("tied", span) * (span.start + 1 - span.first > 1)
+        weights = gradients = updated = np.zeros(())
+        is_gathered = np.zeros((), dtype=np.bool_)
+        for count, of_experts in ((shared, False), (experts, True)):
+            if of_experts and not count.any():
+                continue
+            ranks = shard_ranks(plans, rules.rank_order, experts=of_experts)
+            shard, sharding = count / ranks, np.where(ranks > 1, plans.sharding, 0)
+            weight_shard = shard * each.keeps_weight_shards
+            weights = weights + np.where(sharding >= WEIGHTS_SHARDED, weight_shard, count) * each.weight
+            gradients = gradients + np.where(sharding >= GRADIENTS_SHARDED, shard, count) * each.gradient
+            updated = updated + np.where(sharding >= OPTIMIZER_SHARDED, shard, count)
+            is_gathered = is_gathered | (sharding == WEIGHTS_SHARDED)
+        unit = (1 + rules.prefetch) * each.weight + each.gradient
+        gathered = np.where(is_gathered, unit * self._most_of_all("gathered", span), 0.0)
+        copies = self._of_all("copies", span)
+        if copies.any():
+            weights = weights + np.where(is_gathered, 0.0, copies)
+            gathered = gathered + np.where(is_gathered, self._most_of_all("copied", span), 0.0)
+        return StateBytes(weights * weight_versions(stage, plans), gradients, updated * each.updated, gathered, updated)
+
+    @staticmethod
+    def _of_state(state: StateBytes, optimizer: FloatArray) -> FloatArray:
+        return np.asarray(state.weights + state.gradients + optimizer + state.gathered)
+
+    def _samples(self, plans: SplitPlans) -> FloatArray:
+        """Return the samples of a micro-batch, as the scenario holds them."""
+        return np.asarray(plans.sub_batch / self.rules.shrunk)
+
+    def _sample(self, plans: SplitPlans, span: _Span) -> MicroBatch:
+        """Return what one sample takes on a rank of a stage."""
+        rank, start, stop, _, first, last = span
+        crossing, units = self.ranks.array("crossing"), self._number
+        entry = behind = np.zeros(())
+        if self._ends:
+            own = self.ranks.array("sums")[:, SUMS.index("own")]
+            entry = first * (crossing[rank, 0] + own[rank, 1])
+            behind = last * (crossing[rank, units - 1] + own[rank, units] - own[rank, units - 1])
+        given, passed_on = crossing[rank, start], crossing[rank, stop]
+        gathered, routed = np.moveaxis(self.ranks.array("scalars")[rank], -1, 0)
+        between = (plans.pipeline_parallel > 1) * _BUFFERS * (given * (start > 0) + passed_on)
+        return MicroBatch(
+            np.asarray(stop - start, dtype=np.float64),
+            self._kept(plans, span, given),
+            self._working(plans, span),
+            entry,
+            behind,
+            self._of_all("logits", span),
+            between + gathered + routed,
+        )
+
+    def _kept(self, plans: SplitPlans, span: _Span, given: FloatArray) -> FloatArray:
+        """Return the bytes of a sample that the blocks of a stage keep."""
+        rank, start, stop, made, *_ = span
+        is_full = plans.recompute >= _FULL
+        whole = np.where(is_full, made, start)
+        kept = self._sum("own", rank, whole, stop)
+        kept = kept + self._sum("joined", rank, np.minimum(np.maximum(whole, start + 1), stop), stop)
+        if (is_selective := plans.recompute == _SELECTIVE).any():
+            kept = kept - np.where(is_selective, self._sum("freed", rank, start, made), 0.0)
+        if is_full.any():
+            again = made - start
+            groups = np.ceil(again / plans.recompute_every)
+            inputs = self._sum("made", rank, np.minimum(start + 1, made), made) / np.maximum(again - 1, 1)
+            kept = kept + np.where(is_full, np.maximum(groups - 1, 0) * inputs, 0.0)
+        return np.asarray(kept + given * (stop > start))
+
+    def _working(self, plans: SplitPlans, span: _Span) -> FloatArray:
+        """Return the bytes of a sample that the backward pass of one unit needs, besides what is kept.
+
+        Less what units behind it have kept, which have run by then.
+        """
+        rank, start, stop, made, *_ = span
+
+        def most(name: str, kinds: Mapping[str, int], begin: IntArray, end: IntArray) -> FloatArray:
+            ahead = self.ranks.array("sums")
+            kept = sum(sign * ahead[rank, SUMS.index(kind), end] for kind, sign in kinds.items())
+            return np.asarray(np.where(end > begin, self._most(name, rank, begin, end) - kept, 0.0))
+
+        keeps = {"own": 1, "joined": 1}
+        of_blocks = most("working", keeps, start, stop)
+        if (is_selective := plans.recompute == _SELECTIVE).any():
+            of_blocks = np.where(is_selective, most("selective", keeps | {"freed": -1}, start, stop), of_blocks)
+        if (is_full := plans.recompute >= _FULL).any():
+            group = np.maximum(np.minimum(plans.recompute_every, made - start) - 1, 0)
+            again = group * self._most("held", rank, start, made) + most("whole", {"made": 1}, start, made)
+            of_blocks = np.where(is_full, np.maximum(again, most("working", keeps, made, stop)), of_blocks)
+        return self._most_of_all("gradients", span, of_blocks)
+
+    def _passes(self, plans: SplitPlans, stage: IntArray, one: MicroBatch, micro_batches: IntArray) -> PassBytes:
+        """Return what so many micro-batches a step take on a rank of a stage, given what one does."""
+        rules, m, p, v, schedule = (
+            self.rules, micro_batches, plans.pipeline_parallel, plans.virtual_stages, plans.schedule,
+        )  # fmt: skip
+        live, in_last = live_micro_batches(stage, m, p, v, schedule), live_in_last_chunk(m, p, schedule)
+        kept, away = live * one.of_layers, np.zeros(())
+        if (on_host := plans.offload == OFFLOADS.index("activations")).any():
+            largest = one.of_layers / np.maximum(one.layers, 1)
+            kept = np.where(on_host, np.minimum(_LAYERS_ON_DEVICE, one.layers * live) * largest, kept)
+            away = np.where(on_host, one.of_layers, 0.0)
+        activations = kept + (live_in_first_chunk(m, p, v, schedule) * one.entry + in_last * one.behind)
+        narrow_kept, wide_kept, narrow_peak, wide_peak = LOSS_BYTES[rules.loss]
+        waiting = (in_last - 1) * (narrow_kept * rules.sizes.itemsize + wide_kept)
+        buffers = np.zeros(())
+        if rules.output_buffers:
+            is_buffered = (plans.sharding <= rules.output_sharding) & (p > 1)
+            buffers = np.minimum(m, rules.output_buffers) * is_buffered
+        # of one, the peak has the logits already
+        peak = waiting + narrow_peak * rules.sizes.itemsize + wide_peak + WIDE_BYTES * np.maximum(buffers - 1, 0)
+        logits = one.logits * peak
+        rest = logits - one.logits * WIDE_BYTES * buffers
+        return PassBytes(activations, one.working, logits, rest, one.messages, live, away)
+
+    def _workspace(self, updated: FloatArray, passes: PassBytes) -> FloatArray:
+        """Return the workspace of ranks that update so many parameters."""
+        updating = self.rules.parameter.main_gradient * updated
+        return np.asarray(np.maximum(0.0, np.maximum(passes.working, updating - passes.activations) - passes.rest))
+
+    def _saturated(self, plans: SplitPlans) -> tuple[SplitPlans, IntArray, IntArray]:
+        """Return plans that differ in what micro-batches take, how many change that, and the plan each of n is like."""
+        same = [name for name in _SAME_PASSES if name != "sharding" or not self.rules.output_buffers]
+        names = [one.name for one in fields(SplitPlans) if one.name not in (*same, "accumulation_steps")]
+        steps = np.minimum(plans.accumulation_steps, plans.of_bases(self._most_steps))
+        first, which = plans.distinct(names, (steps, int(steps.max(initial=0)) + 1))
+        return plans.take(first), steps[first], which
+
+    def _most_steps(self, plans: SplitPlans) -> IntArray:
+        """Return from how many micro-batches on more of them change nothing; gpipe keeps all."""
+        twice = np.isin(plans.schedule, _LIVE_TWICE)
+        most = np.maximum(plans.pipeline_parallel * np.where(twice, 2, 1), self.rules.output_buffers)
+        return np.where(plans.schedule == SCHEDULES.index("gpipe"), LARGEST_COUNT, most)

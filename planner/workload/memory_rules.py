@@ -1,21 +1,25 @@
-"""What the memory of all plans that split a transformer is counted by, but the network."""
+"""What the memory of all plans is counted by, but the network: bytes of a parameter, of logits, of a context."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner.domain.arrays import check_not_negative, check_positive, frozen_map
-from planner.domain.framework import LOSSES, Framework
+from planner.domain.arrays import check_not_negative, frozen_map
+from planner.domain.configuration import MODES, OPTIMIZERS
+from planner.domain.framework import GENERIC, LOSSES, Framework
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.split import WEIGHTS_SHARDED
-from planner.errors import UnknownNameError
-from planner.numbers import constant
-from planner.workload.memory import ASSUMED_CONTEXT_BYTES
-from planner.workload.split_parameters import BytesOfParameter
+from planner.errors import ParameterError, UnknownNameError
+from planner.numbers import constant, constants
+from planner.workload.lowering import CONVOLUTIONS
+from planner.workload.products import narrow_layers
+from planner.workload.rank_sizes import SizeRules
 
-__all__ = ["ASSUMED_MARGIN", "LOSS_BYTES", "WIDE_BYTES", "MemoryRules"]
+__all__ = ["ASSUMED_CONTEXT_BYTES", "ASSUMED_MARGIN", "LOSS_BYTES", "WIDE_BYTES", "BytesOfParameter", "MemoryRules"]
 
+ASSUMED_CONTEXT_BYTES = constants("memory.context_bytes")
+"""What a context with its libraries takes of a device before the first tensor, by kind of device (docs/numbers.md)."""
 ASSUMED_MARGIN = constant("memory.margin")
 """Of what tensors take: what the allocator loses in pieces (docs/numbers.md)."""
 LOSS_BYTES = frozen_map(dict(zip(LOSSES, ((1, 4, 1, 12), (0, 4, 1, 8), (1, 0, 1, 0)), strict=True)))
@@ -30,78 +34,159 @@ WIDE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
+class BytesOfParameter:
+    """Bytes that training keeps of one parameter, of which g ranks share what ``sharding`` says.
+
+    =========  =================================  ========================================
+    sharding   what g ranks share                 bytes a parameter of a rank
+    =========  =================================  ========================================
+    0          nothing                            e_w + e_g + e_main + master + state
+    1          what the optimizer updates         e_w + e_g + (e_main + master + state)/g
+    2          gradients, too                     e_w + (e_g + e_main + master + state)/g
+    3          weights, too                       (e_w + e_g + e_main + master + state)/g
+    =========  =================================  ========================================
+
+    (Rajbhandari et al. 2020, arXiv:1910.02054, section 3; Megatron-LM's distributed optimizer is 1.)
+
+    Attributes
+    ----------
+    weight, gradient : float
+        Of what kernels read and write, e_w and e_g.
+    main_gradient : float
+        Of a wider copy of the gradient that the optimizer reads, e_main, there while it updates (Megatron-LM in fp16).
+    master, state : float
+        Of the fp32 copy of the weight, and of what the optimizer remembers.
+    keeps_weight_shards : bool
+        Whether sharding 3 keeps shards of what kernels read; FSDP makes it of the master's when it gathers.
+    """
+
+    weight: float
+    gradient: float
+    master: float
+    state: float
+    main_gradient: float = 0.0
+    keeps_weight_shards: bool = True
+
+    @staticmethod
+    def of(precision: str, optimizer: str, gradient: float | None = None) -> BytesOfParameter:
+        """Return those of a precision and an optimizer; ``gradient``: what a framework keeps it in, if otherwise.
+
+        8-bit precisions keep 16-bit weights, beside narrow copies of those that run in 8 bits.
+
+        >>> BytesOfParameter.of("bf16", "adam", 4)
+        BytesOfParameter(weight=2, gradient=4, master=4, state=8, main_gradient=0.0, keeps_weight_shards=True)
+        """
+        if optimizer not in OPTIMIZERS:
+            raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
+        sizes = precision_named(precision)
+        in_bytes = sizes.gradient_bytes if gradient is None else gradient
+        weight = max(sizes.weight_bytes, sizes.activation_bytes)
+        return BytesOfParameter(weight, in_bytes, sizes.master_bytes, OPTIMIZERS[optimizer])
+
+    @property
+    def updated(self) -> float:
+        """Of what the optimizer alone keeps from step to step."""
+        return self.master + self.state
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRules:
     """What all plans share, but the network.
 
     Attributes
     ----------
     parameter : BytesOfParameter
-    precision : str
-        Of activations.
+    sizes : SizeRules
+        What sizes of a rank depend on: precision, padding, fusions, what selective recompute repeats.
     loss : one of LOSSES
-    padded : bool
-        Whether the vocabulary is padded as Megatron-LM does.
-    fused_activation : bool
-        Of a gated feed-forward part.
-    imbalance : float
-        u, rows of the fullest rank's experts over their mean; 1 is assumed.
     prefetch : int
         Units gathered ahead where weights are sharded.
     output_buffers : int
-        Micro-batches whose fp32 logits the last stage keeps until others take their place, up to ``output_sharding``:
-        with more, the framework runs without its pipeline.
-    bucket_bytes : float
-        Of a gradient bucket that is a copy; 0: gradients are sent from where they are.
+        Micro-batches whose fp32 logits the last stage of a pipeline keeps until others take their place, up to
+        ``output_sharding``: with more, the framework runs without its pipeline.
     rank_order : tuple of str
         How ranks are numbered, innermost first: which of those that share shards lie in one node.
+    shrunk : float
+        By what a scenario divides what grows with samples.
     framework_bytes, margin : float
         Assumed: of a context; of what tensors take.
     """
 
     parameter: BytesOfParameter
-    precision: str = "bf16"
+    sizes: SizeRules
     loss: str = "parallel"
-    padded: bool = False
-    fused_activation: bool = True
-    imbalance: float = 1.0
     prefetch: int = 1
     output_buffers: int = 0
     output_sharding: int = WEIGHTS_SHARDED
-    bucket_bytes: float = 0.0
     rank_order: tuple[str, ...] = RANK_ORDER
+    shrunk: float = 1.0
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
     margin: float = ASSUMED_MARGIN
 
     def __post_init__(self) -> None:
-        precision_named(self.precision)
         if self.loss not in LOSSES:
             raise UnknownNameError("loss", self.loss, LOSSES)
-        check_positive("imbalance of experts", self.imbalance, "rows a mean row")
-        for what, value in (("bucket", self.bucket_bytes), ("framework", self.framework_bytes)):
-            check_not_negative(what, value, "bytes")
+        check_not_negative("framework", self.framework_bytes, "bytes")
         check_not_negative("margin", self.margin, "bytes a byte of tensors")
 
     @staticmethod
     def of(
-        precision: str, optimizer: str, framework: Framework, rank_order: tuple[str, ...] = RANK_ORDER
+        precision: str,
+        optimizer: str,
+        framework: Framework = GENERIC,
+        rank_order: tuple[str, ...] = RANK_ORDER,
+        *,
+        device_kind: str = "gpu",
+        mode: str = "sync",
+        convolution: str = "direct",
+        shrunk: float = 1.0,
     ) -> MemoryRules:
-        """Return the rules of a framework in a precision, with an optimizer."""
+        """Return the rules of a framework in a precision, with an optimizer.
+
+        Parameters
+        ----------
+        precision, optimizer : str
+        framework : Framework
+        rank_order : tuple of str
+        device_kind : {"gpu", "cpu"}
+        mode : one of MODES
+            In ``async`` the host holds what updates the weights.
+        convolution : one of CONVOLUTIONS
+            ``im2col`` adds the column buffer of a whole sub-batch.
+        shrunk : float
+
+        Raises
+        ------
+        UnknownNameError, ParameterError
+            An argument breaks its rule.
+        """
+        if device_kind not in ASSUMED_CONTEXT_BYTES:
+            raise ParameterError("device kind", "gpu or cpu", device_kind)
+        for what, value, known in (("convolution", convolution, CONVOLUTIONS), ("mode", mode, MODES)):
+            if value not in known:
+                raise UnknownNameError(what, value, known)
         each = BytesOfParameter.of(precision, optimizer, framework.gradient_bytes(precision))
         copies = framework.main_gradients and each.gradient < WIDE_BYTES
         shards = framework.keeps_weight_shards or not each.master
         each = replace(each, main_gradient=WIDE_BYTES * copies, keeps_weight_shards=shards)
+        if mode == "async":
+            each = replace(each, master=0, state=0, main_gradient=0)
+        sizes = SizeRules(
+            precision_named(precision).activation_bytes,
+            narrow_layers(precision),
+            framework.pads_vocabulary,
+            "activation" in framework.fuses,
+            framework.selective,
+            convolution == "im2col",
+        )
         return MemoryRules(
             each,
-            precision,
+            sizes,
             loss=framework.loss,
-            padded=framework.pads_vocabulary,
             prefetch=framework.gathers_ahead,
             output_buffers=framework.output_buffers,
             output_sharding=framework.most_sharded_in_pipeline,
             rank_order=rank_order,
+            shrunk=shrunk,
+            framework_bytes=ASSUMED_CONTEXT_BYTES[device_kind],
         )
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an activation."""
-        return precision_named(self.precision).activation_bytes

@@ -21,10 +21,10 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.messages import CONTEXT, DATA, EXPERT, GROUP_NAMES, PIPELINE, RANK_ORDER, TENSOR, Groups
 from planner.domain.ranks import check_rank_order
-from planner.domain.split import SplitPlans
+from planner.domain.split import SHARD_GROUPS, SplitPlans
 from planner.errors import UnknownNameError
 
-__all__ = ["Placement"]
+__all__ = ["Placement", "shard_ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,3 +238,20 @@ def _counted(degrees: list[int], places: list[int], g: int) -> tuple[int, int]:
     spans = begins.sum(axis=1)
     across = begins & (spans > 1)[:, None]
     return int(spans.max()), int(np.bincount(nodes[across], minlength=1).max())
+
+
+def shard_ranks(plans: SplitPlans, order: tuple[str, ...] = RANK_ORDER, *, experts: bool = False) -> FloatArray:
+    """Return g, the ranks that share shards of all parameters but experts, or of experts; shape (n,).
+
+    ``order``: how ranks are numbered, innermost first.
+    """
+    x = plans.expert_parallel if experts else 1
+    everyone = np.maximum(1.0, plans.data_parallel * np.float64(1) * plans.context_parallel / x)
+    by_node = plans.shard_group == SHARD_GROUPS.index("node")
+    if order == RANK_ORDER or not by_node.any():
+        inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))
+    else:
+        placement = Placement(plans.rows, order=order)
+        groups = placement.expert_node_shards if experts else placement.node_shards
+        inside = groups.ranks.reshape(plans.shape)
+    return np.where(by_node, np.minimum(everyone, inside), everyone)

@@ -34,10 +34,13 @@ from planner.domain.arrays import FloatArray, check_count
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Shape
 from planner.domain.network import Layer, Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.shapes import input_shapes, layer_shapes
 from planner.errors import ParameterError
 
-__all__ = ["columns_of", "context_shard", "expert_shard", "has_tensor_shards", "tensor_shard"]
+__all__ = [
+    "columns_of", "context_shard", "expert_shard", "has_tensor_shards", "second_products", "tensor_shard",
+    "whole_parameters", "with_padded_vocabulary",
+]  # fmt: skip
 
 
 def expert_shard(network: Network, degree: int) -> Network:
@@ -113,6 +116,21 @@ def tensor_shard(network: Network, degree: int) -> Network:
     layers = tuple(_shard(layer, network, degree, behind.get(layer.name, ()), tokens) for layer in network.layers)
     name = f"{network.name} (one of {degree} tensor-parallel ranks)"
     return replace(network, name=name, layers=layers, transformer=None)
+
+
+def with_padded_vocabulary(network: Network, degree: int, multiple: int = 128) -> Network:
+    """Return a network with tables of tokens, and logits, of a multiple of 128 rows a tensor rank (Megatron-LM)."""
+    rows = {layer.integer("vocabulary") for layer in network.layers if layer.kind == "embedding"}
+    logits = {layer.inputs[0] for layer in network.layers if layer.kind == "loss"}
+
+    def padded(layer: Layer) -> Layer:
+        name = {"embedding": "vocabulary", "linear": "features"}.get(layer.kind, "")
+        if not name or (name == "features" and (layer.name not in logits or layer.integer(name) not in rows)):
+            return layer
+        unit = multiple * degree
+        return _with(layer, **{name: -(-layer.integer(name) // unit) * unit})
+
+    return replace(network, layers=tuple(map(padded, network.layers)))
 
 
 _BEHIND_COLUMNS = (
@@ -230,3 +248,22 @@ def _widths(layer: Layer, behind: list[Layer]) -> list[float]:
     groups = behind[0].integer("kv_heads") or heads
     each = features / (heads + 2 * groups)
     return [each * heads, each * groups, each * groups]
+
+
+def whole_parameters(whole: Network, split: Network) -> FloatArray:
+    """Return the parameters of each layer that a tensor rank has whole and sees its own positions of alone, shape (L,).
+
+    Where ranks share positions: of blocks, and norms around them (NVIDIA/Megatron-LM, parameters marked
+    ``sequence_parallel``); an embedding sees all positions.
+    """
+    starts = whole.blocks or (0, len(whole.layers))
+    shapes = layer_shapes(whole), layer_shapes(split)
+    counts = np.zeros(len(whole.layers))
+    for at, pair in enumerate(zip(whole.layers, split.layers, strict=True)):
+        if starts[0] <= at < starts[-1] or pair[0].kind.endswith("_norm"):
+            sizes = (
+                LAYER_KINDS[one.kind].parameters(one, input_shapes(one, of)[0])
+                for one, of in zip(pair, shapes, strict=True)
+            )
+            counts[at] = sum(one for one, other in zip(*sizes, strict=True) if one == other)
+    return counts

@@ -58,7 +58,6 @@ from planner.domain.messages import (
 from planner.domain.split import RECOMPUTES, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import UnknownNameError
-from planner.workload.kept_activations import positions
 from planner.workload.transformer import DENSE, ENCODER, EXPERTS
 
 __all__ = [
@@ -101,6 +100,13 @@ class MessageRules:
         check_positive("imbalance of experts", self.imbalance, "rows a mean row")
         if self.context_way not in CONTEXT_WAYS:
             raise UnknownNameError("way of context ranks", self.context_way, CONTEXT_WAYS)
+
+
+def _positions(of: Transformer, plans: SplitPlans, *, encoder: bool = False) -> tuple[FloatArray, FloatArray]:
+    """Return n, positions of a rank and micro-batch, and n_s, those between the products."""
+    sequence = float(of.encoder_sequence if encoder else of.sequence)
+    n = plans.sub_batch * sequence / plans.context_parallel
+    return n, np.where(plans.sequence_parallel > 0, n / plans.tensor_parallel, n)
 
 
 def layer_messages(of: Transformer, plans: SplitPlans, rules: MessageRules, kind: str = DENSE) -> tuple[Message, ...]:
@@ -201,8 +207,8 @@ class _Sizes:
 
     @classmethod
     def of(cls, of: Transformer, plans: SplitPlans, rules: MessageRules, *, encodes: bool = False) -> _Sizes:
-        n, _ = positions(of, plans, encoder=encodes)
-        read = np.zeros(n.shape) if encodes else positions(of, plans, encoder=True)[0]
+        n, _ = _positions(of, plans, encoder=encodes)
+        read = np.zeros(n.shape) if encodes else _positions(of, plans, encoder=True)[0]
         width = float(rules.itemsize * of.hidden)
         split, shares = plans.tensor_parallel > 1, plans.sequence_parallel > 0
         plain, by_position = (np.where(split & one, 1.0, 0.0) for one in (~shares, shares))

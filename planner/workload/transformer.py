@@ -27,13 +27,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from planner.domain.arrays import IntArray
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.transformer import Transformer
+from planner.workload.units import StageLayers, even_layers
 
 __all__ = [
     "DENSE", "ENCODER", "EXPERTS", "LayerParameters", "OuterParameters",
     "blocks", "forward_flop", "layer_forward_flop", "layer_parameters", "outer_parameters", "padded_vocabulary",
-    "parameters", "recomputed_flop", "training_flop",
+    "parameters", "recomputed_flop", "stage_blocks", "training_flop",
 ]  # fmt: skip
 
 _Count = TypeVar("_Count", int, IntArray)
@@ -120,6 +123,20 @@ def blocks(of: Transformer) -> tuple[tuple[str, int], ...]:
         for kind, count in ((ENCODER, of.encoder_layers), (DENSE, dense), (EXPERTS, of.expert_layers))
         if count
     )
+
+
+def stage_blocks(
+    of: Transformer, pipeline: IntArray, stage: IntArray, layers: StageLayers | None = None
+) -> tuple[tuple[str, FloatArray], ...]:
+    """Return kinds of layers and how many of them a stage has; ``layers`` None: they are dealt out evenly."""
+    kinds = blocks(of)
+    first, end, _ = layers or even_layers(sum(count for _, count in kinds), pipeline, stage)
+    result, before = [], 0
+    for kind, count in kinds:
+        inside = np.minimum(end, before + count) - np.maximum(first, before)
+        result.append((kind, np.maximum(inside, 0.0)))
+        before += count
+    return tuple(result)
 
 
 def layer_parameters(of: Transformer, block: str = DENSE) -> LayerParameters:

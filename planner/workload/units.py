@@ -6,15 +6,43 @@ parameters and those without behind it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.network import Network
-from planner.workload.program import Program
+from planner.domain.network import Layer, Network
+from planner.workload.program import Program, program
+from planner.workload.shards import second_products
 
-__all__ = ["Units", "cut_units", "stage_units", "units_of"]
+__all__ = [
+    "StageLayers", "Units", "cut_units", "even_layers", "few_blocks", "repeats", "stage_units", "units_of",
+]  # fmt: skip
+
+
+class StageLayers(NamedTuple):
+    """The layers, or units, of f stages, each of shape (f,).
+
+    From ``first`` up to ``end``, of which the first ones, ``again`` in number, are computed again.
+    """
+
+    first: IntArray
+    end: IntArray
+    again: IntArray
+
+    @property
+    def computed_again(self) -> StageLayers:
+        """Those that are computed again alone."""
+        return self._replace(end=self.first + self.again)
+
+
+def even_layers(number: int, pipeline: IntArray, stage: IntArray) -> StageLayers:
+    """Return the layers of stages that are dealt out evenly: the first stages have one more. All may be made again."""
+    each, more = number // pipeline, number % pipeline
+    first = stage * each + np.minimum(stage, more)
+    end = first + each + (stage < more)
+    return StageLayers(first, end, end - first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +81,11 @@ class Units:
         """U."""
         return int(self.segments.shape[0])
 
+    def of_distinct(self, of_layers: FloatArray) -> FloatArray:
+        """Return the sum over the layers of one unit of each distinct kind, (L,) -> (U,)."""
+        first = np.unique(self.sequence, return_index=True)[1]
+        return np.add.reduceat(of_layers, self.starts)[first]
+
     def by_unit(self, totals: FloatArray, site: IntArray) -> FloatArray:
         """Return what one unit takes of each distinct kind, (..., k) -> (..., U).
 
@@ -87,6 +120,43 @@ def units_of(network: Network, of: Program) -> Units:
     starts = np.concatenate([[0], inner])
     repeats = is_attention & ~is_fused
     return Units(sequence, rows[first], share, layers, slots, elements, experts, is_attention, repeats, starts)
+
+
+def repeats(network: Network, units: Units, selective: str, *, is_product: bool) -> FloatArray:
+    """Return the share of each layer's forward pass that selective recompute makes again, shape (L,).
+
+    ``selective``: one of :data:`planner.domain.framework.REPEATED`; ``is_product``: of its products, else of the rest.
+    What is not made again stays in memory, what is does not: time and memory read this alone.
+    """
+    if selective == "attention":
+        return units.repeats_attention.astype(np.float64)
+    return second_products(network) if is_product else np.where(units.is_attention, 0.0, 1.0)
+
+
+def few_blocks(network: Network) -> tuple[Network, IntArray]:
+    """Return a network with two of each run of equal blocks, and which of its units each unit of the whole is, (V,).
+
+    What a unit keeps depends on itself, the one before and what reads its output: the second of a run stands for the
+    rest of it.
+    """
+    units = units_of(network, program(network))
+    number = units.sequence.size
+    if not network.blocks:
+        return network, np.arange(number)
+    starts = [*units.starts.tolist(), len(network.layers)]
+    kept, place = list[int](), np.zeros(number, dtype=np.int64)
+    names, layers, blocks = dict[str, str](), list[Layer](), list[int]()
+    for at, kind in enumerate(units.sequence.tolist()):
+        is_like = len(kept) > 1 and all(units.sequence[one] == kind for one in kept[-2:]) and kept[-2] > 0
+        if not is_like:
+            blocks.append(len(layers))
+            kept.append(at)
+        place[at] = len(kept) - 1
+        mine, stands = (network.layers[starts[one] : starts[one + 1]] for one in (at, kept[-1]))
+        names |= {layer.name: other.name for layer, other in zip(mine, stands, strict=True)}
+        if not is_like:
+            layers += [replace(one, inputs=tuple(names.get(name, name) for name in one.inputs)) for one in mine]
+    return replace(network, layers=tuple(layers), blocks=tuple(blocks[1:]), transformer=None), place
 
 
 def stage_units(units: Units, stages: int, last: int = -1) -> FloatArray:

@@ -21,13 +21,12 @@ import numpy as np
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.framework import GENERIC, Framework
-from planner.domain.split import OFFLOADS, RECOMPUTES, SCHEDULES, SplitPlans
+from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES, SplitPlans
 from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
+from planner.workload.fusion import with_attention
 from planner.workload.lawful import accumulates
-from planner.workload.memory_rules import MemoryRules
-from planner.workload.split_fit import largest_sub_batches
-from planner.workload.split_memory import split_memory
+from planner.workload.memory import Memory
 from planner.workload.transformer import blocks
 
 __all__ = [
@@ -35,10 +34,7 @@ __all__ = [
     "splits_by_tensors", "what_fits",
 ]  # fmt: skip
 
-TERMS = (
-    "weights", "gradients", "optimizer", "activations", "logits", "gathered", "messages", "workspace", "framework",
-    "margin",
-)  # fmt: skip
+TERMS = tuple(name for name in MEMORY_KINDS if name != "host")
 """Terms of memory on a device, as :class:`planner.domain.split.SplitMemoryBytes` names them."""
 _SELECTIVE, _FULL = RECOMPUTES.index("selective"), RECOMPUTES.index("full")
 
@@ -52,8 +48,8 @@ class Change:
     name : one of CHANGES
     value : int
         What the degree, sub-batch, number of layers or of nodes becomes; 1 where it is only switched on.
-    of, plan, rules
-        The plan after it.
+    plan : SplitPlans
+        After it.
     saved_bytes : float
         Of the stage that needs most.
     fits : bool
@@ -61,9 +57,7 @@ class Change:
 
     name: str
     value: int
-    of: Transformer
     plan: SplitPlans
-    rules: MemoryRules
     saved_bytes: float
     fits: bool
 
@@ -91,15 +85,21 @@ class Shortage:
 
 
 class _Case(NamedTuple):
-    of: Transformer
+    ledger: Memory
     plan: SplitPlans
-    rules: MemoryRules
     capacity_bytes: float
     framework: Framework
     most_nodes: int
 
     def bytes_of(self) -> float:
-        return float(split_memory(self.of, self.plan, self.rules).total.item())
+        return float(self.ledger.fullest(self.plan).total.item())
+
+    @property
+    def of(self) -> Transformer:
+        """The network in numbers."""
+        of = self.ledger.network.transformer
+        assert of is not None  # noqa: S101 - others are not split so
+        return of
 
     def get(self, name: str) -> int:
         return int(getattr(self.plan, name).item())
@@ -109,9 +109,8 @@ class _Case(NamedTuple):
 
 
 def what_fits(
-    of: Transformer,
+    ledger: Memory,
     plan: SplitPlans,
-    rules: MemoryRules,
     capacity_bytes: float,
     *,
     framework: Framework = GENERIC,
@@ -121,10 +120,9 @@ def what_fits(
 
     Parameters
     ----------
-    of : Transformer
+    ledger : Memory
     plan : SplitPlans
         Of one plan.
-    rules : MemoryRules
     capacity_bytes : float
         Of a device.
     framework : Framework
@@ -143,8 +141,8 @@ def what_fits(
     """
     if int(np.prod(plan.shape)) != 1:
         raise ParameterError("number of plans", "1, as each has changes of its own", int(np.prod(plan.shape)))
-    case = _Case(of, plan, rules, capacity_bytes, framework, most_nodes)
-    memory = split_memory(of, plan, rules)
+    case = _Case(ledger, plan, capacity_bytes, framework, most_nodes)
+    memory = ledger.fullest(plan)
     terms = sorted(((name, float(getattr(memory, name).item())) for name in TERMS), key=lambda term: -term[1])
     total_bytes = case.bytes_of()
     changes = [_change(name, tries, case, total_bytes) for name, tries in _TRIES.items()]
@@ -160,7 +158,7 @@ def _change(
     best: Change | None = None
     for value, after in ((value, after) for value, after in tries(case) if accumulates(after.plan)):
         total = after.bytes_of()
-        change = Change(name, value, after.of, after.plan, after.rules, before - total, total <= case.capacity_bytes)
+        change = Change(name, value, after.plan, before - total, total <= case.capacity_bytes)
         if change.fits:
             return change
         best = change if best is None or change.saved_bytes > best.saved_bytes else best
@@ -173,13 +171,13 @@ def _sequence_parallel(case: _Case) -> Iterator[tuple[int, _Case]]:
 
 
 def _fused_attention(case: _Case) -> Iterator[tuple[int, _Case]]:
-    if not case.of.fused:
-        yield 1, case._replace(of=replace(case.of, fused=True))
+    network = with_attention(case.ledger.network, ("attention",))
+    if network is not case.ledger.network:
+        yield 1, case._replace(ledger=Memory(network, case.ledger.rules))
 
 
 def _recompute(case: _Case, *, code: int) -> Iterator[tuple[int, _Case]]:
-    helps = code == _FULL or not case.of.fused
-    if case.get("recompute") < code and helps:
+    if case.get("recompute") < code and (code == _FULL or case.ledger.frees_by_selective):
         yield 1, case.but(recompute=code)
 
 
@@ -187,7 +185,7 @@ def _sub_batch(case: _Case) -> Iterator[tuple[int, _Case]]:
     """Yield the largest smaller sub-batch that fits and divides what passes between updates, else 1."""
     samples = case.get("sub_batch") * case.get("accumulation_steps")
     if case.get("sub_batch") > 1:
-        most = int(largest_sub_batches(case.of, case.plan, case.rules, case.capacity_bytes).item())
+        most = int(case.ledger.largest_sub_batches(case.plan, case.capacity_bytes).item())
         for smaller in range(min(most, case.get("sub_batch") - 1), 0, -1):
             if samples % smaller == 0:
                 yield smaller, case.but(sub_batch=smaller, accumulation_steps=samples // smaller)
@@ -244,15 +242,15 @@ def _shares_positions(case: _Case) -> bool:
 
 
 def _fused_loss(case: _Case) -> Iterator[tuple[int, _Case]]:
-    if case.rules.loss != "fused":
-        yield 1, case._replace(rules=replace(case.rules, loss="fused"))
+    if case.ledger.rules.loss != "fused":
+        yield 1, case._replace(ledger=case.ledger.with_rules(loss="fused"))
 
 
 def _narrow_optimizer(case: _Case) -> Iterator[tuple[int, _Case]]:
     """Yield Adam with moments of one byte in place of fp32 ones."""
-    if case.rules.parameter.state == OPTIMIZERS["adam"]:
-        narrow = replace(case.rules.parameter, state=OPTIMIZERS["adam-8bit"])
-        yield 1, case._replace(rules=replace(case.rules, parameter=narrow))
+    if (each := case.ledger.rules.parameter).state == OPTIMIZERS["adam"]:
+        narrow = replace(each, state=OPTIMIZERS["adam-8bit"])
+        yield 1, case._replace(ledger=case.ledger.with_rules(parameter=narrow))
 
 
 def _offload(case: _Case, *, code: int) -> Iterator[tuple[int, _Case]]:
@@ -324,19 +322,19 @@ def lowest_plans(
     )
 
 
-def least_memory(of: Transformer, plans: SplitPlans, rules: MemoryRules, gpus: int) -> tuple[float, SplitPlans] | None:
+def least_memory(ledger: Memory, plans: SplitPlans, gpus: int) -> tuple[float, SplitPlans] | None:
     """Return the least bytes that :func:`lowest_plans` take on so many GPUs, and the plan; None: no replicas divide."""
     replica = plans.tensor_parallel * plans.context_parallel * plans.pipeline_parallel
     data = gpus // replica
     lawful = (gpus % replica == 0) & (data % plans.data_parallel == 0) & (data > 0)
     if not lawful.any():
         return None
-    total = split_memory(of, plans.but(data_parallel=np.maximum(data, 1)), rules).total
+    total = ledger.fullest(plans.but(data_parallel=np.maximum(data, 1))).total
     best = int(np.argmin(np.where(lawful, total, np.inf)))
     return float(total[best]), plans.but(data_parallel=data).row(best)
 
 
-def least_gpus(of: Transformer, plans: SplitPlans, rules: MemoryRules, capacity_bytes: float) -> int | None:
+def least_gpus(ledger: Memory, plans: SplitPlans, capacity_bytes: float) -> int | None:
     """Return the fewest GPUs on which one of :func:`lowest_plans` fits, whole nodes of them; None: on no number.
 
     The data-parallel degree of each is bisected: more replicas never take more.
@@ -344,7 +342,7 @@ def least_gpus(of: Transformer, plans: SplitPlans, rules: MemoryRules, capacity_
     unit = plans.data_parallel
 
     def fits(times: IntArray) -> BoolArray:
-        return np.asarray(split_memory(of, plans.but(data_parallel=unit * times), rules).total <= capacity_bytes)
+        return np.asarray(ledger.fullest(plans.but(data_parallel=unit * times)).total <= capacity_bytes)
 
     unfit, fit = np.zeros_like(unit), np.maximum(LARGEST_COUNT // plans.gpus, 1)
     can = fits(fit)

@@ -18,9 +18,9 @@ from planner.domain.request import Problem
 from planner.formats.network import read_network, write_network
 from planner.probes.modules import build_module
 from planner.steps.predict import Evaluator
-from planner.workload.memory import memory_bytes
 from planner.workload.shards import tensor_shard
 from planner.workload.totals import layer_work
+from tests.workload.conftest import memory_bytes
 
 DECLARED = LayerKind(
     {"gates": Attribute("int", 2, "gates by which every feature is scaled")},

@@ -22,7 +22,7 @@ from planner.errors import UsageError
 from planner.search.explain import why_split
 from planner.search.split_block import SplitBlock, SplitCandidates
 from planner.search.split_space import SplitLimits, kinds_of, kinds_to_try, passes_within
-from planner.workload.memory_rules import MemoryRules
+from planner.workload.memory import Memory
 
 Plan = tuple[int, ...]
 NAMES = (
@@ -189,7 +189,7 @@ def test_pipelines_of_layers_fill_nodes_evenly() -> None:
     assert {one[4] for one in asked} == {5, 40}
 
 
-def _no_rules(_: str) -> MemoryRules:
+def _no_ledger(_: str) -> Memory:
     raise AssertionError("asked only where nothing fits")
 
 
@@ -197,7 +197,7 @@ def test_memory_is_asked_by_precision() -> None:
     def memory(rows: Configurations, precision: str) -> np.ndarray:
         return rows.sub_batch * (2.0 if precision == "fp16" else 4.0)
 
-    limits = SplitLimits(catalog.find_network(SMALL), Framework("any"), memory, 8.0, _no_rules)
+    limits = SplitLimits(catalog.find_network(SMALL), Framework("any"), memory, 8.0, _no_ledger)
     (rows,) = block(SMALL, Framework("any"), (1, 4), 16, recompute=("full",), tensor_parallel=(4,)).candidates(
         0, ("fp16", "fp32")
     )

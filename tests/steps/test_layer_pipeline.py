@@ -171,7 +171,7 @@ def test_best_stages_are_the_fastest_that_fit(name: str, sub_batch: int, schedul
     units = cost.shape[0] - 1
     ways = [np.array([0, *inner, units]) for inner in combinations(range(1, units), stages - 1)]
     times = np.array([max(cost[a, b] for a, b in pairwise(way)) for way in ways])
-    full = np.array([pricer.chain.fullest(way, plans).total[0] for way in ways])
+    full = np.array([pricer.ledger.of_cuts(way, plans).total[0] for way in ways])
     taken_of_all = set()
     for capacity in (1e18, *np.quantile(full, [1.0, 0.5, 0.1, 0.0]), full.min() - 1):
         node = problem.cluster.node

@@ -25,8 +25,8 @@ from planner.steps.split_exchange import Elements
 from planner.steps.split_messages import operation_s
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.steps.split_state import State
-from planner.workload.placement import Placement
-from planner.workload.split_parameters import shard_ranks, stage_parameters
+from planner.workload.placement import Placement, shard_ranks
+from tests.workload.closed_memory import stage_parameters
 
 Make = Callable[..., Problem]
 MOE = find_network(

@@ -29,7 +29,6 @@ from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.steps.split_state import State
 from planner.workload.lowering import lower
-from planner.workload.split_memory import split_memory
 from planner.workload.units import stage_units
 from tests.simulation.events import count_events, operations
 
@@ -353,7 +352,7 @@ def test_memory_is_that_of_the_fullest_rank(problem: Problem) -> None:
     ]
     found = priced(problem, *rows)
     pricer = SplitPricer(Sources(problem), "fp32")
-    expected = split_memory(pricer.of, plans_of(Configurations.of(rows)), pricer.memory_rules)
+    expected = pricer.ledger.fullest(plans_of(Configurations.of(rows)))
     for one in fields(SplitMemoryBytes):
         assert np.array_equal(getattr(found.memory, one.name), getattr(expected, one.name)), one.name
 

@@ -19,7 +19,7 @@ from planner.steps.split_passes import Passes
 from planner.steps.split_price import SplitPricer
 from planner.steps.split_state import State
 from planner.steps.stage_layouts import StageLayouts
-from planner.workload.split_parameters import StageLayers, even_layers
+from planner.workload.units import StageLayers, even_layers
 
 NONE, SELECTIVE, FULL = (RECOMPUTES.index(name) for name in ("none", "selective", "full"))
 GPT = "gpt:layers=5,hidden=256,heads=4,sequence=128,vocabulary=8192"

@@ -1,15 +1,22 @@
-"""Transformers in numbers, and the calls of one layer."""
+"""Transformers in numbers and as networks, their memory, and the calls of one layer."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 
+from planner.catalog import find_network
+from planner.domain.framework import GENERIC, Framework
 from planner.domain.kernels import KernelCalls
 from planner.domain.network import Network
+from planner.domain.split import SplitMemoryBytes, SplitPlans
 from planner.domain.transformer import Latent, Transformer
 from planner.workload.lowering import lower
+from planner.workload.memory import Memory
+from planner.workload.memory_rules import MemoryRules
 
 
 def gpt(layers: int, hidden: int, heads: int, *, vocabulary: int = 51200) -> Transformer:
@@ -48,6 +55,43 @@ EVERY = {
     "gpt": gpt(6, 768, 12), "llama": LLAMA_7B, "llama3-70b": LLAMA3_70B, "mixtral": MIXTRAL, "deepseek": DEEPSEEK,
     "t5": T5, "vit": VIT,
 }  # fmt: skip
+
+
+NAMES = {
+    "gpt": "gpt:layers=6,hidden=768,heads=12,sequence=2048,vocabulary=51200", "llama": "llama-7b:sequence=4096",
+    "llama3-70b": "llama3-70b:sequence=4096", "mixtral": "mixtral-8x7b:sequence=4096",
+    "deepseek": "deepseek-v2-lite:sequence=4096", "t5": "t5", "vit": "vit-b16",
+}  # fmt: skip
+"""Networks of EVERY, as a user types them."""
+
+
+@cache
+def gpt_network(layers: int, hidden: int, heads: int, vocabulary: int = 51200) -> Network:
+    return find_network(f"gpt:layers={layers},hidden={hidden},heads={heads},sequence=2048,vocabulary={vocabulary}")
+
+
+@cache
+def network_of(name: str) -> Network:
+    return find_network(NAMES.get(name, name))
+
+
+def ledger(network: Network | str, framework: Framework = GENERIC, /, precision: str = "bf16", **rules: Any) -> Memory:
+    """Return the memory of a network, with Adam; ``rules``: what differs from those of the framework."""
+    of = MemoryRules.of(precision, "adam", framework)
+    return Memory(network_of(network) if isinstance(network, str) else network, replace(of, **rules))
+
+
+def memory_bytes(
+    network: Network,
+    sub_batch: Any,
+    precision: str,
+    optimizer: str,
+    kind: str,
+    **how: Any,
+) -> SplitMemoryBytes:
+    """Return the memory of a network on one device."""
+    rules = MemoryRules.of(precision, optimizer, device_kind=kind, **how)
+    return Memory(network, rules).fullest(SplitPlans.of(sub_batch=np.asarray(sub_batch)))
 
 
 SAMPLES = 3

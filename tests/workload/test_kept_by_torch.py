@@ -7,16 +7,17 @@ kernels that frameworks fuse (RMSNorm, SwiGLU) are functions that keep what thos
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from planner.domain.split import SplitPlans
 from planner.domain.transformer import Transformer
-from planner.workload.kept_activations import layer_bytes
+from planner.networks.zoo import build
+from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
-from planner.workload.split_memory import split_memory
-from planner.workload.split_parameters import BytesOfParameter
+from tests.workload.closed_memory import layer_bytes
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -206,9 +207,13 @@ def test_a_whole_network_takes_what_is_counted() -> None:
     logarithms = sum_of_storages([t for t in tensors if t.dim() and t.shape[-1] == vocabulary])
     tensors_of_state = [value for state in adam.state.values() for value in state.values()]
     held = sum(t.nbytes + t.grad.nbytes for t in parameters) + sum(t.nbytes for t in tensors_of_state)
-    of = Transformer("gpt", LAYERS, H, A, A, H // A, FFN, S, vocabulary, positions=S, fused=True)
-    rules = MemoryRules(BytesOfParameter.of("fp32", "adam"), "fp32", loss="eager")
-    counted = split_memory(of, SplitPlans.of(sub_batch=samples), rules)
+    sizes = {"layers": LAYERS, "hidden": H, "heads": A, "ffn": FFN, "sequence": S, "vocabulary": vocabulary}
+    network = build("gpt", {key: str(value) for key, value in sizes.items()} | {"attention": "fused"})
+    layers = [one for one in network.layers if one.kind != "dropout"]
+    behind = {one.name: one.inputs[0] for one in network.layers if one.kind == "dropout"}
+    plain = tuple(replace(one, inputs=tuple(behind.get(name, name) for name in one.inputs)) for one in layers)
+    undropped = replace(network, layers=plain, transformer=None, blocks=())
+    counted = Memory(undropped, MemoryRules.of("fp32", "adam")).fullest(SplitPlans.of(sub_batch=samples))
     state = counted.weights + counted.gradients + counted.optimizer
     assert state == pytest.approx(held, rel=1e-3)
     assert counted.activations == pytest.approx(kept - logarithms, rel=0.01)

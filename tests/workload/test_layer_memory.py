@@ -1,21 +1,25 @@
-"""Memory of stages of layers: by hand, and against that of the whole network."""
+"""Memory of stages of a network without blocks: by hand, and counted tensor by tensor for every cut."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from math import prod
 
 import numpy as np
 import pytest
 
-from planner.catalog import find_network
 from planner.domain.framework import PYTORCH
+from planner.domain.layers import LAYER_KINDS
 from planner.domain.network import Layer, Network
+from planner.domain.shapes import layer_shapes
 from planner.domain.split import SCHEDULES, SplitMemoryBytes, SplitPlans
-from planner.workload.layer_memory import ChainMemory, ChainSizes, crossing_elements
-from planner.workload.memory import memory_bytes
-from planner.workload.memory_rules import ASSUMED_MARGIN, MemoryRules
+from planner.workload.memory import Memory
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.program import program
-from planner.workload.units import units_of
+from planner.workload.rank_sizes import SUMS
+from planner.workload.units import StageLayers, units_of
+from tests.workload.conftest import network_of
 
 SHORTCUT = Network(
     "shortcut",
@@ -33,13 +37,8 @@ SHORTCUT = Network(
 """conv1: 4·(2·9 + 1) = 76 parameters, conv2: 4·(4·9 + 1) = 148, fc: 65·2 = 130; maps of 64 elements."""
 
 
-def sizes_of(network: Network, precision: str = "fp32", convolution: str = "direct") -> ChainSizes:
-    of = program(network)
-    return ChainSizes.of(of, units_of(network, of).starts, precision, convolution)
-
-
-def rules_of(precision: str) -> MemoryRules:
-    return MemoryRules.of(precision, "sgd-momentum", PYTORCH)
+def ledger_of(network: Network, precision: str = "fp32") -> Memory:
+    return Memory(network, MemoryRules.of(precision, "sgd-momentum", PYTORCH))
 
 
 def plans_of(stages: int, sub_batch: int, steps: int, schedule: str = "1f1b") -> SplitPlans:
@@ -49,63 +48,76 @@ def plans_of(stages: int, sub_batch: int, steps: int, schedule: str = "1f1b") ->
     )
 
 
-def memory(network: Network, cuts: list[int], plans: SplitPlans, precision: str = "fp32") -> SplitMemoryBytes:
-    return ChainMemory(sizes_of(network, precision), rules_of(precision), "sgd-momentum").fullest(np.array(cuts), plans)
+def memory(network: Network, cuts: list[int], plans: SplitPlans) -> SplitMemoryBytes:
+    return ledger_of(network).of_cuts(np.array(cuts), plans)
 
 
 def test_what_crosses_a_cut_is_made_before_and_read_behind() -> None:
-    """Before conv2 and before the sum the shortcut crosses, too; a flattened map is the map."""
-    assert crossing_elements(SHORTCUT, program(SHORTCUT)).tolist() == [32, 64, 64, 128, 64, 64, 2]
-    assert sizes_of(SHORTCUT).crossing.tolist() == [32, 64, 64, 0]
+    """Before conv2 and fc: the shortcut's sum is in conv2's unit; a flattened map is the map."""
+    assert (ledger_of(SHORTCUT).whole.crossing / 4).tolist() == [32, 64, 64, 0]
 
 
-def test_a_shortcut_crosses_every_stage_that_it_passes() -> None:
-    resnet = find_network("resnet50")
-    names = [layer.name for layer in resnet.layers]
-    reads = {layer.name: layer.inputs for layer in resnet.layers}
-    shapes = dict(zip(names, program(resnet).site.tolist(), strict=True))
-    crossing = crossing_elements(resnet, program(resnet))
-    for at in range(1, len(names)):
-        cut = {source for name in names[at:] for source in reads[name]} & set(names[:at])
-        views = {name for name in cut if resnet.layers[names.index(name)].kind == "flatten"}
-        assert crossing[at] == sum(program(resnet).sites[shapes[name]].output_elements for name in cut), (at, views)
+def tensors_of(network: Network) -> dict[str, tuple[int, int, int | None, set[int]]]:
+    """Return of each tensor its elements, the unit that makes it, the last that reads it, and those that keep it."""
+    of = program(network)
+    unit = np.searchsorted(units_of(network, of).starts, np.arange(len(network.layers)), side="right") - 1
+    shapes, root = layer_shapes(network), {"input": "input"}
+    found: dict[str, list[object]] = {"input": [prod(network.input_shape), -1, 0, set()]}
+    for at, layer in enumerate(network.layers):
+        kind, mine = LAYER_KINDS[layer.kind], int(unit[at])
+        root[layer.name] = root[layer.inputs[0]] if kind.is_view else layer.name
+        if not kind.is_view:
+            found[layer.name] = [prod(shapes[layer.name]), mine, mine, set()]
+        for source in layer.inputs:
+            found[root[source]][2] = mine
+        if of.sites[of.site[at]].has_gradient:
+            inputs, output = kind.keeps(layer)
+            for name in (*layer.inputs * inputs, *(layer.name,) * output):
+                found[root[name]][3].add(mine)  # type: ignore[attr-defined]
+    return found  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("name", ["resnet50", "alexnet", "vgg16"])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("convolution", ["direct", "im2col"])
-def test_one_stage_needs_what_the_whole_network_does(name: str, precision: str, convolution: str) -> None:
-    network, sizes = find_network(name), sizes_of(find_network(name), precision, convolution)
-    whole = memory_bytes(
-        network, np.array([4]), precision, "sgd-momentum", "gpu", convolution=convolution, framework=PYTORCH
-    )
-    of = ChainMemory(sizes, rules_of(precision), "sgd-momentum")
-    one = of.fullest(np.array([0, sizes.parameters.size]), plans_of(1, 4, 3))
-    for kind in ("weights", "gradients", "optimizer", "activations", "workspace", "framework"):
-        assert getattr(one, kind)[0] == pytest.approx(getattr(whole, kind)[0], rel=1e-12), kind
-    assert one.messages[0] == 0
-    assert one.margin[0] == pytest.approx(ASSUMED_MARGIN * (whole.total - whole.framework)[0], rel=1e-12)
+@pytest.mark.parametrize("name", ["resnet50", "googlenet", "alexnet", "inception-v3", "yolov3"])
+def test_stages_of_any_cuts_keep_each_tensor_once(name: str) -> None:
+    """Those that it is given, and those that its layers make and keep; the ledger against a set of tensors."""
+    network = network_of(name)
+    ledger, tensors = ledger_of(network), tensors_of(network)
+    starts = [*units_of(network, program(network)).starts.tolist(), len(network.layers)]
+    of = program(network)
+    besides = [
+        LAYER_KINDS[site.layer.kind].kept_besides(site, 4) * site.has_gradient
+        for site in (of.sites[at] for at in of.site.tolist())
+    ]
+    number = len(starts) - 1
+    for cut in ([0, 1, number], [0, number // 3, number // 2, number], [0, 2, 3, 5, number - 1, number]):
+        for first, end in pairwise(cut):
+            layers = StageLayers(np.array([first]), np.array([end]), np.array([0]))
+            found = ledger.of_stages(plans_of(1, 1, 1), np.array([0]), layers)
+            held = sum(
+                size
+                for size, made, last, keepers in tensors.values()
+                if (made < first <= (last or 0)) or (made >= first and any(first <= one < end for one in keepers))
+            )
+            assert found.activations[0] == 4 * held + sum(besides[starts[first] : starts[end]]), (first, end)
 
 
 def test_two_stages_by_hand() -> None:
     """Cut before fc, 2 samples, 3 micro-batches, of which the first stage keeps two: fp32, momentum of 4 bytes.
 
-    It keeps input, relu1 (in place of conv1), and the sum that fc reads, beside what it sends: 32 + 64 + 64 elements.
+    It keeps the input and relu1, in place of conv1: 32 + 64 elements. The sum that fc reads is kept where fc is.
     """
     found = memory(SHORTCUT, [0, 2, 3], plans_of(2, 2, 3))
     assert found.stage[0] == 0
     assert found.weights[0] == found.gradients[0] == found.optimizer[0] == 4 * (76 + 148)
     assert found.messages[0] == 2 * 2 * 4 * 64
-    kept = float(sizes_of(SHORTCUT).kept_bytes[:2].sum())
-    assert found.activations[0] == 2 * 2 * (kept + 4 * 32)
+    assert found.activations[0] == 2 * 2 * 4 * (32 + 64)
 
 
-def test_parameters_and_activations_of_stages_add_up() -> None:
-    sizes = sizes_of(find_network("resnet50"))
-    of = program(find_network("resnet50"))
-    assert sizes.parameters.sum() == of.parameters
-    assert sizes.parameters.size == of.slot.size
-    assert sizes.crossing[0] == 3 * 224 * 224
+def test_parameters_of_units_add_up() -> None:
+    whole, of = ledger_of(network_of("resnet50")).whole, program(network_of("resnet50"))
+    assert whole.sums[SUMS.index("shared")].sum() == of.parameters
+    assert whole.sums.shape[1] == of.slot.size
+    assert whole.crossing[0] == 4 * 3 * 224 * 224
 
 
 def test_gpipe_keeps_all_micro_batches() -> None:

@@ -14,14 +14,22 @@ from planner.domain.configuration import MODES, OPTIMIZERS
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.shapes import layer_shapes
+from planner.domain.split import SplitPlans
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import build
 from planner.probes.modules import build_module
-from planner.workload.memory import ASSUMED_CONTEXT_BYTES, largest_sub_batch, memory_bytes
+from planner.workload.memory import Memory
+from planner.workload.memory_rules import ASSUMED_CONTEXT_BYTES, ASSUMED_MARGIN, MemoryRules
 from planner.workload.totals import totals
+from tests.workload.conftest import memory_bytes
 
 PUBLISHED = json.loads((Path(__file__).parents[1] / "data/published/networks.json").read_text())
 ONE = np.array([1])
+
+
+def largest_sub_batch(network: Network, precision: str, optimizer: str, kind: str, capacity: float, **how: Any) -> int:
+    ledger = Memory(network, MemoryRules.of(precision, optimizer, device_kind=kind, **how))
+    return int(ledger.largest_sub_batches(SplitPlans.of(), capacity))
 
 
 def every_kind() -> Network:
@@ -123,7 +131,8 @@ def test_activations_are_what_torch_keeps(network: Network) -> None:
     shapes = layer_shapes(network)
     targets = math.prod(shapes[network.layers[-1].inputs[0]][:-1])
     class_numbers = 8 * targets  # one a sample or position however many losses read them
-    counted = memory_bytes(network, ONE, "fp32", "sgd", "cpu").activations[0]
+    losses = sum(math.prod(shapes[one.inputs[0]]) for one in network.layers if one.kind == "loss")
+    counted = memory_bytes(network, ONE, "fp32", "sgd", "cpu").activations[0] + 4 * losses  # logarithms
     # On a CPU normalisation by the root mean square is made of operators, one of which keeps another tensor.
     normed = sum(math.prod(shapes[layer.name]) for layer in network.layers if layer.kind == "rms_norm")
     assert counted == (four - two) / 2 - class_numbers - 4 * normed
@@ -140,9 +149,12 @@ def test_chain_by_hand() -> None:
         Layer("loss", "loss", ("fc",)),
     )
     memory = memory_bytes(Network("chain", (3, 6, 6), layers), np.array([2]), "fp32", "adam", "cpu")
-    kept = 4 * (108 + 64 + 16 + 5) + 8 * 16 + 16  # input, ReLU, dropped, softmax; indices; mask
+    kept = 4 * (108 + 64 + 16) + 8 * 16 + 16  # input, ReLU, dropped; indices; mask
     assert memory.activations[0] == 2 * kept
-    assert memory.workspace[0] == 2 * 4 * (64 + 64)  # gradients of ReLU's output and input, the largest neighbours
+    logits = 2 * 5 * 16  # fp32, with logarithms and two gradients
+    assert memory.logits[0] == logits
+    # gradients of ReLU's output and input, the largest; the input of the linear layer is gone by then
+    assert memory.workspace[0] == 2 * 4 * (64 + 64 - 16) - logits
     assert (memory.weights[0], memory.gradients[0], memory.optimizer[0]) == (4 * 197, 4 * 197, 8 * 197)
     assert memory.framework[0] == 0
 
@@ -233,7 +245,8 @@ def test_the_host_keeps_what_updates_the_weights_of_asynchronous_plans(optimizer
     for precision in ("fp32", "fp16"):
         sync, asynchronous = (memory_bytes(network, ONE, precision, optimizer, "gpu", mode=mode) for mode in MODES)
         assert asynchronous.optimizer[0] == 0
-        assert asynchronous.total[0] == sync.total[0] - sync.optimizer[0]
+        less = sync.optimizer[0] * (1 + ASSUMED_MARGIN)
+        assert asynchronous.total[0] == pytest.approx(sync.total[0] - less, rel=1e-12)
 
 
 def test_mixed_precision_adam_takes_16_bytes_a_parameter() -> None:
@@ -253,7 +266,7 @@ def test_memory_is_linear_in_the_sub_batch(precision: str) -> None:
 def test_only_a_gpu_has_a_context() -> None:
     network = build("resnet18", {})
     gpu, cpu = (memory_bytes(network, ONE, "fp32", "sgd", kind) for kind in ("gpu", "cpu"))
-    assert gpu.total[0] - cpu.total[0] == ASSUMED_CONTEXT_BYTES["gpu"] > 0
+    assert gpu.total[0] - cpu.total[0] == pytest.approx(ASSUMED_CONTEXT_BYTES["gpu"], rel=1e-12)
 
 
 def test_im2col_adds_its_largest_buffer() -> None:
@@ -262,7 +275,13 @@ def test_im2col_adds_its_largest_buffer() -> None:
         memory_bytes(network, np.array([3]), "fp32", "sgd", "gpu", convolution=convolution).workspace[0]
         for convolution in ("direct", "im2col")
     )
-    assert im2col - direct == 4 * 3 * (224 * 224 * 9 * 64)
+    # Columns of conv1_2, which reads 64 channels, with the gradients of what it reads and gives; what was kept behind is
+    # gone by then. Without columns no unit needs more than those behind it have freed.
+    kept = memory_bytes(network, np.array([3]), "fp32", "sgd", "gpu").activations[0]
+    columns, gradients = 224 * 224 * 9 * 64, 2 * 224 * 224 * 64
+    first = 3 * 224 * 224 + 2 * 224 * 224 * 64  # the input, and what both convolutions give
+    indices = 8 * 112 * 112 * 64  # of the pooling behind them
+    assert im2col == 3 * (4 * (columns + gradients + first) + indices) - kept - 3 * 16 * 1000 > direct
 
 
 @settings(max_examples=50)
@@ -309,8 +328,8 @@ def test_bad_arguments() -> None:
         memory_bytes(network, ONE, "fp32", "sgd", "gpu", mode="asynk")
 
 
-def test_weights_of_layers_that_run_in_8_bits_are_8_bits() -> None:
-    """A convolution of 3 x 3 x 3 x 8 and a linear layer of 128 x 10: fp8 has the second alone, int8 both."""
+def test_weights_of_layers_that_run_in_8_bits_have_narrow_copies() -> None:
+    """A convolution of 3 x 3 x 3 x 8 and a linear layer of 128 x 10: fp8 copies the second alone, int8 both."""
     layers = (
         Layer("conv", "convolution", ("input",), {"channels": 8, "kernel": 3, "bias": False}),
         Layer("flat", "flatten", ("conv",)),
@@ -318,4 +337,4 @@ def test_weights_of_layers_that_run_in_8_bits_are_8_bits() -> None:
     )
     network = Network("both", (3, 6, 6), layers)
     weights = {name: memory_bytes(network, ONE, name, "sgd", "gpu").weights[0] for name in ("bf16", "fp8", "int8")}
-    assert weights == {"bf16": 2 * (216 + 1280), "fp8": 2 * 216 + 1280, "int8": 216 + 1280}
+    assert weights == {"bf16": 2 * (216 + 1280), "fp8": 2 * 216 + 4 * 1280, "int8": 4 * (216 + 1280)}

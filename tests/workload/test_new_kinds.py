@@ -12,10 +12,8 @@ from planner.domain.shapes import layer_shapes
 from planner.errors import ParameterError
 from planner.networks.zoo import build
 from planner.workload.lowering import lower
-from planner.workload.memory import kept_bytes, memory_bytes
-from planner.workload.program import program
 from planner.workload.totals import layer_work, totals
-from tests.workload.conftest import SAMPLES, rows_of
+from tests.workload.conftest import SAMPLES, memory_bytes, rows_of
 
 
 def behind_linear(kind: str, shape: tuple[int, ...], read: int, **attributes: AttributeValue) -> Network:
@@ -176,7 +174,10 @@ def test_a_layer_of_llama_keeps_what_is_read_again(heads: int, kv_heads: int, ff
     """Inputs of two norms and two products, q, k, v and output; gate, its activation, up, product; statistics."""
     h, s = 4096, 256
     sizes = {"heads": str(heads), "kv_heads": str(kv_heads), "ffn": str(ffn), "sequence": str(s)}
-    kept = [kept_bytes(program(build("llama", {**sizes, "layers": layers})), 2) for layers in ("1", "2")]
+    kept = [
+        memory_bytes(build("llama", {**sizes, "layers": layers}), 1, "bf16", "adam", "gpu").activations
+        for layers in ("1", "2")
+    ]
     width = h // heads
     assert kept[1] - kept[0] == s * (8 * h + 4 * heads * width + 4 * kv_heads * width + 8 * ffn) + 4 * s * heads + 8 * s
 

@@ -25,8 +25,7 @@ from planner.domain.messages import (
 )
 from planner.domain.split import SHARD_GROUPS, SplitPlans
 from planner.errors import ParameterError
-from planner.workload.placement import Placement
-from planner.workload.split_parameters import shard_ranks
+from planner.workload.placement import Placement, shard_ranks
 
 Group = tuple[int, ...]
 Found = tuple[int, float, float]

@@ -10,7 +10,6 @@ from planner.domain.kernels import KernelCalls
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.workload.lowering import lower
-from planner.workload.memory import kept_bytes, kept_layer_bytes
 from planner.workload.program import Program, program
 
 NETWORKS = ("resnet50", "googlenet", "mobilenet-v2", "gpt:layers=3", "bert:layers=3", "yolov3", "mlp")
@@ -60,18 +59,6 @@ def test_equal_layers_once_are_no_other_than_every_layer_by_itself(name: str) ->
     for one, other in zip(calls, every, strict=True):
         assert one.count.sum() == other.count.sum()
         np.testing.assert_allclose(by_segment(once, one, sub_batch), by_segment(each, other, sub_batch), rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_what_segments_keep_is_what_the_network_keeps_but_for_its_input(name: str) -> None:
-    made = built(name)
-    of = program(made)
-    kept, each = (
-        (np.array([kept_layer_bytes(site, 2) * count for site, count in one.site_counts()]) @ one.share)[one.segment]
-        for one in (of, program(made, merged=False))
-    )
-    np.testing.assert_allclose(kept, each, rtol=1e-12)
-    assert kept.sum() == pytest.approx(kept_bytes(of, 2) - 2 * np.prod(made.input_shape), rel=1e-12)
 
 
 def test_equal_blocks_make_no_further_segments() -> None:

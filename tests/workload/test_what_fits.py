@@ -1,44 +1,47 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from planner.domain.framework import GENERIC, Framework
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.network import Network
 from planner.domain.split import RECOMPUTES, SCHEDULES, SplitPlans
-from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.workload.lawful import check_lawful
-from planner.workload.memory_rules import MemoryRules
-from planner.workload.split_memory import split_memory
-from planner.workload.split_parameters import BytesOfParameter, stage_parameters
+from planner.workload.memory import Memory
 from planner.workload.transformer import parameters
 from planner.workload.what_fits import CHANGES, TERMS, divisors, least_gpus, least_memory, lowest_plans, what_fits
-from tests.workload.conftest import DEEPSEEK, LLAMA3_70B, LLAMA_7B, MIXTRAL, T5, gpt
+from tests.workload.closed_memory import stage_parameters
+from tests.workload.conftest import DEEPSEEK, LLAMA_7B, MIXTRAL, gpt, gpt_network, ledger, network_of
 
 FULL = RECOMPUTES.index("full")
-RULES = MemoryRules(BytesOfParameter.of("bf16", "adam", 2), padded=True)
+RULES = Framework("rules", pads_vocabulary=True, loss="parallel", fuses=("activation",))
 STATE_BYTES = 16
 """Of a parameter, in mixed precision with Adam (Rajbhandari et al. 2020, arXiv:1910.02054)."""
 GPT3 = gpt(96, 12288, 96)
+
+
+def rules_of(network: Network | str) -> Memory:
+    return ledger(network, RULES)
+
+
+GPT3_NETWORK = gpt_network(96, 12288, 96)
 CASES = {
-    "gpt3": (GPT3, SplitPlans.of(
+    "gpt3": (GPT3_NETWORK, SplitPlans.of(
         sub_batch=6, tensor_parallel=4, pipeline_parallel=8, data_parallel=8, accumulation_steps=48,
     )),
-    "llama": (LLAMA3_70B, SplitPlans.of(sub_batch=4, data_parallel=64)),
-    "moe": (MIXTRAL, SplitPlans.of(sub_batch=4, data_parallel=64, expert_parallel=8, accumulation_steps=3)),
-    "t5": (T5, SplitPlans.of(sub_batch=512, data_parallel=np.array([2]))),
-    "interleaved": (GPT3, SplitPlans.of(
+    "llama": ("llama3-70b", SplitPlans.of(sub_batch=4, data_parallel=64)),
+    "moe": ("mixtral", SplitPlans.of(sub_batch=4, data_parallel=64, expert_parallel=8, accumulation_steps=3)),
+    "t5": ("t5", SplitPlans.of(sub_batch=512, data_parallel=np.array([2]))),
+    "interleaved": (GPT3_NETWORK, SplitPlans.of(
         tensor_parallel=8, pipeline_parallel=8, virtual_stages=3, schedule=SCHEDULES.index("interleaved"),
         data_parallel=4, accumulation_steps=16,
     )),
-    "in a V": (GPT3, SplitPlans.of(
+    "in a V": (GPT3_NETWORK, SplitPlans.of(
         tensor_parallel=8, pipeline_parallel=8, virtual_stages=2, schedule=SCHEDULES.index("zero-bubble-v"),
         sub_batch=2, data_parallel=4, accumulation_steps=16,
     )),
-    "without a flush": (GPT3, SplitPlans.of(
+    "without a flush": (GPT3_NETWORK, SplitPlans.of(
         tensor_parallel=4, pipeline_parallel=8, schedule=SCHEDULES.index("no-flush"), sub_batch=6, data_parallel=8,
     )),
 }  # fmt: skip
@@ -50,9 +53,10 @@ def samples(plan: SplitPlans) -> int:
 
 @pytest.mark.parametrize(("of", "plan"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("capacity", [16e9, 40e9, 80e9])
-def test_each_change_is_what_it_says(of: Transformer, plan: SplitPlans, capacity: float) -> None:
-    before = split_memory(of, plan, RULES)
-    found = what_fits(of, plan, RULES, capacity, most_nodes=512)
+def test_each_change_is_what_it_says(of: Network | str, plan: SplitPlans, capacity: float) -> None:
+    memory = rules_of(of)
+    before = memory.fullest(plan)
+    found = what_fits(memory, plan, capacity, most_nodes=512)
     assert found.missing_bytes == before.total - capacity
     assert found.stage == before.stage
     terms = {name: float(getattr(before, name).item()) for name in TERMS}
@@ -62,66 +66,67 @@ def test_each_change_is_what_it_says(of: Transformer, plan: SplitPlans, capacity
     names = [change.name for change in found.changes]
     assert names == [name for name in CHANGES if name in names]
     for change in found.changes:
-        after = split_memory(change.of, change.plan, change.rules).total
-        assert change.saved_bytes == before.total - after
-        assert change.fits == (after <= capacity)
+        assert change.fits == (before.total - change.saved_bytes <= capacity)
+        if change.name not in ("fused attention", "fused loss", "8-bit optimizer"):
+            assert change.saved_bytes == before.total - memory.fullest(change.plan).total
         if change.name != "more nodes":
             assert change.plan.gpus == plan.gpus
             assert samples(change.plan) == samples(plan)
-        network = Network("any", (of.sequence,), (Layer("all", "flatten", (INPUT,)),), transformer=of)
-        check_lawful(network, GENERIC, change.plan)
+        check_lawful(memory.network, GENERIC, change.plan)
 
 
 def test_changes_of_one_plan() -> None:
     of, plan = CASES["gpt3"]
-    changes = {one.name: one for one in what_fits(of, plan, RULES, 80e9, most_nodes=200).changes}
+    changes = {one.name: one for one in what_fits(rules_of(of), plan, 80e9, most_nodes=200).changes}
     assert list(changes) == list(CHANGES)
     assert changes["tensor degree in a node"].value == 8
     assert changes["tensor degree beyond a node"].value == 32
     assert changes["more nodes"].value == 128
     narrow = Framework("other", can=("tensor",), most_sharded_in_pipeline=1)
-    without = {one.name for one in what_fits(of, plan, RULES, 80e9, framework=narrow, most_nodes=1).changes}
+    without = {one.name for one in what_fits(rules_of(of), plan, 80e9, framework=narrow, most_nodes=1).changes}
     missing = ["sharding 2", "sharding 3", "pipeline degree", "context degree", "more nodes"]
     assert [name for name in CHANGES if name not in without] == missing
     llama, whole = CASES["llama"]
-    names = {one.name for one in what_fits(llama, whole, RULES, 80e9).changes}
+    names = {one.name for one in what_fits(rules_of(llama), whole, 80e9).changes}
     assert names.isdisjoint({"sequence parallelism", "fused attention", "selective recompute"})
 
 
 def test_smaller_sub_batch_by_trying_all() -> None:
     plan = SplitPlans.of(sub_batch=24, accumulation_steps=5, data_parallel=8, recompute=FULL)
     for capacity in (15e9, 20e9, 30e9, 60e9):
-        found = next(c for c in what_fits(T5, plan, RULES, capacity).changes if c.name == "smaller sub-batch")
+        found = next(c for c in what_fits(rules_of("t5"), plan, capacity).changes if c.name == "smaller sub-batch")
         tried = {b: plan.but(sub_batch=b, accumulation_steps=120 // b) for b in divisors(120) if b < 24}
-        fitting = [b for b, other in tried.items() if split_memory(T5, other, RULES).total <= capacity]
+        fitting = [b for b, other in tried.items() if rules_of("t5").fullest(other).total <= capacity]
         assert found.value == max(fitting, default=1)
 
 
 def test_the_first_that_fits() -> None:
-    of = gpt(24, 2048, 16)
+    of = gpt_network(24, 2048, 16)
     plan = SplitPlans.of(sub_batch=2, tensor_parallel=2, data_parallel=4)
-    needed = float(split_memory(of, plan, RULES).total)
-    assert what_fits(of, plan, RULES, needed).missing_bytes == 0
-    saved = {one.name: one.saved_bytes for one in what_fits(of, plan, RULES, needed).changes}
+    needed = float(rules_of(of).fullest(plan).total)
+    assert what_fits(rules_of(of), plan, needed).missing_bytes == 0
+    saved = {one.name: one.saved_bytes for one in what_fits(rules_of(of), plan, needed).changes}
     most = max(saved["sequence parallelism"], saved["fused attention"])
-    short = what_fits(of, plan, RULES, needed - most - 1)
+    short = what_fits(rules_of(of), plan, needed - most - 1)
     fitting = [change.name for change in short.changes if change.fits]
     assert fitting
     assert fitting[0] not in {"sequence parallelism", "fused attention"}
-    enough = [change.name for change in what_fits(of, plan, RULES, needed - 1).changes if change.fits]
+    enough = [change.name for change in what_fits(rules_of(of), plan, needed - 1).changes if change.fits]
     assert enough[0] == "sequence parallelism"
 
 
-@pytest.mark.parametrize("of", [LLAMA_7B, MIXTRAL, DEEPSEEK, GPT3], ids=["llama", "mixtral", "deepseek", "gpt3"])
-def test_least_gpus_by_trying_all(of: Transformer) -> None:
+@pytest.mark.parametrize("name", ["llama", "mixtral", "deepseek", "gpt3"])
+def test_least_gpus_by_trying_all(name: str) -> None:
+    of = {"llama": LLAMA_7B, "mixtral": MIXTRAL, "deepseek": DEEPSEEK, "gpt3": GPT3}[name]
+    memory = rules_of(GPT3_NETWORK if name == "gpt3" else name)
     lowest = lowest_plans(of, 8, tensor_most=8)
     for capacity in (16e9, 40e9, 80e9):
-        found = least_gpus(of, lowest, RULES, capacity)
+        found = least_gpus(memory, lowest, capacity)
         assert found is not None
         assert found >= STATE_BYTES * parameters(of) / capacity
 
         def fits(gpus: int, capacity: float = capacity) -> bool:
-            least = least_memory(of, lowest, RULES, gpus)
+            least = least_memory(memory, lowest, gpus)
             return least is not None and least[0] <= capacity
 
         counts = [*range(1, 9), *range(16, found + 1, 8)]
@@ -132,24 +137,27 @@ def test_least_gpus_by_trying_all(of: Transformer) -> None:
 
 
 def test_least_memory_names_its_plan() -> None:
-    found = least_memory(MIXTRAL, lowest_plans(MIXTRAL, 8), RULES, 64)
+    memory = rules_of("mixtral")
+    found = least_memory(memory, lowest_plans(MIXTRAL, 8), 64)
     assert found is not None
     least, plan = found
     assert plan.gpus == 64
-    assert split_memory(MIXTRAL, plan, RULES).total == least
-    assert least_memory(MIXTRAL, lowest_plans(MIXTRAL, 8).but(pipeline_parallel=7), RULES, 64) is None
+    assert memory.fullest(plan).total == least
+    assert least_memory(memory, lowest_plans(MIXTRAL, 8).but(pipeline_parallel=7), 64) is None
 
 
 def test_a_network_that_fits_nowhere() -> None:
-    long = replace(LLAMA_7B, sequence=10**9 - 1)
-    assert least_gpus(long, lowest_plans(long, 8), RULES, 80e9) is None
+    network = network_of("llama:sequence=999999,hidden=999936,heads=8,layers=32")
+    long = network.transformer
+    assert long is not None
+    assert least_gpus(rules_of(network), lowest_plans(long, 8), 80e9) is None
 
 
 def test_stages_do_not_lower_kept_inputs() -> None:
     of = gpt(96, 12288, 96)
     p = np.array([2, 4, 8, 16])
     plans = SplitPlans.of(tensor_parallel=8, pipeline_parallel=p, accumulation_steps=64, recompute=FULL)
-    found = split_memory(of, plans, RULES)
+    found = rules_of(GPT3_NETWORK).fullest(plans)
     inputs = found.activations - p * 2048 * (12288 + 8)  # masks and numbers of tokens
     np.testing.assert_array_equal(inputs, 96 * 2 * 2048 * 12288)
     state = found.weights + found.gradients + found.optimizer
@@ -162,4 +170,4 @@ def test_divisors() -> None:
 
 def test_one_plan_at_a_time() -> None:
     with pytest.raises(ParameterError, match="plans"):
-        what_fits(GPT3, SplitPlans.of(sub_batch=np.array([1, 2])), RULES, 80e9)
+        what_fits(rules_of(GPT3_NETWORK), SplitPlans.of(sub_batch=np.array([1, 2])), 80e9)

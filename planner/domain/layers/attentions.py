@@ -233,9 +233,15 @@ def _kept(site: Site, itemsize: int) -> int:
     core = _core(site)
     if _is_fused(site.layer):
         return LOG_SUM_BYTES * core.heads * core.queries
-    each = 2 * itemsize + 1 if site.layer.number("dropout") else itemsize
     apart = core.repeated + core.heads * core.queries * core.width if core.repeated else 0
-    return core.weights * each + itemsize * apart
+    return _kept_weights(site, itemsize) + itemsize * apart
+
+
+def _kept_weights(site: Site, itemsize: int) -> int:
+    """Return the bytes of attention weights; with dropout of their mask and what is left, too."""
+    if _is_fused(site.layer):
+        return 0
+    return _core(site).weights * (2 * itemsize + 1 if site.layer.number("dropout") else itemsize)
 
 
 def _keeps(layer: Layer) -> tuple[bool, bool]:
@@ -322,6 +328,7 @@ KINDS = {
         multiplies_weights=False,
         keeps=_keeps,
         kept_besides=_kept,
+        repeated=_kept_weights,
         inside=_inside,
         computes="16 bits",
         share=lambda _layer: Share("heads"),
@@ -337,6 +344,7 @@ KINDS = {
         multiplies_weights=False,
         keeps=_keeps,
         kept_besides=_kept,
+        repeated=_kept_weights,
         inside=_inside,
         computes="16 bits",
         share=lambda _layer: Share("heads"),

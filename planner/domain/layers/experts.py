@@ -92,7 +92,8 @@ def _experts(site: Site, _lowering: Lowering) -> Iterator[Call]:
     wide = (_matrices(layer) - 1) * inner
     for outer, read in ((wide, features), (features, inner)):
         yield from _products(site, outer, read, each)
-    forward, backward = (5, 8) if layer.attributes["gated"] else (2, 3)
+    gated = (3, 5) if layer.attributes["fused"] else (5, 8)
+    forward, backward = gated if layer.attributes["gated"] else (2, 3)
     inside = rows * inner
     yield from passes("activation", site, traffic(inside, forward * inside), traffic(inside, backward * inside))
     summed, sums = rows * features, positions * features
@@ -108,13 +109,17 @@ def _products(site: Site, outer: int, inner: int, rows: int) -> Iterator[Call]:
 
 
 def _kept(site: Site, itemsize: int) -> int:
-    """Rows in the order of experts, what is inside, what they give; scores, which were chosen, places and weights."""
-    layer, (positions, features) = site.layer, site.output
-    rows = _rows(site)[1]
-    inside = (4 if layer.attributes["gated"] else 2) * layer.integer("ffn")
+    """Return rows in the order of experts, what is inside of them, and what is between."""
+    layer, rows = site.layer, _rows(site)[1]
+    inside = (4 - bool(layer.attributes["fused"]) if layer.attributes["gated"] else 2) * layer.integer("ffn")
+    return itemsize * rows * (site.output[1] + inside) + _kept_between(site, itemsize)
+
+
+def _kept_between(site: Site, itemsize: int) -> int:
+    """Return what experts give, and what a position has: scores, which were chosen, and places."""
+    layer, (positions, features), rows = site.layer, site.output, _rows(site)[1]
     scores = positions * (SCORE_BYTES * layer.integer("experts") + INDEX_BYTES * layer.integer("top_k"))
-    order_bytes = rows * (2 * INDEX_BYTES + itemsize)
-    return itemsize * rows * (2 * features + inside) + scores + order_bytes
+    return itemsize * rows * features + scores + rows * (2 * INDEX_BYTES + itemsize)
 
 
 def _macs(site: Site) -> int:
@@ -170,6 +175,7 @@ KINDS = {
             "top_k": Attribute("int", None, "those that each position goes to"),
             "ffn": Attribute("int", None, "features inside of each"),
             "gated": Attribute("bool", default=True, doc="whether each multiplies two products"),
+            "fused": Attribute("bool", default=False, doc="whether gates are one kernel with it", quiet=True),
             "ranks": Attribute("int", 1, "devices that share the experts; the layer is what one of them has"),
             "capacity": Attribute("float", 0.0, "rows an expert takes, in means, padded or dropped; 0: as they come"),
         },
@@ -180,6 +186,8 @@ KINDS = {
         calls=_experts,
         macs=_macs,
         kept_besides=_kept,
+        kept_between=_kept_between,
+        inside=lambda site: _rows(site)[1] * _matrices(site.layer) * site.layer.integer("ffn"),
         computes="16 bits",
         share=lambda _layer: Share("ffn"),
         module=_module,

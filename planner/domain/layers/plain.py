@@ -27,8 +27,6 @@ __all__ = ["KINDS"]
 
 IMAGE_AXES = 3
 """Channels, height, width: a loss over an image sums over the channels of each pixel, any other over the last axis."""
-LOSS_BYTES = 4
-"""Of an element of the softmax that a loss keeps, at least."""
 LEAKY_SLOPE = 0.1
 """Of a leaky ReLU below zero, as in YOLO; no time depends on it."""
 
@@ -183,7 +181,6 @@ KINDS = {
         {"weight": Attribute("float", 1.0, "weight of this softmax cross-entropy in the total")},
         lambda _layer, _inputs: (1,),
         calls=_loss,
-        kept_besides=lambda site, itemsize: max(itemsize, LOSS_BYTES) * site.input_elements,
         computes="fp32",
         module=_cross_entropy,
     ),

@@ -245,6 +245,10 @@ class LayerKind:
         Whether it keeps its inputs, and its output, for the backward pass.
     kept_besides : site, bytes of an element -> int
         Bytes per sample that it keeps besides tensors of layers.
+    kept_between : site, bytes of an element -> int
+        Those of them that tensor ranks have a part of each which share positions, where it is not all.
+    repeated : site, bytes of an element -> int
+        Those of them that are made again where attention is (selective recompute).
     inside : site -> int
         Elements per sample of gradients that exist inside of it only.
     is_view : bool
@@ -268,6 +272,8 @@ class LayerKind:
     multiplies_weights: bool = True
     keeps: Callable[[Layer], tuple[bool, bool]] = lambda _layer: (False, False)
     kept_besides: Callable[[Site, int], int] = lambda _site, _itemsize: 0
+    kept_between: Callable[[Site, int], int] = lambda _site, _itemsize: 0
+    repeated: Callable[[Site, int], int] = lambda _site, _itemsize: 0
     inside: Callable[[Site], int] = lambda _site: 0
     is_view: bool = False
     computes: str = "widest"

@@ -1,4 +1,4 @@
-"""Bytes that one rank of a split transformer keeps of one layer and micro-batch for the backward pass.
+"""Closed forms of a rank of a split transformer, as oracles: parameters by stage, and bytes kept of one layer.
 
 n = b·s/c positions of a rank, n_s = n/t where tensor ranks share positions between products (sequence parallelism),
 else n; e bytes an element; h, a, d_h, κ, f, s, E, k, f_e as in :mod:`planner.workload.transformer`. Masks take 1 byte.
@@ -23,6 +23,12 @@ In 2-byte precisions with LayerNorm, GELU and f = 4h that is n·h(34 + 5a·s/h),
 Korthikanti et al. 2022, arXiv:2205.05198. The statistics of LayerNorm, 16n_s, are not in it. Experts keep the rows they
 are given, what is inside of them, their output for the weighted sum, and fp32 logits and probabilities of the router; u
 is the imbalance. Moving rows keeps positions alone, and what was sent is no longer needed.
+
+Tensor ranks split products, biases of columns, tables of tokens and logits (Shoeybi et al. 2019, arXiv:1909.08053,
+section 3); norms, biases of rows, routers and what compresses latent keys are whole on each. Where there are more
+tensor ranks than heads of keys, some have the same head. Experts lie on x·t ranks. The first stages hold one layer more
+where layers do not divide; tables stand on the first stage, norm and head on the last, which has a copy of a tied table
+of tokens where it is not the first.
 """
 
 from __future__ import annotations
@@ -31,13 +37,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.layers.attentions import ring_keys
 from planner.domain.split import SplitPlans
 from planner.domain.transformer import Transformer
-from planner.workload.transformer import DENSE, ENCODER, EXPERTS
+from planner.workload.transformer import (
+    DENSE,
+    ENCODER,
+    EXPERTS,
+    layer_parameters,
+    outer_parameters,
+    padded_vocabulary,
+    stage_blocks,
+)
+from planner.workload.units import StageLayers
 
-__all__ = ["LayerBytes", "layer_bytes", "positions"]
+__all__ = ["LayerBytes", "RankParameters", "layer_bytes", "positions", "stage_parameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +158,87 @@ def _attention(of: Transformer, n: FloatArray, n_keys: FloatArray, t: FloatArray
     keys = of.head_size * np.maximum(1.0, of.kv_heads / t)
     total: FloatArray = statistics + e * (2 * n * of.query_width / t + 2 * n_keys * keys)
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class RankParameters:
+    """Parameters on one rank of a stage, each of shape (n,).
+
+    Attributes
+    ----------
+    shared : all but experts, summed over c·D ranks
+    experts : summed over c·D/x ranks
+    whole : those of ``shared`` that each tensor rank has whole and sees its own positions of alone where tensor
+        ranks share positions: of layers, and the last norms; layers before the logits of a masked head are left out
+    largest_unit : of what is gathered at once where weights are sharded: a layer, the table of tokens, or the logits
+    """
+
+    shared: FloatArray
+    experts: FloatArray
+    whole: FloatArray
+    largest_unit: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """All of them."""
+        return self.shared + self.experts
+
+
+def stage_parameters(
+    of: Transformer, plans: SplitPlans, stage: IntArray, *, padded: bool = False, layers: StageLayers | None = None
+) -> RankParameters:
+    """Return the parameters of a rank of a stage.
+
+    Parameters
+    ----------
+    of : Transformer
+    plans : SplitPlans
+    stage : ndarray of int
+        From 0, broadcasts with the plans.
+    padded : bool
+        Whether the vocabulary is rounded up to 128 a tensor rank, as Megatron-LM does; else to a whole number a rank.
+    layers : StageLayers, optional
+        Of each stage, where they are not dealt out evenly.
+
+    Returns
+    -------
+    RankParameters
+    """
+    common, experts, whole, unit = np.zeros((4, *plans.shape))
+    for kind, count in stage_blocks(of, plans.pipeline_parallel, stage, layers):
+        dense, routed = _layer_parameters(of, plans, kind)
+        common, experts = common + count * dense, experts + count * routed
+        whole = whole + count * _whole(of, kind)
+        unit = np.maximum(unit, np.where(count > 0, dense + routed, 0.0))
+    first, last = stage == 0, stage == plans.last_stage
+    entry, tokens, head, logits = _outside(of, plans, padded=padded)
+    common = common + first * (entry + tokens) + last * head + (last & np.logical_or(not of.tied, stage > 0)) * logits
+    unit = np.maximum(unit, np.maximum(first * tokens, last * logits))
+    whole = whole + (last if of.norm_first else first) * float(outer_parameters(of).norms)
+    return RankParameters(common, experts, whole, unit)
+
+
+def _layer_parameters(of: Transformer, plans: SplitPlans, kind: str) -> tuple[FloatArray, FloatArray]:
+    """Return the parameters of a rank's part of a layer: of experts, and all others."""
+    t, x = plans.tensor_parallel.astype(np.float64), plans.expert_parallel
+    each = layer_parameters(of, kind)
+    copies = 0.0 if of.latent else np.maximum(1 / of.kv_heads, 1 / t) - 1 / t
+    keys = 2.0 * of.kv_width * (of.hidden + of.biases)
+    split = float(each.products + each.column_biases) / t + keys * copies
+    return _whole(of, kind) + split, each.experts / (t * x)
+
+
+def _whole(of: Transformer, kind: str) -> float:
+    """Return the parameters of a layer that every tensor rank has whole."""
+    each = layer_parameters(of, kind)
+    return float(each.row_biases + each.norms + each.router + each.compression)
+
+
+def _outside(of: Transformer, plans: SplitPlans, *, padded: bool) -> tuple[float, FloatArray, float, FloatArray]:
+    """Return what is whole on the first stage, the table of tokens, what is whole on the last stage, and the logits."""
+    outer, t = outer_parameters(of), plans.tensor_parallel
+    vocabulary = padded_vocabulary(of.vocabulary, t) if padded else of.vocabulary
+    tokens = np.ceil(vocabulary / t) * of.hidden
+    logits = tokens if of.has_logits else np.zeros_like(tokens)
+    before, behind = (0.0, outer.norms) if of.norm_first else (outer.norms, 0.0)
+    return outer.positions + outer.buckets + before, tokens, behind + float(outer.head_besides), logits

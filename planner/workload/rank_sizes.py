@@ -1,0 +1,308 @@
+"""What one rank's shard of a network holds of each unit: parameters, and bytes that grow with samples.
+
+Every tensor that the backward pass needs is counted once, where it is first kept (:mod:`planner.domain.layers` says
+which layers keep what); one that a unit is given by those before it crosses the cut before that unit. With a units cut
+off from b units, of a stage that holds units a up to b,
+
+    kept(a, b) = crossing(a) + sum of own(u), a <= u < b, + sum of joined(u), a < u < b,
+
+own(u): kept by u of what it makes; joined(u): what u - 1 makes and u, or one behind it, keeps. All are sums, so that a
+stage is the difference of two prefix sums, and any network with cuts between its units, equal or not, is counted alike.
+
+Tensor ranks that share positions have a t-th of what they leave whole between split products; experts are given rows
+of all positions. Logits are apart: what a loss takes of them is a rule of memory (LOSS_BYTES).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.layers import LAYER_KINDS
+from planner.domain.layers.products import needs_columns
+from planner.domain.layers.record import Site
+from planner.domain.network import INPUT, Network
+from planner.domain.shapes import layer_shapes
+from planner.workload.program import Program, program
+from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, with_padded_vocabulary
+from planner.workload.units import repeats, units_of
+
+__all__ = ["MOST", "SUMS", "RankSizes", "SizeRules", "column_elements", "live_gradients"]
+
+SUMS = ("shared", "experts", "tied", "copies", "own", "joined", "made", "freed", "logits")
+"""What adds up over units. Parameters: all but experts, experts, and tables that a tied layer shares with one before
+it; bytes of narrow copies of weights. Of a sample in bytes: ``own`` and ``joined`` as above; ``made``, what the unit
+before makes and this one, or one behind it, reads; ``freed`` of ``own`` by selective recompute; ``logits`` in
+elements."""
+MOST = ("gathered", "copied", "held", "gradients", "working", "selective", "whole")
+"""What one unit has at most. Parameters, and bytes of narrow copies, that are gathered at a time. Of a sample in bytes:
+what a unit keeps; gradients of activations; these with all that units up to it keep, and with what selective, or full,
+recompute makes again: while a unit runs backward, those behind it keep nothing any more."""
+_COPIES = 2
+"""Bytes of a weight whose products run in 8 bits: itself and its transpose, beside 16 bits (NVIDIA/TransformerEngine,
+pytorch/module/linear: ``weight_fp8`` and ``weight_t_fp8``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRules:
+    """What sizes depend on besides the network and the degrees.
+
+    ``itemsize``: bytes of an activation; ``narrow``: kinds of layers whose products run in 8 bits; ``is_padded``: the
+    vocabulary is rounded up to 128 rows a tensor rank; ``fuses_activation``: gates and their products are one kernel,
+    which keeps its input alone; ``selective``: one of :data:`planner.domain.framework.REPEATED`; ``has_columns``:
+    convolutions are done by im2col.
+    """
+
+    itemsize: int = 2
+    narrow: tuple[str, ...] = ()
+    is_padded: bool = False
+    fuses_activation: bool = False
+    selective: str = "attention"
+    has_columns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankSizes:
+    """The sizes of V units on one rank.
+
+    Attributes
+    ----------
+    sums : ndarray of float, shape (len(SUMS), V)
+    most : ndarray of float, shape (len(MOST), V)
+    crossing : ndarray of float, shape (V + 1,)
+        Bytes of a sample that cross the cut before each unit; the first is the network's input, behind the last
+        nothing.
+    gathered, routed : float
+        Bytes of a sample: the largest input of a product that tensor ranks which share positions gather; rows that
+        experts of other ranks are sent.
+    """
+
+    sums: FloatArray
+    most: FloatArray
+    crossing: FloatArray
+    gathered: float
+    routed: float
+
+    @staticmethod
+    def of(few: tuple[Network, IntArray], rules: SizeRules, degrees: tuple[int, int, int, int]) -> RankSizes:
+        """Return the sizes of a rank of a network, given as :func:`planner.workload.units.few_blocks` returns it.
+
+        ``degrees``: tensor, whether its ranks share positions, context, expert.
+
+        Raises
+        ------
+        ParameterError
+            A degree does not divide the network.
+        """
+        short, place = few
+        one = _FewSizes(short, rules, degrees)
+        sums, most = one.sums[:, place], one.most[:, place]
+        own, joined, made, freed = (sums[SUMS.index(name)] for name in ("own", "joined", "made", "freed"))
+        most[MOST.index("working") :] += np.cumsum([own + joined, own + joined - freed, made], axis=1)
+        return RankSizes(sums, most, np.append(one.crossing[place], 0.0), one.gathered, one.routed)
+
+
+class _FewSizes:
+    """Sizes of the units of a network without repeated blocks; attributes as of :class:`RankSizes`."""
+
+    def __init__(self, network: Network, rules: SizeRules, degrees: tuple[int, int, int, int]) -> None:
+        tensor, shares, context, experts = degrees
+        if rules.fuses_activation:
+            network = _with_fused_gates(network)
+        whole = with_padded_vocabulary(network, tensor) if rules.is_padded else network
+        split = tensor_shard(whole, tensor)
+        shard = context_shard(expert_shard(split, experts), context)
+        self.rules, self.itemsize = rules, rules.itemsize
+        self.program = of = program(shard)
+        self.layers, self.units = shard.layers, units_of(network, of)
+        self.number = self.units.starts.size
+        self.unit = np.repeat(np.arange(self.number), np.diff([*self.units.starts.tolist(), len(shard.layers)]))
+        self.is_block = np.zeros(self.number, dtype=np.bool_)
+        self.is_block[slice(1, -1) if network.blocks else slice(None)] = True
+        self.part = np.ones(len(shard.layers))
+        if shares and tensor > 1:
+            outputs = layer_shapes(whole), layer_shapes(split)
+            is_whole = [outputs[0][layer.name] == outputs[1][layer.name] for layer in split.layers]
+            self.part = np.where(is_whole, 1.0 / tensor, 1.0)
+        self.output_bytes = self.itemsize * self._by_site(lambda site: site.output_elements) * self.part
+        self.has_gradient = self._by_site(lambda site: site.has_gradient) > 0
+        self.crossing = np.zeros(self.number)
+        self.gathered = shares * (tensor > 1) * self._column_bytes(network)
+        self.routed = 2.0 * (experts > 1) * self._routed_bytes()
+        self._count()
+
+    def _by_site(self, value: object) -> FloatArray:
+        of = self.program
+        return np.array([float(value(site)) for site in of.sites])[of.site]  # type: ignore[operator]
+
+    def _by_unit(self, of_layers: FloatArray) -> FloatArray:
+        return np.bincount(self.unit, of_layers, minlength=self.number).astype(np.float64)
+
+    def _parameters(self) -> FloatArray:
+        return self._by_site(lambda site: site.parameters)
+
+    def _count(self) -> None:
+        layers, rules, nothing = self.layers, self.rules, np.zeros(len(self.layers))
+        parameters, kind = self._parameters(), [layer.kind for layer in layers]
+        is_loss = np.array([one == "loss" for one in kind])
+        of_experts = np.where([one == "experts" for one in kind], parameters, 0.0)
+        tied = np.array(
+            [
+                prod((one.inputs[0][-1], one.output[-1])) * bool(one.layer.attributes.get("tied"))
+                for one in self.program.sites
+            ]
+        )
+        copies = nothing
+        if rules.narrow:
+            copies = np.where(np.isin(kind, rules.narrow), _COPIES * parameters, 0.0)
+        besides = self._besides()
+        own, joined, made = self._tensors(besides)
+        is_block = self.is_block
+        freed = self._by_unit(self._freed(besides)) * is_block
+        if rules.selective != "attention":
+            freed = (own - freed) * is_block
+        logits = self._by_unit(
+            np.where(is_loss & self.has_gradient, self._by_site(lambda site: site.input_elements), 0.0)
+        )
+        tied_by_unit = self._by_unit(tied[self.program.site].astype(np.float64))
+        by_unit = self._by_unit(parameters)
+        self.sums = np.stack(
+            [by_unit - self._by_unit(of_experts), self._by_unit(of_experts), tied_by_unit, self._by_unit(copies),
+             own, joined, made, freed, logits]
+        )  # fmt: skip
+        gradients = live_gradients(self.program, self.part, without_logits=True)
+        columns = self._by_site(column_elements) if rules.has_columns else nothing
+        working = self.itemsize * np.maximum.reduceat(gradients + columns, self.units.starts)
+        largest = np.zeros(self.number)
+        np.maximum.at(largest, self.unit, self._by_site(_largest_tensor))
+        gathered = np.where(is_block, by_unit, np.maximum(largest, tied_by_unit))
+        self.most = np.stack(
+            [gathered, self._by_unit(copies), (own + joined) * is_block, working, working, working + freed,
+             working + own * is_block]
+        )  # fmt: skip
+
+    def _besides(self) -> FloatArray:
+        """Return the bytes per sample that each layer keeps besides tensors of layers, shape (L,)."""
+        size, nothing = self.itemsize, (0.0, 0.0)
+        each = [
+            (
+                float(LAYER_KINDS[site.layer.kind].kept_besides(site, size)),
+                float(LAYER_KINDS[site.layer.kind].kept_between(site, size)),
+            )
+            if site.has_gradient
+            else nothing
+            for site in self.program.sites
+        ]
+        besides, between = np.array(each)[self.program.site].T
+        kinds = np.isin([layer.kind for layer in self.layers], ("embedding", "experts"))
+        shared = np.where(kinds, between, besides)
+        return np.asarray(besides - shared + shared * self.part)
+
+    def _tensors(self, besides: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return own, joined and made by unit, and set what crosses cuts."""
+        unit, root, made_by = self.unit.tolist(), {INPUT: INPUT}, {INPUT: -1}
+        last, keeper, size = {INPUT: 0}, dict[str, int](), {INPUT: self._input_bytes()}
+        for at, layer in enumerate(self.layers):
+            kind = LAYER_KINDS[layer.kind]
+            for source in layer.inputs:
+                last[root[source]] = unit[at]
+            root[layer.name] = root[layer.inputs[0]] if kind.is_view else layer.name
+            if not kind.is_view:
+                made_by[layer.name] = last[layer.name] = unit[at]
+                size[layer.name] = float(self.output_bytes[at])
+            if self.has_gradient[at]:
+                of_inputs, of_output = kind.keeps(layer)
+                for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output):
+                    keeper.setdefault(root[name], unit[at])
+        own, changes = self._by_unit(besides), np.zeros(self.number + 1)
+        joined, made = np.zeros((2, self.number))
+        for name, maker in made_by.items():
+            if keeper.get(name) == maker:
+                own[maker] += size[name]
+            if last[name] > maker:
+                changes[maker + 1] += size[name]
+                changes[last[name] + 1] -= size[name]
+                made[maker + 1] += size[name]
+                joined[maker + 1] += size[name] * (keeper.get(name, -1) > maker)
+        self.crossing = np.cumsum(changes)[:-1]
+        return own, joined, made
+
+    def _input_bytes(self) -> float:
+        return float(self.itemsize * prod(self.program.network.input_shape))
+
+    def _freed(self, besides: FloatArray) -> FloatArray:
+        """Return what selective recompute frees of each layer, or what it leaves where it names what stays, (L,)."""
+        attends = self.units.is_attention
+        if self.rules.selective == "attention":
+            weights = self._by_site(lambda site: LAYER_KINDS[site.layer.kind].repeated(site, self.itemsize))
+            return np.where(self.units.repeats_attention, weights, 0.0)
+        stays = 1.0 - repeats(self.program.network, self.units, self.rules.selective, is_product=True)
+        is_product = np.array([layer.kind == "linear" for layer in self.layers])
+        return np.where(is_product | attends, stays * self.output_bytes, 0.0) + np.where(attends, besides, 0.0)
+
+    def _column_bytes(self, network: Network) -> float:
+        names = {name for name, _ in columns_of(network)}
+        inputs = [prod(site.inputs[0]) for site in self.program.sites if site.layer.name in names]
+        return float(self.itemsize * max(inputs, default=0))
+
+    def _routed_bytes(self) -> float:
+        """Return what experts of a layer are sent, and send back, each: their rows, of positions that are shared."""
+        rows = [
+            (site.layer.integer("top_k") * (site.layer.number("capacity") or 1.0) * self.output_bytes[site.position])
+            for site in self.program.sites
+            if site.layer.kind == "experts"
+        ]
+        return float(max(rows, default=0.0))
+
+
+def _largest_tensor(site: Site) -> float:
+    return float(max(LAYER_KINDS[site.layer.kind].parameters(site.layer, site.inputs[0]), default=0))
+
+
+def _with_fused_gates(network: Network) -> Network:
+    gates = {"gated_activation", "experts"}
+    layers = tuple(
+        replace(one, attributes={**one.attributes, "fused": True}) if one.kind in gates else one
+        for one in network.layers
+    )
+    return network if layers == network.layers else replace(network, layers=layers)
+
+
+def live_gradients(of: Program, part: FloatArray | None = None, *, without_logits: bool = False) -> FloatArray:
+    """Return the elements per sample of activation gradients that exist while each layer runs backward, shape (L,).
+
+    Backward runs in reverse order. A layer's step needs the gradient of its output and makes those of its inputs,
+    which stay until the layers they belong to have run; so a shortcut's gradient waits while its branch runs. Inside of
+    attention the gradients of its weights before and behind the softmax are there together; inside of fused attention,
+    those of queries, keys and values before they are joined. ``part``: of each layer's output that a rank has.
+    """
+    sizes = np.array([float(site.output_elements) for site in of.sites])[of.site] * (1.0 if part is None else part)
+    inside = [LAYER_KINDS[site.layer.kind].inside(site) for site in of.sites]
+    at = {layer.name: place for place, layer in enumerate(of.network.layers)}
+    if without_logits:
+        for layer in of.network.layers:
+            if layer.kind == "loss" and layer.inputs[0] in at:
+                sizes[at[layer.inputs[0]]] = 0.0
+    live: dict[str, float] = {}
+    elements = np.zeros(of.site.size)
+    for position in range(of.site.size - 1, -1, -1):
+        layer, site = of.network.layers[position], of.sites[of.site[position]]
+        if not site.has_gradient:
+            continue
+        live.setdefault(layer.name, float(sizes[position]))
+        for source, flows in zip(layer.inputs, site.input_gradients, strict=True):
+            if flows:
+                live[source] = float(sizes[at[source]])
+        elements[position] = sum(live.values()) + inside[of.site[position]]
+        del live[layer.name]
+    return elements
+
+
+def column_elements(site: Site) -> float:
+    """Return the elements per sample of a layer's im2col buffer; 0 where it needs none."""
+    if not needs_columns(site.layer):
+        return 0.0
+    return float(prod(site.output[1:]) * prod(site.layer.pair("kernel")) * site.inputs[0][0])
