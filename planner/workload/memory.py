@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,8 +90,7 @@ class _Ranks:
     most : ndarray of float, shape (R, len(MOST), levels, V + 1)
         Of 2^level units from one on.
     crossing : ndarray of float, shape (R, V + 1)
-    scalars : ndarray of float, shape (R, 2)
-        What is gathered for products, and sent between experts.
+    gathered, routed : ndarray of float, shape (R,)
     """
 
     def __init__(self, network: Network, rules: SizeRules) -> None:
@@ -123,7 +123,8 @@ class _Ranks:
     def array(self, name: str) -> FloatArray:
         """Return an array of all ranks."""
         if name not in self._arrays:
-            self._arrays[name] = np.stack([getattr(self, f"_{name}")(one) for one in self._each])
+            make = {"sums": self._sums, "most": self._most}.get(name, attrgetter(name))
+            self._arrays[name] = np.array([make(one) for one in self._each])
         return self._arrays[name]
 
     @staticmethod
@@ -138,14 +139,6 @@ class _Ranks:
             shifted = np.pad(levels[-1], ((0, 0), (0, reach)))[:, reach:]
             levels.append(np.maximum(levels[-1], shifted))
         return np.stack(levels, axis=1)
-
-    @staticmethod
-    def _crossing(one: RankSizes) -> FloatArray:
-        return one.crossing
-
-    @staticmethod
-    def _scalars(one: RankSizes) -> FloatArray:
-        return np.array([one.gathered, one.routed])
 
 
 _LARGEST_CACHE = 32
@@ -511,7 +504,7 @@ class Memory:
             entry = first * (crossing[rank, 0] + own[rank, 1])
             behind = last * (crossing[rank, units - 1] + own[rank, units] - own[rank, units - 1])
         given, passed_on = crossing[rank, start], crossing[rank, stop]
-        gathered, routed = np.moveaxis(self.ranks.array("scalars")[rank], -1, 0)
+        gathered, routed = (self.ranks.array(name)[rank] for name in ("gathered", "routed"))
         between = (plans.pipeline_parallel > 1) * _BUFFERS * (given * (start > 0) + passed_on)
         return MicroBatch(
             np.asarray(stop - start, dtype=np.float64),

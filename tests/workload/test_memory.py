@@ -275,7 +275,7 @@ def test_im2col_adds_its_largest_buffer() -> None:
         memory_bytes(network, np.array([3]), "fp32", "sgd", "gpu", convolution=convolution).workspace[0]
         for convolution in ("direct", "im2col")
     )
-    # Columns of conv1_2, which reads 64 channels, with the gradients of what it reads and gives; what was kept behind is
+    # Columns of conv1_2, which reads 64 channels, with the gradients of what it reads and gives; what is kept behind is
     # gone by then. Without columns no unit needs more than those behind it have freed.
     kept = memory_bytes(network, np.array([3]), "fp32", "sgd", "gpu").activations[0]
     columns, gradients = 224 * 224 * 9 * 64, 2 * 224 * 224 * 64
