@@ -39,15 +39,15 @@ def console_blocks(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def printed(command: str, folder: Path) -> str:
-    """Return what a command shows at 80 columns, both streams, on a machine without calibrations of its own."""
+def printed(command: str, folder: Path, stderr: int = subprocess.STDOUT) -> str:
+    """Return what a command shows at 80 columns, on a machine without calibrations of its own."""
     words = shlex.split(command)
     assert words[0] == "planner"
     environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "XDG_DATA_HOME": str(folder)}
     run = subprocess.run(
         [PLANNER, *words[1:]],
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
         env=environment,
         cwd=folder,
@@ -142,11 +142,12 @@ def test_files_that_pages_show_work(tmp_path: Path) -> None:
     assert set(files) == {"network", "cluster", "settings"}
     for kind, text in files.items():
         (tmp_path / ("planner.toml" if kind == "settings" else f"{kind}.toml")).write_text(text)
-    document = json.loads(printed("planner suggest --target-batch 256 --network network.toml --json", tmp_path))
+    command = "planner suggest --target-batch 256 --network network.toml --json"
+    document = json.loads(printed(command, tmp_path, subprocess.DEVNULL))  # a note says what planner.toml gave
     sources = {key: document["request"][key]["source"] for key in ("cluster", "precision")}
     assert sources == dict.fromkeys(sources, "planner.toml")
     command = "planner predict --network network.toml --cluster cluster.toml --sub-batch 32 --precision fp32 --json"
-    prediction = json.loads(printed(command, tmp_path))
+    prediction = json.loads(printed(command, tmp_path, subprocess.DEVNULL))
     subject = prediction["subject"]
     assert (subject["network"], subject["cluster"], subject["input"]) == ("small", "mine", "storage")
     assert prediction["epoch_usd"]["value"] > 0

@@ -237,13 +237,21 @@ def test_an_earlier_run_is_lost_by_no_failure_to_write_it_anew(
 ) -> None:
     file = tmp_path / "here.jsonl"
     measure_points(fake_bench(), POINTS, 5.0, CIRCUMSTANCES, resume=file)
-    before, write = file.read_text(), Path.write_text
+    before, plain = file.read_text(), Path.open
 
-    def half(path: Path, text: str, **named: str) -> int:
-        write(path, text[: len(text) // 2], **named)
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full_disk(path: Path, mode: str = "r", **named: str) -> Any:
+        new = plain(path, mode, **named)
+        if mode == "x":
+            write = new.write
 
-    monkeypatch.setattr(Path, "write_text", half)
+            def half(text: str) -> int:
+                write(text[: len(text) // 2])
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            monkeypatch.setattr(new, "write", half)
+        return new
+
+    monkeypatch.setattr(Path, "open", full_disk)
     with pytest.raises(OutputError, match="No space left on device"):
         measure_points(fake_bench(), POINTS, 5.0, CIRCUMSTANCES, resume=file)
     assert file.read_text() == before

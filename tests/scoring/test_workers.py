@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,9 @@ def test_an_interrupt_ends_the_call_and_its_workers(stop: signal.Signals) -> Non
                 os.kill(worker, signal.SIGTERM)
         assert parent.wait() == (130 if stop != signal.SIGKILL else -signal.SIGKILL)
         parent.stdout.read()  # ends when nobody can write to it any more
+    until_s = time.monotonic() + 30  # a worker closes what it writes to before it is gone
+    while any(map(is_alive, workers)) and time.monotonic() < until_s:
+        time.sleep(0.01)
     assert not any(map(is_alive, workers))
 
 

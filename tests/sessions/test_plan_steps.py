@@ -11,7 +11,7 @@ import pytest
 from planner.formats.calibration import read_calibration
 
 Run = Callable[..., tuple[int, str, str]]
-NETWORK = "gpt:layers=4,hidden=768,heads=8,sequence=256,vocabulary=8192"
+NETWORK = "gpt:layers=4,hidden=1024,heads=8,sequence=256,vocabulary=8192"
 ASKED = (
     "suggest", "--network", NETWORK, "--cluster", "dgx-a100", "--target-batch", "64", "--framework", "megatron-lm",
     "--precision", "bf16", "--nodes", "1,2", "--sub-batch", "2,4,8", "--tensor", "1,2", "--pipeline", "1,2",
