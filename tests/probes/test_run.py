@@ -3,7 +3,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -237,7 +237,7 @@ def test_an_earlier_run_is_lost_by_no_failure_to_write_it_anew(
 ) -> None:
     file = tmp_path / "here.jsonl"
     measure_points(fake_bench(), POINTS, 5.0, CIRCUMSTANCES, resume=file)
-    before, plain = file.read_text(), Path.open
+    before, plain = file.read_text(), cast("Any", Path.open)
 
     def full_disk(path: Path, mode: str = "r", **named: str) -> Any:
         new = plain(path, mode, **named)

@@ -290,8 +290,8 @@ def test_tables_do_not_grow_with_the_runs(monkeypatch: pytest.MonkeyPatch, what:
 
     monkeypatch.setattr(evaluate, "Evaluator", Counted)
     monkeypatch.setattr(evaluate, "SLICE_PLANS", 10)
-    what(PROBLEM, [run_of(sub_batch=at) for at in range(1, 56)])
-    assert len(alive) == 6
+    what(PROBLEM, [run_of(sub_batch=at) for at in range(1, 26)])
+    assert len(alive) == 3
     assert max(sizes) == 10
 
 
