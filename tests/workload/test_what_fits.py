@@ -26,7 +26,7 @@ def rules_of(network: Network | str) -> Memory:
 
 
 GPT3_NETWORK = gpt_network(96, 12288, 96)
-CASES = {
+CASES: dict[str, tuple[Network | str, SplitPlans]] = {
     "gpt3": (GPT3_NETWORK, SplitPlans.of(
         sub_batch=6, tensor_parallel=4, pipeline_parallel=8, data_parallel=8, accumulation_steps=48,
     )),
