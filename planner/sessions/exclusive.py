@@ -50,13 +50,17 @@ def held_alone(what: str, path: Path) -> Iterator[None]:
             "has ended, or name another file by --out"
         )
     try:
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        try:
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        except OSError as error:
+            raise OutputError(f"the lock of {what} must be writable, got {beside}: {error.strerror}") from error
         yield
     finally:
         with contextlib.suppress(OSError):
             beside.unlink()
-        file.close()
+        with contextlib.suppress(OSError):  # a full disk fails here once more
+            file.close()
 
 
 def _locked(path: Path) -> IO[str] | None:
