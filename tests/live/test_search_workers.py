@@ -116,7 +116,7 @@ def test_a_killed_worker_loses_nothing_and_nothing_is_tried_twice(
     killed, other = start(*worker, "--trials", "100", marker=str(marker)), start(*worker, "--trials", "30")
     wait_for(marker.exists)
     killed.kill()
-    killed.wait()
+    ended(killed)
     assert ended(other)[0] == 0
     time.sleep(4)  # longer than a claim without a result holds its plan
     assert ended(start(*worker, "--trials", "10"))[0] == 0
