@@ -196,9 +196,7 @@ class SplitCandidates:
 
     def _column(self, name: str, place: IntArray, choice: IntArray) -> IntArray:
         column = self.choices[name][choice] if name in self.choices else self.places[name][place]
-        if name != "schedule":
-            return column
-        return np.where(self.places["pipeline_parallel"][place] > 1, column, SCHEDULES.index("1f1b"))
+        return _run(column, self.places["pipeline_parallel"][place]) if name == "schedule" else column
 
     def with_passes(self, place: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield each of some places with each of its passes: positions in both, some CHUNK at a time."""
@@ -251,7 +249,7 @@ class SplitCandidates:
         of = {name: column[some, None] for name, column in self.places.items()}
         of |= {name: column[None] for name, column in self.choices.items()}
         is_scheduled = self._is_scheduled(of)
-        of["schedule"] = np.where(of["pipeline_parallel"] > 1, of["schedule"], SCHEDULES.index("1f1b"))
+        of["schedule"] = _run(of["schedule"], of["pipeline_parallel"])
         plans = SplitPlans.of(**_plan_columns(of))
         lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
         told_apart = is_told_apart(self.network, self.framework, plans)
@@ -390,6 +388,11 @@ _DEFAULTS: Mapping[str, Callable[[SplitCandidates], IntArray]] = {
 def _product(values: Mapping[str, IntArray]) -> dict[str, IntArray]:
     columns = np.meshgrid(*values.values(), indexing="ij")
     return {name: column.ravel() for name, column in zip(values, columns, strict=True)}
+
+
+def _run(schedule: IntArray, stages: IntArray) -> IntArray:
+    """Return the schedule that stages run: the default where there is one, as a Configuration has it."""
+    return np.where(stages > 1, schedule, SCHEDULES.index("1f1b"))
 
 
 def _where(columns: Mapping[str, IntArray], mask: BoolArray) -> dict[str, IntArray]:
