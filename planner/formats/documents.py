@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import chain
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -350,34 +351,33 @@ def dump_json(document: Mapping[str, Any]) -> str:
 
 def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the text of ``dump_json`` piece by piece: of a long list of tables, a table at a time."""
-    yield from _pieces(document, 0)
-    yield "\n"
+    for at, key in enumerate(key_order(document)):
+        value = document[key]
+        yield f"{',' if at else '{'}\n  {json_scalar(str(key))}: "
+        if _is_list(value) and len(value) and isinstance(value[0], Mapping):
+            yield from (f"{',' if place else '['}\n    {_text(one, 2)}" for place, one in enumerate(value))
+            yield "\n  ]"
+        else:
+            yield _text(value, 1)
+    yield "\n}\n" if document else "{}\n"
 
 
-def _pieces(value: Any, depth: int) -> Iterator[str]:
-    inside, outside = "\n" + "  " * (depth + 1), "\n" + "  " * depth
-    if isinstance(value, Mapping) and not (depth and len(_line(value)) <= WIDEST_TABLE):
-        for at, key in enumerate(key_order(value)):
-            yield f"{',' if at else '{'}{inside}{_line(str(key))}: "
-            yield from _pieces(value[key], depth + 1)
-        yield outside + "}" if value else "{}"
-    elif _is_list(value) and any(map(_is_nested, value)):
-        for at, item in enumerate(value):
-            yield f"{',' if at else '['}{inside}{''.join(_pieces(item, depth + 1))}"
-        yield outside + "]"
-    else:
-        yield _line(value)
-
-
-def _line(value: Any) -> str:
-    """Return a value on one line; of a table with more than plain values and lists of them nothing that fits."""
-    if _is_list(value):
-        return f"[{', '.join(map(json_scalar, value))}]"
-    if not isinstance(value, Mapping):
+def _text(value: Any, depth: int) -> str:
+    """Return the text of a value; a table of plain values and lists of them is on one line where it fits."""
+    if type(value) in _PLAIN or not _is_nested(value):
         return json_scalar(value)
-    if any(map(_is_nested, chain.from_iterable(one if _is_list(one) else [one] for one in value.values()))):
-        return " " * (WIDEST_TABLE + 1)
-    return "{" + ", ".join(f"{_line(str(key))}: {_line(value[key])}" for key in key_order(value)) + "}"
+    outside = "\n" + "  " * depth
+    if not _is_list(value):
+        parts = [f"{json_scalar(str(key))}: {_text(value[key], depth + 1)}" for key in key_order(value)]
+        if not any(any(map(_is_nested, one)) if _is_list(one) else _is_nested(one) for one in value.values()):
+            line = f"{{{', '.join(parts)}}}"
+            if len(line) <= WIDEST_TABLE:
+                return line
+        return f"{{{outside}  {f',{outside}  '.join(parts)}{outside}}}"
+    parts = [_text(item, depth + 1) for item in value]
+    if not any(map(_is_nested, value)):
+        return f"[{', '.join(parts)}]"
+    return f"[{outside}  {f',{outside}  '.join(parts)}{outside}]"
 
 
 def _is_list(value: Any) -> bool:
@@ -385,14 +385,19 @@ def _is_list(value: Any) -> bool:
 
 
 def _is_nested(value: Any) -> bool:
-    return isinstance(value, Mapping) or _is_list(value)
+    return type(value) not in _PLAIN and (_is_list(value) or isinstance(value, Mapping))
 
 
+_PLAIN = {str, float, int, bool, type(None)}
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def json_scalar(value: Any) -> str:
     """Return a plain value; null for a number that is not finite."""
+    if type(value) is str:
+        return encode_basestring(value)
+    if type(value) is float:
+        return repr(value) if math.isfinite(value) else "null"
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, float) and not math.isfinite(plain):
         return "null"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from planner.errors import UsageError, nearest_name, shown
@@ -257,9 +258,10 @@ class Table(Generic[R]):
     def write(self, record: Any) -> dict[str, Any]:
         """Return the table of a record, or of a mapping with its fields; keys at their default are left out."""
         record = self.split(record) if self.split else record
+        value_of = record.__getitem__ if isinstance(record, Mapping) else partial(getattr, record)
         table = {}
         for field in self.fields:
-            value = record[field.target] if isinstance(record, Mapping) else getattr(record, field.target)
+            value = value_of(field.into or field.name)
             if field.default is REQUIRED or (value is not None and value != field.default):
                 table[field.name] = field.type.write(value)
         return table

@@ -292,6 +292,8 @@ class Number:
         exact = number * scale.over / scale.times
         if not self.above and abs(exact) < scale.least:
             return 0.0
+        if scale.times == scale.over == 1.0:
+            return number
         short = (float(f"{exact:.{digits}g}") for digits in (15, 16)) if self.unit else ()
         near = (*short, exact, math.nextafter(exact, 0), math.nextafter(exact, math.inf))
         return next((guess for guess in near if guess * scale.times / scale.over == number), exact)
