@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from planner.domain.configuration import Configuration
@@ -12,16 +12,9 @@ from planner.search.ranking import Order
 from planner.units import format_bytes, format_duration, format_number, format_samples
 
 __all__ = [
-    "hardly_inside",
-    "label",
-    "listed_positions",
-    "typed_values",
-    "why_split",
-    "whys",
-    "whys_nearest",
-    "whys_of_values",
-    "whys_pareto",
-]
+    "hardly_inside", "label", "listed_positions", "typed_values", "why_split", "whys", "whys_nearest",
+    "whys_of_values", "whys_pareto",
+]  # fmt: skip
 
 
 _MESSAGE_TERMS = (
@@ -53,20 +46,20 @@ def whys(order: Order, best: PricedPlans, of_plans: str, n_reported: int, framew
     """
     if best.size == 0:
         return []
-    values = order.values(best)
+    values, differ = order.values(best), _difference(order, best)
     superlative, comparative = _words(order)
     first = f"{superlative} of {of_plans}: {_value_words(order, values[0])}"
     if best.size > 1:
         of = f" in {frameworks[1]}" if frameworks and frameworks[1] else ""
         second = label(best.configurations.one(1), order.device) + of
         if values[1] == values[0]:
-            first += f"; same within 9 digits as {second}, {_difference(order, best, 0, 1)}"
+            first += f"; same within 9 digits as {second}, {differ(0, 1)}"
         else:
             first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
     sentences = [first]
     for i in range(1, min(n_reported, best.size)):
         if values[i] == values[i - 1]:
-            sentences.append(f"same within 9 digits as position {i}, {_difference(order, best, i, i - 1)}")
+            sentences.append(f"same within 9 digits as position {i}, {differ(i, i - 1)}")
         else:
             sentences.append(f"{_percent(values[i], values[0])} {comparative} than position 1")
     return sentences[:n_reported]
@@ -185,8 +178,8 @@ def _used(memory_bytes: float) -> str:
     return f"{format_bytes(memory_bytes)} used"
 
 
-def _difference(order: Order, best: PricedPlans, one: int, other: int) -> str:
-    """Return in what ``one`` differs from ``other`` where the objective does not decide."""
+def _difference(order: Order, best: PricedPlans) -> Callable[[int, int], str]:
+    """Return what tells in what one plan differs from another where the objective does not decide."""
     c, p = best.configurations, best.predictions
     columns = (
         (c.gpus, f"fewer {order.device}s", f"more {order.device}s", "{:,}".format),
@@ -194,8 +187,13 @@ def _difference(order: Order, best: PricedPlans, one: int, other: int) -> str:
         (order.distances(best), "nearer the target", "farther from the target", "{:.4g} samples".format),
         (p.memory_bytes, "larger memory margin", "smaller memory margin", _used),
     )
-    for key, (column, less, more, format_value) in zip(order.keys(best)[1:], columns, strict=False):
-        if key[one] != key[other]:
-            word = less if key[one] < key[other] else more
-            return f"{word} ({format_value(column[one])} against {format_value(column[other])})"
-    return ("earlier" if one < other else "later") + " in configuration order"
+    keys = list(zip(order.keys(best)[1:], columns, strict=False))
+
+    def words(one: int, other: int) -> str:
+        for key, (column, less, more, format_value) in keys:
+            if key[one] != key[other]:
+                word = less if key[one] < key[other] else more
+                return f"{word} ({format_value(column[one])} against {format_value(column[other])})"
+        return ("earlier" if one < other else "later") + " in configuration order"
+
+    return words
