@@ -21,8 +21,8 @@ from planner.errors import Refusal, UsageError
 from planner.search.batch_shares import BatchShares, best_shares
 from planner.search.evaluator import PricedPlans
 from planner.search.optuna_sampler import Sampler, quiet
-from planner.search.plan_limits import LIMIT_REASONS, limited
 from planner.search.ranking import Order
+from planner.search.reasons import LIMIT_REASONS, limited
 from planner.search.space import Limits, accepted_mini_batches, has_whole_plans
 from planner.steps.node_groups import AcrossGroups
 from planner.steps.predict import Evaluator

@@ -12,8 +12,8 @@ from planner.domain.request import Problem, SpaceRequest
 from planner.domain.split import SplitPlans
 from planner.errors import Refusal
 from planner.search.feasibility import check_target
-from planner.search.plan_limits import check_limits
 from planner.search.ranking import Order, order_of
+from planner.search.reasons import check_limits
 from planner.search.space import Limits
 from planner.search.split_space import DATA, SplitLimits, kinds_of
 from planner.sources import sources

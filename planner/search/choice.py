@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.domain.configuration import SPLIT_AXES
+from planner.domain.configuration import SPLIT_AXES, Configuration
 from planner.domain.suggestion import Plan
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.explain import listed_positions
 from planner.search.ranking import Order
+from planner.steps.measured import Deviation
 
 __all__ = [
-    "MOST_COMPARED_PLANS",
-    "SURE_PROBABILITY",
-    "Distinct",
-    "chosen_of",
-    "distinct_plans",
-    "expected_regret",
-    "in_all_precisions",
-    "largest_regrets",
-    "probability_better",
-    "tied_plans",
-]
+    "MOST_COMPARED_PLANS", "SURE_PROBABILITY", "Choice", "Distinct", "choice_of", "chosen_of", "deciding_plans",
+    "distinct_plans", "expected_regret", "in_all_precisions", "largest_regrets", "probability_better", "tied_plans",
+]  # fmt: skip
 
 MOST_COMPARED_PLANS = 50
 """Plans, best first, that are looked at for ties."""
+MOST_RUNS = 3
+"""Plans that are worth a run: of three tried the best one is rarely much slower than the best of all."""
 SURE_PROBABILITY = 0.9
 """Probability that plan 1 is better from which a plan is not tied with it."""
 
@@ -129,69 +124,108 @@ def largest_regrets(values: Sequence[float], deviations: Sequence[Sequence[float
     return [max((math.inf if one is None else one for one in row), default=0.0) for row in regrets]
 
 
-def tied_plans(plans: Sequence[Plan]) -> tuple[Plan, ...]:
-    """Return plan 1 and those of the best that it is not surely better than; alone where errors are not known."""
-    first, *others = plans[:MOST_COMPARED_PLANS]
-    return (
-        first,
-        *(one for one in others if one.first_is_better is not None and one.first_is_better < SURE_PROBABILITY),
-    )
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of ranked plans is taken.
+
+    Attributes
+    ----------
+    first_is_better : tuple of float or None
+        Probability of each plan that the first is better; None of the first, and where errors are not known.
+    tied : tuple of int
+        Positions from 0 of the first plan and of all that are tied with it.
+    row : int
+        Position from 0 of the plan to take.
+    reason : str
+        Why it is taken, in words.
+    """
+
+    first_is_better: tuple[float | None, ...]
+    tied: tuple[int, ...]
+    row: int
+    reason: str
+
+    def reported(self, top: int) -> list[int]:
+        """Return the rows of the first plans, and of the one to take, which stands for the last of so many."""
+        rows = list(range(min(top, len(self.first_is_better))))
+        return rows if self.row in rows else [*rows[: max(top - 1, 1)], self.row]
 
 
-def chosen_of(
-    plans: Sequence[Plan],
-    tied: Sequence[Plan],
-    choose: str,
-    device: str = "GPU",
-    regrets: Callable[[Sequence[Plan]], Sequence[float]] | None = None,
-) -> tuple[Plan, str]:
-    """Return the plan to take among the tied, and why in words.
+def choice_of(
+    values: Sequence[float], plans: Sequence[Configuration], deviation: Deviation, choose: str, device: str = "GPU"
+) -> Choice:
+    """Return which of plans in order of ``values`` of the objective, least first, is taken.
+
+    ``choose``: one of :data:`planner.domain.suggestion.CHOICES`. ``least-regret`` takes the plan whose largest expected
+    regret against another of the tied is least.
+    """
+    first_is_better = (None, *(probability_better(values[0], values[i], deviation(0, i)) for i in range(1, len(plans))))
+    tied = tied_plans(first_is_better)
+    if choose == "least-regret" and len(tied) > 1:
+        matrix = [[deviation(i, j) for j in tied] for i in tied]
+        each = largest_regrets([values[i] for i in tied], matrix)
+        worst, row = min(zip(each, tied, strict=True))
+        words = f"{100 * math.expm1(worst):.2g} %" if math.isfinite(worst) else "not known"
+        reason = f"{_listed(tied)} are tied; its largest expected regret against another of them is least, {words}"
+    else:
+        row, reason = chosen_of(plans, tied, choose, device)
+    return Choice(first_is_better, tied, row, reason)
+
+
+def tied_plans(first_is_better: Sequence[float | None]) -> tuple[int, ...]:
+    """Return the positions of plan 0 and of those of the best that it is not surely better than.
+
+    Alone where errors are not known.
+    """
+    others = enumerate(first_is_better[1:MOST_COMPARED_PLANS], start=1)
+    return (0, *(at for at, one in others if one is not None and one < SURE_PROBABILITY))
+
+
+def _listed(tied: Sequence[int]) -> str:
+    return f"plans {listed_positions([at + 1 for at in tied])}"
+
+
+def chosen_of(plans: Sequence[Configuration], tied: Sequence[int], choose: str, device: str = "GPU") -> tuple[int, str]:
+    """Return the position of the plan to take among the tied, and why in words.
 
     ``fewest-gpus``: the fewest devices, then the larger sub-batch, then the network least split, then the better
     position. A plan that is tied only because little is known of it is not taken: one that another plan beats by
-    prediction on no more devices, though plan 1 is surely better than that one. ``fastest``: plan 1. ``least-regret``:
-    the one whose largest expected regret against another of the tied is least, as ``regrets`` tells of them.
+    prediction on no more devices, though plan 0 is surely better than that one. Else the first.
     """
-    first = tied[0]
     if len(tied) == 1:
-        return first, "no other plan is tied with it"
-    others = listed_positions([one.position for one in tied])
+        return tied[0], "no other plan is tied with it"
     if choose == "fastest":
-        return first, f"plans {others} are tied; it has the best prediction of them"
-    if choose == "least-regret" and regrets is not None:
-        each = regrets(tied)
-        at = min(range(len(tied)), key=lambda i: (each[i], tied[i].position))
-        worst = f"{100 * math.expm1(each[at]):.2g} %" if math.isfinite(each[at]) else "not known"
-        return tied[
-            at
-        ], f"plans {others} are tied; its largest expected regret against another of them is least, {worst}"
-    surely_worse = [one for one in plans[:MOST_COMPARED_PLANS] if one not in tied]
-    sound = [one for one in tied if not any(_beats(other, one) for other in surely_worse)]
-    choice = min(
-        sound, key=lambda one: (_gpus(one), -one.prediction.configuration.sub_batch, _splits(one), one.position)
-    )
-    alike = [one for one in sound if _gpus(one) == _gpus(choice)]
-    larger = any(one.prediction.configuration.sub_batch < choice.prediction.configuration.sub_batch for one in alike)
+        return tied[0], f"{_listed(tied)} are tied; it has the best prediction of them"
+    surely_worse = [at for at in range(min(len(plans), MOST_COMPARED_PLANS)) if at not in tied]
+    sound = [at for at in tied if not any(one < at and plans[one].gpus <= plans[at].gpus for one in surely_worse)]
+    row = min(sound, key=lambda at: (plans[at].gpus, -plans[at].sub_batch, _splits(plans[at]), at))
+    choice = plans[row]
+    alike = [plans[at] for at in sound if plans[at].gpus == choice.gpus]
+    larger = any(one.sub_batch < choice.sub_batch for one in alike)
     simpler = any(_splits(one) > _splits(choice) for one in alike)
-    fewest = any(_gpus(one) > _gpus(choice) for one in sound)
-    fewer_aside = any(_gpus(one) < _gpus(choice) for one in tied)
+    fewest = any(plans[at].gpus > choice.gpus for at in sound)
+    fewer_aside = any(plans[at].gpus < choice.gpus for at in tied)
     reasons = (f"the fewest {device}s" * fewest, "the largest sub-batch" * larger, "the simplest split" * simpler)
     why = " and ".join(filter(None, reasons))
     if fewer_aside:
         of = f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
     else:
         of = f"it has {why or 'the best prediction of them'}"
-    return choice, f"plans {others} are tied; {of}"
+    return row, f"{_listed(tied)} are tied; {of}"
 
 
-def _splits(one: Plan) -> int:
+def _splits(one: Configuration) -> int:
     """Return how many axes of a plan say something else than that every device holds and keeps the whole network."""
-    return sum(getattr(one.prediction.configuration, axis.name) != axis.default for axis in SPLIT_AXES)
+    return sum(getattr(one, axis.name) != axis.default for axis in SPLIT_AXES)
 
 
-def _beats(one: Plan, other: Plan) -> bool:
-    return one.position < other.position and _gpus(one) <= _gpus(other)
+def deciding_plans(tied: Sequence[Plan], reported: Sequence[Plan], chosen: Plan) -> tuple[int, ...]:
+    """Return the positions of the first tied plans of an answer, the chosen one among them; none where it is alone.
 
-
-def _gpus(plan: Plan) -> int:
-    return plan.prediction.configuration.gpus
+    A few measured steps of these decide. Steps of asynchronous plans correct no prediction: such plans are left out.
+    """
+    plans = [plan for plan in tied if plan in reported and plan.prediction.configuration.mode == "sync"]
+    first = plans[:MOST_RUNS]
+    if chosen in plans[MOST_RUNS:]:
+        first[-1] = chosen
+    return tuple(plan.position for plan in first) if len(first) > 1 and chosen in first else ()

@@ -26,8 +26,8 @@ from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import lawful_plans
 from planner.search.explain import typed_values
 from planner.search.least import OBJECTIVE_OF_LIMIT, may_keep_limits
-from planner.search.plan_limits import limit_text
 from planner.search.ranking import Order
+from planner.search.reasons import limit_text
 from planner.search.searchable import Searchable, searchable_among
 from planner.search.space import Limits
 

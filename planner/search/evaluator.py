@@ -11,6 +11,8 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.prediction import Prediction, Predictions
+from planner.steps.describe import Description
+from planner.steps.measured import Deviation
 
 __all__ = ["Evaluator", "PricedPlans"]
 
@@ -36,11 +38,8 @@ class Evaluator(Protocol):
 
     def compare(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
-    ) -> tuple[list[Prediction], list[float | None]]:
-        """Return the same, and the standard deviations of the logarithm of the first's time a sample over each one's.
-
-        None where errors are not known.
-        """
+    ) -> tuple[list[Description], Deviation]:
+        """Return the same, worked out when they are read, and how unsure the ratio of two of them is, by position."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from planner.domain.dataset import Dataset
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError
 from planner.search.evaluator import PricedPlans
-from planner.search.plan_limits import limited
 from planner.search.ranking import Order
-from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OF_LIMIT
+from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OF_LIMIT, limited
 from planner.search.space import Limits, accepted_mini_batches
 from planner.search.split_space import SplitLimits
 

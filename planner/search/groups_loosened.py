@@ -16,8 +16,8 @@ from planner.search.across_groups import Searchable, search_across
 from planner.search.evaluator import PricedPlans
 from planner.search.explain import label, typed_values, whys_nearest
 from planner.search.loosen import tolerance_that_suffices, whys_over_limits
-from planner.search.plan_limits import limit_text, limited
 from planner.search.ranking import Order
+from planner.search.reasons import limit_text, limited
 from planner.steps.node_groups import AcrossGroups
 from planner.units import format_duration, format_number, format_samples
 

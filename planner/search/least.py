@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from planner.domain.request import SpaceRequest
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.plan_limits import limited
 from planner.search.ranking import Order
+from planner.search.reasons import limited
 from planner.search.search import first_plan
 from planner.search.space import Limits
 

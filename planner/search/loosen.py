@@ -35,8 +35,8 @@ from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_nearest
 from planner.search.least import OBJECTIVE_OF_LIMIT, least_plan, may_keep_limits, order_of_limit
-from planner.search.plan_limits import limit_text, limited
 from planner.search.ranking import SLACK, Order, rounded
+from planner.search.reasons import limit_text, limited
 from planner.search.rivals import Ranking, Searched, ranked
 from planner.search.search import MOST_PRICED, first_plan, search
 from planner.search.space import Limits, Space, blocks_of, space_of

@@ -21,11 +21,8 @@ from planner.search.across_groups import PlansAcross, Searchable, search_across
 from planner.search.allowed import order_and_limits
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
-    chosen_of,
+    choice_of,
     distinct_plans,
-    largest_regrets,
-    probability_better,
-    tied_plans,
 )
 from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import Outcome
@@ -34,9 +31,9 @@ from planner.search.ranking import Order
 from planner.search.search import search
 from planner.search.space import on_nodes
 from planner.search.suggest import suggest
-from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Description
-from planner.steps.node_groups import AcrossGroups, in_group
+from planner.steps.measured import deviation_of_ratio
+from planner.steps.node_groups import AcrossGroups, configuration_in_group, in_group
 from planner.steps.predict import Evaluator
 
 __all__ = ["suggest_across"]
@@ -172,9 +169,15 @@ def _descriptions(
             described = by.describe(plans, request.window)
         else:
             alone = groups[by].evaluator.descriptions(Configurations.of(plans), request.window)
-            described = [replace(one, prediction=in_group(one.prediction, by)) for one in alone]
+            described = [_of_group(one, by) for one in alone]
         by_row |= zip(rows, described, strict=True)
     return [by_row[row] for row in range(len(found))]
+
+
+def _of_group(one: Description, group: str) -> Description:
+    """Return the description of a plan on nodes of one group, named."""
+    named = configuration_in_group(one.configuration, group)
+    return replace(one, configuration=named, finish=lambda: replace(one.prediction, configuration=named))
 
 
 def _keys(order: Order, plans: PricedPlans) -> list[tuple[float, ...]]:
@@ -193,30 +196,25 @@ def _answer(
     (order, request), (provenance, report) = asked, beside
     leaders = found[: max(request.top, MOST_COMPARED_PLANS)]
     values, described = [one.value for one in leaders], _descriptions(leaders, groups, request)
-    predictions = [one.prediction for one in described]
-    second = label(predictions[1].configuration, order.device) if len(leaders) > 1 else ""
+    second = label(described[1].configuration, order.device) if len(leaders) > 1 else ""
     sentences = whys_of_values(order, values, report.ranked, second)
-    candidates = [
+    choice = choice_of(
+        values,
+        [one.configuration for one in described],
+        lambda one, other: _deviation(described[one], described[other]),
+        request.choose,
+        order.device,
+    )
+    plans = tuple(
         Plan(
-            at + 1,
-            one,
-            sentences[at],
-            leaders[at].precisions,
-            probability_better(values[0], values[at], _deviation(described[0], described[at])) if at else None,
+            row + 1,
+            described[row].prediction,
+            sentences[row],
+            leaders[row].precisions,
+            choice.first_is_better[row],
         )
-        for at, one in enumerate(predictions)
-    ]
-    ties = tied_plans(candidates)
-
-    def regrets(some: Sequence[Plan]) -> list[float]:
-        rows = [one.position - 1 for one in some]
-        matrix = [[_deviation(described[row], described[other]) for other in rows] for row in rows]
-        return largest_regrets([values[row] for row in rows], matrix)
-
-    choice, reason = chosen_of(candidates, ties, request.choose, order.device, regrets)
-    plans = tuple(candidates[: request.top])
-    if choice not in plans:
-        plans = (*plans[: max(request.top - 1, 1)], choice)
+        for row in choice.reported(request.top)
+    )
     warnings = dict.fromkeys(warning for plan in plans for warning in plan.prediction.warnings)
     return Suggestion(
         provenance,
@@ -225,15 +223,15 @@ def _answer(
         (),
         report,
         warnings=tuple(warnings),
-        chosen=choice.position,
-        choice=reason,
-        tied=tuple(one.position for one in ties),
+        chosen=choice.row + 1,
+        choice=choice.reason,
+        tied=tuple(row + 1 for row in choice.tied),
     )
 
 
 def _deviation(first: Description, other: Description) -> float | None:
     """Return the standard deviation of the logarithm of the ratio of two plans; None: not known."""
-    groups = [{part.name for part in one.prediction.configuration.groups} for one in (first, other)]
+    groups = [{part.name for part in one.configuration.groups} for one in (first, other)]
     return deviation_of_ratio(first, other, apart=() if groups[0] == groups[1] else OF_DEVICE)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.framework import Framework
-from planner.domain.prediction import PlanWarning, Prediction, Predictions
+from planner.domain.prediction import PlanWarning, Predictions
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Refused, SearchReport
 from planner.search.choice import Distinct
@@ -19,21 +19,15 @@ from planner.search.explain import is_above
 from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
 from planner.search.space import Limits
+from planner.steps.describe import Description
+from planner.steps.measured import Deviation
 
 __all__ = [
-    "Compare",
-    "Ranking",
-    "Searched",
-    "distinct_frameworks",
-    "front_of",
-    "nearest_of",
-    "ranked",
-    "report_of",
-    "times_of_best",
-    "without_plan",
-]
+    "Compare", "Ranking", "Searched", "distinct_frameworks", "front_of", "nearest_of", "ranked", "report_of",
+    "times_of_best", "without_plan",
+]  # fmt: skip
 
-Compare = Callable[[Sequence[int], Configurations], tuple[list[Prediction], list[float | None]]]
+Compare = Callable[[Sequence[int], Configurations], tuple[list[Description], Deviation]]
 """Searches that configurations are of, one each, and these -> as :meth:`planner.search.evaluator.Evaluator.compare`."""
 
 

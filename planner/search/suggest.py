@@ -18,14 +18,12 @@ from planner.domain.suggestion import MOST_OF_FRONT, Loosening, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
-    chosen_of,
+    Choice,
+    choice_of,
+    deciding_plans,
     distinct_plans,
     in_all_precisions,
-    largest_regrets,
-    probability_better,
-    tied_plans,
 )
-from planner.search.deciding import deciding_plans
 from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
@@ -48,6 +46,8 @@ from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.search.switches import Gains
 from planner.steps import predict
+from planner.steps.describe import Description
+from planner.steps.measured import Deviation
 
 if TYPE_CHECKING:
     from planner.search.conflict import Settings
@@ -174,7 +174,7 @@ def suggest_with(
 ) -> Suggestion:
     """Return the answer to a request, with any evaluator."""
 
-    def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Prediction], list[float | None]]:
+    def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Description], Deviation]:
         return evaluator.compare(plans, window=request.window)
 
     order = over_leasts(order, request, limits, evaluator)
@@ -213,21 +213,12 @@ def _answer(
         warnings = (*without_plan(searches), *_warnings(order, nearest))
         return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, warnings, conflict=conflict)
     ranking, baseline = distinct_frameworks(ranked(order, best), order, searches), _baseline(searches, order)
-    candidates = _ranked_plans(searches, order, ranking, baseline, compare)
-    ties = tied_plans(candidates)
-
-    def regrets(some: Sequence[Plan]) -> list[float]:
-        rows = [one.position - 1 for one in some]
-        values = order.values(ranking.priced).take(rows).tolist()
-        return largest_regrets(values, _pairwise(ranking, rows, compare))
-
-    choice, reason = chosen_of(candidates, ties, request.choose, order.device, regrets)
-    split = searches[ranking.search[choice.position - 1]].limits.split
-    if split is not None and choice.prediction.configuration.is_split and has_whole_plans(request):
-        reason += f". {_whole_first(why_split(choice.prediction, _whole_bytes(split, choice)))}"
-    plans = tuple(candidates[: request.top])
-    if choice not in plans:  # it takes the place of the last one that was asked for
-        plans = (*plans[: max(request.top - 1, 1)], choice)
+    plans, choice = _ranked_plans(searches, order, ranking, baseline, compare)
+    chosen, reason = next(one for one in plans if one.position == choice.row + 1), choice.reason
+    split = searches[ranking.search[choice.row]].limits.split
+    if split is not None and chosen.prediction.configuration.is_split and has_whole_plans(request):
+        reason += f". {_whole_first(why_split(chosen.prediction, _whole_bytes(split, chosen)))}"
+    tied = tuple(row + 1 for row in choice.tied)
     front, more = _front(searches, order)
     return Suggestion(
         provenance,
@@ -236,27 +227,16 @@ def _answer(
         front,
         report,
         warnings=(*without_plan(searches), *_warnings(order, plans)),
-        chosen=choice.position,
+        chosen=chosen.position,
         choice=reason,
-        tied=tuple(one.position for one in ties),
+        tied=tied,
         baseline=None if baseline is None else baseline.priced.configurations.one(0),
         baseline_framework=None if baseline is None else searches[baseline.search[0]].framework,
         pareto_more=more,
         leasts=order.leasts,
-        deciding=deciding_plans(ties, plans, choice),
+        deciding=deciding_plans([plan for plan in plans if plan.position in tied], plans, chosen),
         frameworks=times_of_best(order, best, searches),
     )
-
-
-def _pairwise(ranking: Ranking, rows: list[int], compare: Compare) -> list[list[float | None]]:
-    """Return the deviations of the ratios of some plans to each other."""
-    matrix = []
-    for at, first in enumerate(rows):
-        others = [first, *rows[:at], *rows[at + 1 :]]
-        plans = ranking.priced.configurations.take(np.array(others, dtype=np.int64))
-        own, *rest = compare([ranking.search[row] for row in others], plans)[1]
-        matrix.append([*rest[:at], own, *rest[at:]])
-    return matrix
 
 
 def _baseline(searches: Sequence[Searched], order: Order) -> Ranking | None:
@@ -302,31 +282,33 @@ def _whole_bytes(of: SplitLimits, plan: Plan) -> float:
 
 def _ranked_plans(
     searches: Sequence[Searched], order: Order, ranking: Ranking, baseline: Ranking | None, compare: Compare
-) -> list[Plan]:
-    """Return the plans that are reported or may be tied with the first, in order.
+) -> tuple[tuple[Plan, ...], Choice]:
+    """Return the plans that are reported, in order, and which of those that may be tied with the first is taken.
 
     ``baseline``: what efficiencies are relative to.
     """
-    of_plans = report_of(searches).ranked
-    most = max(searches[0].request.top, MOST_COMPARED_PLANS)
+    request, of_plans = searches[0].request, report_of(searches).ranked
+    most = max(request.top, MOST_COMPARED_PLANS)
     frameworks = [searches[at].framework for at in ranking.search]
     sentences = whys(order, ranking.priced, of_plans, most, [one.label if one else "" for one in frameworks])
     leaders = ranking.priced.take(slice(most))
-    predictions, deviations = compare(ranking.search[:most], leaders.configurations)
+    described, deviation = compare(ranking.search[:most], leaders.configurations)
     values = order.values(leaders).tolist()
-    return [
+    choice = choice_of(values, [one.configuration for one in described], deviation, request.choose, order.device)
+    plans = tuple(
         Plan(
-            at + 1,
-            one,
-            sentences[at] + hardly_inside(one),
-            ranking.precisions[at],
-            probability_better(values[0], values[at], deviations[at]) if at else None,
+            row + 1,
+            (one := described[row].prediction),
+            sentences[row] + hardly_inside(one),
+            ranking.precisions[row],
+            choice.first_is_better[row],
             _efficiency(one, baseline),
-            frameworks[at],
-            values[at] if order.is_sum else None,
+            frameworks[row],
+            values[row] if order.is_sum else None,
         )
-        for at, one in enumerate(predictions)
-    ]
+        for row in choice.reported(request.top)
+    )
+    return plans, choice
 
 
 def _efficiency(prediction: Prediction, baseline: Ranking | None) -> float | None:

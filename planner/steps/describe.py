@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
 
 from planner.domain.arrays import IntArray
 from planner.domain.calibration import Calibration
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
 from planner.domain.split import MEMORY_KINDS
 from planner.errors import CoverageError, Refusal
@@ -22,7 +23,7 @@ from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.stages import kernel_shares, stages_of
 from planner.steps.terms import Case, gradient_of, terms_of, update_gradient
 from planner.steps.utilization import utilization
-from planner.steps.warnings import empty_updates, own_layers, warnings_of, window_missed
+from planner.steps.warnings import StepWarnings, empty_updates, own_layers, window_missed
 from planner.units import BOUNDS
 
 __all__ = ["Description", "descriptions", "score_calibrations"]
@@ -32,33 +33,45 @@ CASES_AT_ONCE = 64
 """Sub-batches looked at in detail at once; bounds memory at some 50 MB."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Description:
-    """A prediction, and the gradient of its ``iteration_s``."""
+    """What tells plans apart: the time of a step and its gradient; ``finish`` returns the whole prediction."""
 
-    prediction: Prediction
+    configuration: Configuration
+    iteration_s: Quantity
     gradient: Gradient
+    finish: Callable[[], Prediction]
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """The prediction with every field, worked out when it is first read."""
+        return self.finish()
 
 
 def descriptions(pricer: Pricer, configurations: Configurations, window: Window | None) -> list[Description]:
     """Return the predictions of configurations of one precision and mode, whose cases are tabled."""
     prices = pricer.price(configurations)
+    warnings = StepWarnings(pricer.sources, pricer.compute.precision.name, pricer.mode)
     by_row: dict[int, Description] = {}
     sub_batches, which = np.unique(configurations.sub_batch, return_inverse=True)
     for first in range(0, sub_batches.size, CASES_AT_ONCE):
         cases = sub_batches[first : first + CASES_AT_ONCE]
         stages, memory = stages_of(pricer, cases), _memory(pricer, cases, pricer.mode)
         for i in np.flatnonzero((which >= first) & (which < first + CASES_AT_ONCE)).tolist():
-            place, row = int(which[i]) - first, slice(i, i + 1)
-            case = Case(pricer, configurations.one(i), stages[place], prices.take(row))
-            by_row[i] = _description(case, configurations.take(row), memory[place], window)
+            place = int(which[i]) - first
+            case = Case(pricer, configurations.one(i), stages[place], prices, i)
+            by_row[i] = _description(case, configurations, memory[place], window, warnings)
     return [by_row[i] for i in range(configurations.size)]
 
 
 def _description(
-    case: Case, configurations: Configurations, memory: Mapping[str, float], window: Window | None
+    case: Case,
+    configurations: Configurations,
+    memory: Mapping[str, float],
+    window: Window | None,
+    warnings: StepWarnings,
 ) -> Description:
-    pricer, one, prices = case.pricer, case.one, case.priced
+    pricer, one, prices, row = case.pricer, case.one, case.priced, case.row
     gradient = gradient_of(case, prices.iteration)
     deviation = gradient.spread()
     threads = [terms_of(case, thread) for thread in prices.threads.values()]
@@ -66,43 +79,44 @@ def _description(
     kind = kind_of(one, terms, pricer.sources.evidence(one.precision))
     is_unseen = one.gpus > 1 and pricer.messages.source.origin == "specified"
     score = score_of(kind, score_calibrations(pricer.sources, pricer.compute.overheads, is_unseen=is_unseen))
-    iteration = quantity(float(prices.iteration.period_s[0]), deviation, score)
+    iteration = quantity(float(prices.iteration.period_s[row]), deviation, score)
     _check_bounds(iteration.value, "time", "a step", "s")
-    samples, steps = one.samples_per_update, _epoch_steps(pricer, one.samples_per_update)
-    first_s, first_deviation = float(prices.first_epoch.period_s[0]), deviation
-    if first_s != iteration.value:
-        first_deviation = gradient_of(replace(case, in_first_epoch=True), prices.first_epoch).spread()
-    update, mini_batch, staleness, notes = _updates(case, configurations, gradient, window)
-    shares = kernel_shares(case.stages, one.accumulation_steps)
-    memory_and_mini_batch = (float(prices.memory_bytes[0]), mini_batch.mean)
-    speed = reciprocal(iteration, samples)
-    mfu, hfu = utilization(pricer.sources, one, speed.value)
-    prediction = Prediction(
-        configuration=one,
-        iteration_s=iteration,
-        update_s=update,
-        epoch_s=_times_steps(iteration, steps),
-        first_epoch_s=_times_steps(quantity(first_s, first_deviation, score), steps),
-        samples_per_s=speed,
-        mini_batch=mini_batch,
-        staleness=staleness,
-        memory_bytes=memory,
-        terms=terms,
-        bottleneck=_bottleneck(terms, prices.iteration.schedule.thread),
-        warnings=(
-            *warnings_of(
-                pricer.sources, one, terms, sources, memory_and_mini_batch, interval_basis=iteration.interval_basis
+
+    def finish() -> Prediction:
+        samples, steps = one.samples_per_update, _epoch_steps(pricer, one.samples_per_update)
+        first_s, first_deviation = float(prices.first_epoch.period_s[row]), deviation
+        if first_s != iteration.value:
+            first_deviation = gradient_of(replace(case, in_first_epoch=True), prices.first_epoch).spread()
+        update, mini_batch, staleness, notes = _updates(case, configurations, gradient, window)
+        shares = kernel_shares(case.stages, one.accumulation_steps)
+        memory_and_mini_batch = (float(prices.memory_bytes[row]), mini_batch.mean)
+        speed = reciprocal(iteration, samples)
+        mfu, hfu = utilization(pricer.sources, one, speed.value)
+        return Prediction(
+            configuration=one,
+            iteration_s=iteration,
+            update_s=update,
+            epoch_s=_times_steps(iteration, steps),
+            first_epoch_s=_times_steps(quantity(first_s, first_deviation, score), steps),
+            samples_per_s=speed,
+            mini_batch=mini_batch,
+            staleness=staleness,
+            memory_bytes=memory,
+            terms=terms,
+            bottleneck=_bottleneck(terms, prices.iteration.schedule.thread),
+            warnings=(
+                *warnings.of(one, terms, sources, memory_and_mini_batch, interval_basis=iteration.interval_basis),
+                *own_layers(shares, pricer.sources.problem.network.name),
+                *notes,
             ),
-            *own_layers(shares, pricer.sources.problem.network.name),
-            *notes,
-        ),
-        kind=kind,
-        kernel_shares=shares,
-        doubt=deviation.shares if deviation else {},
-        mfu=mfu,
-        hfu=hfu,
-    )
-    return Description(prediction, gradient)
+            kind=kind,
+            kernel_shares=shares,
+            doubt=deviation.shares if deviation else {},
+            mfu=mfu,
+            hfu=hfu,
+        )
+
+    return Description(one, iteration, gradient, finish)
 
 
 def _updates(
@@ -114,7 +128,7 @@ def _updates(
         low, high = (0, samples) if window is None else window("sync")
         inside = None if window is None else float(low <= samples <= high)
         return None, MiniBatch(samples, 0.0, samples, samples, inside), Staleness(0.0, 0.0, {0: 1.0}), ()
-    statistics = asynchrony_of(configurations, case.priced)
+    statistics = asynchrony_of(configurations, case.priced, slice(case.row, case.row + 1))
     _check_bounds(float(statistics.update_s[0]), "time", "an update", "s")
     _check_bounds(float(statistics.mini_batch_mean[0]), "count", "a mini-batch", "samples")
     mini_batch = _mini_batch(statistics, window)

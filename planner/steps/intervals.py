@@ -48,21 +48,9 @@ from planner.numbers import constant, constants
 from planner.sources.overheads import DEVIATION_SETTING
 
 __all__ = [
-    "DOUBT_ABOVE",
-    "DOUBT_BELOW",
-    "NORMAL_90",
-    "PRODUCT_DOUBT_BELOW",
-    "Gradient",
-    "Spread",
-    "derivatives",
-    "doubt_factor",
-    "has_scatter",
-    "kind_of",
-    "quantity",
-    "reciprocal",
-    "score_of",
-    "stated_deviation",
-]
+    "DOUBT_ABOVE", "DOUBT_BELOW", "NORMAL_90", "PRODUCT_DOUBT_BELOW", "Gradient", "Spread", "derivatives",
+    "doubt_factor", "has_scatter", "kind_of", "quantity", "reciprocal", "score_of", "stated_deviation",
+]  # fmt: skip
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations from the mean to either end of the central 90 % of a normal distribution."""

@@ -1,18 +1,25 @@
-"""What measured steps change in a prediction: all its times by one factor, and how unsure they are."""
+"""How sure it is which of two plans is faster, and what measured steps change: times by one factor, and their doubt.
+
+Errors of two plans share coefficients, which cancel in the ratio.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.prediction import PlanWarning, Quantity
+from planner.domain.prediction import PlanWarning, Prediction, Quantity
 from planner.sources.measured_steps import MeasuredSteps
 from planner.sources.sources import Sources
 from planner.steps.describe import Description
-from planner.steps.intervals import Gradient
+from planner.steps.intervals import NORMAL_90, Gradient
 
-__all__ = ["as_measured", "deviation_left"]
+__all__ = ["Deviation", "as_measured", "deviation_left", "deviation_of_ratio"]
+
+Deviation = Callable[[int, int], float | None]
+"""Positions of two plans -> standard deviation of the logarithm of the ratio of their times; None: not known."""
 
 
 def as_measured(one: Description, sources: Sources) -> Description:
@@ -20,29 +27,33 @@ def as_measured(one: Description, sources: Sources) -> Description:
 
     Every term takes its part of the factor, so that terms still add up to the step.
     """
-    plan = one.prediction.configuration
+    plan = one.configuration
     steps = _steps_of(sources, plan)
     if steps is None:
         return one
     factor = float(steps.factors(Configurations.of([plan]))[0])
-    narrower, before = math.sqrt(steps.remaining(plan, plan)), one.prediction
-    after = replace(
-        before,
-        iteration_s=_changed(before.iteration_s, factor, narrower),
-        samples_per_s=_changed(before.samples_per_s, 1 / factor, narrower),
-        epoch_s=before.epoch_s and _changed(before.epoch_s, factor, narrower),
-        first_epoch_s=before.first_epoch_s and _changed(before.first_epoch_s, factor, narrower),
-        terms=tuple(
-            replace(term, seconds=factor * term.seconds, exposed_seconds=factor * term.exposed_seconds)
-            for term in before.terms
-        ),
-        mfu=None if before.mfu is None else before.mfu / factor,
-        hfu=None if before.hfu is None else before.hfu / factor,
-        warnings=(*before.warnings, _in_words(steps, sources, plan, factor)),
-    )
-    gradient = Gradient()
+    narrower, gradient = math.sqrt(steps.remaining(plan, plan)), Gradient()
     gradient.add_scaled(one.gradient, factor)
-    return Description(after, gradient)
+    iteration = _changed(one.iteration_s, factor, narrower)
+
+    def finish() -> Prediction:
+        before = one.prediction
+        return replace(
+            before,
+            iteration_s=iteration,
+            samples_per_s=_changed(before.samples_per_s, 1 / factor, narrower),
+            epoch_s=before.epoch_s and _changed(before.epoch_s, factor, narrower),
+            first_epoch_s=before.first_epoch_s and _changed(before.first_epoch_s, factor, narrower),
+            terms=tuple(
+                replace(term, seconds=factor * term.seconds, exposed_seconds=factor * term.exposed_seconds)
+                for term in before.terms
+            ),
+            mfu=None if before.mfu is None else before.mfu / factor,
+            hfu=None if before.hfu is None else before.hfu / factor,
+            warnings=(*before.warnings, _in_words(steps, sources, plan, factor)),
+        )
+
+    return Description(plan, iteration, gradient, finish)
 
 
 def deviation_left(one: tuple[Sources, Description], other: tuple[Sources, Description]) -> float:
@@ -50,7 +61,7 @@ def deviation_left(one: tuple[Sources, Description], other: tuple[Sources, Descr
 
     Runs in one precision, mode or framework say nothing of another.
     """
-    plans = [description.prediction.configuration for _, description in (one, other)]
+    plans = [description.configuration for _, description in (one, other)]
     each = [_steps_of(sources, plan) for (sources, _), plan in zip((one, other), plans, strict=True)]
     if one[0] is other[0] and (plans[0].precision, plans[0].mode) == (plans[1].precision, plans[1].mode):
         return 1.0 if each[0] is None else math.sqrt(each[0].remaining(*plans))
@@ -79,3 +90,26 @@ def _in_words(steps: MeasuredSteps, sources: Sources, plan: Configuration, facto
         f"{' and '.join(steps.calibrations)}: the step is multiplied by {factor:.4g}."
     )
     return PlanWarning("measured_steps", sources.problem.network.name, message)
+
+
+def deviation_of_ratio(one: Description, other: Description, *, apart: tuple[str, ...] = ()) -> float | None:
+    """Return the standard deviation of the logarithm of the time of ``one`` over that of ``other``; None: not known.
+
+    That of :meth:`planner.steps.intervals.Gradient.relative_difference`, times what measured runs asked of the
+    deviations of either plan: the conformal score over the 1.645 of a normal distribution, the larger of both.
+    ``apart``: scopes of entries of which the plans share nothing.
+    """
+    first, second = one.iteration_s, other.iteration_s
+    if not (first.value > 0 and second.value > 0):
+        return None
+    deviation = one.gradient.relative_difference(first.value, other.gradient, second.value, apart=apart)
+    if deviation is None:
+        return None
+    return deviation * max(_score(first), _score(second)) / NORMAL_90
+
+
+def _score(period: Quantity) -> float:
+    """Return how many standard deviations the ends of the 90 % interval of a period lie from it."""
+    if period.high is None or not period.deviation:
+        return NORMAL_90
+    return math.log(period.high / period.value) / period.deviation

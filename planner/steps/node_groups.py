@@ -32,7 +32,7 @@ from planner.steps.messages import Messages
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 
-__all__ = ["AcrossGroups", "in_group"]
+__all__ = ["AcrossGroups", "configuration_in_group", "in_group"]
 
 Window = Callable[[str], tuple[float, float]]
 
@@ -118,14 +118,24 @@ def _by_itself(part: GroupPart, plan: Configuration) -> Configuration:
 
 def _together(plan: Configuration, each: Mapping[str, Description], window: Window | None) -> Description:
     """Return the description of a plan from those of its groups by themselves."""
-    slowest = max(each, key=lambda name: each[name].prediction.iteration_s.value)
+    slowest = max(each, key=lambda name: each[name].iteration_s.value)
+
+    def finish() -> Prediction:
+        return _prediction_together(plan, each, slowest, window)
+
+    return Description(plan, each[slowest].iteration_s, each[slowest].gradient, finish)
+
+
+def _prediction_together(
+    plan: Configuration, each: Mapping[str, Description], slowest: str, window: Window | None
+) -> Prediction:
     one, samples = each[slowest].prediction, plan.samples_per_update
     own = one.configuration.samples_per_update
     firsts = [first for of in each.values() if (first := _step_of_first_epoch(of.prediction)) is not None]
     first = max(firsts, key=lambda value: value.value, default=None)
     inside = None if window is None else float(window("sync")[0] <= samples <= window("sync")[1])
     warnings = dict.fromkeys(warning for of in each.values() for warning in of.prediction.warnings)
-    prediction = replace(
+    return replace(
         one,
         configuration=plan,
         samples_per_s=reciprocal(one.iteration_s, samples),
@@ -136,16 +146,19 @@ def _together(plan: Configuration, each: Mapping[str, Description], window: Wind
         warnings=(*warnings, *_weighted(plan)),
         mfu=None,
         hfu=None,
-        groups_s={name: of.prediction.iteration_s.value for name, of in each.items()},
+        groups_s={name: of.iteration_s.value for name, of in each.items()},
     )
-    return Description(prediction, each[slowest].gradient)
 
 
 def in_group(one: Prediction, group: str) -> Prediction:
     """Return the prediction of a plan on nodes of one group of several, named."""
-    c = one.configuration
-    part = GroupPart(group, c.nodes, c.gpus_per_node, c.sub_batch, c.accumulation_steps)
-    return replace(one, configuration=replace(c, groups=(part,)))
+    return replace(one, configuration=configuration_in_group(one.configuration, group))
+
+
+def configuration_in_group(one: Configuration, group: str) -> Configuration:
+    """Return a plan on nodes of one group of several, named."""
+    part = GroupPart(group, one.nodes, one.gpus_per_node, one.sub_batch, one.accumulation_steps)
+    return replace(one, groups=(part,))
 
 
 class _OfGroup(Evaluator):

@@ -16,11 +16,10 @@ from planner.errors import ParameterError
 from planner.sources.refusals import missing_link
 from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
-from planner.steps.compare import deviation_of_ratio
 from planner.steps.describe import Description, descriptions
 from planner.steps.layer_pipeline import split_pricer
 from planner.steps.least_time import least_pass_s, least_step_s
-from planner.steps.measured import as_measured, deviation_left
+from planner.steps.measured import Deviation, as_measured, deviation_left, deviation_of_ratio
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
 from planner.steps.split_price import SplitPricer, plans_of
@@ -99,16 +98,16 @@ class Evaluator:
 
     def compare(
         self, configurations: Configurations, window: Window | None = None
-    ) -> tuple[list[Prediction], list[float | None]]:
-        """Return predictions as :meth:`describe`, and how unsure their ratios to the first are.
+    ) -> tuple[list[Description], Deviation]:
+        """Return descriptions, and how unsure the ratios of two of them are, by position.
 
-        One value a configuration: the standard deviation of the logarithm of the time a sample that the first takes
-        over that of each; None where errors are not known.
+        That is the standard deviation of the logarithm of the time that one takes over that of the other; None where
+        errors are not known.
         """
         return compare_among([self], window, [0] * configurations.size, configurations)
 
     def descriptions(self, configurations: Configurations, window: Window | None = None) -> list[Description]:
-        """Return predictions as :meth:`describe`, with the gradients of their periods."""
+        """Return what tells configurations apart, one each, from which their predictions follow."""
         self._prepare(configurations)
         by_row: dict[int, Description] = {}
         for where, alike in _alike(configurations):
@@ -251,8 +250,8 @@ def _index(box: Box, shape: tuple[int, ...]) -> Index:
 
 def compare_among(
     evaluators: Sequence[Evaluator], window: Window | None, which: Sequence[int], configurations: Configurations
-) -> tuple[list[Prediction], list[float | None]]:
-    """Return predictions of rows of several problems, and how unsure their ratios to the first are.
+) -> tuple[list[Description], Deviation]:
+    """Return descriptions of rows of several problems, and how unsure their ratios are.
 
     Parameters
     ----------
@@ -265,7 +264,7 @@ def compare_among(
 
     Returns
     -------
-    list of Prediction, list of float or None
+    list of Description, (int, int) -> float or None
         As of :meth:`Evaluator.compare`.
     """
     by_row: dict[int, Description] = {}
@@ -274,11 +273,11 @@ def compare_among(
         if rows:
             some = configurations.take(np.array(rows, dtype=np.int64))
             by_row |= zip(rows, evaluator.descriptions(some, window), strict=True)
-    described = [by_row[row] for row in range(configurations.size)]
-    deviations: list[float | None] = []
-    for at, one in zip(which, described, strict=True):
-        is_other = evaluators[at] is not evaluators[which[0]]
-        deviation = deviation_of_ratio(described[0], one, apart=OF_FRAMEWORK if is_other else ())
-        pairs = (evaluators[which[0]].sources, described[0]), (evaluators[at].sources, one)
-        deviations.append(None if deviation is None else deviation * deviation_left(*pairs))
-    return [one.prediction for one in described], deviations
+
+    def deviation(one: int, other: int) -> float | None:
+        apart = () if which[one] == which[other] else OF_FRAMEWORK
+        found = deviation_of_ratio(by_row[one], by_row[other], apart=apart)
+        pairs = ((evaluators[which[row]].sources, by_row[row]) for row in (one, other))
+        return None if found is None else found * deviation_left(*pairs)
+
+    return [by_row[row] for row in range(configurations.size)], deviation

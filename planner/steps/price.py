@@ -49,11 +49,6 @@ class Prices:
         """The thread that sets the throughput, in later epochs."""
         return next(iter(self.threads.values()))
 
-    def take(self, rows: slice) -> Prices:
-        """Return part of the plans."""
-        threads = {name: thread.take(rows) for name, thread in self.threads.items()}
-        return Prices(threads, self.first_epoch.take(rows), self.memory_bytes[rows])
-
 
 class Pricer:
     """Prices configurations of one precision and mode; what it tabled stays for later calls.
@@ -229,13 +224,15 @@ class Pricer:
         return float(self.sources.multiplied(kind, seconds)[0])
 
 
-def asynchrony_of(plans: Configurations, prices: Prices) -> Asynchrony:
-    """Return the statistics of priced asynchronous plans."""
-    periods = (prices.threads[name].period_s for name in ("gpu", "update"))
-    return Asynchrony(plans.gpus, plans.sub_batch, *periods)
+def asynchrony_of(plans: Configurations, prices: Prices, rows: slice = slice(None)) -> Asynchrony:
+    """Return the statistics of priced asynchronous plans, of some rows."""
+    periods = (prices.threads[name].period_s[rows] for name in ("gpu", "update"))
+    return Asynchrony(plans.gpus[rows], plans.sub_batch[rows], *periods)
 
 
-def deposited_gradients(update_s: FloatArray, gpu_s: FloatArray, gpus_per_node: IntArray | int) -> FloatArray:
+def deposited_gradients(
+    update_s: FloatArray | float, gpu_s: FloatArray | float, gpus_per_node: IntArray | int
+) -> FloatArray:
     """Return the gradients that a node's update thread finds on average, of the common shape."""
     gradients: FloatArray = np.minimum(update_s / gpu_s, 1.0) * gpus_per_node
     return gradients

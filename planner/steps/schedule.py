@@ -114,11 +114,6 @@ class TimedSchedule:
         )
         return TimedSchedule(parts[0].schedule, given, outlasting)
 
-    def take(self, rows: slice) -> TimedSchedule:
-        """Return part of the configurations."""
-        times, outlasting = ({task: s[rows] for task, s in of.items()} for of in (self.given, self.outlasting))
-        return TimedSchedule(self.schedule, times, outlasting)
-
     @cached_property
     def on_path(self) -> Mapping[str, BoolArray]:
         """Whether a task is on the path that decides the period, shape (n,)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from planner.steps.split_warnings import split_warnings, tensor_across_nodes
 from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
 from planner.steps.terms import term_of
 from planner.steps.utilization import utilization
-from planner.steps.warnings import warnings_of
+from planner.steps.warnings import StepWarnings
 from planner.workload.in_flight import weight_versions
 from planner.workload.units import stage_units
 
@@ -71,8 +72,9 @@ def split_descriptions(pricer: SplitPricer, configurations: Configurations, wind
     else:
         every = _units_shown(pricer, plans, priced.slowest)
     crosses_nodes = tensor_across_nodes(plans, pricer.rank_order).tolist()
+    shared = _SharedByPlans(pricer)
     return [
-        _Case(pricer, of, configurations.one(i), priced, i).description(window, crosses_nodes=crosses_nodes[i])
+        _Case(shared, of, configurations.one(i), priced, i).description(window, crosses_nodes=crosses_nodes[i])
         for i, of in enumerate(every)
     ]
 
@@ -81,7 +83,11 @@ def _in_best_orders(pricer: SplitPricer, some: Configurations, window: Window | 
     """Yield the predictions of plans, each with its ranks in the order that is best for it."""
     for at, order in enumerate(pricer.best_orders(some)):
         (one,) = split_descriptions(pricer.in_order(order), some.take(np.array([at])), window)
-        yield replace(one, prediction=replace(one.prediction, rank_order=order))
+        yield replace(one, finish=partial(_in_order, one, order))
+
+
+def _in_order(one: Description, rank_order: tuple[str, ...]) -> Prediction:
+    return replace(one.prediction, rank_order=rank_order)
 
 
 class _Shown(NamedTuple):
@@ -114,18 +120,19 @@ def _units_shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> I
     passes = {key: _Passes(pricer.compute.ranks[key[0]], key[1]) for key in dict.fromkeys(keys)}
     laid = np.flatnonzero(plans.is_laid_out)
     layouts = dict(zip(laid.tolist(), pricer.layouts(plans.take(laid)), strict=True))
+    cuts = list(zip(plans.pipeline_parallel.tolist(), plans.last_stage.tolist(), strict=True))
+    even: dict[tuple[int, int], FloatArray] = {}
     for row, (key, host, stage) in enumerate(zip(keys, host_s, slowest.tolist(), strict=True)):
         layout = layouts.get(row)
-        units = _units_of(pricer, plans.take(np.array([row])), layout)[stage]
+        if layout is not None:
+            plan = plans.take(np.array([row]))
+            units = laid_out([layout])(pricer, plan, pricer.ranks(plan), ()).counts[stage]
+        else:
+            if cuts[row] not in even:
+                even[cuts[row]] = stage_units(pricer.compute.ranks[0].units, *cuts[row])
+            units = even[cuts[row]][stage]
         host_of = dict(zip(PASSES, (host @ units).tolist(), strict=True))
         yield _Shown(passes[key], units, host_of, layout=layout)
-
-
-def _units_of(pricer: SplitPricer, plan: SplitPlans, layout: StageLayout | None) -> FloatArray:
-    """Return how many of each distinct unit every stage of a plan holds, shape (p, U)."""
-    if layout is None:
-        return stage_units(pricer.compute.ranks[0].units, int(plan.pipeline_parallel[0]), int(plan.last_stage[0]))
-    return laid_out([layout])(pricer, plan, pricer.ranks(plan), ()).counts
 
 
 def _layers_shown(pricer: LayerPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
@@ -206,20 +213,47 @@ class _Passes:
         return gradient, whole
 
 
+class _SharedByPlans:
+    """What plans of one precision have in common: what serves terms that are no passes, and warnings of that."""
+
+    def __init__(self, pricer: SplitPricer) -> None:
+        self.pricer = pricer
+        self.warnings = StepWarnings(pricer.sources, pricer.precision, "sync")
+        self._served: dict[str, tuple[list[Source], bool]] = {}
+
+    def served(self, term: str) -> tuple[list[Source], bool] | None:
+        """Return what serves a term, and whether that extrapolates; None: passes."""
+        if term not in self._served and (sources := self._sources_of(term)) is not None:
+            self._served[term] = sources, term == "load_input" and Input(self.pricer.sources).extrapolates
+        return self._served.get(term)
+
+    def _sources_of(self, term: str) -> list[Source] | None:
+        sources = self.pricer.sources
+        if term in _OPERATION_OF:
+            return [sources.device_collective(_OPERATION_OF[term])]
+        if term == "offload":
+            return [offload_source(sources)]
+        if term == "host_to_device":
+            return [] if sources.host_to_device is None else [sources.host_to_device]
+        if term == "load_input":
+            return list(Input(sources).used)
+        return [self.pricer.overheads.source] if term in ("host", "replica_wait") else None
+
+
 class _Case:
     """One plan."""
 
-    def __init__(self, pricer: SplitPricer, shown: _Shown, one: Configuration, priced: SplitPriced, row: int) -> None:
-        self.pricer, self.one, self.shown, self.passes = pricer, one, shown, shown.passes
+    def __init__(
+        self, shared: _SharedByPlans, shown: _Shown, one: Configuration, priced: SplitPriced, row: int
+    ) -> None:
+        self.shared, self.pricer, self.one, self.shown, self.passes = shared, shared.pricer, one, shown, shown.passes
         self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
         self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
         self.period_s = float(priced.period_s[row])
         self.memory = {name: float(getattr(priced.memory, name)[row]) for name in (*MEMORY_KINDS, "total")}
-        plans = plans_of(Configurations.of([one]))
-        self._weights_late = weight_versions(np.arange(one.pipeline_parallel), plans) - 1
 
     def description(self, window: Window | None, *, crosses_nodes: bool) -> Description:
-        """Return the prediction with every field; ``crosses_nodes``: its tensor-parallel groups."""
+        """Return the description; ``crosses_nodes``: its tensor-parallel groups do not stay inside nodes."""
         pricer, one = self.pricer, self.one
         gradient = self._gradient()
         deviation = gradient.spread()
@@ -227,43 +261,43 @@ class _Case:
         kind = self._kind(terms)
         score = score_of(kind, score_calibrations(pricer.sources, pricer.overheads, is_unseen=one.gpus > 1))
         iteration = quantity(self.period_s, deviation, score)
-        samples = one.samples_per_update
-        dataset = pricer.sources.problem.dataset
-        epoch = None if dataset is None else _times(iteration, dataset.samples / samples)
-        low, high = (0, samples) if window is None else window("sync")
-        memory = self.memory | {"capacity": pricer.sources.accelerator.memory_bytes}
-        basis = iteration.interval_basis
-        speed = reciprocal(iteration, samples)
-        mfu, hfu = utilization(pricer.sources, one, speed.value, self.shown.layout)
-        prediction = Prediction(
-            configuration=one,
-            iteration_s=iteration,
-            update_s=None,
-            epoch_s=epoch,
-            first_epoch_s=epoch,
-            samples_per_s=speed,
-            mini_batch=MiniBatch(
-                samples, 0.0, samples, samples, None if window is None else float(low <= samples <= high)
-            ),
-            staleness=self._staleness(),
-            memory_bytes=memory,
-            terms=terms,
-            bottleneck=max(terms, key=lambda term: term.share).name,
-            warnings=(
-                *warnings_of(
-                    pricer.sources, one, terms, sources, (self.memory["total"], samples), interval_basis=basis
+
+        def finish() -> Prediction:
+            samples = one.samples_per_update
+            dataset = pricer.sources.problem.dataset
+            epoch = None if dataset is None else _times(iteration, dataset.samples / samples)
+            low, high = (0, samples) if window is None else window("sync")
+            speed = reciprocal(iteration, samples)
+            mfu, hfu = utilization(pricer.sources, one, speed.value, self.shown.layout)
+            of, basis = (self.memory["total"], samples), iteration.interval_basis
+            return Prediction(
+                configuration=one,
+                iteration_s=iteration,
+                update_s=None,
+                epoch_s=epoch,
+                first_epoch_s=epoch,
+                samples_per_s=speed,
+                mini_batch=MiniBatch(
+                    samples, 0.0, samples, samples, None if window is None else float(low <= samples <= high)
                 ),
-                *split_warnings(pricer.sources, one, crosses_nodes=crosses_nodes),
-            ),
-            kernel_shares=self._shares(),
-            kind=kind,
-            stages=self.shown.first_layers,
-            stage_layers=self.shown.stage_layers,
-            doubt=deviation.shares if deviation else {},
-            mfu=mfu,
-            hfu=hfu,
-        )
-        return Description(prediction, gradient)
+                staleness=self._staleness(),
+                memory_bytes=self.memory | {"capacity": pricer.sources.accelerator.memory_bytes},
+                terms=terms,
+                bottleneck=max(terms, key=lambda term: term.share).name,
+                warnings=(
+                    *self.shared.warnings.of(one, terms, sources, of, interval_basis=basis),
+                    *split_warnings(pricer.sources, one, crosses_nodes=crosses_nodes),
+                ),
+                kernel_shares=self._shares(),
+                kind=kind,
+                stages=self.shown.first_layers,
+                stage_layers=self.shown.stage_layers,
+                doubt=deviation.shares if deviation else {},
+                mfu=mfu,
+                hfu=hfu,
+            )
+
+        return Description(one, iteration, gradient, finish)
 
     def _kind(self, terms: tuple[Term, ...]) -> str:
         """Return the kind of the prediction; of split transformers none are told apart."""
@@ -274,7 +308,9 @@ class _Case:
 
     def _staleness(self) -> Staleness:
         """Return that of the stages, each as likely as another."""
-        late = self._weights_late
+        if self.one.schedule != "no-flush":
+            return Staleness(0.0, 0.0, {0: 1.0})
+        late = weight_versions(np.arange(self.one.pipeline_parallel), plans_of(Configurations.of([self.one]))) - 1
         pmf = {int(value): float(np.mean(late == value)) for value in distinct_values(late).tolist()}
         return Staleness(float(late.mean()), float(late.std()), pmf)
 
@@ -314,19 +350,7 @@ class _Case:
 
     def _served(self, term: str) -> tuple[list[Source], bool]:
         """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
-        if term in _OPERATION_OF:
-            return [self.pricer.sources.device_collective(_OPERATION_OF[term])], False
-        if term == "offload":
-            return [offload_source(self.pricer.sources)], False
-        if term == "host_to_device":
-            copy = self.pricer.sources.host_to_device
-            return ([] if copy is None else [copy]), False
-        if term == "load_input":
-            loads = Input(self.pricer.sources)
-            return list(loads.used), loads.extrapolates
-        if term in ("host", "replica_wait"):
-            return [self.pricer.overheads.source], False
-        return self.passes.served(_PASS_OF.get(term, "forward"))
+        return self.shared.served(term) or self.passes.served(_PASS_OF.get(term, "forward"))
 
     def _shares(self) -> dict[str, float]:
         """Return the shares of kernel time by how it is seconds."""

@@ -29,12 +29,13 @@ __all__ = ["Case", "gradient_of", "term_of", "terms_of", "update_gradient"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One configuration with its prices, and the stages of its sub-batch."""
+    """One configuration, at a row of prices, and the stages of its sub-batch."""
 
     pricer: Pricer
     one: Configuration
     stages: Mapping[str, Stage]
     priced: Prices
+    row: int
     in_first_epoch: bool = False
 
     def multiplier(self, term: str, nodes: int = 1) -> float:
@@ -99,8 +100,8 @@ def _host(case: Case, kind: str, buffers: float = 1.0) -> _Service:
 
 
 def _sum(case: Case, _: float) -> _Service:
-    gpu, update = (case.priced.threads[name].period_s for name in ("gpu", "update"))
-    return _host(case, "sum_gradient", float(deposited_gradients(update, gpu, case.one.gpus_per_node)[0]))
+    gpu, update = (case.priced.threads[name].period_s[case.row] for name in ("gpu", "update"))
+    return _host(case, "sum_gradient", float(deposited_gradients(update, gpu, case.one.gpus_per_node)))
 
 
 def _messages(case: Case, _: float) -> _Service:
@@ -152,8 +153,8 @@ def terms_of(case: Case, thread: TimedSchedule) -> tuple[list[Term], list[Source
     passes = np.array([case.one.accumulation_steps])
     rows: dict[str, tuple[float, float, dict[int, Source], bool]] = {}
     for task in thread.schedule.tasks:
-        exposed_s = float(thread.exposed_s[task.name][0])
-        seconds = exposed_s if task.is_paced else float(thread.seconds[task.name][0])
+        exposed_s = float(thread.exposed_s[task.name][case.row])
+        seconds = exposed_s if task.is_paced else float(thread.seconds[task.name][case.row])
         if not task.count.of(passes).any() or (task.share_of and not seconds):
             continue
         service, term = _service(case, task, seconds), task.term or task.name
@@ -178,7 +179,7 @@ def term_of(
     name: str, thread: str, seconds: tuple[float, float, float], sources: Iterable[Source], *, extrapolated: bool
 ) -> Term:
     """Return a term of a thread: seconds, exposed ones, and their share of its period; and where it comes from."""
-    distinct = list({id(source): source for source in sources}.values())
+    distinct = tuple({id(source): source for source in sources}.values())
     origins = {source.origin for source in distinct}
     provenance = tuple(dict.fromkeys(source.provenance for source in distinct))
     names = tuple(dict.fromkeys(one.name for one in provenance if one.name))
@@ -190,14 +191,14 @@ def gradient_of(case: Case, thread: TimedSchedule) -> Gradient:
     """Return the gradient of a thread's period."""
     gradient, passes = Gradient(), np.array([case.one.accumulation_steps])
     overlaps: dict[str, tuple[int, float]] = {}  # stage -> segments that messages outlast instead, and by which slope
-    slopes = {name: float(slope[0]) for name, slope in thread.slopes.items()}
+    slopes = {name: float(slope[case.row]) for name, slope in thread.slopes.items()}
     for task in thread.schedule.tasks:
         if task.each_after and slopes[task.name]:
             tasks = {one.name: one for one in thread.schedule.tasks}
             last = [name for name in task.each_after if tasks[name].count.of(passes).any()][-1]
             overlaps[last] = case.message_path()[1], slopes[task.name]
     for task in thread.schedule.tasks:
-        seconds, slope = float(thread.seconds[task.name][0]), slopes[task.name]
+        seconds, slope = float(thread.seconds[task.name][case.row]), slopes[task.name]
         if not slope or not seconds or task.share_of:
             continue
         weight = np.full(1, slope * task.count.of(passes)[0])
@@ -219,9 +220,9 @@ def update_gradient(case: Case, of_gpu: Gradient) -> Gradient:
     opposite sign: the longer it is, the fewer gradients are summed.
     """
     thread, gradient, growth = case.priced.threads["update"], Gradient(), 1.0
-    update, gpu = (float(case.priced.threads[name].period_s[0]) for name in ("update", "gpu"))
+    update, gpu = (float(case.priced.threads[name].period_s[case.row]) for name in ("update", "gpu"))
     if update < gpu:
-        summing = float(thread.seconds["sum_gradient"][0]) - case.pricer.host_s("sum_gradient", 0.0)
+        summing = float(thread.seconds["sum_gradient"][case.row]) - case.pricer.host_s("sum_gradient", 0.0)
         growth = update / (update - summing)
         gradient.add_scaled(of_gpu, -growth * summing / gpu)
     gradient.add_scaled(gradient_of(case, thread), growth)

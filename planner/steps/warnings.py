@@ -27,7 +27,7 @@ from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.units import format_bytes
 from planner.workload.lowering import UPDATE_BYTES, lower
 
-__all__ = ["SMALLEST_SHARE_INSIDE", "empty_updates", "own_layers", "warnings_of", "window_missed"]
+__all__ = ["SMALLEST_SHARE_INSIDE", "StepWarnings", "empty_updates", "own_layers", "window_missed"]
 
 LARGEST_EMPTY_SHARE = 0.01
 """Of updates that find no gradient; beyond it the mean mini-batch says little about the others."""
@@ -47,38 +47,61 @@ LOOKUP_WORDS = {
 """Where calls stand among those measured (:data:`planner.costs.measured_calls.WHEREABOUTS`) -> words."""
 
 
-def warnings_of(
-    sources: Sources,
-    one: Configuration,
-    terms: tuple[Term, ...],
-    sources_in_use: Iterable[Source],
-    of: tuple[float, float],
-    *,
-    interval_basis: str = "none",
-) -> tuple[PlanWarning, ...]:
-    """Return the warnings of one prediction, in a fixed order; ``of``: its memory [byte] and mean mini-batch."""
-    memory_bytes, mini_batch = of
-    distinct = tuple({(s.entry.key, s.calibration): s for s in sources_in_use}.values())
-    overheads = sources.overheads(one.precision, one.mode)
-    return (
-        *_memory(sources, memory_bytes),
-        *_missing_input(sources),
-        *_loading(sources, one),
-        *_small_dataset(sources, mini_batch),
-        *_extrapolations(terms, is_counted=interval_basis == "conformal"),
-        *_origins(sources, distinct),
-        *_overheads(sources, overheads),
-        *_other_mode(one.mode, overheads),
-        *_entries_not_used(sources, distinct, one.precision),
-        *_calibrations(sources, distinct),
-        *_mixed_circumstances(sources, distinct),
-        *_measured_runs(sources, one),
-        *_proportional(overheads, distinct),
-        *_links(sources, one),
-        *_optimizer(sources, one),
-        *_heads(sources.problem.network),
-        *_version(sources.problem.settings.framework),
-    )
+class StepWarnings:
+    """Warnings of predictions of one precision and mode; what follows from what serves them is worked out once."""
+
+    def __init__(self, sources: Sources, precision: str, mode: str) -> None:
+        self._sources, self._precision, self._mode = sources, precision, mode
+        self._of_serving: dict[tuple[object, ...], tuple[tuple[Source, ...], tuple[tuple[PlanWarning, ...], ...]]] = {}
+        self._of_nodes: dict[int, tuple[PlanWarning, ...]] = {}
+
+    def of(
+        self,
+        one: Configuration,
+        terms: tuple[Term, ...],
+        sources_in_use: Iterable[Source],
+        of: tuple[float, float],
+        *,
+        interval_basis: str = "none",
+    ) -> tuple[PlanWarning, ...]:
+        """Return the warnings of a prediction, in a fixed order; ``of``: its memory [byte] and mean mini-batch."""
+        sources, serving, (memory_bytes, mini_batch) = self._sources, tuple(sources_in_use), of
+        if one.gpus_per_node not in self._of_nodes:
+            self._of_nodes[one.gpus_per_node] = (*_missing_input(sources), *_loading(sources, one))
+        key = tuple((id(source.entry), source.provenance) for source in serving)
+        if key not in self._of_serving:
+            self._of_serving[key] = serving, self._told(serving)  # held, so that no other entry has its id
+        before_runs, before_links, last = self._of_serving[key][1]
+        return (
+            *_memory(sources, memory_bytes),
+            *self._of_nodes[one.gpus_per_node],
+            *_small_dataset(sources, mini_batch),
+            *_extrapolations(terms, is_counted=interval_basis == "conformal"),
+            *before_runs,
+            *_measured_runs(sources, one),
+            *before_links,
+            *_links(sources, one),
+            *last,
+        )
+
+    def _told(self, serving: tuple[Source, ...]) -> tuple[tuple[PlanWarning, ...], ...]:
+        """Return the warnings of what serves: before those of runs of the plan, before those of its links, and last."""
+        sources, overheads = self._sources, self._sources.overheads(self._precision, self._mode)
+        distinct = tuple({(s.entry.key, s.calibration): s for s in serving}.values())
+        before_runs = (
+            *_origins(sources, distinct),
+            *_overheads(sources, overheads),
+            *_other_mode(self._mode, overheads),
+            *_entries_not_used(sources, distinct, self._precision),
+            *_calibrations(sources, distinct),
+            *_mixed_circumstances(sources, distinct),
+        )
+        last = (
+            *_optimizer(sources, self._mode),
+            *_heads(sources.problem.network),
+            *_version(sources.problem.settings.framework),
+        )
+        return before_runs, tuple(_proportional(overheads, distinct)), last
 
 
 def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:
@@ -367,11 +390,11 @@ def _links(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
             yield PlanWarning("unknown_link_kind", f"links.{name}", message)
 
 
-def _optimizer(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
+def _optimizer(sources: Sources, mode: str) -> Iterator[PlanWarning]:
     # A calibrated update is not scaled to another optimizer: what part of it moves bytes is not known.
     optimizer = sources.problem.settings.optimizer
     calibrated_bytes, optimizer_bytes = UPDATE_BYTES[CALIBRATED_OPTIMIZER], UPDATE_BYTES[optimizer]
-    if one.mode != "async" or calibrated_bytes == optimizer_bytes:
+    if mode != "async" or calibrated_bytes == optimizer_bytes:
         return
     calibration = sources.host("update_weights").calibration
     if calibration:

@@ -6,6 +6,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from planner.errors import Refusal
 from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order
 from planner.search.space import Limits
+from planner.steps.measured import Deviation
 
 GIB = 2.0**30
 SPEED = {"fp32": 1.0, "fp16": 0.6}
@@ -103,11 +106,14 @@ class SyntheticMachine:
 
     def compare(
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
-    ) -> tuple[list[Prediction], list[float | None]]:
-        """Return records, and that ratios to the first are unsure by ``unsure``, times the ratio of devices."""
+    ) -> tuple[list[Any], Deviation]:
+        """Return records, and that ratios are unsure by ``unsure``, times the logarithm of the ratio of devices."""
         gpus = configurations.gpus
-        deviations = [self.unsure * abs(math.log(gpus[0] / other)) for other in gpus]
-        return self.describe(configurations, window), list(deviations)
+        described = [
+            SimpleNamespace(configuration=one.configuration, prediction=one)
+            for one in self.describe(configurations, window)
+        ]
+        return described, lambda one, other: self.unsure * abs(math.log(gpus[one] / gpus[other]))
 
     def _record(self, c: Configuration) -> Prediction:
         p = self.one(c)

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.domain.configuration import Configuration
 from planner.domain.request import SpaceRequest
-from planner.domain.suggestion import Loosening, Plan, Suggestion
+from planner.domain.suggestion import Loosening, Suggestion
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
     SURE_PROBABILITY,
@@ -132,36 +133,45 @@ def test_positions_in_words_name_each_once(positions: set[int]) -> None:
     assert all(len(span) == 1 or len(span) > 2 for span in found)
 
 
-def test_errors_that_are_not_known_tie_nothing(machine: Any) -> None:
-    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",))).plans
-    unknown = [replace(plan, first_is_better=None) for plan in plans]
-    assert tied_plans(unknown) == (unknown[0],)
+def test_errors_that_are_not_known_tie_nothing() -> None:
+    assert tied_plans((None, None, None)) == (0,)
 
 
-def of_gpus(plans: Sequence[Plan], gpus: int) -> list[Plan]:
-    return [plan for plan in plans if plan.prediction.configuration.gpus == gpus]
+def test_plans_are_tied_below_the_sure_probability_among_the_best() -> None:
+    assert tied_plans((None, 0.6, SURE_PROBABILITY, 0.89)) == (0, 1, 3)
+    assert tied_plans((None, *[0.5] * MOST_COMPARED_PLANS)) == tuple(range(MOST_COMPARED_PLANS))
+
+
+def ranked_plans(machine: Any) -> list[Configuration]:
+    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED_PLANS)).plans
+    return [plan.prediction.configuration for plan in plans]
+
+
+def of_gpus(plans: Sequence[Configuration], gpus: int) -> list[Configuration]:
+    return [plan for plan in plans if plan.gpus == gpus]
 
 
 def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
-    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED_PLANS)).plans
-    counts = list(dict.fromkeys(plan.prediction.configuration.gpus for plan in plans))
+    plans = ranked_plans(machine)
+    counts = list(dict.fromkeys(plan.gpus for plan in plans))
     alike = next(group for group in (of_gpus(plans, gpus) for gpus in counts) if len(group) > 1)
-    assert chosen_of(alike, alike, "fewest-gpus")[1].endswith("it has the largest sub-batch")
+    assert chosen_of(alike, range(len(alike)), "fewest-gpus")[1].endswith("it has the largest sub-batch")
     two = [of_gpus(plans, gpus)[0] for gpus in counts[:2]]
-    assert chosen_of(two, two, "fewest-gpus") == (two[1], chosen_of(two, two, "fewest-gpus")[1])
-    assert chosen_of(two, two, "fewest-gpus")[1].endswith("it has the fewest GPUs")
+    row, reason = chosen_of(two, (0, 1), "fewest-gpus")
+    assert row == 1
+    assert reason.startswith("plans 1 and 2 are tied")
+    assert reason.endswith("it has the fewest GPUs")
 
 
 def test_a_plan_that_is_tied_for_want_of_knowledge_alone_is_not_taken(machine: Any) -> None:
     """The second plan beats the third on as many GPUs and is surely worse than the first: so is the third."""
-    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED_PLANS)).plans
+    plans = ranked_plans(machine)
     few = next(group for group in (of_gpus(plans, n) for n in (3, 6, 9, 12)) if len(group) > 1)
-    first = next(plan for plan in plans if plan.prediction.configuration.gpus > few[0].prediction.configuration.gpus)
-    assert first.position < few[0].position
-    ranked = (first, replace(few[0], first_is_better=0.95), replace(few[1], first_is_better=0.6))
-    tied = tied_plans(ranked)
-    assert [plan.position for plan in tied] == [first.position, few[1].position]
-    assert chosen_of(ranked, tied, "fewest-gpus")[0] is first
+    first = next(plan for plan in plans if plan.gpus > few[0].gpus)
+    tied = tied_plans((None, 0.95, 0.6))
+    assert tied == (0, 2)
+    assert chosen_of([first, *few[:2]], tied, "fewest-gpus")[0] == 0
+    assert chosen_of([first, *few[:2]], (0, 1, 2), "fewest-gpus")[0] > 0
 
 
 @pytest.mark.parametrize(("value", "other", "deviation"), [(1.0, 1.0, 0.1), (1.1, 1.0, 0.05), (1.0, 1.2, 0.3)])

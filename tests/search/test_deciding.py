@@ -6,7 +6,7 @@ import pytest
 
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.suggestion import Plan
-from planner.search.deciding import deciding_plans
+from planner.search.choice import deciding_plans
 
 
 def plans(machine: Any, modes: str) -> list[Plan]:

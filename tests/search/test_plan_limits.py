@@ -11,8 +11,8 @@ from planner.domain.limits import LIMITS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError
 from planner.search.loosen import loosenings
-from planner.search.plan_limits import check_limits, limit_text
 from planner.search.ranking import Order
+from planner.search.reasons import check_limits, limit_text
 from planner.search.search import search
 from planner.search.suggest import suggest_with
 

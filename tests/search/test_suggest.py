@@ -12,12 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.domain.axes import AXES
-from planner.domain.prediction import MiniBatch, Prediction
+from planner.domain.prediction import MiniBatch
 from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Refused, Suggestion
 from planner.search.explain import label
 from planner.search.loosen import tolerance_that_suffices
 from planner.search.suggest import suggest_with
+from planner.steps.measured import Deviation
 from planner.steps.warnings import window_missed
 from planner.units import parse_fraction
 
@@ -216,11 +217,13 @@ def test_tolerance_reaches_to_a_sub_batch_above_the_window(machine: Any) -> None
 
 
 def test_a_plan_whose_updates_hardly_ever_hit_the_window_says_so(machine: Any) -> None:
-    def compared(*arguments: Any, **keywords: Any) -> tuple[list[Prediction], list[float | None]]:
+    def compared(*arguments: Any, **keywords: Any) -> tuple[list[Any], Deviation]:
         wide = MiniBatch(25.0, 40.0, 0.0, 100.0, 0.04)
         missed = window_missed(wide, (20.0, 30.0))
-        found, deviations = machine.compare(*arguments, **keywords)
-        return [replace(one, mini_batch=wide, warnings=missed) for one in found], deviations
+        found, deviation = machine.compare(*arguments, **keywords)
+        for one in found:
+            one.prediction = replace(one.prediction, mini_batch=wide, warnings=missed)
+        return found, deviation
 
     rare = SimpleNamespace(evaluate=machine.evaluate, compare=compared)
     answer = answered(machine, SpaceRequest(25).changed(mode=("async",)), evaluator=rare)

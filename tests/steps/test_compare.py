@@ -170,8 +170,10 @@ def linear_response(problem: Problem, both: Configurations) -> float:
 def test_plans_of_a_network_differ_by_the_linear_response(make_problem: Make, other: dict[str, Any]) -> None:
     problem = make_problem(settings=Settings(input="synthetic"))
     both = plans({}, other)
-    found, (own, against) = Evaluator(problem).compare(both)
-    assert own == 0.0
+    found, deviation = Evaluator(problem).compare(both)
+    against = deviation(0, 1)
+    assert deviation(0, 0) == 0.0
+    assert deviation(1, 0) == pytest.approx(against)
     assert found[0].iteration_s.interval_basis == "covariance"
     assert against == pytest.approx(linear_response(problem, both), rel=1e-3)
     assert 0.0 < linear_response(problem, both) < found[0].iteration_s.deviation  # type: ignore[operator]  # is known
@@ -184,7 +186,8 @@ def test_measured_runs_widen_a_ratio_as_they_widen_the_intervals(make_problem: M
     scored = replace(problem, calibrations=(*problem.calibrations, Calibration("shared", "any", (), conformal=scores)))
     for other, width in (({"sub_batch": 32}, 0.2), ({"gpus_per_node": 2}, 0.5)):
         both = plans({}, other)
-        (found, (_, plain)), (_, (_, wide)) = (Evaluator(one).compare(both) for one in (problem, scored))
+        (found, plain_of), (_, wide_of) = (Evaluator(one).compare(both) for one in (problem, scored))
+        plain, wide = plain_of(0, 1), wide_of(0, 1)
         stated = [one.iteration_s.deviation for one in found]
         assert plain
         assert wide == pytest.approx(plain * max(0.2 / (stated[0] or 0), width / (stated[1] or 0)) / NORMAL_90)
