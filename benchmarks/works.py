@@ -139,14 +139,15 @@ def _split_rows(task: Any, precision: str, mini_batch: int) -> Any:
         _first(("planner.domain.configuration", "Configurations")),
         _first(("planner.workload.lawful", "is_lawful")),
     )
-    transformer, place = task.network.transformer, task.cluster
+    place = task.cluster
+    stages = _first(("planner.workload.lawful", "most_stages"))(task.network)
     powers = 2 ** np.arange(int(np.log2(mini_batch)) + 1)
     values = {
         "nodes": powers,
         "sub_batch": powers[:6],
         "accumulation_steps": powers,
         "tensor_parallel": np.array([1, 2, 4, 8]),
-        "pipeline_parallel": np.arange(2, transformer.layers + 1),
+        "pipeline_parallel": np.arange(2, stages + 1),
         "virtual_stages": np.array([1, 2]),
         "sequence_parallel": np.arange(2),
         "sharding": np.arange(4),

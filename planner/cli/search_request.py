@@ -15,6 +15,7 @@ from planner.search.refine import refinement
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.sessions.inputs import Case
 from planner.sessions.values import DEFAULT_REQUEST, OPTION, Values, merge
+from planner.workload.blocks import block_starts
 from planner.workload.lawful import check_allowed
 
 __all__ = ["Allowed", "allowed_cases", "allowed_request", "check_not_refined", "provenance", "space_request"]
@@ -67,8 +68,8 @@ def allowed_request(case: Case, values: Values) -> SpaceRequest:
     request = request.changed(parallelism=kinds_to_try(request, network, framework))
     for kind in request.parallelism:
         if kind not in allowed:
-            splits_layers = kind in (MODEL, HYBRID) and network.transformer is None
-            remedy = "schemes that split single layers are priced for transformers alone" if splits_layers else ""
+            splits_layers = kind in (MODEL, HYBRID) and not block_starts(network)
+            remedy = "schemes that split single layers are priced for attention blocks alone" if splits_layers else ""
             rule = f"of the kinds that {network.name} and framework {framework.variant} allow, {', '.join(allowed)}"
             raise ParameterError("--parallelism", rule, kind, remedy)
     check_allowed(framework, request.asked)
@@ -83,9 +84,9 @@ def check_not_refined(request: SpaceRequest, what: str) -> None:
 
 
 def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> None:
-    """Refuse stages of a network that a framework cannot pipeline: of transformers rules of their own say so."""
+    """Refuse stages of a network that a framework cannot pipeline: of those with blocks rules of their own say so."""
     network, framework = case.problem.network, case.problem.settings.framework
-    if asked is not None and network.transformer is None and PIPELINE not in allowed:
+    if asked is not None and not block_starts(network) and PIPELINE not in allowed:
         of = f"{network.name} in framework {framework.variant}"
         rule = f"{asked.default} for {of}, which has no pipeline of its layers"
         raise ParameterError(f"--{asked.option}", rule, "another value")

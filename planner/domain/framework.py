@@ -61,7 +61,7 @@ sum, product, quotient or root of each tensor."""
 LAUNCHES = ("eager", "compiled", "graph")
 """How kernels are launched: operation by operation, by a compiled program, or as a graph that was recorded once."""
 STAGES = ("blocks", "modules", "layers")
-"""What its pipeline's stages are: blocks of transformers alone; modules that the user writes, of any network; or layers
+"""What its pipeline's stages are: attention blocks alone; modules that the user writes, of any network; or layers
 of any network, which it deals out by itself."""
 LOSSES = ("eager", "parallel", "fused")
 """Kernel by kernel on fp32 copies of logits; over a vocabulary split among tensor ranks; in one kernel."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from planner.domain.arrays import check_count
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import INPUT, AttributeValue, Layer
-from planner.domain.transformer import Transformer
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = ["INPUT", "LAYER_KINDS", "AttributeValue", "Layer", "Network", "family_of"]
@@ -36,11 +35,6 @@ class Network:
         Default optimizer of the family.
     notes : str
         Variant and source, one sentence.
-    transformer : Transformer or None
-        Its architecture in numbers; None: it is no transformer, or a shard of one.
-    blocks : tuple of int
-        Position of the first layer of every block, and of the first one behind the last block: where a pipeline may
-        cut it. Empty: before any layer with parameters.
     """
 
     name: str
@@ -49,8 +43,6 @@ class Network:
     dataset: str | None = None
     optimizer: str = "sgd-momentum"
     notes: str = ""
-    transformer: Transformer | None = None
-    blocks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.input_shape) <= 3:
@@ -60,8 +52,6 @@ class Network:
         if not self.layers:
             raise ParameterError("layers", "at least one layer", 0)
         _check_graph(self.layers)
-        if any(not 0 < one < len(self.layers) for one in self.blocks) or sorted(set(self.blocks)) != list(self.blocks):
-            raise ParameterError("blocks", "ascending positions of layers behind the first", self.blocks)
 
 
 def _check_graph(layers: tuple[Layer, ...]) -> None:

@@ -213,7 +213,7 @@ class Table(Generic[R]):
     Without ``split`` the record has the keys' targets as fields, or is a mapping with them.
 
     An expected failure in ``make`` (a record's own rule) becomes a FieldError at the place of the table. A table with a
-    ``title`` is written once in a schema, however often it is used.
+    ``title`` is written once in a schema, however often it is used. ``gone``: keys that it once had, with what to do.
     """
 
     fields: tuple[Field, ...]
@@ -221,6 +221,7 @@ class Table(Generic[R]):
     doc: str = ""
     title: str = ""
     split: Callable[[Any], Mapping[str, Any]] | None = None
+    gone: Mapping[str, str] | None = None
 
     words = "a table"
 
@@ -248,7 +249,7 @@ class Table(Generic[R]):
         names = tuple(field.name for field in self.fields)
         for key in value:
             if key not in names:
-                raise FieldError(at(place, key), unknown_key(key, names))
+                raise FieldError(at(place, key), (self.gone or {}).get(key) or unknown_key(key, names))
         values = {field.target: _read_key(field, value, place) for field in self.fields}
         try:
             return self.make(**values)

@@ -17,71 +17,15 @@ from planner.domain.configuration import OPTIMIZERS
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network
 from planner.domain.shapes import layer_parameters, layer_shapes
-from planner.domain.transformer import HEADS, NORMS, Latent, Transformer
 from planner.errors import ParameterError
-from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
+from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
 from planner.formats.kinds import Kind
 from planner.formats.values import LARGEST_WHOLE, Flag, Name, Number, Text, Whole
 
 __all__ = [
-    "FIELDS_BUT_LAYERS", "LAYER_FIELDS", "NETWORK", "NETWORK_WORK", "TRANSFORMER", "network_work_document",
+    "FIELDS_BUT_LAYERS", "LAYER_FIELDS", "NETWORK", "NETWORK_WORK", "network_work_document",
     "read_network", "write_network",
 ]  # fmt: skip
-
-_DEPTH, _DEPTH_OR_NONE = Whole(most=10_000), Whole(least=0, most=10_000)  # ten times the deepest yet trained
-_COUNT, _COUNT_OR_NONE = Whole(most=LARGEST_COUNT), Whole(least=0, most=LARGEST_COUNT)
-_LATENT = Table(
-    (
-        Field("rank", _COUNT, "features that keys and values are made of"),
-        Field("plain", _COUNT, "features of a head's queries and keys without positions"),
-        Field("rotary", _COUNT, "features of a head's queries and keys with rotary positions"),
-        Field("value", _COUNT, "features of a head's values"),
-    ),
-    Latent,
-)
-TRANSFORMER = Table(
-    (
-        Field("family", Name(), "gpt, opt, mpt, bert, llama, moe, t5 or vit"),
-        Field("layers", _DEPTH, "layers; of encoder and decoder, the decoder's"),
-        Field("hidden", _COUNT, "features of a position"),
-        Field("heads", _COUNT, "heads of attention"),
-        Field("kv_heads", _COUNT, "heads of keys and values; as many as heads: no groups"),
-        Field("head_size", _COUNT, "features of a head"),
-        Field("ffn", _COUNT, "features inside the feed-forward part"),
-        Field("sequence", _COUNT, "positions of a sample"),
-        Field("vocabulary", _COUNT_OR_NONE, "rows of the table of tokens; 0: none"),
-        Field("gated", Flag(), "whether the feed-forward part multiplies two products", default=False),
-        Field("activation", Text(("gelu", "relu", "silu")), "function of the feed-forward part", "gelu"),
-        Field("norm", Text(NORMS), "normalisation: scale and shift, scale alone, or root mean square", "layer"),
-        Field("norm_first", Flag(), "whether normalisation stands before each part", default=True),
-        Field("tied", Flag(), "whether weights of the logits are the table of tokens", default=True),
-        Field("positions", _COUNT_OR_NONE, "rows of learned positions; 0: none", 0),
-        Field("types", _COUNT_OR_NONE, "rows of token types; 0: none", 0),
-        Field("biases", Flag(), "whether linear layers in the blocks have biases", default=True),
-        Field("dropout", Number("share"), "fraction dropped; 0: none", 0.0),
-        Field("causal", Flag(), "whether later positions are masked", default=True),
-        Field("fused", Flag(), "whether one kernel computes attention", default=False),
-        Field("rotary", Flag(), "whether queries and keys are rotated by position", default=False),
-        Field("buckets", _COUNT_OR_NONE, "rows of relative positions of each stack; 0: none", 0),
-        Field("head", Text(HEADS), "what is computed of the last layer", "tokens"),
-        Field("head_bias", Flag(), "whether the last linear layer has a bias", default=False),
-        Field("classes", _COUNT_OR_NONE, "numbers that the head gives, of labels or classes", 0),
-        Field("predictions", _COUNT_OR_NONE, "positions of which logits are computed; 0: all", 0),
-        Field("patch", _COUNT_OR_NONE, "features of a patch of an image; 0: no image", 0),
-        Field("experts", _DEPTH_OR_NONE, "experts of a layer; 0: none", 0),
-        Field("top_k", _DEPTH_OR_NONE, "experts that a token goes to", 0),
-        Field("expert_ffn", _COUNT_OR_NONE, "features inside an expert", 0),
-        Field("shared_ffn", _COUNT_OR_NONE, "features inside the experts that every token passes, together", 0),
-        Field("capacity", Number(), "tokens an expert takes at most, in means; 0: no limit", 0.0),
-        Field("dense_layers", _DEPTH_OR_NONE, "first layers, without experts", 0),
-        Field("latent", Nullable(_LATENT), "how attention compresses keys and values", None),
-        Field("encoder_layers", _DEPTH_OR_NONE, "layers of an encoder; 0: none", 0),
-        Field("encoder_sequence", _COUNT_OR_NONE, "positions that the encoder reads", 0),
-    ),
-    Transformer,
-    "architecture in numbers",
-    "transformer",
-)
 
 MOST_ELEMENTS = 10**13
 """Of an output for one sample, and parameters of a layer: the largest networks have as many in all."""
@@ -106,14 +50,8 @@ FIELDS_BUT_LAYERS = (
     Field("dataset", Name(), "default data set", None),
     Field("optimizer", Text(tuple(OPTIMIZERS)), "default optimizer", "sgd-momentum"),
     Field("notes", Text(), "variant and source", ""),
-    Field("transformer", TRANSFORMER, "its architecture in numbers, of a transformer", None),
-    Field(
-        "blocks",
-        ListOf(Whole(most=MOST_LAYERS)),
-        "position of the first layer of every block, from 0, and of the first one behind the last: where pipelines cut",
-        (),
-    ),
 )
+_FOUND = "key must be left out, as blocks, heads and widths are found in the layers; delete it"
 
 
 def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
@@ -130,13 +68,7 @@ def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
 
 
 def _check_sizes(network: Network) -> None:
-    """Refuse layers beyond all belief, whose sums no counter holds; shapes that do not fit are refused on the way.
-
-    A transformer has no more blocks than there are layers, else stages of a pipeline would stand empty.
-    """
-    if (told := network.transformer) and (blocks := told.layers + told.encoder_layers) > len(network.layers):
-        rule = f"at most {len(network.layers)} with encoder_layers, as many as there are layers"
-        raise ParameterError("transformer.layers", rule, blocks)
+    """Refuse layers beyond all belief, whose sums no counter holds; shapes that do not fit are refused on the way."""
     for name, shape in layer_shapes(network).items():
         if math.prod(shape) > MOST_ELEMENTS:
             raise ParameterError(f"layer {name}: elements a sample", f"at most {MOST_ELEMENTS:,}", math.prod(shape))
@@ -155,6 +87,7 @@ NETWORK = Kind(
     Table(
         (*FIELDS_BUT_LAYERS[:2], _LAYERS, *FIELDS_BUT_LAYERS[2:]),
         _network,
+        gone={"transformer": _FOUND, "blocks": _FOUND},
     ),
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from planner.domain.network import AttributeValue, Layer, Network
-from planner.domain.transformer import Transformer
 
 __all__ = ["NetworkBuilder"]
 
@@ -15,11 +14,6 @@ class NetworkBuilder:
 
     def __init__(self) -> None:
         self._layers: list[Layer] = []
-        self._blocks: list[int] = []
-
-    def begin_block(self) -> None:
-        """Say that the next layer is the first of a block, or the first behind the last one."""
-        self._blocks.append(len(self._layers))
 
     def add(self, kind: str, name: str, source: str | tuple[str, ...], **attributes: AttributeValue) -> str:
         """Append a layer of any kind that reads ``source``."""
@@ -72,9 +66,6 @@ class NetworkBuilder:
         dataset: str | None = "imagenet-1k",
         *,
         optimizer: str = "sgd-momentum",
-        transformer: Transformer | None = None,
     ) -> Network:
         """Return the network, trained on ``dataset`` with ``optimizer`` unless the user says otherwise."""
-        layers = tuple(self._layers)
-        blocks = tuple(self._blocks)
-        return Network(name, input_shape, layers, dataset, optimizer, notes, transformer, blocks)
+        return Network(name, input_shape, tuple(self._layers), dataset, optimizer, notes)

@@ -21,6 +21,7 @@ from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps.compute import memory_rules
 from planner.steps.layer_pipeline import split_pricer
 from planner.steps.split_price import SplitPricer, plans_of
+from planner.workload.blocks import block_starts
 from planner.workload.memory import Memory
 
 __all__ = ["limits_of", "order_and_limits"]
@@ -63,8 +64,8 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
 
 def _split_limits(problem: Problem) -> SplitLimits | None:
     """Return the limits of plans that split the network; None where no plan can."""
-    of, settings = problem.network.transformer, problem.settings
-    if of is None and kinds_of(problem.network, settings.framework) == (DATA,):
+    has_blocks, settings = bool(block_starts(problem.network)), problem.settings
+    if not has_blocks and kinds_of(problem.network, settings.framework) == (DATA,):
         return None
 
     @cache
@@ -77,7 +78,7 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
 
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
         plans = plans_of(rows)
-        if of is None or plans.is_laid_out.any():
+        if not has_blocks or plans.is_laid_out.any():
             return pricer(precision).memory(plans).total
         return ledger(precision).totals(plans)
 

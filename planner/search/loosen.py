@@ -43,6 +43,7 @@ from planner.search.space import Limits, Space, blocks_of, space_of
 from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
 from planner.steps.split_price import plans_of
 from planner.units import format_bytes, format_duration, format_number, format_samples
+from planner.workload.blocks import block_starts
 from planner.workload.memory import Memory
 from planner.workload.what_fits import Change, least_gpus, lowest_plans, what_fits
 
@@ -427,7 +428,7 @@ def _leanest(of: SplitLimits, space: Space) -> Configuration | None:
 
 
 def _memory(of: SplitLimits, one: Configuration, ledger: Memory, limits: Limits) -> Iterator[Loosening]:
-    if of.network.transformer is None:
+    if not block_starts(of.network):
         return
     plan = plans_of(Configurations.of([one])).row(0)
     short = what_fits(ledger, plan, of.capacity_bytes, framework=of.framework, most_nodes=limits.nodes)
@@ -458,10 +459,9 @@ def _given(change: Change, of: SplitLimits) -> tuple[tuple[str, str], ...]:
 
 
 def _nodes(of: SplitLimits, request: SpaceRequest, ledger: Memory, limits: Limits) -> Iterator[Loosening]:
-    transformer = of.network.transformer
-    if transformer is None or HYBRID not in kinds_to_try(request, of.network, of.framework):
+    if not block_starts(of.network) or HYBRID not in kinds_to_try(request, of.network, of.framework):
         return
-    plans = lowest_plans(transformer, limits.gpus_per_node, tensor_most=limits.gpus_per_node)
+    plans = lowest_plans(of.network, limits.gpus_per_node, tensor_most=limits.gpus_per_node)
     fewest = least_gpus(ledger, plans, of.capacity_bytes)
     if fewest is None:
         return

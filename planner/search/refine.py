@@ -26,6 +26,7 @@ from planner.search.search import Searcher, search
 from planner.search.space import Limits
 from planner.search.split_space import SplitLimits
 from planner.steps.split_price import plans_of
+from planner.workload.blocks import block_starts
 from planner.workload.lawful import is_lawful, most_stages
 
 __all__ = ["REFINED", "Refined", "refinement", "without_refinement"]
@@ -132,4 +133,4 @@ def _is_refinable(axis: str, plans: Configurations, network: Network) -> BoolArr
     """Return whether plans can have the refined value of an axis."""
     if axis == "stages":
         return np.asarray(plans.pipeline_parallel > 1)
-    return np.asarray((plans.recompute_every == 1) & (network.transformer is not None))
+    return np.asarray((plans.recompute_every == 1) & bool(block_starts(network)))

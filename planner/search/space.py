@@ -23,6 +23,7 @@ from planner.search.data_block import SOLVED_AXIS, DataBlock
 from planner.search.reasons import REASONS
 from planner.search.split_block import SplitBlock, SplitCandidates
 from planner.search.split_space import DATA, SplitLimits
+from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES
 
 __all__ = [
@@ -219,9 +220,9 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
     for word in values if axis.words else ():
         if word not in axis.words:
             raise UnknownNameError(axis.title, word, axis.words)
-    is_whole = limits.split is None or (limits.split.network.transformer is None and axis.name not in LAYER_AXES)
+    is_whole = limits.split is None or (not block_starts(limits.split.network) and axis.name not in LAYER_AXES)
     if axis.is_split and is_whole and set(values) != {axis.default}:
-        remedy = "the network is no transformer"
+        remedy = "the network has no attention blocks"
         raise ParameterError(
             f"--{axis.option.replace('_', '-')}", str(axis.default), ",".join(map(str, values)), remedy
         )

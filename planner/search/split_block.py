@@ -26,7 +26,10 @@ from planner.domain.request import SpaceRequest
 from planner.domain.split import SplitPlans, schedule_run
 from planner.errors import Refusal
 from planner.search.split_space import DATA, HYBRID, MODEL, PIPELINE, kinds_to_try, passes_within
+from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES, accumulates, is_lawful, is_told_apart, most_stages
+from planner.workload.shards import expert_number
+from planner.workload.what_fits import tensor_degrees
 
 __all__ = ["DEGREES", "SplitBlock", "SplitCandidates"]
 
@@ -216,7 +219,7 @@ class SplitCandidates:
         if axis.of_cluster:
             most = self.most[axis.name]
             return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
-        is_open = axis.name in _DEFAULTS and (self.network.transformer is not None or axis.name in LAYER_AXES)
+        is_open = axis.name in _DEFAULTS and (bool(block_starts(self.network)) or axis.name in LAYER_AXES)
         return _DEFAULTS[axis.name](self) if is_open else np.array([axis.code(axis.default)])
 
     def _places(self) -> Iterator[dict[str, IntArray]]:
@@ -344,32 +347,31 @@ def _divisors(whole: int, most: int) -> IntArray:
 
 def _tensor(block: SplitCandidates) -> IntArray:
     """Return the degrees inside a node."""
-    of = block.network.transformer
-    heads = 1 if of is None or not {MODEL, HYBRID} & set(block.kinds) else of.heads
-    return _divisors(heads, block.most["gpus_per_node"])
+    splits = block_starts(block.network) and {MODEL, HYBRID} & set(block.kinds)
+    degrees = tensor_degrees(block.network) if splits else [1]
+    return np.array([one for one in degrees if one <= block.most["gpus_per_node"]])
 
 
 def _pipeline(block: SplitCandidates) -> IntArray:
-    """Return the stages to try: as many as a transformer has layers, else those that fill nodes evenly."""
+    """Return the stages to try: as many as there are blocks, else those that fill nodes evenly."""
     if not {PIPELINE, HYBRID} & set(block.kinds):
         return np.ones(1, dtype=np.int64)
     most, gpus = most_stages(block.network), block.most["gpus_per_node"]
-    if block.network.transformer is not None:
+    if block_starts(block.network):
         return np.arange(1, most + 1)
     whole_nodes = gpus * 2 ** np.arange(int(np.log2(max(most / gpus, 1))) + 1)
     return distinct_values(np.concatenate([_divisors(gpus, most), whole_nodes[whole_nodes <= most]]))
 
 
 def _virtual(block: SplitCandidates) -> IntArray:
-    of = block.network.transformer
-    if of is None or not {PIPELINE, HYBRID} & set(block.kinds):
+    if not block_starts(block.network) or not {PIPELINE, HYBRID} & set(block.kinds):
         return np.ones(1, dtype=np.int64)
-    return _divisors(of.layers + of.encoder_layers, (of.layers + of.encoder_layers) // 2)
+    number = most_stages(block.network)
+    return _divisors(number, number // 2)
 
 
 def _expert(block: SplitCandidates) -> IntArray:
-    of = block.network.transformer
-    experts = 1 if of is None or not {MODEL, HYBRID} & set(block.kinds) else max(of.experts, 1)
+    experts = max(expert_number(block.network) * bool({MODEL, HYBRID} & set(block.kinds)), 1)
     return _divisors(experts, experts)
 
 

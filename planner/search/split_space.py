@@ -16,6 +16,7 @@ from planner.domain.joined import bases_of
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal, UsageError
+from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES
 from planner.workload.memory import Memory
 
@@ -39,9 +40,9 @@ MOST_PASSES = 2**17
 
 def kinds_of(network: Network, framework: Framework) -> tuple[str, ...]:
     """Return the kinds of parallelism that a network and a framework allow."""
-    is_transformer = network.transformer is not None
-    model = is_transformer and any(kind in framework.can for kind in ("tensor", "context", "expert"))
-    pipeline = "pipeline" in framework.can and (is_transformer or framework.stages != "blocks")
+    has_blocks = bool(block_starts(network))
+    model = has_blocks and any(kind in framework.can for kind in ("tensor", "context", "expert"))
+    pipeline = "pipeline" in framework.can and (has_blocks or framework.stages != "blocks")
     allowed = ((DATA, True), (MODEL, model), (PIPELINE, pipeline), (HYBRID, model and pipeline))
     return tuple(kind for kind, is_allowed in allowed if is_allowed)
 
@@ -51,7 +52,7 @@ def kinds_to_try(request: SpaceRequest, network: Network, framework: Framework) 
 
     Of networks whose stages the user has to write, pipelines are tried where their axes are asked for alone.
     """
-    by_itself = network.transformer is not None or framework.stages == "layers"
+    by_itself = bool(block_starts(network)) or framework.stages == "layers"
     allowed = kinds_of(network, framework) if by_itself or layer_axis_asked(request) else (DATA,)
     return request.parallelism or allowed
 

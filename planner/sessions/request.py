@@ -74,7 +74,7 @@ def networks_of(names: Iterable[str], device: str = "cpu") -> tuple[Network, ...
 
 
 def shards_of(networks: Sequence[Network], degrees: Sequence[int]) -> tuple[Network, ...]:
-    """Return a rank's shard of every network that is a transformer, of each tensor-parallel degree."""
+    """Return a rank's shard of every network with attention, of each tensor-parallel degree."""
     if degrees and not networks:
         raise ParameterError("--network", "given beside --tensor-parallel", NOTHING, "name the networks to be split")
     split = [network for network in networks if has_tensor_shards(network)] or networks

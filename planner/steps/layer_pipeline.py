@@ -32,6 +32,7 @@ from planner.steps.pipeline_drain import exchange_s
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.steps.synchronous import Runs
+from planner.workload.blocks import block_starts
 from planner.workload.gradients import gradient_buckets
 from planner.workload.partition import best_cuts
 from planner.workload.units import StageLayers, cut_units
@@ -43,7 +44,7 @@ Both = tuple[FloatArray, FloatArray]
 
 def split_pricer(sources: Sources, precision: str, like: SplitPricer | None = None) -> SplitPricer:
     """Return the pricer of plans that split the network of a problem."""
-    kind = LayerPricer if sources.problem.network.transformer is None else SplitPricer
+    kind = SplitPricer if block_starts(sources.problem.network) else LayerPricer
     return kind(sources, precision, like)
 
 

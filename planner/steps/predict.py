@@ -24,6 +24,7 @@ from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.steps.tables import CHUNK
+from planner.workload.blocks import block_starts
 from planner.workload.in_flight import mean_staleness
 from planner.workload.lawful import check_lawful
 
@@ -132,7 +133,7 @@ class Evaluator:
             Whether they split the network; what is open then says :func:`planner.steps.least_time.least_step_s`.
         """
         precision = configurations.precisions[int(configurations.precision.flat[0])] if configurations.size else ""
-        is_layers = split and self.problem.network.transformer is None
+        is_layers = split and not block_starts(self.problem.network)
         if not precision or is_layers or self.sources.measured_steps(precision) is not None:
             return np.zeros(configurations.size)
         samples = float(self.problem.dataset.samples) if self.problem.dataset else 1.0

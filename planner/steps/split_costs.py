@@ -1,4 +1,4 @@
-"""What split plans of one precision share: the network in numbers, and what serves it."""
+"""What split plans of one precision share: what the network sends by, and what serves it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.messages import Groups
 from planner.domain.precision import precision_named
 from planner.domain.split import SplitPlans
-from planner.domain.transformer import Transformer
 from planner.sources.sources import Sources
 from planner.steps.compute import memory_rules
 from planner.steps.host_and_gpu import composed_s
@@ -14,7 +13,7 @@ from planner.steps.split_compute import SplitCompute
 from planner.steps.split_messages import operation_s
 from planner.workload.memory import Memory
 from planner.workload.placement import Placement
-from planner.workload.split_messages import MessageRules
+from planner.workload.split_messages import MessageRules, NetworkSends, network_sends
 
 __all__ = ["SplitCosts"]
 
@@ -35,6 +34,7 @@ class SplitCosts:
         Of an element, as it is sent.
     parameter : BytesOfParameter
     ledger : Memory
+    sends : NetworkSends
     message_rules : MessageRules
     rank_order : tuple of str
         How ranks are numbered, innermost first.
@@ -56,16 +56,9 @@ class SplitCosts:
         self.ledger = Memory(sources.problem.network, memory_rules(sources, precision))
         self.parameter = self.ledger.rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor
+        self.sends: NetworkSends = network_sends(sources.problem.network)
         itemsize = precision_named(precision).activation_bytes
         self.message_rules = MessageRules(itemsize, scatters_boundary=framework.scatters_boundary)
-
-    @property
-    def of(self) -> Transformer:
-        """The network in numbers; TypeError where it has none."""
-        network = self.sources.problem.network
-        if network.transformer is None:
-            raise TypeError(f"{network.name} has no architecture in numbers")
-        return network.transformer
 
     def placement(self, plans: SplitPlans) -> Placement:
         """Return where the groups of plans lie on the cluster."""

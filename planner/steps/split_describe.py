@@ -37,6 +37,7 @@ from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
 from planner.steps.terms import term_of
 from planner.steps.utilization import utilization
 from planner.steps.warnings import StepWarnings
+from planner.workload.blocks import block_starts
 from planner.workload.in_flight import weight_versions
 from planner.workload.units import stage_units
 
@@ -300,9 +301,9 @@ class _Case:
         return Description(one, iteration, gradient, finish)
 
     def _kind(self, terms: tuple[Term, ...]) -> str:
-        """Return the kind of the prediction; of split transformers none are told apart."""
+        """Return the kind of the prediction; of networks split by blocks none are told apart."""
         sources = self.pricer.sources
-        if sources.problem.network.transformer is not None:
+        if block_starts(sources.problem.network):
             return ""
         return kind_of(self.one, terms, sources.evidence(self.one.precision))
 

@@ -117,7 +117,7 @@ class Passes:
 def _transfer_s(costs: SplitCosts, plans: SplitPlans) -> FloatArray:
     """Return what one micro-batch takes between neighbouring stages, shape (n,); one stage sends nothing."""
     placement, total_s = costs.placement(plans), np.zeros(plans.shape)
-    for one in boundary_messages(costs.of, plans, costs.message_rules):
+    for one in boundary_messages(costs.sends, plans, costs.message_rules):
         seconds = costs.operation_s(one.operation, one.buffer_bytes, placement.groups(one.group))
         total_s = total_s + one.count * seconds
     return total_s

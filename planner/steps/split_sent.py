@@ -27,8 +27,7 @@ from planner.domain.messages import (
 from planner.steps.split_compute import BESIDE, HEAD, PASSES
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_stages import StageCases
-from planner.workload.split_messages import embedding_messages, head_messages, layer_messages
-from planner.workload.transformer import blocks, stage_blocks
+from planner.workload.split_messages import BlockSends, embedding_messages, head_messages, layer_messages
 
 __all__ = ["SENT_BETWEEN", "Sent", "StageMessages"]
 
@@ -63,19 +62,25 @@ class StageMessages:
         costs, plans, stage = self.costs, self.cases.plans, self.cases.stage
         by_term: dict[str, Sent] = {}
         beside = self._products_s(row)
-        pipeline, layers = plans.pipeline_parallel[self.cases.of], self.cases.layers
-        of_stage = dict(stage_blocks(costs.of, pipeline, stage, layers))
-        again = dict(stage_blocks(costs.of, pipeline, stage, layers.computed_again)) if layers else of_stage
-        for kind, _ in blocks(costs.of):
-            for one in layer_messages(costs.of, plans, costs.message_rules, kind):
-                self._add(by_term, one, (again if one.where == RECOMPUTED else of_stage)[kind], beside)
+        for block, alike in self._blocks():
+            held, again = (counts[:, alike].sum(axis=1) for counts in (self.cases.blocks, self.cases.again))
+            for one in layer_messages(block, plans, costs.message_rules):
+                self._add(by_term, one, again if one.where == RECOMPUTED else held, beside)
         for messages, where in (
-            (embedding_messages(costs.of, plans, costs.message_rules), stage == 0),
-            (head_messages(costs.of, plans, costs.message_rules), self.cases.is_last),
+            (embedding_messages(costs.sends, plans, costs.message_rules), stage == 0),
+            (head_messages(costs.sends, plans, costs.message_rules), self.cases.is_last),
         ):
             for one in messages:
                 self._add(by_term, one, where.astype(np.float64), beside)
         return by_term
+
+    def _blocks(self) -> list[tuple[BlockSends, list[int]]]:
+        """Return what blocks send by, each with the distinct units that send alike."""
+        alike: dict[BlockSends, list[int]] = {}
+        sequence = self.cases.units.sequence[1:-1].tolist()
+        for unit, sends in dict(zip(sequence, self.costs.sends.units[1:-1], strict=False)).items():
+            alike.setdefault(sends, []).append(unit)
+        return list(alike.items())
 
     def _add(
         self, by_term: dict[str, Sent], one: Message, layers: FloatArray, beside: Mapping[tuple[str, str], FloatArray]

@@ -14,7 +14,7 @@ from planner.steps.split_compute import PASSES
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_exchange import Elements, StageExchange
 from planner.steps.split_stages import OfStages, StageCases
-from planner.workload.transformer import padded_vocabulary
+from planner.workload.shards import padded_vocabulary, tied_table
 
 __all__ = ["State"]
 
@@ -46,6 +46,7 @@ class State:
                 sharding=np.where(some.sharding == GRADIENTS_SHARDED, OPTIMIZER_SHARDED, some.sharding)
             )
         )
+        self._tied = tied_table(costs.sources.problem.network)
         self.costs, self.cases = costs, stages(costs, plans, rank, _SAME_STATE)
         self.exchange = StageExchange(costs, self.cases)
         self.layers: FloatArray = self.cases.counts.sum(axis=1)
@@ -61,14 +62,14 @@ class State:
             np.einsum("fu,fu->f", cases.counts, one[cases.rank][cases.of])
             for one in (compute.parameters, compute.experts)
         )
-        copies = cases.is_last & (cases.stage > 0) & self.costs.of.ties_logits
+        copies = cases.is_last & (cases.stage > 0) & (self._tied is not None)
         return Elements(experts, every - experts + copies * self._table_elements()[cases.of])
 
     def _table_elements(self) -> FloatArray:
         """Return the elements of a rank's table of tokens, shape (c,)."""
-        tensor, of = self.cases.plans.tensor_parallel, self.costs.of
-        rows = padded_vocabulary(of.vocabulary, tensor) if self.costs.ledger.rules.sizes.is_padded else of.vocabulary
-        return np.asarray(rows / tensor * float(of.hidden))
+        tensor, (rows, features) = self.cases.plans.tensor_parallel, self._tied or (0, 0)
+        all_rows = padded_vocabulary(rows, tensor) if self.costs.ledger.rules.sizes.is_padded else rows
+        return np.asarray(all_rows / tensor * float(features))
 
     def _gradients(self) -> Elements:
         """Return what each part of a stage exchanges once a step, before blocks, of blocks and behind, (3, f) each."""
@@ -167,7 +168,7 @@ class State:
 
     def _tied_s(self) -> FloatArray:
         """Return the all-reduce of a tied embedding between the first and the last stage, shape (c,)."""
-        if not self.costs.of.ties_logits:
+        if not self._tied:
             return np.zeros(self.cases.rank.size)
         bytes_ = self.costs.gradient_bytes * self._table_elements()
         seconds = self.costs.operation_s(ALL_REDUCE, bytes_, self.cases.groups(ENDS))

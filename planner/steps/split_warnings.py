@@ -12,7 +12,9 @@ from planner.domain.prediction import PlanWarning
 from planner.domain.ranks import TENSOR
 from planner.domain.split import SplitPlans
 from planner.sources.sources import Sources
+from planner.workload.blocks import block_starts
 from planner.workload.placement import Placement
+from planner.workload.shards import expert_number
 
 __all__ = ["split_warnings", "tensor_across_nodes"]
 
@@ -51,11 +53,11 @@ def _stale_gradients(one: Configuration) -> Iterator[PlanWarning]:
 
 def _formula_only(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     """Yield the parts of a plan that no measured run has shown yet."""
-    of = sources.problem.network.transformer
+    network = sources.problem.network
     parts = {
-        "pipeline of a network that is no transformer": of is None,
+        "pipeline of a network without attention blocks": not block_starts(network),
         "context parallelism": one.context_parallel > 1,
-        "balance of experts": of is not None and of.experts > 0,
+        "balance of experts": expert_number(network) > 0,
         f"{one.schedule} schedule": one.schedule in _BY_FORMULA,
         f"offload of {one.offload}": one.offload != "none",
     }

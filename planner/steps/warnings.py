@@ -417,7 +417,7 @@ def _heads(network: Network) -> Iterator[PlanWarning]:
         source = by_name.get(source.inputs[0])
     if source is None or source.kind != "linear":
         return
-    shapes = layer_shapes(replace(network, layers=before, blocks=()))
+    shapes = layer_shapes(replace(network, layers=before))
     heads, hidden = attention.integer("heads"), shapes[source.inputs[0]][-1]
     width = shapes[source.name][-1] // (heads + 2 * (attention.integer("kv_heads") or heads)) * heads
     if hidden % heads and width == hidden // heads * heads:

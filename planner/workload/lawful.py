@@ -21,9 +21,10 @@ from planner.domain.configuration import NEUTRAL, SPLIT_AXES
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, SplitPlans
-from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
+from planner.workload.blocks import block_starts
 from planner.workload.program import program
+from planner.workload.shards import Divided, attended_positions, divided_by_tensors, expert_number
 from planner.workload.units import units_of
 
 __all__ = [
@@ -39,10 +40,10 @@ __all__ = [
 ]
 
 LAYER_AXES = ("pipeline_parallel", "schedule", "stages")
-"""Axes that split networks other than transformers."""
+"""Axes that split networks without blocks."""
 INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("interleaved", "zero-bubble-v", "no-flush"))
 _OF_LAYERS = [SCHEDULES.index(name) for name in ("gpipe", "1f1b", "zero-bubble")]
-"""Schedules of networks other than transformers."""
+"""Schedules of networks without blocks."""
 _AXES = {axis.name: axis for axis in AXES}
 _MOST_TRIED = 4096
 """Degrees up to which the nearest lawful one is looked for."""
@@ -131,8 +132,8 @@ def is_told_apart(network: Network, framework: Framework, plans: SplitPlans) -> 
     differs = np.ones(plans.shape, dtype=np.bool_)
     for name, is_neutral in NEUTRAL.items():
         differs = differs & ((getattr(plans, name) == _AXES[name].code(_AXES[name].default)) | ~is_neutral(plans))
-    of = network.transformer
-    if of is not None and of.fused and framework.selective == "attention":
+    keeps = (one for one in network.layers if one.kind.endswith("attention") and not one.attributes["fused"])
+    if block_starts(network) and next(keeps, None) is None and framework.selective == "attention":
         differs = differs & (plans.recompute != RECOMPUTES.index("selective"))
     return np.asarray(differs)
 
@@ -178,11 +179,10 @@ def _divides(whole: int, axis: str) -> Callable[[SplitPlans], BoolArray]:
 
 
 def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
-    of = network.transformer
-    if of is None:
+    if not block_starts(network):
         yield from _of_layers(network, framework)
         return
-    yield from _of_tensors(of)
+    yield from _of_tensors(network)
     number = most_stages(network)
     yield Rule("pipeline_parallel", f"at most the {number} layers", lambda plans: plans.pipeline_parallel <= number)
     words = f"such that stages x virtual stages divide the {number} layers"
@@ -208,13 +208,13 @@ def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
         "at most the layers of a pipeline stage, whose inputs it groups",
         lambda plans: plans.recompute_every <= -(-number // plans.pipeline_parallel),
     )
-    yield from _of_positions(network, of)
-    if of.experts:
+    yield from _of_positions(network)
+    if experts := expert_number(network):
         yield Rule(
             "expert_parallel",
-            f"a divisor of the {of.experts} experts and of data x context ranks",
+            f"a divisor of the {experts} experts and of data x context ranks",
             lambda plans: (
-                _multiple(of.experts, plans.expert_parallel)
+                _multiple(experts, plans.expert_parallel)
                 & (plans.data_parallel * plans.context_parallel % plans.expert_parallel == 0)
             ),
         )
@@ -227,12 +227,12 @@ def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
     for axis in SPLIT_AXES:
         default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
         if axis.name not in LAYER_AXES:
-            words = f"{axis.default} for {network.name}, which is no transformer"
+            words = f"{axis.default} for {network.name}, which has no attention blocks"
             yield Rule(axis.name, words, _is(axis.name, default))
-    words = f"gpipe, 1f1b or zero-bubble for {network.name}, which is no transformer"
+    words = f"gpipe, 1f1b or zero-bubble for {network.name}, which has no attention blocks"
     yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, _OF_LAYERS))
     if framework.stages == "blocks":
-        words = f"1 for {network.name} in framework {framework.variant}, whose stages are blocks of transformers"
+        words = f"1 for {network.name} in framework {framework.variant}, whose stages are attention blocks"
         yield Rule("pipeline_parallel", words, _is("pipeline_parallel", 1))
     number = most_stages(network)
     words = f"at most the {number} layers of {network.name} with parameters"
@@ -240,46 +240,37 @@ def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
 
 
 def most_stages(network: Network) -> int:
-    """Return how many stages a pipeline can have at most: blocks of a transformer, else layers with parameters."""
-    of = network.transformer
-    if of is not None:
-        return of.layers + of.encoder_layers
+    """Return how many stages a pipeline can have at most: blocks, of a network without any layers with parameters."""
+    if starts := block_starts(network):
+        return len(starts) - 1
     units: int = units_of(network, program(network)).sequence.size
     return units
 
 
-def _of_tensors(of: Transformer) -> Iterator[Rule]:
-    yield Rule(
-        "tensor_parallel",
-        f"a divisor of the {of.heads} heads",
-        lambda plans: _multiple(of.heads, plans.tensor_parallel),
-    )
-    yield Rule(
-        "tensor_parallel",
-        f"a divisor or a multiple of the {of.kv_heads} groups of keys and values",
-        lambda plans: _multiple(of.kv_heads, plans.tensor_parallel) | (plans.tensor_parallel % of.kv_heads == 0),
-    )
-    for what, width in (("features of feed-forward parts", of.ffn), ("features of an expert", of.expert_ffn)):
-        if width:
-            words = f"a divisor of the {width} {what}"
-            yield Rule("tensor_parallel", words, _divides(width, "tensor_parallel"))
-    words = f"off unless tensor ranks divide the {of.sequence} positions of a context rank"
-    yield Rule(
-        "sequence_parallel",
-        words,
-        lambda plans: (
-            (plans.sequence_parallel == 0) | _multiple(of.sequence, plans.context_parallel * plans.tensor_parallel)
-        ),
-    )
+def _of_tensors(network: Network) -> Iterator[Rule]:
+    for one in divided_by_tensors(network):
+        yield Rule("tensor_parallel", one.words, partial(_splits, one))
+    for number in attended_positions(network):
+        words = f"off unless tensor ranks divide the {number} positions of a context rank"
+        yield Rule("sequence_parallel", words, partial(_shares, number))
 
 
-def _of_positions(network: Network, of: Transformer) -> Iterator[Rule]:
-    if of.patch:
+def _splits(one: Divided, plans: SplitPlans) -> BoolArray:
+    return one.holds(plans.tensor_parallel)
+
+
+def _shares(positions: int, plans: SplitPlans) -> BoolArray:
+    degree = plans.context_parallel * plans.tensor_parallel
+    return np.asarray((plans.sequence_parallel == 0) | _multiple(positions, degree))
+
+
+def _of_positions(network: Network) -> Iterator[Rule]:
+    if len(network.input_shape) > 2:
         yield Rule("context_parallel", f"1 for {network.name}, which reads images", _is("context_parallel", 1))
         return
-    for sequence in sorted({of.sequence, of.encoder_sequence or of.sequence}):
-        words = f"such that twice as many divide the {sequence} positions"
-        yield Rule("context_parallel", words, partial(_deals_out, sequence))
+    for number in attended_positions(network):
+        words = f"such that twice as many divide the {number} positions"
+        yield Rule("context_parallel", words, partial(_deals_out, number))
 
 
 def _holds_chunks(number: int, plans: SplitPlans) -> BoolArray:

@@ -51,6 +51,7 @@ from planner.domain.split import (
     SplitMemoryBytes,
     SplitPlans,
 )
+from planner.workload.blocks import block_starts
 from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
 from planner.workload.memory_rules import LOSS_BYTES, WIDE_BYTES, MemoryRules
 from planner.workload.placement import shard_ranks
@@ -243,7 +244,7 @@ class Memory:
 
     def __init__(self, network: Network, rules: MemoryRules) -> None:
         self.network, self.rules, self.ranks = network, rules, _ranks_of(network, rules.sizes)
-        self._ends = int(bool(network.blocks))
+        self._ends = int(bool(block_starts(network)))
         sizes = np.concatenate([self.whole.sums, self.whole.most[: MOST.index("working")]])
         self._number = sizes.shape[1]
         of_blocks = sizes[:, self._ends : self._number - self._ends]

@@ -26,6 +26,7 @@ from planner.domain.layers.products import needs_columns
 from planner.domain.layers.record import Site
 from planner.domain.network import INPUT, Network
 from planner.domain.shapes import layer_shapes
+from planner.workload.blocks import block_starts
 from planner.workload.program import Program, program
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, with_padded_vocabulary
 from planner.workload.units import repeats, units_of
@@ -121,7 +122,7 @@ class _FewSizes:
         self.number = self.units.starts.size
         self.unit = np.repeat(np.arange(self.number), np.diff([*self.units.starts.tolist(), len(shard.layers)]))
         self.is_block = np.zeros(self.number, dtype=np.bool_)
-        self.is_block[slice(1, -1) if network.blocks else slice(None)] = True
+        self.is_block[slice(1, -1) if block_starts(network) else slice(None)] = True
         self.part = np.ones(len(shard.layers))
         if shares and tensor > 1:
             outputs = layer_shapes(whole), layer_shapes(split)

@@ -1,4 +1,4 @@
-"""One rank's shard of a transformer under tensor, context and expert parallelism, as a network of its own.
+"""One rank's shard of a network under tensor, context and expert parallelism, as a network of its own.
 
 t: tensor-parallel degree. As Megatron-LM splits a transformer (Shoeybi et al. 2019, arXiv:1909.08053, section 3):
 
@@ -25,22 +25,29 @@ Of c context ranks each has a c-th of the positions, which attend to the keys of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import gcd
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, check_count
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, check_count, once_of
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Shape
 from planner.domain.network import Layer, Network
 from planner.domain.shapes import input_shapes, layer_shapes
 from planner.errors import ParameterError
+from planner.workload.blocks import block_starts
 
 __all__ = [
-    "columns_of", "context_shard", "expert_shard", "has_tensor_shards", "second_products", "tensor_shard",
-    "whole_parameters", "with_padded_vocabulary",
+    "Divided", "attended_positions", "columns_of", "context_shard", "divided_by_tensors", "expert_number",
+    "expert_shard", "has_tensor_shards", "logits_of", "padded_vocabulary", "second_products", "tensor_shard",
+    "tied_table", "whole_parameters", "with_padded_vocabulary",
 ]  # fmt: skip
+
+
+_Count = TypeVar("_Count", int, IntArray)
 
 
 def expert_shard(network: Network, degree: int) -> Network:
@@ -58,7 +65,7 @@ def expert_shard(network: Network, degree: int) -> Network:
         raise ParameterError("expert-parallel degree", f"1 of {network.name}, which has no experts", degree)
     layers = tuple(_with(layer, ranks=degree) if layer.kind == "experts" else layer for layer in network.layers)
     name = f"{network.name} (one of {degree} expert-parallel ranks)"
-    return replace(network, name=name, layers=layers, transformer=None)
+    return replace(network, name=name, layers=layers)
 
 
 def context_shard(network: Network, degree: int) -> Network:
@@ -79,7 +86,7 @@ def context_shard(network: Network, degree: int) -> Network:
     layers = tuple(_of_positions(layer, shapes, degree) for layer in network.layers)
     name = f"{network.name} (one of {degree} context-parallel ranks)"
     positions = (whole // degree, *network.input_shape[1:])
-    return replace(network, name=name, layers=layers, input_shape=positions, transformer=None)
+    return replace(network, name=name, layers=layers, input_shape=positions)
 
 
 def _of_positions(layer: Layer, shapes: Mapping[str, Shape], degree: int) -> Layer:
@@ -93,17 +100,80 @@ def _of_positions(layer: Layer, shapes: Mapping[str, Shape], degree: int) -> Lay
 
 
 def has_tensor_shards(network: Network) -> bool:
-    """Tell whether shards of a network are defined: it is a transformer."""
+    """Tell whether shards of a network are defined: it has attention."""
     return any(layer.kind == "attention" for layer in network.layers)
 
 
+class Divided(NamedTuple):
+    """What tensor ranks divide of a layer: ``whole`` of them, of which several ranks may have the same one each."""
+
+    layer: str
+    what: str
+    whole: int
+    is_shared: bool = False
+
+    def holds(self, degree: IntArray) -> BoolArray:
+        """Return whether so many ranks divide it, of the shape of the degrees."""
+        return np.asarray((self.whole % degree == 0) | (self.is_shared & (degree % self.whole == 0)))
+
+    @property
+    def words(self) -> str:
+        """What the degree must be."""
+        if not self.what:
+            return f"1, as no linear layer is split by columns before layer {self.layer}"
+        return f"a divisor{' or multiple' * self.is_shared} of the {self.whole} {self.what} of layer {self.layer}"
+
+
+@once_of
+def divided_by_tensors(network: Network) -> tuple[Divided, ...]:
+    """Return what tensor ranks divide, each number of a thing once, with the first layer that has it."""
+    found: dict[tuple[str, int], Divided] = {}
+    for one in _divided(network):
+        found.setdefault((one.what, one.whole), one)
+    return tuple(found.values())
+
+
+def _divided(network: Network) -> Iterator[Divided]:
+    columns = dict(columns_of(network))
+    fed = {one.name for behind in columns.values() for one in behind[:2]}
+    for layer in network.layers:
+        behind = columns.get(layer.name, ())
+        if layer.kind in ("attention", "cross_attention"):
+            heads = layer.integer("heads")
+            yield Divided(layer.name, "heads", heads)
+            if layer.kind == "attention" and layer.integer("kv_heads") not in (0, heads):
+                yield Divided(layer.name, "heads of keys and values", layer.integer("kv_heads"), is_shared=True)
+            if layer.name not in fed:
+                yield Divided(layer.name, "", 1)
+        elif behind and behind[0].kind.endswith("activation"):
+            gates = 2 if behind[0].kind == "gated_activation" else 1
+            yield Divided(
+                layer.name, "features" + " of both products" * (gates - 1), layer.integer("features") // gates
+            )
+        elif (share := LAYER_KINDS[layer.kind].share(layer)) is not None and not share.is_rounded_up:
+            yield Divided(layer.name, share.attribute, layer.integer(share.attribute))
+
+
+@once_of
+def attended_positions(network: Network) -> tuple[int, ...]:
+    """Return the numbers of positions of layers of attention, rising; empty: there are none."""
+    shapes = layer_shapes(network)
+    return tuple(sorted({shapes[one.inputs[0]][0] for one in network.layers if one.kind == "attention"}))
+
+
+@once_of
+def expert_number(network: Network) -> int:
+    """Return the experts of a layer, of layers with several numbers what divides all; 0: there are none."""
+    return gcd(*(layer.integer("experts") for layer in network.layers if layer.kind == "experts"))
+
+
 def tensor_shard(network: Network, degree: int) -> Network:
-    """Return what one of ``degree`` ranks computes of a transformer; the network itself for one rank.
+    """Return what one of ``degree`` ranks computes of a network; the network itself for one rank.
 
     Raises
     ------
     ParameterError
-        The network has no attention, or the degree does not divide its heads or the features between linear layers.
+        The network has no attention, or the degree does not divide a layer, which is named.
     """
     check_count("tensor-parallel degree", degree)
     if degree == 1:
@@ -111,14 +181,31 @@ def tensor_shard(network: Network, degree: int) -> Network:
     if not has_tensor_shards(network):
         rule = "1 of a network without attention, of which no shards are defined"
         raise ParameterError("tensor-parallel degree", rule, degree, f"leave {network.name} out")
-    behind = dict(columns_of(network))
-    tokens = {layer.integer("vocabulary") for layer in network.layers if layer.kind == "embedding"}
-    layers = tuple(_shard(layer, network, degree, behind.get(layer.name, ()), tokens) for layer in network.layers)
+    for one in divided_by_tensors(network):
+        if not one.holds(np.array(degree)):
+            raise ParameterError("tensor-parallel degree", f"{one.words} of {network.name}", degree)
+    behind, logits = dict(columns_of(network)), {layer.name for layer in logits_of(network)}
+    layers = tuple(
+        _with(layer, features=-(-layer.integer("features") // degree))
+        if layer.name in logits
+        else _shard(layer, network, degree, behind.get(layer.name, ()))
+        for layer in network.layers
+    )
     name = f"{network.name} (one of {degree} tensor-parallel ranks)"
-    return replace(network, name=name, layers=layers, transformer=None)
+    return replace(network, name=name, layers=layers)
 
 
-def with_padded_vocabulary(network: Network, degree: int, multiple: int = 128) -> Network:
+def padded_vocabulary(vocabulary: int, tensor: _Count, multiple: int = 128) -> _Count:
+    """Return V rounded up to a multiple of 128 a tensor rank, as Megatron-LM pads the table of tokens by default.
+
+    >>> padded_vocabulary(50257, 1), padded_vocabulary(50257, 8), padded_vocabulary(128256, 8)
+    (50304, 51200, 129024)
+    """
+    unit = multiple * tensor
+    return -(-vocabulary // unit) * unit
+
+
+def with_padded_vocabulary(network: Network, degree: int) -> Network:
     """Return a network with tables of tokens, and logits, of a multiple of 128 rows a tensor rank (Megatron-LM)."""
     rows = {layer.integer("vocabulary") for layer in network.layers if layer.kind == "embedding"}
     logits = {layer.inputs[0] for layer in network.layers if layer.kind == "loss"}
@@ -127,8 +214,7 @@ def with_padded_vocabulary(network: Network, degree: int, multiple: int = 128) -
         name = {"embedding": "vocabulary", "linear": "features"}.get(layer.kind, "")
         if not name or (name == "features" and (layer.name not in logits or layer.integer(name) not in rows)):
             return layer
-        unit = multiple * degree
-        return _with(layer, **{name: -(-layer.integer(name) // unit) * unit})
+        return _with(layer, **{name: padded_vocabulary(layer.integer(name), degree)})
 
     return replace(network, layers=tuple(map(padded, network.layers)))
 
@@ -139,6 +225,19 @@ _BEHIND_COLUMNS = (
 )  # fmt: skip
 """Kinds of what stands behind a linear layer that is split by columns."""
 _LOGITS = ("loss",)
+
+
+def tied_table(network: Network) -> tuple[int, int] | None:
+    """Return the rows and features of a table of tokens that a later layer has too; None: none has."""
+    shapes, tied = layer_shapes(network), (one for one in network.layers if one.attributes.get("tied"))
+    return next(((layer.integer("features"), shapes[layer.inputs[0]][-1]) for layer in tied), None)
+
+
+def logits_of(network: Network) -> tuple[Layer, ...]:
+    """Return the products that a loss alone reads, of as many features as a table of tokens has rows."""
+    rows = {layer.integer("vocabulary") for layer in network.layers if layer.kind == "embedding"}
+    last = {name for name, behind in columns_of(network) if behind[0].kind == "loss"}
+    return tuple(layer for layer in network.layers if layer.name in last and layer.integer("features") in rows)
 
 
 def columns_of(network: Network) -> Iterator[tuple[str, tuple[Layer, ...]]]:
@@ -163,55 +262,28 @@ def _alone_behind(layer: Layer, readers: dict[str, list[Layer]]) -> Iterator[Lay
         yield layer
 
 
-def _shard(layer: Layer, network: Network, degree: int, behind: tuple[Layer, ...], tokens: Collection[int]) -> Layer:
-    """Return a rank's part of a layer; ``tokens``: rows of tables of tokens."""
-    is_loss_next = bool(behind) and behind[0].kind == "loss"
-    if layer.kind == "linear" and is_loss_next and layer.integer("features") in tokens:
-        return _with(layer, features=-(-layer.integer("features") // degree))
-    if layer.kind == "linear" and behind and not is_loss_next:
-        return _columns(layer, network, degree, behind)
+def _shard(layer: Layer, network: Network, degree: int, behind: tuple[Layer, ...]) -> Layer:
+    """Return a rank's part of a layer."""
+    if layer.kind == "linear" and behind and behind[0].kind != "loss":
+        grouped = next((one for one in behind[:2] if one.kind == "attention" and one.integer("kv_heads")), None)
+        (heads, kv_heads), (own, own_kv) = _heads(grouped, degree) if grouped else ((degree, 0), (1, 0))
+        return _with(layer, features=layer.integer("features") * (own + 2 * own_kv) // (heads + 2 * kv_heads))
     if layer.kind == "rotary":
-        attention = next(one for one in network.layers if one.kind == "attention")
-        whole, part = _heads(attention, network, degree)
+        readers = (one for one in network.layers if one.kind == "attention" and layer.name in one.inputs)
+        whole, part = next((_heads(one, degree) for one in readers), ((1, 0), (1, 0)))
         return _with(layer, features=layer.integer("features") * sum(part) // sum(whole))
     if layer.kind == "attention" and layer.integer("kv_heads"):
-        heads, kv_heads = _heads(layer, network, degree)[1]
+        heads, kv_heads = _heads(layer, degree)[1]
         return _with(layer, heads=heads, kv_heads=kv_heads)
     share = LAYER_KINDS[layer.kind].share(layer)
-    if share is None:
-        return layer
-    rounded_up = -(-layer.integer(share.attribute) // degree)
-    rows = rounded_up if share.is_rounded_up else _part(layer, share.attribute, network, degree)
-    return _with(layer, **{share.attribute: rows})
+    return layer if share is None else _with(layer, **{share.attribute: -(-layer.integer(share.attribute) // degree)})
 
 
-def _columns(layer: Layer, network: Network, degree: int, behind: tuple[Layer, ...]) -> Layer:
-    """Return a linear layer with a rank's columns; before attention those of its heads."""
-    attention = next((one for one in behind[:2] if one.kind == "attention"), None)
-    if attention is None or not attention.integer("kv_heads"):
-        return _with(layer, features=_part(layer, "features", network, degree))
-    whole, part = ((heads + 2 * kv_heads) for heads, kv_heads in _heads(attention, network, degree))
-    return _with(layer, features=layer.integer("features") * part // whole)
-
-
-def _heads(layer: Layer, network: Network, degree: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _heads(layer: Layer, degree: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return heads of queries, and of keys and values, of all ranks and of one."""
-    heads, own = layer.integer("heads"), _part(layer, "heads", network, degree)
+    heads = layer.integer("heads")
     kv_heads = layer.integer("kv_heads") or heads
-    if kv_heads % degree and degree % kv_heads:
-        rule = (
-            f"a divisor or multiple of the {kv_heads} heads of keys and values of layer {layer.name} of {network.name}"
-        )
-        raise ParameterError("tensor-parallel degree", rule, degree)
-    return (heads, kv_heads), (own, max(1, kv_heads // degree))
-
-
-def _part(layer: Layer, attribute: str, network: Network, degree: int) -> int:
-    whole = layer.integer(attribute)
-    if whole % degree:
-        rule = f"a divisor of the {whole} {attribute} of layer {layer.name} of {network.name}"
-        raise ParameterError("tensor-parallel degree", rule, degree)
-    return whole // degree
+    return (heads, kv_heads), (heads // degree, max(1, kv_heads // degree))
 
 
 def _with(layer: Layer, **values: int) -> Layer:
@@ -225,7 +297,7 @@ def second_products(network: Network) -> FloatArray:
     in order, each block from the first (pytorch/torchtitan, "selective" activation checkpointing of operators).
     """
     behind = {name: [one for one in some if one.kind != "rotary"] for name, some in columns_of(network)}
-    starts, share, number = set(network.blocks), np.zeros(len(network.layers)), 0
+    starts, share, number = set(block_starts(network)), np.zeros(len(network.layers)), 0
     for position, layer in enumerate(network.layers):
         number = 0 if position in starts else number
         if layer.kind == "linear":
@@ -256,7 +328,7 @@ def whole_parameters(whole: Network, split: Network) -> FloatArray:
     Where ranks share positions: of blocks, and norms around them (NVIDIA/Megatron-LM, parameters marked
     ``sequence_parallel``); an embedding sees all positions.
     """
-    starts = whole.blocks or (0, len(whole.layers))
+    starts = block_starts(whole) or (0, len(whole.layers))
     shapes = layer_shapes(whole), layer_shapes(split)
     counts = np.zeros(len(whole.layers))
     for at, pair in enumerate(zip(whole.layers, split.layers, strict=True)):

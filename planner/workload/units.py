@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.network import Layer, Network
+from planner.workload.blocks import block_starts
 from planner.workload.program import Program, program
 from planner.workload.shards import second_products
 
@@ -97,7 +98,7 @@ class Units:
 
 def units_of(network: Network, of: Program) -> Units:
     """Return the units of a network's program, or of a shard of it, whose layers stand at the same positions."""
-    inner = np.array(network.blocks, dtype=np.int64) if network.blocks else of.slot[1:]
+    inner = np.array(cuts, dtype=np.int64) if (cuts := block_starts(network)) else of.slot[1:]
     unit_of_slot = np.searchsorted(inner, of.slot, side="right")
     unit_of_segment = np.concatenate([[0], unit_of_slot])
     unit_of_layer = np.searchsorted(inner, np.arange(of.site.size), side="right")
@@ -141,22 +142,21 @@ def few_blocks(network: Network) -> tuple[Network, IntArray]:
     """
     units = units_of(network, program(network))
     number = units.sequence.size
-    if not network.blocks:
+    if not block_starts(network):
         return network, np.arange(number)
     starts = [*units.starts.tolist(), len(network.layers)]
     kept, place = list[int](), np.zeros(number, dtype=np.int64)
-    names, layers, blocks = dict[str, str](), list[Layer](), list[int]()
+    names, layers = dict[str, str](), list[Layer]()
     for at, kind in enumerate(units.sequence.tolist()):
         is_like = len(kept) > 1 and all(units.sequence[one] == kind for one in kept[-2:]) and kept[-2] > 0
         if not is_like:
-            blocks.append(len(layers))
             kept.append(at)
         place[at] = len(kept) - 1
         mine, stands = (network.layers[starts[one] : starts[one + 1]] for one in (at, kept[-1]))
         names |= {layer.name: other.name for layer, other in zip(mine, stands, strict=True)}
         if not is_like:
             layers += [replace(one, inputs=tuple(names.get(name, name) for name in one.inputs)) for one in mine]
-    return replace(network, layers=tuple(layers), blocks=tuple(blocks[1:]), transformer=None), place
+    return replace(network, layers=tuple(layers)), place
 
 
 def stage_units(units: Units, stages: int, last: int = -1) -> FloatArray:

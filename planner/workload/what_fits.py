@@ -4,7 +4,7 @@ Changes are tried in the order in which they usually cost more time: those that 
 cheaply, then smaller passes, then more messages, then the host's memory, then more nodes. All keep the mini-batch: a
 smaller data-parallel degree takes as many more micro-batches.
 
-What a split transformer needs at least: inputs of layers come to weights, gradients and optimizer, which all may share.
+What a split network needs at least: inputs of layers come to weights, gradients and optimizer, which all may share.
 With 1f1b the first stage keeps those of L/p layers of p micro-batches, as many with any number of stages, so that
 tensor and context degrees alone lower them.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -21,17 +22,17 @@ import numpy as np
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.framework import GENERIC, Framework
+from planner.domain.network import Network
 from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES, SplitPlans
-from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.workload.fusion import with_attention
-from planner.workload.lawful import accumulates
+from planner.workload.lawful import accumulates, most_stages
 from planner.workload.memory import Memory
-from planner.workload.transformer import blocks
+from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
 
 __all__ = [
     "CHANGES", "TERMS", "Change", "Shortage", "divisors", "least_gpus", "least_memory", "lowest_plans",
-    "splits_by_tensors", "what_fits",
+    "tensor_degrees", "what_fits",
 ]  # fmt: skip
 
 TERMS = tuple(name for name in MEMORY_KINDS if name != "host")
@@ -95,11 +96,9 @@ class _Case(NamedTuple):
         return float(self.ledger.fullest(self.plan).total.item())
 
     @property
-    def of(self) -> Transformer:
-        """The network in numbers."""
-        of = self.ledger.network.transformer
-        assert of is not None  # noqa: S101 - others are not split so
-        return of
+    def positions(self) -> int:
+        """What divides the positions of all its layers of attention."""
+        return gcd(*attended_positions(self.ledger.network))
 
     def get(self, name: str) -> int:
         return int(getattr(self.plan, name).item())
@@ -202,14 +201,14 @@ def _sharding(case: _Case, *, level: int) -> Iterator[tuple[int, _Case]]:
 
 def _tensor(case: _Case, *, in_node: bool) -> Iterator[tuple[int, _Case]]:
     node = case.get("gpus_per_node")
-    for degree in divisors(case.of.heads):
-        if (degree <= node) == in_node and splits_by_tensors(case.of, degree):
+    for degree in tensor_degrees(case.ledger.network):
+        if (degree <= node) == in_node:
             yield from _degree(case, "tensor_parallel", degree)
 
 
 def _pipeline(case: _Case) -> Iterator[tuple[int, _Case]]:
     chunks = case.get("virtual_stages")
-    layers = sum(count for _, count in blocks(case.of))
+    layers = most_stages(case.ledger.network)
     for degree in range(2, layers + 1):
         has_all = case.get("recompute_every") <= -(-layers // degree)
         if has_all and (chunks == 1 or layers % (degree * chunks) == 0):
@@ -217,9 +216,8 @@ def _pipeline(case: _Case) -> Iterator[tuple[int, _Case]]:
 
 
 def _context(case: _Case) -> Iterator[tuple[int, _Case]]:
-    if case.of.sequence % 2 == 0:
-        for degree in divisors(case.of.sequence // 2):
-            yield from _degree(case, "context_parallel", degree)
+    for degree in _context_degrees(case.ledger.network):
+        yield from _degree(case, "context_parallel", degree)
 
 
 def _degree(case: _Case, name: str, degree: int) -> Iterator[tuple[int, _Case]]:
@@ -238,7 +236,7 @@ def _degree(case: _Case, name: str, degree: int) -> Iterator[tuple[int, _Case]]:
 
 def _shares_positions(case: _Case) -> bool:
     """Tell whether tensor ranks can have equally many of a context rank's positions."""
-    return case.of.sequence % (case.get("context_parallel") * case.get("tensor_parallel")) == 0
+    return case.positions % (case.get("context_parallel") * case.get("tensor_parallel")) == 0
 
 
 def _fused_loss(case: _Case) -> Iterator[tuple[int, _Case]]:
@@ -294,19 +292,17 @@ _MOST_CONTEXT = 64
 
 
 def lowest_plans(
-    of: Transformer, gpus_per_node: int, *, tensor_most: int | None = None, shards_in_pipelines: bool = False
+    network: Network, gpus_per_node: int, *, tensor_most: int | None = None, shards_in_pipelines: bool = False
 ) -> SplitPlans:
     """Return plans of every lawful product of degrees with the least memory of each, on the fewest GPUs.
 
     One sample a pass, whole layers made again, 1f1b with as many micro-batches as stages; sharding 3 where there is one
     stage or the framework has it with several, else 1. Stages have equally many layers.
     """
-    t = [d for d in divisors(of.heads) if splits_by_tensors(of, d) and d <= (tensor_most or of.heads)]
-    c = [d for d in divisors(of.sequence // 2) if d <= _MOST_CONTEXT] if of.sequence % 2 == 0 else [1]
-    p = divisors(sum(count for _, count in blocks(of)))
-    tensor, context, pipeline, expert = (
-        np.ravel(axis) for axis in np.meshgrid(t, c, p, divisors(max(of.experts, 1)), indexing="ij")
-    )
+    t = [d for d in tensor_degrees(network) if d <= (tensor_most or d)]
+    c = [d for d in _context_degrees(network) if d <= _MOST_CONTEXT]
+    p, x = divisors(most_stages(network)), divisors(max(expert_number(network), 1))
+    tensor, context, pipeline, expert = (np.ravel(axis) for axis in np.meshgrid(t, c, p, x, indexing="ij"))
     return SplitPlans.of(
         accumulation_steps=pipeline,
         data_parallel=expert // np.gcd(expert, context),
@@ -363,7 +359,14 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // one for one in small)})
 
 
-def splits_by_tensors(of: Transformer, degree: int) -> bool:
-    """Tell whether heads, groups of keys and widths of feed-forward parts lie on so many ranks in equal numbers."""
-    groups = of.kv_heads % degree == 0 or degree % of.kv_heads == 0
-    return groups and not any(size % degree for size in (of.heads, of.ffn, of.expert_ffn))
+def tensor_degrees(network: Network) -> list[int]:
+    """Return the tensor-parallel degrees that divide every layer of a network with blocks, rising."""
+    divided = divided_by_tensors(network)
+    heads = gcd(*(one.whole for one in divided if not one.is_shared))
+    return [one for one in divisors(heads) if all(each.holds(np.array(one)) for each in divided)]
+
+
+def _context_degrees(network: Network) -> list[int]:
+    """Return the context-parallel degrees that deal out the positions of a network with blocks, rising."""
+    positions = gcd(*attended_positions(network)) if len(network.input_shape) <= 2 else 1
+    return divisors(positions // 2) if positions % 2 == 0 else [1]

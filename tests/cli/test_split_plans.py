@@ -12,6 +12,8 @@ Run = Callable[..., Any]
 GPT2 = ("--network", "gpt2", "--cluster", "dgx-a100", "--precision", "fp16", "--sub-batch", "1")
 MOE = ("--network", "mixtral-8x7b", "--cluster", "dgx-a100", "--precision", "bf16", "--sub-batch", "1")
 CHUNKS = "--virtual-stages must be such that stages x virtual stages divide the 12 layers"
+TO_PRICE = ("--cluster", "dgx-a100", "--nodes", "1", "--sub-batch", "4", "--precision", "bf16", "--json")
+HEADS = "a divisor of the 12 heads of layer layer1.attention.core"
 BEST_CHUNKS = "--virtual-stages must be a divisor of the 12 layers that leaves every chunk of best stages one"
 PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
 SOME_LAYER = "--recompute-every must be at most the layers of a pipeline stage, whose inputs it groups"
@@ -28,7 +30,7 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
         (GPT2, "--tensor 3", "--tensor must be a divisor of the 8 GPUs, got 3; the nearest are 2 and 4"),
         (GPT2, "--tensor 2 --pipeline 3",
          "--tensor x --pipeline must be a divisor of the 8 GPUs, got 6; the nearest are 4 and 8"),
-        (GPT2, "--tensor 8", "--tensor must be a divisor of the 12 heads, got 8; the nearest are 6 and 12"),
+        (GPT2, "--tensor 8", f"--tensor must be {HEADS}, got 8; the nearest are 6 and 12"),
         (GPT2, "--nodes 2 --pipeline 16", "--pipeline must be at most the 12 layers, got 16; the nearest is 12"),
         (GPT2, "--pipeline 2 --virtual-stages 4", f"{CHUNKS}, got 4; the nearest are 3 and 6"),
         (GPT2, "--pipeline 4 --virtual-stages 3 --accumulation 6", f"{PASSES}, got 6; the nearest are 4 and 8"),
@@ -48,13 +50,13 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
          "--sharding must be at most 1 in framework megatron-lm, got 3; the nearest is 1"),
         (GPT2, "--mode async --tensor 2", "--tensor must be 1 in an asynchronous plan, got 2"),
         (CNN, "--pipeline 2 --framework megatron",
-         "--pipeline must be 1 for resnet50 in framework megatron-lm, whose stages are blocks of transformers, got 2"),
+         "--pipeline must be 1 for resnet50 in framework megatron-lm, whose stages are attention blocks, got 2"),
         (CNN, "--pipeline 2 --framework caffe", "--pipeline must be 1 in framework caffe, which has none, got 2"),
         (ALEXNET, "--nodes 2 --pipeline 16",
          "--pipeline must be at most the 8 layers of alexnet with parameters, got 16; the nearest is 8"),
         (CNN, "--pipeline 2 --virtual-stages 2",
-         "--virtual-stages must be 1 for resnet50, which is no transformer, got 2"),
-        (CNN, "--tensor 2", "--tensor must be 1 for resnet50, which is no transformer, got 2"),
+         "--virtual-stages must be 1 for resnet50, which has no attention blocks, got 2"),
+        (CNN, "--tensor 2", "--tensor must be 1 for resnet50, which has no attention blocks, got 2"),
         (GPT2, "--recompute every:13", f"{SOME_LAYER}, got 13; the nearest is 12"),
         (GPT2, "--recompute full --recompute-every 8 --pipeline 2", f"{SOME_LAYER}, got 8; the nearest is 6"),
         (GPT2, "--recompute-every 2", "--recompute-every must be 1 without recompute full, got 2"),
@@ -63,9 +65,9 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
         (GPT2, "--pipeline 2 --virtual-stages 5 --accumulation 2 --stages best",
          f"{BEST_CHUNKS}, got 5; the nearest are 4 and 6"),
         (CNN, "--recompute per-stage",
-         "--recompute must be none for resnet50, which is no transformer, got 'per-stage'"),
-        (CNN, "--recompute full", "--recompute must be none for resnet50, which is no transformer, got 'full'"),
-        (CNN, "--sharding 1", "--sharding must be 0 for resnet50, which is no transformer, got 1"),
+         "--recompute must be none for resnet50, which has no attention blocks, got 'per-stage'"),
+        (CNN, "--recompute full", "--recompute must be none for resnet50, which has no attention blocks, got 'full'"),
+        (CNN, "--sharding 1", "--sharding must be 0 for resnet50, which has no attention blocks, got 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence_with_the_nearest_that_can(
@@ -105,7 +107,7 @@ def test_a_degree_in_planner_toml_is_told_by_its_key(run: Run, tmp_path: Any) ->
     (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\ntensor = "8"\n')
     code, out, err = run("predict", *GPT2)
     assert (code, out) == (3, "")
-    assert "\nplanner: planner.toml: tensor: tensor must be a divisor of the 12 heads, got 8" in err
+    assert f"\nplanner: planner.toml: tensor: tensor must be {HEADS}, got 8" in err
 
 
 def test_recompute_of_every_kth_layer_by_its_short_form(run: Run, tmp_path: Any) -> None:
@@ -252,7 +254,7 @@ def test_stages_of_layers_are_told_by_the_layers_that_they_start_with(run: Run) 
     )
     assert [
         one["message"].partition(" is priced")[0] for one in answer["warnings"] if one["code"] == "formula_only"
-    ] == ["The pipeline of a network that is no transformer"]
+    ] == ["The pipeline of a network without attention blocks"]
 
 
 def test_suggest_tries_pipelines_of_layers_where_the_framework_deals_them_out(run: Run) -> None:
@@ -275,7 +277,46 @@ def test_schemes_that_split_single_layers_are_refused_by_name(run: Run) -> None:
     for kind in ("model", "hybrid"):
         code, out, err = run(*asked, "--parallelism", kind)
         assert (code, out) == (2, "")
-        assert f"got '{kind}'; schemes that split single layers are priced for transformers alone" in err
+        assert f"got '{kind}'; schemes that split single layers are priced for attention blocks alone" in err
     code, out, err = run(*asked, "--pipeline", "2", "--framework", "megatron")
     assert (code, out) == (2, "")
     assert "--pipeline must be 1 for alexnet in framework megatron-lm, which has no pipeline of its layers" in err
+
+
+@pytest.mark.parametrize("network", ["gpt2", "t5-small", "mixtral-8x7b", "vit-b16"])
+@pytest.mark.parametrize("split", ["--tensor 2", "--pipeline 2 --accumulation 4 --recompute full --sharding 1"])
+def test_a_printed_network_is_split_as_the_bundled_one(network: str, split: str, run: Run, tmp_path: Any) -> None:
+    code, text, _ = run("show", "networks", network, "--toml")
+    assert code == 0
+    (tmp_path / "mine.toml").write_text(text)
+    own, bundled = (run("predict", "--network", one, *TO_PRICE, *split.split()) for one in ("mine.toml", network))
+    assert own == bundled
+    assert own[0] == 0
+
+
+def test_a_network_of_layers_alone_is_split_and_a_layer_that_no_rank_divides_is_named(run: Run, tmp_path: Any) -> None:
+    """Names say nothing; the second block has 6 heads, where the others have 4."""
+    layers = ['{ name = "x", kind = "linear", attributes = { features = 24 } }']
+    for block, heads in enumerate((4, 6, 4)):
+        last = "x" if not block else f"s{block - 1}"
+        layers += [
+            f'{{ name = "n{block}", kind = "layer_norm", inputs = ["{last}"] }}',
+            f'{{ name = "q{block}", kind = "linear", attributes = {{ features = 72 }} }}',
+            f'{{ name = "c{block}", kind = "attention", attributes = {{ heads = {heads} }} }}',
+            f'{{ name = "o{block}", kind = "linear", attributes = {{ features = 24 }} }}',
+            f'{{ name = "s{block}", kind = "add", inputs = ["o{block}", "{last}"] }}',
+        ]
+    layers += ['{ name = "y", kind = "linear", attributes = { features = 10 } }', '{ name = "loss", kind = "loss" }']
+    head = 'format = "planner/network"\nversion = 1\nname = "mine"\ninput = [32, 16]\n'
+    (tmp_path / "mine.toml").write_text(f"{head}layers = [\n{', '.join(layers)}\n]\n".replace(", {", ",\n{"))
+    asked = ("predict", "--network", "mine.toml", *TO_PRICE)
+    for split in (("--tensor", "2"), ("--pipeline", "2", "--accumulation", "4")):
+        code, out, _ = run(*asked, *split)
+        assert code == 0
+        assert json.loads(out)["mfu"] > 0
+    code, out, err = run(*asked, "--tensor", "4")
+    assert (code, out) == (2, "")
+    assert err.startswith("planner: --tensor must be a divisor of the 6 heads of layer c1, got 4; the nearest")
+    code, out, err = run(*asked, "--pipeline", "4", "--accumulation", "4")
+    assert (code, out) == (2, "")
+    assert err.startswith("planner: --pipeline must be at most the 3 layers, got 4")

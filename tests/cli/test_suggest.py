@@ -122,7 +122,7 @@ def test_loosening_never_worsens_the_best_plan(run: Run) -> None:
             ("--parallelism", "hybrid"),
             (
                 "--parallelism must be of the kinds that sprint-15 and framework pytorch allow, data, pipeline, got "
-                "'hybrid'; schemes that split single layers are priced for transformers alone"
+                "'hybrid'; schemes that split single layers are priced for attention blocks alone"
             ),
         ),
     ],

@@ -110,8 +110,9 @@ def test_a_declared_kind_is_trained(networks: tuple[Network, Network]) -> None:
 def test_a_declared_kind_is_split_between_ranks(networks: tuple[Network, Network]) -> None:
     gate = networks[1].layers[1]
     layers = (
-        Layer("heads", "attention", (INPUT,), {"heads": 4}),
+        Layer("qkv", "linear", (INPUT,), {"features": 24}),
+        Layer("heads", "attention", ("qkv",), {"heads": 4}),
         Layer("gate", gate.kind, ("heads",), gate.attributes),
     )
     shard = tensor_shard(Network("split", (5, 24), layers), 4)
-    assert [shard.layers[0].integer("heads"), shard.layers[1].integer("gates")] == [1, 2]
+    assert [shard.layers[1].integer("heads"), shard.layers[2].integer("gates")] == [1, 2]

@@ -58,6 +58,11 @@ def test_left_out_inputs_are_the_layer_before(assets: Path) -> None:
             HEAD + CONV.replace("kernel = 3", "kernel = 3, groups = 2"),
             "^x.toml: layer c: channels in must be divisible",
         ),
+        (
+            HEAD + CONV + "[transformer]\nheads = 12\n",
+            "^x.toml: transformer: key must be left out, as blocks, heads and widths are found in the layers; ",
+        ),
+        (HEAD + "blocks = [1, 2]\n" + CONV, "^x.toml: blocks: key must be left out, as blocks, heads and widths are"),
         (HEAD + 'optimizer = "adma"\n' + CONV, "optimizer: value must be one of none, sgd"),
     ],
 )

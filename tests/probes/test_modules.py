@@ -12,7 +12,7 @@ from planner.probes.modules import build_module, gradient_time
 from planner.probes.operands import Operands
 from planner.probes.steps import probe_networks
 from planner.workload.totals import totals
-from planner.workload.transformer import parameters
+from tests.workload.closed_transformer import parameters, record_of
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,8 @@ LATENT = {"kv_rank": "8", "plain_size": "6", "rotary_size": "4", "value_size": "
 def test_modules_of_transformers_have_the_parameters_that_are_counted(name: str, arguments: dict[str, str]) -> None:
     network = build(name, arguments)
     module = build_module(network)
-    assert network.transformer is not None
     trained = sum(parameter.numel() for parameter in module.parameters())
-    assert trained == totals(network).parameters == parameters(network.transformer)
+    assert trained == totals(network).parameters == parameters(record_of(network))
     timed = gradient_time(module, network, 2, repeats=1, warm_up=1)
     assert timed.time_s > 0
     assert all(parameter.grad is None for parameter in module.parameters())

@@ -29,6 +29,7 @@ from planner.sources.usable import candidate_precisions
 from planner.steps.node_groups import AcrossGroups
 from planner.steps.predict import Evaluator
 from planner.steps.split_price import plans_of
+from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES, is_told_apart
 from tests.properties.conftest import (
     SMALL,
@@ -94,7 +95,7 @@ def lawful_choices(problem: Problem) -> dict[str, tuple[Any, ...]]:
     most = {"nodes": problem.cluster.nodes, "gpus_per_node": problem.cluster.node.gpus}
     found = {}
     for axis in (one for one in AXES if one.name in CHOICES):
-        is_open = not axis.is_split or problem.network.transformer is not None or axis.name in LAYER_AXES
+        is_open = not axis.is_split or bool(block_starts(problem.network)) or axis.name in LAYER_AXES
         values = tuple(x for x in CHOICES[axis.name] if axis.words or x <= most.get(axis.name, x))
         found[axis.name] = values if is_open else (axis.default,)
     return found

@@ -59,7 +59,10 @@ def test_a_folder_of_folders_with_samples_names_them(folders: tuple[str, ...], n
         (("--plan", "x"), "--tensor-parallel must be left out beside --plan, which says what to measure, got "),
         ((), "--network must be given beside --tensor-parallel, got nothing; name the networks to be split"),
         (("--network", "mlp"), "tensor-parallel degree must be 1 of a network without attention, of which no shards "),
-        (("--network", "gpt"), "tensor-parallel degree must be a divisor of the 2304 features of layer layer1.attenti"),
+        (
+            ("--network", "gpt"),
+            "tensor-parallel degree must be a divisor of the 12 heads of layer layer1.attention.core",
+        ),
     ],
 )
 def test_networks_that_cannot_be_split_are_exit_2(arguments: tuple[str, ...], words: str, run: Run) -> None:

@@ -27,6 +27,7 @@ from planner.steps.split_price import SplitPricer, plans_of
 from planner.steps.split_state import State
 from planner.workload.placement import Placement, shard_ranks
 from tests.workload.closed_memory import stage_parameters
+from tests.workload.closed_transformer import record_of
 
 Make = Callable[..., Problem]
 MOE = find_network(
@@ -78,8 +79,7 @@ def parameter_counts() -> tuple[float, float]:
 def test_parameters_by_hand(problem: Problem) -> None:
     state = state_of(problem)
     assert (state.parameters.experts[0], state.parameters.others[0]) == parameter_counts()
-    assert MOE.transformer is not None
-    by_memory = stage_parameters(MOE.transformer, state.cases.plans, np.array([0]))
+    by_memory = stage_parameters(record_of(MOE), state.cases.plans, np.array([0]))
     assert (float(by_memory.experts[0]), float(by_memory.shared[0])) == parameter_counts()
 
 

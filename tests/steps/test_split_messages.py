@@ -22,11 +22,11 @@ from planner.domain.messages import (
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.domain.split import SplitPlans
-from planner.domain.transformer import Transformer
+from planner.networks.zoo import build
 from planner.sources.sources import Sources
 from planner.steps.split_messages import operation_s
 from planner.workload.placement import Placement
-from planner.workload.split_messages import MessageRules, layer_messages
+from planner.workload.split_messages import MessageRules, layer_messages, network_sends
 
 Make = Callable[..., Problem]
 OPERATIONS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE)
@@ -105,7 +105,8 @@ def test_a_layer_is_priced_by_hand(make_problem: Make) -> None:
     """Four tensor ranks of a node, 1 us and 0.1 ns a byte: around a ring, half of it each all-gather."""
     plans = SplitPlans.of(tensor_parallel=np.array([4, 4, 1]), sequence_parallel=np.array([0, 1, 1]), gpus_per_node=4)
     sources, placement = Sources(make_problem()), Placement(plans)
-    of = Transformer("gpt", 2, 64, 4, 4, 16, 256, 128, 1000)
+    network = build("gpt", {"layers": "2", "hidden": "64", "heads": "4", "sequence": "128", "vocabulary": "1000"})
+    of = network_sends(network).units[1]
     messages = layer_messages(of, plans, MessageRules())
     u = 2.0 * 128 * 64
     whole_s = 2 * 3 * 1e-6 + 2 * 3 / 4 * u * 1e-10

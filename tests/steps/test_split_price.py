@@ -28,6 +28,7 @@ from planner.steps.split_messages import operation_s
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
 from planner.steps.split_state import State
+from planner.workload.blocks import block_starts
 from planner.workload.lowering import lower
 from planner.workload.units import stage_units
 from tests.simulation.events import count_events, operations
@@ -72,7 +73,7 @@ def calls(problem: Problem, network: Network, sub_batch: int) -> Iterator[tuple[
 
 def stage_times(problem: Problem, stages: int, sub_batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return forward, backward, weight gradients and update of each stage [s], from sums over its layers."""
-    first = np.array(GPT.blocks)
+    first = np.array(block_starts(GPT))
     each = LAYERS // stages
     found = np.zeros((4, stages))
     for _, direction, layer, seconds in calls(problem, GPT, sub_batch):
@@ -87,7 +88,7 @@ def accumulated(problem: Problem, stages: int) -> np.ndarray:
     """Return what adding gradients to those that are there takes on each stage: read, read, write."""
     pointwise = next(one for one in problem.calibrations[0].entries if one.kind == "pointwise")
     start, per_byte = pointwise.coefficients.values()
-    each, first = LAYERS // stages, np.array(GPT.blocks)
+    each, first = LAYERS // stages, np.array(block_starts(GPT))
     found = np.zeros(stages)
     for layer, parameters in enumerate(layer_parameters(GPT).tolist()):
         if parameters:
@@ -135,7 +136,7 @@ def test_a_single_rank_sends_nothing_and_waits_for_nothing(problem: Problem) -> 
 
 
 def test_recompute_adds_the_forward_kernels_of_the_blocks_or_of_their_attention(problem: Problem) -> None:
-    first, last = GPT.blocks[0], GPT.blocks[-1]
+    first, last = block_starts(GPT)[0], block_starts(GPT)[-1]
     attention = {at for at, layer in enumerate(GPT.layers) if layer.kind == "attention"}
     forward = [(layer, seconds) for _, way, layer, seconds in calls(problem, GPT, 2) if way == "forward"]
     plain, _ = terms(problem, accumulation_steps=3)

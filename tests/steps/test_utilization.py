@@ -14,6 +14,7 @@ from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
 from planner.steps.utilization import utilization
+from planner.workload.blocks import block_starts
 from planner.workload.lowering import lower
 
 A100 = find_cluster("dgx-a100")
@@ -63,7 +64,8 @@ def test_predictions_tell_the_products_of_a_step_over_time_and_peak(axes: dict[s
             )
             flop = 2.0 * m * n * k * batch * calls.count
             forward += float(flop.sum())
-            again += float(flop[(calls.layer >= network.blocks[0]) & (calls.layer < network.blocks[-1])].sum())
+            first, *_, end = block_starts(network)
+            again += float(flop[(calls.layer >= first) & (calls.layer < end)].sum())
     per_sample = found.samples_per_s.value / (8 * A100.node.accelerator.peak_flop_per_s["fp16"])
     assert found.mfu == pytest.approx(3 * forward * per_sample, rel=1e-5)
     made_again = again if axes.get("recompute") else 0.0

@@ -1,7 +1,7 @@
 """Closed forms of a rank of a split transformer, as oracles: parameters by stage, and bytes kept of one layer.
 
 n = b·s/c positions of a rank, n_s = n/t where tensor ranks share positions between products (sequence parallelism),
-else n; e bytes an element; h, a, d_h, κ, f, s, E, k, f_e as in :mod:`planner.workload.transformer`. Masks take 1 byte.
+else n; e bytes an element; h, a, d_h, κ, f, s, E, k, f_e as in :mod:`tests.workload.closed_transformer`. Masks: 1 byte.
 
 =======================================  =====================================================================
 tensor                                   bytes
@@ -40,17 +40,17 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.layers.attentions import ring_keys
 from planner.domain.split import SplitPlans
-from planner.domain.transformer import Transformer
-from planner.workload.transformer import (
+from planner.workload.shards import padded_vocabulary
+from planner.workload.units import StageLayers
+from tests.workload.closed_transformer import (
     DENSE,
     ENCODER,
     EXPERTS,
+    Transformer,
     layer_parameters,
     outer_parameters,
-    padded_vocabulary,
     stage_blocks,
 )
-from planner.workload.units import StageLayers
 
 __all__ = ["LayerBytes", "RankParameters", "layer_bytes", "positions", "stage_parameters"]
 

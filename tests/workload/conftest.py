@@ -13,10 +13,10 @@ from planner.domain.framework import GENERIC, Framework
 from planner.domain.kernels import KernelCalls
 from planner.domain.network import Network
 from planner.domain.split import SplitMemoryBytes, SplitPlans
-from planner.domain.transformer import Latent, Transformer
 from planner.workload.lowering import lower
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
+from tests.workload.closed_transformer import Latent, Transformer
 
 
 def gpt(layers: int, hidden: int, heads: int, *, vocabulary: int = 51200) -> Transformer:

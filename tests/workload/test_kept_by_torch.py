@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from planner.domain.split import SplitPlans
-from planner.domain.transformer import Transformer
 from planner.networks.zoo import build
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from tests.workload.closed_memory import layer_bytes
+from tests.workload.closed_transformer import Transformer
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -212,7 +212,7 @@ def test_a_whole_network_takes_what_is_counted() -> None:
     layers = [one for one in network.layers if one.kind != "dropout"]
     behind = {one.name: one.inputs[0] for one in network.layers if one.kind == "dropout"}
     plain = tuple(replace(one, inputs=tuple(behind.get(name, name) for name in one.inputs)) for one in layers)
-    undropped = replace(network, layers=plain, transformer=None, blocks=())
+    undropped = replace(network, layers=plain)
     counted = Memory(undropped, MemoryRules.of("fp32", "adam")).fullest(SplitPlans.of(sub_batch=samples))
     state = counted.weights + counted.gradients + counted.optimizer
     assert state == pytest.approx(held, rel=1e-3)

@@ -26,16 +26,17 @@ GPIPE, INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("gpipe", "interle
 
 
 SOME_LAYER = "at most the layers of a pipeline stage, whose inputs it groups"
+HEADS = "a divisor of the 12 heads of layer layer1.attention.core"
 BESIDE_EXPERTS = "a divisor of the 8 experts and of data x context ranks"
 POSITIONS = "such that twice as many divide the 1024 positions"
-IS_CNN = "for alexnet, which is no transformer"
+IS_CNN = "for alexnet, which has no attention blocks"
 
 
 @pytest.mark.parametrize(
     ("network", "values", "rule", "got"),
     [
-        (GPT, {"tensor_parallel": 5}, "a divisor of the 12 heads", "5; the nearest are 4 and 6"),
-        (GPT, {"tensor_parallel": 24}, "a divisor of the 12 heads", "24; the nearest is 12"),
+        (GPT, {"tensor_parallel": 5}, HEADS, "5; the nearest are 4 and 6"),
+        (GPT, {"tensor_parallel": 24}, HEADS, "24; the nearest is 12"),
         (GROUPED, {"pipeline_parallel": 7}, "at most the 6 layers", "7; the nearest is 6"),
         (GPT, {"virtual_stages": 2, "pipeline_parallel": 4, "accumulation_steps": 4},
          "such that stages x virtual stages divide the 12 layers", "2; the nearest are 1 and 3"),

@@ -16,14 +16,15 @@ from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES, 
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import zoo_names
 from planner.workload import units as unit_module
+from planner.workload.blocks import block_starts
 from planner.workload.fusion import with_attention
 from planner.workload.lawful import is_lawful
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import WIDE_BYTES, BytesOfParameter, MemoryRules
 from planner.workload.placement import shard_ranks
 from planner.workload.rank_sizes import MOST, SUMS, RankSizes, SizeRules
-from planner.workload.transformer import blocks, parameters
 from tests.workload.closed_memory import layer_bytes, positions, stage_parameters
+from tests.workload.closed_transformer import blocks, parameters, record_of
 from tests.workload.conftest import NAMES, gpt_network, ledger, network_of
 
 FULL, SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
@@ -50,8 +51,7 @@ def memory_of(network: str, framework: str = "pytorch", precision: str = "bf16",
 
 def some_plans(network: Network, count: int = 600) -> SplitPlans:
     """Return lawful plans of all kinds, but for accumulation."""
-    numbers, of = np.random.default_rng(0), network.transformer
-    assert of is not None
+    numbers, of = np.random.default_rng(0), record_of(network)
 
     def any_of(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return numbers.choice(values, size=count)
@@ -198,7 +198,7 @@ def test_more_samples_never_need_less_and_narrow_products_never_less_than_16_bit
 def test_largest_sub_batches_by_trying_all(network: str) -> None:
     memory = memory_of(network, "megatron-lm" if network == "gpt2" else "pytorch")
     made = network_of(network)
-    plans = some_plans(made, 60) if made.transformer else SplitPlans.of(sharding=np.arange(4), data_parallel=8)
+    plans = some_plans(made, 60) if block_starts(made) else SplitPlans.of(sharding=np.arange(4), data_parallel=8)
     capacity = float(np.quantile(memory.fullest(plans).total, 0.6))
     found = memory.largest_sub_batches(plans, capacity)
     fits = memory.fullest(plans.but(sub_batch=np.arange(1, 200)[:, None])).total <= capacity
@@ -212,7 +212,7 @@ def test_two_of_each_run_of_blocks_stand_for_all(name: str) -> None:
     few = unit_module.few_blocks(network)
     assert len(few[0].layers) <= len(network.layers)
     short = RankSizes.of(few, rules, degrees)
-    whole = RankSizes.of((replace(network, transformer=None), np.arange(few[1].size)), rules, degrees)
+    whole = RankSizes.of((network, np.arange(few[1].size)), rules, degrees)
     for one in fields(RankSizes):
         np.testing.assert_allclose(getattr(short, one.name), getattr(whole, one.name), rtol=1e-12, err_msg=one.name)
 
@@ -226,8 +226,7 @@ EAGER = replace(GENERIC, loss="eager", fuses=("activation",))
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_of_every_stage_are_the_closed_form(name: str, *, is_padded: bool) -> None:
     """Where experts are split, and where tensor ranks outnumber groups of keys, too."""
-    network, of = network_of(name), network_of(name).transformer
-    assert of is not None
+    network, of = network_of(name), record_of(network_of(name))
     memory = ledger(network, replace(EAGER, pads_vocabulary=is_padded), **BARE)
     plans = some_plans(network).but(sharding=0)
     for stage in range(5):
@@ -247,8 +246,7 @@ def test_what_blocks_keep_is_the_closed_form(name: str) -> None:
     The ledger has no logits of routers, and of DeepSeek compressed keys that tensor ranks share by positions, as the
     norm behind them is; the closed form leaves these whole. Of T5 it has the masks behind both stacks besides.
     """
-    network, of = network_of(name), network_of(name).transformer
-    assert of is not None
+    network, of = network_of(name), record_of(network_of(name))
     memory, errors = ledger(network, EAGER), []
     plans = some_plans(network).but(virtual_stages=1, schedule=1, offload=0, sub_batch=3, accumulation_steps=1)
     layers = unit_module.StageLayers(*(np.array(at) for at in (0, memory.blocks, memory.blocks)))
@@ -359,8 +357,7 @@ def test_bytes_of_a_parameter(
     plans = SplitPlans.of(data_parallel=g, sharding=np.arange(4))
     found = Memory(network, MemoryRules(each, SizeRules(), **BARE)).fullest(plans)
     main = each.main_gradient / np.array([1, g, g, g])  # there in the update alone
-    assert network.transformer is not None
-    state = (found.weights + found.gradients + found.optimizer) / parameters(network.transformer) + main
+    state = (found.weights + found.gradients + found.optimizer) / parameters(record_of(network)) + main
     assert state == pytest.approx([at_0, *(own + all_ranks / g for own, all_ranks in zip(kept, shared, strict=True))])
     if at_0 == 16 and each.weight == 2:
         assert np.round(7.5 * state, 1).tolist() == [120, 31.4, 16.6, 1.9]
@@ -373,10 +370,9 @@ def test_ranks_hold_each_parameter_once_where_all_is_shared() -> None:
     plans = SplitPlans.of(tensor_parallel=t, context_parallel=c, data_parallel=d, expert_parallel=x, sharding=3)
     network = network_of("mixtral")
     plans = plans.rows.take(np.flatnonzero(is_lawful(network, GENERIC, plans)))
-    assert network.transformer is not None
     held = ledger(network, **BARE).fullest(plans).weights * plans.gpus / 2
     assert plans.shape[0] > 20
-    np.testing.assert_allclose(held, parameters(network.transformer), rtol=1e-3)
+    np.testing.assert_allclose(held, parameters(record_of(network)), rtol=1e-3)
 
 
 def test_optimizer_on_the_host() -> None:
@@ -471,8 +467,7 @@ def test_inputs_of_every_kth_layer(every: int) -> None:
     network, q, tensor = gpt_network(48, 6144, 64), 4, 2 * 2048 * 6144
     plans = SplitPlans.of(recompute=FULL, recompute_every=every, pipeline_parallel=q, accumulation_steps=q)
     found = ledger(network, EAGER, **BARE).of_stages(plans, 1)
-    assert network.transformer is not None
-    one = layer_bytes(network.transformer, plans)
+    one = layer_bytes(record_of(network), plans)
     assert found.activations == (q - 1) * np.ceil(12 / every) * tensor
     again = every * (one.total + 16 * 2048) - tensor
     assert again + one.gradients <= found.workspace <= again + one.gradients + 4 * tensor
@@ -486,8 +481,7 @@ def test_wide_gradients_of_an_update_are_there_when_activations_are_not() -> Non
         ledger(network, EAGER, parameter=replace(narrow, main_gradient=main), **BARE).fullest(plans)
         for main in (0, WIDE_BYTES)
     )
-    assert network.transformer is not None
-    count = parameters(network.transformer)
+    count = parameters(record_of(network))
     assert found.total[0] > without.total[0]
     assert found.total[0] == pytest.approx(20 * count)
     assert found.total[1] == without.total[1] > 20 * count

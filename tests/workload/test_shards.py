@@ -151,7 +151,7 @@ def test_shards_add_only_calls_that_the_network_does_not_make() -> None:
     ("name", "sizes", "degree", "words"),
     [
         ("gpt", SMALL, 4, "a divisor of the 6 heads of layer layer1.attention.core of gpt:.*, got 4"),
-        ("gpt", SMALL, 5, "a divisor of the 72 features of layer layer1.attention.qkv of gpt:.*, got 5"),
+        ("gpt", SMALL, 5, "a divisor of the 6 heads of layer layer1.attention.core of gpt:.*, got 5"),
         ("gpt", {**SMALL, "ffn": "95"}, 2, "a divisor of the 95 features of layer layer1.mlp.widen of gpt:.*, got 2"),
         ("mlp", {}, 2, "1 of a network without attention, of which no shards are defined, got 2; leave mlp out"),
         ("gpt", SMALL, 0, "a whole number from 1"),

@@ -6,27 +6,24 @@ from math import prod
 import numpy as np
 import pytest
 
-from planner.domain.transformer import Transformer
-from planner.errors import ParameterError
 from planner.networks.zoo import build
-from planner.workload.shards import tensor_shard
+from planner.workload.shards import padded_vocabulary
 from planner.workload.totals import totals
-from planner.workload.transformer import (
+from tests.workload.closed_transformer import (
+    Transformer,
     blocks,
     forward_flop,
     layer_forward_flop,
     layer_parameters,
     outer_parameters,
-    padded_vocabulary,
     parameters,
+    record_of,
     training_flop,
 )
 
 
 def of(name: str, **arguments: object) -> Transformer:
-    found = build(name, {key: str(value) for key, value in arguments.items()}).transformer
-    assert found is not None
-    return found
+    return record_of(build(name, {key: str(value) for key, value in arguments.items()}))
 
 
 ODD = {"layers": 3, "hidden": 100, "heads": 3, "sequence": 40, "vocabulary": 77}
@@ -184,23 +181,3 @@ def test_absurd_sizes_neither_wrap_nor_round() -> None:
     huge = Transformer("gpt", most, most, most, most, 1, most, most, most)
     assert parameters(huge) == most * (6 * most**2 + 10 * most) + most**2 + 2 * most
     assert forward_flop(huge, most) == most * prod((2, most, most, 6, most, most)) + most * (4 * most**4 + 2 * most**3)
-
-
-def test_a_shard_has_no_architecture_of_its_own() -> None:
-    assert tensor_shard(build("gpt2", {}), 2).transformer is None
-
-
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        ({"kv_heads": 5}, "kv_heads must be a divisor of the 12 heads, got 5"),
-        ({"norm": "batch"}, "norm must be one of layer, scale, rms, got 'batch'"),
-        ({"head": "none"}, "head must be one of tokens"),
-        ({"layers": 0}, "layers must be a whole number from 1"),
-        ({"experts": 4, "top_k": 5, "expert_ffn": 8}, "top_k must be a whole number from 1 to 4, got 5"),
-        ({"experts": 4, "top_k": 2}, "expert_ffn must be a whole number from 1"),
-    ],
-)
-def test_rules(changed: dict[str, int | str], sentence: str) -> None:
-    with pytest.raises(ParameterError, match=sentence):
-        replace(of("gpt2"), **changed)  # type: ignore[arg-type]

@@ -9,16 +9,15 @@ from planner.domain.split import RECOMPUTES, SCHEDULES, SplitPlans
 from planner.errors import ParameterError
 from planner.workload.lawful import check_lawful
 from planner.workload.memory import Memory
-from planner.workload.transformer import parameters
 from planner.workload.what_fits import CHANGES, TERMS, divisors, least_gpus, least_memory, lowest_plans, what_fits
 from tests.workload.closed_memory import stage_parameters
-from tests.workload.conftest import DEEPSEEK, LLAMA_7B, MIXTRAL, gpt, gpt_network, ledger, network_of
+from tests.workload.closed_transformer import parameters, record_of
+from tests.workload.conftest import gpt, gpt_network, ledger, network_of
 
 FULL = RECOMPUTES.index("full")
 RULES = Framework("rules", pads_vocabulary=True, loss="parallel", fuses=("activation",))
 STATE_BYTES = 16
 """Of a parameter, in mixed precision with Adam (Rajbhandari et al. 2020, arXiv:1910.02054)."""
-GPT3 = gpt(96, 12288, 96)
 
 
 def rules_of(network: Network | str) -> Memory:
@@ -117,13 +116,12 @@ def test_the_first_that_fits() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "mixtral", "deepseek", "gpt3"])
 def test_least_gpus_by_trying_all(name: str) -> None:
-    of = {"llama": LLAMA_7B, "mixtral": MIXTRAL, "deepseek": DEEPSEEK, "gpt3": GPT3}[name]
     memory = rules_of(GPT3_NETWORK if name == "gpt3" else name)
-    lowest = lowest_plans(of, 8, tensor_most=8)
+    lowest = lowest_plans(memory.network, 8, tensor_most=8)
     for capacity in (16e9, 40e9, 80e9):
         found = least_gpus(memory, lowest, capacity)
         assert found is not None
-        assert found >= STATE_BYTES * parameters(of) / capacity
+        assert found >= STATE_BYTES * parameters(record_of(memory.network)) / capacity
 
         def fits(gpus: int, capacity: float = capacity) -> bool:
             least = least_memory(memory, lowest, gpus)
@@ -138,19 +136,17 @@ def test_least_gpus_by_trying_all(name: str) -> None:
 
 def test_least_memory_names_its_plan() -> None:
     memory = rules_of("mixtral")
-    found = least_memory(memory, lowest_plans(MIXTRAL, 8), 64)
+    found = least_memory(memory, lowest_plans(memory.network, 8), 64)
     assert found is not None
     least, plan = found
     assert plan.gpus == 64
     assert memory.fullest(plan).total == least
-    assert least_memory(memory, lowest_plans(MIXTRAL, 8).but(pipeline_parallel=7), 64) is None
+    assert least_memory(memory, lowest_plans(memory.network, 8).but(pipeline_parallel=7), 64) is None
 
 
 def test_a_network_that_fits_nowhere() -> None:
     network = network_of("llama:sequence=999999,hidden=999936,heads=8,layers=32")
-    long = network.transformer
-    assert long is not None
-    assert least_gpus(rules_of(network), lowest_plans(long, 8), 80e9) is None
+    assert least_gpus(rules_of(network), lowest_plans(network, 8), 80e9) is None
 
 
 def test_stages_do_not_lower_kept_inputs() -> None:

@@ -51,7 +51,7 @@ from planner.domain.layers.record import (
 )
 from planner.errors import ParameterError
 
-__all__ = ["KINDS", "aligned_head_size", "ring_keys"]
+__all__ = ["KINDS", "aligned_head_size", "core_of", "ring_keys"]
 
 _Count = TypeVar("_Count", int, FloatArray)
 LOG_SUM_BYTES = 4
@@ -81,7 +81,7 @@ def aligned_head_size(head_size: _Count, multiple: int = 8) -> _Count:
     return -(-head_size // multiple) * multiple
 
 
-class _Core(NamedTuple):
+class Core(NamedTuple):
     """Sizes of one sample's attention.
 
     Heads, positions of queries and of keys, features of a key and of a value; ``visible``: keys of which weights are
@@ -123,7 +123,7 @@ def _attended(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
         rule = f"divisible by {parts} = {heads + 2 * kv_heads}: queries, keys and values"
         raise ParameterError(what, rule, features)
     _check_fused(layer)
-    return (positions, heads * _core_of(layer, positions, features).values)
+    return (positions, heads * core_of(layer, positions, features).values)
 
 
 def _crossed(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
@@ -146,23 +146,22 @@ def _check_fused(layer: Layer) -> None:
         raise ParameterError(f"layer {layer.name}: dropout", rule, layer.number("dropout"))
 
 
-def _core_of(layer: Layer, positions: int, features: int) -> _Core:
+def core_of(layer: Layer, positions: int, features: int) -> Core:
+    """Return the sizes of a layer of attention that reads so many positions of so many features."""
     heads = layer.integer("heads")
     kv_heads = layer.integer("kv_heads") or heads
     values = layer.integer("value_size") or features // (heads + 2 * kv_heads)
     keys = layer.integer("keys") or positions
     visible = ring_keys(keys, positions) if layer.attributes["causal"] else keys
-    return _Core(
-        heads, kv_heads, positions, keys, (features - kv_heads * values) // (heads + kv_heads), values, visible
-    )
+    return Core(heads, kv_heads, positions, keys, (features - kv_heads * values) // (heads + kv_heads), values, visible)
 
 
-def _core(site: Site) -> _Core:
+def _core(site: Site) -> Core:
     if site.layer.kind == "attention":
-        return _core_of(site.layer, *site.inputs[0])
+        return core_of(site.layer, *site.inputs[0])
     (queries, features), (keys, _) = site.inputs
     heads, keys = site.layer.integer("heads"), site.layer.integer("keys") or keys
-    return _Core(heads, heads, queries, keys, features // heads, features // heads, keys)
+    return Core(heads, heads, queries, keys, features // heads, features // heads, keys)
 
 
 def _attention(site: Site, _lowering: Lowering) -> Iterator[Call]:
@@ -183,7 +182,7 @@ def _attention(site: Site, _lowering: Lowering) -> Iterator[Call]:
         yield from passes("dropout", site, dropped, dropped)
 
 
-def _fused_sizes(layer: Layer, core: _Core) -> tuple[int, int, int, int]:
+def _fused_sizes(layer: Layer, core: Core) -> tuple[int, int, int, int]:
     """Return queries, keys, width and whether it is causal.
 
     A rank's positions that see keys of others are dealt out so that each rank has as many pairs of a query and a key:
@@ -194,7 +193,7 @@ def _fused_sizes(layer: Layer, core: _Core) -> tuple[int, int, int, int]:
     return core.queries, keys, aligned_head_size((core.width + core.values) // 2), int(is_causal and not is_part)
 
 
-def _products(site: Site, core: _Core) -> Iterator[Call]:
+def _products(site: Site, core: Core) -> Iterator[Call]:
     def product(rows: int, columns: int, inner: int) -> tuple[tuple[int, int], ...]:
         return (fixed(rows), fixed(columns), fixed(inner), per_sample(core.heads))
 
@@ -208,14 +207,14 @@ def _products(site: Site, core: _Core) -> Iterator[Call]:
             yield Call("gemm", BACKWARD_DATA, work, fixed(count))
 
 
-def _repeats(site: Site, core: _Core) -> Iterator[Call]:
+def _repeats(site: Site, core: Core) -> Iterator[Call]:
     if core.repeated:
         read = core.repeated // core.heads * core.kv_heads
         work = traffic(core.repeated, core.repeated + read)
         yield from passes("copy", site, work, work)
 
 
-def _biased(site: Site, core: _Core) -> Iterator[Call]:
+def _biased(site: Site, core: Core) -> Iterator[Call]:
     """Yield the sum of scores and a bias that all samples share, and of the gradients of a bias that is learned."""
     bias = str(site.layer.attributes.get("bias", "none"))
     if bias != "none":

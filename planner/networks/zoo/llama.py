@@ -20,11 +20,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from planner.domain.network import AttributeValue, Network, family_of
-from planner.domain.transformer import Latent, Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
-from planner.networks.zoo.transformer_arguments import ATTENTION, preset, sequence, sizes
+from planner.networks.zoo.transformer_arguments import ATTENTION, Latent, Sizes, preset, sequence, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -54,20 +53,18 @@ def _llama(name: str, arguments: Mapping[str, str]) -> Network:
     top = net.add("embedding", "embedding", "input", features=of.hidden, vocabulary=of.vocabulary)
     for number in range(1, of.layers + 1):
         block = f"layer{number}"
-        net.begin_block()
         branch = _attention(net, f"{block}.attention", net.add("rms_norm", f"{block}.attention.norm", top), of)
         top = net.add("add", f"{block}.attention.add", (branch, top))
         source = net.add("rms_norm", f"{block}.mlp.norm", top)
         has_experts = of.experts > 0 and number > of.dense_layers
         branch = _experts(net, block, source, of) if has_experts else _feed_forward(net, f"{block}.mlp", source, of)
         top = net.add("add", f"{block}.mlp.add", (branch, top))
-    net.begin_block()
     top = net.add("rms_norm", "norm", top)
     net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=of.tied, bias=False))
-    return net.network(name, (of.sequence,), _notes(of), dataset=None, optimizer="adam", transformer=of)
+    return net.network(name, (of.sequence,), _notes(of), dataset=None, optimizer="adam")
 
 
-def _attention(net: NetworkBuilder, name: str, source: str, of: Transformer) -> str:
+def _attention(net: NetworkBuilder, name: str, source: str, of: Sizes) -> str:
     how: dict[str, AttributeValue] = {"heads": of.heads, "causal": True, "fused": of.fused}
     if of.latent is None:
         joined = net.linear(f"{name}.qkv", source, of.query_width + 2 * of.kv_width, bias=False)
@@ -78,7 +75,7 @@ def _attention(net: NetworkBuilder, name: str, source: str, of: Transformer) -> 
     return net.linear(f"{name}.project", core, of.hidden, bias=False)
 
 
-def _latent(net: NetworkBuilder, name: str, source: str, of: Transformer) -> str:
+def _latent(net: NetworkBuilder, name: str, source: str, of: Sizes) -> str:
     """Append queries, compressed keys and values, and what they are made of them."""
     latent = of.latent
     assert latent is not None  # noqa: S101 - asked for such attention only
@@ -90,12 +87,12 @@ def _latent(net: NetworkBuilder, name: str, source: str, of: Transformer) -> str
     return net.add("latent", f"{name}.join", (queries, small, both), heads=of.heads, **sizes)
 
 
-def _feed_forward(net: NetworkBuilder, name: str, source: str, of: Transformer, width: int = 0) -> str:
+def _feed_forward(net: NetworkBuilder, name: str, source: str, of: Sizes, width: int = 0) -> str:
     wide = net.linear(f"{name}.widen", source, 2 * (width or of.ffn), bias=False)
     return net.linear(f"{name}.narrow", net.add("gated_activation", f"{name}.swiglu", wide), of.hidden, bias=False)
 
 
-def _experts(net: NetworkBuilder, block: str, source: str, of: Transformer) -> str:
+def _experts(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
     scores = net.linear(f"{block}.router", source, of.experts, bias=False)
     how = {"experts": of.experts, "top_k": of.top_k, "ffn": of.expert_ffn, "capacity": of.capacity}
     routed = net.add("experts", f"{block}.experts", (source, scores), **how)
@@ -105,7 +102,7 @@ def _experts(net: NetworkBuilder, block: str, source: str, of: Transformer) -> s
     return net.add("add", f"{block}.shared.add", (routed, beside))
 
 
-def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
+def _architecture(name: str, arguments: Mapping[str, str]) -> Sizes:
     family = family_of(name)
     hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
     kv_heads = heads if arguments["kv_heads"] == _AS_HEADS else int(arguments["kv_heads"])
@@ -114,8 +111,7 @@ def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
     if arguments["head_size"] == _HEAD_SIZE and heads > hidden:
         rule = f"at most hidden = {hidden} unless head_size is given"
         raise ParameterError(f"argument heads of network {family}", rule, heads)
-    dense = Transformer(
-        family="llama",
+    dense = Sizes(
         layers=int(arguments["layers"]),
         hidden=hidden,
         heads=heads,
@@ -124,12 +120,7 @@ def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
         kv_heads=kv_heads,
         head_size=hidden // heads if arguments["head_size"] == _HEAD_SIZE else int(arguments["head_size"]),
         ffn=_rounded_ffn(hidden) if arguments["ffn"] == _FFN else int(arguments["ffn"]),
-        gated=True,
-        activation="silu",
-        norm="rms",
         tied=arguments["tied"] == "true",
-        biases=False,
-        rotary=True,
         fused=arguments["attention"] == "fused",
         latent=_latent_sizes(arguments),
     )
@@ -141,7 +132,7 @@ def _rounded_ffn(hidden: int) -> int:
     return -(-(8 * hidden // 3) // _FFN_MULTIPLE) * _FFN_MULTIPLE
 
 
-def _with_experts(dense: Transformer, family: str, arguments: Mapping[str, str]) -> Transformer:
+def _with_experts(dense: Sizes, family: str, arguments: Mapping[str, str]) -> Sizes:
     experts, top_k, first = (int(arguments[key]) for key in ("experts", "top_k", "dense_layers"))
     if top_k > experts:
         raise ParameterError(f"argument top_k of network {family}", f"at most experts = {experts}", top_k)
@@ -150,7 +141,6 @@ def _with_experts(dense: Transformer, family: str, arguments: Mapping[str, str])
     width, capacity = int(arguments["expert_ffn"]), arguments["capacity_factor"]
     return replace(
         dense,
-        family="moe",
         experts=experts,
         top_k=top_k,
         expert_ffn=width,
@@ -166,7 +156,7 @@ def _latent_sizes(arguments: Mapping[str, str]) -> Latent | None:
     return Latent(*(int(arguments[key]) for key in ("kv_rank", "plain_size", "rotary_size", "value_size")))
 
 
-def _notes(of: Transformer) -> str:
+def _notes(of: Sizes) -> str:
     groups = "" if of.kv_heads == of.heads else f" on {of.kv_heads} of keys and values"
     latent = f", keys and values of {of.latent.rank} features" if of.latent else ""
     experts = f", {of.top_k} of {of.experts} experts of {of.expert_ffn}" if of.experts else ""

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.domain.network import AttributeValue, Network, family_of
-from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import ZooEntry
-from planner.networks.zoo.transformer_arguments import ATTENTION, preset, sequence, sizes
+from planner.networks.zoo.transformer_arguments import ATTENTION, Sizes, preset, sequence, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -23,33 +22,27 @@ def _mpt(name: str, arguments: Mapping[str, str]) -> Network:
     hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
     if heads > hidden:
         raise ParameterError(f"argument heads of network {family_of(name)}", f"at most hidden = {hidden}", heads)
-    of = Transformer(
-        family="mpt",
+    of = Sizes(
         layers=int(arguments["layers"]),
         hidden=hidden,
         heads=heads,
         sequence=int(arguments["sequence"]),
         vocabulary=int(arguments["vocabulary"]),
-        kv_heads=heads,
         head_size=hidden // heads,
         ffn=4 * hidden,
-        norm="scale",
-        biases=False,
         fused=arguments["attention"] == "fused",
     )
     net = NetworkBuilder()
     top = net.add("embedding", "embedding", "input", features=hidden, vocabulary=of.vocabulary)
     for number in range(1, of.layers + 1):
-        net.begin_block()
         top = _block(net, f"layer{number}", top, of)
-    net.begin_block()
     top = net.add("layer_norm", "norm", top, shift=False)
     net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=True, bias=False))
     notes = f"decoder of {of.layers} layers, {hidden} features, {heads} heads, {of.sequence} positions"
-    return net.network(name, (of.sequence,), notes, dataset=None, optimizer="adam", transformer=of)
+    return net.network(name, (of.sequence,), notes, dataset=None, optimizer="adam")
 
 
-def _block(net: NetworkBuilder, block: str, source: str, of: Transformer) -> str:
+def _block(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
     name = f"{block}.attention"
     top = net.add("layer_norm", f"{name}.norm", source, shift=False)
     joined = net.linear(f"{name}.qkv", top, 3 * of.query_width, bias=False)

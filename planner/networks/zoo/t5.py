@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.domain.network import AttributeValue, Network
-from planner.domain.transformer import Transformer
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
-from planner.networks.zoo.transformer_arguments import preset, sizes
+from planner.networks.zoo.transformer_arguments import Sizes, preset, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -41,44 +40,34 @@ def _t5(name: str, arguments: Mapping[str, str]) -> Network:
     target = net.add("positions", "decoder.tokens", rows, start=of.encoder_sequence, count=of.sequence)
     encoded = _stack(net, _Stack("encoder"), source, of)
     top = _stack(net, _Stack("decoder", encoded), target, of)
-    net.begin_block()
     net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=True, bias=False))
     notes = (
         f"encoder and decoder of {of.layers} layers each, {of.hidden} features, {of.heads} heads of {of.head_size}, "
         f"{of.encoder_sequence} and {of.sequence} positions"
     )
     shape = (of.encoder_sequence + of.sequence,)
-    return net.network(name, shape, notes, dataset=None, optimizer="adam", transformer=of)
+    return net.network(name, shape, notes, dataset=None, optimizer="adam")
 
 
-def _architecture(arguments: Mapping[str, str]) -> Transformer:
+def _architecture(arguments: Mapping[str, str]) -> Sizes:
     layers, hidden, heads = (int(arguments[key]) for key in ("layers", "hidden", "heads"))
     encoded = int(arguments["sequence"])
-    return Transformer(
-        family="t5",
+    return Sizes(
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=heads,
         head_size=int(arguments["head_size"]),
         vocabulary=int(arguments["vocabulary"]),
         ffn=4 * hidden if arguments["ffn"] == _FFN else int(arguments["ffn"]),
         sequence=encoded if arguments["target"] == _AS_SEQUENCE else int(arguments["target"]),
-        activation="relu",
-        norm="rms",
-        biases=False,
-        dropout=_RATE,
-        buckets=_BUCKETS,
-        encoder_layers=layers,
         encoder_sequence=encoded,
     )
 
 
-def _stack(net: NetworkBuilder, stack: _Stack, source: str, of: Transformer) -> str:
+def _stack(net: NetworkBuilder, stack: _Stack, source: str, of: Sizes) -> str:
     top = net.add("dropout", f"{stack.name}.dropout", source, rate=_RATE)
     for number in range(1, of.layers + 1):
         block = f"{stack.name}.layer{number}"
-        net.begin_block()
         top = _attention(net, block, top, of, causal=bool(stack.encoded), buckets=_BUCKETS if number == 1 else 0)
         if stack.encoded:
             top = _cross_attention(net, block, top, stack.encoded, of)
@@ -87,7 +76,7 @@ def _stack(net: NetworkBuilder, stack: _Stack, source: str, of: Transformer) -> 
     return net.add("dropout", f"{stack.name}.norm.dropout", top, rate=_RATE)
 
 
-def _attention(net: NetworkBuilder, block: str, source: str, of: Transformer, *, causal: bool, buckets: int) -> str:
+def _attention(net: NetworkBuilder, block: str, source: str, of: Sizes, *, causal: bool, buckets: int) -> str:
     name = f"{block}.attention"
     normed = net.add("rms_norm", f"{name}.norm", source)
     joined = net.linear(f"{name}.qkv", normed, 3 * of.query_width, bias=False)
@@ -96,7 +85,7 @@ def _attention(net: NetworkBuilder, block: str, source: str, of: Transformer, *,
     return _projected(net, name, net.add("attention", f"{name}.core", joined, **how), source, of)
 
 
-def _cross_attention(net: NetworkBuilder, block: str, source: str, encoded: str, of: Transformer) -> str:
+def _cross_attention(net: NetworkBuilder, block: str, source: str, encoded: str, of: Sizes) -> str:
     name = f"{block}.cross"
     normed = net.add("rms_norm", f"{name}.norm", source)
     queries = net.linear(f"{name}.queries", normed, of.query_width, bias=False)
@@ -105,14 +94,14 @@ def _cross_attention(net: NetworkBuilder, block: str, source: str, encoded: str,
     return _projected(net, name, core, source, of)
 
 
-def _feed_forward(net: NetworkBuilder, block: str, source: str, of: Transformer) -> str:
+def _feed_forward(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
     name = f"{block}.mlp"
     wide = net.linear(f"{name}.widen", net.add("rms_norm", f"{name}.norm", source), of.ffn, bias=False)
     wide = net.add("dropout", f"{name}.relu.dropout", net.relu(f"{name}.relu", wide), rate=_RATE)
     return _projected(net, name, wide, source, of)
 
 
-def _projected(net: NetworkBuilder, name: str, inner: str, source: str, of: Transformer) -> str:
+def _projected(net: NetworkBuilder, name: str, inner: str, source: str, of: Sizes) -> str:
     """Append the linear layer back to hidden features, dropout, and the residual sum."""
     top = net.linear(f"{name}.project", inner, of.hidden, bias=False)
     return net.add("add", f"{name}.add", (net.add("dropout", f"{name}.dropout", top, rate=_RATE), source))

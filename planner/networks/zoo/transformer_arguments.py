@@ -1,13 +1,15 @@
-"""Arguments that families of transformers share: sizes, sequence, kernels of attention; and their published sizes."""
+"""Arguments and sizes that families of transformers share; networks of published sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.domain.network import Network
 from planner.networks.zoo.entry import Argument, ZooEntry
 
-__all__ = ["ATTENTION", "preset", "sequence", "sizes"]
+__all__ = ["ATTENTION", "Latent", "Sizes", "preset", "sequence", "sizes"]
 
 ATTENTION = {"attention": Argument(("fused", "unfused"), "kernels of attention; fused: one")}
 _SIZES = {
@@ -19,6 +21,53 @@ _SIZES = {
     "vocabulary": ("tokens told apart", 9_999_999),
 }
 """Argument -> what it is, and the most that it takes."""
+
+
+class Latent(NamedTuple):
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): features of what keys and values are made of.
+
+    ``plain``, ``rotary``: of a head's queries and keys, without and with positions; ``value``: of a head's values.
+    """
+
+    rank: int
+    plain: int
+    rotary: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes of the layers of a transformer; what its family does not have is 0."""
+
+    layers: int
+    hidden: int
+    heads: int
+    head_size: int
+    ffn: int
+    sequence: int
+    vocabulary: int = 0
+    kv_heads: int = 0
+    fused: bool = False
+    tied: bool = False
+    encoder_sequence: int = 0
+    classes: int = 0
+    experts: int = 0
+    top_k: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    capacity: float = 0.0
+    dense_layers: int = 0
+    latent: Latent | None = None
+
+    @property
+    def query_width(self) -> int:
+        """Features of the queries of all heads."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Features of all keys, and of all values."""
+        return self.kv_heads * self.head_size
 
 
 def sizes(**defaults: object) -> dict[str, Argument]:

@@ -40,7 +40,6 @@ from functools import partial
 from itertools import product
 
 from planner.domain.network import Network, family_of
-from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
@@ -74,27 +73,6 @@ class _Sizes:
     fused: bool
     function: str = "gelu"
     predictions: int = 0
-
-    def architecture(self, family: str, head: str, positions: int) -> Transformer:
-        """Return it as a record, but for what gpt and bert differ in."""
-        return Transformer(
-            family,
-            self.layers,
-            self.hidden,
-            self.heads,
-            self.heads,
-            self.head_size,
-            self.ffn,
-            self.sequence,
-            self.vocabulary,
-            activation=self.function,
-            positions=positions,
-            dropout=_RATE,
-            causal=self.causal,
-            fused=self.fused,
-            head=head,
-            classes=_LABELS if head in ("labels", "pretraining") else 0,
-        )
 
     @property
     def notes(self) -> str:
@@ -131,20 +109,15 @@ def _gpt(name: str, arguments: Mapping[str, str], *, positions: int = 0, functio
     top = net.add("dropout", "embedding.dropout", top, rate=_RATE)
     for number, (name_of_part, part) in product(range(1, sizes.layers + 1), _PARTS.items()):
         block = f"layer{number}.{name_of_part}"
-        if name_of_part == "attention":
-            net.begin_block()
         branch = part(net, block, net.add("layer_norm", f"{block}.norm", top), sizes)
         top = net.add("add", f"{block}.add", (branch, top))
-    net.begin_block()
     top = net.add("layer_norm", "norm", top)
     if arguments["head"] == "tokens":
         net.add("loss", "loss", net.linear("logits", top, sizes.vocabulary, tied=True, bias=False))
     else:
         net.add("loss", "loss", net.linear("labels", top, _LABELS, bias=False))
-    family = "opt" if function == "relu" else "gpt"
-    of = sizes.architecture(family, arguments["head"], rows["positions"])
     notes = f"decoder of {sizes.notes}"
-    return net.network(name, (sizes.sequence,), notes, dataset=None, optimizer="adam", transformer=of)
+    return net.network(name, (sizes.sequence,), notes, dataset=None, optimizer="adam")
 
 
 def _bert(name: str, arguments: Mapping[str, str]) -> Network:
@@ -158,22 +131,11 @@ def _bert(name: str, arguments: Mapping[str, str]) -> Network:
     top = net.add("dropout", "embedding.dropout", top, rate=_RATE)
     for number, (name_of_part, part) in product(range(1, sizes.layers + 1), _PARTS.items()):
         block = f"layer{number}.{name_of_part}"
-        if name_of_part == "attention":
-            net.begin_block()
         branch = part(net, block, top, sizes)
         top = net.add("layer_norm", f"{block}.norm", net.add("add", f"{block}.add", (branch, top)))
-    net.begin_block()
     net.add("loss", "loss", _BERT_HEADS[arguments["head"]](net, top, sizes))
-    head = "masked" if arguments["head"] == "tokens" else arguments["head"]
-    of = replace(
-        sizes.architecture("bert", head, rows["positions"]),
-        norm_first=False,
-        head_bias=True,
-        types=_TYPES,
-        predictions=sizes.predictions,
-    )
     notes = f"encoder of {sizes.notes}"
-    return net.network(name, (sizes.sequence,), notes, dataset=None, optimizer="adam", transformer=of)
+    return net.network(name, (sizes.sequence,), notes, dataset=None, optimizer="adam")
 
 
 def _attention(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.domain.network import Network, family_of
-from planner.domain.transformer import Transformer
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
-from planner.networks.zoo.transformer_arguments import ATTENTION, preset, sizes
+from planner.networks.zoo.transformer_arguments import ATTENTION, Sizes, preset, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -28,17 +27,15 @@ def _vit(name: str, arguments: Mapping[str, str]) -> Network:
     top = net.convolution("patches", "input", of.hidden, patch, stride=patch)
     top = net.add("class_token", "class_token", top)
     for number in range(1, of.layers + 1):
-        net.begin_block()
         top = _block(net, f"layer{number}", top, of)
-    net.begin_block()
     top = net.add("first_position", "first", net.add("layer_norm", "norm", top))
     net.add("loss", "loss", net.linear("classes", top, of.classes))
     notes = f"encoder of {of.layers} layers, {of.hidden} features, {of.heads} heads, patches of {patch} x {patch}"
     dataset = "imagenet-1k" if of.classes == _IMAGENET_CLASSES else None
-    return net.network(name, (_CHANNELS, side, side), notes, dataset, optimizer="adam", transformer=of)
+    return net.network(name, (_CHANNELS, side, side), notes, dataset, optimizer="adam")
 
 
-def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
+def _architecture(name: str, arguments: Mapping[str, str]) -> Sizes:
     keys = ("layers", "hidden", "heads", "image", "patch", "classes")
     layers, hidden, heads, side, patch, classes = (int(arguments[key]) for key in keys)
     family = family_of(name)
@@ -46,28 +43,19 @@ def _architecture(name: str, arguments: Mapping[str, str]) -> Transformer:
         raise ParameterError(f"argument heads of network {family}", f"at most hidden = {hidden}", heads)
     if patch > side:
         raise ParameterError(f"argument patch of network {family}", f"at most image = {side}", patch)
-    positions = (side // patch) ** 2 + 1
-    return Transformer(
-        "vit",
-        layers,
-        hidden,
-        heads,
-        heads,
-        hidden // heads,
-        4 * hidden if arguments["ffn"] == _FFN else int(arguments["ffn"]),
-        positions,
-        vocabulary=0,
-        positions=positions,
-        causal=False,
+    return Sizes(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        head_size=hidden // heads,
+        ffn=4 * hidden if arguments["ffn"] == _FFN else int(arguments["ffn"]),
+        sequence=(side // patch) ** 2 + 1,
         fused=arguments["attention"] == "fused",
-        head="classes",
-        head_bias=True,
         classes=classes,
-        patch=_CHANNELS * patch**2,
     )
 
 
-def _block(net: NetworkBuilder, block: str, source: str, of: Transformer) -> str:
+def _block(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
     name = f"{block}.attention"
     joined = net.linear(f"{name}.qkv", net.add("layer_norm", f"{name}.norm", source), 3 * of.query_width)
     core = net.add("attention", f"{name}.core", joined, heads=of.heads, fused=of.fused)

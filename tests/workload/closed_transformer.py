@@ -1,4 +1,4 @@
-"""Counts of a transformer in closed form: parameters, FLOP, and the sizes that frameworks round.
+"""A transformer in numbers, and its counts in closed form: oracles of what is found in a network's graph.
 
 L layers, h hidden, a heads of d_h, κ key/value heads, f inside the feed-forward part, s positions, V tokens, b samples;
 E experts of f_e, k a token, f_s shared; r, d_n, d_r, d_v of latent attention. All counts are whole numbers of Python,
@@ -23,23 +23,238 @@ arXiv:2104.04473, and Chowdhery et al. 2022, arXiv:2204.02311, count all pairs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.transformer import Transformer
+from planner.domain.network import Layer, Network
+from planner.domain.shapes import layer_shapes
 from planner.workload.units import StageLayers, even_layers
 
-__all__ = [
-    "DENSE", "ENCODER", "EXPERTS", "LayerParameters", "OuterParameters",
-    "blocks", "forward_flop", "layer_forward_flop", "layer_parameters", "outer_parameters", "padded_vocabulary",
-    "parameters", "recomputed_flop", "stage_blocks", "training_flop",
-]  # fmt: skip
+NORMS = ("layer", "scale", "rms")
+"""Normalisation with scale and shift, with scale alone, and by the root of the mean square, with scale."""
+HEADS = ("tokens", "masked", "labels", "pooler", "pretraining", "classes")
+"""What is computed of the last layer; see :class:`Transformer`."""
+_LOGITS_OF_TOKENS = ("tokens", "masked", "pretraining")
 
-_Count = TypeVar("_Count", int, IntArray)
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434), queries not compressed; sizes in features.
+
+    Attributes
+    ----------
+    rank : int
+        Of what keys and values are made of, r.
+    plain, rotary : int
+        Of a head's queries and keys: without positions, d_n, and with rotary ones, d_r; the latter of keys are shared.
+    value : int
+        Of a head's values, d_v.
+    """
+
+    rank: int
+    plain: int
+    rotary: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """A transformer; letters are those of the formulas below.
+
+    Attributes
+    ----------
+    family : str
+        gpt, opt, mpt, bert, llama, moe, t5 or vit.
+    layers : int
+        L; of encoder and decoder, those of the decoder.
+    hidden, heads, kv_heads, head_size, ffn : int
+        h, a, κ (a: no groups), d_h, f: the width inside the feed-forward part of a dense layer.
+    sequence : int
+        s, positions of a sample; of images, patches and the class token.
+    vocabulary : int
+        V, rows of the table of tokens; 0: none.
+    gated : bool
+        Whether the feed-forward part multiplies two products (SwiGLU), which makes three weights of it.
+    activation : str
+        gelu, relu or silu.
+    norm : one of NORMS
+    norm_first : bool
+        Whether normalisation stands before each part, and once behind the last layer; else behind each sum, and once
+        behind the embedding.
+    tied : bool
+        Whether the weights of the logits are the table of tokens.
+    positions : int
+        Rows of the table of learned positions; 0: none, positions are rotary, biases of attention, or absent.
+    types : int
+        Rows of the table of token types (bert); 0: none.
+    biases : bool
+        Whether linear layers in the blocks have biases.
+    dropout : float
+        Fraction dropped of embedding, of what each part gives, and of attention weights that are not fused; 0: none.
+    causal : bool
+        Whether later positions are masked.
+    fused : bool
+        Whether one kernel computes attention without keeping weights.
+    rotary : bool
+        Whether queries and keys are rotated by position.
+    buckets : int
+        Rows of the table of relative positions of each stack, one a head (t5); 0: none.
+    head : one of HEADS
+        tokens: logits of V; masked: a linear layer and normalisation before them; labels, classes: ``classes`` numbers
+        at every position, or of the first one; pooler: a linear layer on the first position; pretraining: masked, and
+        pooler with ``classes`` numbers behind it.
+    head_bias : bool
+        Whether the last linear layer has a bias, the weights of logits tied or not.
+    classes : int
+        Of the heads labels, classes and pretraining.
+    predictions : int
+        Positions of which logits are computed; 0: all.
+    patch : int
+        Features of a patch of the image that the first layer reads, 3·P²; 0: no image.
+    experts, top_k, expert_ffn, shared_ffn : int
+        E, k, f_e, and f_s, the summed width of experts that every token passes; E = 0: none.
+    capacity : float
+        Tokens that an expert takes at most, as a multiple of the mean; 0: no limit, nothing dropped or padded.
+    dense_layers : int
+        First layers, which have no experts.
+    latent : Latent or None
+        How attention compresses keys and values.
+    encoder_layers, encoder_sequence : int
+        Of an encoder whose output every layer attends to besides; 0: none.
+    """
+
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ffn: int
+    sequence: int
+    vocabulary: int
+    gated: bool = False
+    activation: str = "gelu"
+    norm: str = "layer"
+    norm_first: bool = True
+    tied: bool = True
+    positions: int = 0
+    types: int = 0
+    biases: bool = True
+    dropout: float = 0.0
+    causal: bool = True
+    fused: bool = False
+    rotary: bool = False
+    buckets: int = 0
+    head: str = "tokens"
+    head_bias: bool = False
+    classes: int = 0
+    predictions: int = 0
+    patch: int = 0
+    experts: int = 0
+    top_k: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    capacity: float = 0.0
+    dense_layers: int = 0
+    latent: Latent | None = None
+    encoder_layers: int = 0
+    encoder_sequence: int = 0
+
+    @property
+    def query_width(self) -> int:
+        """Features of the queries of all heads, a·d_h."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Features of all keys, and of all values, κ·d_h."""
+        return self.kv_heads * self.head_size
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the head makes as many logits as there are tokens."""
+        return self.vocabulary > 0 and self.head in _LOGITS_OF_TOKENS
+
+    @property
+    def ties_logits(self) -> bool:
+        """Whether the table of tokens makes them, of which the last stage of a pipeline then has a copy."""
+        return self.tied and self.has_logits
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers that have experts."""
+        return self.layers - self.dense_layers if self.experts else 0
+
+
+def record_of(network: Network) -> Transformer:
+    """Return a bundled transformer in numbers, by the names that its layers have."""
+    by, shapes = {layer.name: layer for layer in network.layers}, layer_shapes(network)
+    kinds = {layer.kind for layer in network.layers}
+    stack = "decoder." if "decoder.layer1.attention.core" in by else ""
+    numbers = [int(one[1]) for name in by if (one := re.match(rf"{re.escape(stack)}layer(\d+)\.", name))]
+    core, join = by[f"{stack}layer1.attention.core"], by.get("layer1.attention.join")
+    sequence, hidden = shapes[f"{stack}layer1.attention.project"]
+    heads, gated = core.integer("heads"), bool({"gated_activation", "experts"} & kinds)
+    expert = next((layer for layer in network.layers if layer.kind == "experts"), None)
+    widen = by.get(f"{stack}layer1.mlp.widen")
+    embedding, head, is_image = by.get("embedding"), _head(by), "patches" in by
+
+    def of(layer: Layer | None, key: str) -> int:
+        return layer.integer(key) if layer is not None else 0
+
+    norm = next(layer for layer in network.layers if layer.kind.endswith("_norm"))
+    functions = {str(one.attributes["function"]) for one in network.layers if one.kind == "activation"}
+    last = by.get("logits") or by.get("labels") or by.get("classes") or by["pooler"]
+    latent = Latent(*(of(by["layer1.attention.compress.norm"], "features") if key == "rank" else of(join, key)
+                      for key in ("rank", "plain", "rotary", "value"))) if join else None  # fmt: skip
+    kv_heads = core.integer("kv_heads") or heads
+    return Transformer(
+        "t5" if stack else "vit" if is_image else "bert" if "embedding.norm" in by else "",
+        max(numbers), hidden, heads, kv_heads,
+        shapes[core.name][1] // heads,
+        of(widen, "features") // (1 + gated) if widen else of(expert, "ffn"),
+        sequence, of(embedding, "vocabulary"),
+        gated=gated,
+        activation="silu" if gated else (functions - {"tanh"}).pop(),
+        norm="rms" if norm.kind == "rms_norm" else "layer" if norm.attributes["shift"] else "scale",
+        norm_first="embedding.norm" not in by,
+        tied=bool(by["logits"].attributes["tied"]) if "logits" in by else True,
+        positions=sequence if is_image else of(embedding, "positions"),
+        types=of(embedding, "types"),
+        biases=bool(by[f"{stack}layer1.attention.project"].attributes["bias"]),
+        dropout=0.1 if "dropout" in kinds else 0.0,
+        causal=bool(core.attributes["causal"]),
+        fused=bool(core.attributes["fused"]),
+        rotary="rotary" in kinds,
+        buckets=of(core, "buckets"),
+        head=head,
+        head_bias=bool(last.attributes["bias"]),
+        classes={"labels": 2, "pretraining": 2, "classes": of(by.get("classes"), "features")}.get(head, 0),
+        predictions=of(by.get("masked"), "count"),
+        patch=3 * by["patches"].pair("kernel")[0] ** 2 if is_image else 0,
+        experts=of(expert, "experts"),
+        top_k=of(expert, "top_k"),
+        expert_ffn=of(expert, "ffn"),
+        shared_ffn=of(next((one for name, one in by.items() if name.endswith(".shared.widen")), None), "features") // 2,
+        capacity=expert.number("capacity") if expert else 0.0,
+        dense_layers=max(numbers) - sum(layer.kind == "experts" for layer in network.layers) if expert else 0,
+        latent=latent,
+        encoder_layers=sum(bool(re.fullmatch(r"encoder\.layer\d+\.attention\.core", name)) for name in by),
+        encoder_sequence=of(by.get("encoder.tokens"), "count"),
+    )  # fmt: skip
+
+
+def _head(by: dict[str, Layer]) -> str:
+    if "next_sentence" in by:
+        return "pretraining"
+    if "tokens" in by:
+        return "masked"
+    return next((name for name in ("labels", "classes", "pooler") if name in by), "tokens")
+
 
 ENCODER, DENSE, EXPERTS = "encoder", "dense", "experts"
 """Kinds of layers: of an encoder that a decoder attends to; with one feed-forward part; with experts."""
@@ -238,16 +453,6 @@ def recomputed_flop(
         elif recompute == "selective" and not of.fused:
             flop += count * _layer_core_flop(of, block, masked=masked)
     return samples * flop
-
-
-def padded_vocabulary(vocabulary: int, tensor: _Count, multiple: int = 128) -> _Count:
-    """Return V rounded up to a multiple of 128 a tensor rank, as Megatron-LM pads the table of tokens by default.
-
-    >>> padded_vocabulary(50257, 1), padded_vocabulary(50257, 8), padded_vocabulary(128256, 8)
-    (50304, 51200, 129024)
-    """
-    unit = multiple * tensor
-    return -(-vocabulary // unit) * unit
 
 
 def _matrices(of: Transformer) -> int:

@@ -1,0 +1,198 @@
+"""Blocks and what splits them, found in the graph, against what the names and sizes of bundled networks say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.catalog import find_network
+from planner.domain.network import Layer, Network
+from planner.errors import ParameterError
+from planner.formats.network import NETWORK, write_network
+from planner.networks.zoo import zoo_names
+from planner.workload.blocks import block_starts, crossing
+from planner.workload.lawful import most_stages
+from planner.workload.program import program
+from planner.workload.shards import (
+    attended_positions,
+    context_shard,
+    divided_by_tensors,
+    expert_number,
+    logits_of,
+    tensor_shard,
+    tied_table,
+)
+from planner.workload.split_messages import Attending, network_sends
+from planner.workload.units import few_blocks, units_of
+from tests.workload.closed_transformer import DENSE, ENCODER, EXPERTS, blocks, layer_parameters, record_of
+
+MORE = (
+    "gpt:layers=1", "gpt:layers=3,hidden=100,heads=3,head_size=16,ffn=70", "gpt:head=labels,layers=2", "bert:layers=1",
+    "bert:layers=2,head=pretraining", "bert:layers=2,head=tokens", "bert:layers=2,head=labels", "t5:layers=1",
+    "t5:layers=2,target=100", "llama:layers=2,heads=4,kv_heads=1,tied=true", "moe:layers=1", "vit:layers=1",
+    "moe:layers=3,dense_layers=1,shared_experts=2", "moe:layers=2,kv_rank=20", "mpt:layers=1",
+)  # fmt: skip
+SPLIT = [*(name for name in zoo_names() if block_starts(find_network(name))), *MORE]
+
+
+def renamed(network: Network) -> Network:
+    """Return the same graph, whose names say nothing."""
+    names = {layer.name: f"x{at * 7919 % 10007}" for at, layer in enumerate(network.layers)}
+    layers = tuple(
+        replace(one, name=names[one.name], inputs=tuple(names.get(name, name) for name in one.inputs))
+        for one in network.layers
+    )
+    return replace(network, layers=layers)
+
+
+def test_networks_with_attention_have_blocks_and_no_others() -> None:
+    for name in zoo_names():
+        network = find_network(name)
+        assert bool(block_starts(network)) == any(layer.kind == "attention" for layer in network.layers), name
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_blocks_are_the_layers_that_names_number(name: str) -> None:
+    """What stands between the stacks of T5 is part of the block before."""
+    network = find_network(name)
+    numbers = [match[0] if (match := re.match(r"(\w+\.)?layer\d+\.", one.name)) else "" for one in network.layers]
+    first = [at for at, one in enumerate(numbers) if one and one not in numbers[:at]]
+    end = max(at for at, one in enumerate(numbers) if one) + 1
+    # with a norm behind each sum that is part of the block
+    assert block_starts(network) == (*first, end)
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_what_is_found_is_the_architecture_in_numbers(name: str) -> None:
+    network = find_network(name)
+    of, sends, divided = record_of(network), network_sends(network), divided_by_tensors(network)
+    starts, units = block_starts(network), units_of(network, program(network))
+    assert most_stages(network) == len(starts) - 1 == of.layers + of.encoder_layers
+    values, keys = (of.latent.value, of.latent.plain + of.latent.rotary) if of.latent else (of.head_size, of.head_size)
+    positions = {kind: of.encoder_sequence if kind == ENCODER else of.sequence for kind in (ENCODER, DENSE, EXPERTS)}
+    kinds = [kind for kind, count in blocks(of) for _ in range(count)]
+    for kind, unit in zip(kinds, sends.units[1:-1], strict=True):
+        assert unit.attending == (Attending(positions[kind], of.heads, of.kv_heads, keys, values, of.fused),)
+        assert {size for part in unit.parts for size in (part.reads, part.gives)} == {positions[kind] * of.hidden}
+        experts = [(one.positions, one.features, one.experts, one.top_k, one.capacity) for one in unit.routing]
+        assert experts == [(of.sequence, of.hidden, of.experts, of.top_k, of.capacity)] * (kind == EXPERTS)
+    buckets = of.buckets * of.heads  # the first layer of a stack has them, the last of the encoder the norm behind it
+    for kind, unit in zip(kinds, units.sequence[1:-1], strict=True):
+        assert 0 <= units.parameters[unit] - layer_parameters(of, kind).total <= buckets + of.hidden
+    assert {one.whole for one in divided if one.what == "heads"} == {of.heads}
+    assert {one.whole for one in divided if one.is_shared} == {of.kv_heads} - {of.heads}
+    widths = {of.ffn} if len(kinds) > of.expert_layers else set()
+    widths |= {one for one in (of.expert_ffn, of.shared_ffn, of.hidden * (of.head == "pretraining")) if one}
+    assert {one.whole for one in divided if "heads" not in one.what} == widths
+    assert attended_positions(network) == tuple(sorted({of.sequence, of.encoder_sequence or of.sequence}))
+    assert expert_number(network) == of.experts
+    assert sends.boundary == (of.sequence + of.encoder_sequence) * of.hidden * (len(kinds) > 1)
+    assert {layer.integer("features") for layer in logits_of(network)} == ({of.vocabulary} if of.has_logits else set())
+    assert tied_table(network) == ((of.vocabulary, of.hidden) if of.ties_logits else None)
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_names_are_not_read(name: str) -> None:
+    network = find_network(name)
+    other = renamed(network)
+    assert block_starts(other) == block_starts(network)
+    assert network_sends(other) == network_sends(network)
+    assert [one._replace(layer="") for one in divided_by_tensors(other)] == [
+        one._replace(layer="") for one in divided_by_tensors(network)
+    ]
+    assert block_starts(NETWORK.parse(write_network(other), "x.toml")) == block_starts(network)
+
+
+@pytest.mark.parametrize("name", [one for one in MORE if "heads=3" not in one])
+def test_a_rank_has_the_blocks_of_the_whole(name: str) -> None:
+    network = find_network(name)
+    starts = block_starts(network)
+    shards = [network if "kv_heads=1" in name and degree > 4 else tensor_shard(network, degree) for degree in (2, 4)]
+    if len(network.input_shape) == 1:
+        shards.append(context_shard(network, 2))
+    assert [block_starts(one) for one in shards] == [starts] * len(shards)
+    few, place = few_blocks(network)
+    assert len(block_starts(few)) == place.max()
+    np.testing.assert_array_equal(few_blocks(few)[1], np.arange(place.max() + 1))
+
+
+def block(name: str, source: str, width: int, heads: int = 4, inner: int = 64) -> tuple[Layer, ...]:
+    """Return a block whose attention and feed-forward part read the same tensor, with one sum."""
+    return (
+        Layer(f"{name}.qkv", "linear", (source,), {"features": 3 * width}),
+        Layer(f"{name}.core", "attention", (f"{name}.qkv",), {"heads": heads}),
+        Layer(f"{name}.out", "linear", (f"{name}.core",), {"features": width}),
+        Layer(f"{name}.up", "linear", (source,), {"features": inner}),
+        Layer(f"{name}.relu", "activation", (f"{name}.up",), {}),
+        Layer(f"{name}.down", "linear", (f"{name}.relu",), {"features": width}),
+        Layer(f"{name}.sum", "add", (f"{name}.out", f"{name}.down", source), {}),
+    )
+
+
+def parallel(*blocks: tuple[int, int]) -> Network:
+    """Return a network of blocks of some heads and inner features each."""
+    layers = [Layer("in", "linear", ("input",), {"features": 24})]
+    for number, (heads, inner) in enumerate(blocks):
+        layers += block(f"b{number}", layers[-1].name, 24, heads, inner)
+    layers += [Layer("out", "linear", (layers[-1].name,), {"features": 10}), Layer("loss", "loss", ("out",), {})]
+    return Network("parallel", (32, 16), tuple(layers))
+
+
+def test_parts_side_by_side_are_one_block() -> None:
+    network = parallel((4, 64), (4, 64), (4, 64))
+    assert block_starts(network) == (1, 8, 15, 22)
+    units = units_of(network, program(network))
+    assert units.sequence.tolist() == [0, 1, 1, 2, 3]  # the last is read once
+    assert [part.name for part in network_sends(network).units[1].parts] == ["attention", "feed_forward"]
+    assert network_sends(network).boundary == 32 * 24
+
+
+def test_unequal_blocks_are_units_and_the_layer_that_no_rank_divides_is_named() -> None:
+    network = parallel((4, 64), (6, 64), (4, 66))
+    assert most_stages(network) == 3
+    assert units_of(network, program(network)).sequence.tolist() == [0, 1, 2, 3, 4]
+    assert tensor_shard(network, 2).layers[2].integer("heads") == 2
+    with pytest.raises(ParameterError, match=r"a divisor of the 6 heads of layer b1\.core of parallel, got 4"):
+        tensor_shard(network, 4)
+    with pytest.raises(ParameterError, match=r"a divisor of the 64 features of layer b0\.up of parallel, got 6"):
+        tensor_shard(parallel((6, 64)), 6)
+
+
+def test_attention_that_no_product_by_columns_feeds_is_named() -> None:
+    layers = (
+        Layer("in", "linear", ("input",), {"features": 24}),
+        Layer("norm", "layer_norm", ("in",), {}),
+        Layer("wide", "linear", ("norm",), {"features": 72}),
+        Layer("between", "layer_norm", ("wide",), {}),
+        Layer("core", "attention", ("between",), {"heads": 4}),
+        Layer("sum", "add", ("core", "in"), {}),
+        Layer("out", "linear", ("sum",), {"features": 10}),
+        Layer("loss", "loss", ("out",), {}),
+    )
+    network = Network("odd", (32, 16), layers)
+    assert block_starts(network) == (1, 6)
+    with pytest.raises(ParameterError, match="1, as no linear layer is split by columns before layer core of odd"):
+        tensor_shard(network, 2)
+
+
+def test_attention_without_a_shortcut_makes_no_block() -> None:
+    layers = (
+        Layer("qkv", "linear", ("input",), {"features": 24}),
+        Layer("core", "attention", ("qkv",), {"heads": 2}),
+        Layer("out", "linear", ("core",), {"features": 24}),
+    )
+    assert block_starts(Network("plain", (5, 4), layers)) == ()
+
+
+def test_what_crosses_a_cut_is_read_behind_it() -> None:
+    layers = (
+        Layer("a", "linear", ("input",), {"features": 7}),
+        Layer("unread", "activation", ("a",), {}),
+        Layer("b", "linear", ("a",), {"features": 7}),
+        Layer("sum", "add", ("a", "b"), {}),
+    )
+    sizes = {"input": 1, "a": 10, "unread": 100, "b": 1000, "sum": 10000}
+    assert crossing(Network("some", (3,), layers), sizes).tolist() == [1, 10, 10, 1010]
