@@ -34,6 +34,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, check_count, once_of
 from planner.domain.layers import LAYER_KINDS
+from planner.domain.layers.attentions import core_of
 from planner.domain.layers.record import Shape
 from planner.domain.network import Layer, Network
 from planner.domain.shapes import input_shapes, layer_shapes
@@ -120,7 +121,7 @@ class Divided(NamedTuple):
     def words(self) -> str:
         """What the degree must be."""
         if not self.what:
-            return f"1, as no linear layer is split by columns before layer {self.layer}"
+            return f"1, as no products split by heads make what layer {self.layer} reads"
         return f"a divisor{' or multiple' * self.is_shared} of the {self.whole} {self.what} of layer {self.layer}"
 
 
@@ -135,7 +136,25 @@ def divided_by_tensors(network: Network) -> tuple[Divided, ...]:
 
 def _divided(network: Network) -> Iterator[Divided]:
     columns = dict(columns_of(network))
-    fed = {one.name for behind in columns.values() for one in behind[:2]}
+    by_name, shapes = {layer.name: layer for layer in network.layers}, layer_shapes(network)
+
+    def is_split(name: str) -> bool:
+        """Tell whether a tensor is of products by columns alone."""
+        kind, inputs = (by_name[name].kind, by_name[name].inputs) if name in by_name else ("", ())
+        if kind == "latent":
+            return any(map(is_split, inputs))
+        return name in columns or (kind in _BEFORE_ATTENTION and all(map(is_split, inputs)))
+
+    def starts_with_queries(attention: Layer) -> bool:
+        """Tell whether the first of what is joined before grouped attention is its queries."""
+        source = by_name.get(attention.inputs[0])
+        while source is not None and source.kind == "rotary":
+            source = by_name.get(source.inputs[0])
+        if source is None or source.kind != "concat" or not attention.integer("kv_heads"):
+            return True
+        core = core_of(attention, *shapes[attention.inputs[0]])
+        return shapes[source.inputs[0]][-1] == core.heads * core.width
+
     for layer in network.layers:
         behind = columns.get(layer.name, ())
         if layer.kind in ("attention", "cross_attention"):
@@ -143,13 +162,11 @@ def _divided(network: Network) -> Iterator[Divided]:
             yield Divided(layer.name, "heads", heads)
             if layer.kind == "attention" and layer.integer("kv_heads") not in (0, heads):
                 yield Divided(layer.name, "heads of keys and values", layer.integer("kv_heads"), is_shared=True)
-            if layer.name not in fed:
+            if not all(map(is_split, layer.inputs)) or (layer.kind == "attention" and not starts_with_queries(layer)):
                 yield Divided(layer.name, "", 1)
         elif behind and behind[0].kind.endswith("activation"):
             gates = 2 if behind[0].kind == "gated_activation" else 1
-            yield Divided(
-                layer.name, "features" + " of both products" * (gates - 1), layer.integer("features") // gates
-            )
+            yield Divided(layer.name, "features" + " of each product" * (gates - 1), layer.integer("features") // gates)
         elif (share := LAYER_KINDS[layer.kind].share(layer)) is not None and not share.is_rounded_up:
             yield Divided(layer.name, share.attribute, layer.integer(share.attribute))
 
@@ -184,11 +201,14 @@ def tensor_shard(network: Network, degree: int) -> Network:
     for one in divided_by_tensors(network):
         if not one.holds(np.array(degree)):
             raise ParameterError("tensor-parallel degree", f"{one.words} of {network.name}", degree)
-    behind, logits = dict(columns_of(network)), {layer.name for layer in logits_of(network)}
+    behind = dict(columns_of(network))
+    for some in tuple(behind.values()):
+        behind |= {one.name: some[at + 1 :] for at, one in enumerate(some) if one.kind == "rotary"}
+    logits = {layer.name for layer in logits_of(network)}
     layers = tuple(
         _with(layer, features=-(-layer.integer("features") // degree))
         if layer.name in logits
-        else _shard(layer, network, degree, behind.get(layer.name, ()))
+        else _shard(layer, degree, behind.get(layer.name, ()))
         for layer in network.layers
     )
     name = f"{network.name} (one of {degree} tensor-parallel ranks)"
@@ -219,8 +239,10 @@ def with_padded_vocabulary(network: Network, degree: int) -> Network:
     return replace(network, layers=tuple(map(padded, network.layers)))
 
 
+_BEFORE_ATTENTION = ("rotary", "concat")
+"""Kinds of layers between products by columns and attention: they have a rank's heads of each."""
 _BEHIND_COLUMNS = (
-    ("attention",), ("rotary", "attention"), ("cross_attention",), ("latent", "attention"),
+    ("attention",), ("cross_attention",), ("latent", "attention"),
     ("activation", "linear"), ("activation", "dropout", "linear"), ("gated_activation", "linear"),
 )  # fmt: skip
 """Kinds of what stands behind a linear layer that is split by columns."""
@@ -251,6 +273,8 @@ def columns_of(network: Network) -> Iterator[tuple[str, tuple[Layer, ...]]]:
             continue
         behind = tuple(_alone_behind(layer, readers))
         kinds = tuple(one.kind for one in behind)
+        joining = next((at for at, kind in enumerate(kinds) if kind not in _BEFORE_ATTENTION), 0)
+        kinds = kinds[joining:] if kinds[joining : joining + 1] == ("attention",) else kinds
         if any(kinds[: len(head)] == head for head in (*_BEHIND_COLUMNS, _LOGITS)):
             yield layer.name, behind
 
@@ -262,21 +286,34 @@ def _alone_behind(layer: Layer, readers: dict[str, list[Layer]]) -> Iterator[Lay
         yield layer
 
 
-def _shard(layer: Layer, network: Network, degree: int, behind: tuple[Layer, ...]) -> Layer:
+def _shard(layer: Layer, degree: int, behind: tuple[Layer, ...]) -> Layer:
     """Return a rank's part of a layer."""
-    if layer.kind == "linear" and behind and behind[0].kind != "loss":
-        grouped = next((one for one in behind[:2] if one.kind == "attention" and one.integer("kv_heads")), None)
-        (heads, kv_heads), (own, own_kv) = _heads(grouped, degree) if grouped else ((degree, 0), (1, 0))
-        return _with(layer, features=layer.integer("features") * (own + 2 * own_kv) // (heads + 2 * kv_heads))
-    if layer.kind == "rotary":
-        readers = (one for one in network.layers if one.kind == "attention" and layer.name in one.inputs)
-        whole, part = next((_heads(one, degree) for one in readers), ((1, 0), (1, 0)))
-        return _with(layer, features=layer.integer("features") * sum(part) // sum(whole))
+    if layer.kind in ("linear", "rotary") and behind and behind[0].kind != "loss":
+        whole, part = _heads_of(layer, degree, behind)
+        return _with(layer, features=layer.integer("features") * part // whole)
     if layer.kind == "attention" and layer.integer("kv_heads"):
         heads, kv_heads = _heads(layer, degree)[1]
         return _with(layer, heads=heads, kv_heads=kv_heads)
     share = LAYER_KINDS[layer.kind].share(layer)
     return layer if share is None else _with(layer, **{share.attribute: -(-layer.integer(share.attribute) // degree)})
+
+
+def _heads_of(layer: Layer, degree: int, behind: tuple[Layer, ...]) -> tuple[int, int]:
+    """Return the heads of all ranks and of one that a layer by columns makes, or rotates, of queries, keys and values.
+
+    The first of what is joined before attention is queries. What does not come before heads is a part of all ranks.
+    """
+    at = next((at for at, one in enumerate(behind) if one.kind not in _BEFORE_ATTENTION), 0)
+    if behind[at].kind != "attention":
+        return degree, 1
+    both = zip(*_heads(behind[at], degree), strict=True)
+    (heads, own), (kv_heads, own_kv) = both
+    before = (layer, *behind[:at])
+    joined = next((place for place, one in enumerate(before) if one.kind == "concat"), 0)
+    if joined:
+        return (heads, own) if before[joined].inputs[0] == before[joined - 1].name else (kv_heads, own_kv)
+    each = 1 if layer.kind == "rotary" else 2
+    return heads + each * kv_heads, own + each * own_kv
 
 
 def _heads(layer: Layer, degree: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -10,6 +10,7 @@ import pytest
 
 from planner.catalog import find_network
 from planner.domain.network import Layer, Network
+from planner.domain.shapes import layer_shapes
 from planner.errors import ParameterError
 from planner.formats.network import NETWORK, write_network
 from planner.networks.zoo import zoo_names
@@ -174,7 +175,50 @@ def test_attention_that_no_product_by_columns_feeds_is_named() -> None:
     )
     network = Network("odd", (32, 16), layers)
     assert block_starts(network) == (1, 6)
-    with pytest.raises(ParameterError, match="1, as no linear layer is split by columns before layer core of odd"):
+    with pytest.raises(ParameterError, match="1, as no products split by heads make what layer core reads of odd"):
+        tensor_shard(network, 2)
+
+
+def of_three_products(kv_heads: int, joined: tuple[str, ...] = ("q.rotary", "k.rotary", "v")) -> Network:
+    """Return a network whose queries, keys and values are products of their own, 8 heads of 4 features."""
+    layers = (
+        Layer("in", "linear", ("input",), {"features": 32}),
+        *(Layer(name, "linear", ("in",), {"features": 4 * heads}) for name, heads in (("q", 8), ("k", kv_heads))),
+        Layer("v", "linear", ("in",), {"features": 4 * kv_heads}),
+        Layer("q.rotary", "rotary", ("q",), {"features": 32}),
+        Layer("k.rotary", "rotary", ("k",), {"features": 4 * kv_heads}),
+        Layer("joined", "concat", joined, {}),
+        Layer("core", "attention", ("joined",), {"heads": 8, "kv_heads": kv_heads}),
+        Layer("out", "linear", ("core",), {"features": 32}),
+        Layer("sum", "add", ("out", "in"), {}),
+        Layer("last", "linear", ("sum",), {"features": 10}),
+        Layer("loss", "loss", ("last",), {}),
+    )
+    return Network("three", (64, 16), layers)
+
+
+@pytest.mark.parametrize(("kv_heads", "degree"), [(8, 2), (8, 8), (2, 2), (2, 4)])
+def test_three_products_that_are_joined_are_split_by_heads(kv_heads: int, degree: int) -> None:
+    """Of more ranks than heads of keys and values each has one of these."""
+    shard = tensor_shard(of_three_products(kv_heads), degree)
+    sizes = {one.name: one.attributes.get("features") for one in shard.layers}
+    own, own_kv = 8 // degree, max(1, kv_heads // degree)
+    assert [sizes[name] for name in ("in", "q", "q.rotary", "k", "k.rotary", "v", "out")] == [
+        32, 4 * own, 4 * own, 4 * own_kv, 4 * own_kv, 4 * own_kv, 32,
+    ]  # fmt: skip
+    assert layer_shapes(shard)["core"] == (64, 4 * own)
+    (part,) = network_sends(of_three_products(kv_heads)).units[1].parts
+    assert (part.name, part.reads, part.gives, part.other) == ("attention", 64 * 32, 64 * 32, 0)
+
+
+@pytest.mark.parametrize("joined", [("k.rotary", "q.rotary", "v"), ("q.rotary", "k.rotary", "norm")])
+def test_what_is_joined_in_no_order_of_heads_is_refused(joined: tuple[str, ...]) -> None:
+    network = of_three_products(2, tuple(name if name != "norm" else "v" for name in joined))
+    if "norm" in joined:  # of values, which every rank has whole
+        at = next(at for at, layer in enumerate(network.layers) if layer.name == "joined")
+        norm, other = Layer("norm", "layer_norm", ("v",), {}), replace(network.layers[at], inputs=joined)
+        network = replace(network, layers=(*network.layers[:at], norm, other, *network.layers[at + 1 :]))
+    with pytest.raises(ParameterError, match="1, as no products split by heads make what layer core reads of three"):
         tensor_shard(network, 2)
 
 
