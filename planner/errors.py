@@ -25,24 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "NOTHING",
-    "CoverageError",
-    "InputFileError",
-    "MissingPackageError",
-    "NothingFitsError",
-    "OutputError",
-    "ParameterError",
-    "PlannerError",
-    "Refusal",
-    "UnknownNameError",
-    "UsageError",
-    "VersionError",
-    "nearest_name",
-    "nearest_names",
-    "printable",
-    "shortened",
-    "shown",
-]
+    "NOTHING", "CoverageError", "InputFileError", "MissingPackageError", "NothingFitsError", "OutputError",
+    "ParameterError", "PlannerError", "Refusal", "UnknownNameError", "UsageError", "VersionError", "nearest_name",
+    "nearest_names", "printable", "shortened", "shown",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +157,8 @@ class InputFileError(PlannerError):
     def __init__(self, path: str, problem: str | Refusal, where: str = "") -> None:
         refusal = problem if isinstance(problem, Refusal) else Refusal(self.code, problem)
         place = shortened(printable(where)) + ": " if where else ""
-        rule = f"{printable(path)}: {place}{refusal.rule}"
+        named = path if len(path) < LONGEST_PATH else shortened(path)
+        rule = f"{printable(named)}: {place}{refusal.rule}"
         super().__init__(replace(refusal, code=self.code, rule=rule, subject=where or path))
         self.path, self.problem, self.where = path, str(problem), where
 
@@ -204,6 +191,8 @@ class _Nothing:
 
 
 NOTHING = _Nothing()
+LONGEST_PATH = 4096
+"""Characters of a path from which on no system has such a file."""
 LONGEST_SHOWN = 200
 """Characters of a text that a sentence repeats."""
 MOST_DIGITS = 40

@@ -19,27 +19,9 @@ from planner.errors import ParameterError, UnknownNameError, nearest_name
 from planner.units import parse_fraction, parse_number, parse_quantity
 
 __all__ = [
-    "AskedPart",
-    "Parser",
-    "choice",
-    "choices",
-    "count",
-    "counts",
-    "error_aim",
-    "fraction",
-    "framework",
-    "frameworks",
-    "group",
-    "limits",
-    "numbers",
-    "objective",
-    "only",
-    "pairs",
-    "rank_order",
-    "recomputes",
-    "text",
-    "whole",
-]
+    "AskedPart", "Parser", "choice", "choices", "count", "counts", "error_aim", "fraction", "framework", "frameworks",
+    "group", "limits", "numbers", "objective", "only", "pairs", "rank_order", "recomputes", "text", "whole",
+]  # fmt: skip
 
 Parser = Callable[[str, str], object]
 

@@ -17,18 +17,9 @@ from planner.domain.settings import OPTIMIZERS, Settings
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
-    "DEGREES",
-    "LARGEST_MINI_BATCH",
-    "MODES",
-    "NEUTRAL",
-    "OPTIMIZERS",
-    "SPLIT_AXES",
-    "Box",
-    "Configuration",
-    "Configurations",
-    "Settings",
-    "splits",
-]
+    "DEGREES", "LARGEST_MINI_BATCH", "MODES", "NEUTRAL", "OPTIMIZERS", "SPLIT_AXES", "Box", "Configuration",
+    "Configurations", "Settings", "splits",
+]  # fmt: skip
 
 Box = tuple[slice | IntArray, ...]
 """Of each dimension of a product the part that is meant."""

@@ -10,16 +10,9 @@ from planner.domain.configuration import Configuration
 from planner.domain.provenance import Provenance
 
 __all__ = [
-    "LOOKUPS",
-    "LayersOfStage",
-    "MiniBatch",
-    "PlanWarning",
-    "Prediction",
-    "Predictions",
-    "Quantity",
-    "Staleness",
+    "LOOKUPS", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions", "Quantity", "Staleness",
     "Term",
-]
+]  # fmt: skip
 
 LOOKUPS: Mapping[str, str] = frozen_map(
     {

@@ -47,12 +47,8 @@ from planner.formats.parts import (
 from planner.formats.values import FieldError, Flag, Number, Text, Whole
 
 __all__ = [
-    "SUGGESTION",
-    "SUGGESTIONS",
-    "suggestion_document",
-    "suggestion_of",
-    "suggestions_document",
-]
+    "SUGGESTION", "SUGGESTIONS", "suggestion_document", "suggestion_of", "suggestions_document",
+]  # fmt: skip
 
 _PREDICTION = Table(FIGURES, dict[str, Any], "what it takes", title="figures")
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what the plan decides")
