@@ -42,7 +42,7 @@ def find_framework(text: str) -> Framework:
     name, version, switches = framework_parts(text)
     if _is_file(name):
         return read_framework(name).of_version(version).with_switches(switches)
-    found, on = _bundled().get(name.lower()) or _own(name)
+    found, on = _bundled_named(name.lower()) or _own(name)
     return found.of_version(version).with_switches([*on, *(one.lower() for one in switches)])
 
 
@@ -58,7 +58,8 @@ def with_switches(text: str, framework: Framework) -> str:
 
 def bundled_fusions(name: str) -> tuple[str, ...]:
     """Return what the bundled framework of a name fuses without switches; none where there is no such framework."""
-    return _bundled()[name][0].fuses if name in _bundled() else ()
+    bundled = _bundled_named(name)
+    return bundled[0].fuses if bundled else ()
 
 
 def own_frameworks(report: Callable[[InputFileError], None] = lambda _: None) -> tuple[Framework, ...]:
@@ -100,7 +101,7 @@ def with_present_names(calibration: Calibration) -> Calibration:
 
     def present(label: str) -> str:
         variant, version = variant_and_version(label)
-        found, on = _bundled().get(variant, (None, []))
+        found, on = _bundled_named(variant) or (None, [])
         return found.of_version(version).with_switches(on).label if found and on else label
 
     entries = tuple(
@@ -143,8 +144,20 @@ def _own_framework(path: Path) -> Framework:
 
 
 @cache
+def _bundled_named(name: str) -> tuple[Framework, list[str]] | None:
+    """Return the bundled framework of a name or alias; of a name, which is that of its file, no other file is read."""
+    path = FOLDER / f"{name}.toml"
+    return (read_framework(path), []) if path in _bundled_files() else _bundled().get(name)
+
+
+@cache
+def _bundled_files() -> tuple[Path, ...]:
+    return tuple(sorted(FOLDER.glob("*.toml")))
+
+
+@cache
 def _bundled() -> Mapping[str, tuple[Framework, list[str]]]:
     """Return the bundled frameworks by name and alias, with the switches that an alias turns on."""
-    frameworks = [read_framework(path) for path in sorted(FOLDER.glob("*.toml"))]
+    frameworks = [read_framework(path) for path in _bundled_files()]
     names = [(one, {one.name: list[str](), **_names_of(one)}) for one in frameworks]
     return {name: (one, on) for one, each in names for name, on in each.items()}

@@ -25,10 +25,10 @@ from planner.errors import NOTHING, NothingFitsError, ParameterError
 from planner.report.answer import suggestion_brief
 from planner.report.prediction import place
 from planner.report.suggestion import suggestions_views
-from planner.search.conflict import Settings
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import Searcher, search
+from planner.search.searchable import Settings
 from planner.search.suggest import suggest_among
 from planner.search.switches import different_sets
 from planner.sessions.inputs import Case, machine_of

@@ -15,7 +15,6 @@ import math
 import os
 import platform
 import re
-import secrets
 import stat
 import sys
 import tomllib
@@ -274,7 +273,7 @@ def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None: 
     target = Path(path)
     check_replaceable(target, force=force)
     _remove_leftovers(target.parent)
-    temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(8).hex()}.tmp")
     try:
         with temporary.open("xb") as file:  # a new file: no link that somebody laid is followed
             file.write(content)

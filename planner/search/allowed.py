@@ -23,6 +23,7 @@ from planner.steps.layer_pipeline import split_pricer
 from planner.steps.split_price import SplitPricer, plans_of
 from planner.workload.blocks import block_starts
 from planner.workload.memory import Memory
+from planner.workload.memory_rules import MemoryRules
 
 __all__ = ["limits_of", "order_and_limits"]
 
@@ -45,11 +46,19 @@ def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Li
 def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
     """Return what the cluster of a problem allows; ``allow_specified``: 8 bits by the data sheet too."""
     cluster, kernel_sources = problem.cluster, sources.Sources(problem)
+
+    @cache
+    def largest_sub_batch(rules: MemoryRules) -> int:
+        ledger = Memory(problem.network, rules)
+        return int(ledger.largest_sub_batches(SplitPlans.of(), kernel_sources.accelerator.memory_bytes))
+
+    pairs = [(name, mode) for name in PRECISIONS for mode in MODES]
+    whole = {pair: replace(memory_rules(kernel_sources, *pair), shrunk=1.0) for pair in pairs}  # whatever the scenario
     return Limits(
         cluster.name,
         cluster.nodes,
         cluster.node.gpus,
-        {(name, mode): _largest_sub_batch(kernel_sources, name, mode) for name in PRECISIONS for mode in MODES},
+        {pair: largest_sub_batch(rules) for pair, rules in whole.items()},
         {
             name: reason
             for name, reason in candidate_precisions(kernel_sources, allow_specified=allow_specified).items()
@@ -89,10 +98,3 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
         problem.cluster.node.accelerator.memory_bytes,
         ledger,
     )
-
-
-def _largest_sub_batch(kernel_sources: sources.Sources, precision: str, mode: str) -> int:
-    """Return the largest sub-batch that fits, whatever the scenario lets plans hold."""
-    rules = replace(memory_rules(kernel_sources, precision, mode), shrunk=1.0)
-    ledger = Memory(kernel_sources.problem.network, rules)
-    return int(ledger.largest_sub_batches(SplitPlans.of(), kernel_sources.accelerator.memory_bytes))

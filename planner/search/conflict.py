@@ -13,13 +13,13 @@ fit: the more samples an update has, the less an epoch takes, but for the last u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from planner.domain.axes import AXES, Axis
-from planner.domain.request import Problem, SpaceRequest
+from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.errors import CoverageError
 from planner.search.evaluator import Evaluator
@@ -28,11 +28,11 @@ from planner.search.explain import typed_values
 from planner.search.least import OBJECTIVE_OF_LIMIT, may_keep_limits
 from planner.search.ranking import Order
 from planner.search.reasons import limit_text
-from planner.search.searchable import Searchable, searchable_among
+from planner.search.searchable import Settings
 from planner.search.space import Limits
 
 __all__ = [
-    "WINDOW", "Asked", "Constraint", "Settings", "constraints_of", "has_plan", "smallest_conflict", "smallest_of",
+    "WINDOW", "Asked", "Constraint", "constraints_of", "has_plan", "smallest_conflict", "smallest_of",
 ]  # fmt: skip
 
 _ACCUMULATION = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
@@ -71,22 +71,6 @@ def constraints_of(request: SpaceRequest, limits: Limits) -> tuple[Constraint, .
     """Return the constraints of a request, in the order in which to leave them out."""
     defaults, axes = _of_defaults(request, limits), _of_axes(request, limits)
     return (*defaults, *_of_limits(request), *_of_parallelism(request), _window(request), *axes)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Framework and optimizer as they were given, and what is asked where some of them are left out.
-
-    ``given``: option -> text; ``without``: options left out -> problems and requests, with the defaults in their place.
-    """
-
-    given: Mapping[str, str] = field(default_factory=dict)
-    without: Callable[[frozenset[str]], Sequence[tuple[Problem, SpaceRequest]]] = lambda _: ()
-
-    def searchable(self, options: Iterable[str]) -> list[Searchable]:
-        """Return what is searched where options are left out; none where nothing can be."""
-        left_out = frozenset(options) & set(self.given)
-        return searchable_among(self.without(left_out), {}) if left_out else []
 
 
 def smallest_conflict(

@@ -29,7 +29,6 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.search.choice import distinct_plans, in_all_precisions
-from planner.search.conflict import Settings
 from planner.search.data_block import DataBlock
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome
@@ -39,6 +38,7 @@ from planner.search.ranking import SLACK, Order, rounded
 from planner.search.reasons import limit_text, limited
 from planner.search.rivals import Ranking, Searched, ranked
 from planner.search.search import MOST_PRICED, first_plan, search
+from planner.search.searchable import Settings
 from planner.search.space import Limits, Space, blocks_of, space_of
 from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
 from planner.steps.split_price import plans_of

@@ -5,8 +5,8 @@ These leasts make the terms of an objective comparable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from planner.domain.objective import weights_of
@@ -21,7 +21,7 @@ from planner.search.space import Limits
 from planner.search.switches import of_kernels
 from planner.steps import predict
 
-__all__ = ["Searchable", "least_of_all", "over_leasts", "searchable_among"]
+__all__ = ["Searchable", "Settings", "least_of_all", "over_leasts", "searchable_among"]
 
 
 class Searchable(NamedTuple):
@@ -86,3 +86,19 @@ def over_leasts(
         if best is not None:
             leasts[term] = float(alone.values(best)[0])
     return replace(order, leasts=leasts)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Framework and optimizer as they were given, and what is asked where some of them are left out.
+
+    ``given``: option -> text; ``without``: options left out -> problems and requests, with the defaults in their place.
+    """
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    without: Callable[[frozenset[str]], Sequence[tuple[Problem, SpaceRequest]]] = lambda _: ()
+
+    def searchable(self, options: Iterable[str]) -> list[Searchable]:
+        """Return what is searched where options are left out; none where nothing can be."""
+        left_out = frozenset(options) & set(self.given)
+        return searchable_among(self.without(left_out), {}) if left_out else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -41,16 +41,13 @@ from planner.search.rivals import (
     without_plan,
 )
 from planner.search.search import Searcher, search
-from planner.search.searchable import over_leasts, searchable_among
+from planner.search.searchable import Settings, over_leasts, searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.search.switches import Gains
 from planner.steps import predict
 from planner.steps.describe import Description
 from planner.steps.measured import Deviation
-
-if TYPE_CHECKING:
-    from planner.search.conflict import Settings
 
 __all__ = ["suggest", "suggest_among", "suggest_with"]
 
