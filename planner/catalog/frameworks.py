@@ -16,13 +16,8 @@ from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.framework import read_framework
 
 __all__ = [
-    "bundled_fusions",
-    "find_framework",
-    "own_frameworks",
-    "unused_own_names",
-    "with_present_names",
-    "with_switches",
-]
+    "bundled_fusions", "find_framework", "own_frameworks", "unused_own_names", "with_present_names", "with_switches",
+]  # fmt: skip
 
 FOLDER = Path(__file__).resolve().parent.parent / "_bundled" / "frameworks"
 

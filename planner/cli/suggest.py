@@ -37,13 +37,8 @@ from planner.sessions.node_groups import mixed_cluster, questions, subject_of_al
 from planner.sessions.values import Values, listed
 
 __all__ = [
-    "answer",
-    "check_found",
-    "check_price",
-    "run",
-    "wanted",
-    "write",
-]
+    "answer", "check_found", "check_price", "run", "wanted", "write",
+]  # fmt: skip
 
 
 Answers = Sequence[tuple[Subject, Suggestion]]

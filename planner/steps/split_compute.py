@@ -235,10 +235,10 @@ class SplitCompute:
         key = tensor, shares_positions if tensor > 1 else 0, context, experts
         if key not in self._place:
             whole = self.sources.problem.network
-            shard, shared = _shard_of(whole, tensor, context, experts)
+            shard, shared, whole_parts = _shard_of(whole, tensor, context, experts)
             rank = RankCompute(self.sources.of_network(shard), self.precision, shared, tensor if key[1] else 1)
             rank.units = units_of(whole, rank.program)
-            rank.whole = rank.units.of_distinct(whole_parameters(whole, tensor_shard(whole, tensor)))
+            rank.whole = rank.units.of_distinct(whole_parts)
             self._place[key] = len(self.ranks)
             self.ranks.append(rank)
         return self._place[key]
@@ -273,20 +273,25 @@ class SplitCompute:
 
 
 _LARGEST_CACHE = 64
-_SHARDS: dict[tuple[int, ...], tuple[Network, Network, BoolArray]] = {}
+_SHARDS: dict[tuple[int, ...], tuple[Network, Network, BoolArray, FloatArray]] = {}
 """Of the networks split last, by their identity, which holding them keeps, and degrees."""
 
 
-def _shard_of(whole: Network, tensor: int, context: int, experts: int) -> tuple[Network, BoolArray]:
-    """Return a rank's shard, and which layers tensor ranks leave whole and may share by positions, shape (L,)."""
+def _shard_of(whole: Network, tensor: int, context: int, experts: int) -> tuple[Network, BoolArray, FloatArray]:
+    """Return a rank's shard, and of its layers, shape (L,), two more.
+
+    Which ones tensor ranks leave whole and may share by positions, and the parameters that each of these ranks has
+    whole (:func:`planner.workload.shards.whole_parameters`).
+    """
     key = id(whole), tensor, context, experts
     if key not in _SHARDS:
-        shard = expert_shard(tensor_shard(whole, tensor), experts)
+        split = tensor_shard(whole, tensor)
+        shard = expert_shard(split, experts)
         shapes = layer_shapes(whole), layer_shapes(shard)
         shared = np.array([_is_between_products(one, *(of[one.name] for of in shapes)) for one in whole.layers])
         while len(_SHARDS) >= _LARGEST_CACHE:
             del _SHARDS[next(iter(_SHARDS))]
-        _SHARDS[key] = whole, context_shard(shard, context), shared
+        _SHARDS[key] = whole, context_shard(shard, context), shared, whole_parameters(whole, split)
     return _SHARDS[key][1:]
 
 
