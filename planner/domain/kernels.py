@@ -37,6 +37,7 @@ __all__ = [
     "COSTLY_ACTIVATIONS",
     "DIRECTIONS",
     "FORWARD",
+    "FP32_KINDS",
     "KINDS",
     "LINEAR_BIAS",
     "MATRIX_KINDS",
@@ -72,6 +73,8 @@ PRODUCT_KINDS = ("convolution", "gemm")
 ATTENTION = "attention"
 """Fused: its kernels are written for one generation of GPUs each, and use what the next can do once they are again."""
 MATRIX_KINDS = (*PRODUCT_KINDS, ATTENTION)
+FP32_KINDS = ("embedding", "update")
+"""Kinds that mixed precision of 16 bits leaves in fp32."""
 """Kinds whose work is not bytes alone: their speed depends on algorithms, layouts and clocks."""
 KINDS = ("gemm", "convolution", "attention", *TRAFFIC_KINDS)
 ROW_KINDS = ("layer_norm", "rms_norm", "softmax")

@@ -15,11 +15,11 @@ from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH_ORDER
 from planner.costs.kernels import OBLONG_APART
 from planner.costs.traffic import ROW_PADDING, ROW_REREADS, ROW_STEPS
 from planner.costs.work import moved_bytes
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.inputs import INPUT_COLUMNS
-from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS
+from planner.domain.kernels import FP32_KINDS, MATRIX_KINDS, ROW_KINDS, TRAFFIC_KINDS
 from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.fitting.entries import Key, fit_entry, linear_times_left_out
 from planner.fitting.gaussian_process import Process, fit_gaussian_process, process_times_left_out
@@ -113,9 +113,9 @@ def fit_kernels(
     Parameters
     ----------
     samples : Samples
-        Rows that name an operation are left to :mod:`planner.fitting.collectives`, those that name a call to
-        :mod:`planner.fitting.layer_calls`, those of the input side to :mod:`planner.fitting.storage`. Circumstance
-        ``contained`` names kinds whose time is part of other rows.
+        Rows that name an operation are left to :mod:`planner.fitting.collectives`, those of the input side to
+        :mod:`planner.fitting.storage`. Of a GPU, whose design is thin in each of many precisions, rows that name a call
+        of a network teach other shapes too. Circumstance ``contained`` names kinds whose time is part of other rows.
     accelerator : Accelerator, optional
         Gives processor count, and for a GPU the peak rates that no predicted time may pass.
     estimator : {"relative-nnls", "least-squares"}
@@ -124,12 +124,13 @@ def fit_kernels(
     """
     mask, rejections = usable(samples)
     mask &= ~np.isin(samples.text["kind"], list(INPUT_COLUMNS))
-    kernels = samples.select(mask & (samples.text["operation"] == "") & (samples.text["call"] == ""))
+    teaches = ~_stands_twice(samples) if accelerator and accelerator.kind == "gpu" else samples.text["call"] == ""
+    kernels = samples.select(mask & (samples.text["operation"] == "") & teaches)
     entries, missing = [], []
     for key, rows in _split(kernels):
         least = LEAST_ROWS.get(key[1], LEAST_TRAFFIC_ROWS)
-        if rows.size < least and _only_shows_a_rate(key[1], rows, kernels):
-            continue
+        if rows.size < least and (_only_shows_a_rate(key[1], rows, kernels) or np.all(rows.text["call"] != "")):
+            continue  # what only networks have is looked up
         if rows.size < least:
             missing.append(TooFew(*key[1:], rows.size, least))
             continue
@@ -138,6 +139,13 @@ def fit_kernels(
         entries.append(replace(best, origin=origin, source=own, notes=_notes(rows, best)))
     entries += _contained(samples.circumstances.get("contained", "").split(), origin, source)
     return FittedKernels(tuple(entries), tuple(missing), rejections)
+
+
+def _stands_twice(samples: Samples) -> BoolArray:
+    """Tell which rows repeat, for a network in another precision, a call that was timed in fp32, shape (k,)."""
+    kind, precision = samples.text["kind"], samples.text["precision"]
+    same = np.isin(kind, FP32_KINDS) | ((precision == "tf32") & ~np.isin(kind, MATRIX_KINDS))
+    return (samples.text["call"] != "") & (precision != "fp32") & same
 
 
 def _only_shows_a_rate(kind: str, rows: Samples, kernels: Samples) -> bool:

@@ -52,6 +52,8 @@ REFERENCE_REPEATS = 3
 LEAST_FREE_BYTES = 2.5 * 2**30
 """With so much the block of numbers holds what the reference copies."""
 REMEDY = "end what else uses it, name another GPU or --device cpu, or install a PyTorch built for it"
+SHORTEST_KERNEL_S = 1e-7
+"""An empty kernel takes some 1 us on the device; what takes less started none, such as the slice of a gradient."""
 RATE_CYCLES = 20_000_000
 HOST_CALLS, HOST_BLOCKS = 500, 7
 
@@ -102,7 +104,7 @@ class CudaBench:
     Attributes
     ----------
     refused : Counter of str
-        Points that could not be timed, for want of ``memory`` or of a ``kernel``.
+        Points that have no time: for want of ``memory`` or of a ``kernel``, or as a ``view``, which starts none.
     """
 
     def __init__(self, operands: Operands, stopwatch: Stopwatch, *, side: int = REFERENCE_SIDE) -> None:
@@ -130,7 +132,7 @@ class CudaBench:
             self.reference()
 
     def time(self, point: Point) -> Timing | None:
-        """Return the time of a point's call; None where it does not fit, or the library has no kernel for it.
+        """Return the time of a point's call; None where it does not fit, or the library starts no kernel for it.
 
         Raises
         ------
@@ -139,12 +141,17 @@ class CudaBench:
         """
         try:
             with computing_in(point.precision):
-                return time_queued_call(timed_call(point, self._operands), self._stopwatch)
+                timing = time_queued_call(timed_call(point, self._operands), self._stopwatch)
         except self._torch.OutOfMemoryError:
             self.refused["memory"] += 1
         except RuntimeError as error:
             check_computes(self.device, error, point.name)
             self.refused["kernel"] += 1
+        else:
+            if timing.time_s > SHORTEST_KERNEL_S:
+                return timing
+            self.refused["view"] += 1
+            return None
         self._torch.cuda.empty_cache()
         return None
 

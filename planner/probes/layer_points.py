@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from planner.domain.calls import LayerCall
-from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, convolution_output
+from planner.domain.kernels import BACKWARD_DATA, FORWARD, FP32_KINDS, MATRIX_KINDS, convolution_output
 from planner.domain.layers.attention_modules import is_plain
 from planner.probes.layer_kernels import OPTIMIZERS
 from planner.probes.operands import POOL_ELEMENTS
@@ -21,7 +21,7 @@ from planner.probes.precisions import HALVES, NARROW, computes
 from planner.probes.products import has_kernel
 
 __all__ = [
-    "FP32_KINDS", "GPU_SUB_BATCHES", "LARGE_SUB_BATCH", "SMALL_SUB_BATCH", "Extent", "Unmeasured",
+    "GPU_SUB_BATCHES", "LARGE_SUB_BATCH", "SMALL_SUB_BATCH", "Extent", "Unmeasured",
     "first_of_another_way", "layer_points", "unmeasurable",
 ]  # fmt: skip
 
@@ -95,10 +95,6 @@ def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple
         if _is_of_its_own(call, precision) and not unmeasurable(call, extent, precision)
         for point in _with_kernels(tuple(_points(call, precision, extent)), extent)
     )
-
-
-FP32_KINDS = ("embedding", "update")
-"""Kinds that mixed precision of 16 bits leaves in fp32."""
 
 
 def _is_of_its_own(call: LayerCall, precision: str) -> bool:

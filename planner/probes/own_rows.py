@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.arrays import BoolArray
-from planner.domain.kernels import MATRIX_KINDS
+from planner.domain.kernels import FP32_KINDS, MATRIX_KINDS
 from planner.domain.samples import Samples
-from planner.probes.layer_points import FP32_KINDS
 from planner.probes.precisions import HALVES
 
 __all__ = ["with_shared_rows"]

@@ -189,7 +189,9 @@ class GpuPlace:
         self._findings |= {key: f"{seconds:.4g}" for key, seconds in host.items()} | state_circumstances(readings)
         self._findings["gpu_peak_memory_bytes"] = str(cuda.max_memory_reserved(self.device))
         if bench.refused:
-            reasons = {"memory": "do not fit the memory", "kernel": "have no kernel in the library"}
+            reasons = {
+                "memory": "do not fit the memory", "kernel": "have no kernel in the library", "view": "start no kernel",
+            }  # fmt: skip
             counts = ", ".join(
                 f"{bench.refused[key]} {reason}" for key, reason in reasons.items() if bench.refused[key]
             )

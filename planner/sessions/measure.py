@@ -93,14 +93,14 @@ def measured(request: Request, partial: Path, session: Session, used_s: float = 
 
 
 def _kept_s(request: Request, place: Place, session: Session) -> Callable[[int], float]:
-    """Return what is kept of the budget to fit so many points [s]: a part in any case, the rest in proportion."""
+    """Return what is kept of the budget to fit so many points [s]: a part in any case, the rest by their number."""
 
     @cache
     def whole_s() -> float:
         return session.expected_fit_s(place.accelerator, _times_fp32(place))
 
     def kept_s(points: int) -> float:
-        share = LEAST_FIT_SHARE + (1 - LEAST_FIT_SHARE) * min(points / len(place.points()), 1.0)
+        share = LEAST_FIT_SHARE + (1 - LEAST_FIT_SHARE) * points / len(place.points())
         return min(share * whole_s(), LARGEST_FIT_SHARE * request.budget_s)
 
     return kept_s

@@ -353,3 +353,14 @@ def test_attention_needs_rows_enough_and_sizes_that_can_be() -> None:
     fitted = fit([*rows, attended(8, 0, 64, 0)])
     assert tuple(map(str, fitted.missing)) == ("attention backward_data fp16: 5 rows, 6 needed",)
     assert [one.reason for one in fitted.rejected] == ["queries must be given and at least 1, got 0"]
+
+
+def test_on_a_gpu_calls_of_networks_teach_other_shapes() -> None:
+    """What a network repeats in another precision, as it is the same call there, takes part once."""
+    named = [{**gemm(m, n, 64, 1e-6 + 1e-12 * m * n * 64), "direction": "forward", "call": f"{m}", "sub_batch": n}
+             for m in (64, 128, 256) for n in (32, 64, 512)]  # fmt: skip
+    update = [{**traffic("update", 1000 * n, 1e-9 * n, "update"), "call": "u", "sub_batch": n} for n in (1, 2, 4, 8)]
+    twice = [{**row, "precision": "bf16"} for row in update]
+    rows = [*named, *update, *twice, gemm(512, 512, 64, 1e-6 + 1e-12 * 512 * 512 * 64, direction="forward")]
+    fitted = {one.kind: one.samples for one in fit_kernels(Samples.from_rows(rows, {}), GPU).entries}
+    assert (fitted["gemm"], fitted["update"]) == (10, 4)

@@ -14,7 +14,7 @@ from planner.probes import cuda_bench as module
 from planner.probes.cuda_bench import MEMORY_SHARE, CudaBench, EventStopwatch, cuda_bench, host_times
 from planner.probes.operands import Operands
 from planner.probes.points import Point
-from planner.probes.timing import EVENT_RESOLUTION_S, Call, time_queued_call
+from planner.probes.timing import EVENT_RESOLUTION_S, Call, Timing, time_queued_call
 
 
 class WallStopwatch:
@@ -76,6 +76,14 @@ def test_what_does_not_fit_or_has_no_kernel_is_left_out_and_counted(
     monkeypatch.setattr(module, "timed_call", call)
     assert [bench.time(product("fp32")) for _ in range(3)] == [None] * 3
     assert bench.refused == {"memory": 3, "kernel": 1}
+
+
+def test_a_call_that_starts_no_kernel_has_no_time(bench: CudaBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an H200 the gradient of a concatenation, a view, came out at 4 PB/s and led the fit of all kinds astray."""
+    quick = Timing(EVENT_RESOLUTION_S / 200, 0.0, 200)
+    monkeypatch.setattr(module, "time_queued_call", lambda _call, _stopwatch: quick)
+    assert bench.time(product("fp32")) is None
+    assert bench.refused == {"view": 1}
 
 
 def test_reference_and_host_times_are_positive(bench: CudaBench) -> None:

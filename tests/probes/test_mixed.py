@@ -13,12 +13,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from planner.domain.kernels import FP32_KINDS
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import layer_shapes
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
-from planner.probes.layer_points import FP32_KINDS
 from planner.probes.modules import build_module
 from planner.probes.operands import Operands
 from planner.probes.points import Point

@@ -188,7 +188,8 @@ def test_further_precisions_lengthen_the_fit_by_the_points_that_they_have(
     ((budget_s, goal),) = found
     assert 1000 - 60 < budget_s <= 1000
     points = len(gpu_points(("fp32", "fp16")))
-    assert goal.kept_s(points) == goal.kept_s(10 * points) == pytest.approx(kept_s)
+    assert goal.kept_s(points) == pytest.approx(kept_s)
+    assert goal.kept_s(10 * points) == 400, "networks' calls are fitted too, and take a share of the budget at most"
     assert goal.kept_s(0) == pytest.approx(0.3 * kept_s)
     assert goal.kept_s(points // 2) == pytest.approx(0.65 * kept_s, rel=0.01)
 
