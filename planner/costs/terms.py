@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from planner.costs.alignment import slowdown
 from planner.costs.collectives import COLLECTIVE_TERMS
 from planner.costs.cpu import CPU_TERMS
 from planner.costs.features import FeatureMap, Settings, Work, column
@@ -50,7 +51,9 @@ def features_of(entry: Entry, work: Work) -> FloatArray:
 
 
 def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> FloatArray:
-    """Return times [s] = max(link(Φ·θ), floor), shape (...), the broadcast shape of the work columns.
+    """Return times [s] = max(link(Φ·θ), floor)·slowdown, shape (...), the broadcast shape of the work columns.
+
+    The slowdown is that of products that are not aligned (:mod:`planner.costs.alignment`).
 
     ``features``: Φ of these calls, where it is known.
 
@@ -62,7 +65,8 @@ def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> Fl
     term, coefficients = term_named(entry.term), _coefficients(entry)
     weighted = term.weighted(work, entry.settings, coefficients) if features is None else features @ coefficients
     times: FloatArray = np.exp(weighted) if term.link == "log" else weighted
-    return np.maximum(times, term.floor(work, entry.settings)) if term.floor else times
+    times = np.maximum(times, term.floor(work, entry.settings)) if term.floor else times
+    return times * slowdown(work, entry.settings)
 
 
 def check_coefficients(entry: Entry) -> None:

@@ -178,6 +178,8 @@ class Framework:
         How it computes the loss of tokens.
     pads_vocabulary : bool
         Whether it rounds the vocabulary up to 128 rows a tensor rank.
+    pads_products : bool
+        Whether it rounds sides of products up to what matrix units want.
     main_gradients : bool
         Whether its optimizer reads fp32 copies of gradients that are not fp32.
     output_buffers : int
@@ -224,6 +226,7 @@ class Framework:
     gathers_ahead: int = 1
     loss: str = "eager"
     pads_vocabulary: bool = False
+    pads_products: bool = False
     main_gradients: bool = False
     output_buffers: int = 0
     keeps_weight_shards: bool = True

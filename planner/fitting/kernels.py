@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from planner.costs.alignment import misaligned_settings, slowdown
 from planner.costs.attention import WITHOUT_LAUNCH
 from planner.costs.batches import BATCHED_APART
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
@@ -14,7 +15,7 @@ from planner.costs.features import Settings
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH_ORDER
 from planner.costs.kernels import OBLONG_APART
 from planner.costs.traffic import ROW_PADDING, ROW_REREADS, ROW_STEPS
-from planner.costs.work import moved_bytes
+from planner.costs.work import moved_bytes, transposition
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
@@ -24,7 +25,7 @@ from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.fitting.entries import Key, fit_entry, linear_times_left_out
 from planner.fitting.gaussian_process import Process, fit_gaussian_process, process_times_left_out
 from planner.fitting.grids import fit_grid
-from planner.fitting.rows import POINTWISE, Rejected, merged, usable, work_of
+from planner.fitting.rows import POINTWISE, Rejected, merged, take, usable, work_of
 
 __all__ = ["FittedKernels", "fit_kernels", "preferred", "times_left_out"]
 
@@ -125,7 +126,8 @@ def fit_kernels(
     mask, rejections = usable(samples)
     mask &= ~np.isin(samples.text["kind"], list(INPUT_COLUMNS))
     teaches = ~_stands_twice(samples) if accelerator and accelerator.kind == "gpu" else samples.text["call"] == ""
-    kernels = samples.select(mask & (samples.text["operation"] == "") & teaches)
+    mask &= teaches & (samples.text["operation"] == "")
+    kernels = samples.select(mask & ~_misaligned(samples, mask, accelerator))
     entries, missing = [], []
     for key, rows in _split(kernels):
         least = LEAST_ROWS.get(key[1], LEAST_TRAFFIC_ROWS)
@@ -146,6 +148,20 @@ def _stands_twice(samples: Samples) -> BoolArray:
     kind, precision = samples.text["kind"], samples.text["precision"]
     same = np.isin(kind, FP32_KINDS) | ((precision == "tf32") & ~np.isin(kind, MATRIX_KINDS))
     return (samples.text["call"] != "") & (precision != "fp32") & same
+
+
+def _misaligned(samples: Samples, mask: BoolArray, accelerator: Accelerator | None) -> BoolArray:
+    """Tell which products take longer as their sides are not aligned, shape (k,): a number of its own serves them."""
+    found = np.zeros(samples.size, dtype=np.bool_)
+    for precision in set(samples.text["precision"].tolist()) if accelerator else ():
+        settings = misaligned_settings(accelerator, precision)
+        own = np.flatnonzero(mask & (samples.text["kind"] == "gemm") & (samples.text["precision"] == precision))
+        if settings and own.size:
+            rows = take(samples, own)
+            sides = [transposition("gemm", direction) for direction in rows.text["direction"].tolist()]
+            transposed = {name: np.array([one[name] for one in sides]) for name in ("trans_a", "trans_b")}
+            found[own] = slowdown({**work_of(rows, "gemm"), **transposed}, settings) > 1
+    return found
 
 
 def _only_shows_a_rate(kind: str, rows: Samples, kernels: Samples) -> bool:

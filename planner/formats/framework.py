@@ -77,6 +77,7 @@ _DOES = (
     Field("gathers_ahead", Whole(least=0, most=1000), "units gathered ahead where weights are sharded", 1),
     Field("loss", Text(LOSSES), "how the loss of tokens is computed", "eager"),
     Field("pads_vocabulary", Flag(), "whether it is rounded up to 128 rows a tensor rank", default=False),
+    Field("pads_products", Flag(), "whether sides of products are rounded up to 16 bytes", default=False),
     Field("main_gradients", Flag(), "whether the optimizer reads fp32 copies of gradients", default=False),
     Field("output_buffers", Whole(least=0, most=1000), "micro-batches whose logits the last stage keeps", 0),
     Field("keeps_weight_shards", Flag(), "whether sharding 3 keeps shards of narrow weights", default=True),

@@ -51,6 +51,7 @@ HEADLINES: Mapping[str, str] = {
     "decode_not_modelled": "no time includes decoding and augmenting samples",
     "loader_threads": "threads that load samples are assumed",
     "input_cached": "later epochs are assumed to read from memory in part",
+    "misaligned": "products of {subjects} outputs are slow here: no multiple of 16 bytes",
     "head_size_rounded": "heads do not divide the features of {subjects}: rounded down",
     "measured_run": "measured runs of {subjects} correct it",
     "measured_steps": "measured steps of {subjects} correct it",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from planner.costs.alignment import misaligned_settings
 from planner.costs.specified import (
     specified_copy,
     specified_entry,
@@ -58,6 +59,7 @@ class Sources:
         self.problem = problem
         self.accelerator = problem.cluster.node.accelerator
         self._kernels: dict[tuple[str, str, str], Source | None] = {}
+        self._products: dict[tuple[str, str, str], Source | None] = {}
         self._overheads: dict[tuple[str, str], Overheads] = {}
         self._layer_calls: dict[str, LayerCalls] = {}
         self._measured_steps: dict[str, MeasuredSteps | None] = {}
@@ -118,7 +120,18 @@ class Sources:
         if key not in self._kernels:
             providers = (self._fit, self._fit_of_like_kind, self._data_sheet)
             self._kernels[key] = next(filter(None, (provide(*key) for provide in providers)), None)
-        return self._kernels[key]
+        framework = self.problem.settings.framework
+        if kind != "gemm" or framework.pads_products or framework.pads_vocabulary:
+            return self._kernels[key]
+        if key not in self._products:  # apart from those of a program that pads: sides need not be aligned
+            self._products[key] = self._unpadded(*key)
+        return self._products[key]
+
+    def _unpadded(self, kind: str, direction: str, precision: str) -> Source | None:
+        source, settings = self._kernels[kind, direction, precision], misaligned_settings(self.accelerator, precision)
+        if source is None or not settings:
+            return source
+        return replace(source, entry=replace(source.entry, settings={**source.entry.settings, **settings}))
 
     def _fit(self, kind: str, direction: str, precision: str) -> Source | None:
         shares = kind in TRAFFIC_KINDS and kind not in SERVED_BY

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.costs.alignment import LEAST_BYTES, MISALIGNED, WHOLE_BYTES, misaligned_settings
 from planner.costs.features import CALLS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
@@ -37,6 +38,8 @@ TIGHT_MEMORY = 0.95
 """Of the capacity; beyond it what is not counted, such as fragmentation, may not fit."""
 CALIBRATED_OPTIMIZER = "sgd-momentum"
 """What the weight updates of calibrations were timed with."""
+MOST_OUTPUTS = 256
+"""Of a layer whose sides are of no account: a classifier of so few outputs takes next to nothing."""
 SMALLEST_SHARE_STATED = 0.0005
 """Of the kernel time; below it a share is printed as none."""
 LOOKUP_WORDS = {
@@ -54,6 +57,7 @@ class StepWarnings:
         self._sources, self._precision, self._mode = sources, precision, mode
         self._of_serving: dict[tuple[object, ...], tuple[tuple[Source, ...], tuple[tuple[PlanWarning, ...], ...]]] = {}
         self._of_nodes: dict[int, tuple[PlanWarning, ...]] = {}
+        self._sides = tuple(_misaligned(sources, precision))
 
     def of(
         self,
@@ -82,6 +86,7 @@ class StepWarnings:
             *before_links,
             *_links(sources, one),
             *last,
+            *(self._sides if one.tensor_parallel == 1 else ()),
         )
 
     def _told(self, serving: tuple[Source, ...]) -> tuple[tuple[PlanWarning, ...], ...]:
@@ -426,6 +431,22 @@ def _heads(network: Network) -> Iterator[PlanWarning]:
             f"{hidden // heads}, rounded down, and all {width}."
         )
         yield PlanWarning("head_size_rounded", network.name, message)
+
+
+def _misaligned(sources: Sources, precision: str) -> Iterator[PlanWarning]:
+    """Yield the word that products of the network's layers are slow, as their sides are not aligned, and the remedy."""
+    framework, whole = sources.problem.settings.framework, WHOLE_BYTES // PRECISIONS[precision].activation_bytes
+    settings = misaligned_settings(sources.accelerator, precision)
+    if not settings or framework.pads_products or framework.pads_vocabulary:
+        return
+    sides = {layer.integer("features") for layer in sources.problem.network.layers if layer.kind == "linear"}
+    for side in sorted(side for side in sides if side % whole and side > MOST_OUTPUTS):
+        times = settings[MISALIGNED][side * (WHOLE_BYTES // whole) % LEAST_BYTES > 0]
+        message = (
+            f"Products of {side} outputs take {times:g} times as long on this GPU in {precision} as those of "
+            f"{-(-side // whole) * whole}, a multiple of {whole}."
+        )
+        yield PlanWarning("misaligned", str(side), message)
 
 
 def _version(framework: Framework) -> Iterator[PlanWarning]:

@@ -1,0 +1,84 @@
+"""Products whose contiguous sides are no multiple of 16 bytes, on devices whose matrix units want that."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner import catalog
+from planner.cli.main import main
+from planner.costs.alignment import MISALIGNED, aligned_bytes, misaligned_settings, slowdown
+from planner.costs.terms import evaluate
+from planner.costs.work import transposition
+from planner.domain.calibration import Entry
+
+H200, A100, MI = (catalog.known_accelerator(name) for name in ("h200-sxm-141gb", "a100-sxm4-80gb", "mi250x"))
+
+
+def work(m: int, n: int, k: int, direction: str = "forward", *, itemsize: int = 2, batch: int = 1) -> dict[str, Any]:
+    sides = {"m": m, "n": n, "k": k, "batch": batch}
+    columns = {name: np.array([float(value)]) for name, value in sides.items()}
+    return {**columns, **transposition("gemm", direction), "itemsize": float(itemsize)}
+
+
+@pytest.mark.parametrize(
+    ("sides", "direction", "itemsize", "expected"),
+    [
+        ((50257, 8192, 1024), "forward", 2, 2),  # rows of logits
+        ((50264, 8192, 1024), "forward", 2, 16),
+        ((50258, 8192, 1024), "forward", 2, 4),
+        ((4096, 8191, 4096), "forward", 2, 16),  # samples lie along nothing contiguous
+        ((1024, 8191, 50257), "backward_data", 2, 2),  # gradients of logits
+        ((1024, 50257, 8191), "backward_weight", 2, 2),
+        ((1024, 4096, 8191), "backward_weight", 2, 16),
+        ((50258, 8192, 1024), "forward", 4, 8),
+    ],
+)
+def test_the_sides_that_count_are_those_along_which_numbers_lie_side_by_side(
+    sides: tuple[int, int, int], direction: str, itemsize: int, expected: int
+) -> None:
+    assert aligned_bytes(work(*sides, direction, itemsize=itemsize)).tolist() == [expected]
+
+
+def test_only_matrix_units_of_hopper_and_later_want_sixteen_bytes() -> None:
+    """8-bit products that are not aligned are refused by libraries, and CUDA cores take any."""
+    assert {precision: bool(misaligned_settings(H200, precision)) for precision in ("fp32", "tf32", "bf16", "fp8")} == {
+        "fp32": False, "tf32": True, "bf16": True, "fp8": False,
+    }  # fmt: skip
+    assert not misaligned_settings(A100, "bf16")
+    assert not misaligned_settings(MI, "bf16")
+
+
+def test_a_product_takes_as_many_times_as_long_as_its_entry_says() -> None:
+    entry = Entry("kernels", "gemm", "forward", "bf16", "", "work.linear", {}, {"calls": 1e-6, "work": 1e-12})
+    slow = replace(entry, settings=misaligned_settings(H200, "bf16"))
+    odd, even, whole, batched = (work(m, 64, 64, batch=b) for m, b in ((1001, 1), (1002, 1), (1000, 1), (1001, 4)))
+    by_4, by_2 = slow.settings[MISALIGNED]  # type: ignore[misc]
+    for one, factor in ((odd, by_2), (even, by_4), (whole, 1.0), (batched, 1.0)):
+        assert evaluate(slow, one) / evaluate(entry, one) == pytest.approx(factor)
+    assert slowdown(odd, {}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "is_said"),
+    [
+        ("pytorch", "bf16", True),
+        ("pytorch:compile", "bf16", False),
+        ("megatron", "bf16", False),
+        ("pytorch", "fp32", False),
+    ],
+)
+def test_a_program_that_pads_neither_pays_nor_is_warned(
+    framework: str,
+    precision: str,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_said: bool,
+) -> None:
+    arguments = ["predict", "--cluster", "dgx-h100", "--nodes", "1", "--sub-batch", "8", "--json",
+                 "--framework", framework, "--precision", precision, "--network"]  # fmt: skip
+    assert main([*arguments, "gpt2"]) == 0
+    said = capsys.readouterr().out
+    assert ('"misaligned"' in said) == is_said
+    assert ("a multiple of 8" in said and "50264" in said) == is_said
