@@ -59,7 +59,7 @@ class Sources:
         self.problem = problem
         self.accelerator = problem.cluster.node.accelerator
         self._kernels: dict[tuple[str, str, str], Source | None] = {}
-        self._products: dict[tuple[str, str, str], Source | None] = {}
+        self._products: dict[tuple[int, str], Source] = {}
         self._overheads: dict[tuple[str, str], Overheads] = {}
         self._layer_calls: dict[str, LayerCalls] = {}
         self._measured_steps: dict[str, MeasuredSteps | None] = {}
@@ -120,18 +120,18 @@ class Sources:
         if key not in self._kernels:
             providers = (self._fit, self._fit_of_like_kind, self._data_sheet)
             self._kernels[key] = next(filter(None, (provide(*key) for provide in providers)), None)
-        framework = self.problem.settings.framework
-        if kind != "gemm" or framework.pads_products or framework.pads_vocabulary:
-            return self._kernels[key]
-        if key not in self._products:  # apart from those of a program that pads: sides need not be aligned
-            self._products[key] = self._unpadded(*key)
-        return self._products[key]
-
-    def _unpadded(self, kind: str, direction: str, precision: str) -> Source | None:
-        source, settings = self._kernels[kind, direction, precision], misaligned_settings(self.accelerator, precision)
-        if source is None or not settings:
+        source, framework = self._kernels[key], self.problem.settings.framework
+        if source is None or kind != "gemm" or framework.pads_products or framework.pads_vocabulary:
             return source
-        return replace(source, entry=replace(source.entry, settings={**source.entry.settings, **settings}))
+        return self._unpadded(source, precision)
+
+    def _unpadded(self, source: Source, precision: str) -> Source:
+        """Return what serves products of a program that pads none: sides need not be aligned."""
+        settings, key = misaligned_settings(self.accelerator, precision), (id(source.entry), precision)
+        if settings and key not in self._products:  # one for all directions that the entry serves
+            entry = replace(source.entry, settings={**source.entry.settings, **settings})
+            self._products[key] = replace(source, entry=entry)
+        return self._products.get(key, source)
 
     def _fit(self, kind: str, direction: str, precision: str) -> Source | None:
         shares = kind in TRAFFIC_KINDS and kind not in SERVED_BY
