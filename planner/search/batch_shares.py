@@ -80,22 +80,7 @@ def _alone(step_s: FloatArray, count: int, high: int) -> FloatArray:
 
 
 def _joined(before: FloatArray, step_s: FloatArray, count: int, totals: IntArray) -> tuple[FloatArray, IntArray]:
-    """Return the shortest step of some groups and one more by samples in all, and what a device of that one takes.
-
-    Parameters
-    ----------
-    before : ndarray of float
-        Shortest step of the others by their samples in all, in units.
-    step_s : ndarray of float
-        Of the one by samples of a device.
-    count : int
-        Its devices, in units.
-    totals : ndarray of int, shape (t,)
-
-    Returns
-    -------
-    ndarray of float, shape (t,), ndarray of int, shape (t,)
-    """
+    """Return the shortest step of some groups and one more by samples in all, and what a device of that one takes."""
     taken = np.arange(1, max(min(step_s.size - 1, int(totals.max()) // count), 1) + 1)
     own = step_s[taken] if step_s.size > 1 else np.full(1, np.inf)
     times, best = np.empty(totals.size), np.empty(totals.size, dtype=np.int64)

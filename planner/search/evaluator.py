@@ -23,12 +23,13 @@ class Evaluator(Protocol):
     def evaluate(self, configurations: Configurations) -> Predictions:
         """Return the predictions of n configurations as arrays of shape (n,), of a product in the order of its rows."""
 
-    def least_epoch_s(self, configurations: Configurations, *, split: bool) -> FloatArray:
+    def least_epoch_s(self, configurations: Configurations, *, split: bool, closely: bool = False) -> FloatArray:
         """Return a lower bound of the epoch of every plan that may become of rows [s], shape (n,).
 
         Rows are synchronous and of one precision. Of a sample without a data set; 0 where no bound is known. Open is
-        accumulation, and of plans that split the network recompute, sharding, offloading, fewer virtual stages, and the
-        schedule among those with a bubble, or any where the row's has none, but not accumulation.
+        accumulation, and of plans that split the network not that, but sharding, offloading, fewer virtual stages, all
+        recompute where the row has none, and the schedule among those with a bubble, or any where the row's has none;
+        ``closely``: with a bound that is closer and takes longer.
         """
 
     def describe(

@@ -196,8 +196,7 @@ class Progress:
 
     def sift(self, chunk: Configurations) -> Configurations:
         """Count those that do not fit in memory, and return the others."""
-        fits = self.rules.fits(chunk)
-        kept = chunk.where(fits)
+        kept = chunk.where(self.rules.fits(chunk))
         self.counts[OUT_OF_MEMORY] += chunk.size - kept.size
         return kept
 

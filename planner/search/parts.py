@@ -9,184 +9,182 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Literal
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_values
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.axes import MODES, SCHEDULES
 from planner.domain.configuration import Configurations
 from planner.domain.split import BUBBLES
-from planner.search.data_block import DataBlock
 from planner.search.evaluator import Evaluator
-from planner.search.space import Space
-from planner.search.split_block import CHUNK, SplitBlock
+from planner.search.exhaustive import Progress
+from planner.search.reasons import OUT_OF_MEMORY
+from planner.search.space import Block, Space
+from planner.search.split_block import SplitBlock, each
 
 __all__ = ["Parts", "parts_of"]
 
+_APART = ("virtual_stages", "schedule", "recompute")
+"""What tells bases of a place apart besides what their ranks share."""
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 Kinds = tuple[int, tuple[str, ...]]
 Promises = Callable[[FloatArray, IntArray, IntArray], BoolArray]
 """(least epoch [s], GPUs, mini-batch), shape (n,) each: whether plans with these may be among the best."""
 
 
-class Parts(Protocol):
-    """The parts of one block, k of them."""
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one block, k of them.
 
-    @property
-    def gpus(self) -> IntArray:
-        """The least GPUs of a plan of each, shape (k,)."""
+    Attributes
+    ----------
+    gpus, least_s, unit : ndarray, shape (k,)
+        The least GPUs, and the least epoch [s] (without a data set time a sample), of a plan of each; what divides the
+        mini-batch of every plan of each [samples], 0 where it is random.
+    open : (parts, promises, progress) -> iterator of Configurations
+        Candidates of some parts that may be among the best, some at a time.
+    """
 
-    @property
-    def least_s(self) -> FloatArray:
-        """The least epoch of a plan of each [s], without a data set time a sample, shape (k,)."""
-
-    @property
-    def unit(self) -> IntArray:
-        """What divides the mini-batch of every plan of each [samples], shape (k,); 0 where it is random."""
-
-    def open(self, parts: IntArray, promises: Promises) -> Iterator[Configurations]:
-        """Yield the candidates of some parts that may be among the best, some at a time."""
+    gpus: IntArray
+    least_s: FloatArray
+    unit: IntArray
+    open: Callable[[IntArray, Promises, Progress], Iterator[Configurations]]
 
 
 def parts_of(space: Space, evaluator: Evaluator) -> list[Parts]:
     """Return the parts of every block that can be priced."""
-    result: list[Parts] = []
-    for block, precision in space.open_blocks():
-        kinds = precision, space.precisions
-        if isinstance(block, SplitBlock):
-            result.append(_SplitParts(block, evaluator, kinds))
-        else:
-            result.append(_Whole(block, kinds) if block.mode == "async" else _DataParts(block, evaluator, kinds))
-    return result
+    return [_parts_of(block, evaluator, (precision, space.precisions)) for block, precision in space.open_blocks()]
 
 
-@dataclass(frozen=True)
-class _Whole:
-    """A block of which no bound is known, as one part."""
-
-    block: DataBlock
-    kinds: Kinds
-
-    @property
-    def gpus(self) -> IntArray:
-        return np.ones(1, dtype=np.int64)
-
-    @property
-    def least_s(self) -> FloatArray:
-        return np.zeros(1)
-
-    @property
-    def unit(self) -> IntArray:
-        return np.zeros(1, dtype=np.int64)
-
-    def open(self, parts: IntArray, promises: Promises) -> Iterator[Configurations]:  # noqa: ARG002
-        for _ in parts:
-            yield from self.block.candidates(*self.kinds)
-
-
-@dataclass(frozen=True)
-class _DataParts:
-    """Degrees and sub-batches of plans with a whole network on every device."""
-
-    block: DataBlock
-    evaluator: Evaluator
-    kinds: Kinds
-
-    @property
-    def gpus(self) -> IntArray:
-        return self.block.copies
-
-    @cached_property
-    def least_s(self) -> FloatArray:
-        sub_batch, which = np.unique(self.block.pairs.sub_batch, return_inverse=True)
-        one = np.ones(sub_batch.size, dtype=np.int64)
-        kinds = {"precision": one * self.kinds[0], "mode": one * MODES.index("sync")}
-        of_one = Configurations(one, one, sub_batch, one, **kinds, precisions=self.kinds[1])
-        return self.evaluator.least_epoch_s(of_one, split=False)[which] / np.maximum(self.gpus, 1)
-
-    @property
-    def unit(self) -> IntArray:
-        return self.block.copies * self.block.pairs.sub_batch
-
-    def open(self, parts: IntArray, promises: Promises) -> Iterator[Configurations]:  # noqa: ARG002
-        yield from self.block.rows(parts, self.kinds)
+def _parts_of(block: Block, evaluator: Evaluator, kinds: Kinds) -> Parts:
+    """Return parts of places with a sub-batch, of degrees with one, or of a block of which no bound is known, it."""
+    if isinstance(block, SplitBlock):
+        of = _SplitParts(block, evaluator, kinds)
+        return Parts(of.gpus, of.least_s(), of.unit, of.open)
+    if block.mode == "async":
+        none = np.zeros(1, dtype=np.int64)
+        return Parts(none + 1, np.zeros(1), none, lambda *_: block.candidates(*kinds))
+    sub_batch, which = np.unique(block.pairs.sub_batch, return_inverse=True)
+    one = np.ones(sub_batch.size, dtype=np.int64)
+    codes = {"precision": one * kinds[0], "mode": one * MODES.index("sync")}
+    of_one = Configurations(one, one, sub_batch, one, **codes, precisions=kinds[1])
+    least_s = evaluator.least_epoch_s(of_one, split=False)[which] / np.maximum(block.copies, 1)
+    unit = block.copies * block.pairs.sub_batch
+    return Parts(block.copies, least_s, unit, lambda parts, *_: block.rows(parts, kinds))
 
 
 @dataclass(frozen=True)
 class _SplitParts:
-    """Places of plans that split the network."""
+    """Places of plans that split the network, each with a sub-batch: its passes follow each other."""
 
     block: SplitBlock
     evaluator: Evaluator
     kinds: Kinds
 
-    @property
-    def gpus(self) -> IntArray:
-        places = self.block.of.places
-        return np.asarray(places["nodes"] * places["gpus_per_node"])
-
     @cached_property
+    def gpus(self) -> IntArray:
+        places, place = self.block.of.places, self._runs[0]
+        return np.asarray((places["nodes"] * places["gpus_per_node"])[place])
+
     def least_s(self) -> FloatArray:
-        least_s = np.full(self.gpus.size, np.inf)
-        for place, _, seconds in self._bounds(np.arange(self._openings["place"].size)):
-            np.minimum.at(least_s, place, seconds)
+        """Return that of the most micro-batches of each."""
+        place, first, number = self._runs
+        least_s = np.full(place.size, np.inf)
+        coarse = self._openings(())
+        starts, sizes = _spans(coarse["place"], place)
+        for part, opening in each(starts, sizes):
+            bounds_s = self._bounds(coarse, opening, first[part] + number[part] - 1, closely=False)
+            np.minimum.at(least_s, part, bounds_s)
         return least_s
 
-    @property
+    @cached_property
     def unit(self) -> IntArray:
-        return self.block.of.places["data_parallel"]
+        of, (place, first, _) = self.block.of, self._runs
+        return np.asarray(of.places["data_parallel"][place] * of.passes[0][first])
 
     @cached_property
-    def _openings(self) -> dict[str, IntArray]:
-        """What bounds tell apart of the bases of a place: columns of the place and of axes, by place.
+    def _runs(self) -> tuple[IntArray, IntArray, IntArray]:
+        """The place of each part, its first pass, and how many passes it has."""
+        n, _, start, size = self.block.of.passes
+        is_first = np.diff(n, prepend=0) != 0
+        is_first[start[size > 0]] = True
+        first = np.flatnonzero(is_first)
+        low, high = np.searchsorted(first, start), np.searchsorted(first, start + size)
+        place = np.repeat(np.arange(start.size), high - low)
+        run = np.arange(place.size) - np.repeat(np.cumsum(high - low) - high, high - low)
+        return place, first[run], np.diff(first, append=n.size)[run]
 
-        Of the virtual stages the most, and a schedule without a bubble where some base has one.
+    @cached_property
+    def _fine(self) -> tuple[dict[str, IntArray], IntArray, IntArray]:
+        """Openings that tell recompute and schedules apart, the bases by opening, and where those of each start."""
+        openings = self._openings(_APART)
+        bases = np.argsort(openings.pop("which"), kind="stable")
+        return openings, bases, np.cumsum(openings["bases"]) - openings["bases"]
+
+    def _openings(self, apart: tuple[str, ...]) -> dict[str, IntArray]:
+        """Return what bounds tell apart of the bases of a place: columns of the place and of axes, by place.
+
+        Without ``apart``: of the virtual stages the most, a schedule without a bubble where some base has one, and no
+        recompute. ``which``: the opening of each base; ``bases``: how many each has.
         """
         of = self.block.of
         place, choice = of.bases
-        shares, experts = (of.choices[name][choice] for name in ("sequence_parallel", "expert_parallel"))
-        key = (place * 2 + shares) * (int(experts.max(initial=0)) + 1) + experts
-        _, first, which = np.unique(key, return_index=True, return_inverse=True)
-        most, has_none = np.ones(first.size, dtype=np.int64), np.zeros(first.size, dtype=np.bool_)
-        np.maximum.at(most, which, of.choices["virtual_stages"][choice])
-        np.logical_or.at(has_none, which, ~np.isin(of.choices["schedule"][choice], BUBBLES))
-        schedule = np.where(has_none, SCHEDULES.index("zero-bubble"), SCHEDULES.index("1f1b"))
-        return {
-            "place": place[first], "sequence_parallel": shares[first], "expert_parallel": experts[first],
-            "virtual_stages": most, "schedule": schedule,
-        }  # fmt: skip
+        names = ("sequence_parallel", "expert_parallel", *apart)
+        first, which = distinct_rows(place, *(of.choices[name][choice] for name in names))
+        order = np.argsort(place[first], kind="stable")
+        first, which = first[order], np.argsort(order)[which]
+        columns = {name: of.choices[name][choice[first]] for name in (*names, *_APART)}
+        if not apart:
+            columns["recompute"] = np.zeros(first.size, dtype=np.int64)
+            np.maximum.at(columns["virtual_stages"], which, of.choices["virtual_stages"][choice])
+            has_none = np.zeros(first.size, dtype=np.bool_)
+            np.logical_or.at(has_none, which, ~np.isin(of.choices["schedule"][choice], BUBBLES))
+            columns["schedule"] = np.where(has_none, SCHEDULES.index("zero-bubble"), SCHEDULES.index("1f1b"))
+        return columns | {"place": place[first], "which": which, "bases": np.bincount(which, minlength=first.size)}
 
-    def _bounds(self, openings: IntArray) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
-        """Yield of some openings, with every pass: the place, the pass, and the least epoch of such a plan [s]."""
-        of, some = self.block.of, {name: column[openings] for name, column in self._openings.items()}
-        place = some.pop("place")
-        for owner, at in of.with_passes(place):
-            columns = {name: column[owner] for name, column in some.items()}
-            columns |= {name: column[place[owner]] for name, column in of.places.items() if name != "data_parallel"}
-            columns |= {"sub_batch": of.passes[0][at], "accumulation_steps": of.passes[1][at]}
-            rows = self.block.configurations(columns, self.kinds)
-            yield place[owner], at, self.evaluator.least_epoch_s(rows, split=True)
-
-    def open(self, parts: IntArray, promises: Promises) -> Iterator[Configurations]:
+    def _bounds(self, openings: dict[str, IntArray], some: IntArray, at: IntArray, *, closely: bool) -> FloatArray:
+        """Return the least epoch of plans of some openings, each with a pass [s]."""
         of = self.block.of
-        is_open = np.zeros(self.gpus.size, dtype=np.bool_)
-        is_open[parts] = True
-        for place, at, seconds in self._bounds(np.flatnonzero(is_open[self._openings["place"]])):
-            mini_batch = self.unit[place] * of.passes[0][at] * of.passes[1][at]
-            keeps = promises(seconds, self.gpus[place], mini_batch)
-            if not keeps.any():
-                continue
-            passes = of.passes[0].size
-            units = distinct_values(place[keeps] * passes + at[keeps])
-            for base, unit in self._with_bases(units // passes):
-                rows = of.joined(units[unit] // passes, of.bases[1][base], units[unit] % passes)
-                yield self.block.configurations(rows, self.kinds)
+        place = openings["place"][some]
+        columns = {name: openings[name][some] for name in ("sequence_parallel", "expert_parallel", *_APART)}
+        columns |= {name: column[place] for name, column in of.places.items() if name != "data_parallel"}
+        columns |= {"sub_batch": of.passes[0][at], "accumulation_steps": of.passes[1][at]}
+        return self.evaluator.least_epoch_s(self.block.configurations(columns, self.kinds), split=True, closely=closely)
 
-    def _with_bases(self, place: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-        """Yield each of some places with each of its bases: positions in both, some CHUNK at a time."""
-        starts, stops = (np.searchsorted(self.block.of.bases[0], place, side=side) for side in ("left", "right"))
-        ends = np.cumsum(stops - starts)
-        for start in range(0, int(ends[-1]), CHUNK):
-            flat = np.arange(start, min(start + CHUNK, int(ends[-1])))
-            owner = np.searchsorted(ends, flat, side="right")
-            yield stops[owner] + flat - ends[owner], owner
+    def open(self, parts: IntArray, promises: Promises, progress: Progress) -> Iterator[Configurations]:
+        of, (openings, bases, starts) = self.block.of, self._fine
+        place, first, number = (one[parts] for one in self._runs)
+        gpus, unit, m = self.gpus[parts], self.unit[parts], of.passes[1]
+        last = first + number - 1
+        nearest = unit * np.clip(np.rint(of.request.target_batch / unit).astype(np.int64), m[first], m[last])
+        for part, opening in each(*_spans(openings["place"], place)):
+            whatever = promises(np.full(part.size, np.inf), gpus[part], nearest[part]).all()
+            for closely in () if whatever else (False, True):
+                seconds = self._bounds(openings, opening, last[part], closely=closely)
+                keeps = promises(seconds, gpus[part], nearest[part])
+                part, opening = part[keeps], opening[keeps]  # noqa: PLW2901 - fewer
+            for pair, at in each(starts[opening], openings["bases"][opening]):
+                yield from self._rows(bases[at], first[part[pair]], number[part[pair]], promises, progress)
+
+    def _rows(
+        self, base: IntArray, first: IntArray, number: IntArray, promises: Promises, progress: Progress
+    ) -> Iterator[Configurations]:
+        """Yield bases with so many passes from a first: what that one does not fit in, the others do not either."""
+        of, fits = self.block.of, progress.rules.fits(self.block.joined(base, first, self.kinds))
+        for some in (~fits, fits):
+            of_some = base[some]
+            for owner, at in each(first[some], number[some]):
+                runs = of.runs(of_some[owner], at)
+                if some is not fits:
+                    progress.counts[OUT_OF_MEMORY] += int(runs.sum())
+                    continue
+                rows = self.block.joined(of_some[owner[runs]], at[runs], self.kinds)
+                seconds = self.evaluator.least_epoch_s(rows, split=True, closely=True)
+                yield rows.where(promises(seconds, rows.gpus, rows.synchronous_mini_batch))
+
+
+def _spans(in_order: IntArray, wanted: IntArray) -> tuple[IntArray, IntArray]:
+    """Return where each of some values starts in ascending ones, and how often it stands there."""
+    starts, stops = (np.searchsorted(in_order, wanted, side=side) for side in _SIDES)
+    return starts, stops - starts

@@ -28,7 +28,7 @@ def least_values(plans: Configurations, evaluator: Evaluator, order: Order) -> F
     kind = np.where(plans.is_async, -1, plans.precision * 2 + plans.is_split)
     for value in distinct_values(kind[kind >= 0]).tolist():
         rows = np.flatnonzero(kind == value)
-        seconds[rows] = evaluator.least_epoch_s(plans.take(rows), split=bool(value % 2))
+        seconds[rows] = evaluator.least_epoch_s(plans.take(rows), split=bool(value % 2), closely=True)
     return order.value_of(seconds, plans.gpus)
 
 

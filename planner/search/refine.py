@@ -84,10 +84,7 @@ class Refined:
         return replace(outcome, best=best, method=f"{outcome.method}, refined", certified=False)
 
     def _refined(self, leaders: Configurations, more: Configurations, network: Network) -> Configurations:
-        """Return the refined plans of leaders, each once; of plans that do not split the network there are none.
-
-        ``more``: those that even stages could not have.
-        """
+        """Return the refined plans of leaders, each once; of plans that do not split the network there are none."""
         split = leaders.take(leaders.is_split)
         if "stages" in self.values and more.size:
             split = Configurations.joined([split, more])

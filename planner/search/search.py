@@ -7,7 +7,6 @@ part can have none of the best: what it finds is what pricing every candidate wo
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -20,9 +19,10 @@ from planner.domain.request import SpaceRequest
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, Progress, Stopped, batches, search_among
 from planner.search.feasibility import Rules
-from planner.search.pareto import Stairs
+from planner.search.pareto import Stairs, pareto_front
 from planner.search.parts import Parts, parts_of
-from planner.search.ranking import SLACK, Order, fewest_first, rounded
+from planner.search.plan_bounds import least_values
+from planner.search.ranking import SLACK, Order, rounded
 from planner.search.space import Limits, Space, space_of
 
 __all__ = ["Searcher", "first_plan", "search"]
@@ -31,7 +31,9 @@ PRICED_WHOLE = 2**14
 """Candidates in the window up to which all are priced: bounds would save no time."""
 MOST_PRICED = 2**22
 """Candidates in the window up to which a key that leads the order is heeded: no bound is known of it."""
-FEWEST_PARTS, MOST_PARTS = 16, 4096
+SEEDED = 2**11
+"""Plans priced at once, of more those first that would be a front by their bounds: they rule out most of the others."""
+FEWEST_PARTS, MOST_PARTS = 2**4, 2**13
 """Parts that are opened at once, at first and at most."""
 
 
@@ -72,20 +74,17 @@ def search(
         return search_among(space, request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
     rules = Rules.of(request, limits, space.precisions, order)
     parts = _AllParts(parts_of(space, evaluator), order)
-    best = _Best(parts, Progress(evaluator, order, rules, keep, wants_pareto=pareto))
-    best.run(stopped)
-    fewest = _Fewest(parts, Progress(evaluator, fewest_first(order), rules, len(space.precisions)))
-    front = _Front(parts, Progress(evaluator, order, rules, 1, wants_pareto=True, pareto=best.progress.pareto))
+    best = _Bounded(parts, Progress(evaluator, order, rules, keep, wants_pareto=pareto, wants_smallest=False))
+    best.find_best(stopped)
+    others = _Bounded(parts, Progress(evaluator, order, rules, 1, wants_pareto=pareto, pareto=best.progress.pareto))
     if best.progress.best is not None:
-        fewest.run(stopped)
-        if pareto:
-            front.run(stopped)
+        others.find_others(stopped)
     outcome = best.outcome(space)
     return replace(
         outcome,
-        smallest=fewest.progress.best if fewest.remaining is None else None,
-        pareto=front.progress.pareto if pareto else None,
-        certified=outcome.certified and front.remaining is None,
+        smallest=others.progress.smallest if others.remaining is None else None,
+        pareto=others.progress.pareto,
+        certified=outcome.certified and (others.remaining is None or not pareto),
     )
 
 
@@ -103,9 +102,8 @@ def first_plan(
     rules = Rules.of(request, limits, space.precisions, order)
     progress = Progress(evaluator, order, rules, keep=1, wants_smallest=False)
     if order.leading is None and (space.inside > PRICED_WHOLE or most is not None):
-        best = _Best(_AllParts(parts_of(space, evaluator), order), progress)
-        best.most = math.inf if most is None else most * (1 + SLACK)
-        best.run(None)
+        most = math.inf if most is None else most * (1 + SLACK)
+        _Bounded(_AllParts(parts_of(space, evaluator), order), progress, most).find_best(None)
     else:
         for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
             progress.price(batch)
@@ -127,7 +125,7 @@ class _AllParts:
         rest = order.target_batch % np.maximum(unit, 1)
         self.distance = np.where(unit > order.target_batch, unit - order.target_batch, np.minimum(rest, unit - rest))
 
-    def open(self, some: IntArray, promises: _Promises) -> Iterator[Configurations]:
+    def open(self, some: IntArray, promises: _Promises, progress: Progress) -> Iterator[Configurations]:
         """Yield the candidates of some parts whose objective, GPUs and distance from the target promise something."""
 
         def may_be(seconds: FloatArray, gpus: IntArray, mini_batch: IntArray) -> BoolArray:
@@ -136,72 +134,97 @@ class _AllParts:
         for at, block in enumerate(self.blocks):
             mine = some[self._block[some] == at]
             if mine.size:
-                yield from block.open(self._place[mine], may_be)
+                yield from block.open(self._place[mine], may_be, progress)
 
 
-class _Bounded(ABC):
-    """A search through parts until none promises anything.
+class _Bounded:
+    """A search through parts until none promises anything of what is looked for.
 
     Attributes
     ----------
     remaining : float or None
-        Where it was stopped, the least objective that parts not gone through to the end may have.
+        Where it was stopped, the least objective of the next part, not gone through to the end.
     """
 
-    def __init__(self, parts: _AllParts, progress: Progress) -> None:
-        self.parts, self.progress = parts, progress
-        self.progress.wants_smallest = False  # a search of its own looks for them
+    def __init__(self, parts: _AllParts, progress: Progress, most: float = math.inf) -> None:
+        self.parts, self.progress, self.most = parts, progress, most
         self.remaining: float | None = None
+        self._stairs: tuple[PricedPlans, Stairs] | None = None
 
-    def run(self, stopped: Stopped | None) -> None:
-        """Open parts, those that promise most first, until no other promises anything, or the search is to end."""
-        queue, number = self._queue(), FEWEST_PARTS
+    def find_best(self, stopped: Stopped | None) -> None:
+        """Look for the plans with the least objective, ``most`` at most."""
+        self._open(np.lexsort((self.parts.gpus, self.parts.value)), self._may_be_best, stopped)
+
+    def find_others(self, stopped: Stopped | None) -> None:
+        """Look for those on the fewest GPUs, and of them for those with the least objective; and for the front.
+
+        Where that is wanted, of each number of GPUs the part that promises most is opened first: what it holds rules
+        out most of the others.
+        """
+        by_gpus = np.lexsort((self.parts.value, self.parts.gpus))
+        if not self.progress.wants_pareto:
+            self._open(by_gpus, self._may_be_fewest, stopped)
+            return
+        starts = np.flatnonzero(np.diff(self.parts.gpus[by_gpus], prepend=-1))
+        rank = np.arange(by_gpus.size) - np.repeat(starts, np.diff(starts, append=by_gpus.size))
+        self._open(by_gpus[np.argsort(rank, kind="stable")], self._may_be_another, stopped)
+
+    def _open(self, queue: IntArray, promises: _Promises, stopped: Stopped | None) -> None:
+        """Open the parts that promise something, those that do most first, until none does, or the search is to end."""
+        number, parts = FEWEST_PARTS, self.parts
         while queue.size:
             some, queue = queue[:number], queue[number:]
-            promising = self._promises(self.parts.value[some], self.parts.gpus[some], self.parts.distance[some])
-            if self._ends(promising):
-                return
-            opened = self.parts.open(some[promising], self._promises)
+            some = some[promises(parts.value[some], parts.gpus[some], parts.distance[some])]
+            opened = parts.open(some, promises, self.progress)
             for batch in batches(self.progress.sift(rows) for rows in opened):
-                self.progress.price(batch)
+                self._price(batch, promises)
                 if stopped is not None and stopped():
-                    self.remaining = float(self.parts.value[some[0]])
+                    self.remaining = float(parts.value[some[0]])
                     self.progress.check_found()
                     return
-            number = min(2 * number, MOST_PARTS)
+            number = min(2 * number, MOST_PARTS << 5 * self.progress.wants_pareto)  # a front opens most of them
 
-    @abstractmethod
-    def _queue(self) -> IntArray:
-        """Return the parts in the order in which they are opened."""
+    def _price(self, batch: Configurations, promises: _Promises) -> None:
+        """Price plans, those that would be a front if all took what their bounds say first, as far as they promise."""
+        order = self.parts.order
+        if self.progress.wants_pareto and batch.size > SEEDED:
+            batch = batch.rows
+            value, gpus = least_values(batch, self.progress.evaluator, order), batch.gpus
+            distance = np.abs(batch.synchronous_mini_batch - order.target_batch)
+            far = distance.astype(np.float64)
+            front = pareto_front(value, gpus, far)
+            is_first = value <= Stairs(value[front], gpus[front], far[front]).least(gpus, far) * (1 + SLACK)
+            self.progress.price(batch.where(is_first))
+            batch = batch.where(~is_first & (batch.is_async | promises(value, gpus, distance)))
+        if batch.size:
+            self.progress.price(batch)
 
-    @abstractmethod
-    def _promises(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:
-        """Tell which plans may be among those looked for, by the least objective, GPUs and distance, shape (n,)."""
-
-    def _ends(self, promising: BoolArray) -> bool:
-        """Tell whether no part promises anything, from the next ones."""
-        return not promising[0]
-
-    def _last(self) -> tuple[float, int] | None:
-        """Return the objective and the GPUs that plans must not exceed; None: too few are known."""
+    def _may_be_best(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:  # noqa: ARG002
         best = self.progress.best
-        if best is None or best.size < self.progress.keep:
-            return None
-        last = best.take(slice(best.size - 1, best.size))
-        return float(self.parts.order.values(last)[0]) * (1 + SLACK), int(last.configurations.gpus[0])
+        return np.asarray(value <= (self.most if best is None or best.size < self.progress.keep else self._last(best)))
 
+    def _may_be_another(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:
+        return self._may_be_in_front(value, gpus, distance) | self._may_be_fewest(value, gpus, distance)
 
-class _Best(_Bounded):
-    """Looks for the plans with the least objective, ``most`` at most."""
+    def _may_be_fewest(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:  # noqa: ARG002
+        found = self.progress.smallest
+        if found is None:
+            return np.ones(gpus.size, dtype=np.bool_)
+        least, is_enough = found.configurations.gpus[-1], found.size == len(found.configurations.precisions)
+        return np.asarray((gpus < least) | ((gpus == least) & ((value <= self._last(found)) | (not is_enough))))
 
-    most = math.inf
+    def _may_be_in_front(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:
+        front, order = self.progress.pareto, self.parts.order
+        if front is None:
+            return np.ones(gpus.size, dtype=np.bool_)
+        if self._stairs is None or front is not self._stairs[0]:
+            self._stairs = front, Stairs(order.values(front), front.configurations.gpus, order.distances(front))
+        least = self._stairs[1].least(gpus, rounded(distance.astype(np.float64)))
+        return np.asarray(value <= least * (1 + SLACK))
 
-    def _queue(self) -> IntArray:
-        return np.lexsort((self.parts.gpus, self.parts.value))
-
-    def _promises(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:  # noqa: ARG002
-        last = self._last()
-        return np.asarray(value <= (last[0] if last else self.most))
+    def _last(self, plans: PricedPlans) -> float:
+        """Return the objective of the last of some plans, with what rounding may change."""
+        return float(self.parts.order.values(plans.take(slice(plans.size - 1, plans.size)))[0]) * (1 + SLACK)
 
     def outcome(self, space: Space) -> Outcome:
         """Return what was found."""
@@ -220,44 +243,3 @@ class _Best(_Bounded):
             discarded=discarded,
             gap=gap,
         )
-
-
-class _Fewest(_Bounded):
-    """Looks for the plans on the fewest GPUs, and of them for those with the least objective."""
-
-    def _queue(self) -> IntArray:
-        return np.lexsort((self.parts.value, self.parts.gpus))
-
-    def _promises(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:  # noqa: ARG002
-        last = self._last()
-        if last is None:
-            return np.ones(gpus.size, dtype=np.bool_)
-        return np.asarray((gpus < last[1]) | ((gpus == last[1]) & (value <= last[0])))
-
-
-class _Front(_Bounded):
-    """Looks for the plans that no other equals or exceeds in objective, GPUs and distance from the target at once.
-
-    Of each number of GPUs the part that promises most is opened first: what it holds rules out most of the others.
-    """
-
-    _front: PricedPlans | None = None
-    _stairs: Stairs
-
-    def _queue(self) -> IntArray:
-        by_gpus = np.lexsort((self.parts.value, self.parts.gpus))
-        starts = np.flatnonzero(np.diff(self.parts.gpus[by_gpus], prepend=-1))
-        rank = np.arange(by_gpus.size) - np.repeat(starts, np.diff(starts, append=by_gpus.size))
-        return by_gpus[np.argsort(rank, kind="stable")]
-
-    def _promises(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:
-        front, order = self.progress.pareto, self.parts.order
-        if front is None:
-            return np.ones(gpus.size, dtype=np.bool_)
-        if front is not self._front:
-            self._front = front
-            self._stairs = Stairs(order.values(front), front.configurations.gpus, order.distances(front))
-        return np.asarray(value <= self._stairs.least(gpus, rounded(distance.astype(np.float64))) * (1 + SLACK))
-
-    def _ends(self, promising: BoolArray) -> bool:  # noqa: ARG002 - a part behind may promise more
-        return False

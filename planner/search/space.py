@@ -253,10 +253,7 @@ def _split_candidates(request: SpaceRequest, limits: Limits) -> SplitCandidates 
 def _blocks(
     request: SpaceRequest, limits: Limits, split: SplitCandidates | None, kind: tuple[str, str]
 ) -> Iterator[Block]:
-    """Yield the candidates with a whole network on every device, and those that split it.
-
-    ``kind``: precision and mode.
-    """
+    """Yield the candidates with a whole network on every device, and those that split it."""
     if has_whole_plans(request):
         yield _block(request, limits, *kind)
     if split is not None and kind[1] == "sync":

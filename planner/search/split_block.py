@@ -31,7 +31,7 @@ from planner.workload.lawful import LAYER_AXES, accumulates, is_lawful, is_told_
 from planner.workload.shards import expert_number
 from planner.workload.what_fits import tensor_degrees
 
-__all__ = ["DEGREES", "SplitBlock", "SplitCandidates"]
+__all__ = ["DEGREES", "SplitBlock", "SplitCandidates", "each"]
 
 CHUNK = 2**16
 """Candidates made at once."""
@@ -167,18 +167,17 @@ class SplitCandidates:
     def _run(self, place: IntArray, choice: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield each of some bases with each pass that its schedule runs: positions in both, by base."""
         yield np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        for owner, at in self.with_passes(place):
-            columns = {name: self._column(name, place[owner], choice[owner]) for name in _SCHEDULED[:3]}
-            runs = accumulates(SplitPlans.of(**columns, accumulation_steps=self.passes[1][at]))
+        for owner, at in each(*(one[place] for one in self.passes[2:])):
+            runs = self._runs((place[owner], choice[owner]), at)
             yield owner[runs], at[runs]
 
-    def joined(self, place: IntArray, choice: IntArray, at: IntArray) -> dict[str, IntArray]:
-        """Return columns of places, choices and passes that belong together, those that their schedule runs."""
-        n, m, *_ = self.passes
-        columns = {name: self.places[name][place] for name in _PLACE}
-        columns |= {name: column[choice] for name, column in self.choices.items()}
-        columns |= {"sub_batch": n[at], "accumulation_steps": m[at]}
-        return _where(columns, accumulates(SplitPlans.of(**{name: columns[name] for name in _SCHEDULED})))
+    def runs(self, base: IntArray, at: IntArray) -> BoolArray:
+        """Tell of bases with passes that belong together whether their schedule runs them."""
+        return self._runs((self.bases[0][base], self.bases[1][base]), at)
+
+    def _runs(self, base: tuple[IntArray, IntArray], at: IntArray) -> BoolArray:
+        columns = {name: self._column(name, *base) for name in _SCHEDULED[:3]}
+        return accumulates(SplitPlans.of(**columns, accumulation_steps=self.passes[1][at]))
 
     def by_degrees(self) -> IntArray:
         """Return the bases such that those of equal degrees follow each other, as they are priced together."""
@@ -200,16 +199,6 @@ class SplitCandidates:
     def _column(self, name: str, place: IntArray, choice: IntArray) -> IntArray:
         column = self.choices[name][choice] if name in self.choices else self.places[name][place]
         return _run(column, self.places["pipeline_parallel"][place]) if name == "schedule" else column
-
-    def with_passes(self, place: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-        """Yield each of some places with each of its passes: positions in both, some CHUNK at a time."""
-        starts, sizes = (one[place] for one in self.passes[2:])
-        ends = np.cumsum(sizes)
-        total = int(ends[-1]) if ends.size else 0
-        for start in range(0, total, CHUNK):
-            flat = np.arange(start, min(start + CHUNK, total))
-            owner = np.searchsorted(ends, flat, side="right")
-            yield owner, starts[owner] + flat - (ends[owner] - sizes[owner])
 
     def _values(self, axis: Axis) -> IntArray:
         """Return the values of an axis to try, as numbers or codes."""
@@ -315,9 +304,16 @@ class SplitBlock:
     def candidates(self, precision: int, precisions: tuple[str, ...]) -> Iterator[Configurations]:
         """Yield the candidates, some CHUNK at a time; ``precision``: position in ``precisions``."""
         for bases, pairs in self.of.pairs():
-            none = {name: np.broadcast_to(np.int64(1), bases.shape) for name in pairs.passes.columns}
-            rows = self.configurations(self.of.base_columns(bases) | none, (precision, precisions))
-            yield JoinedConfigurations(rows, pairs)
+            yield self._joined(bases, pairs, (precision, precisions))
+
+    def joined(self, base: IntArray, at: IntArray, kinds: tuple[int, tuple[str, ...]]) -> Configurations:
+        """Return bases with passes that belong together."""
+        some, which = distinct_numbers((base, self.of.bases[0].size))
+        return self._joined(base[some], Pairs(which, at, self.of.joined_passes), kinds)
+
+    def _joined(self, bases: IntArray, pairs: Pairs, kinds: tuple[int, tuple[str, ...]]) -> Configurations:
+        none = {name: np.broadcast_to(np.int64(1), bases.shape) for name in pairs.passes.columns}
+        return JoinedConfigurations(self.configurations(self.of.base_columns(bases) | none, kinds), pairs)
 
     def configurations(self, rows: Mapping[str, IntArray], kinds: tuple[int, tuple[str, ...]]) -> Configurations:
         """Return columns as configurations of the precision."""
@@ -333,6 +329,15 @@ class SplitBlock:
     def passes_of(self, base: Mapping[str, int]) -> tuple[IntArray, IntArray]:
         """Return the sub-batches, and the accumulation of each, with which a base is a candidate to price."""
         return self.of.passes_of(base)
+
+
+def each(starts: IntArray, sizes: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield of some spans the number and the position of each member, some CHUNK at a time."""
+    ends = np.cumsum(sizes)
+    for start in range(0, int(ends[-1]) if ends.size else 0, CHUNK):
+        flat = np.arange(start, min(start + CHUNK, int(ends[-1])))
+        owner = np.searchsorted(ends, flat, side="right")
+        yield owner, starts[owner] + flat - (ends[owner] - sizes[owner])
 
 
 def _pairs(first: int, second: int) -> tuple[IntArray, IntArray]:

@@ -280,10 +280,7 @@ def _whole_bytes(of: SplitLimits, plan: Plan) -> float:
 def _ranked_plans(
     searches: Sequence[Searched], order: Order, ranking: Ranking, baseline: Ranking | None, compare: Compare
 ) -> tuple[tuple[Plan, ...], Choice]:
-    """Return the plans that are reported, in order, and which of those that may be tied with the first is taken.
-
-    ``baseline``: what efficiencies are relative to.
-    """
+    """Return the plans that are reported, in order, and which of those that may be tied with the first is taken."""
     request, of_plans = searches[0].request, report_of(searches).ranked
     most = max(request.top, MOST_COMPARED_PLANS)
     frameworks = [searches[at].framework for at in ranking.search]
@@ -374,10 +371,7 @@ def _conflict(
 def _loosenings(
     searches: Sequence[Searched], ways: Sequence[tuple[Loosening, ...]], others: tuple[Loosening, ...]
 ) -> tuple[Loosening, ...]:
-    """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each.
-
-    ``others``: other settings that help.
-    """
+    """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each."""
     from planner.search.loosen import with_shortages  # noqa: PLC0415 - few requests need it
 
     is_one = len(ways) == 1 and searches[0].framework is None

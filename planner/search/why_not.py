@@ -91,11 +91,7 @@ def _ranked(one: Among, plans: PricedPlans) -> RankedPlan:
 
 
 def _rank(among: Sequence[Among], at: int, outcome: Outcome) -> int | None:
-    """Return the place of the best plan of an outcome, of the framework at a place, among the plans of all.
-
-    None: it has no plan. Plans of two frameworks that are alike but for the precision stand in the order of the
-    frameworks.
-    """
+    """Return the place of the best plan of an outcome, of the framework at a place, among the plans of all."""
     if outcome.best is None:
         return None
     rank, of = 1, among[at].order

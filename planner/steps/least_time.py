@@ -6,9 +6,16 @@ units of the network over one micro-batch and t those of the quickest block, eac
     step >= max(m Σ / p, (m + (p - 1) / v) ⌊L / p⌋ t)
 
 as some stage has its share of all units, every stage of an even cut holds ⌊L / p⌋ blocks, and the last one starts when
-the first micro-batch has passed the others. The second part of the sum falls away for schedules that fill the bubble.
-A sum of composed times is no less than the composed sums (Minkowski), so that Σ of all stages may be composed at once.
-These are bounds of the model, not of a machine.
+the first micro-batch has passed the others. A sum of composed times is no less than the composed sums (Minkowski), so
+that Σ of all stages may be composed at once.
+
+Closer, stages are priced as in the step itself. With w what a micro-batch takes of a stage both ways, its messages
+included, W the sum of w over the s stages in front of it, and x what a micro-batch takes between stages, each way,
+
+    step >= m w + W / v + 2 s x
+
+of any stage, of which the one with the largest p w + W is taken. What is waited for falls away for schedules that fill
+the bubble. These are bounds of the model, not of a machine.
 """
 
 from __future__ import annotations
@@ -16,12 +23,13 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
-from planner.domain.split import BUBBLES, SplitPlans
+from planner.domain.split import BUBBLES, RECOMPUTES, SplitPlans
 from planner.steps.price import Pricer
 from planner.steps.split_compute import PASSES
+from planner.steps.split_passes import Passes
 from planner.steps.split_price import SplitPricer
 
-__all__ = ["least_pass_s", "least_step_s"]
+__all__ = ["least_pass_s", "least_scheduled_s", "least_step_s"]
 
 
 def least_pass_s(pricer: Pricer, sub_batch: IntArray) -> FloatArray:
@@ -35,29 +43,56 @@ def least_pass_s(pricer: Pricer, sub_batch: IntArray) -> FloatArray:
 def least_step_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
     """Return a lower bound of the step of every plan that is like one of these but for what is open [s], shape (n,).
 
-    Open are recompute, sharding, offloading, fewer virtual stages, and of schedules that have a bubble which one;
-    stages are cut evenly.
+    Open are sharding, offloading, fewer virtual stages, and of schedules that have a bubble which one; stages are cut
+    evenly. A sample takes no longer with more accumulation.
 
     Parameters
     ----------
     pricer : SplitPricer
     plans : SplitPlans, fields of shape (n,)
-        With a schedule without a bubble, every schedule is open.
+        With a schedule without a bubble, every schedule is open; without recompute, all recompute.
     """
     compute, rank = pricer.compute, pricer.ranks(plans)
     compute.cases.ensure(rank, plans.sub_batch)
     row, table, units = compute.cases.rows(rank, plans.sub_batch), compute.cases.columns, compute.ranks[0].units
-    kernels, host = table.kernels_s(pricer.overheads), table.host_s(pricer.overheads)
+    both = table.kernels_s(pricer.overheads), table.host_s(pricer.overheads)
     number = np.bincount(units.sequence, minlength=units.distinct).astype(np.float64)
-    blocks = distinct_values(units.sequence[1:-1])
-    every, block = np.zeros(kernels.shape[0]), np.zeros(kernels.shape[0])
-    for term, names in (("forward", ("forward",)), ("backward", ("backward", "accumulating"))):
-        least = [np.min([one[:, PASSES.index(name)] for name in names], axis=0) for one in (kernels, host)]
-        every += pricer.passed_s(term, *(one @ number for one in least))
-        if blocks.size:
-            block += pricer.passed_s(term, *(one[:, blocks].min(axis=1) for one in least))
+    inner = np.bincount(units.sequence[1:-1], minlength=units.distinct).astype(np.float64)
+    every, block = np.zeros((2, len(RECOMPUTES), both[0].shape[0]))
+    for term, names, of, codes in (
+        ("forward", ("forward",), number, slice(None)),
+        ("backward", ("backward", "accumulating"), number, slice(None)),
+        ("forward", ("forward",), inner, RECOMPUTES.index("full")),
+        ("forward", ("attention",), inner, RECOMPUTES.index("selective")),
+    ):
+        least = [np.min([one[:, PASSES.index(name)] for name in names], axis=0) for one in both]
+        every[codes] += pricer.passed_s(term, *(one @ of for one in least))
+        if inner.any():
+            block[codes] += pricer.passed_s(term, *(one[:, inner > 0].min(axis=1) for one in least))
     m, p = plans.accumulation_steps, plans.pipeline_parallel
     waiting = np.where(np.isin(plans.schedule, BUBBLES), (p - 1) / plans.virtual_stages, 0.0)
-    of_blocks = (units.sequence.size - 2) // p * block[row]
+    of_blocks = (units.sequence.size - 2) // p * block[plans.recompute, row]
     replica_wait = np.where(plans.gpus > 1, pricer.overheads.replica_wait, 0.0) * m * of_blocks
-    return np.asarray(np.maximum(m * every[row] / p, (m + waiting) * of_blocks) + replica_wait)
+    return np.asarray(np.maximum(m * every[plans.recompute, row] / p, (m + waiting) * of_blocks) + replica_wait)
+
+
+def least_scheduled_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
+    """Return a closer bound than :func:`least_step_s`, which takes longer."""
+    passes = Passes(pricer, plans, pricer.ranks(plans))
+    cases, case = passes.cases, passes.cases.case
+    each_s, p = passes.least_s(messages=not pricer.chooses_order), cases.plans.pipeline_parallel[cases.of]
+    ends = np.append(cases.stage[1:], 0)
+    number = np.where(np.append(np.diff(cases.of), 1) > 0, p, ends) - cases.stage  # stages that each stands for
+    through_s = np.cumsum(number * each_s)
+    of_case = np.append(0.0, through_s)[np.flatnonzero(np.diff(cases.of, prepend=-1))]
+    ahead_s = np.maximum(through_s - of_case[cases.of] - each_s, 0.0)
+    score = p * each_s + ahead_s
+    slowest = np.flatnonzero(score == cases.most(score)[cases.of])
+    at = slowest[np.flatnonzero(np.diff(cases.of[slowest], prepend=-1))][case]
+    waits = np.isin(plans.schedule, BUBBLES) & (plans.pipeline_parallel > 1)
+    sent_s = 0.0 if pricer.chooses_order else 2.0 * (cases.stage + number - 1)[at] * passes.transfer_s[passes.case]
+    fill_s = np.where(waits, ahead_s[at] / plans.virtual_stages + sent_s, 0.0)
+    wait = np.where(plans.gpus > 1, pricer.overheads.replica_wait, 0.0)
+    if wait.any():
+        wait = wait * -cases.most(-passes.least_s(messages=False))[case]
+    return np.asarray(plans.accumulation_steps * (each_s[at] + wait) + fill_s)

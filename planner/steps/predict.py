@@ -18,7 +18,7 @@ from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
 from planner.steps.describe import Description, descriptions
 from planner.steps.layer_pipeline import split_pricer
-from planner.steps.least_time import least_pass_s, least_step_s
+from planner.steps.least_time import least_pass_s, least_scheduled_s, least_step_s
 from planner.steps.measured import Deviation, as_measured, deviation_left, deviation_of_ratio
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
@@ -120,7 +120,7 @@ class Evaluator:
             by_row |= zip(positions, (as_measured(one, self.sources) for one in of_kind), strict=True)
         return [by_row[i] for i in range(configurations.size)]
 
-    def least_epoch_s(self, configurations: Configurations, *, split: bool) -> FloatArray:
+    def least_epoch_s(self, configurations: Configurations, *, split: bool, closely: bool = False) -> FloatArray:
         """Return a lower bound of the epoch of every plan that may become of rows [s], shape (n,).
 
         Of a sample without a data set. 0 where nothing is known of a bound.
@@ -131,6 +131,8 @@ class Evaluator:
             Synchronous, of one precision. Of plans with a whole network on every device, accumulation is open too.
         split : bool
             Whether they split the network; what is open then says :func:`planner.steps.least_time.least_step_s`.
+        closely : bool
+            Of those that do: a closer bound, which takes longer.
         """
         precision = configurations.precisions[int(configurations.precision.flat[0])] if configurations.size else ""
         is_layers = split and not block_starts(self.problem.network)
@@ -141,7 +143,7 @@ class Evaluator:
         if not split:
             return samples / copies * least_pass_s(self._pricer_of(configurations), configurations.sub_batch)
         plans = plans_of(configurations)
-        step_s = least_step_s(self._split_pricer_of(configurations), plans)
+        step_s = (least_scheduled_s if closely else least_step_s)(self._split_pricer_of(configurations), plans)
         return samples / (copies * plans.accumulation_steps) * step_s
 
     def _split_pricer_of(self, alike: Configurations) -> SplitPricer:

@@ -30,11 +30,11 @@ class Backward:
     """A time of the backward pass, in the mean of m micro-batches, of which the first only writes gradients."""
 
     def __init__(self, first_s: FloatArray, later_s: FloatArray) -> None:
-        self.first_s, self._more_s = first_s, later_s - first_s
+        self.first_s, self.more_s = first_s, later_s - first_s
 
     def mean_s(self, at: IntArray, m: FloatArray) -> FloatArray:
         """Return the mean [s], shape of ``at``, which broadcasts with m."""
-        return np.asarray(self.first_s[at] + (m - 1) / m * self._more_s[at])
+        return np.asarray(self.first_s[at] + (m - 1) / m * self.more_s[at])
 
 
 class Passes:
@@ -100,6 +100,11 @@ class Passes:
         ``m``: micro-batches, broadcasts with ``at``.
         """
         return self._ahead_s[at], self.backward.mean_s(at, m) + self._back_s[at]
+
+    def least_s(self, *, messages: bool) -> FloatArray:
+        """Return what a micro-batch takes at least both ways, weights being there, with or without messages, (f,)."""
+        ahead_s, back_s = (self._ahead_s, self._back_s) if messages else (self.forward_s, self.recompute_s)
+        return np.asarray(ahead_s + back_s + self.backward.first_s + np.minimum(self.backward.more_s, 0.0))
 
     def _again(
         self, whole: tuple[FloatArray, FloatArray], attention: tuple[FloatArray, FloatArray]

@@ -52,6 +52,7 @@ def by_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(module, "PRICED_WHOLE", 0)
         patch.setattr(module, "FEWEST_PARTS", 1)
+        patch.setattr(module, "SEEDED", 0)
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,15 +49,31 @@ def test_no_split_plan_takes_less_than_its_bound(network: str, cluster: str, fra
                 least_s = evaluator.least_epoch_s(opened(some) if split else some, split=split)
                 seconds = 1 / evaluator.evaluate(some).samples_per_s
                 assert np.all(least_s <= seconds * (1 + 1e-9))
+                if split:
+                    check_closer(evaluator, some, seconds)
                 assert np.median(least_s / seconds) > 0.2
                 checked += some.size
     assert checked > 100
 
 
-def opened(rows: Configurations) -> Configurations:
+def check_closer(evaluator: Evaluator, plans: Configurations, seconds: Any) -> None:
+    """Check of plans that they take no less than closer bounds, of which a sample has no more with more steps."""
+    least_s = evaluator.least_epoch_s(opened(plans, but=("recompute",)), split=True, closely=True)
+    assert np.all(least_s <= seconds * (1 + 1e-9))
+    assert np.median(least_s / seconds) > 0.4
+    own = Configurations.joined([plans])  # with columns of their own
+    for closely in (False, True):
+        first_s, more_s = (
+            evaluator.least_epoch_s(replace(own, accumulation_steps=steps), split=True, closely=closely)
+            for steps in (plans.accumulation_steps, 3 * plans.accumulation_steps + 1)
+        )
+        assert np.all(more_s <= first_s * (1 + 1e-12))
+
+
+def opened(rows: Configurations, but: tuple[str, ...] = ()) -> Configurations:
     """Return plans with what a bound leaves open at values that tell nothing."""
     columns = {axis.name: getattr(rows, axis.name) for axis in AXES}
-    open_axes = ("recompute", "recompute_every", "sharding", "shard_group", "offload")
+    open_axes = {"recompute", "recompute_every", "sharding", "shard_group", "offload"} - {*but}
     one = np.ones(rows.size, dtype=np.int64)
     columns |= {name: one * (name == "recompute_every") for name in open_axes}
     columns["virtual_stages"] = rows.virtual_stages + 1

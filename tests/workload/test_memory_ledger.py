@@ -194,6 +194,16 @@ def test_more_samples_never_need_less_and_narrow_products_never_less_than_16_bit
     assert (narrow >= total).all()
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("network", SPLIT)
+def test_more_micro_batches_never_need_less(network: str, framework: str) -> None:
+    """A search leaves out those behind the fewest that do not fit."""
+    memory, plans = memory_of(network, framework), some_plans(network_of(network)).rows
+    for schedule in range(len(SCHEDULES)):
+        totals = [memory.totals(plans.but(schedule=schedule, accumulation_steps=m).rows) for m in (1, 2, 3, 5, 8, 40)]
+        assert (np.diff(totals, axis=0) >= -1e-9 * totals[0]).all()
+
+
 @pytest.mark.parametrize("network", ["gpt2", "mixtral-8x7b", "t5-small", "resnet50"])
 def test_largest_sub_batches_by_trying_all(network: str) -> None:
     memory = memory_of(network, "megatron-lm" if network == "gpt2" else "pytorch")
