@@ -227,16 +227,15 @@ def padded_vocabulary(vocabulary: int, tensor: _Count, multiple: int = 128) -> _
 
 def with_padded_vocabulary(network: Network, degree: int) -> Network:
     """Return a network with tables of tokens, and logits, of a multiple of 128 rows a tensor rank (Megatron-LM)."""
-    rows = {layer.integer("vocabulary") for layer in network.layers if layer.kind == "embedding"}
-    logits = {layer.inputs[0] for layer in network.layers if layer.kind == "loss"}
-
-    def padded(layer: Layer) -> Layer:
-        name = {"embedding": "vocabulary", "linear": "features"}.get(layer.kind, "")
-        if not name or (name == "features" and (layer.name not in logits or layer.integer(name) not in rows)):
-            return layer
-        return _with(layer, **{name: padded_vocabulary(layer.integer(name), degree)})
-
-    return replace(network, layers=tuple(map(padded, network.layers)))
+    names = {layer.name: "features" for layer in logits_of(network)}
+    names |= {layer.name: "vocabulary" for layer in network.layers if layer.kind == "embedding"}
+    layers = (
+        _with(layer, **{key: padded_vocabulary(layer.integer(key), degree)})
+        if (key := names.get(layer.name))
+        else layer
+        for layer in network.layers
+    )
+    return replace(network, layers=tuple(layers))
 
 
 _BEFORE_ATTENTION = ("rotary", "concat")
@@ -256,10 +255,11 @@ def tied_table(network: Network) -> tuple[int, int] | None:
 
 
 def logits_of(network: Network) -> tuple[Layer, ...]:
-    """Return the products that a loss alone reads, of as many features as a table of tokens has rows."""
+    """Return the products of logits: of as many features as a table of tokens has rows, tied to it or before a loss."""
     rows = {layer.integer("vocabulary") for layer in network.layers if layer.kind == "embedding"}
     last = {name for name, behind in columns_of(network) if behind[0].kind == "loss"}
-    return tuple(layer for layer in network.layers if layer.name in last and layer.integer("features") in rows)
+    found = (layer for layer in network.layers if layer.name in last or layer.attributes.get("tied"))
+    return tuple(layer for layer in found if layer.integer("features") in rows)
 
 
 def columns_of(network: Network) -> Iterator[tuple[str, tuple[Layer, ...]]]:

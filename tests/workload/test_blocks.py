@@ -25,6 +25,7 @@ from planner.workload.shards import (
     logits_of,
     tensor_shard,
     tied_table,
+    with_padded_vocabulary,
 )
 from planner.workload.split_messages import Attending, network_sends
 from planner.workload.units import few_blocks, units_of
@@ -240,3 +241,16 @@ def test_what_crosses_a_cut_is_read_behind_it() -> None:
     )
     sizes = {"input": 1, "a": 10, "unread": 100, "b": 1000, "sum": 10000}
     assert crossing(Network("some", (3,), layers), sizes).tolist() == [1, 10, 10, 1010]
+
+
+def test_a_tied_product_is_of_logits_whatever_reads_it() -> None:
+    layers = (
+        Layer("table", "embedding", ("input",), {"features": 24, "vocabulary": 100}),
+        *block("b", "table", 24),
+        Layer("tied", "linear", ("b.sum",), {"features": 100, "tied": True}),
+    )
+    network = Network("tokens", (32,), layers)
+    shard = tensor_shard(with_padded_vocabulary(network, 2), 2)
+    assert [shard.layers[at].attributes[key] for at, key in ((0, "vocabulary"), (-1, "features"))] == [128, 128]
+    assert layer_shapes(shard)["tied"] == (32, 128)
+    assert network_sends(network).logits == ((32 * 24, 32),)
