@@ -222,7 +222,7 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
             raise UnknownNameError(axis.title, word, axis.words)
     is_whole = limits.split is None or (not block_starts(limits.split.network) and axis.name not in LAYER_AXES)
     if axis.is_split and is_whole and set(values) != {axis.default}:
-        remedy = "the network has no attention blocks"
+        remedy = "the network is not made of attention blocks"
         raise ParameterError(
             f"--{axis.option.replace('_', '-')}", str(axis.default), ",".join(map(str, values)), remedy
         )

@@ -55,7 +55,7 @@ def _formula_only(sources: Sources, one: Configuration) -> Iterator[PlanWarning]
     """Yield the parts of a plan that no measured run has shown yet."""
     network = sources.problem.network
     parts = {
-        "pipeline of a network without attention blocks": not block_starts(network),
+        "pipeline of a network not made of attention blocks": not block_starts(network),
         "context parallelism": one.context_parallel > 1,
         "balance of experts": expert_number(network) > 0,
         f"{one.schedule} schedule": one.schedule in _BY_FORMULA,

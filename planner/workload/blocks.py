@@ -4,7 +4,8 @@ A block is a layer of attention that a shortcut reaches around, with what follow
 behind the tensor that is added again behind the attention; of several shortcuts the shortest says which. The last block
 ends behind the last sum; where layers stand between the sum behind the attention and the next tensor that is added
 again, such as a norm, as many behind the last sum are of it. What stands before the first block is the head, behind the
-last the tail. Blocks need not be equal: those that are stand once (:func:`planner.workload.units.units_of`).
+last the tail. Blocks need not be equal: those that are stand once (:func:`planner.workload.units.units_of`). A network
+with more sums outside of blocks, such as a ResNet with one layer of attention, is not made of them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def block_starts(network: Network) -> tuple[int, ...]:
     behind = around[-1][1]
     again = [source - behind for source, _ in shortcuts if source >= behind]
     end = min(sums[-1] + 1 + min(again, default=0), len(network.layers) - 1)
-    return tuple(sorted({max(source + 1, 1) for source, _ in around} | {end}))
+    starts = sorted({max(source + 1, 1) for source, _ in around} | {end})
+    ahead = sum(at < starts[0] for at in sums)
+    return tuple(starts) if ahead <= len(sums) - ahead else ()
 
 
 def crossing(network: Network, elements: Mapping[str, int]) -> IntArray:

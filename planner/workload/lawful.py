@@ -227,9 +227,9 @@ def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
     for axis in SPLIT_AXES:
         default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
         if axis.name not in LAYER_AXES:
-            words = f"{axis.default} for {network.name}, which has no attention blocks"
+            words = f"{axis.default} for {network.name}, which is not made of attention blocks"
             yield Rule(axis.name, words, _is(axis.name, default))
-    words = f"gpipe, 1f1b or zero-bubble for {network.name}, which has no attention blocks"
+    words = f"gpipe, 1f1b or zero-bubble for {network.name}, which is not made of attention blocks"
     yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, _OF_LAYERS))
     if framework.stages == "blocks":
         words = f"1 for {network.name} in framework {framework.variant}, whose stages are attention blocks"

@@ -13,6 +13,7 @@ GPT2 = ("--network", "gpt2", "--cluster", "dgx-a100", "--precision", "fp16", "--
 MOE = ("--network", "mixtral-8x7b", "--cluster", "dgx-a100", "--precision", "bf16", "--sub-batch", "1")
 CHUNKS = "--virtual-stages must be such that stages x virtual stages divide the 12 layers"
 TO_PRICE = ("--cluster", "dgx-a100", "--nodes", "1", "--sub-batch", "4", "--precision", "bf16", "--json")
+NO_BLOCKS = "which is not made of attention blocks"
 HEADS = "a divisor of the 12 heads of layer layer1.attention.core"
 BEST_CHUNKS = "--virtual-stages must be a divisor of the 12 layers that leaves every chunk of best stages one"
 PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
@@ -55,8 +56,8 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
         (ALEXNET, "--nodes 2 --pipeline 16",
          "--pipeline must be at most the 8 layers of alexnet with parameters, got 16; the nearest is 8"),
         (CNN, "--pipeline 2 --virtual-stages 2",
-         "--virtual-stages must be 1 for resnet50, which has no attention blocks, got 2"),
-        (CNN, "--tensor 2", "--tensor must be 1 for resnet50, which has no attention blocks, got 2"),
+         f"--virtual-stages must be 1 for resnet50, {NO_BLOCKS}, got 2"),
+        (CNN, "--tensor 2", f"--tensor must be 1 for resnet50, {NO_BLOCKS}, got 2"),
         (GPT2, "--recompute every:13", f"{SOME_LAYER}, got 13; the nearest is 12"),
         (GPT2, "--recompute full --recompute-every 8 --pipeline 2", f"{SOME_LAYER}, got 8; the nearest is 6"),
         (GPT2, "--recompute-every 2", "--recompute-every must be 1 without recompute full, got 2"),
@@ -65,9 +66,9 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
         (GPT2, "--pipeline 2 --virtual-stages 5 --accumulation 2 --stages best",
          f"{BEST_CHUNKS}, got 5; the nearest are 4 and 6"),
         (CNN, "--recompute per-stage",
-         "--recompute must be none for resnet50, which has no attention blocks, got 'per-stage'"),
-        (CNN, "--recompute full", "--recompute must be none for resnet50, which has no attention blocks, got 'full'"),
-        (CNN, "--sharding 1", "--sharding must be 0 for resnet50, which has no attention blocks, got 1"),
+         f"--recompute must be none for resnet50, {NO_BLOCKS}, got 'per-stage'"),
+        (CNN, "--recompute full", f"--recompute must be none for resnet50, {NO_BLOCKS}, got 'full'"),
+        (CNN, "--sharding 1", f"--sharding must be 0 for resnet50, {NO_BLOCKS}, got 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence_with_the_nearest_that_can(
@@ -254,7 +255,7 @@ def test_stages_of_layers_are_told_by_the_layers_that_they_start_with(run: Run) 
     )
     assert [
         one["message"].partition(" is priced")[0] for one in answer["warnings"] if one["code"] == "formula_only"
-    ] == ["The pipeline of a network without attention blocks"]
+    ] == ["The pipeline of a network not made of attention blocks"]
 
 
 def test_suggest_tries_pipelines_of_layers_where_the_framework_deals_them_out(run: Run) -> None:

@@ -151,7 +151,7 @@ def test_memory_is_called_and_the_time_is_as_if_it_sufficed() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"tensor_parallel": 2}, "tensor_parallel must be 1 for .*, which has no attention blocks, got 2"),
+        ({"tensor_parallel": 2}, "tensor_parallel must be 1 for .*, which is not made of attention blocks, got 2"),
         ({"context_parallel": 4}, "context_parallel must be 1"),
         ({"recompute": "full"}, "recompute must be none"),
         ({"sharding": 1}, "sharding must be 0"),

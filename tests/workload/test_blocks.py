@@ -254,3 +254,19 @@ def test_a_tied_product_is_of_logits_whatever_reads_it() -> None:
     assert [shard.layers[at].attributes[key] for at, key in ((0, "vocabulary"), (-1, "features"))] == [128, 128]
     assert layer_shapes(shard)["tied"] == (32, 128)
     assert network_sends(network).logits == ((32 * 24, 32),)
+
+
+@pytest.mark.parametrize(("units", "starts"), [(1, (4, 11)), (2, ())])
+def test_a_network_with_more_sums_before_its_attention_is_not_made_of_blocks(
+    units: int, starts: tuple[int, ...]
+) -> None:
+    layers = [Layer("x", "linear", ("input",), {"features": 24})]
+    for number in range(units):
+        last = layers[-1].name
+        layers.append(Layer(f"u{number}.a", "linear", (last,), {"features": 24}))
+        layers.append(Layer(f"u{number}.b", "activation", (layers[-1].name,), {}))
+        layers.append(Layer(f"u{number}.sum", "add", (layers[-1].name, last), {}))
+    layers += [*block("b", layers[-1].name, 24), Layer("out", "linear", ("b.sum",), {"features": 10})]
+    network = Network("mixed", (32, 16), tuple(layers))
+    assert block_starts(network) == starts
+    assert most_stages(network) == (1 if starts else 8)  # layers with parameters

@@ -29,7 +29,7 @@ SOME_LAYER = "at most the layers of a pipeline stage, whose inputs it groups"
 HEADS = "a divisor of the 12 heads of layer layer1.attention.core"
 BESIDE_EXPERTS = "a divisor of the 8 experts and of data x context ranks"
 POSITIONS = "such that twice as many divide the 1024 positions"
-IS_CNN = "for alexnet, which has no attention blocks"
+IS_CNN = "for alexnet, which is not made of attention blocks"
 
 
 @pytest.mark.parametrize(
