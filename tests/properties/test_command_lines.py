@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cli.main import main
-from planner.cli.options import COMMANDS, OPTIONS, Option
+from planner.cli.options import COMMANDS, OPTIONS, PARTS, Option
 from tests.properties.conftest import CLUSTERS, FRAMEWORKS, NETWORKS, OPTIMIZERS, SMALL, trials
 
 MIXED = str(Path(__file__).parents[2] / "benchmarks" / "clusters" / "mixed.toml")
@@ -66,6 +66,7 @@ SUITABLE: Mapping[str, tuple[str, ...]] = {
     "answer": ("suggestion.json", "prediction.json", "empty.json", "torn.json"),
     "item": ("resnet50", "dgx-a100", "pytorch"),
     "position": ("1", "2", "99"),
+    "part": PARTS,
 }
 """Option -> values that a question may well have; others have those of their form."""
 SHOWN = (
@@ -82,8 +83,8 @@ CODES = {"done": 0, "usage": 2, "file": 3, "nothing fits": 4, "not covered": 5}
 """Of docs/programs.md, but 1, a bug, and 130, of who interrupts."""
 MAY_BE_NULL = (".request.", ".epoch_s.", ".walltime_s.")
 """Keys of documents: what a plan decides, and times of a brief answer without a data set (docs/schedulers.md)."""
-LONGEST = 2_000
-"""Characters of a sentence."""
+LONGEST = 4_000
+"""Characters of a sentence, which may list all bundled names; fewer than the longest odd value has."""
 
 
 def test_exit_codes_are_those_of_the_page() -> None:
@@ -115,10 +116,11 @@ def command_lines(draw: st.DrawFn) -> tuple[str, ...]:
         value = () if option.switch else (draw(values_of(option, odd=odd)),)
         words += value if option.positional else (option.flag, *value)
     if name == "show" and not odd:
-        words[:2] = draw(st.sampled_from(SHOWN))
+        words[-2:] = draw(st.sampled_from(SHOWN))
     base = list(zip(BASES[name][::2], BASES[name][1::2], strict=True))
     kept = [pair for pair in base if pair[0] not in words or (odd and draw(st.booleans()))]
-    json_too = ("--json",) if "json" in command.options and "--json" not in words and draw(st.booleans()) else ()
+    may_json = "json" in command.options and not {"--json", "--toml"} & {*words}
+    json_too = ("--json",) if may_json and draw(st.booleans()) else ()
     return (command.name, *words, *(word for pair in kept for word in pair), *json_too)
 
 
