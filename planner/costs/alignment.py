@@ -43,10 +43,10 @@ def aligned_bytes(work: Work) -> FloatArray:
     return np.asarray(np.gcd((whole * column(work, "itemsize")).astype(np.int64), WHOLE_BYTES), dtype=np.float64)
 
 
-def slowdown(work: Work, settings: Settings) -> FloatArray | float:
-    """Return how many times as long as aligned ones products take, shape (...); 1 where the settings say nothing."""
+def slowdown(work: Work, settings: Settings) -> FloatArray:
+    """Return how many times as long as aligned ones products take, shape (...) or (): 1 where the settings say nothing."""
     if MISALIGNED not in settings or not is_product(work):
-        return 1.0
+        return np.ones(())
     by_4, by_2 = vector(settings, MISALIGNED)
     aligned = aligned_bytes(work)
     single = column(work, "batch") <= 1

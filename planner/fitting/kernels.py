@@ -147,14 +147,14 @@ def _stands_twice(samples: Samples) -> BoolArray:
     """Tell which rows repeat, for a network in another precision, a call that was timed in fp32, shape (k,)."""
     kind, precision = samples.text["kind"], samples.text["precision"]
     same = np.isin(kind, FP32_KINDS) | ((precision == "tf32") & ~np.isin(kind, MATRIX_KINDS))
-    return (samples.text["call"] != "") & (precision != "fp32") & same
+    return np.asarray((samples.text["call"] != "") & (precision != "fp32") & same)
 
 
 def _misaligned(samples: Samples, mask: BoolArray, accelerator: Accelerator | None) -> BoolArray:
     """Tell which products take longer as their sides are not aligned, shape (k,): a number of its own serves them."""
     found = np.zeros(samples.size, dtype=np.bool_)
-    for precision in set(samples.text["precision"].tolist()) if accelerator else ():
-        settings = misaligned_settings(accelerator, precision)
+    for precision in set(samples.text["precision"].tolist()):
+        settings = misaligned_settings(accelerator, precision) if accelerator else {}
         own = np.flatnonzero(mask & (samples.text["kind"] == "gemm") & (samples.text["precision"] == precision))
         if settings and own.size:
             rows = take(samples, own)

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.costs.alignment import MISALIGNED, slowdown
+from planner.costs.alignment import slowdown
 from planner.costs.features import number
 from planner.costs.measured_calls import DOUBLINGS_BEYOND
 from planner.costs.terms import Work, doublings_outside, evaluate, features_of, term_named
@@ -107,7 +107,7 @@ def derivatives(entry: Entry, work: Work, features: FloatArray | None = None) ->
     rows = features_of(entry, work) if features is None else features
     if term_named(entry.term).link == "log":
         return rows * evaluate(entry, work, rows)[..., None]
-    return rows * slowdown(work, entry.settings)[..., None] if MISALIGNED in entry.settings else rows
+    return rows * slowdown(work, entry.settings)[..., None]
 
 
 def doubt_factor(entry: Entry, work: Work, features: FloatArray | None = None) -> FloatArray:
