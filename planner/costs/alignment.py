@@ -44,7 +44,7 @@ def aligned_bytes(work: Work) -> FloatArray:
 
 
 def slowdown(work: Work, settings: Settings) -> FloatArray:
-    """Return how many times as long as aligned ones products take, shape (...) or (): 1 where the settings say nothing."""
+    """Return how many times as long as aligned ones products take, shape (...) or (): 1 where settings say nothing."""
     if MISALIGNED not in settings or not is_product(work):
         return np.ones(())
     by_4, by_2 = vector(settings, MISALIGNED)
