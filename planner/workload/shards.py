@@ -263,19 +263,23 @@ def logits_of(network: Network) -> tuple[Layer, ...]:
 
 
 def columns_of(network: Network) -> Iterator[tuple[str, tuple[Layer, ...]]]:
-    """Yield the linear layers that are split by columns, or that a loss alone reads, each with what stands behind."""
+    """Yield the linear layers that are split by columns, or that a loss alone reads, each with what stands behind.
+
+    Those before and behind blocks are whole on every rank, but for logits (NVIDIA/Megatron-LM, its pooler).
+    """
+    starts = block_starts(network) or (0, len(network.layers))
     readers: dict[str, list[Layer]] = {}
     for layer in network.layers:
         for source in layer.inputs:
             readers.setdefault(source, []).append(layer)
-    for layer in network.layers:
+    for at, layer in enumerate(network.layers):
         if layer.kind != "linear":
             continue
         behind = tuple(_alone_behind(layer, readers))
         kinds = tuple(one.kind for one in behind)
         joining = next((at for at, kind in enumerate(kinds) if kind not in _BEFORE_ATTENTION), 0)
         kinds = kinds[joining:] if kinds[joining : joining + 1] == ("attention",) else kinds
-        if any(kinds[: len(head)] == head for head in (*_BEHIND_COLUMNS, _LOGITS)):
+        if any(kinds[: len(head)] == head for head in (*_BEHIND_COLUMNS * (starts[0] <= at < starts[-1]), _LOGITS)):
             yield layer.name, behind
 
 

@@ -87,7 +87,7 @@ def test_what_is_found_is_the_architecture_in_numbers(name: str) -> None:
     assert {one.whole for one in divided if one.what == "heads"} == {of.heads}
     assert {one.whole for one in divided if one.is_shared} == {of.kv_heads} - {of.heads}
     widths = {of.ffn} if len(kinds) > of.expert_layers else set()
-    widths |= {one for one in (of.expert_ffn, of.shared_ffn, of.hidden * (of.head == "pretraining")) if one}
+    widths |= {one for one in (of.expert_ffn, of.shared_ffn) if one}
     assert {one.whole for one in divided if "heads" not in one.what} == widths
     assert attended_positions(network) == tuple(sorted({of.sequence, of.encoder_sequence or of.sequence}))
     assert expert_number(network) == of.experts
@@ -270,3 +270,12 @@ def test_a_network_with_more_sums_before_its_attention_is_not_made_of_blocks(
     network = Network("mixed", (32, 16), tuple(layers))
     assert block_starts(network) == starts
     assert most_stages(network) == (1 if starts else 8)  # layers with parameters
+
+
+def test_products_behind_blocks_are_whole_but_for_logits() -> None:
+    """No message of a part sums what tensor ranks make there, as they do of logits."""
+    whole = find_network("bert:layers=2,head=pretraining")
+    shard = tensor_shard(whole, 2)
+    split = [one.name for one, other in zip(shard.layers, whole.layers, strict=True) if one != other]
+    behind = whole.layers[block_starts(whole)[-1] :]
+    assert [one.name for one in behind if one.name in split] == ["logits"]
