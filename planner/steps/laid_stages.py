@@ -79,20 +79,14 @@ class LaidStages(StageCases):
         self.of = np.arange(plan.size)
         self.stage = np.concatenate([one.stage for one in layouts])
         each = zip(*(one.layers for one in layouts), strict=True)
-        self._layers = StageLayers(*(np.concatenate(column) for column in each))
+        first, end, again = (np.concatenate(column) for column in each)
         ahead = units_ahead(self.units)
-        first, end, again = self._layers
         self._blocks: FloatArray = ahead[end] - ahead[first]
         self._again: FloatArray = ahead[first + again] - ahead[first]
         self.counts = self._blocks.copy()
         self.counts[:, self.units.sequence[0]] += self.stage == 0
         if self.units.sequence.size > 1:
             self.counts[:, self.units.sequence[-1]] += self.is_last
-
-    @property
-    def layers(self) -> StageLayers:
-        """The layers of each stage."""
-        return self._layers
 
     @property
     def blocks(self) -> FloatArray:

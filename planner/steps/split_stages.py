@@ -17,7 +17,7 @@ from planner.domain.messages import Groups
 from planner.domain.split import SplitPlans
 from planner.steps.split_compute import SplitCompute
 from planner.steps.split_costs import SplitCosts
-from planner.workload.units import StageLayers, Units, stage_units
+from planner.workload.units import Units, stage_units
 
 __all__ = ["OfStages", "StageCases", "rows_of"]
 
@@ -79,11 +79,6 @@ class StageCases:
         self.stage = np.concatenate([*firsts, np.zeros(0, dtype=np.int64)])[place]
         empty = np.zeros((0, self.units.distinct))
         self.counts = np.concatenate([empty, *(one[at] for one, at in zip(of_firsts, firsts, strict=True))])[place]
-
-    @property
-    def layers(self) -> StageLayers | None:
-        """The layers of each stage; None: they are dealt out evenly, and all computed again where any is."""
-        return None
 
     @property
     def again(self) -> FloatArray:

@@ -32,11 +32,6 @@ class StageLayers(NamedTuple):
     end: IntArray
     again: IntArray
 
-    @property
-    def computed_again(self) -> StageLayers:
-        """Those that are computed again alone."""
-        return self._replace(end=self.first + self.again)
-
 
 def even_layers(number: int, pipeline: IntArray, stage: IntArray) -> StageLayers:
     """Return the layers of stages that are dealt out evenly: the first stages have one more. All may be made again."""
