@@ -24,6 +24,7 @@ from planner.fitting.passes import Passes
 from planner.sources.links import slower
 from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, NEUTRAL_COEFFICIENTS, exponent_name
 from planner.sources.sources import Sources
+from planner.steps.compute import started
 from planner.steps.host_and_gpu import TOGETHER
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
@@ -219,7 +220,8 @@ class AloneSteps:
             for name in ("matrix_s", "traffic_s")
         )
         calls, launches_s = np.broadcast_to(
-            np.array([compute.started(one.counts) for one in kernels]).T[:, None, :], (2, *matrix_s.shape)
+            np.array([started(compute.sources, compute.overheads, one.counts) for one in kernels]).T[:, None, :],
+            (2, *matrix_s.shape),
         )
         self.stages = Passes(matrix_s, traffic_s, calls, exponent, launches_s, TOGETHER["sync"])
         self.runs = np.column_stack([of.of(observed.configurations.accumulation_steps) for of in STAGE_RUNS.values()])

@@ -10,8 +10,8 @@ pass holds one more kernel a layer with parameters, ``accumulating`` (read, read
 
 A step of a framework takes ((Σ scale·GPU)^p + host^p)^(1/p) of all its kernels and all that the host starts: p = 1
 adds, a large p takes the longer. The host runs ahead from stage to stage, so that kernels of a long backward pass hide
-what it takes for the update too (:data:`TOGETHER`). Stages and layers share that in proportion to their GPU time. Plans
-that split the network compose pass by pass (:mod:`planner.steps.split_passes`, :mod:`planner.steps.layer_pipeline`).
+what it takes for the update too (:data:`TOGETHER`). Stages and layers share that in proportion to their GPU time. So
+does a step of each stage of a pipeline.
 
 What kernels take by themselves depends on neither overheads nor messages: it is kept for problems that differ in
 those.
@@ -35,6 +35,7 @@ from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE,
 from planner.domain.precision import precision_named
 from planner.domain.split import SplitMemoryBytes, SplitPlans
 from planner.numbers import constant
+from planner.sources.overheads import Overheads
 from planner.sources.plan_points import plan_point_factors
 from planner.sources.sources import Source, Sources
 from planner.sources.usable import check_precision
@@ -50,7 +51,7 @@ from planner.workload.memory_rules import MemoryRules
 from planner.workload.program import Program, program
 from planner.workload.updates import transposes, updated_calls
 
-__all__ = ["Compute", "ComputeTable", "call_work", "memory_rules", "term_of"]
+__all__ = ["Compute", "ComputeTable", "call_work", "host_s", "memory_rules", "started", "term_of"]
 
 GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
 """Host time of a kernel call in a graph that was recorded once (docs/numbers.md)."""
@@ -59,10 +60,12 @@ LAUNCH_S = constant("overheads.launch_s")
 KERNEL_S: Mapping[str, float] = {"graph": GRAPH_S_PER_CALL, "compiled": LAUNCH_S}
 """How kernels are launched without a framework's dispatch -> what one takes [s]: in a graph, or by compiled code."""
 
+Counts = float | FloatArray
+
 
 def term_of(stage: str) -> str:
-    """Return the term that a stage is part of."""
-    return "backward" if stage == "accumulating" else stage
+    """Return the term that a stage is part of, or takes what it does of."""
+    return {"accumulating": "backward", "recompute": "forward"}.get(stage, stage)
 
 
 def _stages_of(direction: str) -> tuple[str, ...]:
@@ -99,6 +102,31 @@ def memory_rules(sources: Sources, precision: str, mode: str = "sync") -> Memory
         convolution=sources.convolution_lowering(precision),
         shrunk=scenario.sub_batch_factor if precision == "fp32" else 1.0,
     )
+
+
+def started(sources: Sources, overheads: Overheads, counts: CallCounts) -> tuple[Counts, Counts]:
+    """Return how many operations take the learned host time, and what the host takes besides on a GPU [s].
+
+    What was learned of a call is of an operation that starts one kernel; each further kernel takes a launch, and so
+    do all of a compiled program. In a replayed graph they take next to nothing. A specified kernel's launch stands
+    for an assumed host time.
+    """
+    calls, launch = counts.measured_calls if overheads.matched == "assumed" else counts.calls, _launch(sources)
+    factor = sources.problem.scenario.host_factor * (sources.accelerator.kind == "gpu")
+    if launch in KERNEL_S:
+        return 0, KERNEL_S[launch] * factor * (calls + counts.launches)
+    return calls, LAUNCH_S * factor * counts.launches
+
+
+def host_s(sources: Sources, overheads: Overheads, counts: CallCounts, layers: Counts) -> Counts:
+    """Return the framework's host time of passes over so many layers [s], of the shape of ``counts``."""
+    calls, besides_s = started(sources, overheads, counts)
+    per_layer = 0.0 if _launch(sources) in KERNEL_S else overheads.host_s_per_layer
+    return overheads.host_s_per_call * calls + besides_s + per_layer * layers
+
+
+def _launch(sources: Sources) -> str:
+    return sources.problem.settings.framework.launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,25 +306,10 @@ class Compute:
         ledger = Memory(self.network, memory_rules(self.sources, self.precision.name, mode))
         return ledger.fullest(SplitPlans.of(sub_batch=sub_batch))
 
-    def started(self, counts: CallCounts) -> tuple[int, float]:
-        """Return how many operations take the learned host time, and what the host takes besides on a GPU [s].
-
-        What was learned of a call is of an operation that starts one kernel; each further kernel takes a launch, and so
-        do all of a compiled program. In a replayed graph they take next to nothing. A specified kernel's launch stands
-        for an assumed host time.
-        """
-        calls = counts.measured_calls if self.overheads.matched == "assumed" else counts.calls
-        factor = self.sources.problem.scenario.host_factor * (self.sources.accelerator.kind == "gpu")
-        if self.framework.launch in KERNEL_S:
-            return 0, KERNEL_S[self.framework.launch] * factor * (calls + counts.launches)
-        return calls, LAUNCH_S * factor * counts.launches
-
     def host_s(self, stage: str, counts: CallCounts) -> float:
         """Return the framework's host time of a stage [s]."""
-        calls, besides_s = self.started(counts)
         layers = self.slots.layer.size if stage == UPDATE else len(self.network.layers)
-        layers = 0 if self.framework.launch in KERNEL_S else layers
-        return self.overheads.host_s_per_call * calls + besides_s + self.overheads.host_s_per_layer * layers
+        return float(host_s(self.sources, self.overheads, counts, layers))
 
     def kernels_alone(self, sub_batch: IntArray) -> list[KernelTimes]:
         """Return what kernels of sub-batches, shape (s,), take by themselves, in the order of STAGES."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +17,10 @@ from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quanti
 from planner.domain.split import MEMORY_KINDS
 from planner.errors import CoverageError, Refusal
 from planner.sources.overheads import Overheads
-from planner.sources.sources import Sources
+from planner.sources.sources import Source, Sources
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
+from planner.steps.laid_stages import StageLayout
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.stages import kernel_shares, stages_of
 from planner.steps.terms import Case, gradient_of, terms_of, update_gradient
@@ -26,7 +28,7 @@ from planner.steps.utilization import utilization
 from planner.steps.warnings import StepWarnings, empty_updates, own_layers, window_missed
 from planner.units import BOUNDS
 
-__all__ = ["Description", "descriptions", "score_calibrations"]
+__all__ = ["Description", "Rest", "Told", "described", "descriptions", "synchronous_updates"]
 
 Window = Callable[[str], tuple[float, float]]
 CASES_AT_ONCE = 64
@@ -60,74 +62,174 @@ def descriptions(pricer: Pricer, configurations: Configurations, window: Window 
         for i in np.flatnonzero((which >= first) & (which < first + CASES_AT_ONCE)).tolist():
             place = int(which[i]) - first
             case = Case(pricer, configurations.one(i), stages[place], prices, i)
-            by_row[i] = _description(case, configurations, memory[place], window, warnings)
+            by_row[i] = described(_told(case, configurations, memory[place], window, warnings))
     return [by_row[i] for i in range(configurations.size)]
 
 
-def _description(
-    case: Case,
-    configurations: Configurations,
-    memory: Mapping[str, float],
-    window: Window | None,
-    warnings: StepWarnings,
-) -> Description:
-    pricer, one, prices, row = case.pricer, case.one, case.priced, case.row
-    gradient = gradient_of(case, prices.iteration)
-    deviation = gradient.spread()
-    threads = [terms_of(case, thread) for thread in prices.threads.values()]
-    terms, sources = (tuple(chain.from_iterable(part)) for part in zip(*threads, strict=True))
-    kind = kind_of(one, terms, pricer.sources.evidence(one.precision))
-    is_unseen = one.gpus > 1 and pricer.messages.source.origin == "specified"
-    score = score_of(kind, score_calibrations(pricer.sources, pricer.compute.overheads, is_unseen=is_unseen))
-    iteration = quantity(float(prices.iteration.period_s[row]), deviation, score)
+@dataclass(frozen=True)
+class Told:
+    """What is told of a plan by whatever prices it, from which its description follows.
+
+    Attributes
+    ----------
+    sources : Sources
+    overheads : Overheads
+    one : Configuration
+    period_s : float
+        Of the thread that sets the throughput, in later epochs [s].
+    gradient : Gradient
+    terms, in_use : tuple of Term, of Source
+        The terms of all threads, and what serves them.
+    thread : str
+        That which sets the throughput.
+    warnings : StepWarnings
+    rest : callable that returns Rest
+        What no other plan is compared by.
+    is_unseen : bool
+        Messages go over links that no run showed.
+    has_kinds : bool
+        Whether kinds of predictions are told apart.
+    rank_order : tuple of str
+        How its ranks are numbered, where it is not as all are.
+    """
+
+    sources: Sources
+    overheads: Overheads
+    one: Configuration
+    period_s: float
+    gradient: Gradient
+    terms: tuple[Term, ...]
+    in_use: tuple[Source, ...]
+    thread: str
+    warnings: StepWarnings
+    rest: Callable[[], Rest]
+    is_unseen: bool
+    has_kinds: bool = True
+    rank_order: tuple[str, ...] = ()
+
+
+class Updates(NamedTuple):
+    """The period of an update thread, what lies behind an update, and what to say of both."""
+
+    update_s: Quantity | None
+    mini_batch: MiniBatch
+    staleness: Staleness
+    warnings: tuple[PlanWarning, ...] = ()
+
+
+class Rest(NamedTuple):
+    """What a prediction says besides.
+
+    ``first_epoch``: its period [s] and gradient; ``memory``: kind -> bytes, with ``total``; ``shares``: of kernel time,
+    by LOOKUPS; ``layout``: what stages hold, where it is chosen; ``first_layers``: those that stages of layers start
+    with.
+    """
+
+    first_epoch: tuple[float, Gradient]
+    memory: Mapping[str, float]
+    shares: Mapping[str, float]
+    updates: Updates
+    layout: StageLayout | None = None
+    first_layers: tuple[str, ...] = ()
+
+
+def described(told: Told) -> Description:
+    """Return the description of a plan."""
+    sources, one = told.sources, told.one
+    deviation = told.gradient.spread()
+    kind = kind_of(one, told.terms, sources.evidence(one.precision)) if told.has_kinds else ""
+    score = score_of(kind, _score_calibrations(sources, told.overheads, is_unseen=told.is_unseen))
+    iteration = quantity(told.period_s, deviation, score)
     _check_bounds(iteration.value, "time", "a step", "s")
 
     def finish() -> Prediction:
-        samples, steps = one.samples_per_update, _epoch_steps(pricer, one.samples_per_update)
-        first_s, first_deviation = float(prices.first_epoch.period_s[row]), deviation
-        if first_s != iteration.value:
-            first_deviation = gradient_of(replace(case, in_first_epoch=True), prices.first_epoch).spread()
-        update, mini_batch, staleness, notes = _updates(case, configurations, gradient, window)
-        shares = kernel_shares(case.stages, one.accumulation_steps)
-        memory_and_mini_batch = (float(prices.memory_bytes[row]), mini_batch.mean)
+        (first_s, first_gradient), memory, shares, updates, layout, first_layers = told.rest()
+        first_deviation = deviation if first_gradient is told.gradient else first_gradient.spread()
+        samples, dataset = one.samples_per_update, sources.problem.dataset
+        steps = None if dataset is None else dataset.samples / samples
         speed = reciprocal(iteration, samples)
-        mfu, hfu = utilization(pricer.sources, one, speed.value)
+        mfu, hfu = utilization(sources, one, speed.value, layout)
+        warnings = told.warnings.of(
+            one,
+            told.terms,
+            told.in_use,
+            (memory["total"], updates.mini_batch.mean),
+            interval_basis=iteration.interval_basis,
+            rank_order=told.rank_order,
+        )
         return Prediction(
             configuration=one,
             iteration_s=iteration,
-            update_s=update,
+            update_s=updates.update_s,
             epoch_s=_times_steps(iteration, steps),
             first_epoch_s=_times_steps(quantity(first_s, first_deviation, score), steps),
             samples_per_s=speed,
-            mini_batch=mini_batch,
-            staleness=staleness,
-            memory_bytes=memory,
-            terms=terms,
-            bottleneck=_bottleneck(terms, prices.iteration.schedule.thread),
-            warnings=(
-                *warnings.of(one, terms, sources, memory_and_mini_batch, interval_basis=iteration.interval_basis),
-                *own_layers(shares, pricer.sources.problem.network.name),
-                *notes,
-            ),
+            mini_batch=updates.mini_batch,
+            staleness=updates.staleness,
+            memory_bytes={**memory, "capacity": sources.accelerator.memory_bytes},
+            terms=told.terms,
+            bottleneck=_bottleneck(told.terms, told.thread),
+            warnings=(*warnings, *own_layers(shares, sources.problem.network.name), *updates.warnings),
             kind=kind,
             kernel_shares=shares,
+            rank_order=told.rank_order,
+            stages=first_layers,
+            stage_layers=layout.shown if layout else (),
             doubt=deviation.shares if deviation else {},
             mfu=mfu,
             hfu=hfu,
         )
 
-    return Description(one, iteration, gradient, finish)
+    return Description(one, iteration, told.gradient, finish)
 
 
-def _updates(
-    case: Case, configurations: Configurations, gradient: Gradient, window: Window | None
-) -> tuple[Quantity | None, MiniBatch, Staleness, tuple[PlanWarning, ...]]:
-    """Return the period of the update thread, what lies behind an update, and what to say of both."""
-    if case.pricer.mode == "sync":
-        samples = case.one.samples_per_update
-        low, high = (0, samples) if window is None else window("sync")
-        inside = None if window is None else float(low <= samples <= high)
-        return None, MiniBatch(samples, 0.0, samples, samples, inside), Staleness(0.0, 0.0, {0: 1.0}), ()
+def synchronous_updates(one: Configuration, window: Window | None, staleness: Staleness | None = None) -> Updates:
+    """Return what lies behind an update of a synchronous plan."""
+    samples = one.samples_per_update
+    low, high = (0, samples) if window is None else window("sync")
+    inside = None if window is None else float(low <= samples <= high)
+    mini_batch = MiniBatch(samples, 0.0, samples, samples, inside)
+    return Updates(None, mini_batch, staleness or Staleness(0.0, 0.0, {0: 1.0}))
+
+
+def _told(
+    case: Case,
+    configurations: Configurations,
+    memory: Mapping[str, float],
+    window: Window | None,
+    warnings: StepWarnings,
+) -> Told:
+    pricer, one, prices, row = case.pricer, case.one, case.priced, case.row
+    gradient = gradient_of(case, prices.iteration)
+    threads = [terms_of(case, thread) for thread in prices.threads.values()]
+    terms, in_use = (tuple(chain.from_iterable(part)) for part in zip(*threads, strict=True))
+    period_s, first_s = (float(each.period_s[row]) for each in (prices.iteration, prices.first_epoch))
+
+    def rest() -> Rest:
+        first_gradient = gradient
+        if first_s != period_s:
+            first_gradient = gradient_of(replace(case, in_first_epoch=True), prices.first_epoch)
+        is_sync = pricer.mode == "sync"
+        updates = synchronous_updates(one, window) if is_sync else _updates(case, configurations, gradient, window)
+        return Rest((first_s, first_gradient), memory, kernel_shares(case.stages, one.accumulation_steps), updates)
+
+    return Told(
+        sources=pricer.sources,
+        overheads=pricer.compute.overheads,
+        one=one,
+        period_s=period_s,
+        gradient=gradient,
+        terms=terms,
+        in_use=in_use,
+        thread=prices.iteration.schedule.thread,
+        warnings=warnings,
+        rest=rest,
+        is_unseen=one.gpus > 1 and pricer.messages.source.origin == "specified",
+    )
+
+
+def _updates(case: Case, configurations: Configurations, gradient: Gradient, window: Window | None) -> Updates:
+    """Return what lies behind an update of an asynchronous plan."""
     statistics = asynchrony_of(configurations, case.priced, slice(case.row, case.row + 1))
     _check_bounds(float(statistics.update_s[0]), "time", "an update", "s")
     _check_bounds(float(statistics.mini_batch_mean[0]), "count", "a mini-batch", "samples")
@@ -140,7 +242,7 @@ def _updates(
         *(() if window is None else window_missed(mini_batch, window("async"))),
     )
     update = quantity(float(statistics.update_s[0]), update_gradient(case, gradient).spread())
-    return update, mini_batch, staleness, notes
+    return Updates(update, mini_batch, staleness, notes)
 
 
 def _check_bounds(value: float, dimension: str, what: str, unit: str) -> None:
@@ -151,7 +253,7 @@ def _check_bounds(value: float, dimension: str, what: str, unit: str) -> None:
         raise CoverageError(Refusal("beyond_belief", rule, what, f"{value:.3g} {unit}", remedy))
 
 
-def score_calibrations(sources: Sources, overheads: Overheads, *, is_unseen: bool) -> tuple[Calibration, ...]:
+def _score_calibrations(sources: Sources, overheads: Overheads, *, is_unseen: bool) -> tuple[Calibration, ...]:
     """Return the calibrations whose conformal scores hold, in order.
 
     Scores of an accelerator are those of runs whose accelerator and cluster took part in the fit. Where overheads are
@@ -171,11 +273,6 @@ def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:
     )
 
 
-def _epoch_steps(pricer: Pricer, samples_per_step: int) -> float | None:
-    dataset = pricer.sources.problem.dataset
-    return None if dataset is None else dataset.samples / samples_per_step
-
-
 def _times_steps(period: Quantity, steps: float | None) -> Quantity | None:
     if steps is None:
         return None
@@ -184,11 +281,10 @@ def _times_steps(period: Quantity, steps: float | None) -> Quantity | None:
 
 
 def _memory(pricer: Pricer, sub_batch: IntArray, mode: str) -> list[dict[str, float]]:
-    """Return bytes by kind, in all and that there are, of each sub-batch."""
+    """Return bytes by kind, and in all, of each sub-batch."""
     sizes = pricer.compute.memory(sub_batch, mode)
     columns = {name: getattr(sizes, name).tolist() for name in (*MEMORY_KINDS, "total")}
-    capacity = {"capacity": pricer.sources.accelerator.memory_bytes}
-    return [dict(zip(columns, values, strict=True)) | capacity for values in zip(*columns.values(), strict=True)]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _bottleneck(terms: tuple[Term, ...], thread: str) -> str:

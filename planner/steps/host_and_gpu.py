@@ -13,18 +13,25 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import KernelCalls
 from planner.sources.sources import Source
 
-__all__ = ["STAGES", "TOGETHER", "CallCounts", "beside_s", "call_counts", "composed_s", "composed_slopes", "together_s"]
+__all__ = [
+    "BESIDE", "STAGES", "TOGETHER", "WITH_RECOMPUTE", "CallCounts", "beside_s", "call_counts", "composed_s",
+    "composed_slopes", "together_s",
+]  # fmt: skip
 
 STAGES = ("forward", "backward", "accumulating", "update")
-_PASS, _STEP = ("forward", "accumulating"), ("forward", "backward", "update")
+WITH_RECOMPUTE = (*STAGES, "recompute")
+"""Stages of a rank that may compute its forward pass again."""
+_PASS, _STEP = ("forward", "accumulating", "recompute"), ("forward", "backward", "update", "recompute")
 _THREAD = ("forward", "backward")
 
 
-def _beside(step: tuple[str, ...]) -> BoolArray:
-    with_each = [_PASS if one == "accumulating" else step if one in step else (one,) for one in STAGES]
-    return np.array([[other in some for other in STAGES] for some in with_each])
+def _beside(step: tuple[str, ...], stages: tuple[str, ...] = STAGES) -> BoolArray:
+    with_each = [_PASS if one == "accumulating" else step if one in step else (one,) for one in stages]
+    return np.array([[other in some for other in stages] for some in with_each])
 
 
+BESIDE = _beside(_STEP, WITH_RECOMPUTE)
+"""The same as of TOGETHER, shape (5, 5), of a synchronous step in the order of WITH_RECOMPUTE."""
 TOGETHER = {"sync": _beside(_STEP), "async": _beside(_THREAD)}
 """Mode -> whose GPU and host time compose with a stage's, shape (4, 4), both in the order of STAGES: those of a step
 with one pass, of each further pass those of the pass; asynchronous steps leave updates to another thread."""
@@ -35,15 +42,15 @@ class CallCounts(NamedTuple):
 
     Attributes
     ----------
-    calls, measured_calls : int
+    calls, measured_calls : int, or ndarray of float
         Operations of the framework in all, and without those whose kernels are specified.
-    launches : int
+    launches : int, or ndarray of float
         Kernels beyond one an operation.
     """
 
-    calls: int
-    measured_calls: int
-    launches: int
+    calls: int | FloatArray
+    measured_calls: int | FloatArray
+    launches: int | FloatArray
 
 
 def call_counts(calls_with_sources: list[tuple[KernelCalls, Source]]) -> CallCounts:

@@ -12,7 +12,8 @@ from functools import partial
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.split import SplitMemoryBytes, SplitPlans
+from planner.domain.prediction import LayersOfStage
+from planner.domain.split import RECOMPUTES, SplitMemoryBytes, SplitPlans
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_stages import OfStages, StageCases, rows_of
 from planner.workload.units import StageLayers, Units
@@ -40,6 +41,14 @@ class StageLayout:
     def take(self, at: IntArray) -> StageLayout:
         """Return some of the stages."""
         return StageLayout(self.stage[at], StageLayers(*(one[at] for one in self.layers)), self.recompute[at])
+
+    @property
+    def shown(self) -> tuple[LayersOfStage, ...]:
+        """What each stage holds, as predictions say it."""
+        first, end, again = self.layers
+        computed = again * (self.recompute != RECOMPUTES.index("none"))
+        each = zip((end - first).tolist(), computed.tolist(), self.recompute.tolist(), strict=True)
+        return tuple(LayersOfStage(layers, some, RECOMPUTES[code * (some > 0)]) for layers, some, code in each)
 
     def rows(self, plans: SplitPlans) -> SplitPlans:
         """Return a row for each stage; ``plans``: one, of shape (1,)."""

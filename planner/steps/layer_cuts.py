@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.sources.overheads import Overheads
-from planner.steps.host_and_gpu import composed_s
-from planner.steps.split_compute import PASSES, RankCompute, SplitCompute
+from planner.steps.host_and_gpu import STAGES
+from planner.steps.split_compute import PASSES, RankCompute
+from planner.steps.split_costs import SplitCosts
 from planner.workload.partition import Partition
 
 __all__ = ["LayerCuts", "cut_at"]
@@ -36,15 +36,15 @@ class LayerCuts:
     ``crossing``: bytes of a sample that cross a cut before each unit, and behind the last nothing, shape (V + 1,).
     """
 
-    def __init__(self, compute: SplitCompute, overheads: Overheads, crossing: FloatArray) -> None:
-        self.compute, self.overheads, self.crossing = compute, overheads, crossing
+    def __init__(self, costs: SplitCosts, crossing: FloatArray) -> None:
+        self.costs, self.crossing = costs, crossing
         self._partitions: dict[int, Partition] = {}
         self._cuts: dict[tuple[int, int], IntArray] = {}
 
     @property
     def rank(self) -> RankCompute:
         """The network itself, of which a rank computes a stage."""
-        return self.compute.ranks[0]
+        return self.costs.compute.ranks[0]
 
     def cuts(self, stages: int, sub_batch: int) -> IntArray:
         """Return the unit that each stage starts with, and the number of units, shape (p + 1,)."""
@@ -57,22 +57,19 @@ class LayerCuts:
 
     def stage_s(self, sub_batch: int) -> FloatArray:
         """Return both passes of a micro-batch over a stage from one unit up to another, shape (V + 1, V + 1) [s]."""
-        total = np.zeros((self.rank.units.sequence.size + 1,) * 2)
-        for name in ("forward", "backward"):
-            kernels, host = (each[0] for each in self.ahead_of(name, np.array([sub_batch])))
-            gpu_s, host_s = (np.maximum(one[None] - one[:, None], 0.0) for one in (kernels, host))
-            whole = composed_s(gpu_s, host_s, self.overheads.exponent)
-            total += self.compute.sources.multiplied(name, whole, self.compute.precision)
-        return total
+        kernels, host = np.zeros((2, *(self.rank.units.sequence.size + 1,) * 2, len(STAGES) + 1))
+        for at, name in enumerate(STAGES):
+            for one, each in zip((kernels, host), self.ahead_of(name, np.array([sub_batch])), strict=True):
+                one[..., at] = np.maximum(each[0][None] - each[0][:, None], 0.0)
+        stage_s = self.costs.stages_s(kernels, host)
+        return stage_s["forward"] + stage_s["backward"]
 
     def ahead_of(self, name: str, sub_batch: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return kernels and host time of a pass over all that stands before each unit, shape (k, V + 1) [s]."""
-        cases, of = self.compute.cases, np.zeros(sub_batch.size, dtype=np.int64)
+        cases, of = self.costs.compute.cases, np.zeros(sub_batch.size, dtype=np.int64)
         cases.ensure(of, sub_batch)
         row, sequence, at = cases.rows(of, sub_batch), self.rank.units.sequence, PASSES.index(name)
-        table = cases.columns
         kernels, host = (
-            np.pad(np.cumsum(each[row, at][:, sequence], axis=1), ((0, 0), (1, 0)))
-            for each in (table.kernels_s(self.overheads), table.host_s(self.overheads))
+            np.pad(np.cumsum(each[row, at][:, sequence], axis=1), ((0, 0), (1, 0))) for each in self.costs.unit_s()
         )
         return kernels, host

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +26,7 @@ from planner.domain.split import BEST_STAGES, SCHEDULES, SplitMemoryBytes, Split
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
 from planner.steps.epoch import Input
-from planner.steps.host_and_gpu import composed_s
+from planner.steps.host_and_gpu import STAGES
 from planner.steps.layer_cuts import LayerCuts, cut_at
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import exchange_s
@@ -59,7 +60,7 @@ class LayerPricer(SplitPricer):
 
     def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
         super().__init__(sources, precision, like)
-        self.cuts = LayerCuts(self.compute, self.overheads, self.ledger.whole.crossing)
+        self.cuts = LayerCuts(self, self.ledger.whole.crossing)
         self.input = Input(sources)
         self._best: dict[tuple[int, ...], IntArray] = {}
 
@@ -171,10 +172,6 @@ class LayerPart:
         starts = self.rank.units.starts[self.cuts[self._of[0], :-1]]
         return tuple(self.rank.network.layers[at].name for at in starts.tolist())
 
-    def host_s(self, name: str) -> FloatArray:
-        """Return the host time of a pass over each stage of the first plan [s], shape (p,)."""
-        return np.asarray(self.on_stages(name)[1][:, 0])
-
     @property
     def slowest(self) -> IntArray:
         """The stage with the most work, shape (n,)."""
@@ -186,18 +183,18 @@ class LayerPart:
         kernels, host = (np.diff(np.take_along_axis(one, self.cuts, axis=1), axis=1).T[:, self._of] for one in ahead)
         return kernels, host
 
-    def _scaled(self, term: str, seconds: FloatArray) -> FloatArray:
-        return self.costs.sources.multiplied(term, seconds, self.costs.precision)
-
-    def _composed(self, term: str, kernels: FloatArray, host: FloatArray) -> FloatArray:
-        return self._scaled(term, composed_s(kernels, host, self.costs.overheads.exponent))
-
-    def _mean(self, of_first: FloatArray, of_later: FloatArray) -> FloatArray:
-        """Return the mean of m backward passes, of which the first only writes gradients."""
-        return of_first + (self.m - 1) / self.m * (of_later - of_first)
+    @cached_property
+    def stage_s(self) -> dict[str, FloatArray]:
+        """What the passes and the update of each stage take, kernels and host together [s], shape (p, n)."""
+        nothing = np.zeros((self.stages, self.m.size))
+        by_stage = [*(self.on_stages(name) for name in STAGES), (nothing, nothing)]
+        kernels, host = (np.stack(each, axis=-1) for each in zip(*by_stage, strict=True))
+        return self.costs.stages_s(kernels, host)
 
     def _backward(self) -> FloatArray:
-        return self._mean(*(self._composed("backward", *self.on_stages(name)) for name in ("backward", "accumulating")))
+        """Return the mean of m backward passes, of which the first only writes gradients."""
+        first, later = self.stage_s["backward"], self.stage_s["accumulating"]
+        return np.asarray(first + (self.m - 1) / self.m * (later - first))
 
     def copy_s(self) -> FloatArray:
         """Return the copy of a micro-batch to the device, of the first stage, shape (p, n)."""
@@ -207,7 +204,7 @@ class LayerPart:
 
     def passes(self) -> Both:
         """Return the forward and the backward pass of a micro-batch on every stage, shape (p, n) [s]."""
-        return self._composed("forward", *self.on_stages("forward")) + self.copy_s(), self._backward()
+        return self.stage_s["forward"] + self.copy_s(), self._backward()
 
     def terms(self) -> dict[str, Both]:
         """Return what each term takes and adds to the step, (n,) each."""
@@ -224,18 +221,12 @@ class LayerPart:
         def shown(per_stage: FloatArray) -> FloatArray:
             return np.asarray(np.take_along_axis(per_stage, slowest, axis=0)[0])
 
-        kernels = {name: self.on_stages(name)[0] for name in ("forward", "backward", "accumulating")}
-        forward = m * shown(self._scaled("forward", kernels["forward"]))
-        backward = m * shown(self._scaled("backward", self._mean(kernels["backward"], kernels["accumulating"])))
-        copy = m * shown(self.copy_s())
-        update = self._composed("update", *self.on_stages("update")).max(axis=0)
-        computed = shown(own) - copy
+        update = self.stage_s["update"].max(axis=0)
         wait = np.where(self.plans.gpus > 1, self.costs.overheads.replica_wait, 0.0)
         once = {
-            "forward": forward,
-            "backward": backward,
-            "host": computed - forward - backward,
-            "host_to_device": copy,
+            "forward": m * shown(self.stage_s["forward"]),
+            "backward": m * shown(passes[1]),
+            "host_to_device": m * shown(self.copy_s()),
             "bubble": np.maximum(still - shown(own), 0.0) * (self.stages > 1),
             "stage_messages": whole - still,
             "update": update,

@@ -1,13 +1,14 @@
 """The least that plans can take, whatever is left open of them: bounds for a search.
 
 No term of a step is below 0, and stages take what their kernels and the host take at least. With Σ the passes of all
-units of the network over one micro-batch and t those of the quickest block, each composed like a stage's,
+units of the network over one micro-batch and t those of the quickest block, kernels alone, and c by what the host makes
+any stage longer at least,
 
-    step >= max(m Σ / p, (m + (p - 1) / v) ⌊L / p⌋ t)
+    step >= c max(m Σ / p, (m + (p - 1) / v) ⌊L / p⌋ t)
 
 as some stage has its share of all units, every stage of an even cut holds ⌊L / p⌋ blocks, and the last one starts when
-the first micro-batch has passed the others. A sum of composed times is no less than the composed sums (Minkowski), so
-that Σ of all stages may be composed at once.
+the first micro-batch has passed the others. c grows with the host's time over that of kernels, which of sums is no less
+than of their least part: of a block, by itself or with an end of the network.
 
 Closer, stages are priced as in the step itself. With w what a micro-batch takes of a stage both ways, its messages
 included, W the sum of w over the s stages in front of it, and x what a micro-batch takes between stages, each way,
@@ -24,10 +25,12 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.split import BUBBLES, RECOMPUTES, SplitPlans
+from planner.steps.host_and_gpu import composed_s
 from planner.steps.price import Pricer
 from planner.steps.split_compute import PASSES
 from planner.steps.split_passes import Passes
 from planner.steps.split_price import SplitPricer
+from planner.workload.units import Units
 
 __all__ = ["least_pass_s", "least_scheduled_s", "least_step_s"]
 
@@ -54,21 +57,22 @@ def least_step_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
     """
     compute, rank = pricer.compute, pricer.ranks(plans)
     compute.cases.ensure(rank, plans.sub_batch)
-    row, table, units = compute.cases.rows(rank, plans.sub_batch), compute.cases.columns, compute.ranks[0].units
-    both = table.kernels_s(pricer.overheads), table.host_s(pricer.overheads)
+    row, units, (kernels, host) = compute.cases.rows(rank, plans.sub_batch), compute.ranks[0].units, pricer.unit_s()
+    longer = _longer(kernels, host, units, pricer.overheads.exponent)
     number = np.bincount(units.sequence, minlength=units.distinct).astype(np.float64)
     inner = np.bincount(units.sequence[1:-1], minlength=units.distinct).astype(np.float64)
-    every, block = np.zeros((2, len(RECOMPUTES), both[0].shape[0]))
+    every, block = np.zeros((2, len(RECOMPUTES), kernels.shape[0]))
     for term, names, of, codes in (
         ("forward", ("forward",), number, slice(None)),
         ("backward", ("backward", "accumulating"), number, slice(None)),
         ("forward", ("forward",), inner, RECOMPUTES.index("full")),
         ("forward", ("attention",), inner, RECOMPUTES.index("selective")),
     ):
-        least = [np.min([one[:, PASSES.index(name)] for name in names], axis=0) for one in both]
-        every[codes] += pricer.passed_s(term, *(one @ of for one in least))
+        least = longer[:, None] * np.min([kernels[:, PASSES.index(name)] for name in names], axis=0)
+        least = pricer.sources.multiplied(term, least, pricer.precision)
+        every[codes] += least @ of
         if inner.any():
-            block[codes] += pricer.passed_s(term, *(one[:, inner > 0].min(axis=1) for one in least))
+            block[codes] += least[:, inner > 0].min(axis=1)
     m, p = plans.accumulation_steps, plans.pipeline_parallel
     waiting = np.where(np.isin(plans.schedule, BUBBLES), (p - 1) / plans.virtual_stages, 0.0)
     of_blocks = (units.sequence.size - 2) // p * block[plans.recompute, row]
@@ -96,3 +100,24 @@ def least_scheduled_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
     if wait.any():
         wait = wait * -cases.most(-passes.least_s(messages=False))[case]
     return np.asarray(plans.accumulation_steps * (each_s[at] + wait) + fill_s)
+
+
+def _longer(kernels: FloatArray, host: FloatArray, units: Units, exponent: float) -> FloatArray:
+    """Return by what the host makes the stages of even cuts longer at least, of each case, shape (c,)."""
+    ends = np.zeros((4, 1, units.distinct))
+    ends[1:3, :, units.sequence[0]] += 1.0
+    ends[2:, :, units.sequence[-1]] += units.sequence.size > 1
+    blocks = np.eye(units.distinct)[distinct_values(units.sequence[1:-1])]
+    if not blocks.size:
+        ends, blocks = ends[2:3], np.zeros((1, units.distinct))
+    held = ends + blocks
+    ratios = []
+    for names in (("forward", "backward", "update"), ("forward", "accumulating")):
+        for again in ((), ("forward",), ("attention",)):
+            gpu_s, host_s = (
+                np.einsum("cpu,ebu->ceb", one[:, [PASSES.index(name) for name in names]], held)
+                + np.einsum("cpu,bu->cb", one[:, [PASSES.index(name) for name in again]], blocks)[:, None]
+                for one in (kernels, host)
+            )
+            ratios.append(np.divide(host_s, gpu_s, out=np.full_like(host_s, np.inf), where=gpu_s > 0).min(axis=(1, 2)))
+    return composed_s(np.ones(kernels.shape[0]), np.min(ratios, axis=0), exponent)

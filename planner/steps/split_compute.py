@@ -30,6 +30,7 @@ from planner.sources.source import Source
 from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
 from planner.steps.compute import Compute, call_times_s, call_work
+from planner.steps.host_and_gpu import CallCounts
 from planner.steps.tables import CaseTable
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, whole_parameters
 from planner.workload.split_messages import ATTENTION, FEED_FORWARD
@@ -59,8 +60,8 @@ class UnitTable:
     ----------
     matrix_s, traffic_s : ndarray of float, shape (c, len(PASSES), U)
         On the device: kernels of MATRIX_KINDS, and all others.
-    calls, measured_calls : ndarray of float, shape (c, len(PASSES), U)
-        Kernel calls, all and those whose times are not specified.
+    calls, measured_calls, launches : ndarray of float, shape (c, len(PASSES), U)
+        See :class:`planner.steps.host_and_gpu.CallCounts`.
     layers : ndarray of float, shape (c, len(PASSES), U)
         That host time counts.
     products_s : ndarray of float, shape (c, len(BESIDE), U)
@@ -71,22 +72,23 @@ class UnitTable:
     traffic_s: FloatArray
     calls: FloatArray
     measured_calls: FloatArray
+    launches: FloatArray
     layers: FloatArray
     products_s: FloatArray
 
     def repeat(self, name: str, other: str) -> None:
         """Put the kernels of one pass into another."""
-        for column in (self.matrix_s, self.traffic_s, self.calls, self.measured_calls):
+        for column in (self.matrix_s, self.traffic_s, self.calls, self.measured_calls, self.launches):
             column[:, PASSES.index(other)] = column[:, PASSES.index(name)]
 
     def kernels_s(self, overheads: Overheads) -> FloatArray:
         """Return times on the device, scaled as the framework's overheads say, shape (c, len(PASSES), U)."""
         return overheads.scale_of("gemm") * self.matrix_s + overheads.kernel_scale * self.traffic_s
 
-    def host_s(self, overheads: Overheads) -> FloatArray:
-        """Return times of the framework, same shape; a specified kernel's launch stands for an assumed one."""
-        calls = self.measured_calls if overheads.matched == "assumed" else self.calls
-        return overheads.host_s_per_call * calls + overheads.host_s_per_layer * self.layers
+    @property
+    def counts(self) -> CallCounts:
+        """What the host has to start, same shape."""
+        return CallCounts(self.calls, self.measured_calls, self.launches)
 
 
 class RankCompute(Compute):
@@ -137,10 +139,15 @@ class RankCompute(Compute):
         for name, where in self._parts_of(stage, calls, units).items():
             at = PASSES.index(name)
             seconds[:, at] += units.by_unit(times if where is None else times * where, site)
-            counts = units.by_unit(calls.count.astype(np.float64) if where is None else calls.count * where, site)
-            table.calls[:, at] += counts
+            kernels = calls.count.astype(np.float64)
+            made = kernels if calls.operations is None else calls.operations.astype(np.float64)
+            operations, launches = (
+                units.by_unit(one if where is None else one * where, site) for one in (made, kernels - made)
+            )
+            table.calls[:, at] += operations
+            table.launches[:, at] += launches
             if source.origin != "specified":
-                table.measured_calls[:, at] += counts
+                table.measured_calls[:, at] += operations
         under = _GRADIENT_OF.get(calls.direction) if calls.kind == "gemm" and stage == "backward" else None
         for part in PARTS if under else ():
             is_part = self._columns[part][calls.layer]
@@ -174,8 +181,8 @@ def _part_of(behind: list[str]) -> str:
 
 
 def _empty(cases: int, units: int) -> UnitTable:
-    one, two, three, four, five = np.zeros((5, cases, len(PASSES), units))
-    return UnitTable(one, two, three, four, five, np.zeros((cases, len(BESIDE), units)))
+    one, two, three, four, five, six = np.zeros((6, cases, len(PASSES), units))
+    return UnitTable(one, two, three, four, five, six, np.zeros((cases, len(BESIDE), units)))
 
 
 def _times_s(parts: Iterable[tuple[_Served, int, int]]) -> dict[int, FloatArray]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.messages import Groups
 from planner.domain.precision import precision_named
 from planner.domain.split import SplitPlans
 from planner.sources.sources import Sources
-from planner.steps.compute import memory_rules
-from planner.steps.host_and_gpu import composed_s
+from planner.steps.compute import host_s, memory_rules, term_of
+from planner.steps.host_and_gpu import BESIDE, WITH_RECOMPUTE, together_s
 from planner.steps.split_compute import SplitCompute
 from planner.steps.split_messages import operation_s
 from planner.workload.memory import Memory
@@ -82,7 +84,19 @@ class SplitCosts:
         """Return times [s] of an operation, shape (n,); groups of one rank send nothing."""
         return operation_s(self.sources, operation, buffer_bytes, groups)
 
-    def passed_s(self, term: str, kernels_s: FloatArray, host_s: FloatArray) -> FloatArray:
-        """Return times [s] of passes of a term, kernels and host together, the scenario applied."""
-        whole = composed_s(kernels_s, host_s, self.overheads.exponent)
-        return self.sources.multiplied(term, whole, self.precision)
+    def unit_s(self) -> tuple[FloatArray, FloatArray]:
+        """Return kernels and host time of passes over units, shape (c, len(PASSES), U), of the table of compute [s]."""
+        table = self.compute.cases.columns
+        host = host_s(self.sources, self.overheads, table.counts, table.layers)
+        return table.kernels_s(self.overheads), np.asarray(host)
+
+    def stages_s(self, kernels_s: FloatArray, host_s: FloatArray) -> dict[str, FloatArray]:
+        """Return what stages take, kernels and host together, the scenario applied [s], shape (...).
+
+        Times by themselves, shape (..., 5) in the order of WITH_RECOMPUTE.
+        """
+        whole = together_s(kernels_s, host_s, BESIDE, self.overheads.exponent)
+        return {
+            stage: self.sources.multiplied(term_of(stage), whole[..., at], self.precision)
+            for at, stage in enumerate(WITH_RECOMPUTE)
+        }

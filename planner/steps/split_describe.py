@@ -1,4 +1,4 @@
-"""Predictions of split plans with every field: terms, memory, intervals and warnings.
+"""Predictions of split plans: what is told of their slowest stage, messages and waits.
 
 The gradient of a step is that of the slowest stage's passes, and of its share of waiting for other stages, which are as
 unsure as it is; messages are as unsure as what serves them.
@@ -6,40 +6,34 @@ unsure as it is; messages are as unsure as what serves them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
-from planner.domain.prediction import LOOKUPS, LayersOfStage, MiniBatch, Prediction, Quantity, Staleness, Term
+from planner.domain.prediction import Staleness, Term
 from planner.domain.split import MEMORY_KINDS, RECOMPUTES, SplitPlans
-from planner.sources.overheads import Overheads
 from planner.sources.source import Source
-from planner.steps.compute import call_work
-from planner.steps.describe import Description, score_calibrations
+from planner.steps.compute import term_of
+from planner.steps.describe import Description, Rest, Told, described, synchronous_updates
 from planner.steps.epoch import Input
-from planner.steps.host_and_gpu import composed_s, composed_slopes
-from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
+from planner.steps.host_and_gpu import BESIDE, STAGES, beside_s
+from planner.steps.intervals import Gradient
 from planner.steps.laid_stages import StageLayout, laid_out
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
-from planner.steps.split_compute import PASSES, RankCompute
+from planner.steps.split_compute import PASSES
 from planner.steps.split_offload import offload_source
 from planner.steps.split_part import SPLIT_TERMS
 from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
-from planner.steps.split_warnings import split_warnings, tensor_across_nodes
-from planner.steps.stages import EXTRAPOLATED_SHARE, TimedCalls
-from planner.steps.terms import term_of
-from planner.steps.utilization import utilization
+from planner.steps.split_stages import StageCases
+from planner.steps.stages import Composed, Stage, TimedCalls, composed_stages, kernel_shares, timed_calls
+from planner.steps.terms import add_parts, term_of_sources
 from planner.steps.warnings import StepWarnings
 from planner.workload.blocks import block_starts
 from planner.workload.in_flight import weight_versions
-from planner.workload.units import stage_units
 
 __all__ = ["split_descriptions"]
 
@@ -48,8 +42,6 @@ ROUNDING = 1e-12
 """Share of a step that differences of sums leave: no term."""
 _PASS_OF = {"forward": "forward", "backward": "backward", "recompute": "forward", "update": "update"}
 """Term -> pass whose kernels it runs."""
-_DESCRIBED = ("forward", "backward", "accumulating", "update")
-"""Passes whose host time stands in intervals."""
 _OPERATION_OF = {
     "tensor_messages": ALL_REDUCE,
     "context_messages": SEND_RECEIVE,
@@ -63,155 +55,111 @@ _OPERATION_OF = {
 """Term -> operation whose entry serves it."""
 
 
-def split_descriptions(pricer: SplitPricer, configurations: Configurations, window: Window | None) -> list[Description]:
-    """Return the predictions of split plans of one precision, rows of shape (n,)."""
+def split_descriptions(
+    pricer: SplitPricer, configurations: Configurations, window: Window | None, rank_order: tuple[str, ...] = ()
+) -> list[Description]:
+    """Return the descriptions of split plans of one precision, rows of shape (n,); ``rank_order``: of Told."""
     if pricer.chooses_order:
-        return list(_in_best_orders(pricer, configurations, window))
-    priced, plans = pricer.price(configurations), plans_of(configurations)
+        return [
+            split_descriptions(pricer.in_order(order), configurations.take(np.array([at])), window, order)[0]
+            for at, order in enumerate(pricer.best_orders(configurations))
+        ]
+    priced, plans, shared = pricer.price(configurations), plans_of(configurations), _SharedByPlans(pricer)
     if isinstance(pricer, LayerPricer):
-        every = _layers_shown(pricer, plans, priced.slowest)
+        shown = _layers_shown(pricer, plans, priced.slowest)
     else:
-        every = _units_shown(pricer, plans, priced.slowest)
-    crosses_nodes = tensor_across_nodes(plans, pricer.rank_order).tolist()
-    shared = _SharedByPlans(pricer)
-    return [
-        _Case(shared, of, configurations.one(i), priced, i).description(window, crosses_nodes=crosses_nodes[i])
-        for i, of in enumerate(every)
-    ]
-
-
-def _in_best_orders(pricer: SplitPricer, some: Configurations, window: Window | None) -> Iterator[Description]:
-    """Yield the predictions of plans, each with its ranks in the order that is best for it."""
-    for at, order in enumerate(pricer.best_orders(some)):
-        (one,) = split_descriptions(pricer.in_order(order), some.take(np.array([at])), window)
-        yield replace(one, finish=partial(_in_order, one, order))
-
-
-def _in_order(one: Description, rank_order: tuple[str, ...]) -> Prediction:
-    return replace(one.prediction, rank_order=rank_order)
+        shown = _units_shown(pricer, plans, priced.slowest)
+    cases = (_Case(shared, of, configurations.one(i), priced, i) for i, of in enumerate(shown))
+    return [described(case.told(window, rank_order)) for case in cases]
 
 
 class _Shown(NamedTuple):
-    """The slowest stage of a plan: its passes, how many of each distinct unit it holds (U,), and the host's time [s].
+    """The slowest stage of a plan: its stages of passes by name, and the gradient of each.
 
     ``first_layers``: those that stages of layers start with; ``layout``: what stages hold, where it is chosen.
     """
 
-    passes: _Passes
-    units: FloatArray
-    host_s: Mapping[str, float]
+    stages: Mapping[str, Stage]
+    gradients: Mapping[str, Gradient]
     first_layers: tuple[str, ...] = ()
     layout: StageLayout | None = None
 
-    @property
-    def stage_layers(self) -> tuple[LayersOfStage, ...]:
-        """What each stage holds, where it is chosen."""
-        if self.layout is None:
-            return ()
-        (first, end, again), kinds = self.layout.layers, self.layout.recompute
-        each = zip((end - first).tolist(), again.tolist(), kinds.tolist(), strict=True)
-        of_code = [(layers, some * (code != RECOMPUTES.index("none")), code) for layers, some, code in each]
-        return tuple(LayersOfStage(layers, some, RECOMPUTES[code * (some > 0)]) for layers, some, code in of_code)
-
 
 def _units_shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
-    cases, rank = pricer.compute.cases, pricer.ranks(plans)
-    host_s = cases.columns.host_s(pricer.overheads)[cases.rows(rank, plans.sub_batch)]
-    keys = list(zip(rank.tolist(), plans.sub_batch.tolist(), strict=True))
-    passes = {key: _Passes(pricer.compute.ranks[key[0]], key[1]) for key in dict.fromkeys(keys)}
+    ranks, of_ranks = pricer.ranks(plans), _Ranks(pricer)
     laid = np.flatnonzero(plans.is_laid_out)
     layouts = dict(zip(laid.tolist(), pricer.layouts(plans.take(laid)), strict=True))
     cuts = list(zip(plans.pipeline_parallel.tolist(), plans.last_stage.tolist(), strict=True))
-    even: dict[tuple[int, int], FloatArray] = {}
-    for row, (key, host, stage) in enumerate(zip(keys, host_s, slowest.tolist(), strict=True)):
-        layout = layouts.get(row)
+    even: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
+    for row, stage in enumerate(slowest.tolist()):
+        layout, at = layouts.get(row), np.array([row])
         if layout is not None:
-            plan = plans.take(np.array([row]))
-            units = laid_out([layout])(pricer, plan, pricer.ranks(plan), ()).counts[stage]
+            counts, again = _held(laid_out([layout])(pricer, plans.take(at), ranks[at], ()))
+            recompute = int(layout.recompute[stage])
         else:
             if cuts[row] not in even:
-                even[cuts[row]] = stage_units(pricer.compute.ranks[0].units, *cuts[row])
-            units = even[cuts[row]][stage]
-        host_of = dict(zip(PASSES, (host @ units).tolist(), strict=True))
-        yield _Shown(passes[key], units, host_of, layout=layout)
+                even[cuts[row]] = _held(StageCases(pricer, plans.take(at), ranks[at], ()))
+            (counts, again), recompute = even[cuts[row]], int(plans.recompute[row])
+        key = int(ranks[row]), int(plans.sub_batch[row])
+        yield _Shown(*of_ranks.stages(key, counts[stage], again[stage], RECOMPUTES[recompute]), layout=layout)
+
+
+def _held(cases: StageCases) -> tuple[FloatArray, FloatArray]:
+    """Return how many of each distinct unit every stage of a plan holds, and may compute again, shape (p, U)."""
+    at = cases.at(np.zeros(1, dtype=np.int64))[:, 0]
+    return cases.counts[at], cases.again[at]
 
 
 def _layers_shown(pricer: LayerPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
-    passes: dict[int, _Passes] = {}
+    of_ranks = _Ranks(pricer)
     for at, (sub_batch, stage) in enumerate(zip(plans.sub_batch.tolist(), slowest.tolist(), strict=True)):
         part = LayerPart(pricer, plans.take(np.array([at])))
-        if sub_batch not in passes:
-            passes[sub_batch] = _Passes(part.rank, sub_batch)
-        host_s = {name: float(part.host_s(name)[stage]) for name in _DESCRIBED}
-        yield _Shown(passes[sub_batch], part.counts[stage], host_s, part.first_layers)
+        units = part.counts[stage]
+        yield _Shown(*of_ranks.stages((0, sub_batch), units, units, "none"), part.first_layers)
 
 
-class _Passes:
-    """The calls of one rank and sub-batch, timed once for all plans that make them."""
+class _Ranks:
+    """The stages that plans show, of one pricer; those of equal ranks, sub-batches and units are one."""
 
-    def __init__(self, rank: RankCompute, sub_batch: int) -> None:
-        self.rank = rank
-        self._calls = rank.calls_with_sources(np.array([sub_batch]))
-        self._timed: dict[int, TimedCalls] = {}
-        self._served: dict[str, tuple[list[Source], bool]] = {}
-        self._lookups_s: dict[str, FloatArray] = {}
-        self._gradients: dict[tuple[str, bytes, float], tuple[Gradient, float]] = {}
+    def __init__(self, pricer: SplitPricer) -> None:
+        self.pricer, self._unit_s = pricer, pricer.unit_s()
+        self._timed: dict[tuple[int, int], Mapping[str, list[TimedCalls]]] = {}
+        self._stages: dict[tuple[object, ...], tuple[Mapping[str, Stage], Mapping[str, Gradient]]] = {}
 
-    def timed(self, name: str) -> Iterator[TimedCalls]:
-        """Yield the calls of a pass, timed."""
-        for calls, source in self._calls[name]:
-            if id(calls) not in self._timed:
-                work = call_work(calls, self.rank.itemsize)
-                self._timed[id(calls)] = TimedCalls(calls, source, work, self.rank.program, 1)
-            yield self._timed[id(calls)]
+    def stages(
+        self, key: tuple[int, int], units: FloatArray, again: FloatArray, recompute: str
+    ) -> tuple[Mapping[str, Stage], Mapping[str, Gradient]]:
+        """Return the stages of passes, by name, over so many of each distinct unit, and the gradient of each.
 
-    def served(self, name: str) -> tuple[list[Source], bool]:
-        """Return what serves a pass, and whether kernels outside their fit take more than a small share of it."""
-        if name not in self._served:
-            groups = list(self.timed(name))
-            total = sum(float(group.times_s.sum()) for group in groups)
-            outside = sum(float(group.outside_s[0]) for group in groups)
-            sources = {id(group.source): group.source for group in groups if group.times_s.any()}
-            self._served[name] = list(sources.values()), outside > EXTRAPOLATED_SHARE * total
-        return self._served[name]
-
-    def lookups_s(self, name: str) -> FloatArray:
-        """Return the kernel time of a pass by how it is found, shape (len(LOOKUPS),)."""
-        if name not in self._lookups_s:
-            self._lookups_s[name] = sum((one.lookups_s[0] for one in self.timed(name)), np.zeros(len(LOOKUPS)))
-        return self._lookups_s[name]
-
-    def gradient(self, name: str, shown: _Shown, overheads: Overheads) -> tuple[Gradient, float]:
-        """Return the gradient of a pass over the slowest stage, and what it takes [s].
-
-        See planner.steps.stages for the parts of overheads.
+        ``key``: rank and sub-batch; ``again``: units that are computed again, as ``recompute`` says.
         """
-        key = name, shown.units.tobytes(), shown.host_s[name]
-        if key not in self._gradients:
-            self._gradients[key] = self._gradient(name, shown, overheads)
-        return self._gradients[key]
+        whole = *key, units.tobytes(), again.tobytes(), recompute
+        if whole not in self._stages:
+            rank = self.pricer.compute.ranks[key[0]]
+            if key not in self._timed:
+                self._timed[key] = timed_calls(rank, np.array(key[1:]))
+            held: FloatArray = units @ rank.units.segments
+            sums = [self._of_stages(one, key, units, again, recompute) for one in self._unit_s]
+            gpu_s, host_s = (beside_s(one, BESIDE) for one in sums)
+            scenario, stages, gradients = self.pricer.sources.problem.scenario, {}, {}
+            for at, name in enumerate(STAGES):
+                factor = float(scenario.factor(term_of(name), self.pricer.precision))
+                of = Composed(held, gpu_s[[at]], host_s[[at]], float(sums[1][at]), factor)
+                (stages[name],) = composed_stages(self.pricer.overheads, name, self._timed[key][name], of)
+                gradients[name] = Gradient()
+                add_parts(gradients[name], stages[name].parts, held)
+            self._stages[whole] = stages, gradients
+        return self._stages[whole]
 
-    def _gradient(self, name: str, shown: _Shown, overheads: Overheads) -> tuple[Gradient, float]:
-        gradient, host_s, groups = Gradient(), shown.host_s[name], list(self.timed(name))
-        segments: FloatArray = shown.units @ self.rank.units.segments  # of each distinct one, (D,)
-        scaled = [overheads.scale_of(group.calls.kind) * float(group.by_segment[0] @ segments) for group in groups]
-        total = np.array(sum(scaled))
-        whole = float(composed_s(total, host_s, overheads.exponent))
-        share = float(composed_slopes(total, host_s, overheads.exponent)[0])
-        for group in groups:
-            slope = overheads.scale_of(group.calls.kind) * share
-            unsure_s = slope * float(segments @ group.unsure_s[0])
-            gradient.add_vector(group.source.entry, slope * (segments @ group.slopes[0]), unsure_s)
-        if host_s > 0 or overheads.scales:
-            matrix = sum(one for one, group in zip(scaled, groups, strict=True) if group.calls.kind in MATRIX_KINDS)
-            entry, on_gpu = overheads.source.entry, share * float(total)
-            products = share * matrix if overheads.matched != "assumed" else 0.0
-            others = on_gpu - products if overheads.matched != "assumed" else 0.0
-            covered = np.array([products, others, max(whole - on_gpu, 0.0)])
-            gradient.add_vector(entry, np.zeros(len(entry.coefficients)), covered)
-        if overheads.scale_doubt is not None:
-            gradient.add_vector(overheads.scale_doubt, np.zeros(0), share * float(total))
-        return gradient, whole
+    def _of_stages(
+        self, unit_s: FloatArray, key: tuple[int, int], units: FloatArray, again: FloatArray, recompute: str
+    ) -> FloatArray:
+        """Return what each of WITH_RECOMPUTE takes by itself [s], shape (5,)."""
+        (row,) = self.pricer.compute.cases.rows(*(np.array([one]) for one in key))
+        of_units, repeated = unit_s[row], {"full": "forward", "selective": "attention"}.get(recompute)
+        of_stages = [of_units[PASSES.index(name)] @ units for name in STAGES]
+        of_stages.append(of_units[PASSES.index(repeated)] @ again if repeated else 0.0)
+        return np.array(of_stages)
 
 
 class _SharedByPlans:
@@ -220,15 +168,16 @@ class _SharedByPlans:
     def __init__(self, pricer: SplitPricer) -> None:
         self.pricer = pricer
         self.warnings = StepWarnings(pricer.sources, pricer.precision, "sync")
-        self._served: dict[str, tuple[list[Source], bool]] = {}
+        self._served: dict[str, tuple[Sequence[Source], bool]] = {}
 
-    def served(self, term: str) -> tuple[list[Source], bool] | None:
-        """Return what serves a term, and whether that extrapolates; None: passes."""
-        if term not in self._served and (sources := self._sources_of(term)) is not None:
-            self._served[term] = sources, term == "load_input" and Input(self.pricer.sources).extrapolates
-        return self._served.get(term)
+    def served(self, term: str) -> tuple[Sequence[Source], bool]:
+        """Return what serves a term that is no pass, and whether that extrapolates."""
+        if term not in self._served:
+            is_outside = term == "load_input" and Input(self.pricer.sources).extrapolates
+            self._served[term] = self._sources_of(term), is_outside
+        return self._served[term]
 
-    def _sources_of(self, term: str) -> list[Source] | None:
+    def _sources_of(self, term: str) -> Sequence[Source]:
         sources = self.pricer.sources
         if term in _OPERATION_OF:
             return [sources.device_collective(_OPERATION_OF[term])]
@@ -236,9 +185,7 @@ class _SharedByPlans:
             return [offload_source(sources)]
         if term == "host_to_device":
             return [] if sources.host_to_device is None else [sources.host_to_device]
-        if term == "load_input":
-            return list(Input(sources).used)
-        return [self.pricer.overheads.source] if term in ("host", "replica_wait") else None
+        return Input(sources).used if term == "load_input" else [self.pricer.overheads.source]
 
 
 class _Case:
@@ -247,120 +194,81 @@ class _Case:
     def __init__(
         self, shared: _SharedByPlans, shown: _Shown, one: Configuration, priced: SplitPriced, row: int
     ) -> None:
-        self.shared, self.pricer, self.one, self.shown, self.passes = shared, shared.pricer, one, shown, shown.passes
+        self.shared, self.pricer, self.one, self.shown = shared, shared.pricer, one, shown
         self.seconds = {name: float(priced.seconds[name][row]) for name in SPLIT_TERMS}
         self.exposed = {name: float(priced.exposed_s[name][row]) for name in SPLIT_TERMS}
         self.period_s = float(priced.period_s[row])
         self.memory = {name: float(getattr(priced.memory, name)[row]) for name in (*MEMORY_KINDS, "total")}
 
-    def description(self, window: Window | None, *, crosses_nodes: bool) -> Description:
-        """Return the description; ``crosses_nodes``: its tensor-parallel groups do not stay inside nodes."""
-        pricer, one = self.pricer, self.one
-        gradient = self._gradient()
-        deviation = gradient.spread()
-        terms, sources = self._terms()
-        kind = self._kind(terms)
-        score = score_of(kind, score_calibrations(pricer.sources, pricer.overheads, is_unseen=one.gpus > 1))
-        iteration = quantity(self.period_s, deviation, score)
+    def told(self, window: Window | None, rank_order: tuple[str, ...]) -> Told:
+        """Return what is told of the plan; of networks split by blocks no kinds are told apart."""
+        one, sources, gradient, shown = self.one, self.pricer.sources, self._gradient(), self.shown
+        terms, in_use = self._terms()
 
-        def finish() -> Prediction:
-            samples = one.samples_per_update
-            dataset = pricer.sources.problem.dataset
-            epoch = None if dataset is None else _times(iteration, dataset.samples / samples)
-            low, high = (0, samples) if window is None else window("sync")
-            speed = reciprocal(iteration, samples)
-            mfu, hfu = utilization(pricer.sources, one, speed.value, self.shown.layout)
-            of, basis = (self.memory["total"], samples), iteration.interval_basis
-            return Prediction(
-                configuration=one,
-                iteration_s=iteration,
-                update_s=None,
-                epoch_s=epoch,
-                first_epoch_s=epoch,
-                samples_per_s=speed,
-                mini_batch=MiniBatch(
-                    samples, 0.0, samples, samples, None if window is None else float(low <= samples <= high)
-                ),
-                staleness=self._staleness(),
-                memory_bytes=self.memory | {"capacity": pricer.sources.accelerator.memory_bytes},
-                terms=terms,
-                bottleneck=max(terms, key=lambda term: term.share).name,
-                warnings=(
-                    *self.shared.warnings.of(one, terms, sources, of, interval_basis=basis),
-                    *split_warnings(pricer.sources, one, crosses_nodes=crosses_nodes),
-                ),
-                kernel_shares=self._shares(),
-                kind=kind,
-                stages=self.shown.first_layers,
-                stage_layers=self.shown.stage_layers,
-                doubt=deviation.shares if deviation else {},
-                mfu=mfu,
-                hfu=hfu,
-            )
+        def rest() -> Rest:
+            updates = synchronous_updates(one, window, self._staleness())
+            shares = kernel_shares(shown.stages, one.accumulation_steps)
+            return Rest((self.period_s, gradient), self.memory, shares, updates, shown.layout, shown.first_layers)
 
-        return Description(one, iteration, gradient, finish)
+        return Told(
+            sources=sources,
+            overheads=self.pricer.overheads,
+            one=one,
+            period_s=self.period_s,
+            gradient=gradient,
+            terms=terms,
+            in_use=in_use,
+            thread="step",
+            warnings=self.shared.warnings,
+            rest=rest,
+            is_unseen=one.gpus > 1,
+            has_kinds=not block_starts(sources.problem.network),
+            rank_order=rank_order,
+        )
 
-    def _kind(self, terms: tuple[Term, ...]) -> str:
-        """Return the kind of the prediction; of networks split by blocks none are told apart."""
-        sources = self.pricer.sources
-        if block_starts(sources.problem.network):
-            return ""
-        return kind_of(self.one, terms, sources.evidence(self.one.precision))
-
-    def _staleness(self) -> Staleness:
-        """Return that of the stages, each as likely as another."""
+    def _staleness(self) -> Staleness | None:
+        """Return that of the stages, each as likely as another; None: none."""
         if self.one.schedule != "no-flush":
-            return Staleness(0.0, 0.0, {0: 1.0})
+            return None
         late = weight_versions(np.arange(self.one.pipeline_parallel), plans_of(Configurations.of([self.one]))) - 1
         pmf = {int(value): float(np.mean(late == value)) for value in distinct_values(late).tolist()}
         return Staleness(float(late.mean()), float(late.std()), pmf)
 
     def _gradient(self) -> Gradient:
-        gradient, m = Gradient(), self.one.accumulation_steps
-        own = sum(self.exposed[name] for name in ("forward", "backward", "recompute", "host"))
+        gradient, m, update = Gradient(), self.one.accumulation_steps, self.shown.stages["update"].seconds
+        own = sum(self.exposed[name] for name in ("forward", "backward", "recompute"))
         waits = 1.0 + (self.exposed["bubble"] + self.exposed["replica_wait"]) / own if own > 0 else 1.0
         again = self.exposed["recompute"] / self.exposed["forward"] if self.exposed["forward"] > 0 else 0.0
-        self._add_pass(gradient, "forward", waits * m * (1 + again))
-        self._add_pass(gradient, "backward", waits)
-        if m > 1:
-            self._add_pass(gradient, "accumulating", waits * (m - 1))
-        self._add_pass(gradient, "update", 1.0)
+        counts = {
+            "forward": waits * m * (1 + again),
+            "backward": waits,
+            "accumulating": waits * (m - 1),
+            "update": self.exposed["update"] / update if update > 0 else 1.0,
+        }
+        for name, count in counts.items():
+            if count:
+                gradient.add_scaled(self.shown.gradients[name], count)
         for name in (*_OPERATION_OF, "offload", "host_to_device", "load_input"):
-            sources = self._served(name)[0] if self.exposed[name] > 0 else []
+            sources = self.shared.served(name)[0] if self.exposed[name] > 0 else ()
             for source in sources:
                 zeros = np.zeros(len(source.entry.coefficients))
                 gradient.add_vector(source.entry, zeros, self.exposed[name] / len(sources))
         return gradient
 
-    def _add_pass(self, gradient: Gradient, name: str, count: float) -> None:
-        """Add so many passes over the slowest stage; of the update, as many as it takes of the step."""
-        of_one, whole_s = self.passes.gradient(name, self.shown, self.pricer.overheads)
-        shared = self.exposed["update"] / whole_s if name == "update" and whole_s > 0 else 1.0
-        gradient.add_scaled(of_one, count * shared)
-
-    def _terms(self) -> tuple[tuple[Term, ...], list[Source]]:
-        terms, every_source = [], []
+    def _terms(self) -> tuple[tuple[Term, ...], tuple[Source, ...]]:
+        terms, every_source = [], list[Source]()
         for name in SPLIT_TERMS:
             if max(self.seconds[name], abs(self.exposed[name])) <= ROUNDING * self.period_s:
                 continue
             sources, outside = self._served(name)
             every_source += sources
             seconds = self.seconds[name], self.exposed[name], self.exposed[name] / self.period_s
-            terms.append(term_of(name, "step", seconds, sources, extrapolated=outside))
-        return tuple(terms), every_source
+            terms.append(term_of_sources(name, "step", seconds, sources, extrapolated=outside))
+        return tuple(terms), tuple(every_source)
 
-    def _served(self, term: str) -> tuple[list[Source], bool]:
+    def _served(self, term: str) -> tuple[Sequence[Source], bool]:
         """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
-        return self.shared.served(term) or self.passes.served(_PASS_OF.get(term, "forward"))
-
-    def _shares(self) -> dict[str, float]:
-        """Return the shares of kernel time by how it is seconds."""
-        counts = {"forward": self.one.accumulation_steps, "backward": self.one.accumulation_steps, "update": 1}
-        seconds = sum((count * self.passes.lookups_s(name) for name, count in counts.items()), np.zeros(len(LOOKUPS)))
-        whole = float(seconds.sum())
-        return dict(zip(LOOKUPS, (seconds / whole if whole > 0 else seconds).tolist(), strict=True))
-
-
-def _times(period: Quantity, steps: float) -> Quantity:
-    low, high = (None if end is None else end * steps for end in (period.low, period.high))
-    return Quantity(period.value * steps, low, high, period.interval_basis, period.deviation)
+        if term not in _PASS_OF:
+            return self.shared.served(term)
+        stage = self.shown.stages[_PASS_OF[term]]
+        return stage.sources, stage.extrapolated

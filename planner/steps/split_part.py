@@ -30,9 +30,9 @@ from planner.steps.synchronous import Runs
 __all__ = ["SPLIT_TERMS", "SplitPart"]
 
 SPLIT_TERMS = (
-    "forward", "backward", "recompute", "host", "tensor_messages", "context_messages", "expert_messages",
-    "sharded_weights", "host_to_device", "bubble", "stage_messages", "all_reduce", "embedding_all_reduce", "update",
-    "updated_weights", "offload", "replica_wait", "load_input",
+    "host_to_device", "forward", "backward", "recompute", "tensor_messages", "context_messages", "expert_messages",
+    "sharded_weights", "bubble", "stage_messages", "all_reduce", "embedding_all_reduce", "update", "updated_weights",
+    "offload", "replica_wait", "load_input",
 )  # fmt: skip
 """Terms of a step in the order of an answer."""
 
@@ -82,8 +82,8 @@ class SplitPart:
     def period_s(self) -> FloatArray:
         """The step of each plan [s], shape (n,), but for offloading."""
         state = self.state
-        once_s = state.norms_s + state.tied_s + state.updated_weights_s + state.update_s
-        period = self._whole_s[self._which] + once_s[self._state] + self.exchange_s[1]
+        once_s = state.norms_s + state.tied_s + state.updated_weights_s
+        period = self._whole_s[self._which] + once_s[self._state] + self._update_s + self.exchange_s[1]
         if self.costs.overheads.replica_wait:
             period += self._replica_wait_s(self._computed_s[self._which])
         return period
@@ -160,14 +160,12 @@ class SplitPart:
         """Return what each term takes, and what it adds to the step [s], (n,) each, but for offloading."""
         passes, state, m, which = self.passes, self.state, self.m, self._which
         at = _of_slowest(self._pipelines.at, self._slowest)[which]
-        kernels = {
-            "forward": m * passes.forward_kernels_s[at],
-            "backward": m * passes.backward_kernels.mean_s(at, m),
-            "recompute": m * passes.recompute_kernels_s[at],
+        computed = {
+            "forward": m * passes.forward_s[at],
+            "backward": m * passes.backward.mean_s(at, m),
+            "recompute": m * passes.recompute_s[at],
         }
-        computed = self._computed_s[which]
-        terms = {name: (one,) * 2 for name, one in kernels.items()}
-        terms["host"] = (computed - sum(kernels.values()),) * 2
+        terms = {name: (one,) * 2 for name, one in computed.items()}
         for name, sent in passes.messages.items():
             terms[name] = m * sent.taken_s[at], m * (sent.forward_s + sent.backward_s)[at]
         if state.norms_s.any():
@@ -176,9 +174,9 @@ class SplitPart:
         terms |= {name: (one[which],) * 2 for name, one in self._waits().items()}
         terms["all_reduce"] = self.exchange_s
         terms["embedding_all_reduce"] = (state.tied_s[self._state],) * 2
-        terms["update"] = (state.update_s[self._state],) * 2
+        terms["update"] = (self._update_s,) * 2
         terms["updated_weights"] = (state.updated_weights_s[self._state],) * 2
-        terms["replica_wait"] = (self._replica_wait_s(computed),) * 2
+        terms["replica_wait"] = (self._replica_wait_s(self._computed_s[which]),) * 2
         return terms
 
     def _waits(self) -> dict[str, FloatArray]:
@@ -196,7 +194,14 @@ class SplitPart:
     def _replica_wait_s(self, computed_s: FloatArray) -> FloatArray:
         """Return what waiting for other replicas takes, given kernels and host time of all passes, shape (n,)."""
         share = np.where(self.plans.gpus > 1, self.costs.overheads.replica_wait, 0.0)
-        return np.asarray(share * (computed_s + self.state.update_s[self._state]))
+        return np.asarray(share * (computed_s + self._update_s))
+
+    @cached_property
+    def _update_s(self) -> FloatArray:
+        """The longest update of a stage, shape (n,)."""
+        share = self.state.update_share[self._at(self.state.cases, self._rows)[0]]
+        of_stages = self.passes.smaller_update_s(self._pipelines.at[:, self._which], share, self.m)
+        return np.asarray(of_stages.max(axis=0))
 
     @cached_property
     def exchange_s(self) -> tuple[FloatArray, FloatArray]:

@@ -1,7 +1,8 @@
 """One micro-batch on the stages of pipelines: its kernels, the host's time, and messages.
 
-A pass takes what its kernels and its host take together, and its messages. The backward pass of the first micro-batch
-writes gradients, those of the others add to them.
+Kernels and host of a stage's passes and update take what they do together (:mod:`planner.steps.host_and_gpu`), as those
+of a network that no pipeline cuts, and a pass its messages besides. The backward pass of the first micro-batch writes
+gradients, those of the others add to them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray, distinct_numbers
 from planner.domain.messages import NEIGHBOURS
 from planner.domain.split import RECOMPUTES, SplitPlans
+from planner.steps.host_and_gpu import BESIDE, STAGES, beside_s, composed_s
 from planner.steps.split_compute import PASSES
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_sent import SENT_BETWEEN, StageMessages
@@ -43,10 +45,9 @@ class Passes:
     Attributes
     ----------
     cases : StageCases
-    forward_s, recompute_s : kernels and host together
+    forward_s, recompute_s, update_s : kernels and host together; an update of all parameters of the stage
     backward : Backward
         The same; ``weights`` is its part that is gradients of weights.
-    forward_kernels_s, backward_kernels, recompute_kernels_s : kernels alone
     messages : term -> Sent
     backward_shares : ndarray of float, shape (3, f)
         Of the backward pass of a stage: what stands before the blocks, the blocks, and what stands behind them.
@@ -57,10 +58,10 @@ class Passes:
     """
 
     def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, stages: OfStages = StageCases) -> None:
+        self.costs = costs
         self.cases = cases = stages(costs, plans, rank, _SAME_PASSES, costs.placed_alike(plans, SENT_BETWEEN))
         row = cases.compute_rows(costs.compute)
-        table, repeated = costs.compute.cases.columns, cases.again
-        both = table.kernels_s(costs.overheads), table.host_s(costs.overheads)
+        repeated, both = cases.again, costs.unit_s()
 
         def times(name: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
             """Return kernels and host time of a pass, of stages that hold so many units."""
@@ -68,19 +69,17 @@ class Passes:
             kernels, host = (np.einsum("fu,fu->f", counts, one) for one in of_units)
             return kernels, host
 
-        def scaled(term: str, seconds: FloatArray) -> FloatArray:
-            return costs.sources.multiplied(term, seconds, costs.precision)
-
-        forward, first, later = (times(name, cases.counts) for name in ("forward", "backward", "accumulating"))
-        again = self._again(times("forward", repeated), times("attention", repeated))
-        self.forward_s = costs.passed_s("forward", *forward)
-        self.recompute_s = costs.passed_s("forward", *again)
-        self.backward = Backward(costs.passed_s("backward", *first), costs.passed_s("backward", *later))
-        weights = times("weights", cases.counts)[0]
-        share = np.divide(weights, first[0], out=np.zeros_like(weights), where=first[0] > 0)
-        self.weights = Backward(*(share * costs.passed_s("backward", *one) for one in (first, later)))
-        self.forward_kernels_s, self.recompute_kernels_s = scaled("forward", forward[0]), scaled("forward", again[0])
-        self.backward_kernels = Backward(scaled("backward", first[0]), scaled("backward", later[0]))
+        by_stage = [times(name, cases.counts) for name in STAGES]
+        by_stage.append(self._again(times("forward", repeated), times("attention", repeated)))
+        kernels, host = (np.stack(each, axis=-1) for each in zip(*by_stage, strict=True))
+        stage_s = costs.stages_s(kernels, host)
+        self._kernels_s, self._host_s = beside_s(kernels, BESIDE)[:, 0], beside_s(host, BESIDE)[:, 0]
+        self._update_kernels_s = kernels[:, STAGES.index("update")]
+        self.forward_s, self.recompute_s, self.update_s = (stage_s[name] for name in ("forward", "recompute", "update"))
+        self.backward = Backward(stage_s["backward"], stage_s["accumulating"])
+        weights, first = times("weights", cases.counts)[0], kernels[:, STAGES.index("backward")]
+        share = np.divide(weights, first, out=np.zeros_like(weights), where=first > 0)
+        self.weights = Backward(share * stage_s["backward"], share * stage_s["accumulating"])
         self.messages = StageMessages(costs, cases).seconds(row)
         of_units = cases.counts * both[0][:, PASSES.index("backward")][row][cases.of]
         parts = cases.in_parts(of_units)
@@ -93,6 +92,26 @@ class Passes:
         sent = self.messages.values()
         self._ahead_s = self.forward_s + sum((one.forward_s for one in sent), nothing)
         self._back_s = self.recompute_s + sum((one.backward_s for one in sent), nothing)
+
+    def smaller_update_s(self, at: IntArray, share: FloatArray, m: FloatArray) -> FloatArray:
+        """Return the update of a share of the parameters of stages, and what of the host it hides no more [s].
+
+        Parameters
+        ----------
+        at : ndarray of int, shape (r, n)
+        share : ndarray of float, shape (r, n)
+        m : ndarray of float, shape (n,)
+        """
+        if np.all(share == 1.0):
+            return self.update_s[at]
+        kernels, host, exponent = self._kernels_s[at], self._host_s[at], self.costs.overheads.exponent
+        smaller = kernels - (1 - share) * self._update_kernels_s[at]
+        slower = composed_s(smaller, host, exponent) * kernels
+        slower = np.divide(
+            slower, composed_s(kernels, host, exponent) * smaller, out=np.ones_like(slower), where=smaller > 0
+        )
+        hid = m * (self.forward_s + self.recompute_s)[at] + self.backward.first_s[at]
+        return np.asarray(self.update_s[at] * share * slower + hid * (slower - 1))
 
     def alone_s(self, at: IntArray, m: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the forward and backward passes of stages with their messages, weights being there, shape of ``at``.

@@ -10,7 +10,6 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.messages import ALL_REDUCE, ENDS, TENSOR
 from planner.domain.split import GRADIENTS_SHARDED, OPTIMIZER_SHARDED, WEIGHTS_SHARDED, SplitPlans
 from planner.steps.gathers import equal_backward_s, equal_forward_s
-from planner.steps.split_compute import PASSES
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_exchange import Elements, StageExchange
 from planner.steps.split_stages import OfStages, StageCases
@@ -34,9 +33,11 @@ class State:
         Of a rank of each stage.
     gather_s, scatter_s, across_s : ndarray of float, shape (f,)
         Of one layer where weights are sharded, else 0: its weights, its gradients, and their sum over nodes.
-    update_s, updated_weights_s, tied_s, norms_s : ndarray of float, shape (c,)
-        The longest update of a stage, the gather of weights behind it, the all-reduce of a tied embedding, and that of
-        gradients that tensor ranks have of their own positions alone.
+    update_share : ndarray of float, shape (f,)
+        Of its parameters that a rank updates.
+    updated_weights_s, tied_s, norms_s : ndarray of float, shape (c,)
+        The gather of weights behind the update, the all-reduce of a tied embedding, and that of gradients that tensor
+        ranks have of their own positions alone.
     """
 
     def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, stages: OfStages = StageCases) -> None:
@@ -51,7 +52,7 @@ class State:
         self.exchange = StageExchange(costs, self.cases)
         self.layers: FloatArray = self.cases.counts.sum(axis=1)
         self.parameters = self._parameters()
-        self.update_s = self.cases.most(self._update_s())
+        self.update_share = self.exchange.update_share(self.parameters)
         self._gathers()
         self.tied_s, self.norms_s = self._tied_s(), self._norms_s()
 
@@ -79,14 +80,6 @@ class State:
         every[-1] += self.parameters.total - every.sum(axis=0)  # the copy of a tied embedding
         exchanges = (cases.plans.sharding < WEIGHTS_SHARDED)[cases.of]
         return Elements(experts * exchanges, (every - experts) * exchanges)
-
-    def _update_s(self) -> FloatArray:
-        """Return the update of each stage, shape (f,); it depends on no sub-batch."""
-        costs, cases = self.costs, self.cases
-        row, table = cases.compute_rows(costs.compute), costs.compute.cases.columns
-        both = (one(costs.overheads)[:, PASSES.index("update")][row] for one in (table.kernels_s, table.host_s))
-        kernels, host = (np.einsum("fu,fu->f", cases.counts, one[cases.of]) for one in both)
-        return costs.passed_s("update", kernels * self.exchange.update_share(self.parameters), host)
 
     def _gathers(self) -> None:
         """Work out the gathers of sharded weights, layer by layer, and behind the update."""

@@ -16,14 +16,15 @@ from planner.domain.calibration import Entry
 from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
 from planner.domain.provenance import EXACT, SCALING_CURVE
+from planner.sources.overheads import Overheads
 from planner.sources.sources import Source
-from planner.steps.compute import call_work, term_of
+from planner.steps.compute import Compute, call_work, term_of
 from planner.steps.host_and_gpu import STAGES, beside_s, call_counts, composed_s, composed_slopes
 from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
 from planner.steps.price import Pricer
 from planner.workload.program import Program
 
-__all__ = ["EXTRAPOLATED_SHARE", "Part", "Stage", "TimedCalls", "kernel_shares", "stages_of"]
+__all__ = ["Composed", "Part", "Stage", "TimedCalls", "composed_stages", "kernel_shares", "stages_of", "timed_calls"]
 
 EXTRAPOLATED_SHARE = 0.05
 """A stage counts as extrapolated when calls outside their fit take more than this share of its GPU time."""
@@ -65,6 +66,8 @@ class Stage:
         What its kernels take by themselves [s].
     lookups_s : tuple of float
         The same by how it is found, one of LOOKUPS each [s].
+    seconds : float
+        What it takes, kernels and host together [s].
     """
 
     name: str
@@ -73,6 +76,7 @@ class Stage:
     parts: tuple[Part, ...]
     kernels_s: float = 0.0
     lookups_s: tuple[float, ...] = (0.0,) * len(LOOKUPS)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -160,48 +164,57 @@ def kernel_shares(stages: Mapping[str, Stage], accumulation_steps: int) -> dict[
     }
 
 
+class Composed(NamedTuple):
+    """What a stage of s cases composes with.
+
+    Attributes
+    ----------
+    held : ndarray of float, shape (D,)
+        How many segments of each kind are in it.
+    gpu_s, host_s : ndarray of float, shape (s,)
+        Kernels, scaled, and host time of all stages that compose with it [s]; ``own_host_s`` is its own.
+    factor : float
+        By what a scenario multiplies it.
+    """
+
+    held: FloatArray
+    gpu_s: FloatArray
+    host_s: FloatArray
+    own_host_s: float
+    factor: float
+
+
 def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
-    """Return the stages of each of s sub-batches by name."""
-    compute = pricer.compute
+    """Return the stages of a step of the whole network for each of s sub-batches by name."""
+    compute, timed = pricer.compute, timed_calls(pricer.compute, sub_batch)
+    held, scenario = compute.program.repeats.astype(np.float64), pricer.sources.problem.scenario
+    gpu_s, host_s = np.zeros((2, sub_batch.size, len(STAGES)))
+    for at, name in enumerate(STAGES):
+        gpu_s[:, at] = sum(compute.overheads.scale_of(one.calls.kind) * one.times_s.sum(axis=1) for one in timed[name])
+        host_s[:, at] = compute.host_s(name, call_counts([(one.calls, one.source) for one in timed[name]]))
+    gpu, host = beside_s(gpu_s, compute.beside), beside_s(host_s, compute.beside)
+    stages = []
+    for at, name in enumerate(STAGES):
+        factor = float(scenario.factor(term_of(name), compute.precision.name))
+        of = Composed(held, gpu[:, at], host[:, at], float(host_s[0, at]), factor)
+        stages.append(composed_stages(compute.overheads, name, timed[name], of))
+    return [dict(zip(STAGES, of_case, strict=True)) for of_case in zip(*stages, strict=True)]
+
+
+def timed_calls(compute: Compute, sub_batch: IntArray) -> dict[str, list[TimedCalls]]:
+    """Return the calls of sub-batches by stage; those that stages share are one."""
     by_stage = compute.calls_with_sources(sub_batch)
     groups: dict[int, TimedCalls] = {}
     for calls, source in (served for name in STAGES for served in by_stage[name]):
         if id(calls) not in groups:
             work = call_work(calls, compute.itemsize)
             groups[id(calls)] = TimedCalls(calls, source, work, compute.program, sub_batch.size)
-    timed = {name: [groups[id(calls)] for calls, _ in by_stage[name]] for name in STAGES}
-    gpu_s = np.column_stack([_scaled_s(pricer, timed[name], sub_batch.size) for name in STAGES])
-    host_s = np.array([compute.host_s(name, call_counts(by_stage[name])) for name in STAGES])
-    together = [
-        _Together(gpu, float(host))
-        for gpu, host in zip(beside_s(gpu_s, compute.beside).T, beside_s(host_s, compute.beside), strict=True)
-    ]
-    stages = [
-        _stages(pricer, name, timed[name], (sub_batch.size, float(own), of))
-        for name, own, of in zip(STAGES, host_s, together, strict=True)
-    ]
-    return [dict(zip(STAGES, of_case, strict=True)) for of_case in zip(*stages, strict=True)]
+    return {name: [groups[id(calls)] for calls, _ in by_stage[name]] for name in STAGES}
 
 
-class _Together(NamedTuple):
-    """What the stages that compose with one take on the GPU, shape (s,), and of the host [s]."""
-
-    gpu_s: FloatArray
-    host_s: float
-
-
-def _scaled_s(pricer: Pricer, groups: list[TimedCalls], cases: int) -> FloatArray:
-    """Return the GPU time of a stage by itself [s], shape (s,)."""
-    seconds = np.zeros(cases)
-    for one in groups:
-        seconds += pricer.compute.overheads.scale_of(one.calls.kind) * one.times_s.sum(axis=1)
-    return seconds
-
-
-def _stages(pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, float, _Together]) -> list[Stage]:
-    """Return one stage of every case; ``of``: how many cases, its host time [s], and what composes with it."""
-    overheads, (cases, host_s, together) = pricer.compute.overheads, of
-    adds = together.host_s > 0 or overheads.scales
+def composed_stages(overheads: Overheads, name: str, groups: list[TimedCalls], of: Composed) -> list[Stage]:
+    """Return one stage of every case, of calls of a whole rank."""
+    cases = of.gpu_s.size
     total, outside, lookups = np.zeros(cases), np.zeros(cases), np.zeros((cases, len(LOOKUPS)))
     sources: list[dict[tuple[int, str], Source]] = [{} for _ in range(cases)]
     for group in groups:
@@ -210,10 +223,10 @@ def _stages(pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, 
         outside += group.outside_s
         for case in np.flatnonzero(group.times_s.any(axis=1)).tolist():
             sources[case] |= {(id(group.source), one.provenance.kind): one for one in group.sources_of(case)}
-    if adds:
+    if _adds(overheads, of):
         for of_case in sources:
             of_case[id(overheads.source), overheads.source.provenance.kind] = overheads.source
-    parts = _parts(pricer, name, groups, (cases, host_s, together))
+    seconds, parts = _parts(overheads, groups, of)
     extrapolated = outside > EXTRAPOLATED_SHARE * total
     return [
         Stage(
@@ -223,24 +236,24 @@ def _stages(pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, 
             parts[i],
             float(total[i]),
             tuple(lookups[i].tolist()),
+            float(seconds[i]),
         )
         for i in range(cases)
     ]
 
 
-def _parts(
-    pricer: Pricer, name: str, groups: list[TimedCalls], of: tuple[int, float, _Together]
-) -> list[tuple[Part, ...]]:
-    """Return the parts of one stage of every case; the error of a framework's overheads is that of whole stages.
+def _adds(overheads: Overheads, of: Composed) -> bool:
+    return bool(np.any(of.host_s > 0)) or overheads.scales
+
+
+def _parts(overheads: Overheads, groups: list[TimedCalls], of: Composed) -> tuple[FloatArray, list[tuple[Part, ...]]]:
+    """Return what a stage takes of every case, and its parts; the error of overheads is that of whole stages.
 
     Of assumed overheads it is that of the host time, and apart from it that of kernels whose own deviation is known:
-    a stated one is of whole steps. ``of``: as of :func:`_stages`.
+    a stated one is of whole steps.
     """
-    cases, host_s, together = of
-    compute, overheads = pricer.compute, pricer.compute.overheads
-    factor = float(pricer.sources.problem.scenario.factor(term_of(name), compute.precision.name))
-    program = compute.program
-    gpu_s, measured_s, matrix_s = np.zeros((3, cases, program.repeats.size))
+    held, factor = of.held, of.factor
+    gpu_s, measured_s, matrix_s = np.zeros((3, of.gpu_s.size, held.size))
     for group in groups:
         seconds = overheads.scale_of(group.calls.kind) * group.by_segment
         gpu_s += seconds
@@ -248,13 +261,11 @@ def _parts(
             matrix_s += seconds
         if stated_deviation(group.source.entry) is None:
             measured_s += seconds
-    total = program.total(gpu_s)
-    whole = composed_s(together.gpu_s, together.host_s, overheads.exponent)
-    has_gpu = together.gpu_s > 0
-    whole = whole * np.where(
-        has_gpu, total / np.where(has_gpu, together.gpu_s, 1.0), host_s / together.host_s if together.host_s else 0.0
-    )
-    share, _ = composed_slopes(together.gpu_s, together.host_s, overheads.exponent)
+    total, has_gpu = gpu_s @ held, of.gpu_s > 0
+    whole = composed_s(of.gpu_s, of.host_s, overheads.exponent)
+    of_host = np.divide(of.own_host_s, of.host_s, out=np.zeros_like(of.host_s), where=of.host_s > 0)
+    whole = whole * np.where(has_gpu, total / np.where(has_gpu, of.gpu_s, 1.0), of_host)
+    share, _ = composed_slopes(of.gpu_s, of.host_s, overheads.exponent)
     parts: dict[int, tuple[Entry, FloatArray, FloatArray]] = {}
     for group in groups:
         entry = group.source.entry
@@ -262,12 +273,12 @@ def _parts(
         _, slopes, before = parts.get(id(entry), (entry, 0.0, 0.0))
         seconds = before + group.unsure_s * slope[:, None]
         parts[id(entry)] = (entry, slopes + group.slopes * slope[:, None, None], seconds)
-    if together.host_s > 0 or overheads.scales:
+    if _adds(overheads, of):
         entry = overheads.source.entry
-        shares = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, program.segment.size)
-        on_gpu = np.zeros((cases, 2))
+        shares = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, held.sum())
+        on_gpu = np.zeros((total.size, 2))
         if overheads.matched != "assumed":
-            products = share * program.total(matrix_s)
+            products = share * (matrix_s @ held)
             on_gpu = np.stack([products, share * total - products], axis=1)
         overheads_s = np.column_stack([on_gpu, np.maximum(whole - share * total, 0.0)])
         seconds = factor * shares.T[:, :, None] * overheads_s[:, None, :]
@@ -275,7 +286,8 @@ def _parts(
     if overheads.scale_doubt is not None:
         seconds = factor * measured_s * share[:, None]
         parts[id(overheads.scale_doubt)] = (overheads.scale_doubt, np.zeros((*seconds.shape, 0)), seconds)
-    return [
+    of_cases = [
         tuple(Part(entry, slopes[case], seconds[case]) for entry, slopes, seconds in parts.values())
-        for case in range(cases)
+        for case in range(total.size)
     ]
+    return factor * whole, of_cases

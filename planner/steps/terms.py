@@ -24,7 +24,7 @@ from planner.steps.price import Pricer, Prices, deposited_gradients
 from planner.steps.schedule import TimedSchedule
 from planner.steps.stages import Part, Stage
 
-__all__ = ["Case", "gradient_of", "term_of", "terms_of", "update_gradient"]
+__all__ = ["Case", "add_parts", "gradient_of", "term_of_sources", "terms_of", "update_gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def terms_of(case: Case, thread: TimedSchedule) -> tuple[list[Term], list[Source
         rows[term] = (seconds_before + seconds, exposed_before + exposed_s, sources, outside or service.extrapolated)
     period = sum(exposed_s for _, exposed_s, *_ in rows.values())
     terms = [
-        term_of(
+        term_of_sources(
             name,
             thread.schedule.thread,
             (seconds, exposed_s, exposed_s / period if period > 0 else 0.0),
@@ -175,7 +175,7 @@ def terms_of(case: Case, thread: TimedSchedule) -> tuple[list[Term], list[Source
     return terms, [source for _, _, sources, _ in rows.values() for source in sources.values()]
 
 
-def term_of(
+def term_of_sources(
     name: str, thread: str, seconds: tuple[float, float, float], sources: Iterable[Source], *, extrapolated: bool
 ) -> Term:
     """Return a term of a thread: seconds, exposed ones, and their share of its period; and where it comes from."""
@@ -207,10 +207,15 @@ def gradient_of(case: Case, thread: TimedSchedule) -> Gradient:
             by_segment = np.repeat(weight, compute.slots.layer.size + 1)
             by_segment[:segments] -= less
             weight = compute.program.gather(by_segment)
-        for part in _service(case, task, seconds).parts():
-            if np.any(seconds_by_part := weight @ part.seconds):
-                gradient.add_vector(part.entry, weight @ part.slopes, seconds_by_part)
+        add_parts(gradient, _service(case, task, seconds).parts(), weight)
     return gradient
+
+
+def add_parts(gradient: Gradient, parts: Iterable[Part], weight: FloatArray) -> None:
+    """Add parts to a gradient, so many times each distinct segment, shape (D,)."""
+    for part in parts:
+        if np.any(seconds := weight @ part.seconds):
+            gradient.add_vector(part.entry, weight @ part.slopes, seconds)
 
 
 def update_gradient(case: Case, of_gpu: Gradient) -> Gradient:

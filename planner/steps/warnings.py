@@ -11,12 +11,13 @@ from planner.costs.alignment import LEAST_BYTES, MISALIGNED, WHOLE_BYTES, misali
 from planner.costs.features import CALLS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
-from planner.domain.configuration import Configuration
+from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework, variant_and_version
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term
 from planner.domain.provenance import DATASHEET
+from planner.domain.ranks import TENSOR
 from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.domain.shapes import layer_shapes
 from planner.sources.overheads import Overheads
@@ -25,8 +26,12 @@ from planner.sources.refusals import measuring
 from planner.sources.source import is_used, miss_in_words
 from planner.sources.sources import Source, Sources
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
+from planner.steps.split_price import plans_of
 from planner.units import format_bytes
+from planner.workload.blocks import block_starts
 from planner.workload.lowering import UPDATE_BYTES, lower
+from planner.workload.placement import Placement
+from planner.workload.shards import expert_number
 
 __all__ = ["SMALLEST_SHARE_INSIDE", "StepWarnings", "empty_updates", "own_layers", "window_missed"]
 
@@ -48,6 +53,8 @@ LOOKUP_WORDS = {
     "beyond": "beyond the measured sub-batches",
 }
 """Where calls stand among those measured (:data:`planner.costs.measured_calls.WHEREABOUTS`) -> words."""
+BY_FORMULA = ("zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
+"""Schedules."""
 
 
 class StepWarnings:
@@ -67,8 +74,12 @@ class StepWarnings:
         of: tuple[float, float],
         *,
         interval_basis: str = "none",
+        rank_order: tuple[str, ...] = (),
     ) -> tuple[PlanWarning, ...]:
-        """Return the warnings of a prediction, in a fixed order; ``of``: its memory [byte] and mean mini-batch."""
+        """Return the warnings of a prediction, in a fixed order; ``of``: its memory [byte] and mean mini-batch.
+
+        ``rank_order``: how its ranks are numbered, where it is not as all are.
+        """
         sources, serving, (memory_bytes, mini_batch) = self._sources, tuple(sources_in_use), of
         if one.gpus_per_node not in self._of_nodes:
             self._of_nodes[one.gpus_per_node] = (*_missing_input(sources), *_loading(sources, one))
@@ -87,6 +98,9 @@ class StepWarnings:
             *_links(sources, one),
             *last,
             *(self._sides if one.tensor_parallel == 1 else ()),
+            *_tensor_across_nodes(one, rank_order or sources.problem.settings.placed_by),
+            *_stale_gradients(one),
+            *_formula_only(sources, one),
         )
 
     def _told(self, serving: tuple[Source, ...]) -> tuple[tuple[PlanWarning, ...], ...]:
@@ -457,3 +471,40 @@ def _version(framework: Framework) -> Iterator[PlanWarning]:
             f"{', '.join(sorted(framework.versions))} and of the one behind them, as which it is taken."
         )
         yield PlanWarning("unknown_version", framework.label, message)
+
+
+def _tensor_across_nodes(one: Configuration, rank_order: tuple[str, ...]) -> Iterator[PlanWarning]:
+    """Yield the word that tensor-parallel groups do not stay inside a node."""
+    plan = plans_of(Configurations.of([one]))
+    if one.tensor_parallel > 1 and Placement(plan, order=rank_order).axis(TENSOR).nodes[0] > 1:
+        message = (
+            f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {one.gpus_per_node} "
+            "GPUs: every layer sends over the links between nodes."
+        )
+        yield PlanWarning("tensor_across_nodes", "tensor_parallel", message)
+
+
+def _stale_gradients(one: Configuration) -> Iterator[PlanWarning]:
+    if one.schedule == "no-flush" and one.pipeline_parallel > 1:
+        stages = one.pipeline_parallel
+        message = (
+            f"Gradients of a no-flush schedule are stale: the first of {stages} stages computes them with weights of "
+            f"{stages - 1} updates ago, of which it keeps {stages} versions, and each stage below with one fewer."
+        )
+        yield PlanWarning("stale_gradients", one.schedule, message)
+
+
+def _formula_only(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
+    """Yield the parts of a plan that no measured run has shown yet."""
+    network = sources.problem.network
+    parts = {
+        "pipeline of a network not made of attention blocks": one.pipeline_parallel > 1 and not block_starts(network),
+        "context parallelism": one.context_parallel > 1,
+        "balance of experts": expert_number(network) > 0,
+        f"{one.schedule} schedule": one.schedule in BY_FORMULA,
+        f"offload of {one.offload}": one.offload != "none",
+    }
+    for part in (name for name, is_part in parts.items() if is_part):
+        even = ", which is taken as even," if part.startswith("balance") else ""
+        message = f"The {part}{even} is priced by formula only: no measured run shows what it takes."
+        yield PlanWarning("formula_only", part, message)

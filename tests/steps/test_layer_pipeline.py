@@ -16,7 +16,6 @@ from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.compute import Compute
-from planner.steps.host_and_gpu import STAGES, composed_s
 from planner.steps.layer_cuts import cut_at
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.predict import Evaluator
@@ -58,20 +57,14 @@ def test_no_other_cuts_make_the_slowest_stage_faster(name: str, stages: int) -> 
         assert times[tuple(pricer.cuts.cuts(stages, sub_batch).tolist())] == min(times.values())
 
 
-def test_a_stage_of_everything_takes_both_passes_of_the_whole_network() -> None:
-    """Kernels and host time of a whole network's, composed pass by pass."""
+@pytest.mark.parametrize("launch", ["eager", "graph"])
+def test_a_stage_of_everything_takes_both_passes_of_the_whole_network(launch: str) -> None:
     problem = bundled("resnet50")
+    framework = replace(problem.settings.framework, launch=launch)
+    problem = replace(problem, settings=replace(problem.settings, framework=framework))
     compute = Compute(Sources(problem), "fp16")
-    kernels, overheads = dict(zip(STAGES, compute.kernels_alone(np.array([8])), strict=True)), compute.overheads
-    both = sum(
-        composed_s(
-            overheads.kernel_scale
-            * compute.program.total(overheads.matrix_scale * kernels[name].matrix_s + kernels[name].traffic_s),
-            compute.host_s(name, kernels[name].counts),
-            overheads.exponent,
-        )[0]
-        for name in ("forward", "backward")
-    )
+    compute.cases.ensure(np.array([8]))
+    both = compute.table.forward_s[0] + compute.table.backward_s[0, 0]
     assert LayerPricer(Sources(problem), "fp16").cuts.stage_s(8)[0, -1] == pytest.approx(both, rel=1e-9)
 
 

@@ -37,6 +37,7 @@ Make = Callable[..., Problem]
 HIDDEN, SEQUENCE, LAYERS, TOKENS = 64, 32, 4, 128
 GPT = find_network(f"gpt:layers={LAYERS},hidden={HIDDEN},heads=4,sequence={SEQUENCE},vocabulary={TOKENS}")
 OWN = Framework("own")
+STEP = ("forward", "backward", "update")
 MESSAGES = [name for name in SPLIT_TERMS if name.endswith("messages") or "all_reduce" in name or "weights" in name]
 
 
@@ -108,26 +109,39 @@ def test_a_plan_that_splits_nothing_costs_what_the_whole_network_does(problem: P
         assert priced(problem, one).period_s[0] == pytest.approx(whole.iteration_s.value, rel=1e-9)
 
 
-def test_of_bundled_coefficients_the_host_composes_pass_by_pass() -> None:
-    """What a whole network's step hides of the update's host time besides is all that differs."""
+@pytest.mark.parametrize("launch", ["eager", "graph", "compiled"])
+def test_the_host_composes_with_a_stage_as_with_a_whole_network(launch: str) -> None:
+    cluster = find_cluster("dgx-a100")
+    network = find_network("gpt:layers=3,hidden=1024,heads=16,sequence=512,vocabulary=50304")
+    settings = Settings("adam", input="synthetic", framework=Framework("own", launch=launch))
+    asked = Problem(network, None, cluster, calibrations_for(cluster), settings=settings)
+    for steps in (1, 2):
+        one = plan(precision="fp16", sub_batch=4, accumulation_steps=steps)
+        found, (whole,) = priced(asked, one), Evaluator(asked).describe(Configurations.of([one]))
+        for name, seconds in {term.name: term.seconds for term in whole.terms}.items():
+            assert found.seconds[name][0] == pytest.approx(seconds, rel=1e-5), name  # calls over lists are rounded
+
+
+def test_a_smaller_update_hides_less_of_the_host() -> None:
+    """Of four ranks that share an update each takes what a step with a quarter of its kernels would."""
     cluster = find_cluster("dgx-a100")
     network = find_network("gpt:layers=3,hidden=1024,heads=16,sequence=512,vocabulary=50304")
     asked = Problem(network, None, cluster, calibrations_for(cluster), settings=Settings("adam", input="synthetic"))
-    one = plan(precision="fp16", sub_batch=4, accumulation_steps=2)
+    one = plan(precision="fp16", gpus_per_node=4, sub_batch=1, sharding=1)
     found, compute = priced(asked, one), Compute(Sources(asked), "fp16")
-    kernels, overheads = dict(zip(STAGES, compute.kernels_alone(np.array([4])), strict=True)), compute.overheads
-    alone = {
-        name: composed_s(
-            overheads.kernel_scale * compute.program.total(overheads.matrix_scale * of.matrix_s + of.traffic_s),
-            compute.host_s(name, of.counts),
-            overheads.exponent,
-        )[0]
-        for name, of in kernels.items()
+    stages = dict(zip(STAGES, compute.kernels_alone(np.array([1])), strict=True))
+    overheads, host_s = compute.overheads, sum(compute.host_s(name, stages[name].counts) for name in STEP)
+    kernels_s = {
+        name: overheads.kernel_scale
+        * compute.program.total(overheads.matrix_scale * stages[name].matrix_s + stages[name].traffic_s)
+        for name in STEP
     }
-    passes = sum(float(found.seconds[name][0]) for name in ("forward", "backward", "host"))
-    assert found.seconds["host"][0] > 0
-    assert passes == pytest.approx(2 * alone["forward"] + alone["backward"] + alone["accumulating"], rel=1e-9)
-    assert found.seconds["update"][0] == pytest.approx(alone["update"], rel=1e-3)  # calls over lists are rounded there
+    both = composed_s(
+        kernels_s["forward"] + kernels_s["backward"] + kernels_s["update"] / 4, host_s, overheads.exponent
+    )
+    assert sum(found.seconds[name][0] for name in STEP) == pytest.approx(
+        both[0], rel=2e-3
+    )  # calls over lists are rounded
 
 
 def test_a_single_rank_sends_nothing_and_waits_for_nothing(problem: Problem) -> None:
