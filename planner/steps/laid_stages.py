@@ -6,7 +6,7 @@ are priced by the same formulas as those of stages that are alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 
 import numpy as np
@@ -66,21 +66,26 @@ def layout_memory(costs: SplitCosts, plan: SplitPlans, layout: StageLayout) -> S
 
 
 class LaidStages(StageCases):
-    """The stages of n plans, each by itself: as many cases as stages."""
+    """The stages of n plans, each a case of its own; those of plans with one layout that differ in nothing once."""
 
     def __init__(
         self,
         costs: SplitCosts,
         plans: SplitPlans,
         rank: IntArray,
-        but: tuple[str, ...],  # noqa: ARG002 - no two stages are one
-        *more: tuple[IntArray, int],  # noqa: ARG002
+        but: tuple[str, ...],
+        *more: tuple[IntArray, int],
         layouts: list[StageLayout],
     ) -> None:
+        number = {id(one): at for at, one in enumerate(layouts)}
+        alike = np.array([number[id(one)] for one in layouts], dtype=np.int64), len(layouts)
+        names = [one.name for one in fields(SplitPlans) if one.name not in but]
+        first, self._which = plans.distinct((*names, "last_stage"), *more, alike)
+        layouts, plans, rank = [layouts[at] for at in first.tolist()], plans.take(first).rows, rank[first]
         sizes = np.array([one.stage.size for one in layouts], dtype=np.int64)
         plan = np.repeat(np.arange(sizes.size), sizes)
-        self.case = self._start = np.cumsum(sizes) - sizes
-        self._sizes = sizes
+        self._start = np.cumsum(sizes) - sizes
+        self.case, self._sizes = self._start[self._which], sizes
         recompute = np.concatenate([one.recompute for one in layouts])
         self.plans, self.rank = rows_of(plans, plan).but(recompute=recompute), rank[plan]
         self.units = costs.compute.ranks[0].units
@@ -93,8 +98,8 @@ class LaidStages(StageCases):
         self._blocks: FloatArray = ahead[end] - ahead[first]
         self._again: FloatArray = ahead[first + again] - ahead[first]
         self.counts = self._blocks.copy()
-        self.counts[:, self.units.sequence[0]] += self.stage == 0
-        if self.units.sequence.size > 1:
+        if self.units.has_ends:
+            self.counts[:, self.units.sequence[0]] += self.stage == 0
             self.counts[:, self.units.sequence[-1]] += self.is_last
 
     @property
@@ -109,13 +114,13 @@ class LaidStages(StageCases):
 
     def at(self, rows: IntArray) -> IntArray:
         """Return where every stage of some of the plans stands, all of p stages, shape (p, rows)."""
-        stages = np.arange(self._sizes[rows[0]])
-        return np.asarray(self._start[rows] + stages[:, None])
+        stages = np.arange(self._sizes[self._which[rows[0]]])
+        return np.asarray(self.case[rows] + stages[:, None])
 
     @property
     def run_number(self) -> IntArray:
         """How many stages each plan has, shape (n,): each is a run of its own."""
-        return self._sizes
+        return self._sizes[self._which]
 
     def runs(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Return where every stage stands, as of :meth:`at`."""
@@ -128,8 +133,8 @@ class LaidStages(StageCases):
 
 
 def units_ahead(units: Units) -> FloatArray:
-    """Return how many of each distinct unit stand before each layer, without the ends, shape (L + 1, U)."""
-    blocks = units.sequence[1:-1]
-    is_unit = np.zeros((blocks.size + 1, units.distinct))
-    is_unit[np.arange(1, blocks.size + 1), blocks] = 1.0
+    """Return how many of each distinct unit stand before each one that is dealt out to stages, shape (L + 1, U)."""
+    dealt = units.dealt
+    is_unit = np.zeros((dealt.size + 1, units.distinct))
+    is_unit[np.arange(1, dealt.size + 1), dealt] = 1.0
     return np.cumsum(is_unit, axis=0)

@@ -1,12 +1,9 @@
-"""Prices of plans that cut a network without an architecture in numbers, such as a CNN, into stages of layers.
+"""Prices of plans that cut a network without blocks, such as a CNN, into stages of layers.
 
-T = pipeline(stages) + exposed exchange of gradients + update, as of split transformers
-(:mod:`planner.steps.split_part`), with whole layers on every stage.
-
-A stage sends on every tensor that was made before its end and is read behind it, and is sent as many bytes of their
-gradients. GPipe takes the sum over all cuts, so that their mean serves; of other schedules the widest cut stands for
-all, an upper figure. The first stage copies its samples to the device; loading them is hidden behind the step before
-where input is prefetched, and a later epoch's is taken for the first.
+Its stages are laid out as its cuts say and priced as all others. A stage sends on every tensor that was made before its
+end and is read behind it, and is sent as many bytes of their gradients. GPipe takes the sum over all cuts, so that
+their mean serves; of other schedules the widest cut stands for all, an upper figure. Gradients are sent in the buckets
+that the framework fills.
 """
 
 from __future__ import annotations
@@ -15,28 +12,24 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, distinct_rows
-from planner.domain.configuration import Configurations
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE
-from planner.domain.split import BEST_STAGES, SCHEDULES, SplitMemoryBytes, SplitPlans
+from planner.domain.split import BEST_STAGES, SplitMemoryBytes, SplitPlans
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
-from planner.steps.epoch import Input
-from planner.steps.host_and_gpu import STAGES
+from planner.steps.laid_stages import StageLayout
 from planner.steps.layer_cuts import LayerCuts, cut_at
-from planner.steps.pipeline import pipeline_s
-from planner.steps.pipeline_drain import exchange_s
-from planner.steps.split_part import SPLIT_TERMS
-from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.steps.split_part import SplitPart
+from planner.steps.split_price import SplitPricer
 from planner.steps.synchronous import Runs
 from planner.workload.blocks import block_starts
 from planner.workload.gradients import gradient_buckets
 from planner.workload.partition import best_cuts
-from planner.workload.units import StageLayers, cut_units
+from planner.workload.placement import Placement
+from planner.workload.units import StageLayers
 
 __all__ = ["LayerPart", "LayerPricer", "split_pricer"]
 
@@ -55,13 +48,11 @@ class LayerPricer(SplitPricer):
     Attributes
     ----------
     cuts : LayerCuts
-    input : Input
     """
 
     def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
         super().__init__(sources, precision, like)
         self.cuts = LayerCuts(self, self.ledger.whole.crossing)
-        self.input = Input(sources)
         self._best: dict[tuple[int, ...], IntArray] = {}
 
     def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
@@ -104,32 +95,24 @@ class LayerPricer(SplitPricer):
             self._best[key] = cuts if cuts is not None else _least(memory, crossing)
         return self._best[key]
 
-    def totals(self, configurations: Configurations) -> tuple[FloatArray, FloatArray]:
-        """Return the step [s] and the memory of the fullest rank [bytes] of configurations alone, (n,) each."""
-        return self._in_full(configurations)
+    def is_laid_out(self, plans: SplitPlans) -> BoolArray:
+        """Tell that all plans have stages that are laid out."""
+        return np.ones(plans.shape, dtype=np.bool_)
 
-    def _priced(self, configurations: Configurations) -> SplitPriced:
-        """Price configurations whose ranks are numbered alike, rows of shape (n,)."""
-        plans = plans_of(configurations)
-        terms = {name: np.zeros((2, configurations.size)) for name in SPLIT_TERMS}
-        slowest = np.zeros(configurations.size, dtype=np.int64)
-        first, which = distinct_rows(plans.pipeline_parallel, plans.schedule)
-        for at in range(first.size):
-            rows = np.flatnonzero(which == at)
-            part = LayerPart(self, plans.take(rows))
-            slowest[rows] = part.slowest
-            for name, both in part.terms().items():
-                terms[name][:, rows] = both
-        terms["load_input"][:] = self._load(plans, np.sum([exposed for _, exposed in terms.values()], axis=0))
-        seconds, exposed = ({name: both[at] for name, both in terms.items()} for at in range(2))
-        return SplitPriced(np.sum(list(exposed.values()), axis=0), seconds, exposed, self.memory(plans), slowest)
+    def layouts(self, plans: SplitPlans) -> list[StageLayout]:
+        """Return what the stages of each plan hold; plans that are cut alike share one."""
+        first, which = self.cut_alike(plans)
+        each = [self._layout(self.cuts_of(plans.take(np.array([row])))) for row in first.tolist()]
+        return [each[at] for at in which.tolist()]
 
-    def _load(self, plans: SplitPlans, step_s: FloatArray) -> Both:
-        """Return what loading samples takes and adds; the ranks of the first stage load, one of each copy."""
-        copies, samples = self.placement(plans).groups(GRADIENTS), plans.sub_batch * plans.accumulation_steps
-        in_node = np.ceil(copies.ranks_per_node).astype(np.int64)
-        load = self.input.times(samples, in_node, copies.nodes, first_epoch=False).node_s
-        return load, np.maximum(load - step_s, 0.0) if self.strategy.prefetch else load
+    def _layout(self, cuts: IntArray) -> StageLayout:
+        stage, nothing = np.arange(cuts.size - 1), np.zeros(cuts.size - 1, dtype=np.int64)
+        return StageLayout(stage, StageLayers(cuts[:-1], cuts[1:], nothing), nothing)
+
+    def first_layers(self, layout: StageLayout) -> tuple[str, ...]:
+        """Return the names of the layers that stages start with."""
+        starts = self.cuts.rank.units.starts[layout.layers.first]
+        return tuple(self.cuts.rank.network.layers[at].name for at in starts.tolist())
 
 
 def _least(memory: FloatArray, crossing: FloatArray) -> IntArray:
@@ -140,140 +123,55 @@ def _least(memory: FloatArray, crossing: FloatArray) -> IntArray:
     return cuts
 
 
-class LayerPart:
-    """Plans of one number of stages and schedule, shape (n,), with k distinct sub-batches and cuts.
+class LayerPart(SplitPart):
+    """Plans whose stages hold layers: what they send between stages, and their gradients, depend on the cuts."""
 
-    Attributes
-    ----------
-    plans : SplitPlans
-    rank : RankCompute
-    cuts : ndarray of int, shape (k, p + 1)
-        The unit that each stage starts with, and the number of units.
-    """
-
-    def __init__(self, costs: LayerPricer, plans: SplitPlans) -> None:
-        self.costs, self.plans, self.rank = costs, plans, costs.cuts.rank
-        self.stages, self.schedule = int(plans.pipeline_parallel[0]), SCHEDULES[int(plans.schedule[0])]
-        self.m = plans.accumulation_steps.astype(np.float64)
-        kind = costs.cut_alike(plans)[1]
-        first, self._of = distinct_rows(plans.sub_batch, kind)
-        self._sub_batch = plans.sub_batch[first]
-        self.cuts = np.stack([costs.cuts_of(plans.take(np.array([row]))) for row in first.tolist()])
-        self.placement = costs.placement(plans)
-
-    @property
-    def counts(self) -> FloatArray:
-        """How many of each distinct unit the stages of the first plan hold, shape (p, U)."""
-        return cut_units(self.rank.units, self.cuts[self._of[0]])
-
-    @property
-    def first_layers(self) -> tuple[str, ...]:
-        """The layers that the stages of the first plan start with."""
-        starts = self.rank.units.starts[self.cuts[self._of[0], :-1]]
-        return tuple(self.rank.network.layers[at].name for at in starts.tolist())
-
-    @property
-    def slowest(self) -> IntArray:
-        """The stage with the most work, shape (n,)."""
-        return np.asarray(np.argmax(np.add(*self.passes()), axis=0))
-
-    def on_stages(self, name: str) -> Both:
-        """Return kernels and host time of a pass over each stage, shape (p, n) [s]."""
-        ahead = self.costs.cuts.ahead_of(name, self._sub_batch)
-        kernels, host = (np.diff(np.take_along_axis(one, self.cuts, axis=1), axis=1).T[:, self._of] for one in ahead)
-        return kernels, host
+    costs: LayerPricer
 
     @cached_property
-    def stage_s(self) -> dict[str, FloatArray]:
-        """What the passes and the update of each stage take, kernels and host together [s], shape (p, n)."""
-        nothing = np.zeros((self.stages, self.m.size))
-        by_stage = [*(self.on_stages(name) for name in STAGES), (nothing, nothing)]
-        kernels, host = (np.stack(each, axis=-1) for each in zip(*by_stage, strict=True))
-        return self.costs.stages_s(kernels, host)
+    def _cut(self) -> tuple[IntArray, IntArray, IntArray]:
+        """The sub-batches of distinct passes, the cuts of each, shape (k, p + 1), and which of them each plan has."""
+        first, which = distinct_rows(self._pass)
+        cuts = np.stack([self.costs.cuts_of(self.plans.take(np.array([row]))) for row in first.tolist()])
+        return self.plans.sub_batch[first], cuts, which
 
-    def _backward(self) -> FloatArray:
-        """Return the mean of m backward passes, of which the first only writes gradients."""
-        first, later = self.stage_s["backward"], self.stage_s["accumulating"]
-        return np.asarray(first + (self.m - 1) / self.m * (later - first))
-
-    def copy_s(self) -> FloatArray:
-        """Return the copy of a micro-batch to the device, of the first stage, shape (p, n)."""
-        copy = np.zeros((self.stages, self.m.size))
-        copy[0] = self.rank.host_to_device_s(self.plans.sub_batch)
-        return copy
-
-    def passes(self) -> Both:
-        """Return the forward and the backward pass of a micro-batch on every stage, shape (p, n) [s]."""
-        return self.stage_s["forward"] + self.copy_s(), self._backward()
-
-    def terms(self) -> dict[str, Both]:
-        """Return what each term takes and adds to the step, (n,) each."""
-        m, passes = self.m, self.passes()
-        own = m * (passes[0] + passes[1])
-        slowest = np.argmax(own, axis=0)[None]
-        transfer, steps = self.transfer_s(), self.plans.accumulation_steps
-        schedule: dict[str, Any] = {"schedule": self.schedule}
-        if self.schedule == "zero-bubble":
-            schedule["weight_s"] = self._weights_s(passes[1])
-        still = pipeline_s(*passes, np.zeros_like(transfer), steps, **schedule)
-        whole = pipeline_s(*passes, transfer, steps, **schedule)
-
-        def shown(per_stage: FloatArray) -> FloatArray:
-            return np.asarray(np.take_along_axis(per_stage, slowest, axis=0)[0])
-
-        update = self.stage_s["update"].max(axis=0)
-        wait = np.where(self.plans.gpus > 1, self.costs.overheads.replica_wait, 0.0)
-        once = {
-            "forward": m * shown(self.stage_s["forward"]),
-            "backward": m * shown(passes[1]),
-            "host_to_device": m * shown(self.copy_s()),
-            "bubble": np.maximum(still - shown(own), 0.0) * (self.stages > 1),
-            "stage_messages": whole - still,
-            "update": update,
-            "replica_wait": wait * (still + update),
-        }
-        return {name: (one, one) for name, one in once.items()} | {
-            "all_reduce": self._exchange(passes[1], transfer, schedule)
-        }
-
-    def _weights_s(self, backward_s: FloatArray) -> FloatArray:
-        """Return the part of the backward pass that is gradients of weights, shape (p, n)."""
-        weights, whole = (self.on_stages(name)[0] for name in ("weights", "backward"))
-        return backward_s * np.divide(weights, whole, out=np.zeros_like(weights), where=whole > 0)
-
+    @cached_property
     def transfer_s(self) -> FloatArray:
-        """Return the time of one micro-batch between neighbouring stages, shape (n,)."""
-        if self.stages == 1:
-            return np.zeros(self.m.size)
-        crossing = self.costs.cuts.crossing[self.cuts[:, 1:-1]]
-        sizes = (crossing.mean(axis=1) if self.schedule == "gpipe" else crossing.max(axis=1))[self._of]
-        groups = self.placement.groups(NEIGHBOURS)
-        return self.costs.operation_s(SEND_RECEIVE, sizes * self.plans.sub_batch, groups)
+        """What one micro-batch takes between neighbouring stages of each plan [s], shape (n,)."""
+        sub_batch, cuts, which = self._cut
+        if cuts.shape[1] == 2:
+            return np.zeros(which.size)
+        crossing = self.costs.cuts.crossing[cuts[:, 1:-1]]
+        sizes = sub_batch * (crossing.mean(axis=1) if self.schedule == "gpipe" else crossing.max(axis=1))
+        return self.costs.operation_s(SEND_RECEIVE, sizes[which], self._placement.groups(NEIGHBOURS))
 
-    def _exchange(self, backward_s: FloatArray, transfer_s: FloatArray, schedule: dict[str, Any]) -> Both:
-        """Return what the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
-        ways = list(self._buckets())
-        groups, both = self.placement.groups(GRADIENTS), np.zeros((2, self.m.size))
+    @cached_property
+    def _placement(self) -> Placement:
+        return self.costs.placement(self.plans.rows)
+
+    @cached_property
+    def exchange_s(self) -> Both:
+        """What the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
+        ways, which = list(self._buckets()), self._cut[2]
+        groups, both = self._placement.groups(GRADIENTS), np.zeros((2, which.size))
         step = max(1, _MOST_MESSAGES // max(share.shape[0] * share.shape[1] for share, _ in ways))
-        for start in range(0, self.m.size, step):
-            rows = np.arange(start, min(start + step, self.m.size))
+        for start in range(0, which.size, step):
+            rows = np.arange(start, min(start + step, which.size))
 
             def runs(share: FloatArray, bytes_: FloatArray, rows: IntArray = rows) -> Runs:
-                of = bytes_[..., self._of[rows]]
+                of = bytes_[..., which[rows]]
                 ranks = groups.rows(np.tile(rows, of.shape[0] * of.shape[1]))
                 message_s = self.costs.operation_s(ALL_REDUCE, of.ravel(), ranks).reshape(of.shape)
-                return Runs(share[..., self._of[rows]], message_s, (of > 0).astype(np.float64))
+                return Runs(share[..., which[rows]], message_s, (of > 0).astype(np.float64))
 
-            some = {name: value[:, rows] if name == "weight_s" else value for name, value in schedule.items()}
-            every = (runs(*way) for way in ways)
-            overlap = self.costs.strategy.overlap
-            both[:, rows] = exchange_s(backward_s[:, rows], transfer_s[rows], every, overlaps=overlap, **some)
+            both[:, rows] = self._exchange_s((runs(*way) for way in ways), slice(start, start + step))
         return both[0], both[1]
 
     def _buckets(self) -> Iterator[Both]:
         """Yield every way to send gradients: of each message its share of the backward pass, and bytes, (R, p, k)."""
+        sub_batch, every_cut, _ = self._cut
         strategy, bytes_ = self.costs.strategy, self.costs.gradient_bytes * self.costs.ledger.whole.sums[:2].sum(axis=0)
-        computed = np.diff(self.costs.cuts.ahead_of("backward", self._sub_batch)[0], axis=1)
+        computed = np.diff(self.costs.cuts.ahead_of("backward", sub_batch)[0], axis=1)
         whole = float(bytes_.sum())
         sizes = [(strategy.first_bucket_bytes, strategy.bucket_bytes)] if strategy.overlap else [(whole, whole)]
         if strategy.best_buckets:
@@ -281,7 +179,7 @@ class LayerPart:
         for first, size in sizes:
             stages = [
                 [_messages(bytes_[start:end], times[start:end], (first, size)) for start, end in pairwise(cuts)]
-                for cuts, times in zip(self.cuts.tolist(), computed, strict=True)
+                for cuts, times in zip(every_cut.tolist(), computed, strict=True)
             ]
             most = max(one.shape[1] for of_case in stages for one in of_case)
             padded = [[np.pad(one, ((0, 0), (0, most - one.shape[1]))) for one in of_case] for of_case in stages]
@@ -289,6 +187,7 @@ class LayerPart:
             yield share, sent
 
 
+LayerPricer.part = LayerPart
 _MOST_MESSAGES = 1 << 21
 """Messages of stages whose times are worked out at once."""
 _MOST_HALVED = 8

@@ -23,7 +23,6 @@ from planner.steps.epoch import Input
 from planner.steps.host_and_gpu import BESIDE, STAGES, beside_s
 from planner.steps.intervals import Gradient
 from planner.steps.laid_stages import StageLayout, laid_out
-from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.split_compute import PASSES
 from planner.steps.split_offload import offload_source
 from planner.steps.split_part import SPLIT_TERMS
@@ -65,10 +64,7 @@ def split_descriptions(
             for at, order in enumerate(pricer.best_orders(configurations))
         ]
     priced, plans, shared = pricer.price(configurations), plans_of(configurations), _SharedByPlans(pricer)
-    if isinstance(pricer, LayerPricer):
-        shown = _layers_shown(pricer, plans, priced.slowest)
-    else:
-        shown = _units_shown(pricer, plans, priced.slowest)
+    shown = _shown(pricer, plans, priced.slowest)
     cases = (_Case(shared, of, configurations.one(i), priced, i) for i, of in enumerate(shown))
     return [described(case.told(window, rank_order)) for case in cases]
 
@@ -85,9 +81,9 @@ class _Shown(NamedTuple):
     layout: StageLayout | None = None
 
 
-def _units_shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
+def _shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
     ranks, of_ranks = pricer.ranks(plans), _Ranks(pricer)
-    laid = np.flatnonzero(plans.is_laid_out)
+    laid = np.flatnonzero(pricer.is_laid_out(plans))
     layouts = dict(zip(laid.tolist(), pricer.layouts(plans.take(laid)), strict=True))
     cuts = list(zip(plans.pipeline_parallel.tolist(), plans.last_stage.tolist(), strict=True))
     even: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
@@ -101,21 +97,15 @@ def _units_shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> I
                 even[cuts[row]] = _held(StageCases(pricer, plans.take(at), ranks[at], ()))
             (counts, again), recompute = even[cuts[row]], int(plans.recompute[row])
         key = int(ranks[row]), int(plans.sub_batch[row])
-        yield _Shown(*of_ranks.stages(key, counts[stage], again[stage], RECOMPUTES[recompute]), layout=layout)
+        names = pricer.first_layers(layout) if layout else ()
+        both = of_ranks.stages(key, counts[stage], again[stage], RECOMPUTES[recompute])
+        yield _Shown(*both, names, None if names else layout)
 
 
 def _held(cases: StageCases) -> tuple[FloatArray, FloatArray]:
     """Return how many of each distinct unit every stage of a plan holds, and may compute again, shape (p, U)."""
     at = cases.at(np.zeros(1, dtype=np.int64))[:, 0]
     return cases.counts[at], cases.again[at]
-
-
-def _layers_shown(pricer: LayerPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
-    of_ranks = _Ranks(pricer)
-    for at, (sub_batch, stage) in enumerate(zip(plans.sub_batch.tolist(), slowest.tolist(), strict=True)):
-        part = LayerPart(pricer, plans.take(np.array([at])))
-        units = part.counts[stage]
-        yield _Shown(*of_ranks.stages((0, sub_batch), units, units, "none"), part.first_layers)
 
 
 class _Ranks:

@@ -10,6 +10,7 @@ pipeline adds to the step.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -115,7 +116,12 @@ class SplitPart:
     @cached_property
     def _whole_s(self) -> FloatArray:
         """The time of all micro-batches of each pipeline, shape (k,)."""
-        return self._pipeline_s(self.passes.transfer_s[self._pass[self._first]])
+        return self._pipeline_s(self.transfer_s[self._first])
+
+    @cached_property
+    def transfer_s(self) -> FloatArray:
+        """What one micro-batch takes between neighbouring stages of each plan [s], shape (n,)."""
+        return self.passes.transfer_s[self._pass]
 
     @cached_property
     def _computed_s(self) -> FloatArray:
@@ -166,6 +172,7 @@ class SplitPart:
             "recompute": m * passes.recompute_s[at],
         }
         terms = {name: (one,) * 2 for name, one in computed.items()}
+        terms["host_to_device"] = (m * passes.copy_s[at],) * 2
         for name, sent in passes.messages.items():
             terms[name] = m * sent.taken_s[at], m * (sent.forward_s + sent.backward_s)[at]
         if state.norms_s.any():
@@ -206,12 +213,15 @@ class SplitPart:
     @cached_property
     def exchange_s(self) -> tuple[FloatArray, FloatArray]:
         """What the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
-        at, transfer = self._at(self.state.cases, self._rows)[0], self.passes.transfer_s[self._pass]
-        schedule = self._schedule(np.arange(self._rows.size))
-        backward_s = self._pipelines.gathered[1][:, self._which]
+        at = self._at(self.state.cases, self._rows)[0]
         shares = self.passes.backward_shares[:, self._at(self.passes.cases, self._rows)[0]]
-        every = (Runs(shares, *(one[:, at] for one in way)) for way in self.state.exchanges)
-        return exchange_s(backward_s, transfer, every, overlaps=self.costs.strategy.overlap, **schedule)
+        return self._exchange_s(Runs(shares, *(one[:, at] for one in way)) for way in self.state.exchanges)
+
+    def _exchange_s(self, every: Iterable[Runs], some: slice = slice(None)) -> tuple[FloatArray, FloatArray]:
+        """Return the same of some of the plans, given every way to exchange gradients."""
+        schedule = self._schedule(np.arange(self._rows.size)[some])
+        backward_s, overlaps = self._pipelines.gathered[1][:, self._which[some]], self.costs.strategy.overlap
+        return exchange_s(backward_s, self.transfer_s[some], every, overlaps=overlaps, **schedule)
 
 
 def _of_slowest(of_stages: Any, slowest: IntArray) -> Any:

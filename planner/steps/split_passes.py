@@ -46,6 +46,7 @@ class Passes:
     ----------
     cases : StageCases
     forward_s, recompute_s, update_s : kernels and host together; an update of all parameters of the stage
+    copy_s : of samples to the device, on the first stage
     backward : Backward
         The same; ``weights`` is its part that is gradients of weights.
     messages : term -> Sent
@@ -90,7 +91,9 @@ class Passes:
         self.number, self.transfer_s = rows.size, _transfer_s(costs, plans.take(rows).rows)
         nothing = np.zeros(cases.of.size)
         sent = self.messages.values()
-        self._ahead_s = self.forward_s + sum((one.forward_s for one in sent), nothing)
+        copied_s = costs.compute.ranks[0].host_to_device_s(cases.plans.sub_batch)
+        self.copy_s = np.where(cases.stage == 0, copied_s[cases.of], 0.0)
+        self._ahead_s = self.forward_s + self.copy_s + sum((one.forward_s for one in sent), nothing)
         self._back_s = self.recompute_s + sum((one.backward_s for one in sent), nothing)
 
     def smaller_update_s(self, at: IntArray, share: FloatArray, m: FloatArray) -> FloatArray:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
 from planner.domain.joined import JoinedConfigurations, JoinedPlans
+from planner.domain.messages import GRADIENTS
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans, schedule_run
 from planner.sources.sources import Sources
 from planner.steps.best_order import best_orders
+from planner.steps.epoch import Input
 from planner.steps.laid_stages import StageLayout, laid_out, layout_memory
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_offload import offload_s
@@ -87,12 +89,25 @@ class SplitPricer(SplitCosts):
     Attributes
     ----------
     stage_layouts : StageLayouts
+    input : Input
+    part : kind of SplitPart
     """
+
+    part: ClassVar[type[SplitPart]] = SplitPart
 
     def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
         super().__init__(sources, precision, like.compute if like else None)
         self.stage_layouts = StageLayouts(self, sources.accelerator.memory_bytes)
+        self.input = Input(sources)
         self._in_orders: dict[tuple[str, ...], Self] = {}
+
+    def is_laid_out(self, plans: SplitPlans) -> BoolArray:
+        """Tell which plans have stages that :meth:`layouts` lays out."""
+        return plans.is_laid_out
+
+    def first_layers(self, layout: StageLayout) -> tuple[str, ...]:  # noqa: ARG002 - blocks have no names
+        """Return the names of the layers that stages start with, where they are cut between layers."""
+        return ()
 
     def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
@@ -161,17 +176,18 @@ class SplitPricer(SplitCosts):
         that they make.
         """
         plans = plans_of(configurations)
-        laid = np.flatnonzero(plans.is_laid_out)
+        laid = np.flatnonzero(self.is_laid_out(plans))
         if not laid.size:
             terms, slowest = self._terms(plans, StageCases)
         elif laid.size == configurations.size:
             terms, slowest = self._terms(plans, laid_out(self.layouts(plans)))
         else:
-            rows = np.flatnonzero(~plans.is_laid_out)
+            rows = np.flatnonzero(~self.is_laid_out(plans))
             parts = [self._priced(configurations.take(some)) for some in (rows, laid)]
             return SplitPriced.joined(parts, np.argsort(np.concatenate([rows, laid])))
         memory = self.memory(plans)
         self._offload(plans, memory, terms)
+        terms["load_input"][:] = self._load(plans, np.sum([exposed for _, exposed in terms.values()], axis=0))
         seconds = {name: both[0] for name, both in terms.items()}
         exposed = {name: both[1] for name, both in terms.items()}
         period = np.sum(list(exposed.values()), axis=0)
@@ -184,11 +200,12 @@ class SplitPricer(SplitCosts):
         worked out.
         """
         plans = plans_of(configurations)
-        is_plain = plans.of_bases(lambda some: ~some.is_laid_out & (some.offload == 0))
+        is_plain = plans.of_bases(lambda some: ~self.is_laid_out(some) & (some.offload == 0))
         if self.chooses_order or not is_plain.any():
             return self._in_full(configurations)
         if is_plain.all():
-            return self._periods(plans), self.ledger.totals(plans)
+            periods = self._periods(plans)
+            return periods + self._load(plans, periods)[1], self.ledger.totals(plans)
         totals = np.zeros((2, configurations.size))
         for some, of_some in ((is_plain, self.totals), (~is_plain, self._in_full)):
             totals[:, some] = of_some(configurations.take(some))
@@ -226,7 +243,16 @@ class SplitPricer(SplitCosts):
         rows, which = plans.distinct(_OF_STEP, *cases)
         alike = distinct_rows(*SplitPart.alike(plans.take(rows), passes.cases.run_number[rows]))[1]
         wheres = (np.flatnonzero(alike == at) for at in range(int(alike.max(initial=-1)) + 1))
-        return ((where, SplitPart(self, plans, of, rows[where])) for where in wheres), which
+        return ((where, self.part(self, plans, of, rows[where])) for where in wheres), which
+
+    def _load(self, plans: SplitPlans, step_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what loading samples takes and adds; the ranks of the first stage load, one of each copy."""
+        if self.sources.storage is None:
+            return np.zeros_like(step_s), np.zeros_like(step_s)
+        copies, samples = self.placement(plans).groups(GRADIENTS), plans.sub_batch * plans.accumulation_steps
+        in_node = np.ceil(copies.ranks_per_node).astype(np.int64)
+        load = self.input.times(samples, in_node, copies.nodes, first_epoch=False).node_s
+        return load, np.maximum(load - step_s, 0.0) if self.strategy.prefetch else load
 
     def _offload(self, plans: SplitPlans, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
         """Put what offloading takes into the terms; what the host updates, the device does not."""

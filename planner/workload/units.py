@@ -18,7 +18,7 @@ from planner.workload.program import Program, program
 from planner.workload.shards import second_products
 
 __all__ = [
-    "StageLayers", "Units", "cut_units", "even_layers", "few_blocks", "repeats", "stage_units", "units_of",
+    "StageLayers", "Units", "even_layers", "few_blocks", "repeats", "stage_units", "units_of",
 ]  # fmt: skip
 
 
@@ -57,6 +57,8 @@ class Units:
         Of one unit: layers, those with parameters, their parameters, and those of experts among them.
     starts : ndarray of int, shape (V,)
         Position of the first layer of every unit.
+    has_ends : bool
+        Whether the first and the last stand before and behind blocks; else a pipeline deals them out as others.
     is_attention, repeats_attention : ndarray of bool, shape (L,)
         Whether a layer is attention; and whether it keeps its weights, which selective recompute computes again.
     """
@@ -71,11 +73,17 @@ class Units:
     is_attention: BoolArray
     repeats_attention: BoolArray
     starts: IntArray
+    has_ends: bool = True
 
     @property
     def distinct(self) -> int:
         """U."""
         return int(self.segments.shape[0])
+
+    @property
+    def dealt(self) -> IntArray:
+        """Which of the distinct ones each unit is that is dealt out to stages."""
+        return self.sequence[1:-1] if self.has_ends else self.sequence
 
     def of_distinct(self, of_layers: FloatArray) -> FloatArray:
         """Return the sum over the layers of one unit of each distinct kind, (L,) -> (U,)."""
@@ -115,7 +123,10 @@ def units_of(network: Network, of: Program) -> Units:
     share = of.share @ rows[first].T
     starts = np.concatenate([[0], inner])
     repeats = is_attention & ~is_fused
-    return Units(sequence, rows[first], share, layers, slots, elements, experts, is_attention, repeats, starts)
+    has_ends = bool(block_starts(network))
+    return Units(
+        sequence, rows[first], share, layers, slots, elements, experts, is_attention, repeats, starts, has_ends
+    )  # fmt: skip
 
 
 def repeats(network: Network, units: Units, selective: str, *, is_product: bool) -> FloatArray:
@@ -167,15 +178,4 @@ def stage_units(units: Units, stages: int, last: int = -1) -> FloatArray:
     counts[0, units.sequence[0]] += 1.0
     if units.sequence.size > 1:
         counts[last, units.sequence[-1]] += 1.0
-    return counts
-
-
-def cut_units(units: Units, cuts: IntArray) -> FloatArray:
-    """Return how many of each distinct unit every stage holds, shape (p, U).
-
-    ``cuts``: the unit that each stage starts with, and V behind the last, shape (p + 1,).
-    """
-    stages = cuts.size - 1
-    counts = np.zeros((stages, units.distinct))
-    np.add.at(counts, (np.repeat(np.arange(stages), np.diff(cuts)), units.sequence), 1.0)
     return counts

@@ -16,10 +16,13 @@ from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.compute import Compute
+from planner.steps.laid_stages import laid_out
 from planner.steps.layer_cuts import cut_at
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.predict import Evaluator
+from planner.steps.split_passes import Passes
 from planner.steps.split_price import plans_of
+from planner.steps.split_state import State
 from tests.simulation.events import count_events, operations
 
 Make = Callable[..., Problem]
@@ -42,7 +45,15 @@ def problem(make_problem: Make) -> Problem:
 
 
 def part_of(problem: Problem, one: Configuration) -> LayerPart:
-    return LayerPart(LayerPricer(Sources(problem), one.precision), plans_of(Configurations.of([one])))
+    pricer, plans = LayerPricer(Sources(problem), one.precision), plans_of(Configurations.of([one]))
+    rank, stages = pricer.ranks(plans), laid_out(pricer.layouts(plans))
+    of = Passes(pricer, plans, rank, stages), State(pricer, plans, rank, stages)
+    return LayerPart(pricer, plans, of, np.array([0]))
+
+
+def passes_of(part: LayerPart) -> tuple[np.ndarray, np.ndarray]:
+    """Return the forward and the backward pass of every stage, shape (p,)."""
+    return part.passes.alone_s(np.arange(part.passes.cases.stage.size), part.m)
 
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg11"])
@@ -82,8 +93,8 @@ def test_a_pipeline_is_the_event_count_of_its_stages(schedule: str, stages: int,
     problem = bundled("resnet50")
     one = plan(gpus_per_node=stages, pipeline_parallel=stages, schedule=schedule, accumulation_steps=steps)
     part = part_of(problem, one)
-    forward, backward = (each[:, :1] for each in part.passes())
-    transfer = float(part.transfer_s()[0])
+    forward, backward = (each[:, None] for each in passes_of(part))
+    transfer = float(part.transfer_s[0])
     events = count_events(operations(schedule, stages, steps), forward, backward, transfer_s=transfer)
     (found,) = Evaluator(problem).describe(Configurations.of([one]))
     after = sum(term.exposed_seconds for term in found.terms if term.name in ("update", "all_reduce", "replica_wait"))
@@ -95,16 +106,17 @@ def test_two_stages_by_hand(problem: Problem) -> None:
     """GPipe of 5 micro-batches: a pass of each stage, four of the slower each way, and two transfers."""
     one = plan(gpus_per_node=2, sub_batch=2, pipeline_parallel=2, schedule="gpipe", accumulation_steps=5)
     part = part_of(problem, one)
-    forward, backward = (each[:, 0] for each in part.passes())
-    (cut,) = part.cuts[0, 1:-1].tolist()
-    assert part.first_layers == ("conv1", ("conv2", "fc")[cut - 1])
+    forward, backward = passes_of(part)
+    (layout,) = part.costs.layouts(part.plans)
+    (cut,) = layout.layers.first[1:].tolist()
+    assert part.costs.first_layers(layout) == ("conv1", ("conv2", "fc")[cut - 1])
     crossing = 4 * 2 * {1: 8 * 16 * 16, 2: 8 * 8 * 8}[cut]
     transfer = 1e-6 + crossing / 1e10  # one NVLink
     (found,) = Evaluator(problem).describe(Configurations.of([one]))
     terms = {term.name: term.exposed_seconds for term in found.terms}
-    update = part.on_stages("update")[0].max()
+    update = part.passes.update_s.max()
     wanted = forward.sum() + backward.sum() + 4 * (forward.max() + backward.max()) + 2 * transfer
-    assert part.transfer_s()[0] == pytest.approx(transfer, rel=0.05)
+    assert part.transfer_s[0] == pytest.approx(transfer, rel=0.05)
     assert found.iteration_s.value == pytest.approx(wanted + update, rel=0.01)
     assert terms["update"] == pytest.approx(update, rel=1e-9)
 
@@ -117,7 +129,8 @@ def test_terms_add_up_to_the_step_and_parameters_to_the_network() -> None:
         assert sum(term.exposed_seconds for term in found.terms) == pytest.approx(found.iteration_s.value, rel=1e-9)
         assert {"bubble", "stage_messages", "all_reduce", "update"} <= {term.name for term in found.terms}
         part = part_of(problem, one)
-        assert (part.counts @ part.rank.units.parameters).sum() == part.rank.program.parameters
+        rank = part.costs.compute.ranks[0]
+        assert (part.passes.cases.counts @ rank.units.parameters).sum() == rank.program.parameters
 
 
 def test_many_plans_are_priced_as_each_by_itself() -> None:
@@ -149,7 +162,7 @@ def test_samples_are_loaded_by_the_ranks_of_the_first_stages_and_copied_there(ma
     assert priced.exposed_s["load_input"][0] == pytest.approx(max(load - step, 0.0))
     copy = pricer.compute.ranks[0].host_to_device_s(np.array([2]))[0]
     assert copy > 0
-    assert part_of(fast, one).copy_s()[:, 0].tolist() == [copy, 0.0]
+    assert part_of(fast, one).passes.copy_s.tolist() == [copy, 0.0]
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

@@ -122,6 +122,20 @@ def test_the_host_composes_with_a_stage_as_with_a_whole_network(launch: str) -> 
             assert found.seconds[name][0] == pytest.approx(seconds, rel=1e-5), name  # calls over lists are rounded
 
 
+def test_samples_are_read_and_copied_as_for_a_whole_network(make_problem: Make) -> None:
+    asked, one = make_problem(network=GPT, settings=Settings("adam", framework=OWN)), plan(accumulation_steps=2)
+    found, (whole,) = priced(asked, one), Evaluator(asked).describe(Configurations.of([one]))
+    seconds = {term.name: (term.seconds, term.exposed_seconds) for term in whole.terms}
+    assert min(seconds["load_input"][0], seconds["host_to_device"][0]) > 0
+    for name, (taken, added) in seconds.items():
+        both = found.seconds[name][0], found.exposed_s[name][0]
+        assert both == pytest.approx((taken, added), rel=1e-9, abs=1e-15), name
+    assert found.period_s[0] == pytest.approx(whole.iteration_s.value, rel=1e-9)
+    assert SplitPricer(Sources(asked), "fp32").totals(Configurations.of([one]))[0][0] == pytest.approx(
+        found.period_s[0]
+    )
+
+
 def test_a_smaller_update_hides_less_of_the_host() -> None:
     """Of four ranks that share an update each takes what a step with a quarter of its kernels would."""
     cluster = find_cluster("dgx-a100")

@@ -25,7 +25,13 @@ PLANS = Configurations.of(
 
 
 def terms(framework: Framework) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    problem = Problem(GPT, None, catalog.find_cluster("dgx-a100"), (), settings=Settings("adam", framework=framework))
+    problem = Problem(
+        GPT,
+        None,
+        catalog.find_cluster("dgx-a100"),
+        (),
+        settings=Settings("adam", input="synthetic", framework=framework),
+    )
     priced = SplitPricer(Sources(problem), "fp16").price(PLANS)
     return priced.period_s, dict(priced.exposed_s)
 
@@ -49,7 +55,7 @@ def test_parts_of_a_boundary_are_cheaper_than_the_whole_sent_by_every_rank() -> 
 
 def test_products_beside_messages_are_those_of_the_layer() -> None:
     """Weight and input gradients of QKV, of h x 3h, take as long as each other, and less than all of the layer."""
-    problem = Problem(GPT, None, catalog.find_cluster("dgx-a100"), (), settings=Settings("adam"))
+    problem = Problem(GPT, None, catalog.find_cluster("dgx-a100"), (), settings=Settings("adam", input="synthetic"))
     compute = SplitPricer(Sources(problem), "fp16").compute
     rank = compute.rank_of(2, 0)
     compute.cases.ensure(np.array([rank]), np.array([4]))

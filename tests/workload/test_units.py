@@ -8,7 +8,7 @@ import pytest
 from planner.catalog import find_network
 from planner.workload.program import program
 from planner.workload.shards import tensor_shard
-from planner.workload.units import cut_units, stage_units, units_of
+from planner.workload.units import stage_units, units_of
 
 GPT = find_network("gpt:layers=5,hidden=64,heads=4,sequence=32,vocabulary=128")
 H = 64
@@ -83,6 +83,4 @@ def test_units_of_a_network_without_blocks_start_with_its_layers_with_parameters
     assert units.distinct < units.sequence.size == 16
     assert units.parameters[units.sequence].sum() == program(vgg).parameters
     assert units.layers[units.sequence].sum() == len(vgg.layers)
-    counts = cut_units(units, np.array([0, 2, 15, 16]))
-    assert counts.sum(axis=1).tolist() == [2, 13, 1]
-    assert counts.sum(axis=0).tolist() == np.bincount(units.sequence).tolist()
+    assert units.dealt.tolist() == units.sequence.tolist()
