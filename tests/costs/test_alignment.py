@@ -9,11 +9,20 @@ import pytest
 from planner import catalog
 from planner.cli.main import main
 from planner.costs.alignment import MISALIGNED, aligned_bytes, misaligned_settings, slowdown
+from planner.costs.features import vector
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.calibration import Entry
+from planner.domain.cluster import Accelerator
 
-H200, A100, MI = (catalog.known_accelerator(name) for name in ("h200-sxm-141gb", "a100-sxm4-80gb", "mi250x"))
+
+def bundled(name: str) -> Accelerator:
+    found = catalog.known_accelerator(name)
+    assert found is not None
+    return found
+
+
+H200, A100, MI = (bundled(name) for name in ("h200-sxm-141gb", "a100-sxm4-80gb", "mi250x"))
 
 
 def work(m: int, n: int, k: int, direction: str = "forward", *, itemsize: int = 2, batch: int = 1) -> dict[str, Any]:
@@ -54,7 +63,7 @@ def test_a_product_takes_as_many_times_as_long_as_its_entry_says() -> None:
     entry = Entry("kernels", "gemm", "forward", "bf16", "", "work.linear", {}, {"calls": 1e-6, "work": 1e-12})
     slow = replace(entry, settings=misaligned_settings(H200, "bf16"))
     odd, even, whole, batched = (work(m, 64, 64, batch=b) for m, b in ((1001, 1), (1002, 1), (1000, 1), (1001, 4)))
-    by_4, by_2 = slow.settings[MISALIGNED]  # type: ignore[misc]
+    by_4, by_2 = vector(slow.settings, MISALIGNED)
     for one, factor in ((odd, by_2), (even, by_4), (whole, 1.0), (batched, 1.0)):
         assert evaluate(slow, one) / evaluate(entry, one) == pytest.approx(factor)
     assert slowdown(odd, {}) == 1.0

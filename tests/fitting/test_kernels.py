@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -361,6 +362,11 @@ def test_on_a_gpu_calls_of_networks_teach_other_shapes() -> None:
              for m in (64, 128, 256) for n in (32, 64, 512)]  # fmt: skip
     update = [{**traffic("update", 1000 * n, 1e-9 * n, "update"), "call": "u", "sub_batch": n} for n in (1, 2, 4, 8)]
     twice = [{**row, "precision": "bf16"} for row in update]
-    rows = [*named, *update, *twice, gemm(512, 512, 64, 1e-6 + 1e-12 * 512 * 512 * 64, direction="forward")]
+    rows: list[Mapping[str, Any]] = [
+        *named,
+        *update,
+        *twice,
+        gemm(512, 512, 64, 1e-6 + 1e-12 * 512 * 512 * 64, direction="forward"),
+    ]
     fitted = {one.kind: one.samples for one in fit_kernels(Samples.from_rows(rows, {}), GPU).entries}
     assert (fitted["gemm"], fitted["update"]) == (10, 4)

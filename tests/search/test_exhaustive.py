@@ -269,8 +269,8 @@ def test_cheap_reasons_come_before_the_price(machine: Any) -> None:
         def describe(self, *_: Any) -> Any:
             raise AssertionError
 
-        def least_epoch_s(self, configurations: Configurations, *, split: bool) -> Any:
-            raise AssertionError((configurations, split))
+        def least_epoch_s(self, configurations: Configurations, *, split: bool, closely: bool = False) -> Any:
+            raise AssertionError((configurations, split, closely))
 
         compare = describe
 
