@@ -94,11 +94,10 @@ def split_plans(*, network: str, cluster: str, precision: str, mini_batch: int) 
     place = catalog.find_cluster(cluster)
     task = problem(catalog.find_network(network), None, place, catalog.calibrations_for(place), settings=settings)
     rows = _split_rows(task, precision, mini_batch)
-    plans = import_module("planner.steps.split_price").plans_of(rows)
     needed = _needed(task, precision)
 
     def work() -> object:
-        fits = needed(plans) <= place.node.accelerator.memory_bytes
+        fits = needed(rows) <= place.node.accelerator.memory_bytes
         return fits.size, evaluator(task).evaluate(rows.take(fits))
 
     return work
@@ -164,8 +163,7 @@ def _split_rows(task: Any, precision: str, mini_batch: int) -> Any:
     size = columns["nodes"].size
     same = {"gpus_per_node": np.full(size, place.node.gpus), "precision": np.zeros(size, dtype=np.int64)}
     rows = of(**columns, **same, mode=np.zeros(size, dtype=np.int64), precisions=(precision,))
-    plans = import_module("planner.steps.split_price").plans_of(rows)
-    return rows.take(lawful(task.network, task.settings.framework, plans))
+    return rows.take(lawful(task.network, task.settings.framework, rows))
 
 
 def _product(axes: Mapping[str, Sequence[int]], precisions: Sequence[str]) -> Any:

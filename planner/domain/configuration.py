@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count
-from planner.domain.axes import AXES, MODES, Axes, Axis
+from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count, distinct_rows
+from planner.domain.axes import AXES, MODES, SCHEDULES, Axes, Axis
 from planner.domain.node_groups import GroupPart
 from planner.domain.settings import OPTIMIZERS, Settings
 from planner.errors import ParameterError, UnknownNameError
@@ -142,6 +142,10 @@ class Configuration(Axes[int, str]):
 
 
 _DEFAULTS: Mapping[str, Any] = {axis.name: axis.default for axis in AXES}
+_BEST_STAGES, _PER_STAGE = (
+    next(axis for axis in AXES if axis.name == name).code(word)
+    for name, word in (("stages", "best"), ("recompute", "per-stage"))
+)
 
 
 def _nearest_divisor(whole: int, value: int, step: int) -> int:
@@ -192,6 +196,48 @@ class Configurations(Axes[IntArray, IntArray]):
         columns = np.meshgrid(*(values[name] for name in names), indexing="ij", sparse=True)
         return Configurations(**dict(zip(names, columns, strict=True)), precisions=precisions)
 
+    @staticmethod
+    def having(**values: int | IntArray) -> Configurations:
+        """Return plans with values of some axes, which broadcast to shape (n,); the others have their default.
+
+        A sub-batch is 1, and a node has 8 GPUs. Nodes follow from ``data_parallel``, 1 where it is not said: they hold
+        fewer GPUs where those of a plan fill no whole ones.
+        """
+        names = [*_DEFAULTS, "data_parallel"][1:]
+        if unknown := {*values} - {*names}:
+            raise ParameterError("axis of plans", "one of " + ", ".join(names), ", ".join(sorted(unknown)))
+        codes = {axis.name: axis.code(axis.default) for axis in AXES}
+        every = codes | {"sub_batch": 1, "gpus_per_node": 8, "precision": 0, "data_parallel": 1} | values
+        return _placed({name: np.asarray(value, dtype=np.int64) for name, value in every.items()}, ("fp32",))
+
+    def but(self, **values: int | IntArray) -> Configurations:
+        """Return rows that differ in some axes; there are as many copies of the network, unless they are among them."""
+        columns = {axis.name: getattr(self, axis.name) for axis in AXES}
+        columns |= {name: np.asarray(value, dtype=np.int64) for name, value in values.items()}
+        if _PLACED_BY.isdisjoint(values):
+            return Configurations(**_alike_shaped(columns), precisions=self.precisions)
+        return _placed({"data_parallel": self.data_parallel} | columns, self.precisions)
+
+    @property
+    def bases(self) -> Configurations:
+        """Rows in which each combination of other axes than sub-batch and accumulation stands at least once."""
+        return self
+
+    def of_bases(self, function: Callable[[Configurations], Any]) -> Any:
+        """Return what a function makes of rows, (n,), which looks at no sub-batch and no accumulation."""
+        return function(self)
+
+    def with_bases(self, change: Callable[[Configurations], Configurations]) -> Configurations:
+        """Return rows that differ in other axes than sub-batch and accumulation, on which no change depends."""
+        return change(self)
+
+    def distinct(self, names: Iterable[str], *more: tuple[IntArray, int]) -> tuple[IntArray, IntArray]:
+        """Return :func:`planner.domain.arrays.distinct_rows` of some axes, or properties, of rows.
+
+        ``more``: further columns of whole numbers from 0, and what they stay below.
+        """
+        return distinct_rows(*(getattr(self, name) for name in names), *(column for column, _ in more))
+
     def pieces(self, most: int) -> Iterator[Configurations]:
         """Yield them in order, a product in products, at most so many at once."""
         if self.size <= most:
@@ -213,7 +259,7 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def rows(self) -> Configurations:
         """The same with axes of shape (n,)."""
-        return self if not self.is_product else self._each(partial(_row_column, shape=self.shape))
+        return self if len(self.shape) == 1 else self._each(partial(_row_column, shape=self.shape))
 
     @property
     def gpus(self) -> IntArray:
@@ -229,6 +275,22 @@ class Configurations(Axes[IntArray, IntArray]):
     def replica_gpus(self) -> IntArray | int:
         """Accelerators that hold one copy of the network, shape (n,): the product of all other degrees."""
         return math.prod(_once(getattr(self, name)) for name in DEGREES)
+
+    @property
+    def schedule_run(self) -> IntArray:
+        """The schedule that runs, shape (n,): 1f1b with virtual stages is interleaved."""
+        interleaves = (self.virtual_stages > 1) & (self.schedule == SCHEDULES.index("1f1b"))
+        return np.where(interleaves, SCHEDULES.index("interleaved"), self.schedule)
+
+    @property
+    def is_laid_out(self) -> BoolArray:
+        """Whether what each stage holds, or computes again, follows from what fits, shape (n,)."""
+        return np.asarray((self.stages == _BEST_STAGES) | (self.recompute == _PER_STAGE))
+
+    @property
+    def last_stage(self) -> IntArray:
+        """The stage with the last layers: that with the first ones, where the order of stages is a V."""
+        return np.where(self.schedule == SCHEDULES.index("zero-bubble-v"), 0, self.pipeline_parallel - 1)
 
     @property
     def is_async(self) -> BoolArray:
@@ -308,6 +370,26 @@ class Configurations(Axes[IntArray, IntArray]):
         """Return the configurations of parts with equal ``precisions``, one after another."""
         columns = {a.name: _joined([getattr(part, a.name) for part in parts]) for a in AXES}
         return Configurations(**columns, precisions=parts[0].precisions)
+
+
+_PLACED_BY = {*DEGREES, "data_parallel", "gpus_per_node"}
+
+
+def _placed(columns: dict[str, IntArray], precisions: tuple[str, ...]) -> Configurations:
+    """Return rows of columns by axis, and of copies, on as many nodes as they take."""
+    gpus = columns.pop("data_parallel") * math.prod(columns[name] for name in DEGREES)
+    node = columns["gpus_per_node"]
+    node = np.where(gpus <= node, gpus, np.gcd(gpus, node))
+    placed = {"nodes": np.asarray(gpus // np.maximum(node, 1)), "gpus_per_node": node}
+    return Configurations(**_alike_shaped(columns | placed), precisions=precisions)
+
+
+def _alike_shaped(columns: dict[str, IntArray]) -> dict[str, IntArray]:
+    """Return columns of rows of one shape; those of a product stay as they are."""
+    shape = np.broadcast_shapes(*{one.shape for one in columns.values()})
+    if len(shape) > 1:
+        return {name: one.reshape((1,) * (len(shape) - one.ndim) + one.shape) for name, one in columns.items()}
+    return {name: one if one.shape == shape else np.broadcast_to(one, shape) for name, one in columns.items()}
 
 
 def _row_column(column: IntArray, shape: tuple[int, ...]) -> IntArray:

@@ -7,21 +7,20 @@ distinct bases and of distinct passes, of which there are few.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, IntArray, distinct_numbers, distinct_rows
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
-from planner.domain.split import SplitPlans
 
-__all__ = ["JoinedConfigurations", "JoinedPlans", "Pairs", "Passes", "bases_of"]
+__all__ = ["JoinedConfigurations", "Pairs", "Passes"]
 
 _AXES = frozenset(axis.name for axis in AXES)
-_FIELDS = frozenset(one.name for one in fields(SplitPlans))
 
 
 class Passes:
@@ -53,7 +52,7 @@ class Pairs:
     at: IntArray
     passes: Passes
 
-    def column(self, name: str, bases: Configurations | SplitPlans) -> IntArray:
+    def column(self, name: str, bases: Configurations) -> IntArray:
         """Return an axis, or a field, of every pair."""
         of_passes = self.passes.columns.get(name)
         return self.gathered(getattr(bases, name)) if of_passes is None else of_passes[self.at]
@@ -69,16 +68,26 @@ class Pairs:
         return Pairs(self.base[rows], self.at[rows], self.passes)
 
 
-class _Gathered:
-    """Rows whose columns are gathered when they are first asked for; ``gathered`` names those that may be."""
+class JoinedConfigurations(Configurations):
+    """Rows of a block: lawful ones, all of which split the network. Columns are gathered when first asked for.
 
-    __slots__ = ()
-    bases: Any
+    Attributes
+    ----------
+    bases : Configurations
+        Rows, whose passes say nothing.
+    pairs : Pairs
+    """
+
+    __slots__ = ("__dict__", "bases", "pairs")
+    bases: Configurations
     pairs: Pairs
-    gathered: ClassVar[Container[str]] = ()
+
+    def __init__(self, bases: Configurations, pairs: Pairs) -> None:
+        for name, value in (("bases", bases), ("pairs", pairs), ("precisions", bases.precisions)):
+            object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:  # called for columns that are not gathered yet
-        if name not in self.gathered:
+        if name not in _AXES:
             raise AttributeError(name)
         object.__setattr__(self, name, self.pairs.column(name, self.bases))
         return object.__getattribute__(self, name)
@@ -88,47 +97,52 @@ class _Gathered:
         """The number of rows."""
         return self.pairs.base.shape
 
-
-class JoinedConfigurations(_Gathered, Configurations):
-    """Rows of a block: lawful ones, all of which split the network.
-
-    Attributes
-    ----------
-    bases : Configurations
-        Rows, whose passes say nothing.
-    pairs : Pairs
-    """
-
-    __slots__ = ("bases", "pairs")
-    bases: Configurations
-    pairs: Pairs
-    gathered = _AXES
-
-    def __init__(self, bases: Configurations, pairs: Pairs) -> None:
-        for name, value in (("bases", bases), ("pairs", pairs), ("precisions", bases.precisions)):
-            object.__setattr__(self, name, value)
-
-    @property
-    def rows(self) -> Configurations:
-        """The rows themselves."""
-        return self
-
-    @property
+    @cached_property
     def gpus(self) -> IntArray:
         """Accelerators in all, shape (n,)."""
-        gpus: IntArray = self.pairs.gathered(self.bases.gpus)
-        return gpus
+        return np.asarray(self.of_bases(lambda bases: bases.gpus))
 
-    @property
+    @cached_property
     def data_parallel(self) -> IntArray:
         """Copies of the network, shape (n,)."""
-        copies: IntArray = self.pairs.gathered(self.bases.data_parallel)
-        return copies
+        return np.asarray(self.of_bases(lambda bases: bases.data_parallel))
+
+    @cached_property
+    def schedule_run(self) -> IntArray:
+        """The schedule that runs, shape (n,)."""
+        return np.asarray(self.of_bases(lambda bases: bases.schedule_run))
+
+    @property
+    def is_laid_out(self) -> BoolArray:
+        """Whether what each stage holds, or computes again, follows from what fits, shape (n,)."""
+        return np.asarray(self.of_bases(lambda bases: bases.is_laid_out))
 
     @property
     def is_split(self) -> BoolArray:
         """That each splits the network, shape (n,)."""
         return np.broadcast_to(np.True_, self.shape)
+
+    def of_bases(self, function: Callable[[Configurations], Any]) -> Any:
+        """Return what a function makes of rows, (n,), which looks at no sub-batch and no accumulation."""
+        return self.pairs.gathered(function(self.bases))
+
+    def with_bases(self, change: Callable[[Configurations], Configurations]) -> Configurations:
+        """Return rows that differ in other axes than sub-batch and accumulation."""
+        return JoinedConfigurations(change(self.bases), self.pairs)
+
+    def distinct(self, names: Iterable[str], *more: tuple[IntArray, int]) -> tuple[IntArray, IntArray]:
+        """Return :func:`planner.domain.arrays.distinct_rows` of some axes, or properties, and of ``more``."""
+        every, passes = tuple(names), self.pairs.passes
+        of_bases = [getattr(self.bases, name) for name in every if name not in passes.columns]
+        of_passes = tuple(name for name in every if name in passes.columns)
+        columns = list(more)
+        if of_passes:
+            number, size = passes.numbers(of_passes)
+            columns.insert(0, (number[self.pairs.at], size))
+        if of_bases:
+            first, number = distinct_rows(*of_bases)
+            columns.insert(0, (number[self.pairs.base], first.size))
+        return distinct_numbers(*columns)
 
     def take(self, rows: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice."""
@@ -150,57 +164,3 @@ class JoinedConfigurations(_Gathered, Configurations):
         at = np.concatenate([one.pairs.at for one in parts])
         bases = Configurations.joined([one.bases for one in parts])
         return JoinedConfigurations(bases, Pairs(base, at, parts[0].pairs.passes))
-
-
-def bases_of(configurations: Configurations) -> Configurations:
-    """Return rows in which each combination of other axes than sub-batch and accumulation stands at least once."""
-    return configurations.bases if isinstance(configurations, JoinedConfigurations) else configurations
-
-
-class JoinedPlans(_Gathered, SplitPlans):
-    """Plans of rows of a block; ``bases`` are plans whose passes say nothing."""
-
-    __slots__ = ("bases", "pairs")
-    bases: SplitPlans
-    pairs: Pairs
-    gathered = _FIELDS
-
-    def __init__(self, bases: SplitPlans, pairs: Pairs) -> None:
-        for name, value in (("bases", bases), ("pairs", pairs)):
-            object.__setattr__(self, name, value)
-
-    @property
-    def is_laid_out(self) -> BoolArray:
-        """Whether what each stage holds, or computes again, follows from what fits, shape (n,)."""
-        laid: BoolArray = self.pairs.gathered(self.bases.is_laid_out)
-        return laid
-
-    def distinct(self, names: Iterable[str], *more: tuple[IntArray, int]) -> tuple[IntArray, IntArray]:
-        """Return :func:`planner.domain.arrays.distinct_rows` of some fields, or properties, and of ``more``."""
-        every, passes = tuple(names), self.pairs.passes
-        of_bases = [getattr(self.bases, name) for name in every if name not in passes.columns]
-        of_passes = tuple(name for name in every if name in passes.columns)
-        columns = list(more)
-        if of_passes:
-            number, size = passes.numbers(of_passes)
-            columns.insert(0, (number[self.pairs.at], size))
-        if of_bases:
-            first, number = distinct_rows(*of_bases)
-            columns.insert(0, (number[self.pairs.base], first.size))
-        return distinct_numbers(*columns)
-
-    def of_bases(self, function: Callable[[SplitPlans], Any]) -> Any:
-        """Return what a function makes of plans, (n,), which looks at no sub-batch and no accumulation."""
-        return self.pairs.gathered(function(self.bases))
-
-    def with_bases(self, change: Callable[[SplitPlans], SplitPlans]) -> SplitPlans:
-        """Return plans that differ in other fields than sub-batch and accumulation."""
-        return JoinedPlans(change(self.bases), self.pairs)
-
-    def but(self, **values: int | IntArray) -> SplitPlans:
-        """Return plans that differ in some fields, with a column of each."""
-        return self.rows.but(**values)
-
-    def take(self, at: IntArray | BoolArray | slice) -> SplitPlans:
-        """Return some of the plans."""
-        return JoinedPlans(self.bases, self.pairs.take(at))

@@ -20,7 +20,7 @@ from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps.compute import memory_rules
 from planner.steps.layer_pipeline import split_pricer
-from planner.steps.split_price import SplitPricer, plans_of
+from planner.steps.split_price import SplitPricer
 from planner.workload.blocks import block_starts
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
@@ -50,7 +50,7 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
     @cache
     def largest_sub_batch(rules: MemoryRules) -> int:
         ledger = Memory(problem.network, rules)
-        return int(ledger.largest_sub_batches(SplitPlans.of(), kernel_sources.accelerator.memory_bytes))
+        return int(ledger.largest_sub_batches(SplitPlans.having(), kernel_sources.accelerator.memory_bytes))
 
     pairs = [(name, mode) for name in PRECISIONS for mode in MODES]
     whole = {pair: replace(memory_rules(kernel_sources, *pair), shrunk=1.0) for pair in pairs}  # whatever the scenario
@@ -86,10 +86,9 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
         return split_pricer(sources.Sources(problem), precision)
 
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
-        plans = plans_of(rows)
-        if not has_blocks or plans.is_laid_out.any():
-            return pricer(precision).memory(plans).total
-        return ledger(precision).totals(plans)
+        if not has_blocks or rows.is_laid_out.any():
+            return pricer(precision).memory(rows).total
+        return ledger(precision).totals(rows)
 
     return SplitLimits(
         problem.network,

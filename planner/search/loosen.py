@@ -41,7 +41,6 @@ from planner.search.search import MOST_PRICED, first_plan, search
 from planner.search.searchable import Settings
 from planner.search.space import Limits, Space, blocks_of, space_of
 from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
-from planner.steps.split_price import plans_of
 from planner.units import format_bytes, format_duration, format_number, format_samples
 from planner.workload.blocks import block_starts
 from planner.workload.memory import Memory
@@ -430,8 +429,9 @@ def _leanest(of: SplitLimits, space: Space) -> Configuration | None:
 def _memory(of: SplitLimits, one: Configuration, ledger: Memory, limits: Limits) -> Iterator[Loosening]:
     if not block_starts(of.network):
         return
-    plan = plans_of(Configurations.of([one])).row(0)
-    short = what_fits(ledger, plan, of.capacity_bytes, framework=of.framework, most_nodes=limits.nodes)
+    short = what_fits(
+        ledger, Configurations.of([one]), of.capacity_bytes, framework=of.framework, most_nodes=limits.nodes
+    )
     need = of.capacity_bytes + short.missing_bytes
     largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in short.largest)
     where = f" on stage {short.stage}" if one.pipeline_parallel > 1 else ""
@@ -462,7 +462,7 @@ def _nodes(of: SplitLimits, request: SpaceRequest, ledger: Memory, limits: Limit
     if not block_starts(of.network) or HYBRID not in kinds_to_try(request, of.network, of.framework):
         return
     plans = lowest_plans(of.network, limits.gpus_per_node, tensor_most=limits.gpus_per_node)
-    fewest = least_gpus(ledger, plans, of.capacity_bytes)
+    fewest = least_gpus(ledger, plans, of.capacity_bytes, limits.gpus_per_node)
     if fewest is None:
         return
     nodes = -(-fewest // limits.gpus_per_node)

@@ -25,7 +25,6 @@ from planner.search.reasons import LAWFUL
 from planner.search.search import Searcher, search
 from planner.search.space import Limits
 from planner.search.split_space import SplitLimits
-from planner.steps.split_price import plans_of
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import is_lawful, most_stages
 
@@ -123,7 +122,7 @@ def _more_chunks(leaders: Configurations, request: SpaceRequest, limits: SplitLi
     }
     every = Configurations(**columns, precisions=few.precisions)
     is_even = most_stages(limits.network) % (every.pipeline_parallel * every.virtual_stages) == 0
-    return every.take(~is_even & is_lawful(limits.network, limits.framework, plans_of(every)))
+    return every.take(~is_even & is_lawful(limits.network, limits.framework, every))
 
 
 def _is_refinable(axis: str, plans: Configurations, network: Network) -> BoolArray:

@@ -23,7 +23,6 @@ from planner.domain.framework import Framework
 from planner.domain.joined import JoinedConfigurations, Pairs, Passes
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
-from planner.domain.split import SplitPlans, schedule_run
 from planner.errors import Refusal
 from planner.search.split_space import DATA, HYBRID, MODEL, PIPELINE, kinds_to_try, passes_within
 from planner.workload.blocks import block_starts
@@ -177,7 +176,7 @@ class SplitCandidates:
 
     def _runs(self, base: tuple[IntArray, IntArray], at: IntArray) -> BoolArray:
         columns = {name: self._column(name, *base) for name in _SCHEDULED[:3]}
-        return accumulates(SplitPlans.of(**columns, accumulation_steps=self.passes[1][at]))
+        return accumulates(Configurations.having(**columns, accumulation_steps=self.passes[1][at]))
 
     def by_degrees(self) -> IntArray:
         """Return the bases such that those of equal degrees follow each other, as they are priced together."""
@@ -193,7 +192,7 @@ class SplitCandidates:
         replica = math.prod(base[name] for name in DEGREES)
         n, m = self._passes(base["nodes"] * base["gpus_per_node"] // replica)
         columns = {name: np.full(n.size, base[name]) for name in _SCHEDULED if name in base}
-        keeps = accumulates(SplitPlans.of(**columns | {"accumulation_steps": m}))
+        keeps = accumulates(Configurations.having(**columns | {"accumulation_steps": m}))
         return n[keeps], m[keeps]
 
     def _column(self, name: str, place: IntArray, choice: IntArray) -> IntArray:
@@ -238,11 +237,11 @@ class SplitCandidates:
 
     def _is_base(self, some: slice) -> BoolArray:
         """Tell which places, rows, and choices, columns, are lawful together, and told apart."""
-        of = {name: column[some, None] for name, column in self.places.items()}
+        of = {name: self.places[name][some, None] for name in _PLACE}
         of |= {name: column[None] for name, column in self.choices.items()}
         is_scheduled = self._is_scheduled(of)
         of["schedule"] = _run(of["schedule"], of["pipeline_parallel"])
-        plans = SplitPlans.of(**_plan_columns(of))
+        plans = Configurations(**of, sub_batch=np.ones((1, 1), dtype=np.int64), precisions=("fp32",))
         lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
         told_apart = is_told_apart(self.network, self.framework, plans)
         return np.asarray(lawful & told_apart & is_scheduled & splits(of))
@@ -404,9 +403,3 @@ def _run(schedule: IntArray, stages: IntArray) -> IntArray:
 
 def _where(columns: Mapping[str, IntArray], mask: BoolArray) -> dict[str, IntArray]:
     return {name: column[mask] for name, column in columns.items()}
-
-
-def _plan_columns(of: Mapping[str, IntArray]) -> dict[str, IntArray]:
-    """Return the columns of bases that split plans have; 1f1b with virtual stages is interleaved."""
-    schedule = schedule_run(of["schedule"], of["virtual_stages"])
-    return {name: column for name, column in of.items() if name != "nodes"} | {"schedule": schedule}

@@ -12,7 +12,6 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_valu
 from planner.domain.axes import AXES, Axis
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
-from planner.domain.joined import bases_of
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal, UsageError
@@ -87,7 +86,7 @@ class SplitLimits:
 
     def needed_bytes(self, rows: Configurations) -> FloatArray:
         """Return the memory of the fullest device of each, shape (n,)."""
-        codes = distinct_values(bases_of(rows).precision).tolist()
+        codes = distinct_values(rows.bases.precision).tolist()
         if len(codes) == 1:
             return self.memory_bytes(rows, rows.precisions[codes[0]])
         needed = np.zeros(rows.size)

@@ -121,7 +121,7 @@ def _step_needs(request: Request) -> dict[str, StepNeed]:
     return {
         network.name: StepNeed(
             float(totals(network).training_flop),
-            int(Memory(network, rules).largest_sub_batches(SplitPlans.of(), CPU_BYTES)),
+            int(Memory(network, rules).largest_sub_batches(SplitPlans.having(), CPU_BYTES)),
         )
         for network in (request.networks if request.device == "cpu" else ())
     }

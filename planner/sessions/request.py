@@ -88,7 +88,7 @@ def _accelerator(device: str) -> Accelerator:
 def needed_bytes(network: Network, kind: str) -> float:
     """Return the bytes of a network at the small sub-batch, on a device of a kind."""
     ledger = Memory(network, MemoryRules.of("fp32", network.optimizer, device_kind=kind))
-    return float(ledger.fullest(SplitPlans.of(sub_batch=SMALL_SUB_BATCH)).total)
+    return float(ledger.fullest(SplitPlans.having(sub_batch=SMALL_SUB_BATCH)).total)
 
 
 def _check_fits(networks: Iterable[Network], accelerator: Accelerator) -> None:

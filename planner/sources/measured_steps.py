@@ -20,7 +20,6 @@ from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import variant_and_version
-from planner.domain.split import schedule_run
 from planner.sources.plan_points import NOISE_VARIANCE, PLAN_POINTS, shared_variance
 
 __all__ = ["MeasuredSteps", "is_of_runs_alone", "measured_steps_of"]
@@ -77,10 +76,8 @@ def _apart(plans: Configurations, one: Configuration) -> FloatArray:
     other = Configurations.of([one])
     far = np.zeros(plans.shape)
     for axis in _APART:
-        column, value = getattr(plans, axis.name), int(getattr(other, axis.name)[0])
-        if axis.name == "schedule":
-            column = schedule_run(column, plans.virtual_stages)
-            value = int(schedule_run(other.schedule, other.virtual_stages)[0])
+        name = "schedule_run" if axis.name == "schedule" else axis.name
+        column, value = getattr(plans, name), int(getattr(other, name)[0])
         counts = axis.least > 0 and not axis.words
         far += np.abs(np.log2(column / value)) if counts else column != value
     return far

@@ -304,7 +304,7 @@ class Compute:
     def memory(self, sub_batch: IntArray, mode: str) -> SplitMemoryBytes:
         """Return bytes on one device by kind, each of shape (s,)."""
         ledger = Memory(self.network, memory_rules(self.sources, self.precision.name, mode))
-        return ledger.fullest(SplitPlans.of(sub_batch=sub_batch))
+        return ledger.fullest(SplitPlans.having(sub_batch=sub_batch))
 
     def host_s(self, stage: str, counts: CallCounts) -> float:
         """Return the framework's host time of a stage [s]."""

@@ -6,12 +6,13 @@ are priced by the same formulas as those of stages that are alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.axes import AXES
 from planner.domain.prediction import LayersOfStage
 from planner.domain.split import RECOMPUTES, SplitMemoryBytes, SplitPlans
 from planner.steps.split_costs import SplitCosts
@@ -79,7 +80,7 @@ class LaidStages(StageCases):
     ) -> None:
         number = {id(one): at for at, one in enumerate(layouts)}
         alike = np.array([number[id(one)] for one in layouts], dtype=np.int64), len(layouts)
-        names = [one.name for one in fields(SplitPlans) if one.name not in but]
+        names = [one.name for one in AXES if one.name not in but]
         first, self._which = plans.distinct((*names, "last_stage"), *more, alike)
         layouts, plans, rank = [layouts[at] for at in first.tolist()], plans.take(first).rows, rank[first]
         sizes = np.array([one.stage.size for one in layouts], dtype=np.int64)

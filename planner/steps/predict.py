@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import MODES, Box, Configurations
-from planner.domain.joined import JoinedConfigurations, bases_of
+from planner.domain.joined import JoinedConfigurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
@@ -22,7 +22,7 @@ from planner.steps.least_time import least_pass_s, least_scheduled_s, least_step
 from planner.steps.measured import Deviation, as_measured, deviation_left, deviation_of_ratio
 from planner.steps.price import Pricer, asynchrony_of
 from planner.steps.split_describe import split_descriptions
-from planner.steps.split_price import SplitPricer, plans_of
+from planner.steps.split_price import SplitPricer
 from planner.steps.tables import CHUNK
 from planner.workload.blocks import block_starts
 from planner.workload.in_flight import mean_staleness
@@ -142,9 +142,9 @@ class Evaluator:
         copies = configurations.data_parallel * configurations.sub_batch
         if not split:
             return samples / copies * least_pass_s(self._pricer_of(configurations), configurations.sub_batch)
-        plans = plans_of(configurations)
-        step_s = (least_scheduled_s if closely else least_step_s)(self._split_pricer_of(configurations), plans)
-        return samples / (copies * plans.accumulation_steps) * step_s
+        bound = least_scheduled_s if closely else least_step_s
+        step_s = bound(self._split_pricer_of(configurations), configurations)
+        return samples / (copies * configurations.accumulation_steps) * step_s
 
     def _split_pricer_of(self, alike: Configurations) -> SplitPricer:
         """Return the pricer of split plans of one precision."""
@@ -170,7 +170,7 @@ class Evaluator:
         for _, alike in _alike(configurations):
             if alike.is_split.flat[0]:
                 if not isinstance(alike, JoinedConfigurations):  # which are lawful
-                    check_lawful(self.problem.network, self.problem.settings.framework, plans_of(alike))
+                    check_lawful(self.problem.network, self.problem.settings.framework, alike)
                 continue
             self._pricer_of(alike).ensure(alike)
 
@@ -178,7 +178,7 @@ class Evaluator:
         cluster = self.problem.cluster
         if configurations.size == 0:
             return
-        bases = bases_of(configurations)
+        bases = configurations.bases
         if (gpus := int(bases.gpus_per_node.max())) > cluster.node.gpus:
             raise ParameterError("gpus_per_node", f"at most the {cluster.node.gpus} of {cluster.name}", gpus)
         if (nodes := int(bases.nodes.max())) > cluster.nodes:
@@ -197,7 +197,7 @@ class Evaluator:
         if configurations.is_split.flat[0]:
             period, memory_bytes = self._split_pricer_of(configurations).totals(configurations)
             first = period
-            more["staleness_mean"] = plans_of(configurations).of_bases(mean_staleness)
+            more["staleness_mean"] = configurations.of_bases(mean_staleness)
         else:
             prices = self._pricer_of(configurations).price(configurations)
             period, first = prices.iteration.period_s, prices.first_epoch.period_s
@@ -225,7 +225,7 @@ def _alike(some: Configurations) -> Iterator[tuple[Index, Configurations]]:
 
     Places are those among rows, or of a part that is a product the part of each dimension.
     """
-    of_bases = _kinds(bases_of(some))
+    of_bases = _kinds(some.bases)
     if of_bases.size and np.all(of_bases == of_bases.flat[0]):
         yield slice(None), some.rows if some.is_split.flat[0] else some
         return

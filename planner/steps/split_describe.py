@@ -26,7 +26,7 @@ from planner.steps.laid_stages import StageLayout, laid_out
 from planner.steps.split_compute import PASSES
 from planner.steps.split_offload import offload_source
 from planner.steps.split_part import SPLIT_TERMS
-from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.steps.split_price import SplitPriced, SplitPricer
 from planner.steps.split_stages import StageCases
 from planner.steps.stages import Composed, Stage, TimedCalls, composed_stages, kernel_shares, timed_calls
 from planner.steps.terms import add_parts, term_of_sources
@@ -63,7 +63,7 @@ def split_descriptions(
             split_descriptions(pricer.in_order(order), configurations.take(np.array([at])), window, order)[0]
             for at, order in enumerate(pricer.best_orders(configurations))
         ]
-    priced, plans, shared = pricer.price(configurations), plans_of(configurations), _SharedByPlans(pricer)
+    priced, plans, shared = pricer.price(configurations), configurations, _SharedByPlans(pricer)
     shown = _shown(pricer, plans, priced.slowest)
     cases = (_Case(shared, of, configurations.one(i), priced, i) for i, of in enumerate(shown))
     return [described(case.told(window, rank_order)) for case in cases]
@@ -220,7 +220,7 @@ class _Case:
         """Return that of the stages, each as likely as another; None: none."""
         if self.one.schedule != "no-flush":
             return None
-        late = weight_versions(np.arange(self.one.pipeline_parallel), plans_of(Configurations.of([self.one]))) - 1
+        late = weight_versions(np.arange(self.one.pipeline_parallel), Configurations.of([self.one])) - 1
         pmf = {int(value): float(np.mean(late == value)) for value in distinct_values(late).tolist()}
         return Staleness(float(late.mean()), float(late.std()), pmf)
 

@@ -22,7 +22,7 @@ from planner.workload.split_messages import boundary_messages
 __all__ = ["Backward", "Passes"]
 
 _SAME_PASSES = (
-    "accumulation_steps", "virtual_stages", "sharding", "shard_group", "schedule", "offload", "data_parallel",
+    "accumulation_steps", "virtual_stages", "sharding", "shard_group", "schedule", "offload", "nodes",
     "gpus_per_node",
 )  # fmt: skip
 """Fields of plans that no pass over a stage depends on, but for where its groups lie."""

@@ -11,9 +11,8 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
-from planner.domain.joined import JoinedConfigurations, JoinedPlans
 from planner.domain.messages import GRADIENTS
-from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans, schedule_run
+from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
 from planner.sources.sources import Sources
 from planner.steps.best_order import best_orders
 from planner.steps.epoch import Input
@@ -27,7 +26,7 @@ from planner.steps.split_state import State
 from planner.steps.stage_layouts import StageLayouts
 from planner.workload.memory import fullest_stage
 
-__all__ = ["SplitPriced", "SplitPricer", "plans_of"]
+__all__ = ["SplitPriced", "SplitPricer"]
 
 _OF_RANK = ("tensor_parallel", "sequence_parallel", "context_parallel", "expert_parallel")
 _OF_STEP = ("pipeline_parallel", "schedule", "accumulation_steps", "virtual_stages")
@@ -68,17 +67,6 @@ class SplitPriced:
             np.concatenate([getattr(one, name) for one in parts])[at] for name in ("period_s", "slowest")
         )
         return SplitPriced(period, terms("seconds"), terms("exposed_s"), SplitMemoryBytes(**memory), slowest)
-
-
-def plans_of(configurations: Configurations) -> SplitPlans:
-    """Return configurations as split plans, each field of shape (n,); 1f1b with virtual stages is interleaved."""
-    if isinstance(configurations, JoinedConfigurations):
-        return JoinedPlans(plans_of(configurations.bases), configurations.pairs)
-    shape = configurations.shape
-    names = [one.name for one in fields(SplitPlans)]
-    columns = {name: np.broadcast_to(getattr(configurations, name), shape) for name in names}
-    columns["schedule"] = schedule_run(columns["schedule"], columns["virtual_stages"])
-    return SplitPlans(**columns)
 
 
 class SplitPricer(SplitCosts):
@@ -155,7 +143,7 @@ class SplitPricer(SplitCosts):
             priced = self.in_order(order).price(configurations.take(rows))
             return priced.period_s, priced.memory.total <= self.sources.accelerator.memory_bytes
 
-        return best_orders(plans_of(configurations), self.rank_order, price)
+        return best_orders(configurations, self.rank_order, price)
 
     def price(self, configurations: Configurations) -> SplitPriced:
         """Price configurations, rows of shape (n,), with their ranks as all are numbered or as is best for each."""
@@ -175,7 +163,7 @@ class SplitPricer(SplitCosts):
         Passes of a micro-batch, and what a step does once, are priced for each distinct stage; then the distinct steps
         that they make.
         """
-        plans = plans_of(configurations)
+        plans = configurations
         laid = np.flatnonzero(self.is_laid_out(plans))
         if not laid.size:
             terms, slowest = self._terms(plans, StageCases)
@@ -199,7 +187,7 @@ class SplitPricer(SplitCosts):
         What :meth:`price` says term by term, up to rounding: parts of a step that a sum over terms would cancel are not
         worked out.
         """
-        plans = plans_of(configurations)
+        plans = configurations
         is_plain = plans.of_bases(lambda some: ~self.is_laid_out(some) & (some.offload == 0))
         if self.chooses_order or not is_plain.any():
             return self._in_full(configurations)

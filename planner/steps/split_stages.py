@@ -8,11 +8,11 @@ numbers of stages are one call; plans gather from them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from planner.domain.axes import AXES
 from planner.domain.messages import Groups
 from planner.domain.split import SplitPlans
 from planner.steps.split_compute import SplitCompute
@@ -24,7 +24,7 @@ __all__ = ["OfStages", "StageCases", "rows_of"]
 
 def rows_of(plans: SplitPlans, rows: IntArray) -> SplitPlans:
     """Return some of n plans, whose fields all have shape (n,)."""
-    return SplitPlans(**{one.name: getattr(plans, one.name)[rows] for one in fields(SplitPlans)})
+    return plans.take(rows)
 
 
 class StageCases:
@@ -58,7 +58,7 @@ class StageCases:
     def __init__(
         self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, but: tuple[str, ...], *more: tuple[IntArray, int]
     ) -> None:
-        names = [one.name for one in fields(SplitPlans) if one.name not in but]
+        names = [one.name for one in AXES if one.name not in but]
         first, self.case = plans.distinct((*names, "last_stage"), *more)
         self.plans, self.rank = plans.take(first).rows, rank[first]
         self.units: Units = costs.compute.ranks[0].units

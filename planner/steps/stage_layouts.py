@@ -15,13 +15,13 @@ not depend on which stage it is, but for the ends of the network. Its memory doe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.axes import AXES
 from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, WEIGHTS_SHARDED, SplitPlans
 from planner.steps.laid_stages import StageLayout, laid_out, layout_memory, units_ahead
 from planner.steps.split_costs import SplitCosts
@@ -56,7 +56,7 @@ class StageLayouts:
 
 
 def _keys(plans: SplitPlans) -> Iterator[_Key]:
-    return zip(*(getattr(plans, one.name).tolist() for one in fields(SplitPlans)), strict=True)
+    return zip(*(getattr(plans, one.name).tolist() for one in AXES), strict=True)
 
 
 class _Ways(NamedTuple):

@@ -26,7 +26,6 @@ from planner.sources.refusals import measuring
 from planner.sources.source import is_used, miss_in_words
 from planner.sources.sources import Source, Sources
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
-from planner.steps.split_price import plans_of
 from planner.units import format_bytes
 from planner.workload.blocks import block_starts
 from planner.workload.lowering import UPDATE_BYTES, lower
@@ -475,7 +474,7 @@ def _version(framework: Framework) -> Iterator[PlanWarning]:
 
 def _tensor_across_nodes(one: Configuration, rank_order: tuple[str, ...]) -> Iterator[PlanWarning]:
     """Yield the word that tensor-parallel groups do not stay inside a node."""
-    plan = plans_of(Configurations.of([one]))
+    plan = Configurations.of([one])
     if one.tensor_parallel > 1 and Placement(plan, order=rank_order).axis(TENSOR).nodes[0] > 1:
         message = (
             f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {one.gpus_per_node} "

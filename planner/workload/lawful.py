@@ -97,8 +97,9 @@ def check_lawful(network: Network, framework: Framework, plans: SplitPlans) -> N
         holds = np.broadcast_to(rule.holds(plans), plans.shape)
         if holds.all():
             continue
-        one = plans.row(int(np.argmin(holds)))
-        value, words = int(getattr(one, rule.axis)), _AXES[rule.axis].words
+        one = plans.rows.take(slice(at := int(np.argmin(holds)), at + 1))
+        value = int(getattr(one, "schedule_run" if rule.axis == "schedule" else rule.axis).item())
+        words = _AXES[rule.axis].words
         near = "" if words else _nearest(rule, one, value)
         raise ParameterError(
             rule.axis, rule.words, words[value] if words else value, f"the nearest {near}" if near else ""
@@ -111,7 +112,7 @@ def check_allowed(framework: Framework, asked: Mapping[str, Sequence[Any]]) -> N
         values, axis = asked.get(rule.axis, ()), _AXES[rule.axis]
         codes = np.array([axis.words.index(one) if axis.words else one for one in values], dtype=np.int64)
         stages = 2 if rule.axis == "schedule" else 1  # one stage has no schedule
-        if codes.size and not rule.holds(SplitPlans.of(pipeline_parallel=stages).but(**{rule.axis: codes})).any():
+        if codes.size and not rule.holds(SplitPlans.having(pipeline_parallel=stages).but(**{rule.axis: codes})).any():
             option = f"--{axis.option.replace('_', '-')}"
             raise ParameterError(option, rule.words, ",".join(map(str, values)))
 
@@ -152,11 +153,11 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
             yield Rule(axis, f"1 in framework {framework.variant}, which has none", _is(axis, 1))
     if "interleaved" not in framework.schedules:
         words = f"1 in framework {framework.variant}, which has no interleaved schedule"
-        yield Rule("virtual_stages", words, lambda plans: plans.schedule != INTERLEAVED)
+        yield Rule("virtual_stages", words, lambda plans: plans.schedule_run != INTERLEAVED)
     if framework.schedules != SCHEDULES:
         codes = [SCHEDULES.index(name) for name in framework.schedules]
         words = f"{_any_of(framework.schedules)} in framework {framework.variant}"
-        yield Rule("schedule", words, lambda plans: (plans.pipeline_parallel == 1) | np.isin(plans.schedule, codes))
+        yield Rule("schedule", words, lambda plans: (plans.pipeline_parallel == 1) | np.isin(plans.schedule_run, codes))
     if framework.most_sharded < 3:
         words = f"at most {framework.most_sharded} in framework {framework.variant}"
         yield Rule("sharding", words, lambda plans: plans.sharding <= framework.most_sharded)
@@ -230,7 +231,7 @@ def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
             words = f"{axis.default} for {network.name}, which is not made of attention blocks"
             yield Rule(axis.name, words, _is(axis.name, default))
     words = f"gpipe, 1f1b or zero-bubble for {network.name}, which is not made of attention blocks"
-    yield Rule("schedule", words, lambda plans: np.isin(plans.schedule, _OF_LAYERS))
+    yield Rule("schedule", words, lambda plans: np.isin(plans.schedule_run, _OF_LAYERS))
     if framework.stages == "blocks":
         words = f"1 for {network.name} in framework {framework.variant}, whose stages are attention blocks"
         yield Rule("pipeline_parallel", words, _is("pipeline_parallel", 1))
@@ -291,17 +292,17 @@ def _of_schedules() -> Iterator[Rule]:
     yield Rule(
         "virtual_stages",
         f"1 in a {_any_of(plain)} schedule",
-        lambda plans: (plans.virtual_stages == 1) | ~np.isin(plans.schedule, codes),
+        lambda plans: (plans.virtual_stages == 1) | ~np.isin(plans.schedule_run, codes),
     )
     yield Rule(
         "virtual_stages",
         "2 in a zero-bubble-v schedule",
-        lambda plans: (plans.virtual_stages == 2) | (plans.schedule != V_SHAPED) | (plans.pipeline_parallel == 1),
+        lambda plans: (plans.virtual_stages == 2) | (plans.schedule_run != V_SHAPED) | (plans.pipeline_parallel == 1),
     )
     yield Rule(
         "virtual_stages",
         "above 1 in an interleaved schedule",
-        lambda plans: (plans.virtual_stages > 1) | (plans.schedule != INTERLEAVED),
+        lambda plans: (plans.virtual_stages > 1) | (plans.schedule_run != INTERLEAVED),
     )
 
 
@@ -311,7 +312,7 @@ _OF_ACCUMULATION = (
         "a multiple of the pipeline stages, with virtual stages",
         lambda plans: (
             (plans.virtual_stages == 1)
-            | (plans.schedule == V_SHAPED)
+            | (plans.schedule_run == V_SHAPED)
             | (plans.accumulation_steps % plans.pipeline_parallel == 0)
         ),
     ),
@@ -319,7 +320,7 @@ _OF_ACCUMULATION = (
         "accumulation_steps",
         "at least twice the pipeline stages in a zero-bubble-v schedule",
         lambda plans: (
-            (plans.schedule != V_SHAPED)
+            (plans.schedule_run != V_SHAPED)
             | (plans.pipeline_parallel == 1)
             | (plans.accumulation_steps >= 2 * plans.pipeline_parallel)
         ),
@@ -327,6 +328,6 @@ _OF_ACCUMULATION = (
     Rule(
         "accumulation_steps",
         "1 in a no-flush schedule, which updates after every micro-batch",
-        lambda plans: (plans.schedule != NO_FLUSH) | (plans.accumulation_steps == 1),
+        lambda plans: (plans.schedule_run != NO_FLUSH) | (plans.accumulation_steps == 1),
     ),
 )

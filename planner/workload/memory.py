@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
+from planner.domain.axes import AXES
 from planner.domain.network import Network
 from planner.domain.split import (
     GRADIENTS_SHARDED,
@@ -70,7 +71,7 @@ _SAME_STATE = (
     "sub_batch", "accumulation_steps", "virtual_stages", "sequence_parallel", "recompute", "recompute_every",
 )  # fmt: skip
 """Fields of plans on which nothing depends that is kept whatever micro-batches are."""
-_SAME_PASSES = ("data_parallel", "shard_group", "gpus_per_node", "sharding")
+_SAME_PASSES = ("nodes", "shard_group", "gpus_per_node", "sharding")
 """Those on which nothing depends that micro-batches take, but for ``sharding`` where logits are buffered."""
 _LIVE_TWICE = [SCHEDULES.index(name) for name in ("interleaved", "zero-bubble-h2", "zero-bubble-v")]
 """Schedules that have up to twice as many micro-batches alive as stages, somewhere: see in_flight."""
@@ -310,7 +311,7 @@ class Memory:
         if not plans.shape[0]:
             return np.zeros(0)
         rules = self.rules
-        names = [one.name for one in fields(SplitPlans)]
+        names = [one.name for one in AXES]
         first, which_kept = plans.distinct(name for name in names if name not in _SAME_STATE)
         kept = plans.take(first).rows
         passing, steps, which_passing = self._saturated(plans)
@@ -558,7 +559,7 @@ class Memory:
     def _passes(self, plans: SplitPlans, stage: IntArray, one: MicroBatch, micro_batches: IntArray) -> PassBytes:
         """Return what so many micro-batches a step take on a rank of a stage, given what one does."""
         rules, m, p, v, schedule = (
-            self.rules, micro_batches, plans.pipeline_parallel, plans.virtual_stages, plans.schedule,
+            self.rules, micro_batches, plans.pipeline_parallel, plans.virtual_stages, plans.schedule_run,
         )  # fmt: skip
         live, in_last = live_micro_batches(stage, m, p, v, schedule), live_in_last_chunk(m, p, schedule)
         kept, away = live * one.of_layers, np.zeros(())
@@ -587,13 +588,13 @@ class Memory:
     def _saturated(self, plans: SplitPlans) -> tuple[SplitPlans, IntArray, IntArray]:
         """Return plans that differ in what micro-batches take, how many change that, and the plan each of n is like."""
         same = [name for name in _SAME_PASSES if name != "sharding" or not self.rules.output_buffers]
-        names = [one.name for one in fields(SplitPlans) if one.name not in (*same, "accumulation_steps")]
+        names = [one.name for one in AXES if one.name not in (*same, "accumulation_steps")]
         steps = np.minimum(plans.accumulation_steps, plans.of_bases(self._most_steps))
         first, which = plans.distinct(names, (steps, int(steps.max(initial=0)) + 1))
         return plans.take(first), steps[first], which
 
     def _most_steps(self, plans: SplitPlans) -> IntArray:
         """Return from how many micro-batches on more of them change nothing; gpipe keeps all."""
-        twice = np.isin(plans.schedule, _LIVE_TWICE)
+        twice = np.isin(plans.schedule_run, _LIVE_TWICE)
         most = np.maximum(plans.pipeline_parallel * np.where(twice, 2, 1), self.rules.output_buffers)
-        return np.where(plans.schedule == SCHEDULES.index("gpipe"), LARGEST_COUNT, most)
+        return np.where(plans.schedule_run == SCHEDULES.index("gpipe"), LARGEST_COUNT, most)

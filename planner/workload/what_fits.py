@@ -303,7 +303,7 @@ def lowest_plans(
     c = [d for d in _context_degrees(network) if d <= _MOST_CONTEXT]
     p, x = divisors(most_stages(network)), divisors(max(expert_number(network), 1))
     tensor, context, pipeline, expert = (np.ravel(axis) for axis in np.meshgrid(t, c, p, x, indexing="ij"))
-    return SplitPlans.of(
+    return SplitPlans.having(
         accumulation_steps=pipeline,
         data_parallel=expert // np.gcd(expert, context),
         tensor_parallel=tensor,
@@ -327,11 +327,11 @@ def least_memory(ledger: Memory, plans: SplitPlans, gpus: int) -> tuple[float, S
         return None
     total = ledger.fullest(plans.but(data_parallel=np.maximum(data, 1))).total
     best = int(np.argmin(np.where(lawful, total, np.inf)))
-    return float(total[best]), plans.but(data_parallel=data).row(best)
+    return float(total[best]), plans.but(data_parallel=data).take(slice(best, best + 1))
 
 
-def least_gpus(ledger: Memory, plans: SplitPlans, capacity_bytes: float) -> int | None:
-    """Return the fewest GPUs on which one of :func:`lowest_plans` fits, whole nodes of them; None: on no number.
+def least_gpus(ledger: Memory, plans: SplitPlans, capacity_bytes: float, node: int) -> int | None:
+    """Return the fewest GPUs, whole nodes of so many, on which one of :func:`lowest_plans` fits; None: on no number.
 
     The data-parallel degree of each is bisected: more replicas never take more.
     """
@@ -349,7 +349,6 @@ def least_gpus(ledger: Memory, plans: SplitPlans, capacity_bytes: float) -> int 
     gpus = plans.but(data_parallel=unit * fit).gpus[can]
     if not gpus.size:
         return None
-    node = int(plans.gpus_per_node)
     return min(int(one) if one <= node else -(-int(one) // node) * node for one in gpus)
 
 

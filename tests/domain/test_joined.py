@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
-from planner.domain.joined import JoinedConfigurations, JoinedPlans, Pairs, Passes, bases_of
-from planner.domain.split import SplitPlans
-from planner.steps.split_price import plans_of
+from planner.domain.joined import JoinedConfigurations, Pairs, Passes
 
 RNG = np.random.default_rng(5)
 PASSES = Passes({"sub_batch": RNG.integers(1, 4, 12), "accumulation_steps": RNG.integers(1, 9, 12)})
@@ -63,8 +59,7 @@ def test_parts_of_rows_stay_joined() -> None:
         assert rows_of(part) == [every[row] for row in at.tolist()]
     assert rows_of(some.take(slice(3, 9))) == every[3:9]
     assert list(some.pieces(4)) == [some]
-    assert bases_of(some) is some.bases
-    assert bases_of(some.bases) is some.bases
+    assert some.bases.bases is some.bases
 
 
 def test_several_parts_are_one_after_the_other() -> None:
@@ -74,21 +69,20 @@ def test_several_parts_are_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("names", [("sharding",), ("sub_batch",), ("tensor_parallel", "last_stage", "sub_batch")])
 def test_distinct_plans_are_those_of_their_columns(names: tuple[str, ...]) -> None:
-    some = plans_of(joined(200))
-    assert isinstance(some, JoinedPlans)
+    some = joined(200)
     more = RNG.integers(0, 3, 200)
     for extra in ((), ((more, 3),)):
-        found, expected = some.distinct(names, *extra), some.rows.distinct(names, *extra)
+        found, expected = some.distinct(names, *extra), Configurations.joined([some]).distinct(names, *extra)
         keys = np.stack([*(getattr(some, name) for name in names), *(column for column, _ in extra)])
         assert found[0].size == expected[0].size
         np.testing.assert_array_equal(keys[:, found[0]][:, found[1]], keys)
 
 
 def test_plans_of_bases_are_gathered() -> None:
-    some = plans_of(joined())
+    some = joined()
     taken = some.take(np.arange(3, 9))
-    for one in fields(SplitPlans):
-        np.testing.assert_array_equal(getattr(taken, one.name), getattr(some.rows, one.name)[3:9])
+    for name in (*(axis.name for axis in AXES), "schedule_run", "last_stage"):
+        np.testing.assert_array_equal(getattr(taken, name), getattr(Configurations.joined([some]), name)[3:9])
     np.testing.assert_array_equal(some.of_bases(lambda plans: plans.sharding + 1), some.sharding + 1)
     changed = some.with_bases(lambda plans: plans.but(sharding=0 * plans.sharding))
     assert not changed.sharding.any()

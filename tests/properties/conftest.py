@@ -24,7 +24,6 @@ from planner.domain.configuration import Configurations
 from planner.domain.request import Problem, SpaceRequest
 from planner.sources.sources import Sources
 from planner.sources.usable import candidate_precisions
-from planner.steps.split_price import plans_of
 from planner.workload.lawful import is_lawful
 
 SMALL = "gpt:layers=4,hidden=256,heads=8,sequence=128,vocabulary=1000"
@@ -134,7 +133,7 @@ def lawful(problem: Problem, rows: Configurations, most: int) -> Configurations:
     holds = (rows.gpus % rows.replica_gpus == 0) & (rows.data_parallel > 0)
     framework = problem.settings.framework
     at = np.flatnonzero(holds)
-    holds[at] &= ~rows.take(at).is_split | is_lawful(problem.network, framework, plans_of(rows.take(at)))
+    holds[at] &= ~rows.take(at).is_split | is_lawful(problem.network, framework, rows.take(at))
     off = sum((getattr(rows, a.name) != rows.code(a, a.default or 1)).astype(np.int64) for a in AXES if a.is_split)
     at = np.flatnonzero(holds)
     return rows.take(at[np.argsort(np.asarray(off)[at], kind="stable")][:: max(1, at.size // most)][:most])

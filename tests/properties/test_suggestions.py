@@ -28,7 +28,6 @@ from planner.sources.sources import Sources
 from planner.sources.usable import candidate_precisions
 from planner.steps.node_groups import AcrossGroups
 from planner.steps.predict import Evaluator
-from planner.steps.split_price import plans_of
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES, is_told_apart
 from tests.properties.conftest import (
@@ -174,7 +173,7 @@ def whole_space(problem: Problem, request: SpaceRequest) -> Configurations:
             [getattr(rows, axis.name) == axis.code(axis.default) for axis in AXES if axis.only_sync]
         )
     )
-    apart = ~rows.is_split | is_told_apart(problem.network, problem.settings.framework, plans_of(rows))
+    apart = ~rows.is_split | is_told_apart(problem.network, problem.settings.framework, rows)
     return rows.take(np.flatnonzero(apart))
 
 

@@ -17,7 +17,6 @@ from planner.domain.ranks import BEST_ORDER, RANK_ORDER
 from planner.domain.request import Problem
 from planner.steps.best_order import orders_of
 from planner.steps.predict import Evaluator
-from planner.steps.split_price import plans_of
 
 MOE = "moe:layers=4,hidden=512,heads=8,sequence=256,vocabulary=1024,experts=8,expert_ffn=1024"
 GPT = "gpt:layers=4,hidden=512,heads=8,sequence=256,vocabulary=1024"
@@ -65,7 +64,7 @@ def test_no_other_order_is_faster(network: str) -> None:
     evaluator = Evaluator(problem_of(network, BEST_ORDER))
     periods = evaluator.evaluate(rows(network)).iteration_s
     described = evaluator.describe(rows(network))
-    plans = plans_of(rows(network))
+    plans = rows(network)
     for at, one in enumerate(described):
         assert one.iteration_s.value == pytest.approx(periods[at], rel=1e-12)
         some = orders_of(plans.take(np.array([at])), RANK_ORDER)
@@ -100,7 +99,7 @@ def is_lawful(order: tuple[str, ...], degrees: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("network", PLANS)
 def test_orders_that_are_left_out_are_as_fast_as_one_that_is_not(network: str) -> None:
     """An axis of one rank may stand anywhere, so that fewer orders than 120 stand for all."""
-    plans = plans_of(rows(network))
+    plans = rows(network)
     for at, degrees in enumerate(PLANS[network]):
         some = orders_of(plans.take(np.array([at])), RANK_ORDER)
         assert len(some) == len(set(some)) <= 120

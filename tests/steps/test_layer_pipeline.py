@@ -21,7 +21,6 @@ from planner.steps.layer_cuts import cut_at
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.predict import Evaluator
 from planner.steps.split_passes import Passes
-from planner.steps.split_price import plans_of
 from planner.steps.split_state import State
 from tests.simulation.events import count_events, operations
 
@@ -45,7 +44,7 @@ def problem(make_problem: Make) -> Problem:
 
 
 def part_of(problem: Problem, one: Configuration) -> LayerPart:
-    pricer, plans = LayerPricer(Sources(problem), one.precision), plans_of(Configurations.of([one]))
+    pricer, plans = LayerPricer(Sources(problem), one.precision), Configurations.of([one])
     rank, stages = pricer.ranks(plans), laid_out(pricer.layouts(plans))
     of = Passes(pricer, plans, rank, stages), State(pricer, plans, rank, stages)
     return LayerPart(pricer, plans, of, np.array([0]))
@@ -171,7 +170,7 @@ def test_best_stages_are_the_fastest_that_fit(name: str, sub_batch: int, schedul
     """Against every way to cut, on devices of less and less memory; where none fits the fullest needs least."""
     problem, stages, steps = bundled(name), 3, 6
     values = {"sub_batch": sub_batch, "pipeline_parallel": stages, "accumulation_steps": steps, "schedule": schedule}
-    plans = plans_of(Configurations.of([plan(gpus_per_node=stages, precision="fp16", stages="best", **values)]))
+    plans = Configurations.of([plan(gpus_per_node=stages, precision="fp16", stages="best", **values)])
     pricer = LayerPricer(Sources(problem), "fp16")
     cost = pricer.cuts.stage_s(int(cut_at(plans.sub_batch)[0]))
     units = cost.shape[0] - 1

@@ -278,7 +278,7 @@ def test_lawful_is_what_runs() -> None:
     network, framework = find_network("gpt:layers=120,hidden=64,heads=4,sequence=32,vocabulary=128"), Framework("any")
     for stages, micro_batches in product((2, 3, 4, 5), range(1, 14)):
         degrees = {"pipeline_parallel": stages, "virtual_stages": 2, "accumulation_steps": micro_batches}
-        plans = SplitPlans.of(**degrees, schedule=SCHEDULES.index("interleaved"))
+        plans = SplitPlans.having(**degrees, schedule=SCHEDULES.index("interleaved"))
         try:
             operations("interleaved", stages, micro_batches, 2)
             runs = True

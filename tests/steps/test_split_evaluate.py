@@ -18,7 +18,6 @@ from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.steps.predict import Evaluator
-from planner.steps.split_price import plans_of
 from planner.workload.lawful import is_lawful
 
 NETWORKS = [
@@ -58,7 +57,7 @@ def lawful(network: int, drawn: list[dict[str, Any]]) -> list[Configuration]:
             one = Configuration(**values)
         except ParameterError:
             continue
-        plans = plans_of(Configurations.of([one]))
+        plans = Configurations.of([one])
         if is_lawful(NETWORKS[network], SETTINGS.framework, plans).all():
             found.append(one)
     return found

@@ -23,7 +23,7 @@ from planner.sources.sources import Sources
 from planner.steps.gathers import backward_s, forward_s
 from planner.steps.split_exchange import Elements
 from planner.steps.split_messages import operation_s
-from planner.steps.split_price import SplitPricer, plans_of
+from planner.steps.split_price import SplitPricer
 from planner.steps.split_state import State
 from planner.workload.placement import Placement, shard_ranks
 from tests.workload.closed_memory import stage_parameters
@@ -51,7 +51,7 @@ def plans_and_pricer(problem: Problem, **changes: Any) -> tuple[Configurations, 
 
 def state_of(problem: Problem, **changes: Any) -> State:
     chosen, pricer = plans_and_pricer(problem, **changes)
-    return State(pricer, plans_of(chosen), pricer.ranks(plans_of(chosen)))
+    return State(pricer, chosen, pricer.ranks(chosen))
 
 
 def terms_of(problem: Problem, **changes: Any) -> dict[str, float]:
@@ -189,7 +189,7 @@ def test_memory_shares_state_between_the_ranks_that_messages_go_between() -> Non
             if d * c % x == 0
         ]
     ).T
-    plans = SplitPlans.of(**dict(zip(
+    plans = SplitPlans.having(**dict(zip(
         ("data_parallel", "tensor_parallel", "context_parallel", "expert_parallel", "shard_group"), grid, strict=True
     )))  # fmt: skip
     placement, by_node = Placement(plans), grid[-1] == 1

@@ -81,7 +81,7 @@ def test_groups_that_share_a_node_share_what_was_measured_of_one(make_problem: M
     nics = problem.cluster.inter_node.nics_per_node if problem.cluster.inter_node else 1
     assert (problem.cluster.node.gpus, nics) == (4, 1)
     degrees = {"tensor_parallel": np.array([1, 4]), "data_parallel": np.array([8, 2])}
-    placement = Placement(SplitPlans.of(**degrees, gpus_per_node=4))
+    placement = Placement(SplitPlans.having(**degrees, gpus_per_node=4))
     alone, shared = operation_s(sources, ALL_REDUCE, np.array([1e9, 1e9]), placement.axis(DATA))
     assert alone == pytest.approx(2e-5 + 1.0)
     assert shared == pytest.approx(4 * (2e-5 / 3 + 1.0 * (1 / 2) / (7 / 8)))
@@ -103,7 +103,9 @@ def test_a_scenario_multiplies_every_operation(make_problem: Make, entries: tupl
 
 def test_a_layer_is_priced_by_hand(make_problem: Make) -> None:
     """Four tensor ranks of a node, 1 us and 0.1 ns a byte: around a ring, half of it each all-gather."""
-    plans = SplitPlans.of(tensor_parallel=np.array([4, 4, 1]), sequence_parallel=np.array([0, 1, 1]), gpus_per_node=4)
+    plans = SplitPlans.having(
+        tensor_parallel=np.array([4, 4, 1]), sequence_parallel=np.array([0, 1, 1]), gpus_per_node=4
+    )
     sources, placement = Sources(make_problem()), Placement(plans)
     network = build("gpt", {"layers": "2", "hidden": "64", "heads": "4", "sequence": "128", "vocabulary": "1000"})
     of = network_sends(network).units[1]

@@ -26,7 +26,7 @@ from planner.steps.host_and_gpu import STAGES, composed_s
 from planner.steps.predict import Evaluator
 from planner.steps.split_messages import operation_s
 from planner.steps.split_part import SPLIT_TERMS
-from planner.steps.split_price import SplitPriced, SplitPricer, plans_of
+from planner.steps.split_price import SplitPriced, SplitPricer
 from planner.steps.split_state import State
 from planner.workload.blocks import block_starts
 from planner.workload.lowering import lower
@@ -203,7 +203,7 @@ def test_a_pipeline_is_the_event_count_of_its_stages(problem: Problem, stages: i
 def sent(problem: Problem, operation: str, bytes_: float, group: str, *, stages: int = 1, **degrees: int) -> np.ndarray:
     one = Configurations.of([plan(gpus_per_node=4 if stages < 3 else stages, pipeline_parallel=stages, **degrees)])
     pricer = SplitPricer(Sources(problem), "fp32")
-    groups = pricer.placement(plans_of(one)).groups(group)
+    groups = pricer.placement(one).groups(group)
     return operation_s(pricer.sources, operation, np.array([float(bytes_)]), groups)
 
 
@@ -222,7 +222,7 @@ def test_the_table_of_tokens_is_summed_between_ends_that_both_have_it(
     _, added = terms(asked, gpus_per_node=2, pipeline_parallel=2)
     assert (added["embedding_all_reduce"] > 0) == sums
     pricer = SplitPricer(Sources(asked), "fp32")
-    plans = plans_of(Configurations.of([plan(gpus_per_node=2, pipeline_parallel=2)]))
+    plans = Configurations.of([plan(gpus_per_node=2, pipeline_parallel=2)])
     held = State(pricer, plans, pricer.ranks(plans)).parameters.total.sum()
     assert held == layer_parameters(network).sum() + TOKENS * HIDDEN * sums
 
@@ -333,7 +333,7 @@ def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) ->
     taken, added = terms(slow, gpus_per_node=4, sharding=3)
     units = LAYERS + 2  # the blocks, and what stands before and behind them
     pricer = SplitPricer(Sources(slow), "fp32")
-    groups = pricer.placement(plans_of(Configurations.of([plan(gpus_per_node=4, sharding=3)]))).groups(GRADIENTS)
+    groups = pricer.placement(Configurations.of([plan(gpus_per_node=4, sharding=3)])).groups(GRADIENTS)
     parameters = pricer.compute.ranks[0].program.parameters
     gather, scatter = (
         operation_s(pricer.sources, operation, np.array([4.0 * parameters / units]), groups)
@@ -352,7 +352,7 @@ def test_an_exchange_behind_the_pass_is_hidden_by_what_stages_above_still_comput
     plain = replace(problem, settings=replace(problem.settings, strategy="no-overlap"))
     _, backward, _, _ = stage_times(plain, 2, 2)
     taken, added = terms(plain, gpus_per_node=4, pipeline_parallel=2)
-    one = plans_of(Configurations.of([plan(gpus_per_node=4, pipeline_parallel=2)]))
+    one = Configurations.of([plan(gpus_per_node=4, pipeline_parallel=2)])
     pricer = SplitPricer(Sources(plain), "fp32")
     units, groups = pricer.compute.ranks[0].units, pricer.placement(one).groups(GRADIENTS)
     parameters = stage_units(units, 2) @ units.parameters + np.array([0, TOKENS * HIDDEN])  # the last has a copy
@@ -381,7 +381,7 @@ def test_memory_is_that_of_the_fullest_rank(problem: Problem) -> None:
     ]
     found = priced(problem, *rows)
     pricer = SplitPricer(Sources(problem), "fp32")
-    expected = pricer.ledger.fullest(plans_of(Configurations.of(rows)))
+    expected = pricer.ledger.fullest(Configurations.of(rows))
     for one in fields(SplitMemoryBytes):
         assert np.array_equal(getattr(found.memory, one.name), getattr(expected, one.name)), one.name
 
@@ -413,7 +413,7 @@ def test_gradients_of_experts_are_summed_by_the_ranks_that_have_them(problem: Pr
     taken, _ = terms(moe, gpus_per_node=4, expert_parallel=4)
     whole, _ = terms(moe, gpus_per_node=4, sharding=0, recompute="full")
     pricer = SplitPricer(Sources(moe), "fp32")
-    groups = pricer.placement(plans_of(Configurations.of([plan(gpus_per_node=4)]))).groups(GRADIENTS)
+    groups = pricer.placement(Configurations.of([plan(gpus_per_node=4)])).groups(GRADIENTS)
     units = pricer.compute.ranks[0].units
     every, experts = (float((stage_units(units, 1) @ one)[0]) for one in (units.parameters, units.experts))
     for found, count in ((whole, every), (taken, every - experts)):
@@ -423,6 +423,6 @@ def test_gradients_of_experts_are_summed_by_the_ranks_that_have_them(problem: Pr
 
 
 def test_tensor_groups_are_innermost(problem: Problem) -> None:
-    one = plans_of(Configurations.of([plan(nodes=2, gpus_per_node=4, tensor_parallel=4)]))
+    one = Configurations.of([plan(nodes=2, gpus_per_node=4, tensor_parallel=4)])
     groups = SplitPricer(Sources(problem), "fp32").placement(one).groups(TENSOR)
     assert (groups.nodes.tolist(), groups.ranks.tolist()) == ([1], [4])

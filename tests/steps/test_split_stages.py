@@ -19,11 +19,9 @@ PROBLEM = Problem(GPT, None, find_cluster("dgx-a100"), (), settings=Settings("ad
 
 def cases_of(stages: list[int], steps: list[int]) -> StageCases:
     columns = {"pipeline_parallel": np.array(stages), "accumulation_steps": np.array(steps)}
-    plans = SplitPlans.of(**columns)
-    shape = np.zeros(plans.shape, dtype=np.int64)
-    full = SplitPlans(**{name: getattr(plans, name) + shape for name in SplitPlans.__dataclass_fields__})
+    plans = SplitPlans.having(**columns)
     pricer = SplitPricer(Sources(PROBLEM), "fp32")
-    return StageCases(pricer, full, pricer.ranks(full), ("accumulation_steps",))
+    return StageCases(pricer, plans, pricer.ranks(plans), ("accumulation_steps",))
 
 
 def test_every_plan_finds_the_units_of_its_stages() -> None:

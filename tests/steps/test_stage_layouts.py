@@ -39,7 +39,7 @@ def pricer_of(network: str) -> SplitPricer:
 
 
 def plan_of(**values: int) -> SplitPlans:
-    plans = SplitPlans.of(sub_batch=4, accumulation_steps=6, data_parallel=2, **values)
+    plans = SplitPlans.having(sub_batch=4, accumulation_steps=6, data_parallel=2, **values)
     return plans.rows
 
 

@@ -91,7 +91,7 @@ def memory_bytes(
 ) -> SplitMemoryBytes:
     """Return the memory of a network on one device."""
     rules = MemoryRules.of(precision, optimizer, device_kind=kind, **how)
-    return Memory(network, rules).fullest(SplitPlans.of(sub_batch=np.asarray(sub_batch)))
+    return Memory(network, rules).fullest(SplitPlans.having(sub_batch=np.asarray(sub_batch)))
 
 
 SAMPLES = 3

@@ -43,7 +43,7 @@ def ledger_of(network: Network, precision: str = "fp32") -> Memory:
 
 def plans_of(stages: int, sub_batch: int, steps: int, schedule: str = "1f1b") -> SplitPlans:
     values = {"pipeline_parallel": stages, "sub_batch": sub_batch, "accumulation_steps": steps}
-    return SplitPlans.of(**{name: np.array([value]) for name, value in values.items()}).but(
+    return SplitPlans.having(**{name: np.array([value]) for name, value in values.items()}).but(
         schedule=np.array([SCHEDULES.index(schedule)])
     )
 

@@ -29,7 +29,7 @@ ONE = np.array([1])
 
 def largest_sub_batch(network: Network, precision: str, optimizer: str, kind: str, capacity: float, **how: Any) -> int:
     ledger = Memory(network, MemoryRules.of(precision, optimizer, device_kind=kind, **how))
-    return int(ledger.largest_sub_batches(SplitPlans.of(), capacity))
+    return int(ledger.largest_sub_batches(SplitPlans.having(), capacity))
 
 
 def every_kind() -> Network:

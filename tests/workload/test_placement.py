@@ -36,7 +36,9 @@ def degrees(
     t: IntArray | int, c: IntArray | int, d: IntArray | int, p: IntArray | int, g: IntArray | int
 ) -> SplitPlans:
     """Return plans of t tensor, c context, d data and p pipeline ranks on nodes of g GPUs."""
-    return SplitPlans.of(tensor_parallel=t, context_parallel=c, data_parallel=d, pipeline_parallel=p, gpus_per_node=g)
+    return SplitPlans.having(
+        tensor_parallel=t, context_parallel=c, data_parallel=d, pipeline_parallel=p, gpus_per_node=g
+    )
 
 
 def groups_by_hand(grid: Sequence[tuple[str, int]], axes: set[str]) -> list[Group]:
@@ -199,5 +201,5 @@ def test_an_order_names_every_axis_once() -> None:
         (",".join([*RANK_ORDER, "data"]), ",".join(RANK_ORDER)),
     ):
         with pytest.raises(ParameterError) as refused:
-            Placement(SplitPlans.of(), order=tuple(order.split(",")))
+            Placement(SplitPlans.having(), order=tuple(order.split(",")))
         assert str(refused.value) == f"{rule}, got {order!r}; write {near}"

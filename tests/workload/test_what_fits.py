@@ -26,21 +26,21 @@ def rules_of(network: Network | str) -> Memory:
 
 GPT3_NETWORK = gpt_network(96, 12288, 96)
 CASES: dict[str, tuple[Network | str, SplitPlans]] = {
-    "gpt3": (GPT3_NETWORK, SplitPlans.of(
+    "gpt3": (GPT3_NETWORK, SplitPlans.having(
         sub_batch=6, tensor_parallel=4, pipeline_parallel=8, data_parallel=8, accumulation_steps=48,
     )),
-    "llama": ("llama3-70b", SplitPlans.of(sub_batch=4, data_parallel=64)),
-    "moe": ("mixtral", SplitPlans.of(sub_batch=4, data_parallel=64, expert_parallel=8, accumulation_steps=3)),
-    "t5": ("t5", SplitPlans.of(sub_batch=512, data_parallel=np.array([2]))),
-    "interleaved": (GPT3_NETWORK, SplitPlans.of(
+    "llama": ("llama3-70b", SplitPlans.having(sub_batch=4, data_parallel=64)),
+    "moe": ("mixtral", SplitPlans.having(sub_batch=4, data_parallel=64, expert_parallel=8, accumulation_steps=3)),
+    "t5": ("t5", SplitPlans.having(sub_batch=512, data_parallel=np.array([2]))),
+    "interleaved": (GPT3_NETWORK, SplitPlans.having(
         tensor_parallel=8, pipeline_parallel=8, virtual_stages=3, schedule=SCHEDULES.index("interleaved"),
         data_parallel=4, accumulation_steps=16,
     )),
-    "in a V": (GPT3_NETWORK, SplitPlans.of(
+    "in a V": (GPT3_NETWORK, SplitPlans.having(
         tensor_parallel=8, pipeline_parallel=8, virtual_stages=2, schedule=SCHEDULES.index("zero-bubble-v"),
         sub_batch=2, data_parallel=4, accumulation_steps=16,
     )),
-    "without a flush": (GPT3_NETWORK, SplitPlans.of(
+    "without a flush": (GPT3_NETWORK, SplitPlans.having(
         tensor_parallel=4, pipeline_parallel=8, schedule=SCHEDULES.index("no-flush"), sub_batch=6, data_parallel=8,
     )),
 }  # fmt: skip
@@ -91,7 +91,7 @@ def test_changes_of_one_plan() -> None:
 
 
 def test_smaller_sub_batch_by_trying_all() -> None:
-    plan = SplitPlans.of(sub_batch=24, accumulation_steps=5, data_parallel=8, recompute=FULL)
+    plan = SplitPlans.having(sub_batch=24, accumulation_steps=5, data_parallel=8, recompute=FULL)
     for capacity in (15e9, 20e9, 30e9, 60e9):
         found = next(c for c in what_fits(rules_of("t5"), plan, capacity).changes if c.name == "smaller sub-batch")
         tried = {b: plan.but(sub_batch=b, accumulation_steps=120 // b) for b in divisors(120) if b < 24}
@@ -101,7 +101,7 @@ def test_smaller_sub_batch_by_trying_all() -> None:
 
 def test_the_first_that_fits() -> None:
     of = gpt_network(24, 2048, 16)
-    plan = SplitPlans.of(sub_batch=2, tensor_parallel=2, data_parallel=4)
+    plan = SplitPlans.having(sub_batch=2, tensor_parallel=2, data_parallel=4)
     needed = float(rules_of(of).fullest(plan).total)
     assert what_fits(rules_of(of), plan, needed).missing_bytes == 0
     saved = {one.name: one.saved_bytes for one in what_fits(rules_of(of), plan, needed).changes}
@@ -119,7 +119,7 @@ def test_least_gpus_by_trying_all(name: str) -> None:
     memory = rules_of(GPT3_NETWORK if name == "gpt3" else name)
     lowest = lowest_plans(memory.network, 8, tensor_most=8)
     for capacity in (16e9, 40e9, 80e9):
-        found = least_gpus(memory, lowest, capacity)
+        found = least_gpus(memory, lowest, capacity, 8)
         assert found is not None
         assert found >= STATE_BYTES * parameters(record_of(memory.network)) / capacity
 
@@ -146,13 +146,13 @@ def test_least_memory_names_its_plan() -> None:
 
 def test_a_network_that_fits_nowhere() -> None:
     network = network_of("llama:sequence=999999,hidden=999936,heads=8,layers=32")
-    assert least_gpus(rules_of(network), lowest_plans(network, 8), 80e9) is None
+    assert least_gpus(rules_of(network), lowest_plans(network, 8), 80e9, 8) is None
 
 
 def test_stages_do_not_lower_kept_inputs() -> None:
     of = gpt(96, 12288, 96)
     p = np.array([2, 4, 8, 16])
-    plans = SplitPlans.of(tensor_parallel=8, pipeline_parallel=p, accumulation_steps=64, recompute=FULL)
+    plans = SplitPlans.having(tensor_parallel=8, pipeline_parallel=p, accumulation_steps=64, recompute=FULL)
     found = rules_of(GPT3_NETWORK).fullest(plans)
     inputs = found.activations - p * 2048 * (12288 + 8)  # masks and numbers of tokens
     np.testing.assert_array_equal(inputs, 96 * 2 * 2048 * 12288)
@@ -166,4 +166,4 @@ def test_divisors() -> None:
 
 def test_one_plan_at_a_time() -> None:
     with pytest.raises(ParameterError, match="plans"):
-        what_fits(rules_of(GPT3_NETWORK), SplitPlans.of(sub_batch=np.array([1, 2])), 80e9)
+        what_fits(rules_of(GPT3_NETWORK), SplitPlans.having(sub_batch=np.array([1, 2])), 80e9)
