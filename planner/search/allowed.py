@@ -9,7 +9,6 @@ from planner.domain.arrays import FloatArray
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem, SpaceRequest
-from planner.domain.split import SplitPlans
 from planner.errors import Refusal
 from planner.search.feasibility import check_target
 from planner.search.ranking import Order, order_of
@@ -50,7 +49,7 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
     @cache
     def largest_sub_batch(rules: MemoryRules) -> int:
         ledger = Memory(problem.network, rules)
-        return int(ledger.largest_sub_batches(SplitPlans.having(), kernel_sources.accelerator.memory_bytes))
+        return int(ledger.largest_sub_batches(Configurations.having(), kernel_sources.accelerator.memory_bytes))
 
     pairs = [(name, mode) for name in PRECISIONS for mode in MODES]
     whole = {pair: replace(memory_rules(kernel_sources, *pair), shrunk=1.0) for pair in pairs}  # whatever the scenario

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 from planner import catalog
+from planner.domain.configuration import Configurations
 from planner.domain.network import Network
 from planner.domain.samples import BUDGET, NETWORKS, Samples
-from planner.domain.split import SplitPlans
 from planner.errors import CoverageError, OutputError
 from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import Measurement, Own
@@ -121,7 +121,7 @@ def _step_needs(request: Request) -> dict[str, StepNeed]:
     return {
         network.name: StepNeed(
             float(totals(network).training_flop),
-            int(Memory(network, rules).largest_sub_batches(SplitPlans.having(), CPU_BYTES)),
+            int(Memory(network, rules).largest_sub_batches(Configurations.having(), CPU_BYTES)),
         )
         for network in (request.networks if request.device == "cpu" else ())
     }

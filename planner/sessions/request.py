@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from planner import catalog
 from planner.domain.cluster import Accelerator
+from planner.domain.configuration import Configurations
 from planner.domain.network import Network
-from planner.domain.split import SplitPlans
 from planner.errors import NOTHING, ParameterError
 from planner.probes.gpu import describe_gpu
 from planner.probes.layer_points import SMALL_SUB_BATCH
@@ -88,7 +88,7 @@ def _accelerator(device: str) -> Accelerator:
 def needed_bytes(network: Network, kind: str) -> float:
     """Return the bytes of a network at the small sub-batch, on a device of a kind."""
     ledger = Memory(network, MemoryRules.of("fp32", network.optimizer, device_kind=kind))
-    return float(ledger.fullest(SplitPlans.having(sub_batch=SMALL_SUB_BATCH)).total)
+    return float(ledger.fullest(Configurations.having(sub_batch=SMALL_SUB_BATCH)).total)
 
 
 def _check_fits(networks: Iterable[Network], accelerator: Accelerator) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.split import SCHEDULES, SplitPlans
+from planner.domain.configuration import Configurations
+from planner.domain.split import SCHEDULES
 
 __all__ = ["live_in_first_chunk", "live_in_last_chunk", "live_micro_batches", "mean_staleness", "weight_versions"]
 
@@ -97,7 +98,7 @@ def live_in_last_chunk(micro_batches: IntArray | int, pipeline: IntArray | int, 
     return _by_schedule(p, schedule, live, np.ones(np.broadcast_shapes(m.shape, p.shape)))
 
 
-def weight_versions(stage: IntArray | int, plans: SplitPlans) -> IntArray:
+def weight_versions(stage: IntArray | int, plans: Configurations) -> IntArray:
     """Return how many versions of its weights a stage keeps: p - s without a flush, else 1.
 
     A micro-batch goes back with the weights that it went forward with, which p - s - 1 others have updated by then:
@@ -106,7 +107,7 @@ def weight_versions(stage: IntArray | int, plans: SplitPlans) -> IntArray:
     return np.where(plans.schedule == _NO_FLUSH, plans.pipeline_parallel - np.asarray(stage), 1)
 
 
-def mean_staleness(plans: SplitPlans) -> FloatArray:
+def mean_staleness(plans: Configurations) -> FloatArray:
     """Return by how many updates gradients are late, in the mean over stages: (p - 1) / 2 without a flush, else 0."""
     return (weight_versions(0, plans) - 1) / 2
 

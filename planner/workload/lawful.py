@@ -17,10 +17,10 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.axes import AXES
-from planner.domain.configuration import NEUTRAL, SPLIT_AXES
+from planner.domain.configuration import NEUTRAL, SPLIT_AXES, Configurations
 from planner.domain.framework import Framework
 from planner.domain.network import Network
-from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, SplitPlans
+from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.blocks import block_starts
 from planner.workload.program import program
@@ -64,7 +64,7 @@ class Rule:
 
     axis: str
     words: str
-    holds: Callable[[SplitPlans], BoolArray]
+    holds: Callable[[Configurations], BoolArray]
 
 
 def rules_of(network: Network, framework: Framework) -> tuple[Rule, ...]:
@@ -73,25 +73,25 @@ def rules_of(network: Network, framework: Framework) -> tuple[Rule, ...]:
 
 
 def is_lawful(
-    network: Network, framework: Framework, plans: SplitPlans, *, but_accumulation: bool = False
+    network: Network, framework: Framework, plans: Configurations, *, but_accumulation: bool = False
 ) -> BoolArray:
     """Return whether each plan obeys all rules, or all but those of accumulation; of the plans' shape."""
     return _obeys(rules_of(network, framework)[: -len(_OF_ACCUMULATION) if but_accumulation else None], plans)
 
 
-def accumulates(plans: SplitPlans) -> BoolArray:
+def accumulates(plans: Configurations) -> BoolArray:
     """Return whether the schedule of each plan runs its micro-batches, of the plans' shape."""
     return _obeys(_OF_ACCUMULATION, plans)
 
 
-def _obeys(rules: tuple[Rule, ...], plans: SplitPlans) -> BoolArray:
+def _obeys(rules: tuple[Rule, ...], plans: Configurations) -> BoolArray:
     every = np.ones(plans.shape, dtype=np.bool_)
     for rule in rules:
         every = every & rule.holds(plans)
     return every
 
 
-def check_lawful(network: Network, framework: Framework, plans: SplitPlans) -> None:
+def check_lawful(network: Network, framework: Framework, plans: Configurations) -> None:
     """Raise ParameterError for the first rule that the first plan which breaks one breaks, naming the nearest value."""
     for rule in rules_of(network, framework):
         holds = np.broadcast_to(rule.holds(plans), plans.shape)
@@ -112,12 +112,15 @@ def check_allowed(framework: Framework, asked: Mapping[str, Sequence[Any]]) -> N
         values, axis = asked.get(rule.axis, ()), _AXES[rule.axis]
         codes = np.array([axis.words.index(one) if axis.words else one for one in values], dtype=np.int64)
         stages = 2 if rule.axis == "schedule" else 1  # one stage has no schedule
-        if codes.size and not rule.holds(SplitPlans.having(pipeline_parallel=stages).but(**{rule.axis: codes})).any():
+        if (
+            codes.size
+            and not rule.holds(Configurations.having(pipeline_parallel=stages).but(**{rule.axis: codes})).any()
+        ):
             option = f"--{axis.option.replace('_', '-')}"
             raise ParameterError(option, rule.words, ",".join(map(str, values)))
 
 
-def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
+def _nearest(rule: Rule, one: Configurations, value: int) -> str:
     axis = _AXES[rule.axis]
     values = np.arange(axis.least, axis.most + 1 if axis.most else _MOST_TRIED)
     lawful = values[np.broadcast_to(rule.holds(one.but(**{rule.axis: values})), values.shape)]
@@ -128,7 +131,7 @@ def _nearest(rule: Rule, one: SplitPlans, value: int) -> str:
     return f"{'is' if len(near) == 1 else 'are'} {' and '.join(near)}"
 
 
-def is_told_apart(network: Network, framework: Framework, plans: SplitPlans) -> BoolArray:
+def is_told_apart(network: Network, framework: Framework, plans: Configurations) -> BoolArray:
     """Return whether no simpler plan does the same: no neutral axis off its default, no recompute of nothing."""
     differs = np.ones(plans.shape, dtype=np.bool_)
     for name, is_neutral in NEUTRAL.items():
@@ -171,11 +174,11 @@ def _any_of(names: tuple[str, ...]) -> str:
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _is(axis: str, value: int) -> Callable[[SplitPlans], BoolArray]:
+def _is(axis: str, value: int) -> Callable[[Configurations], BoolArray]:
     return lambda plans: np.equal(getattr(plans, axis), value)
 
 
-def _divides(whole: int, axis: str) -> Callable[[SplitPlans], BoolArray]:
+def _divides(whole: int, axis: str) -> Callable[[Configurations], BoolArray]:
     return lambda plans: _multiple(whole, getattr(plans, axis))
 
 
@@ -256,11 +259,11 @@ def _of_tensors(network: Network) -> Iterator[Rule]:
         yield Rule("sequence_parallel", words, partial(_shares, number))
 
 
-def _splits(one: Divided, plans: SplitPlans) -> BoolArray:
+def _splits(one: Divided, plans: Configurations) -> BoolArray:
     return one.holds(plans.tensor_parallel)
 
 
-def _shares(positions: int, plans: SplitPlans) -> BoolArray:
+def _shares(positions: int, plans: Configurations) -> BoolArray:
     degree = plans.context_parallel * plans.tensor_parallel
     return np.asarray((plans.sequence_parallel == 0) | _multiple(positions, degree))
 
@@ -274,14 +277,14 @@ def _of_positions(network: Network) -> Iterator[Rule]:
         yield Rule("context_parallel", words, partial(_deals_out, number))
 
 
-def _holds_chunks(number: int, plans: SplitPlans) -> BoolArray:
+def _holds_chunks(number: int, plans: Configurations) -> BoolArray:
     """Return whether best stages can hold as many layers in each chunk, at least one, though not as many as others."""
     chunks = plans.pipeline_parallel * plans.virtual_stages
     is_even = (plans.virtual_stages == 1) | (plans.stages != BEST_STAGES)
     return np.asarray(is_even | (_multiple(number, plans.virtual_stages) & (chunks <= number)))
 
 
-def _deals_out(sequence: int, plans: SplitPlans) -> BoolArray:
+def _deals_out(sequence: int, plans: Configurations) -> BoolArray:
     """Return whether each context rank has two equal parts of the positions, an early and a late one."""
     return np.asarray((plans.context_parallel == 1) | _multiple(sequence, 2 * plans.context_parallel))
 

@@ -41,6 +41,7 @@ import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.axes import AXES
+from planner.domain.configuration import Configurations
 from planner.domain.network import Network
 from planner.domain.split import (
     GRADIENTS_SHARDED,
@@ -50,7 +51,6 @@ from planner.domain.split import (
     SCHEDULES,
     WEIGHTS_SHARDED,
     SplitMemoryBytes,
-    SplitPlans,
 )
 from planner.workload.blocks import block_starts
 from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
@@ -103,7 +103,7 @@ class _Ranks:
         self._arrays: dict[str, FloatArray] = {}
         self._of(1, 0, 1, 1)
 
-    def rank(self, plans: SplitPlans) -> IntArray:
+    def rank(self, plans: Configurations) -> IntArray:
         """Return the rank of each plan, shape (n,), made where it is new."""
         first, which = plans.distinct(_OF_RANK)
         some = plans.take(first)
@@ -266,7 +266,7 @@ class Memory:
         """Return the memory of the same network by rules that differ in some fields."""
         return Memory(self.network, replace(self.rules, **changes))
 
-    def fullest(self, plans: SplitPlans) -> SplitMemoryBytes:
+    def fullest(self, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of the rank that needs most, and of which stage it is; stages hold equally many units.
 
         Returns
@@ -283,7 +283,7 @@ class Memory:
         return SplitMemoryBytes(**{name: getattr(worst, name).reshape(shape) for name in names})
 
     def of_stages(
-        self, plans: SplitPlans, stage: IntArray | int, layers: StageLayers | None = None
+        self, plans: Configurations, stage: IntArray | int, layers: StageLayers | None = None
     ) -> SplitMemoryBytes:
         """Return the memory of a rank of a stage, from 0; arrays of the shape that all arguments broadcast to.
 
@@ -293,7 +293,7 @@ class Memory:
         rank = self.ranks.rank(plans.rows).reshape(plans.shape)
         return self._on(plans, rank, np.asarray(stage), layers)
 
-    def of_cuts(self, cuts: IntArray, plans: SplitPlans) -> SplitMemoryBytes:
+    def of_cuts(self, cuts: IntArray, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of the fullest stage of plans, (n,), that are cut alike.
 
         ``cuts``: the unit that each stage starts with, and V, shape (p + 1,).
@@ -302,7 +302,7 @@ class Memory:
         layers = StageLayers(first, end, np.zeros_like(first))
         return fullest_stage(self.of_stages(plans, np.arange(cuts.size - 1)[:, None], layers))
 
-    def totals(self, plans: SplitPlans) -> FloatArray:
+    def totals(self, plans: Configurations) -> FloatArray:
         """Return the total of :meth:`fullest`, of plans with fields of shape (n,).
 
         Up to rounding, as parts are added in another order: what a rank keeps whatever its micro-batches are, and what
@@ -335,7 +335,7 @@ class Memory:
                 np.maximum(worst, of_updates[which_kept] + left[which_passing], out=worst)
         return worst + rules.margin * worst + rules.framework_bytes
 
-    def largest_sub_batches(self, plans: SplitPlans, capacity_bytes: float | FloatArray) -> IntArray:
+    def largest_sub_batches(self, plans: Configurations, capacity_bytes: float | FloatArray) -> IntArray:
         """Return the largest sub-batch of each plan, all else as it is, whose memory fits; 0: not even one sample does.
 
         Memory is the largest of some straight lines in the samples, whose crossings with what there is are rounded.
@@ -372,7 +372,7 @@ class Memory:
         below = np.where(fits(found), found, np.maximum(found - 1, 0))
         return np.asarray(np.where(fits(found + 1), found + 1, below))
 
-    def _fullest_stages(self, plans: SplitPlans) -> list[IntArray]:
+    def _fullest_stages(self, plans: Configurations) -> list[IntArray]:
         """Return stages, one of which needs most memory.
 
         Of stages between the ends that have blocks of one kind the first has most blocks and live micro-batches; others
@@ -393,14 +393,14 @@ class Memory:
             stages += [np.clip(changes, 0, p - 1), np.clip(changes + 1, 0, p - 1)]
         return [*stages, p - 1]
 
-    def _span(self, plans: SplitPlans, rank: IntArray, stage: IntArray, layers: StageLayers | None = None) -> _Span:
+    def _span(self, plans: Configurations, rank: IntArray, stage: IntArray, layers: StageLayers | None = None) -> _Span:
         first, end, again = layers or even_layers(self.blocks, plans.pipeline_parallel, stage)
         start = first + self._ends
         is_first, is_last = stage == 0, stage == plans.last_stage
         return _Span(rank, start, end + self._ends, start + again, self._ends * is_first, self._ends * is_last)
 
     def _on(
-        self, plans: SplitPlans, rank: IntArray, stage: IntArray, layers: StageLayers | None = None
+        self, plans: Configurations, rank: IntArray, stage: IntArray, layers: StageLayers | None = None
     ) -> SplitMemoryBytes:
         """Return the memory of a rank of a stage."""
         rules, span = self.rules, self._span(plans, rank, stage, layers)
@@ -462,7 +462,7 @@ class Memory:
             )
         return most
 
-    def _state(self, plans: SplitPlans, stage: IntArray, span: _Span) -> StateBytes:
+    def _state(self, plans: Configurations, stage: IntArray, span: _Span) -> StateBytes:
         """Return what a rank of a stage keeps whatever its micro-batches are."""
         rules, each = self.rules, self.rules.parameter
         shared, experts = self._of_all("shared", span), self._of_all("experts", span)
@@ -492,11 +492,11 @@ class Memory:
     def _of_state(state: StateBytes, optimizer: FloatArray) -> FloatArray:
         return np.asarray(state.weights + state.gradients + optimizer + state.gathered)
 
-    def _samples(self, plans: SplitPlans) -> FloatArray:
+    def _samples(self, plans: Configurations) -> FloatArray:
         """Return the samples of a micro-batch, as the scenario holds them."""
         return np.asarray(plans.sub_batch / self.rules.shrunk)
 
-    def _sample(self, plans: SplitPlans, span: _Span) -> MicroBatch:
+    def _sample(self, plans: Configurations, span: _Span) -> MicroBatch:
         """Return what one sample takes on a rank of a stage."""
         rank, start, stop, _, first, last = span
         crossing, units = self.ranks.array("crossing"), self._number
@@ -518,7 +518,7 @@ class Memory:
             between + gathered + routed,
         )
 
-    def _kept(self, plans: SplitPlans, span: _Span, given: FloatArray) -> FloatArray:
+    def _kept(self, plans: Configurations, span: _Span, given: FloatArray) -> FloatArray:
         """Return the bytes of a sample that the blocks of a stage keep."""
         rank, start, stop, made, *_ = span
         is_full = plans.recompute >= _FULL
@@ -534,7 +534,7 @@ class Memory:
             kept = kept + np.where(is_full, np.maximum(groups - 1, 0) * inputs, 0.0)
         return np.asarray(kept + given * (stop > start))
 
-    def _working(self, plans: SplitPlans, span: _Span) -> FloatArray:
+    def _working(self, plans: Configurations, span: _Span) -> FloatArray:
         """Return the bytes of a sample that the backward pass of one unit needs, besides what is kept.
 
         Less what units behind it have kept, which have run by then.
@@ -556,7 +556,7 @@ class Memory:
             of_blocks = np.where(is_full, np.maximum(again, most("working", keeps, made, stop)), of_blocks)
         return self._most_of_all("gradients", span, of_blocks)
 
-    def _passes(self, plans: SplitPlans, stage: IntArray, one: MicroBatch, micro_batches: IntArray) -> PassBytes:
+    def _passes(self, plans: Configurations, stage: IntArray, one: MicroBatch, micro_batches: IntArray) -> PassBytes:
         """Return what so many micro-batches a step take on a rank of a stage, given what one does."""
         rules, m, p, v, schedule = (
             self.rules, micro_batches, plans.pipeline_parallel, plans.virtual_stages, plans.schedule_run,
@@ -585,7 +585,7 @@ class Memory:
         updating = self.rules.parameter.main_gradient * updated
         return np.asarray(np.maximum(0.0, np.maximum(passes.working, updating - passes.activations) - passes.rest))
 
-    def _saturated(self, plans: SplitPlans) -> tuple[SplitPlans, IntArray, IntArray]:
+    def _saturated(self, plans: Configurations) -> tuple[Configurations, IntArray, IntArray]:
         """Return plans that differ in what micro-batches take, how many change that, and the plan each of n is like."""
         same = [name for name in _SAME_PASSES if name != "sharding" or not self.rules.output_buffers]
         names = [one.name for one in AXES if one.name not in (*same, "accumulation_steps")]
@@ -593,7 +593,7 @@ class Memory:
         first, which = plans.distinct(names, (steps, int(steps.max(initial=0)) + 1))
         return plans.take(first), steps[first], which
 
-    def _most_steps(self, plans: SplitPlans) -> IntArray:
+    def _most_steps(self, plans: Configurations) -> IntArray:
         """Return from how many micro-batches on more of them change nothing; gpipe keeps all."""
         twice = np.isin(plans.schedule_run, _LIVE_TWICE)
         most = np.maximum(plans.pipeline_parallel * np.where(twice, 2, 1), self.rules.output_buffers)

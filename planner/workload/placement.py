@@ -19,9 +19,10 @@ from math import gcd, prod
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.configuration import Configurations
 from planner.domain.messages import CONTEXT, DATA, EXPERT, GROUP_NAMES, PIPELINE, RANK_ORDER, TENSOR, Groups
 from planner.domain.ranks import check_rank_order
-from planner.domain.split import SHARD_GROUPS, SplitPlans
+from planner.domain.split import SHARD_GROUPS
 from planner.errors import UnknownNameError
 
 __all__ = ["Placement", "shard_ranks"]
@@ -35,7 +36,7 @@ class Placement:
 
     Attributes
     ----------
-    plans : SplitPlans
+    plans : Configurations
     nics_per_node : int
     order : tuple of str
         A permutation of RANK_ORDER.
@@ -44,7 +45,7 @@ class Placement:
         as all else, which is Megatron-LM's default.
     """
 
-    plans: SplitPlans
+    plans: Configurations
     nics_per_node: int = 1
     order: tuple[str, ...] = RANK_ORDER
     expert_tensor: IntArray | None = None
@@ -240,7 +241,7 @@ def _counted(degrees: list[int], places: list[int], g: int) -> tuple[int, int]:
     return int(spans.max()), int(np.bincount(nodes[across], minlength=1).max())
 
 
-def shard_ranks(plans: SplitPlans, order: tuple[str, ...] = RANK_ORDER, *, experts: bool = False) -> FloatArray:
+def shard_ranks(plans: Configurations, order: tuple[str, ...] = RANK_ORDER, *, experts: bool = False) -> FloatArray:
     """Return g, the ranks that share shards of all parameters but experts, or of experts; shape (n,).
 
     ``order``: how ranks are numbered, innermost first.

@@ -34,6 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray, check_count, check_positive, once_of
+from planner.domain.configuration import Configurations
 from planner.domain.layers.attentions import core_of
 from planner.domain.layers.record import Layer, Shape
 from planner.domain.messages import (
@@ -63,7 +64,7 @@ from planner.domain.messages import (
 )
 from planner.domain.network import Network
 from planner.domain.shapes import layer_shapes
-from planner.domain.split import RECOMPUTES, SplitPlans
+from planner.domain.split import RECOMPUTES
 from planner.errors import UnknownNameError
 from planner.workload.blocks import block_starts, crossing
 from planner.workload.shards import columns_of, logits_of
@@ -241,7 +242,7 @@ def _parts_of(network: Network, shapes: Mapping[str, Shape]) -> Iterator[tuple[s
             yield layer.name, Part(FEED_FORWARD, read, given, by_positions=False)
 
 
-def layer_messages(of: BlockSends, plans: SplitPlans, rules: MessageRules) -> tuple[Message, ...]:
+def layer_messages(of: BlockSends, plans: Configurations, rules: MessageRules) -> tuple[Message, ...]:
     """Return the messages of one block and one micro-batch; those that no plan has are left out.
 
     Returns
@@ -266,7 +267,7 @@ def layer_messages(of: BlockSends, plans: SplitPlans, rules: MessageRules) -> tu
     return kept(plans, *forward, *around, *backward, *again)
 
 
-def embedding_messages(of: NetworkSends, plans: SplitPlans, rules: MessageRules) -> tuple[Message, ...]:
+def embedding_messages(of: NetworkSends, plans: Configurations, rules: MessageRules) -> tuple[Message, ...]:
     """Return the messages of tables of tokens, of one micro-batch on the first stage."""
     split = _Split(plans, float(rules.itemsize))
     return kept(
@@ -282,7 +283,7 @@ def embedding_messages(of: NetworkSends, plans: SplitPlans, rules: MessageRules)
     )  # fmt: skip
 
 
-def head_messages(of: NetworkSends, plans: SplitPlans, rules: MessageRules) -> tuple[Message, ...]:
+def head_messages(of: NetworkSends, plans: Configurations, rules: MessageRules) -> tuple[Message, ...]:
     """Return the messages of logits and loss over a split vocabulary, of one micro-batch on the last stage."""
     split = _Split(plans, float(rules.itemsize))
     plain, shared = split.plain, split.shared
@@ -299,7 +300,7 @@ def head_messages(of: NetworkSends, plans: SplitPlans, rules: MessageRules) -> t
     return kept(plans, *messages)
 
 
-def boundary_messages(of: NetworkSends, plans: SplitPlans, rules: MessageRules) -> tuple[Message, ...]:
+def boundary_messages(of: NetworkSends, plans: Configurations, rules: MessageRules) -> tuple[Message, ...]:
     """Return what one rank sends to the next stage, or back, of one micro-batch.
 
     An encoder's output goes with what its decoder's stages send.
@@ -322,7 +323,7 @@ class _Split:
     ``plain``, ``shared``: 1.0 where there are several tensor ranks, without and with sequence parallelism; else 0.
     """
 
-    def __init__(self, plans: SplitPlans, itemsize: float) -> None:
+    def __init__(self, plans: Configurations, itemsize: float) -> None:
         self.plans, self.itemsize = plans, itemsize
         split, shares = plans.tensor_parallel > 1, plans.sequence_parallel > 0
         self.plain, self.shared = (np.where(split & one, 1.0, 0.0) for one in (~shares, shares))
@@ -410,7 +411,7 @@ def _exchanged(of: Attending, split: _Split) -> Iterator[Message]:
 _CONTEXT = {RING: _ring, GATHERED: _gathered, EXCHANGED: _exchanged}
 
 
-def kept(plans: SplitPlans, *messages: Message) -> tuple[Message, ...]:
+def kept(plans: Configurations, *messages: Message) -> tuple[Message, ...]:
     """Return the messages that some plan has, with arrays of the shape of the plans."""
     return tuple(
         replace(

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray
-from planner.domain.configuration import OPTIMIZERS
+from planner.domain.configuration import OPTIMIZERS, Configurations
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
-from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES, SplitPlans
+from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.fusion import with_attention
 from planner.workload.lawful import accumulates, most_stages
@@ -49,7 +49,7 @@ class Change:
     name : one of CHANGES
     value : int
         What the degree, sub-batch, number of layers or of nodes becomes; 1 where it is only switched on.
-    plan : SplitPlans
+    plan : Configurations
         After it.
     saved_bytes : float
         Of the stage that needs most.
@@ -58,7 +58,7 @@ class Change:
 
     name: str
     value: int
-    plan: SplitPlans
+    plan: Configurations
     saved_bytes: float
     fits: bool
 
@@ -87,7 +87,7 @@ class Shortage:
 
 class _Case(NamedTuple):
     ledger: Memory
-    plan: SplitPlans
+    plan: Configurations
     capacity_bytes: float
     framework: Framework
     most_nodes: int
@@ -109,7 +109,7 @@ class _Case(NamedTuple):
 
 def what_fits(
     ledger: Memory,
-    plan: SplitPlans,
+    plan: Configurations,
     capacity_bytes: float,
     *,
     framework: Framework = GENERIC,
@@ -120,7 +120,7 @@ def what_fits(
     Parameters
     ----------
     ledger : Memory
-    plan : SplitPlans
+    plan : Configurations
         Of one plan.
     capacity_bytes : float
         Of a device.
@@ -293,7 +293,7 @@ _MOST_CONTEXT = 64
 
 def lowest_plans(
     network: Network, gpus_per_node: int, *, tensor_most: int | None = None, shards_in_pipelines: bool = False
-) -> SplitPlans:
+) -> Configurations:
     """Return plans of every lawful product of degrees with the least memory of each, on the fewest GPUs.
 
     One sample a pass, whole layers made again, 1f1b with as many micro-batches as stages; sharding 3 where there is one
@@ -303,7 +303,7 @@ def lowest_plans(
     c = [d for d in _context_degrees(network) if d <= _MOST_CONTEXT]
     p, x = divisors(most_stages(network)), divisors(max(expert_number(network), 1))
     tensor, context, pipeline, expert = (np.ravel(axis) for axis in np.meshgrid(t, c, p, x, indexing="ij"))
-    return SplitPlans.having(
+    return Configurations.having(
         accumulation_steps=pipeline,
         data_parallel=expert // np.gcd(expert, context),
         tensor_parallel=tensor,
@@ -318,7 +318,7 @@ def lowest_plans(
     )
 
 
-def least_memory(ledger: Memory, plans: SplitPlans, gpus: int) -> tuple[float, SplitPlans] | None:
+def least_memory(ledger: Memory, plans: Configurations, gpus: int) -> tuple[float, Configurations] | None:
     """Return the least bytes that :func:`lowest_plans` take on so many GPUs, and the plan; None: no replicas divide."""
     replica = plans.tensor_parallel * plans.context_parallel * plans.pipeline_parallel
     data = gpus // replica
@@ -330,7 +330,7 @@ def least_memory(ledger: Memory, plans: SplitPlans, gpus: int) -> tuple[float, S
     return float(total[best]), plans.but(data_parallel=data).take(slice(best, best + 1))
 
 
-def least_gpus(ledger: Memory, plans: SplitPlans, capacity_bytes: float, node: int) -> int | None:
+def least_gpus(ledger: Memory, plans: Configurations, capacity_bytes: float, node: int) -> int | None:
     """Return the fewest GPUs, whole nodes of so many, on which one of :func:`lowest_plans` fits; None: on no number.
 
     The data-parallel degree of each is bisected: more replicas never take more.

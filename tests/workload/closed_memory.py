@@ -38,8 +38,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.configuration import Configurations
 from planner.domain.layers.attentions import ring_keys
-from planner.domain.split import SplitPlans
 from planner.workload.shards import padded_vocabulary
 from planner.workload.units import StageLayers
 from tests.workload.closed_transformer import (
@@ -78,7 +78,7 @@ class LayerBytes:
         return self.scores + self.others
 
 
-def positions(of: Transformer, plans: SplitPlans, *, encoder: bool = False) -> tuple[FloatArray, FloatArray]:
+def positions(of: Transformer, plans: Configurations, *, encoder: bool = False) -> tuple[FloatArray, FloatArray]:
     """Return n, positions of a rank and micro-batch, and n_s, those between the products."""
     sequence = float(of.encoder_sequence if encoder else of.sequence)
     n = plans.sub_batch * sequence / plans.context_parallel
@@ -87,7 +87,7 @@ def positions(of: Transformer, plans: SplitPlans, *, encoder: bool = False) -> t
 
 def layer_bytes(
     of: Transformer,
-    plans: SplitPlans,
+    plans: Configurations,
     kind: str = DENSE,
     itemsize: int = 2,
     *,
@@ -99,7 +99,7 @@ def layer_bytes(
     Parameters
     ----------
     of : Transformer
-    plans : SplitPlans
+    plans : Configurations
         Recompute, stages and sharding are not looked at.
     kind : {"dense", "experts", "encoder"}
     itemsize : int
@@ -185,14 +185,14 @@ class RankParameters:
 
 
 def stage_parameters(
-    of: Transformer, plans: SplitPlans, stage: IntArray, *, padded: bool = False, layers: StageLayers | None = None
+    of: Transformer, plans: Configurations, stage: IntArray, *, padded: bool = False, layers: StageLayers | None = None
 ) -> RankParameters:
     """Return the parameters of a rank of a stage.
 
     Parameters
     ----------
     of : Transformer
-    plans : SplitPlans
+    plans : Configurations
     stage : ndarray of int
         From 0, broadcasts with the plans.
     padded : bool
@@ -218,7 +218,7 @@ def stage_parameters(
     return RankParameters(common, experts, whole, unit)
 
 
-def _layer_parameters(of: Transformer, plans: SplitPlans, kind: str) -> tuple[FloatArray, FloatArray]:
+def _layer_parameters(of: Transformer, plans: Configurations, kind: str) -> tuple[FloatArray, FloatArray]:
     """Return the parameters of a rank's part of a layer: of experts, and all others."""
     t, x = plans.tensor_parallel.astype(np.float64), plans.expert_parallel
     each = layer_parameters(of, kind)
@@ -234,7 +234,7 @@ def _whole(of: Transformer, kind: str) -> float:
     return float(each.row_biases + each.norms + each.router + each.compression)
 
 
-def _outside(of: Transformer, plans: SplitPlans, *, padded: bool) -> tuple[float, FloatArray, float, FloatArray]:
+def _outside(of: Transformer, plans: Configurations, *, padded: bool) -> tuple[float, FloatArray, float, FloatArray]:
     """Return what is whole on the first stage, the table of tokens, what is whole on the last stage, and the logits."""
     outer, t = outer_parameters(of), plans.tensor_parallel
     vocabulary = padded_vocabulary(of.vocabulary, t) if padded else of.vocabulary

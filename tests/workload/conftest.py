@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from planner.catalog import find_network
+from planner.domain.configuration import Configurations
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.kernels import KernelCalls
 from planner.domain.network import Network
-from planner.domain.split import SplitMemoryBytes, SplitPlans
+from planner.domain.split import SplitMemoryBytes
 from planner.workload.lowering import lower
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
@@ -91,7 +92,7 @@ def memory_bytes(
 ) -> SplitMemoryBytes:
     """Return the memory of a network on one device."""
     rules = MemoryRules.of(precision, optimizer, device_kind=kind, **how)
-    return Memory(network, rules).fullest(SplitPlans.having(sub_batch=np.asarray(sub_batch)))
+    return Memory(network, rules).fullest(Configurations.having(sub_batch=np.asarray(sub_batch)))
 
 
 SAMPLES = 3

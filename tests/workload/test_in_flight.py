@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from planner.domain.split import SCHEDULES, SplitPlans
+from planner.domain.configuration import Configurations
+from planner.domain.split import SCHEDULES
 from planner.workload.in_flight import (
     live_in_first_chunk,
     live_in_last_chunk,
@@ -74,7 +75,7 @@ def test_zero_bubble_in_units_of_1f1b() -> None:
 def test_without_a_flush_a_version_of_weights_for_every_live_micro_batch() -> None:
     """PipeDream: p - s of both, and gradients p - 1 - s updates late."""
     stages, code = np.arange(4), SCHEDULES.index("no-flush")
-    plans = SplitPlans.having(pipeline_parallel=4, schedule=code)
+    plans = Configurations.having(pipeline_parallel=4, schedule=code)
     assert live_micro_batches(stages, 1, 4, 1, code).tolist() == [4, 3, 2, 1]
     assert weight_versions(stages, plans).tolist() == [4, 3, 2, 1]
     assert mean_staleness(plans) == (weight_versions(stages, plans) - 1).mean() == 1.5

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from planner.domain.split import SplitPlans
+from planner.domain.configuration import Configurations
 from planner.networks.zoo import build
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
@@ -170,7 +170,7 @@ LLAMA: dict[str, Any] = {"gated": True, "activation": "silu", "norm": "rms", "bi
 def test_blocks_keep_what_is_counted(block: Callable[[Any], Any], of: Transformer, *, fused_activation: bool) -> None:
     """Within 1 %, by the difference of two sub-batches, so that weights and masks of positions are not in it."""
     counted = layer_bytes(
-        of, SplitPlans.having(sub_batch=2), "experts" if of.experts else "dense", fused_activation=fused_activation
+        of, Configurations.having(sub_batch=2), "experts" if of.experts else "dense", fused_activation=fused_activation
     )
     found = (kept_by_blocks(block, 4) - kept_by_blocks(block, 2)) / LAYERS
     masks = bool(of.dropout) * 2 * S * (2 * H + (not of.fused) * A * S)
@@ -213,7 +213,7 @@ def test_a_whole_network_takes_what_is_counted() -> None:
     behind = {one.name: one.inputs[0] for one in network.layers if one.kind == "dropout"}
     plain = tuple(replace(one, inputs=tuple(behind.get(name, name) for name in one.inputs)) for one in layers)
     undropped = replace(network, layers=plain)
-    counted = Memory(undropped, MemoryRules.of("fp32", "adam")).fullest(SplitPlans.having(sub_batch=samples))
+    counted = Memory(undropped, MemoryRules.of("fp32", "adam")).fullest(Configurations.having(sub_batch=samples))
     state = counted.weights + counted.gradients + counted.optimizer
     assert state == pytest.approx(held, rel=1e-3)
     assert counted.activations == pytest.approx(kept - logarithms, rel=0.01)

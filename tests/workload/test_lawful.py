@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.catalog import find_network
+from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
-from planner.domain.split import OFFLOADS, RECOMPUTES, SCHEDULES, SplitPlans
+from planner.domain.split import OFFLOADS, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.lawful import check_allowed, check_lawful, is_lawful, is_told_apart, rules_of
 
@@ -92,14 +93,14 @@ def test_a_framework_is_named_that_cannot(framework: Framework, values: dict[str
 
 def refused(network: Any, framework: Framework, values: dict[str, int], rule: str, got: str) -> None:
     """Check that a plan is refused for the first of its values."""
-    plans = SplitPlans.having(**values)
+    plans = Configurations.having(**values)
     assert not is_lawful(network, framework, plans)
     with pytest.raises(ParameterError, match=f"^{next(iter(values))} must be {rule}, got {got}$"):
         check_lawful(network, framework, plans)
 
 
 def test_of_several_plans_the_one_that_breaks_a_rule_is_told() -> None:
-    plans = SplitPlans.having(tensor_parallel=np.array([1, 2, 5, 7]), pipeline_parallel=np.array([1, 12, 12, 12]))
+    plans = Configurations.having(tensor_parallel=np.array([1, 2, 5, 7]), pipeline_parallel=np.array([1, 12, 12, 12]))
     assert is_lawful(GPT, ANY, plans).tolist() == [True, True, False, False]
     with pytest.raises(ParameterError, match="got 5"):
         check_lawful(GPT, ANY, plans)
@@ -127,7 +128,7 @@ DEGREES = st.fixed_dictionaries(
 def test_a_plan_is_refused_where_it_is_unlawful_and_a_nearest_value_mends_the_rule(
     network: Any, framework: Framework, values: dict[str, int]
 ) -> None:
-    plans = SplitPlans.having(**values)
+    plans = Configurations.having(**values)
     if is_lawful(network, framework, plans):
         check_lawful(network, framework, plans)
         return
@@ -153,8 +154,8 @@ def test_plans_that_do_the_same_as_simpler_ones_are_left_out() -> None:
         ({"virtual_stages": 2}, False), ({"stages": 1}, False), ({"schedule": GPIPE}, False),
         ({"recompute": RECOMPUTES.index("selective")}, True),
     ):  # fmt: skip
-        assert is_told_apart(GPT, ANY, SplitPlans.having(**values)) == is_apart, values
-    selective = SplitPlans.having(recompute=RECOMPUTES.index("selective"))
+        assert is_told_apart(GPT, ANY, Configurations.having(**values)) == is_apart, values
+    selective = Configurations.having(recompute=RECOMPUTES.index("selective"))
     assert not is_told_apart(fused, ANY, selective)
     assert is_told_apart(fused, Framework("own", selective="second products"), selective)
 

@@ -9,11 +9,12 @@ from math import prod
 import numpy as np
 import pytest
 
+from planner.domain.configuration import Configurations
 from planner.domain.framework import PYTORCH
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.network import Layer, Network
 from planner.domain.shapes import layer_shapes
-from planner.domain.split import SCHEDULES, SplitMemoryBytes, SplitPlans
+from planner.domain.split import SCHEDULES, SplitMemoryBytes
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.program import program
@@ -41,14 +42,14 @@ def ledger_of(network: Network, precision: str = "fp32") -> Memory:
     return Memory(network, MemoryRules.of(precision, "sgd-momentum", PYTORCH))
 
 
-def plans_of(stages: int, sub_batch: int, steps: int, schedule: str = "1f1b") -> SplitPlans:
+def plans_of(stages: int, sub_batch: int, steps: int, schedule: str = "1f1b") -> Configurations:
     values = {"pipeline_parallel": stages, "sub_batch": sub_batch, "accumulation_steps": steps}
-    return SplitPlans.having(**{name: np.array([value]) for name, value in values.items()}).but(
+    return Configurations.having(**{name: np.array([value]) for name, value in values.items()}).but(
         schedule=np.array([SCHEDULES.index(schedule)])
     )
 
 
-def memory(network: Network, cuts: list[int], plans: SplitPlans) -> SplitMemoryBytes:
+def memory(network: Network, cuts: list[int], plans: Configurations) -> SplitMemoryBytes:
     return ledger_of(network).of_cuts(np.array(cuts), plans)
 
 

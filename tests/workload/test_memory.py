@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.domain.configuration import MODES, OPTIMIZERS
+from planner.domain.configuration import MODES, OPTIMIZERS, Configurations
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.shapes import layer_shapes
-from planner.domain.split import SplitPlans
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import build
 from planner.probes.modules import build_module
@@ -29,7 +28,7 @@ ONE = np.array([1])
 
 def largest_sub_batch(network: Network, precision: str, optimizer: str, kind: str, capacity: float, **how: Any) -> int:
     ledger = Memory(network, MemoryRules.of(precision, optimizer, device_kind=kind, **how))
-    return int(ledger.largest_sub_batches(SplitPlans.having(), capacity))
+    return int(ledger.largest_sub_batches(Configurations.having(), capacity))
 
 
 def every_kind() -> Network:

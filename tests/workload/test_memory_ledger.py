@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from planner import catalog
+from planner.domain.configuration import Configurations
 from planner.domain.framework import GENERIC, PYTORCH, Framework
 from planner.domain.network import Network
-from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES, SplitMemoryBytes, SplitPlans
+from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES, SplitMemoryBytes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import zoo_names
 from planner.workload import units as unit_module
@@ -49,7 +50,7 @@ def memory_of(network: str, framework: str = "pytorch", precision: str = "bf16",
     return ledger(with_attention(network_of(network), of.fuses), of, precision, **rules)
 
 
-def some_plans(network: Network, count: int = 600) -> SplitPlans:
+def some_plans(network: Network, count: int = 600) -> Configurations:
     """Return lawful plans of all kinds, but for accumulation."""
     numbers, of = np.random.default_rng(0), record_of(network)
 
@@ -58,7 +59,7 @@ def some_plans(network: Network, count: int = 600) -> SplitPlans:
 
     p = any_of(1, 1, 2, 3, 5, min(12, of.layers))
     v = np.where(p > 1, any_of(1, 2, 3), 1)
-    plans = SplitPlans.having(
+    plans = Configurations.having(
         sub_batch=any_of(1, 2, 7),
         accumulation_steps=p * any_of(1, 2, 9),
         data_parallel=any_of(1, 4, 64),
@@ -97,20 +98,20 @@ NEUTRAL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("network", ALL)
 def test_a_value_that_does_nothing_changes_no_byte(network: str, framework: str) -> None:
     memory = memory_of(network, framework)
-    plain = memory.fullest(SplitPlans.having(sub_batch=4))
+    plain = memory.fullest(Configurations.having(sub_batch=4))
     for name, change in NEUTRAL.items():
-        same(memory.fullest(SplitPlans.having(sub_batch=4).but(**change)), plain, name)
+        same(memory.fullest(Configurations.having(sub_batch=4).but(**change)), plain, name)
 
 
 @pytest.mark.parametrize("network", ["gpt2", "resnet50"])
 def test_sharding_in_a_node_is_sharding_of_all_where_there_is_one_node(network: str) -> None:
-    memory, plans = memory_of(network), SplitPlans.having(sub_batch=4, data_parallel=8, sharding=np.arange(4))
+    memory, plans = memory_of(network), Configurations.having(sub_batch=4, data_parallel=8, sharding=np.arange(4))
     same(memory.fullest(plans.but(shard_group=1)), memory.fullest(plans))
 
 
 @pytest.mark.parametrize("network", ["gpt2", "resnet50"])
 def test_an_optimizer_that_keeps_nothing_frees_nothing_on_the_host(network: str) -> None:
-    plans = SplitPlans.having(sub_batch=4, offload=np.array([0, OFFLOADS.index("optimizer")]))
+    plans = Configurations.having(sub_batch=4, offload=np.array([0, OFFLOADS.index("optimizer")]))
     found = Memory(network_of(network), MemoryRules.of("fp32", "sgd", PYTORCH)).fullest(plans)
     assert found.total[0] == found.total[1]
 
@@ -188,9 +189,9 @@ def test_a_fusion_never_needs_more(network: str) -> None:
 @pytest.mark.parametrize("network", ALL)
 def test_more_samples_never_need_less_and_narrow_products_never_less_than_16_bits(network: str) -> None:
     memory, samples = memory_of(network), np.arange(1, 9)
-    total = memory.fullest(SplitPlans.having(sub_batch=samples)).total
+    total = memory.fullest(Configurations.having(sub_batch=samples)).total
     assert (np.diff(total) > 0).all()
-    narrow = memory_of(network, precision="fp8").fullest(SplitPlans.having(sub_batch=samples)).total
+    narrow = memory_of(network, precision="fp8").fullest(Configurations.having(sub_batch=samples)).total
     assert (narrow >= total).all()
 
 
@@ -208,7 +209,9 @@ def test_more_micro_batches_never_need_less(network: str, framework: str) -> Non
 def test_largest_sub_batches_by_trying_all(network: str) -> None:
     memory = memory_of(network, "megatron-lm" if network == "gpt2" else "pytorch")
     made = network_of(network)
-    plans = some_plans(made, 60) if block_starts(made) else SplitPlans.having(sharding=np.arange(4), data_parallel=8)
+    plans = (
+        some_plans(made, 60) if block_starts(made) else Configurations.having(sharding=np.arange(4), data_parallel=8)
+    )
     capacity = float(np.quantile(memory.fullest(plans).total, 0.6))
     found = memory.largest_sub_batches(plans, capacity)
     fits = memory.fullest(plans.but(sub_batch=np.arange(1, 200)[:, None])).total <= capacity
@@ -295,7 +298,7 @@ the first stage with both, and with the mask behind the embedding."""
 def test_activations_of_a_layer_are_the_published_bytes(name: str) -> None:
     sizes, b, *_, megabytes, _ = KORTHIKANTI[name]
     memory, n, (layers, h, _a) = ledger(gpt_network(*sizes), EAGER), KORTHIKANTI[name][1] * 2048, sizes
-    plans = SplitPlans.having(
+    plans = Configurations.having(
         sub_batch=b, tensor_parallel=8, sequence_parallel=np.array([0, 1, 0, 1, 0]),
         recompute=np.array([0, 0, SELECTIVE, SELECTIVE, FULL]), pipeline_parallel=layers // (1 + layers % 2),
         accumulation_steps=1,
@@ -313,7 +316,7 @@ def test_activations_of_a_layer_are_the_published_bytes(name: str) -> None:
 def test_activations_of_the_first_stage(name: str) -> None:
     """The published sum has p masks behind the embedding; interleaving keeps 2p of them, and ids of tokens are ours."""
     sizes, b, p, v, _, gib = KORTHIKANTI[name]
-    plans = SplitPlans.having(
+    plans = Configurations.having(
         sub_batch=b, tensor_parallel=8, sequence_parallel=1, recompute=SELECTIVE, pipeline_parallel=p,
         virtual_stages=v, schedule=CHUNKED[1], accumulation_steps=8 * p,
     )  # fmt: skip
@@ -328,7 +331,7 @@ def test_activations_of_the_first_stage(name: str) -> None:
 
 
 def test_bytes_of_the_first_stage_of_gpt3() -> None:
-    plans = SplitPlans.having(
+    plans = Configurations.having(
         tensor_parallel=8, pipeline_parallel=8, virtual_stages=3, schedule=CHUNKED[1], sequence_parallel=1,
         recompute=SELECTIVE, accumulation_steps=64,
     )  # fmt: skip
@@ -364,7 +367,7 @@ def test_bytes_of_a_parameter(
     7.5 billion parameters on 64 ranks take 120, 31.4, 16.6 and 1.9 GB in fp16 (figure 1 of the former).
     """
     network, g = gpt_network(2, 64, 4), 64
-    plans = SplitPlans.having(data_parallel=g, sharding=np.arange(4))
+    plans = Configurations.having(data_parallel=g, sharding=np.arange(4))
     found = Memory(network, MemoryRules(each, SizeRules(), **BARE)).fullest(plans)
     main = each.main_gradient / np.array([1, g, g, g])  # there in the update alone
     state = (found.weights + found.gradients + found.optimizer) / parameters(record_of(network)) + main
@@ -377,7 +380,7 @@ def test_ranks_hold_each_parameter_once_where_all_is_shared() -> None:
     """Norms, routers and shares of heads are whole on tensor ranks."""
     axes = np.meshgrid([1, 2, 8], [1, 2], [1, 4, 16], [1, 2, 8], indexing="ij")
     t, c, d, x = (np.ravel(axis) for axis in axes)
-    plans = SplitPlans.having(tensor_parallel=t, context_parallel=c, data_parallel=d, expert_parallel=x, sharding=3)
+    plans = Configurations.having(tensor_parallel=t, context_parallel=c, data_parallel=d, expert_parallel=x, sharding=3)
     network = network_of("mixtral")
     plans = plans.rows.take(np.flatnonzero(is_lawful(network, GENERIC, plans)))
     held = ledger(network, **BARE).fullest(plans).weights * plans.gpus / 2
@@ -387,7 +390,7 @@ def test_ranks_hold_each_parameter_once_where_all_is_shared() -> None:
 
 def test_optimizer_on_the_host() -> None:
     g = 16
-    plans = SplitPlans.having(data_parallel=g, sharding=1, offload=np.array([0, OFFLOADS.index("optimizer")]))
+    plans = Configurations.having(data_parallel=g, sharding=1, offload=np.array([0, OFFLOADS.index("optimizer")]))
     megatron = MemoryRules(BytesOfParameter.of("bf16", "adam", 4), SizeRules(is_padded=True), **BARE)
     found = Memory(network_of("gpt"), megatron).fullest(plans)
     count = found.weights[0] / 2
@@ -401,7 +404,7 @@ def test_optimizer_on_the_host() -> None:
 def test_activations_on_the_host() -> None:
     """106.95 MB of a layer of gpt3-175b, t 8, with selective recompute; statistics of its norms are ours."""
     m, p = 32, 8
-    plans = SplitPlans.having(
+    plans = Configurations.having(
         tensor_parallel=8, sequence_parallel=1, recompute=1, pipeline_parallel=p, accumulation_steps=m,
         offload=OFFLOADS.index("activations"),
     )  # fmt: skip
@@ -416,7 +419,9 @@ def test_activations_on_the_host() -> None:
 
 def test_gathered_units() -> None:
     """A layer of llama3-70b is 1.711 GB in 2 bytes, its table of tokens 2.101 GB."""
-    plans = SplitPlans.having(data_parallel=64, sharding=3, pipeline_parallel=np.array([1, 8]), accumulation_steps=8)
+    plans = Configurations.having(
+        data_parallel=64, sharding=3, pipeline_parallel=np.array([1, 8]), accumulation_steps=8
+    )
     units = np.array([128256 * 8192, 855_654_400])
     assert 2 * units / 1e9 == pytest.approx([2.101, 1.711], abs=0.0005)
     for ahead in (0, 1, 3):
@@ -429,14 +434,14 @@ def test_gathered_units() -> None:
 def test_logits() -> None:
     """fp32 probabilities of 8192 positions and 128256 tokens are 4.20 GB; logits of both precisions lie beside them."""
     memory, logits = ledger("llama3-8b", loss="parallel", **BARE), 8192 * 2 * 128256
-    found = memory.fullest(SplitPlans.having(sub_batch=2)).logits
+    found = memory.fullest(Configurations.having(sub_batch=2)).logits
     assert found * 4 / 10 / 2 / 1e9 == pytest.approx(4.20, abs=0.005)
     per_logit = {
-        loss: float(memory.with_rules(loss=loss).fullest(SplitPlans.having(sub_batch=2)).logits) / logits
+        loss: float(memory.with_rules(loss=loss).fullest(Configurations.having(sub_batch=2)).logits) / logits
         for loss in ("parallel", "fused", "eager")
     }
     assert per_logit == {"parallel": 10, "fused": 2, "eager": 14}
-    gpipe = SplitPlans.having(sub_batch=2, pipeline_parallel=4, accumulation_steps=5, schedule=0)
+    gpipe = Configurations.having(sub_batch=2, pipeline_parallel=4, accumulation_steps=5, schedule=0)
     waiting = memory.of_stages(gpipe, np.arange(4)).logits
     np.testing.assert_array_equal(waiting / logits, [0, 0, 0, 4 * 4 + 10])
 
@@ -444,7 +449,7 @@ def test_logits() -> None:
 def test_growth_with_the_sub_batch_of_a_measured_network() -> None:
     """16, 17, 20 and 25 GB for 1, 2, 4 and 8 samples: BigScience, experiments/tr3m-1B3.md, one stage on V100-32GB."""
     samples = np.array([1, 2, 4, 8])
-    plans = SplitPlans.having(sub_batch=samples, data_parallel=8, sharding=1, recompute=FULL, accumulation_steps=8)
+    plans = Configurations.having(sub_batch=samples, data_parallel=8, sharding=1, recompute=FULL, accumulation_steps=8)
     total = ledger(gpt_network(24, 2048, 16, 50257), replace(EAGER, loss="parallel", pads_vocabulary=True)).fullest(
         plans
     )
@@ -456,13 +461,13 @@ def test_outputs_that_a_pipeline_keeps() -> None:
     """DeepSpeed's last stage has fp32 logits of two micro-batches, softmax and a fp16 gradient: 14 bytes a logit."""
     memory = ledger("llama3-8b", loss="parallel", output_buffers=2, output_sharding=1, **BARE)
     logits = 2 * 8192 * 128256
-    plans = SplitPlans.having(sub_batch=2, pipeline_parallel=4, accumulation_steps=np.array([1, 2, 8]))
+    plans = Configurations.having(sub_batch=2, pipeline_parallel=4, accumulation_steps=np.array([1, 2, 8]))
     np.testing.assert_array_equal(memory.of_stages(plans, 3).logits / logits, [10, 14, 14])
     assert memory.of_stages(plans, np.arange(3)[:, None]).logits.max() == 0
     np.testing.assert_array_equal(memory.of_stages(plans.but(sharding=2, data_parallel=4), 3).logits / logits, 10)
     # Backward passes run beside them.
     wide = gpt_network(2, 4096, 64, 50000)
-    plans = SplitPlans.having(pipeline_parallel=2, accumulation_steps=4, recompute=FULL)
+    plans = Configurations.having(pipeline_parallel=2, accumulation_steps=4, recompute=FULL)
     plain, found = (
         ledger(wide, loss="parallel", output_buffers=buffers, **BARE).of_stages(plans, 1) for buffers in (0, 2)
     )
@@ -475,7 +480,7 @@ def test_outputs_that_a_pipeline_keeps() -> None:
 def test_inputs_of_every_kth_layer(every: int) -> None:
     """A group of k keeps one input, and makes again what k layers keep but that input."""
     network, q, tensor = gpt_network(48, 6144, 64), 4, 2 * 2048 * 6144
-    plans = SplitPlans.having(recompute=FULL, recompute_every=every, pipeline_parallel=q, accumulation_steps=q)
+    plans = Configurations.having(recompute=FULL, recompute_every=every, pipeline_parallel=q, accumulation_steps=q)
     found = ledger(network, EAGER, **BARE).of_stages(plans, 1)
     one = layer_bytes(record_of(network), plans)
     assert found.activations == (q - 1) * np.ceil(12 / every) * tensor
@@ -485,7 +490,7 @@ def test_inputs_of_every_kth_layer(every: int) -> None:
 
 def test_wide_gradients_of_an_update_are_there_when_activations_are_not() -> None:
     network = with_attention(gpt_network(24, 2048, 16, 1000), ("attention",))
-    plans = SplitPlans.having(sub_batch=np.array([1, 64]), recompute=FULL)
+    plans = Configurations.having(sub_batch=np.array([1, 64]), recompute=FULL)
     narrow = BytesOfParameter.of("bf16", "adam", 2)
     without, found = (
         ledger(network, EAGER, parameter=replace(narrow, main_gradient=main), **BARE).fullest(plans)
@@ -502,14 +507,14 @@ def test_operators_that_selective_recompute_leaves_out() -> None:
 
     Of llama3-8b these are queries, values, the gate and the last product: 4096, 1024, 14336 and 4096 features.
     """
-    found = memory_of("llama3-8b", "torchtitan").fullest(SplitPlans.having(recompute=np.arange(3))).activations
+    found = memory_of("llama3-8b", "torchtitan").fullest(Configurations.having(recompute=np.arange(3))).activations
     kept = 2 * (4096 + 1024 + 14336 + 4096 + 4096) + 4 * 32
     assert found[1] - found[2] == 32 * 8192 * kept
     assert found[1] < found[0]
 
 
 def test_ranks_that_share() -> None:
-    plans = SplitPlans.having(
+    plans = Configurations.having(
         data_parallel=np.array([64, 64, 2]), context_parallel=2, tensor_parallel=np.array([1, 4, 1]), expert_parallel=2
     )
     assert shard_ranks(plans).tolist() == [128, 128, 4]
@@ -522,17 +527,19 @@ def test_ranks_that_share() -> None:
 def test_absurd_sizes_do_not_overflow() -> None:
     most = 10**9
     huge = network_of("gpt:layers=99,hidden=999900,heads=9999,sequence=999999,vocabulary=9999999")
-    plans = SplitPlans.having(sub_batch=most, accumulation_steps=most, data_parallel=np.array([1, most]), sharding=2)
+    plans = Configurations.having(
+        sub_batch=most, accumulation_steps=most, data_parallel=np.array([1, most]), sharding=2
+    )
     with np.errstate(all="raise"):
         found = ledger(huge).fullest(plans)
         assert ledger(huge).largest_sub_batches(plans, 80e9).tolist() == [0, 0]
     assert np.isfinite(found.total).all()
     assert (found.total > 1e27).all()
-    assert ledger(gpt_network(128, 25600, 160)).fullest(SplitPlans.having()).weights == 2 * 1_008_038_758_400
+    assert ledger(gpt_network(128, 25600, 160)).fullest(Configurations.having()).weights == 2 * 1_008_038_758_400
 
 
 def test_rules_of_frameworks() -> None:
-    plans, state = SplitPlans.having(data_parallel=64, sharding=np.array([0, 1, 3])), []
+    plans, state = Configurations.having(data_parallel=64, sharding=np.array([0, 1, 3])), []
     frameworks = (framework_of("megatron-lm"), PYTORCH, GENERIC)
     for framework in frameworks:
         memory = ledger(gpt_network(2, 64, 4), framework, "fp16")
@@ -562,9 +569,9 @@ def test_rules_are_checked() -> None:
         with pytest.raises(ParameterError):
             replace(rules, **wrong)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="tensor-parallel degree"):
-        ledger("gpt2").fullest(SplitPlans.having(tensor_parallel=5))
+        ledger("gpt2").fullest(Configurations.having(tensor_parallel=5))
     with pytest.raises(ParameterError, match="tensor"):
-        SplitPlans.having(tensor=3)
+        Configurations.having(tensor=3)
 
 
 def test_every_size_has_a_row() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from planner.costs.collectives import ring_all_reduce
 from planner.domain.arrays import IntArray
+from planner.domain.configuration import Configurations
 from planner.domain.messages import (
     CONTEXT,
     CONTEXT_NEIGHBOURS,
@@ -23,7 +24,7 @@ from planner.domain.messages import (
     TENSOR,
     Groups,
 )
-from planner.domain.split import SHARD_GROUPS, SplitPlans
+from planner.domain.split import SHARD_GROUPS
 from planner.errors import ParameterError
 from planner.workload.placement import Placement, shard_ranks
 
@@ -34,9 +35,9 @@ Counts = IntArray | int
 
 def degrees(
     t: IntArray | int, c: IntArray | int, d: IntArray | int, p: IntArray | int, g: IntArray | int
-) -> SplitPlans:
+) -> Configurations:
     """Return plans of t tensor, c context, d data and p pipeline ranks on nodes of g GPUs."""
-    return SplitPlans.having(
+    return Configurations.having(
         tensor_parallel=t, context_parallel=c, data_parallel=d, pipeline_parallel=p, gpus_per_node=g
     )
 
@@ -201,5 +202,5 @@ def test_an_order_names_every_axis_once() -> None:
         (",".join([*RANK_ORDER, "data"]), ",".join(RANK_ORDER)),
     ):
         with pytest.raises(ParameterError) as refused:
-            Placement(SplitPlans.having(), order=tuple(order.split(",")))
+            Placement(Configurations.having(), order=tuple(order.split(",")))
         assert str(refused.value) == f"{rule}, got {order!r}; write {near}"

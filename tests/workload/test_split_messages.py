@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.configuration import Configurations
 from planner.domain.messages import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -34,7 +35,7 @@ from planner.domain.messages import (
     WEIGHT_GRADIENT,
     Message,
 )
-from planner.domain.split import RECOMPUTES, SplitPlans
+from planner.domain.split import RECOMPUTES
 from planner.errors import ParameterError, UnknownNameError
 from planner.workload.split_messages import (
     CONTEXT_WAYS,
@@ -59,7 +60,7 @@ GPT3 = "gpt:layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200"
 RULES = MessageRules()
 NONE, SELECTIVE, FULL = (RECOMPUTES.index(word) for word in RECOMPUTES[:3])
 U = 2 * 2048 * 12288
-PLAIN = SplitPlans.having(tensor_parallel=8)
+PLAIN = Configurations.having(tensor_parallel=8)
 SHARED = PLAIN.but(sequence_parallel=1)
 
 
@@ -141,7 +142,7 @@ def test_a_decoder_that_reads_an_encoder_sends_its_output_too() -> None:
 
 def test_keys_and_values_go_around_a_ring() -> None:
     """Llama3-70b over 4: three transfers of 8 heads' keys and values, in backward as many and four of gradients."""
-    plans = SplitPlans.having(context_parallel=4)
+    plans = Configurations.having(context_parallel=4)
     v = 2.0 * 1024 * 2 * 8 * 128
     assert listed(layer_messages(block("llama3-70b"), plans, RULES)) == {
         (SEND_RECEIVE, LAYER_FORWARD, CORE, v): 3,
@@ -154,7 +155,7 @@ def test_keys_and_values_go_around_a_ring() -> None:
 
 def test_keys_and_values_are_gathered() -> None:
     messages = layer_messages(
-        block("llama3-70b"), SplitPlans.having(context_parallel=4, sub_batch=3), MessageRules(2, "all_gather")
+        block("llama3-70b"), Configurations.having(context_parallel=4, sub_batch=3), MessageRules(2, "all_gather")
     )
     v = 2.0 * 2 * 3 * 4096 * 8 * 128
     assert {one.group for one in messages} == {CONTEXT}
@@ -170,7 +171,7 @@ def test_heads_for_positions_are_less_than_a_ring_beyond_a_number_of_ranks(
     name: str, of: Transformer, equal: int
 ) -> None:
     c = np.arange(2, 20)
-    plans = SplitPlans.having(context_parallel=c)
+    plans = Configurations.having(context_parallel=c)
     ring, exchanged = (
         wire(layer_messages(block(name), plans, MessageRules(2, way)), c, LAYER_FORWARD)
         for way in ("ring", "all_to_all")
@@ -180,15 +181,17 @@ def test_heads_for_positions_are_less_than_a_ring_beyond_a_number_of_ranks(
 
 
 def test_latent_attention_sends_what_its_heads_attend_to() -> None:
-    ring = layer_messages(block("deepseek"), SplitPlans.having(context_parallel=2), RULES)
+    ring = layer_messages(block("deepseek"), Configurations.having(context_parallel=2), RULES)
     assert {float(one.buffer_bytes) for one in ring} == {2.0 * 2048 * 16 * (128 + 64 + 128)}
-    exchanged = layer_messages(block("deepseek"), SplitPlans.having(context_parallel=2), MessageRules(2, "all_to_all"))
+    exchanged = layer_messages(
+        block("deepseek"), Configurations.having(context_parallel=2), MessageRules(2, "all_to_all")
+    )
     assert wire(exchanged, 2, LAYER_FORWARD) == pytest.approx(2.0 * 2048 * 16 * (192 + 192 + 128 + 128) / 2)
 
 
 def test_tokens_go_to_their_experts_and_back() -> None:
     sent = 2.0 * 4096 * 2 * 4096
-    whole = layer_messages(block("mixtral"), SplitPlans.having(expert_parallel=8), MessageRules(imbalance=1.25))
+    whole = layer_messages(block("mixtral"), Configurations.having(expert_parallel=8), MessageRules(imbalance=1.25))
     assert listed(whole) == {
         (ALL_TO_ALL, LAYER_FORWARD, "", 1.25 * sent): 2,
         (ALL_TO_ALL, LAYER_BACKWARD, "", 1.25 * sent): 2,
@@ -197,9 +200,9 @@ def test_tokens_go_to_their_experts_and_back() -> None:
     limited = block(
         "mixtral-8x7b:sequence=4096,capacity_factor=1.1"
     )  # at most ceil(8192 / 8 · 1.1) = 1127 tokens an expert
-    padded = layer_messages(limited, SplitPlans.having(expert_parallel=8), MessageRules(imbalance=1.25))
+    padded = layer_messages(limited, Configurations.having(expert_parallel=8), MessageRules(imbalance=1.25))
     assert float(padded[0].buffer_bytes) == 2 * 8 * 1127 * 4096
-    assert layer_messages(block("llama"), SplitPlans.having(expert_parallel=8), RULES) == ()
+    assert layer_messages(block("llama"), Configurations.having(expert_parallel=8), RULES) == ()
 
 
 def test_tensor_ranks_share_tokens_and_experts() -> None:
@@ -243,7 +246,7 @@ def test_both_ends_of_a_split_vocabulary() -> None:
 
 def test_what_passes_a_boundary_between_stages() -> None:
     gpt3 = network_sends(network_of(GPT3))
-    plans = SplitPlans.having(tensor_parallel=8, context_parallel=2, sub_batch=2, pipeline_parallel=4)
+    plans = Configurations.having(tensor_parallel=8, context_parallel=2, sub_batch=2, pipeline_parallel=4)
     assert listed(boundary_messages(gpt3, plans, RULES)) == {(SEND_RECEIVE, BOUNDARY, "", U): 1}
     assert listed(boundary_messages(gpt3, plans.but(sequence_parallel=1), RULES)) == {
         (SEND_RECEIVE, BOUNDARY, "", U / 8): 1
@@ -253,7 +256,7 @@ def test_what_passes_a_boundary_between_stages() -> None:
     assert [one.group for one in scattered] == [NEIGHBOURS, TENSOR]
     assert boundary_messages(gpt3, plans.but(pipeline_parallel=1), RULES) == ()
     with_encoder = network_sends(network_of("t5:sequence=1024,target=512"))
-    with_memory = boundary_messages(with_encoder, SplitPlans.having(pipeline_parallel=2), RULES)
+    with_memory = boundary_messages(with_encoder, Configurations.having(pipeline_parallel=2), RULES)
     assert listed(with_memory) == {(SEND_RECEIVE, BOUNDARY, "", 2.0 * (512 + 1024) * 768): 1}
 
 
@@ -267,10 +270,10 @@ def test_plans_are_counted_as_each_by_itself(name: str, way: str) -> None:
         "pipeline_parallel": [1, 1, 2, 4, 8], "recompute": [2, 0, 1, 2, 2], "sub_batch": [1, 2, 3, 4, 8],
         "expert_parallel": [1, 2, 4, 1, 2],
     }  # fmt: skip
-    plans = SplitPlans.having(**{name: np.array(values) for name, values in columns.items()})
+    plans = Configurations.having(**{name: np.array(values) for name, values in columns.items()})
     of = network_sends(network_of(name))
 
-    def every(some: SplitPlans) -> list[Message]:
+    def every(some: Configurations) -> list[Message]:
         outer = (embedding_messages, head_messages, boundary_messages)
         layers = [one for sends in dict.fromkeys(of.units) for one in layer_messages(sends, some, rules)]
         return layers + [one for make in outer for one in make(of, some, rules)]
@@ -278,7 +281,7 @@ def test_plans_are_counted_as_each_by_itself(name: str, way: str) -> None:
     whole = every(plans)
     assert all(one.count.shape == one.buffer_bytes.shape == (5,) for one in whole)
     for row in range(5):
-        single = SplitPlans.having(**{name: values[row] for name, values in columns.items()})
+        single = Configurations.having(**{name: values[row] for name, values in columns.items()})
         found = Counter(
             (one.operation, one.group, one.where, one.hidden_under, one.part, float(one.buffer_bytes[row]), n)
             for one in whole

@@ -3,9 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.domain.configuration import Configurations
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
-from planner.domain.split import RECOMPUTES, SCHEDULES, SplitPlans
+from planner.domain.split import RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.lawful import check_lawful
 from planner.workload.memory import Memory
@@ -25,34 +26,34 @@ def rules_of(network: Network | str) -> Memory:
 
 
 GPT3_NETWORK = gpt_network(96, 12288, 96)
-CASES: dict[str, tuple[Network | str, SplitPlans]] = {
-    "gpt3": (GPT3_NETWORK, SplitPlans.having(
+CASES: dict[str, tuple[Network | str, Configurations]] = {
+    "gpt3": (GPT3_NETWORK, Configurations.having(
         sub_batch=6, tensor_parallel=4, pipeline_parallel=8, data_parallel=8, accumulation_steps=48,
     )),
-    "llama": ("llama3-70b", SplitPlans.having(sub_batch=4, data_parallel=64)),
-    "moe": ("mixtral", SplitPlans.having(sub_batch=4, data_parallel=64, expert_parallel=8, accumulation_steps=3)),
-    "t5": ("t5", SplitPlans.having(sub_batch=512, data_parallel=np.array([2]))),
-    "interleaved": (GPT3_NETWORK, SplitPlans.having(
+    "llama": ("llama3-70b", Configurations.having(sub_batch=4, data_parallel=64)),
+    "moe": ("mixtral", Configurations.having(sub_batch=4, data_parallel=64, expert_parallel=8, accumulation_steps=3)),
+    "t5": ("t5", Configurations.having(sub_batch=512, data_parallel=np.array([2]))),
+    "interleaved": (GPT3_NETWORK, Configurations.having(
         tensor_parallel=8, pipeline_parallel=8, virtual_stages=3, schedule=SCHEDULES.index("interleaved"),
         data_parallel=4, accumulation_steps=16,
     )),
-    "in a V": (GPT3_NETWORK, SplitPlans.having(
+    "in a V": (GPT3_NETWORK, Configurations.having(
         tensor_parallel=8, pipeline_parallel=8, virtual_stages=2, schedule=SCHEDULES.index("zero-bubble-v"),
         sub_batch=2, data_parallel=4, accumulation_steps=16,
     )),
-    "without a flush": (GPT3_NETWORK, SplitPlans.having(
+    "without a flush": (GPT3_NETWORK, Configurations.having(
         tensor_parallel=4, pipeline_parallel=8, schedule=SCHEDULES.index("no-flush"), sub_batch=6, data_parallel=8,
     )),
 }  # fmt: skip
 
 
-def samples(plan: SplitPlans) -> int:
+def samples(plan: Configurations) -> int:
     return int((plan.sub_batch * plan.accumulation_steps * plan.data_parallel).item())
 
 
 @pytest.mark.parametrize(("of", "plan"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("capacity", [16e9, 40e9, 80e9])
-def test_each_change_is_what_it_says(of: Network | str, plan: SplitPlans, capacity: float) -> None:
+def test_each_change_is_what_it_says(of: Network | str, plan: Configurations, capacity: float) -> None:
     memory = rules_of(of)
     before = memory.fullest(plan)
     found = what_fits(memory, plan, capacity, most_nodes=512)
@@ -91,7 +92,7 @@ def test_changes_of_one_plan() -> None:
 
 
 def test_smaller_sub_batch_by_trying_all() -> None:
-    plan = SplitPlans.having(sub_batch=24, accumulation_steps=5, data_parallel=8, recompute=FULL)
+    plan = Configurations.having(sub_batch=24, accumulation_steps=5, data_parallel=8, recompute=FULL)
     for capacity in (15e9, 20e9, 30e9, 60e9):
         found = next(c for c in what_fits(rules_of("t5"), plan, capacity).changes if c.name == "smaller sub-batch")
         tried = {b: plan.but(sub_batch=b, accumulation_steps=120 // b) for b in divisors(120) if b < 24}
@@ -101,7 +102,7 @@ def test_smaller_sub_batch_by_trying_all() -> None:
 
 def test_the_first_that_fits() -> None:
     of = gpt_network(24, 2048, 16)
-    plan = SplitPlans.having(sub_batch=2, tensor_parallel=2, data_parallel=4)
+    plan = Configurations.having(sub_batch=2, tensor_parallel=2, data_parallel=4)
     needed = float(rules_of(of).fullest(plan).total)
     assert what_fits(rules_of(of), plan, needed).missing_bytes == 0
     saved = {one.name: one.saved_bytes for one in what_fits(rules_of(of), plan, needed).changes}
@@ -152,7 +153,7 @@ def test_a_network_that_fits_nowhere() -> None:
 def test_stages_do_not_lower_kept_inputs() -> None:
     of = gpt(96, 12288, 96)
     p = np.array([2, 4, 8, 16])
-    plans = SplitPlans.having(tensor_parallel=8, pipeline_parallel=p, accumulation_steps=64, recompute=FULL)
+    plans = Configurations.having(tensor_parallel=8, pipeline_parallel=p, accumulation_steps=64, recompute=FULL)
     found = rules_of(GPT3_NETWORK).fullest(plans)
     inputs = found.activations - p * 2048 * (12288 + 8)  # masks and numbers of tokens
     np.testing.assert_array_equal(inputs, 96 * 2 * 2048 * 12288)
@@ -166,4 +167,4 @@ def test_divisors() -> None:
 
 def test_one_plan_at_a_time() -> None:
     with pytest.raises(ParameterError, match="plans"):
-        what_fits(rules_of(GPT3_NETWORK), SplitPlans.having(sub_batch=np.array([1, 2])), 80e9)
+        what_fits(rules_of(GPT3_NETWORK), Configurations.having(sub_batch=np.array([1, 2])), 80e9)
