@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -100,7 +101,8 @@ def _kept_s(request: Request, place: Place, session: Session) -> Callable[[int],
         return session.expected_fit_s(place.accelerator, _times_fp32(place))
 
     def kept_s(points: int) -> float:
-        share = LEAST_FIT_SHARE + (1 - LEAST_FIT_SHARE) * points / len(place.points())
+        most = math.inf if place.accelerator.kind == "gpu" else 1.0  # whose calls of networks are fitted too
+        share = LEAST_FIT_SHARE + (1 - LEAST_FIT_SHARE) * min(points / len(place.points()), most)
         return min(share * whole_s(), LARGEST_FIT_SHARE * request.budget_s)
 
     return kept_s
