@@ -46,6 +46,10 @@ class Axis:
         Whether it says how a network is split over devices, or what is kept of it: a plan with the defaults of all
         such axes has a whole network on every device. A search tries more than the default where a network's
         architecture and the framework allow it.
+    is_shard : bool
+        Whether it says which part of each layer a rank computes.
+    ranks : str
+        Of a degree, its name in orders of ranks and among what frameworks can.
     only_sync : bool
         Whether an asynchronous plan has its default.
     of_cluster : {"", "any", "all"}
@@ -79,6 +83,8 @@ class Axis:
     default: int | str | None = None
     is_degree: bool = False
     is_split: bool = False
+    is_shard: bool = False
+    ranks: str = ""
     only_sync: bool = False
     of_cluster: str = ""
     is_loosened: bool = True
@@ -148,35 +154,35 @@ class Axes(Generic[Count, Word]):
         doc="synchronous or asynchronous updates", asked="kinds of updates to try", heading="mode",
     )  # fmt: skip
     tensor_parallel: Count = axis(
-        default=1, is_degree=True, is_split=True, only_sync=True,
+        default=1, is_degree=True, is_split=True, only_sync=True, is_shard=True, ranks="tensor",
         title="tensor-parallel degree", short="tensor {}", option="tensor",
         help="GPUs that share each layer of a transformer.",
         default_in_suggest=SPLIT, doc="devices that share each layer", asked="tensor-parallel degrees to try",
         heading="ten-\nsor",
     )  # fmt: skip
     sequence_parallel: Word = axis(
-        words=("off", "on"), default="off", is_split=True, only_sync=True,
+        words=("off", "on"), default="off", is_split=True, only_sync=True, is_shard=True,
         title="sequence parallelism", short="sequence parallel", option="sequence_parallel",
         help="Whether tensor-parallel ranks share normalisation, dropout and sums by positions too.",
         default_in_suggest=SPLIT, doc="whether tensor-parallel ranks share what is between products by positions",
         asked="sequence parallelism to try", heading="seq.\npar.",
     )  # fmt: skip
     context_parallel: Count = axis(
-        default=1, is_degree=True, is_split=True, only_sync=True,
+        default=1, is_degree=True, is_split=True, only_sync=True, is_shard=True, ranks="context",
         title="context-parallel degree", short="context {}", option="context",
         help="GPUs that share the positions of each sample.",
         default_in_suggest="1", doc="devices that share the positions of a sample",
         asked="context-parallel degrees to try", heading="con-\ntext",
     )  # fmt: skip
     expert_parallel: Count = axis(
-        default=1, is_split=True, only_sync=True,
+        default=1, is_split=True, only_sync=True, is_shard=True, ranks="expert",
         title="expert-parallel degree", short="expert {}", option="expert",
         help="GPUs, of those that share no layer, that share experts.",
         default_in_suggest=SPLIT, doc="devices that share the experts of a layer",
         asked="expert-parallel degrees to try", heading="ex-\npert",
     )  # fmt: skip
     pipeline_parallel: Count = axis(
-        default=1, is_degree=True, is_split=True, only_sync=True,
+        default=1, is_degree=True, is_split=True, only_sync=True, ranks="pipeline",
         title="pipeline stages", short="pipeline {}", option="pipeline",
         help="Stages of layers, each on GPUs of its own.",
         default_in_suggest=SPLIT, doc="stages of layers", asked="numbers of pipeline stages to try",

@@ -13,12 +13,13 @@ import numpy as np
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count, distinct_rows
 from planner.domain.axes import AXES, MODES, SCHEDULES, Axes, Axis
 from planner.domain.node_groups import GroupPart
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.settings import OPTIMIZERS, Settings
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
-    "DEGREES", "LARGEST_MINI_BATCH", "MODES", "NEUTRAL", "OPTIMIZERS", "SPLIT_AXES", "Box", "Configuration",
-    "Configurations", "Settings", "splits",
+    "DEGREES", "LARGEST_MINI_BATCH", "MODES", "NEUTRAL", "OPTIMIZERS", "RANK_AXES", "SHARD_AXES", "SPLIT_AXES", "Box",
+    "Configuration", "Configurations", "Settings", "splits",
 ]  # fmt: skip
 
 Box = tuple[slice | IntArray, ...]
@@ -27,6 +28,11 @@ LARGEST_MINI_BATCH = 10**15
 """No more samples pass between two updates; far more than any data set holds, and exact in a float."""
 DEGREES = tuple(axis.name for axis in AXES if axis.is_degree)
 """Of parallelism, all but the data-parallel one."""
+_BY_RANKS = {axis.ranks: axis.name for axis in AXES if axis.ranks}
+RANK_AXES = {name: _BY_RANKS.get(name, "data_parallel") for name in RANK_ORDER}
+"""Name in orders of ranks -> the degree."""
+SHARD_AXES = tuple(axis.name for axis in AXES if axis.is_shard)
+"""Which part of each layer a rank computes."""
 SPLIT_AXES = tuple(axis for axis in AXES if axis.is_split)
 """How a network is split over devices, and what is kept of it."""
 
@@ -40,7 +46,7 @@ NEUTRAL: Mapping[str, Callable[[Any], Any]] = {
     "schedule": _is_one_stage,
     "stages": _is_one_stage,
     "sequence_parallel": lambda plan: plan.tensor_parallel == 1,
-    "sharding": lambda plan: plan.data_parallel * plan.context_parallel == 1,
+    "sharding": lambda plan: plan.weight_copies == 1,
     "shard_group": lambda plan: (plan.sharding == 0) | (plan.gpus <= plan.gpus_per_node),
 }
 """Axis -> whether no value of it changes anything for a plan, or for plans as arrays.
@@ -114,6 +120,11 @@ class Configuration(Axes[int, str]):
         return self.gpus // self.replica_gpus
 
     @property
+    def weight_copies(self) -> int:
+        """Ranks that hold the same weights: of all copies, those that share the positions of a sample."""
+        return self.data_parallel * self.context_parallel
+
+    @property
     def samples_per_update(self) -> int:
         """Data-parallel degree x sub-batch x accumulation steps; the mini-batch of a synchronous configuration."""
         if len(self.groups) > 1:
@@ -128,7 +139,7 @@ class Configuration(Axes[int, str]):
     @property
     def parallelism(self) -> str:
         """``data``, ``model`` (tensor, context or expert degrees), ``pipeline``, or ``hybrid``, a product of both."""
-        is_model = self.tensor_parallel > 1 or self.context_parallel > 1 or self.expert_parallel > 1
+        is_model = any(getattr(self, name) != _DEFAULTS[name] for name in SHARD_AXES)
         if is_model and self.pipeline_parallel > 1:
             return "hybrid"
         return "model" if is_model else "pipeline" if self.pipeline_parallel > 1 else "data"
@@ -270,6 +281,11 @@ class Configurations(Axes[IntArray, IntArray]):
     def data_parallel(self) -> IntArray:
         """Copies of the network, shape (n,), rounded down: GPUs over the product of all other degrees."""
         return self.gpus // self.replica_gpus if DEGREES else self.gpus
+
+    @property
+    def weight_copies(self) -> IntArray:
+        """Ranks that hold the same weights, shape (n,): of all copies, those that share the positions of a sample."""
+        return self.data_parallel * self.context_parallel
 
     @property
     def replica_gpus(self) -> IntArray | int:

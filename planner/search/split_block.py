@@ -18,7 +18,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, IntArray, distinct_numbers, distinct_rows, distinct_values
 from planner.domain.axes import AXES, MODES, SCHEDULES, Axis
-from planner.domain.configuration import Configurations, splits
+from planner.domain.configuration import DEGREES, SHARD_AXES, SPLIT_AXES, Configurations, splits
 from planner.domain.framework import Framework
 from planner.domain.joined import JoinedConfigurations, Pairs, Passes
 from planner.domain.network import Network
@@ -30,13 +30,12 @@ from planner.workload.lawful import LAYER_AXES, accumulates, is_lawful, is_told_
 from planner.workload.shards import expert_number
 from planner.workload.what_fits import tensor_degrees
 
-__all__ = ["DEGREES", "SplitBlock", "SplitCandidates", "each"]
+__all__ = ["SplitBlock", "SplitCandidates", "each"]
 
 CHUNK = 2**16
 """Candidates made at once."""
 CHECKED = 2**18
 """Bases checked at once whether they are lawful."""
-DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel")
 _PLACE = ("nodes", "gpus_per_node", *DEGREES)
 _PRICED_TOGETHER = (
     "sharding",
@@ -47,10 +46,7 @@ _PRICED_TOGETHER = (
     "pipeline_parallel",
 )
 _SCHEDULED = ("schedule", "pipeline_parallel", "virtual_stages", "accumulation_steps")
-_CHOICE = (
-    "sequence_parallel", "expert_parallel", "virtual_stages", "schedule", "sharding", "shard_group", "recompute",
-    "recompute_every", "stages", "offload",
-)  # fmt: skip
+_CHOICE = tuple(axis.name for axis in SPLIT_AXES if not axis.is_degree)
 _BY_NAME = {axis.name: axis for axis in AXES}
 
 
@@ -217,7 +213,7 @@ class SplitCandidates:
         """
         degrees = _product({name: self._values(_BY_NAME[name]) for name in DEGREES})
         degrees = _where(degrees, self._is_of_kind(degrees))
-        replica = degrees["tensor_parallel"] * degrees["context_parallel"] * degrees["pipeline_parallel"]
+        replica = np.prod([*degrees.values()], axis=0)
         nodes = self._values(_BY_NAME["nodes"])
         for gpus_per_node in self._values(_BY_NAME["gpus_per_node"]).tolist():
             copies = np.arange(1, min(self.window[1], int(nodes.max()) * gpus_per_node) + 1)
@@ -248,7 +244,7 @@ class SplitCandidates:
 
     def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which degrees are of the kinds of parallelism to try."""
-        model = (of["tensor_parallel"] > 1) | (of["context_parallel"] > 1)
+        model = np.any([of[name] > 1 for name in DEGREES if name in SHARD_AXES], axis=0)
         pipeline = of["pipeline_parallel"] > 1
         kinds = {DATA: ~model & ~pipeline, MODEL: model & ~pipeline, PIPELINE: pipeline & ~model}
         kinds[HYBRID] = model & pipeline

@@ -40,7 +40,7 @@ MOST_PASSES = 2**17
 def kinds_of(network: Network, framework: Framework) -> tuple[str, ...]:
     """Return the kinds of parallelism that a network and a framework allow."""
     has_blocks = bool(block_starts(network))
-    model = has_blocks and any(kind in framework.can for kind in ("tensor", "context", "expert"))
+    model = has_blocks and any(axis.ranks in framework.can for axis in AXES if axis.is_shard)
     pipeline = "pipeline" in framework.can and (has_blocks or framework.stages != "blocks")
     allowed = ((DATA, True), (MODEL, model), (PIPELINE, pipeline), (HYBRID, model and pipeline))
     return tuple(kind for kind, is_allowed in allowed if is_allowed)

@@ -15,7 +15,8 @@ from math import prod
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
-from planner.domain.ranks import CONTEXT, DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
+from planner.domain.configuration import RANK_AXES
+from planner.domain.ranks import DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
 from planner.domain.split import SplitPlans
 
 __all__ = ["Order", "best_orders", "orders_of"]
@@ -27,18 +28,9 @@ _SLACK = 1e-9
 
 def orders_of(plan: SplitPlans, first: Order) -> list[Order]:
     """Return the lawful orders of a plan that differ, the framework's own first; ``plan``: fields of shape (1,)."""
-    t, c, x, d, p = (
-        int(one[0])
-        for one in (
-            plan.tensor_parallel,
-            plan.context_parallel,
-            plan.expert_parallel,
-            plan.data_parallel,
-            plan.pipeline_parallel,
-        )
-    )
-    whole = {TENSOR: t, CONTEXT: c, DATA: d, PIPELINE: p}
-    experts = {TENSOR: t, EXPERT: x, DATA: max(c * d // x, 1), PIPELINE: p} if x > 1 else {}
+    whole = {name: int(getattr(plan, RANK_AXES[name])[0]) for name in RANK_ORDER}
+    x, p, copies = whole.pop(EXPERT), whole[PIPELINE], int(plan.weight_copies[0])
+    experts = {TENSOR: whole[TENSOR], EXPERT: x, DATA: max(copies // x, 1), PIPELINE: p} if x > 1 else {}
     several = [name for name in RANK_ORDER if max(whole.get(name, 1), experts.get(name, 1)) > 1]
     alone = tuple(name for name in RANK_ORDER if name not in several)
 
@@ -64,8 +56,7 @@ def best_orders(
         The framework's own, which is taken unless another is faster.
     price : (order, rows) -> steps [s] of these plans, and whether they fit
     """
-    columns = "tensor_parallel", "context_parallel", "expert_parallel", "data_parallel", "pipeline_parallel"
-    alike, which = distinct_rows(*(getattr(plans, name) for name in columns))
+    alike, which = distinct_rows(*(getattr(plans, name) for name in RANK_AXES.values()))
     choices = [orders_of(plans.take(np.array([row])), first) for row in alike.tolist()]
     place = {order: at for at, order in enumerate(dict.fromkeys(order for some in choices for order in some))}
     number = which.size

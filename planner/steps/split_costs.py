@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.configuration import RANK_AXES
 from planner.domain.messages import Groups
 from planner.domain.precision import precision_named
 from planner.domain.split import SplitPlans
@@ -19,9 +20,7 @@ from planner.workload.split_messages import MessageRules, NetworkSends, network_
 
 __all__ = ["SplitCosts"]
 
-_PLACED_BY = (
-    "tensor_parallel", "context_parallel", "expert_parallel", "data_parallel", "pipeline_parallel", "gpus_per_node",
-)  # fmt: skip
+_PLACED_BY = (*RANK_AXES.values(), "gpus_per_node")
 
 
 class SplitCosts:

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.messages import GRADIENTS
 from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
 from planner.sources.sources import Sources
@@ -28,7 +28,6 @@ from planner.workload.memory import fullest_stage
 
 __all__ = ["SplitPriced", "SplitPricer"]
 
-_OF_RANK = ("tensor_parallel", "sequence_parallel", "context_parallel", "expert_parallel")
 _OF_STEP = ("pipeline_parallel", "schedule", "accumulation_steps", "virtual_stages")
 """What a step depends on besides its passes and its state."""
 
@@ -121,9 +120,9 @@ class SplitPricer(SplitCosts):
 
     def ranks(self, plans: SplitPlans) -> IntArray:
         """Return the rank of each plan in ``compute``, shape (n,)."""
-        first, which = plans.distinct(_OF_RANK)
+        first, which = plans.distinct(SHARD_AXES)
         some = plans.take(first)
-        degrees = zip(*(getattr(some, name).tolist() for name in _OF_RANK), strict=True)
+        degrees = zip(*(getattr(some, name).tolist() for name in SHARD_AXES), strict=True)
         return np.array([self.compute.rank_of(*each) for each in degrees], dtype=np.int64)[which]
 
     def in_order(self, rank_order: tuple[str, ...]) -> Self:

@@ -148,12 +148,9 @@ def _multiple(whole: int, degree: IntArray) -> BoolArray:
 
 def _of_framework(framework: Framework) -> Iterator[Rule]:
     kinds = framework.can
-    for axis, kind in (
-        ("tensor_parallel", "tensor"), ("context_parallel", "context"), ("expert_parallel", "expert"),
-        ("pipeline_parallel", "pipeline"),
-    ):  # fmt: skip
-        if kind not in kinds:
-            yield Rule(axis, f"1 in framework {framework.variant}, which has none", _is(axis, 1))
+    for axis in AXES:
+        if axis.ranks and axis.ranks not in kinds:
+            yield Rule(axis.name, f"1 in framework {framework.variant}, which has none", _is(axis.name, 1))
     if "interleaved" not in framework.schedules:
         words = f"1 in framework {framework.variant}, which has no interleaved schedule"
         yield Rule("virtual_stages", words, lambda plans: plans.schedule_run != INTERLEAVED)
@@ -218,8 +215,7 @@ def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
             "expert_parallel",
             f"a divisor of the {experts} experts and of data x context ranks",
             lambda plans: (
-                _multiple(experts, plans.expert_parallel)
-                & (plans.data_parallel * plans.context_parallel % plans.expert_parallel == 0)
+                _multiple(experts, plans.expert_parallel) & (plans.weight_copies % plans.expert_parallel == 0)
             ),
         )
     else:

@@ -41,7 +41,7 @@ import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.axes import AXES
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.network import Network
 from planner.domain.split import (
     GRADIENTS_SHARDED,
@@ -62,9 +62,8 @@ from planner.workload.units import StageLayers, even_layers, few_blocks
 __all__ = ["Memory", "fullest_stage"]
 
 _SELECTIVE, _FULL = RECOMPUTES.index("selective"), RECOMPUTES.index("full")
-_OF_RANK = ("tensor_parallel", "sequence_parallel", "context_parallel", "expert_parallel")
 _OF_MICRO_BATCH = (
-    *_OF_RANK, "pipeline_parallel", "recompute", "recompute_every", "last_stage",
+    *SHARD_AXES, "pipeline_parallel", "recompute", "recompute_every", "last_stage",
 )  # fmt: skip
 """Fields and properties of plans that decide what one sample takes."""
 _SAME_STATE = (
@@ -105,9 +104,9 @@ class _Ranks:
 
     def rank(self, plans: Configurations) -> IntArray:
         """Return the rank of each plan, shape (n,), made where it is new."""
-        first, which = plans.distinct(_OF_RANK)
+        first, which = plans.distinct(SHARD_AXES)
         some = plans.take(first)
-        degrees = zip(*(getattr(some, name).tolist() for name in _OF_RANK), strict=True)
+        degrees = zip(*(getattr(some, name).tolist() for name in SHARD_AXES), strict=True)
         return np.array([self._of(*each) for each in degrees], dtype=np.int64)[which]
 
     def _of(self, tensor: int, shares: int, context: int, experts: int) -> int:

@@ -19,7 +19,7 @@ from math import gcd, prod
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import RANK_AXES, Configurations
 from planner.domain.messages import CONTEXT, DATA, EXPERT, GROUP_NAMES, PIPELINE, RANK_ORDER, TENSOR, Groups
 from planner.domain.ranks import check_rank_order
 from planner.domain.split import SHARD_GROUPS
@@ -119,16 +119,14 @@ class Placement:
     @property
     def _grid(self) -> dict[str, IntArray]:
         """Degrees in order, experts left out."""
-        plans = self.plans
-        degrees = (plans.tensor_parallel, plans.context_parallel, plans.data_parallel, plans.pipeline_parallel)
-        return self._in_order(dict(zip((TENSOR, CONTEXT, DATA, PIPELINE), degrees, strict=True)))
+        return self._in_order({name: getattr(self.plans, RANK_AXES[name]) for name in self.order if name != EXPERT})
 
     @property
     def _expert_grid(self) -> dict[str, IntArray]:
         """Degrees in order of the grid that experts split the ranks by; copies rounded down where none is lawful."""
         plans, x = self.plans, self.plans.expert_parallel
         t = plans.tensor_parallel if self.expert_tensor is None else self.expert_tensor
-        copies = plans.tensor_parallel * plans.context_parallel * plans.data_parallel // (t * x)
+        copies = plans.tensor_parallel * plans.weight_copies // (t * x)
         return self._in_order({TENSOR: t, EXPERT: x, DATA: copies, PIPELINE: plans.pipeline_parallel})
 
     def _in_order(self, degrees: dict[str, IntArray]) -> dict[str, IntArray]:
@@ -247,7 +245,7 @@ def shard_ranks(plans: Configurations, order: tuple[str, ...] = RANK_ORDER, *, e
     ``order``: how ranks are numbered, innermost first.
     """
     x = plans.expert_parallel if experts else 1
-    everyone = np.maximum(1.0, plans.data_parallel * np.float64(1) * plans.context_parallel / x)
+    everyone = np.maximum(1.0, plans.weight_copies / x)
     by_node = plans.shard_group == SHARD_GROUPS.index("node")
     if order == RANK_ORDER or not by_node.any():
         inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))

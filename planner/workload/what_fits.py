@@ -192,7 +192,7 @@ def _sub_batch(case: _Case) -> Iterator[tuple[int, _Case]]:
 
 
 def _sharding(case: _Case, *, level: int) -> Iterator[tuple[int, _Case]]:
-    shares = case.get("data_parallel") * case.get("context_parallel") > 1
+    shares = case.get("weight_copies") > 1
     alone = case.get("pipeline_parallel") == 1
     lawful = level <= (case.framework.most_sharded if alone else case.framework.most_sharded_in_pipeline)
     if case.get("sharding") < level and shares and lawful:
@@ -228,9 +228,8 @@ def _degree(case: _Case, name: str, degree: int) -> Iterator[tuple[int, _Case]]:
     replicas_after = replicas * had // degree
     steps = case.get("accumulation_steps") * replicas
     after = case.but(**{name: degree, "data_parallel": replicas_after, "accumulation_steps": steps // replicas_after})
-    copies = replicas_after * after.get("context_parallel")
     shares = not after.get("sequence_parallel") or _shares_positions(after)
-    if steps % replicas_after == 0 and copies % after.get("expert_parallel") == 0 and shares:
+    if steps % replicas_after == 0 and after.get("weight_copies") % after.get("expert_parallel") == 0 and shares:
         yield degree, after
 
 
@@ -320,7 +319,7 @@ def lowest_plans(
 
 def least_memory(ledger: Memory, plans: Configurations, gpus: int) -> tuple[float, Configurations] | None:
     """Return the least bytes that :func:`lowest_plans` take on so many GPUs, and the plan; None: no replicas divide."""
-    replica = plans.tensor_parallel * plans.context_parallel * plans.pipeline_parallel
+    replica = plans.replica_gpus
     data = gpus // replica
     lawful = (gpus % replica == 0) & (data % plans.data_parallel == 0) & (data > 0)
     if not lawful.any():
