@@ -148,12 +148,12 @@ class DataBlock:
 
     def passes_of(self, base: Mapping[str, int]) -> tuple[IntArray, IntArray]:
         """Return the sub-batches, and the accumulation of each, with which a base is a candidate to price."""
-        tried, (low, high) = self.values["sub_batch"], self.window
+        tried = self.values["sub_batch"]
         if self.mode == "async":  # the mini-batch is random, and accumulation 1
-            tried = tried[(tried <= high) & (1 in self.values[SOLVED_AXIS])]
+            tried = tried[(tried <= self.window[1]) & (1 in self.values[SOLVED_AXIS])]
             return tried, np.ones(tried.size, dtype=np.int64)
         copies = base["nodes"] * base["gpus_per_node"] // math.prod(base[name] for name in DEGREES)
-        return passes_within((-(-max(low, 1) // copies), high // copies), tried, self.values.get(SOLVED_AXIS))
+        return passes_within(self.window, tried, self.values.get(SOLVED_AXIS), copies)
 
     @cached_property
     def pairs(self) -> _Pairs:

@@ -22,7 +22,7 @@ from planner.errors import ParameterError, Refusal, UnknownNameError
 from planner.search.data_block import SOLVED_AXIS, DataBlock
 from planner.search.reasons import REASONS
 from planner.search.split_block import SplitBlock, SplitCandidates
-from planner.search.split_space import DATA, SplitLimits
+from planner.search.split_space import DATA, SplitLimits, values_to_try
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES
 
@@ -76,6 +76,11 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("largest_sub_batch", "refused_precisions", "refused_modes"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
+
+    @property
+    def most(self) -> Mapping[str, int]:
+        """What the cluster has of an axis."""
+        return {"nodes": self.nodes, "gpus_per_node": self.gpus_per_node}
 
     def factor(self, precision: str) -> int:
         """Return the scenario's factor on the largest sub-batch of a precision."""
@@ -226,7 +231,7 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
         raise ParameterError(
             f"--{axis.option.replace('_', '-')}", str(axis.default), ",".join(map(str, values)), remedy
         )
-    most = getattr(limits, axis.name) if axis.of_cluster else axis.most or LARGEST_COUNT
+    most = limits.most[axis.name] if axis.of_cluster else axis.most or LARGEST_COUNT
     of = f"the {most} of cluster {limits.cluster}" if axis.of_cluster else most
     for value in () if axis.words else (min(values), max(values)):
         if not axis.least <= value <= most:
@@ -245,9 +250,8 @@ def _split_candidates(request: SpaceRequest, limits: Limits) -> SplitCandidates 
     if limits.split is None or "sync" not in request.modes:
         return None
     low, high = accepted_mini_batches(request, "sync")
-    most = {"nodes": limits.nodes, "gpus_per_node": limits.gpus_per_node}
     of = limits.split
-    return SplitCandidates(of.network, of.framework, request, most, (math.ceil(low), math.floor(high)))
+    return SplitCandidates(of.network, of.framework, request, limits.most, (math.ceil(low), math.floor(high)))
 
 
 def _blocks(
@@ -267,21 +271,11 @@ def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> 
     of_block = {"sub_batch": _sub_batches(request, limits, (precision, mode), window[1])}
     whole = request.changed(**{axis.name: None for axis in AXES if axis.is_split})
     values = {
-        axis.name: of_block[axis.name] if axis.name in of_block else _values(axis, whole, limits)
+        axis.name: of_block[axis.name] if axis.name in of_block else values_to_try(axis, whole[axis.name], limits.most)
         for axis in AXES
         if axis.name not in ("precision", "mode", solved_axis)
     }
     return DataBlock(values, window, precision, mode, limits.why_not(precision, mode))
-
-
-def _values(axis: Axis, request: SpaceRequest, limits: Limits) -> IntArray:
-    """Return the values of an axis to try, as numbers or codes."""
-    request_values = request[axis.name]
-    if request_values is None and axis.of_cluster:
-        most: int = getattr(limits, axis.name)
-        return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
-    values = (axis.default,) if request_values is None else request_values
-    return _ascending(tuple(axis.words.index(word) for word in values) if axis.words else values)
 
 
 def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], most: int) -> IntArray:
@@ -295,14 +289,10 @@ def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], m
     if request["sub_batch"] is None:
         largest = limits.fits(*kind)
         return np.arange(1, max(1, min(largest, most) if kind[1] == "sync" else largest) + 1)
-    request_values = _ascending(request["sub_batch"])
+    request_values = distinct_values(np.array(request["sub_batch"], dtype=np.int64))
     if factor == 1 or request_values.size == 1:
         return request_values
     step = int(request_values[-1] - request_values[-2])
     return distinct_values(
         np.concatenate([request_values, np.arange(request_values[-1], factor * request_values[-1] + 1, step)])
     )
-
-
-def _ascending(values: tuple[Any, ...]) -> IntArray:
-    return distinct_values(np.array(values, dtype=np.int64))

@@ -24,7 +24,7 @@ from planner.domain.joined import JoinedConfigurations, Pairs, Passes
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal
-from planner.search.split_space import DATA, HYBRID, MODEL, PIPELINE, kinds_to_try, passes_within
+from planner.search.split_space import DATA, HYBRID, MODEL, PIPELINE, kinds_to_try, passes_within, values_to_try
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES, accumulates, is_lawful, is_told_apart, most_stages
 from planner.workload.shards import expert_number
@@ -198,13 +198,8 @@ class SplitCandidates:
     def _values(self, axis: Axis) -> IntArray:
         """Return the values of an axis to try, as numbers or codes."""
         asked = self.request[axis.name]
-        if asked is not None:
-            return distinct_values(np.array([axis.code(one) for one in asked]))
-        if axis.of_cluster:
-            most = self.most[axis.name]
-            return np.arange(1 if axis.of_cluster == "any" else most, most + 1)
         is_open = axis.name in _DEFAULTS and (bool(block_starts(self.network)) or axis.name in LAYER_AXES)
-        return _DEFAULTS[axis.name](self) if is_open else np.array([axis.code(axis.default)])
+        return _DEFAULTS[axis.name](self) if asked is None and is_open else values_to_try(axis, asked, self.most)
 
     def _places(self) -> Iterator[dict[str, IntArray]]:
         """Yield columns of places, of each number of GPUs of a node: from nodes, or from degrees where they are fewer.
@@ -263,11 +258,9 @@ class SplitCandidates:
 
     def _passes(self, copies: int) -> tuple[IntArray, IntArray]:
         """Return sub-batches and accumulation steps whose product with the copies lies in the window."""
-        low, high = self.window
-        least, most = -(-max(low, 1) // copies), high // copies
-        asked, steps = self.request["sub_batch"], self.request["accumulation_steps"]
-        tried = (None if some is None else distinct_values(np.array(some, dtype=np.int64)) for some in (asked, steps))
-        return passes_within((least, most), *tried)
+        asked = (self.request[name] for name in ("sub_batch", "accumulation_steps"))
+        n, m = (None if some is None else distinct_values(np.array(some, dtype=np.int64)) for some in asked)
+        return passes_within(self.window, n, m, copies)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ __all__ = [
     "kinds_to_try",
     "layer_axis_asked",
     "passes_within",
+    "values_to_try",
 ]
 
 DATA, MODEL, PIPELINE, HYBRID = "data", "model", "pipeline", "hybrid"
@@ -100,24 +102,34 @@ class SplitLimits:
         return self.needed_bytes(rows) <= self.capacity_bytes
 
 
+def values_to_try(axis: Axis, asked: tuple[Any, ...] | None, most: Mapping[str, int]) -> IntArray:
+    """Return the values of an axis, ascending, as numbers or codes: those asked for, of the cluster, or the default."""
+    if asked is None and axis.of_cluster:
+        return np.arange(1 if axis.of_cluster == "any" else most[axis.name], most[axis.name] + 1)
+    values = (axis.default,) if asked is None else asked
+    return distinct_values(np.array([axis.code(one) for one in values], dtype=np.int64))
+
+
 def passes_within(
-    window: tuple[int, int], sub_batches: IntArray | None = None, steps: IntArray | None = None
+    window: tuple[int, int], sub_batches: IntArray | None = None, steps: IntArray | None = None, copies: int = 1
 ) -> tuple[IntArray, IntArray]:
     """Return the sub-batches and accumulation steps whose product lies in a window, by sub-batch, then steps.
 
     Parameters
     ----------
     window : tuple of int
-        Least and most samples of a replica between updates.
+        Least and most samples between updates.
     sub_batches, steps : ndarray of int, ascending, or None
         Those to try; None: any.
+    copies : int
+        That take the samples together.
 
     Raises
     ------
     UsageError
         There are more than MOST_PASSES.
     """
-    least, most = max(window[0], 1), window[1]
+    window = least, most = -(-max(window[0], 1) // copies), window[1] // copies
     root = math.isqrt(max(most, 0))
     if sub_batches is not None:
         return _factors(window, sub_batches, steps)
