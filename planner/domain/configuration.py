@@ -15,6 +15,7 @@ from planner.domain.axes import AXES, MODES, SCHEDULES, Axes, Axis
 from planner.domain.node_groups import GroupPart
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.settings import OPTIMIZERS, Settings
+from planner.domain.split import BEST_STAGES, PER_STAGE
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -153,10 +154,6 @@ class Configuration(Axes[int, str]):
 
 
 _DEFAULTS: Mapping[str, Any] = {axis.name: axis.default for axis in AXES}
-_BEST_STAGES, _PER_STAGE = (
-    next(axis for axis in AXES if axis.name == name).code(word)
-    for name, word in (("stages", "best"), ("recompute", "per-stage"))
-)
 
 
 def _nearest_divisor(whole: int, value: int, step: int) -> int:
@@ -301,7 +298,7 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def is_laid_out(self) -> BoolArray:
         """Whether what each stage holds, or computes again, follows from what fits, shape (n,)."""
-        return np.asarray((self.stages == _BEST_STAGES) | (self.recompute == _PER_STAGE))
+        return np.asarray((self.stages == BEST_STAGES) | (self.recompute == PER_STAGE))
 
     @property
     def last_stage(self) -> IntArray:

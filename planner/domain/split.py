@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, SCHEDULES
-from planner.domain.configuration import Configurations
 
 __all__ = [
     "BEST_STAGES",
@@ -22,7 +21,6 @@ __all__ = [
     "STAGES",
     "WEIGHTS_SHARDED",
     "SplitMemoryBytes",
-    "SplitPlans",
 ]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
@@ -42,8 +40,6 @@ OPTIMIZER_SHARDED, GRADIENTS_SHARDED, WEIGHTS_SHARDED = 1, 2, 3
 OFFLOADS = _WORDS["offload"]
 """What lies in the host's memory."""
 
-
-SplitPlans = Configurations
 
 MEMORY_KINDS = (
     "weights", "gradients", "optimizer", "activations", "workspace", "framework", "logits", "gathered", "messages",

@@ -15,9 +15,8 @@ from math import prod
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
-from planner.domain.configuration import RANK_AXES
+from planner.domain.configuration import RANK_AXES, Configurations
 from planner.domain.ranks import DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
-from planner.domain.split import SplitPlans
 
 __all__ = ["Order", "best_orders", "orders_of"]
 
@@ -26,7 +25,7 @@ _SLACK = 1e-9
 """Relative: an order must be faster by more to be taken before those in front of it."""
 
 
-def orders_of(plan: SplitPlans, first: Order) -> list[Order]:
+def orders_of(plan: Configurations, first: Order) -> list[Order]:
     """Return the lawful orders of a plan that differ, the framework's own first; ``plan``: fields of shape (1,)."""
     whole = {name: int(getattr(plan, RANK_AXES[name])[0]) for name in RANK_ORDER}
     x, p, copies = whole.pop(EXPERT), whole[PIPELINE], int(plan.weight_copies[0])
@@ -45,13 +44,13 @@ def orders_of(plan: SplitPlans, first: Order) -> list[Order]:
 
 
 def best_orders(
-    plans: SplitPlans, first: Order, price: Callable[[Order, IntArray], tuple[FloatArray, BoolArray]]
+    plans: Configurations, first: Order, price: Callable[[Order, IntArray], tuple[FloatArray, BoolArray]]
 ) -> list[Order]:
     """Return the fastest order of each of n plans, of those with which it fits if there are any.
 
     Parameters
     ----------
-    plans : SplitPlans, fields of shape (n,)
+    plans : Configurations, fields of shape (n,)
     first : Order
         The framework's own, which is taken unless another is faster.
     price : (order, rows) -> steps [s] of these plans, and whether they fit

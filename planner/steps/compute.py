@@ -30,10 +30,11 @@ from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import Entry
+from planner.domain.configuration import Configurations
 from planner.domain.framework import PYTORCH
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls
 from planner.domain.precision import precision_named
-from planner.domain.split import SplitMemoryBytes, SplitPlans
+from planner.domain.split import SplitMemoryBytes
 from planner.numbers import constant
 from planner.sources.overheads import Overheads
 from planner.sources.plan_points import plan_point_factors
@@ -304,7 +305,7 @@ class Compute:
     def memory(self, sub_batch: IntArray, mode: str) -> SplitMemoryBytes:
         """Return bytes on one device by kind, each of shape (s,)."""
         ledger = Memory(self.network, memory_rules(self.sources, self.precision.name, mode))
-        return ledger.fullest(SplitPlans.having(sub_batch=sub_batch))
+        return ledger.fullest(Configurations.having(sub_batch=sub_batch))
 
     def host_s(self, stage: str, counts: CallCounts) -> float:
         """Return the framework's host time of a stage [s]."""

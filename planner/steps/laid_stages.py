@@ -13,10 +13,11 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES
+from planner.domain.configuration import Configurations
 from planner.domain.prediction import LayersOfStage
-from planner.domain.split import RECOMPUTES, SplitMemoryBytes, SplitPlans
+from planner.domain.split import RECOMPUTES, SplitMemoryBytes
 from planner.steps.split_costs import SplitCosts
-from planner.steps.split_stages import OfStages, StageCases, rows_of
+from planner.steps.split_stages import OfStages, StageCases
 from planner.workload.units import StageLayers, Units
 
 __all__ = ["LaidStages", "StageLayout", "laid_out", "layout_memory", "units_ahead"]
@@ -51,9 +52,9 @@ class StageLayout:
         each = zip((end - first).tolist(), computed.tolist(), self.recompute.tolist(), strict=True)
         return tuple(LayersOfStage(layers, some, RECOMPUTES[code * (some > 0)]) for layers, some, code in each)
 
-    def rows(self, plans: SplitPlans) -> SplitPlans:
+    def rows(self, plans: Configurations) -> Configurations:
         """Return a row for each stage; ``plans``: one, of shape (1,)."""
-        return rows_of(plans, np.zeros(self.stage.size, dtype=np.int64)).but(recompute=self.recompute)
+        return plans.take(np.zeros(self.stage.size, dtype=np.int64)).but(recompute=self.recompute)
 
 
 def laid_out(layouts: list[StageLayout]) -> OfStages:
@@ -61,7 +62,7 @@ def laid_out(layouts: list[StageLayout]) -> OfStages:
     return partial(LaidStages, layouts=layouts)
 
 
-def layout_memory(costs: SplitCosts, plan: SplitPlans, layout: StageLayout) -> SplitMemoryBytes:
+def layout_memory(costs: SplitCosts, plan: Configurations, layout: StageLayout) -> SplitMemoryBytes:
     """Return the memory of a rank of each stage; ``plan`` of shape (1,)."""
     return costs.ledger.of_stages(layout.rows(plan), layout.stage, layout.layers)
 
@@ -72,7 +73,7 @@ class LaidStages(StageCases):
     def __init__(
         self,
         costs: SplitCosts,
-        plans: SplitPlans,
+        plans: Configurations,
         rank: IntArray,
         but: tuple[str, ...],
         *more: tuple[IntArray, int],
@@ -88,7 +89,7 @@ class LaidStages(StageCases):
         self._start = np.cumsum(sizes) - sizes
         self.case, self._sizes = self._start[self._which], sizes
         recompute = np.concatenate([one.recompute for one in layouts])
-        self.plans, self.rank = rows_of(plans, plan).but(recompute=recompute), rank[plan]
+        self.plans, self.rank = plans.take(plan).but(recompute=recompute), rank[plan]
         self.units = costs.compute.ranks[0].units
         self._placement, self._placed = costs.placement(self.plans), {}
         self.of = np.arange(plan.size)

@@ -16,8 +16,9 @@ from itertools import pairwise
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from planner.domain.configuration import Configurations
 from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE
-from planner.domain.split import BEST_STAGES, SplitMemoryBytes, SplitPlans
+from planner.domain.split import BEST_STAGES, SplitMemoryBytes
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
 from planner.steps.laid_stages import StageLayout
@@ -55,7 +56,7 @@ class LayerPricer(SplitPricer):
         self.cuts = LayerCuts(self, self.ledger.whole.crossing)
         self._best: dict[tuple[int, ...], IntArray] = {}
 
-    def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
+    def memory(self, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
         parts, (first, which) = [], self.cut_alike(plans)
         for at, row in enumerate(first.tolist()):
@@ -67,14 +68,14 @@ class LayerPricer(SplitPricer):
         columns = {name: np.concatenate([none, *(getattr(one, name) for one in parts)])[back] for name in names}
         return SplitMemoryBytes(**columns)
 
-    def cut_alike(self, plans: SplitPlans) -> tuple[IntArray, IntArray]:
+    def cut_alike(self, plans: Configurations) -> tuple[IntArray, IntArray]:
         """Return one of each kind of plans that are cut alike, and the kind of each; best cuts are those that fit."""
         fitted = plans.stages == BEST_STAGES
         sub_batch = np.where(fitted, plans.sub_batch, cut_at(plans.sub_batch))
         memory = (np.where(fitted, one, 0) for one in (plans.accumulation_steps, plans.schedule))
         return distinct_rows(plans.pipeline_parallel, plans.stages, sub_batch, *memory)
 
-    def cuts_of(self, plan: SplitPlans) -> IntArray:
+    def cuts_of(self, plan: Configurations) -> IntArray:
         """Return the unit that each stage starts with, and V, shape (p + 1,); ``plan`` of shape (1,).
 
         Best stages fit the device where any do; where none do, the fullest needs the least that it can.
@@ -95,11 +96,11 @@ class LayerPricer(SplitPricer):
             self._best[key] = cuts if cuts is not None else _least(memory, crossing)
         return self._best[key]
 
-    def is_laid_out(self, plans: SplitPlans) -> BoolArray:
+    def is_laid_out(self, plans: Configurations) -> BoolArray:
         """Tell that all plans have stages that are laid out."""
         return np.ones(plans.shape, dtype=np.bool_)
 
-    def layouts(self, plans: SplitPlans) -> list[StageLayout]:
+    def layouts(self, plans: Configurations) -> list[StageLayout]:
         """Return what the stages of each plan hold; plans that are cut alike share one."""
         first, which = self.cut_alike(plans)
         each = [self._layout(self.cuts_of(plans.take(np.array([row])))) for row in first.tolist()]

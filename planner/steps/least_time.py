@@ -24,7 +24,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
-from planner.domain.split import BUBBLES, RECOMPUTES, SplitPlans
+from planner.domain.configuration import Configurations
+from planner.domain.split import BUBBLES, RECOMPUTES
 from planner.steps.host_and_gpu import composed_s
 from planner.steps.price import Pricer
 from planner.steps.split_compute import PASSES
@@ -43,7 +44,7 @@ def least_pass_s(pricer: Pricer, sub_batch: IntArray) -> FloatArray:
     return np.asarray((table.forward_s + table.backward_s.min(axis=1))[row])
 
 
-def least_step_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
+def least_step_s(pricer: SplitPricer, plans: Configurations) -> FloatArray:
     """Return a lower bound of the step of every plan that is like one of these but for what is open [s], shape (n,).
 
     Open are sharding, offloading, fewer virtual stages, and of schedules that have a bubble which one; stages are cut
@@ -52,7 +53,7 @@ def least_step_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
     Parameters
     ----------
     pricer : SplitPricer
-    plans : SplitPlans, fields of shape (n,)
+    plans : Configurations, fields of shape (n,)
         With a schedule without a bubble, every schedule is open; without recompute, all recompute.
     """
     compute, rank = pricer.compute, pricer.ranks(plans)
@@ -80,7 +81,7 @@ def least_step_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
     return np.asarray(np.maximum(m * every[plans.recompute, row] / p, (m + waiting) * of_blocks) + replica_wait)
 
 
-def least_scheduled_s(pricer: SplitPricer, plans: SplitPlans) -> FloatArray:
+def least_scheduled_s(pricer: SplitPricer, plans: Configurations) -> FloatArray:
     """Return a closer bound than :func:`least_step_s`, which takes longer."""
     passes = Passes(pricer, plans, pricer.ranks(plans))
     cases, case = passes.cases, passes.cases.case

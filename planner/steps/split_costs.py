@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
-from planner.domain.configuration import RANK_AXES
+from planner.domain.configuration import RANK_AXES, Configurations
 from planner.domain.messages import Groups
 from planner.domain.precision import precision_named
-from planner.domain.split import SplitPlans
 from planner.sources.sources import Sources
 from planner.steps.compute import host_s, memory_rules, term_of
 from planner.steps.host_and_gpu import BESIDE, WITH_RECOMPUTE, together_s
@@ -61,15 +60,15 @@ class SplitCosts:
         itemsize = precision_named(precision).activation_bytes
         self.message_rules = MessageRules(itemsize, scatters_boundary=framework.scatters_boundary)
 
-    def placement(self, plans: SplitPlans) -> Placement:
+    def placement(self, plans: Configurations) -> Placement:
         """Return where the groups of plans lie on the cluster."""
         link = self.sources.cluster.inter_node
         return Placement(plans, link.nics_per_node if link else 1, self.rank_order)
 
-    def placed_alike(self, plans: SplitPlans, names: tuple[str, ...]) -> tuple[IntArray, int]:
+    def placed_alike(self, plans: Configurations, names: tuple[str, ...]) -> tuple[IntArray, int]:
         """Return a number of each plan that says where its groups of some names lie, shape (n,), and how many do."""
 
-        def numbers(some: SplitPlans) -> IntArray:
+        def numbers(some: Configurations) -> IntArray:
             first, which = some.distinct(_PLACED_BY)
             placement = self.placement(some.take(first).rows)
             groups = [placement.groups(name) for name in names]

@@ -15,7 +15,7 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE
 from planner.domain.prediction import Staleness, Term
-from planner.domain.split import MEMORY_KINDS, RECOMPUTES, SplitPlans
+from planner.domain.split import MEMORY_KINDS, RECOMPUTES
 from planner.sources.source import Source
 from planner.steps.compute import term_of
 from planner.steps.describe import Description, Rest, Told, described, synchronous_updates
@@ -81,7 +81,7 @@ class _Shown(NamedTuple):
     layout: StageLayout | None = None
 
 
-def _shown(pricer: SplitPricer, plans: SplitPlans, slowest: IntArray) -> Iterator[_Shown]:
+def _shown(pricer: SplitPricer, plans: Configurations, slowest: IntArray) -> Iterator[_Shown]:
     ranks, of_ranks = pricer.ranks(plans), _Ranks(pricer)
     laid = np.flatnonzero(pricer.is_laid_out(plans))
     layouts = dict(zip(laid.tolist(), pricer.layouts(plans.take(laid)), strict=True))

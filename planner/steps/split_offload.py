@@ -13,7 +13,8 @@ import numpy as np
 from planner.costs.specified import specified_copy
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
-from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
+from planner.domain.configuration import Configurations
+from planner.domain.split import OFFLOADS, SplitMemoryBytes
 from planner.sources.refusals import missing_link
 from planner.sources.source import Source, source_of
 from planner.sources.sources import Sources
@@ -35,14 +36,18 @@ def offload_source(sources: Sources) -> Source:
 
 
 def offload_s(
-    sources: Sources, plans: SplitPlans, memory: SplitMemoryBytes, updated: FloatArray, passes_s: tuple[FloatArray, ...]
+    sources: Sources,
+    plans: Configurations,
+    memory: SplitMemoryBytes,
+    updated: FloatArray,
+    passes_s: tuple[FloatArray, ...],
 ) -> FloatArray:
     """Return what offloading adds to the step [s], shape (n,); 0 where nothing is offloaded.
 
     Parameters
     ----------
     sources : Sources
-    plans : SplitPlans
+    plans : Configurations
     memory : SplitMemoryBytes
         Bytes that move in a step, of each rank.
     updated : ndarray of float, shape (n,)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED, SplitPlans
+from planner.domain.configuration import Configurations
+from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_chunks import SPLIT_BACKWARD
 from planner.steps.pipeline_drain import exchange_s
@@ -57,7 +58,7 @@ class SplitPart:
     of it the slowest stage is busy with.
     """
 
-    def __init__(self, costs: SplitCosts, every: SplitPlans, of: tuple[Passes, State], rows: IntArray) -> None:
+    def __init__(self, costs: SplitCosts, every: Configurations, of: tuple[Passes, State], rows: IntArray) -> None:
         self.costs, self.plans, self._rows = costs, every.take(rows), rows
         self.passes, self.state = of
         self.m = self.plans.accumulation_steps.astype(np.float64)
@@ -72,7 +73,7 @@ class SplitPart:
         self._repeats = self._at(self.passes.cases, rows[self._first])[1]
 
     @staticmethod
-    def alike(plans: SplitPlans, run_number: IntArray) -> tuple[IntArray, IntArray]:
+    def alike(plans: Configurations, run_number: IntArray) -> tuple[IntArray, IntArray]:
         """Return what plans that are one part have in common, (n,) each, given how many runs each has."""
         codes = [SCHEDULES.index(name) for name in RUN_SCHEDULES]
         has_runs = np.isin(plans.schedule, codes)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_numbers
+from planner.domain.configuration import Configurations
 from planner.domain.messages import NEIGHBOURS
-from planner.domain.split import RECOMPUTES, SplitPlans
+from planner.domain.split import RECOMPUTES
 from planner.steps.host_and_gpu import BESIDE, STAGES, beside_s, composed_s
 from planner.steps.split_compute import PASSES
 from planner.steps.split_costs import SplitCosts
@@ -58,7 +59,7 @@ class Passes:
         Between neighbouring stages.
     """
 
-    def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, stages: OfStages = StageCases) -> None:
+    def __init__(self, costs: SplitCosts, plans: Configurations, rank: IntArray, stages: OfStages = StageCases) -> None:
         self.costs = costs
         self.cases = cases = stages(costs, plans, rank, _SAME_PASSES, costs.placed_alike(plans, SENT_BETWEEN))
         row = cases.compute_rows(costs.compute)
@@ -141,7 +142,7 @@ class Passes:
         return kernel, host
 
 
-def _transfer_s(costs: SplitCosts, plans: SplitPlans) -> FloatArray:
+def _transfer_s(costs: SplitCosts, plans: Configurations) -> FloatArray:
     """Return what one micro-batch takes between neighbouring stages, shape (n,); one stage sends nothing."""
     placement, total_s = costs.placement(plans), np.zeros(plans.shape)
     for one in boundary_messages(costs.sends, plans, costs.message_rules):

@@ -12,7 +12,7 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.messages import GRADIENTS
-from planner.domain.split import OFFLOADS, SplitMemoryBytes, SplitPlans
+from planner.domain.split import OFFLOADS, SplitMemoryBytes
 from planner.sources.sources import Sources
 from planner.steps.best_order import best_orders
 from planner.steps.epoch import Input
@@ -88,7 +88,7 @@ class SplitPricer(SplitCosts):
         self.input = Input(sources)
         self._in_orders: dict[tuple[str, ...], Self] = {}
 
-    def is_laid_out(self, plans: SplitPlans) -> BoolArray:
+    def is_laid_out(self, plans: Configurations) -> BoolArray:
         """Tell which plans have stages that :meth:`layouts` lays out."""
         return plans.is_laid_out
 
@@ -96,7 +96,7 @@ class SplitPricer(SplitCosts):
         """Return the names of the layers that stages start with, where they are cut between layers."""
         return ()
 
-    def memory(self, plans: SplitPlans) -> SplitMemoryBytes:
+    def memory(self, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
         laid = plans.is_laid_out
         if not laid.any():
@@ -114,11 +114,11 @@ class SplitPricer(SplitCosts):
                 column[row] = getattr(worst, name)
         return SplitMemoryBytes(**columns)
 
-    def layouts(self, plans: SplitPlans) -> list[StageLayout]:
+    def layouts(self, plans: Configurations) -> list[StageLayout]:
         """Return what the stages of each plan hold and compute again, of plans that leave that to what fits."""
         return self.stage_layouts.of(plans, self.ranks(plans))
 
-    def ranks(self, plans: SplitPlans) -> IntArray:
+    def ranks(self, plans: Configurations) -> IntArray:
         """Return the rank of each plan in ``compute``, shape (n,)."""
         first, which = plans.distinct(SHARD_AXES)
         some = plans.take(first)
@@ -202,7 +202,7 @@ class SplitPricer(SplitCosts):
         priced = self.price(configurations)
         return priced.period_s, priced.memory.total
 
-    def _periods(self, plans: SplitPlans) -> FloatArray:
+    def _periods(self, plans: Configurations) -> FloatArray:
         """Return the step of each plan [s], shape (n,), of none that offloads."""
         parts, which = self._parts(plans, StageCases)
         periods = np.zeros(which.max(initial=-1) + 1)
@@ -210,7 +210,7 @@ class SplitPricer(SplitCosts):
             periods[where] = part.period_s
         return np.asarray(periods[which])
 
-    def _terms(self, plans: SplitPlans, stages: OfStages) -> tuple[dict[str, FloatArray], IntArray]:
+    def _terms(self, plans: Configurations, stages: OfStages) -> tuple[dict[str, FloatArray], IntArray]:
         """Return what each term takes and adds, (2, n) each, but what offloading does, and the slowest stage, (n,)."""
         parts, which = self._parts(plans, stages)
         size = which.max(initial=-1) + 1
@@ -222,7 +222,7 @@ class SplitPricer(SplitCosts):
                 terms[name][:, where] = both
         return {name: both[:, which] for name, both in terms.items()}, slowest[which]
 
-    def _parts(self, plans: SplitPlans, stages: OfStages) -> tuple[Iterator[tuple[IntArray, SplitPart]], IntArray]:
+    def _parts(self, plans: Configurations, stages: OfStages) -> tuple[Iterator[tuple[IntArray, SplitPart]], IntArray]:
         """Return the distinct steps of plans in parts, and the step of each plan, shape (n,)."""
         rank = self.ranks(plans)
         of = passes, state = Passes(self, plans, rank, stages), State(self, plans, rank, stages)
@@ -232,7 +232,7 @@ class SplitPricer(SplitCosts):
         wheres = (np.flatnonzero(alike == at) for at in range(int(alike.max(initial=-1)) + 1))
         return ((where, self.part(self, plans, of, rows[where])) for where in wheres), which
 
-    def _load(self, plans: SplitPlans, step_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _load(self, plans: Configurations, step_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what loading samples takes and adds; the ranks of the first stage load, one of each copy."""
         if self.sources.storage is None:
             return np.zeros_like(step_s), np.zeros_like(step_s)
@@ -241,7 +241,7 @@ class SplitPricer(SplitCosts):
         load = self.input.times(samples, in_node, copies.nodes, first_epoch=False).node_s
         return load, np.maximum(load - step_s, 0.0) if self.strategy.prefetch else load
 
-    def _offload(self, plans: SplitPlans, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
+    def _offload(self, plans: Configurations, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
         """Put what offloading takes into the terms; what the host updates, the device does not."""
         if not plans.offload.any():
             return

@@ -13,18 +13,13 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.axes import AXES
+from planner.domain.configuration import Configurations
 from planner.domain.messages import Groups
-from planner.domain.split import SplitPlans
 from planner.steps.split_compute import SplitCompute
 from planner.steps.split_costs import SplitCosts
 from planner.workload.units import Units, stage_units
 
-__all__ = ["OfStages", "StageCases", "rows_of"]
-
-
-def rows_of(plans: SplitPlans, rows: IntArray) -> SplitPlans:
-    """Return some of n plans, whose fields all have shape (n,)."""
-    return plans.take(rows)
+__all__ = ["OfStages", "StageCases"]
 
 
 class StageCases:
@@ -33,7 +28,7 @@ class StageCases:
     Parameters
     ----------
     costs : SplitCosts
-    plans : SplitPlans, fields of shape (n,)
+    plans : Configurations, fields of shape (n,)
     rank : ndarray of int, shape (n,)
         The rank of each in ``costs.compute``.
     but : tuple of str
@@ -45,7 +40,7 @@ class StageCases:
     ----------
     case : ndarray of int, shape (n,)
         Of each plan.
-    plans : SplitPlans, fields of shape (c,)
+    plans : Configurations, fields of shape (c,)
     rank : ndarray of int, shape (c,)
     of : ndarray of int, shape (f,)
         The case that a stage is of; its stages follow each other.
@@ -56,7 +51,12 @@ class StageCases:
     """
 
     def __init__(
-        self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, but: tuple[str, ...], *more: tuple[IntArray, int]
+        self,
+        costs: SplitCosts,
+        plans: Configurations,
+        rank: IntArray,
+        but: tuple[str, ...],
+        *more: tuple[IntArray, int],
     ) -> None:
         names = [one.name for one in AXES if one.name not in but]
         first, self.case = plans.distinct((*names, "last_stage"), *more)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.configuration import Configurations
 from planner.domain.messages import ALL_REDUCE, ENDS, TENSOR
-from planner.domain.split import GRADIENTS_SHARDED, OPTIMIZER_SHARDED, WEIGHTS_SHARDED, SplitPlans
+from planner.domain.split import GRADIENTS_SHARDED, OPTIMIZER_SHARDED, WEIGHTS_SHARDED
 from planner.steps.gathers import equal_backward_s, equal_forward_s
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_exchange import Elements, StageExchange
@@ -40,7 +41,7 @@ class State:
         ranks have of their own positions alone.
     """
 
-    def __init__(self, costs: SplitCosts, plans: SplitPlans, rank: IntArray, stages: OfStages = StageCases) -> None:
+    def __init__(self, costs: SplitCosts, plans: Configurations, rank: IntArray, stages: OfStages = StageCases) -> None:
         # Ranks that share gradients send what those do that share the optimizer's state alone.
         plans = plans.with_bases(
             lambda some: some.but(

@@ -22,7 +22,8 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.axes import AXES
-from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, WEIGHTS_SHARDED, SplitPlans
+from planner.domain.configuration import Configurations
+from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, WEIGHTS_SHARDED
 from planner.steps.laid_stages import StageLayout, laid_out, layout_memory, units_ahead
 from planner.steps.split_costs import SplitCosts
 from planner.steps.split_passes import Passes
@@ -44,7 +45,7 @@ class StageLayouts:
         self._costs, self._capacity = costs, capacity_bytes
         self._layouts: dict[_Key, StageLayout] = {}
 
-    def of(self, plans: SplitPlans, rank: IntArray) -> list[StageLayout]:
+    def of(self, plans: Configurations, rank: IntArray) -> list[StageLayout]:
         """Return the layout of each of n plans; ``rank``: of each in the table of compute."""
         layouts = []
         for at, key in enumerate(_keys(plans)):
@@ -55,7 +56,7 @@ class StageLayouts:
         return layouts
 
 
-def _keys(plans: SplitPlans) -> Iterator[_Key]:
+def _keys(plans: Configurations) -> Iterator[_Key]:
     return zip(*(getattr(plans, one.name).tolist() for one in AXES), strict=True)
 
 
@@ -70,7 +71,7 @@ class _Ways(NamedTuple):
 class _OfPlan:
     """The stages that one plan can have; ``plan`` and ``rank`` of shape (1,)."""
 
-    def __init__(self, costs: SplitCosts, plan: SplitPlans, rank: IntArray, capacity_bytes: float) -> None:
+    def __init__(self, costs: SplitCosts, plan: Configurations, rank: IntArray, capacity_bytes: float) -> None:
         self._costs, self._plan, self._rank, self._capacity = costs, plan, rank, capacity_bytes
         self._stages, self._chunks = int(plan.pipeline_parallel[0]), int(plan.virtual_stages[0])
         self._ahead = units_ahead(costs.compute.ranks[0].units)

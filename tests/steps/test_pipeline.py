@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from planner.catalog import find_network
 from planner.domain.arrays import FloatArray
+from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
-from planner.domain.split import SCHEDULES, SplitPlans
+from planner.domain.split import SCHEDULES
 from planner.errors import ParameterError
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
@@ -278,7 +279,7 @@ def test_lawful_is_what_runs() -> None:
     network, framework = find_network("gpt:layers=120,hidden=64,heads=4,sequence=32,vocabulary=128"), Framework("any")
     for stages, micro_batches in product((2, 3, 4, 5), range(1, 14)):
         degrees = {"pipeline_parallel": stages, "virtual_stages": 2, "accumulation_steps": micro_batches}
-        plans = SplitPlans.having(**degrees, schedule=SCHEDULES.index("interleaved"))
+        plans = Configurations.having(**degrees, schedule=SCHEDULES.index("interleaved"))
         try:
             operations("interleaved", stages, micro_batches, 2)
             runs = True

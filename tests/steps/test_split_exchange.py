@@ -18,7 +18,6 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Groups
 from planner.domain.request import Problem
-from planner.domain.split import SplitPlans
 from planner.sources.sources import Sources
 from planner.steps.gathers import backward_s, forward_s
 from planner.steps.split_exchange import Elements
@@ -189,7 +188,7 @@ def test_memory_shares_state_between_the_ranks_that_messages_go_between() -> Non
             if d * c % x == 0
         ]
     ).T
-    plans = SplitPlans.having(**dict(zip(
+    plans = Configurations.having(**dict(zip(
         ("data_parallel", "tensor_parallel", "context_parallel", "expert_parallel", "shard_group"), grid, strict=True
     )))  # fmt: skip
     placement, by_node = Placement(plans), grid[-1] == 1

@@ -9,6 +9,7 @@ import pytest
 
 from planner.costs.collectives import collective_s
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.configuration import Configurations
 from planner.domain.messages import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -21,7 +22,6 @@ from planner.domain.messages import (
 )
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
-from planner.domain.split import SplitPlans
 from planner.networks.zoo import build
 from planner.sources.sources import Sources
 from planner.steps.split_messages import operation_s
@@ -81,7 +81,7 @@ def test_groups_that_share_a_node_share_what_was_measured_of_one(make_problem: M
     nics = problem.cluster.inter_node.nics_per_node if problem.cluster.inter_node else 1
     assert (problem.cluster.node.gpus, nics) == (4, 1)
     degrees = {"tensor_parallel": np.array([1, 4]), "data_parallel": np.array([8, 2])}
-    placement = Placement(SplitPlans.having(**degrees, gpus_per_node=4))
+    placement = Placement(Configurations.having(**degrees, gpus_per_node=4))
     alone, shared = operation_s(sources, ALL_REDUCE, np.array([1e9, 1e9]), placement.axis(DATA))
     assert alone == pytest.approx(2e-5 + 1.0)
     assert shared == pytest.approx(4 * (2e-5 / 3 + 1.0 * (1 / 2) / (7 / 8)))
@@ -103,7 +103,7 @@ def test_a_scenario_multiplies_every_operation(make_problem: Make, entries: tupl
 
 def test_a_layer_is_priced_by_hand(make_problem: Make) -> None:
     """Four tensor ranks of a node, 1 us and 0.1 ns a byte: around a ring, half of it each all-gather."""
-    plans = SplitPlans.having(
+    plans = Configurations.having(
         tensor_parallel=np.array([4, 4, 1]), sequence_parallel=np.array([0, 1, 1]), gpus_per_node=4
     )
     sources, placement = Sources(make_problem()), Placement(plans)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from planner.catalog import find_cluster, find_network
-from planner.domain.configuration import Settings
+from planner.domain.configuration import Configurations, Settings
 from planner.domain.request import Problem
-from planner.domain.split import SplitPlans
 from planner.sources.sources import Sources
 from planner.steps.split_price import SplitPricer
-from planner.steps.split_stages import StageCases, rows_of
+from planner.steps.split_stages import StageCases
 from planner.workload.units import stage_units
 
 GPT = find_network("gpt:layers=7,hidden=64,heads=4,sequence=32,vocabulary=128")
@@ -19,7 +18,7 @@ PROBLEM = Problem(GPT, None, find_cluster("dgx-a100"), (), settings=Settings("ad
 
 def cases_of(stages: list[int], steps: list[int]) -> StageCases:
     columns = {"pipeline_parallel": np.array(stages), "accumulation_steps": np.array(steps)}
-    plans = SplitPlans.having(**columns)
+    plans = Configurations.having(**columns)
     pricer = SplitPricer(Sources(PROBLEM), "fp32")
     return StageCases(pricer, plans, pricer.ranks(plans), ("accumulation_steps",))
 
@@ -53,4 +52,4 @@ def test_the_most_of_a_case_is_that_of_its_stages() -> None:
 
 def test_rows_of_plans_are_those_at_positions() -> None:
     plans = cases_of([1, 2, 7], [1, 1, 1]).plans
-    assert rows_of(plans, np.array([2, 0])).pipeline_parallel.tolist() == [7, 1]
+    assert plans.take(np.array([2, 0])).pipeline_parallel.tolist() == [7, 1]

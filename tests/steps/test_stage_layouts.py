@@ -11,7 +11,7 @@ from planner.catalog import find_cluster, find_network
 from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
-from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, SplitPlans
+from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES
 from planner.sources.sources import Sources
 from planner.steps.laid_stages import StageLayout, laid_out, layout_memory
 from planner.steps.predict import Evaluator
@@ -38,12 +38,12 @@ def pricer_of(network: str) -> SplitPricer:
     return SplitPricer(Sources(problem_of(network)), "fp16")
 
 
-def plan_of(**values: int) -> SplitPlans:
-    plans = SplitPlans.having(sub_batch=4, accumulation_steps=6, data_parallel=2, **values)
+def plan_of(**values: int) -> Configurations:
+    plans = Configurations.having(sub_batch=4, accumulation_steps=6, data_parallel=2, **values)
     return plans.rows
 
 
-def times(costs: SplitPricer, plan: SplitPlans, layout: StageLayout) -> FloatArray:
+def times(costs: SplitPricer, plan: Configurations, layout: StageLayout) -> FloatArray:
     """Return both passes of each stage of a layout, gathers of sharded weights included."""
     stages, rank, at = laid_out([layout]), costs.ranks(plan), np.arange(layout.stage.size)
     forward, backward = Passes(costs, plan, rank, stages).alone_s(at, plan.accumulation_steps.astype(float))
@@ -59,7 +59,7 @@ def options_of(layers: int, recompute: int) -> list[tuple[int, int]]:
     return [(NONE, 0), (SELECTIVE, layers), *((FULL, again) for again in range(1, layers + 1))]
 
 
-def every_layout(plan: SplitPlans, number: int) -> list[StageLayout]:
+def every_layout(plan: Configurations, number: int) -> list[StageLayout]:
     stages, kind = int(plan.pipeline_parallel[0]), int(plan.recompute[0])
     chunks = int(plan.virtual_stages[0])
     inner = combinations(range(chunks, number, chunks), stages - 1)
@@ -77,7 +77,7 @@ def every_layout(plan: SplitPlans, number: int) -> list[StageLayout]:
     return layouts
 
 
-def every_price(costs: SplitPricer, plan: SplitPlans, number: int) -> tuple[FloatArray, FloatArray]:
+def every_price(costs: SplitPricer, plan: Configurations, number: int) -> tuple[FloatArray, FloatArray]:
     """Return times and memory of the stages of every layout, (layouts, p), fullest stage of each last."""
     layouts = every_layout(plan, number)
     joined = StageLayout(
