@@ -28,6 +28,7 @@ from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, Ver
 from planner.formats.documents import opened, place_of
 from planner.formats.tables import Rows, lines_of, rows_of, write_table
 from planner.formats.values import LONGEST_NAME, hidden
+from planner.units import BOUNDS
 
 __all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_runs"]
 
@@ -269,8 +270,9 @@ def _shared_word(column: str, text: str) -> str:
 
 def _value(text: str) -> float:
     number = float(text) if NUMBER_PATTERN.fullmatch(text) else math.nan
-    if not 0 < number < math.inf:
-        raise ParameterError("value", "a finite number above 0", _short(text, LONGEST_SHOWN))
+    least, most = BOUNDS["count"]
+    if not least <= number <= most:
+        raise ParameterError("value", f"a number from {least:g} to {most:g}", _short(text, LONGEST_SHOWN))
     return number
 
 

@@ -311,7 +311,10 @@ class _Journal:
                 raise
 
     def _opened(self) -> BinaryIO:
-        number = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+        with suppress(FileExistsError):  # made at the path itself: never where a link leads that has no file
+            os.close(os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o666))
+        number = os.open(self._path, flags)
         return cast("BinaryIO", os.fdopen(number, "r+b", buffering=0))
 
     def _not_a_record(self, line: bytes) -> InputFileError:

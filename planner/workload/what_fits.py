@@ -26,7 +26,7 @@ from planner.domain.network import Network
 from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.fusion import with_attention
-from planner.workload.lawful import accumulates, most_stages
+from planner.workload.lawful import is_lawful, most_stages
 from planner.workload.memory import Memory
 from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
 
@@ -153,9 +153,11 @@ def what_fits(
 def _change(
     name: str, tries: Callable[[_Case], Iterator[tuple[int, _Case]]], case: _Case, before: float
 ) -> Change | None:
-    """Return the first try that fits, else the one that needs least; None: there is none that the schedule runs."""
+    """Return the first try that fits, else the one that needs least; None: none is lawful."""
     best: Change | None = None
-    for value, after in ((value, after) for value, after in tries(case) if accumulates(after.plan)):
+    for value, after in tries(case):
+        if not is_lawful(case.ledger.network, case.framework, after.plan).all():
+            continue
         total = after.bytes_of()
         change = Change(name, value, after.plan, before - total, total <= case.capacity_bytes)
         if change.fits:
