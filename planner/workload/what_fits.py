@@ -26,7 +26,7 @@ from planner.domain.network import Network
 from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.fusion import with_attention
-from planner.workload.lawful import is_lawful, most_stages
+from planner.workload.lawful import accumulates, most_stages
 from planner.workload.memory import Memory
 from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
 
@@ -100,6 +100,11 @@ class _Case(NamedTuple):
         """What divides the positions of all its layers of attention."""
         return gcd(*attended_positions(self.ledger.network))
 
+    @property
+    def most_sharded(self) -> int:
+        alone = self.get("pipeline_parallel") == 1
+        return self.framework.most_sharded if alone else self.framework.most_sharded_in_pipeline
+
     def get(self, name: str) -> int:
         return int(getattr(self.plan, name).item())
 
@@ -153,11 +158,9 @@ def what_fits(
 def _change(
     name: str, tries: Callable[[_Case], Iterator[tuple[int, _Case]]], case: _Case, before: float
 ) -> Change | None:
-    """Return the first try that fits, else the one that needs least; None: none is lawful."""
+    """Return the first try that fits, else the one that needs least; None: there is none that the schedule runs."""
     best: Change | None = None
-    for value, after in tries(case):
-        if not is_lawful(case.ledger.network, case.framework, after.plan).all():
-            continue
+    for value, after in ((value, after) for value, after in tries(case) if accumulates(after.plan)):
         total = after.bytes_of()
         change = Change(name, value, after.plan, before - total, total <= case.capacity_bytes)
         if change.fits:
@@ -194,10 +197,7 @@ def _sub_batch(case: _Case) -> Iterator[tuple[int, _Case]]:
 
 
 def _sharding(case: _Case, *, level: int) -> Iterator[tuple[int, _Case]]:
-    shares = case.get("weight_copies") > 1
-    alone = case.get("pipeline_parallel") == 1
-    lawful = level <= (case.framework.most_sharded if alone else case.framework.most_sharded_in_pipeline)
-    if case.get("sharding") < level and shares and lawful:
+    if case.get("sharding") < level <= case.most_sharded and case.get("weight_copies") > 1:
         yield level, case.but(sharding=level)
 
 
@@ -261,6 +261,8 @@ def _more_nodes(case: _Case) -> Iterator[tuple[int, _Case]]:
     """Yield more replicas, doubling nodes; they share what the plan shards, at least what the optimizer updates."""
     gpus, node = int(case.plan.gpus.item()), case.get("gpus_per_node")
     sharding, replicas, factor = max(1, case.get("sharding")), case.get("data_parallel"), 2
+    if sharding > case.most_sharded:
+        return
     while (nodes := -(-gpus * factor // node)) <= case.most_nodes and replicas * factor <= LARGEST_COUNT:
         yield nodes, case.but(data_parallel=replicas * factor, sharding=sharding)
         factor *= 2

@@ -106,6 +106,13 @@ def test_bad_input_is_one_sentence(run: Any, arguments: tuple[str, ...], words: 
     assert not Path("missing.db").exists()
 
 
+def test_a_study_is_not_made_where_a_link_leads(run: Any) -> None:
+    Path("link.db").symlink_to("elsewhere.db")
+    code, _, err = run(*OPTUNA, "--study", "link.db")
+    assert (code, Path("elsewhere.db").exists()) == (2, False)
+    assert "got 'link.db' (No such file or directory)" in err
+
+
 def test_two_workers_at_the_same_time_try_no_plan_twice(tmp_path: Path) -> None:
     """Two starts on a new file, then two workers: processes of their own."""
     suggest = [*OPTUNA, "--study", "s.db", "--json"]

@@ -33,7 +33,7 @@ def test_frameworks_are_named_where_their_switches_leave_no_room() -> None:
 
 
 def test_the_gravest_come_first_and_the_others_are_counted() -> None:
-    codes = ["own_layers", "extrapolated", "memory_tight", "out_of_memory", "no_dataset"]
+    codes = ["own_layers", "unknown_version", "memory_tight", "out_of_memory", "no_dataset"]
     found = [PlanWarning(code, f"of {at}", f"{code} {at}") for code in codes for at in (1, 2)]
     assert said(found) == [
         "warning: it needs more memory than of 1 and of 2 has",
@@ -42,6 +42,10 @@ def test_the_gravest_come_first_and_the_others_are_counted() -> None:
     ]
     assert len(said(found[:6])) == MOST_NOTICES
     assert "more;" not in "".join(said(found[:6]))
+    typed = [
+        PlanWarning(code, "it", code) for code in ("specified", "no_dataset", "unknown_version", "head_size_rounded")
+    ]
+    assert said(typed)[0] == "warning: no such version is known: it is taken as the newest"
 
 
 def test_a_code_without_a_headline_is_said_in_its_own_words_before_all_others() -> None:
