@@ -29,7 +29,7 @@ LINKS = (1.3, 1.5)
 
 def problem(hidden: int) -> Problem:
     network = catalog.find_network(f"gpt:layers=8,hidden={hidden},heads=16,sequence=1024,vocabulary=50304")
-    settings = Settings("adam", framework=Framework("own", fuses=("activation", "residual")))
+    settings = Settings("adam", input="synthetic", framework=Framework("own", fuses=("activation", "residual")))
     return Problem(network, None, catalog.find_cluster("dgx-a100"), A100, settings=settings)
 
 

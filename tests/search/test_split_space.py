@@ -92,8 +92,8 @@ def test_candidates_of_a_large_network_are_those_of_plain_loops() -> None:
 def test_passes_are_those_of_plain_loops(low: int, wide: int, sub_batches: Any, steps: Any) -> None:
     every = range(1, 101)
     wanted = [(n, m) for n in sub_batches or every for m in steps or every if max(low, 1) <= n * m <= low + wide]
-    tried = (None if one is None else np.array(one) for one in (sub_batches, steps))
-    n, m = passes_within((low, low + wide), *tried)
+    tried = [None if one is None else np.array(one) for one in (sub_batches, steps)]
+    n, m = passes_within((low, low + wide), tried[0], tried[1])
     assert list(zip(n.tolist(), m.tolist(), strict=True)) == wanted
 
 
