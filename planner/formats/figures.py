@@ -309,6 +309,8 @@ def _same(one: float | None, other: float | None) -> bool:
 def _quantity_of(keys: Mapping[str, Any], lead: Quantity | None, *, inverse: bool = False) -> Quantity:
     value, low, high, basis = keys["value"], keys["low"], keys["high"], keys["interval_basis"]
     if low is not None and high is not None:
+        if not low * (1 - EQUAL_ENDS) <= value <= high * (1 + EQUAL_ENDS):
+            raise FieldError("low and high", f"values must hold {value:g} between them, got {low:g} and {high:g}")
         return Quantity(value, low, high, basis or "none")
     return Quantity(value) if basis or lead is None else _following(value, lead, inverse=inverse)
 

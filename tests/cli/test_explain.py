@@ -144,3 +144,11 @@ def test_what_cannot_be_is_one_sentence(words: tuple[str, ...], code: int, sente
     assert (found, out) == (code, "")
     assert err.startswith(sentence)
     assert err.count("\n") == 1
+
+
+def test_an_interval_that_does_not_hold_its_figure_is_refused(plan: str, run: Run) -> None:
+    document = json.loads(Path(plan).read_text())
+    document["plans"][0]["prediction"]["iteration_s"]["high"] = 0
+    Path(plan).write_text(json.dumps(document))
+    code, _, err = run("explain", plan)
+    assert (code, "low and high: values must hold" in err) == (3, True)
