@@ -49,6 +49,7 @@ __all__ = [
     "WORK_COLUMNS",
     "KernelCalls",
     "convolution_output",
+    "is_that_of_fp32",
 ]
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE = "forward", "backward_data", "backward_weight", "update"
@@ -73,9 +74,9 @@ PRODUCT_KINDS = ("convolution", "gemm")
 ATTENTION = "attention"
 """Fused: its kernels are written for one generation of GPUs each, and use what the next can do once they are again."""
 MATRIX_KINDS = (*PRODUCT_KINDS, ATTENTION)
+"""Kinds whose work is not bytes alone: their speed depends on algorithms, layouts and clocks."""
 FP32_KINDS = ("embedding", "update")
 """Kinds that mixed precision of 16 bits leaves in fp32."""
-"""Kinds whose work is not bytes alone: their speed depends on algorithms, layouts and clocks."""
 KINDS = ("gemm", "convolution", "attention", *TRAFFIC_KINDS)
 ROW_KINDS = ("layer_norm", "rms_norm", "softmax")
 COSTLY_ACTIVATIONS: Mapping[str, str] = frozen_map({"gelu": "gelu"})
@@ -92,6 +93,11 @@ WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
     | dict.fromkeys(TRAFFIC_KINDS, TRAFFIC_COLUMNS)
     | dict.fromkeys(ROW_KINDS, ROW_COLUMNS)
 )
+
+
+def is_that_of_fp32(kind: str, precision: str) -> bool:
+    """Tell whether a network's call is the same in a precision as in fp32: TF32 is fp32 but for matrix kinds."""
+    return kind not in MATRIX_KINDS if precision == "tf32" else precision != "fp32" and kind in FP32_KINDS
 
 
 def convolution_output(work: Mapping[str, int]) -> tuple[int, int]:

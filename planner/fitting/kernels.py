@@ -20,14 +20,14 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.inputs import INPUT_COLUMNS
-from planner.domain.kernels import FP32_KINDS, MATRIX_KINDS, ROW_KINDS, TRAFFIC_KINDS
+from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS, is_that_of_fp32
 from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.fitting.entries import Key, fit_entry, linear_times_left_out
 from planner.fitting.gaussian_process import Process, fit_gaussian_process, process_times_left_out
 from planner.fitting.grids import fit_grid
 from planner.fitting.rows import POINTWISE, Rejected, merged, take, usable, work_of
 
-__all__ = ["FittedKernels", "fit_kernels", "preferred", "times_left_out"]
+__all__ = ["FittedKernels", "fit_kernels", "learns_from_calls", "preferred", "times_left_out"]
 
 LEAST_ROWS = {"gemm": 6, "convolution": 8, "attention": 6}
 LEAST_TRAFFIC_ROWS = 3
@@ -115,8 +115,8 @@ def fit_kernels(
     ----------
     samples : Samples
         Rows that name an operation are left to :mod:`planner.fitting.collectives`, those of the input side to
-        :mod:`planner.fitting.storage`. Of a GPU, whose design is thin in each of many precisions, rows that name a call
-        of a network teach other shapes too. Circumstance ``contained`` names kinds whose time is part of other rows.
+        :mod:`planner.fitting.storage`. Rows that name a call of a network take part where :func:`learns_from_calls`.
+        Circumstance ``contained`` names kinds whose time is part of other rows.
     accelerator : Accelerator, optional
         Gives processor count, and for a GPU the peak rates that no predicted time may pass.
     estimator : {"relative-nnls", "least-squares"}
@@ -125,7 +125,7 @@ def fit_kernels(
     """
     mask, rejections = usable(samples)
     mask &= ~np.isin(samples.text["kind"], list(INPUT_COLUMNS))
-    teaches = ~_stands_twice(samples) if accelerator and accelerator.kind == "gpu" else samples.text["call"] == ""
+    teaches = ~_stands_twice(samples) if learns_from_calls(accelerator) else samples.text["call"] == ""
     mask &= teaches & (samples.text["operation"] == "")
     kernels = samples.select(mask & ~_misaligned(samples, mask, accelerator))
     entries, missing = [], []
@@ -143,11 +143,15 @@ def fit_kernels(
     return FittedKernels(tuple(entries), tuple(missing), rejections)
 
 
+def learns_from_calls(accelerator: Accelerator | None) -> bool:
+    """Tell whether calls of networks take part in fits: of a GPU, whose design is thin in each of many precisions."""
+    return accelerator is not None and accelerator.kind == "gpu"
+
+
 def _stands_twice(samples: Samples) -> BoolArray:
     """Tell which rows repeat, for a network in another precision, a call that was timed in fp32, shape (k,)."""
-    kind, precision = samples.text["kind"], samples.text["precision"]
-    same = np.isin(kind, FP32_KINDS) | ((precision == "tf32") & ~np.isin(kind, MATRIX_KINDS))
-    return np.asarray((samples.text["call"] != "") & (precision != "fp32") & same)
+    columns = zip(samples.text["kind"].tolist(), samples.text["precision"].tolist(), strict=True)
+    return np.asarray((samples.text["call"] != "") & [is_that_of_fp32(*one) for one in columns])
 
 
 def _misaligned(samples: Samples, mask: BoolArray, accelerator: Accelerator | None) -> BoolArray:

@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from planner.domain.calls import LayerCall
-from planner.domain.kernels import BACKWARD_DATA, FORWARD, FP32_KINDS, MATRIX_KINDS, convolution_output
+from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, convolution_output, is_that_of_fp32
 from planner.domain.layers.attention_modules import is_plain
 from planner.probes.layer_kernels import OPTIMIZERS
 from planner.probes.operands import POOL_ELEMENTS
@@ -104,7 +104,7 @@ def _is_of_its_own(call: LayerCall, precision: str) -> bool:
     if call.kind in MATRIX_KINDS:
         is_batched = call.layer.kind in ("attention", "cross_attention", "experts")
         return computes(precision, call.kind, call.direction) and not (is_batched and precision in NARROW)
-    return precision in HALVES and call.kind not in FP32_KINDS
+    return precision in HALVES and not is_that_of_fp32(call.kind, precision)
 
 
 class Unmeasured(NamedTuple):

@@ -14,6 +14,7 @@ from planner.domain.configuration import Configurations
 from planner.domain.network import Network
 from planner.domain.samples import BUDGET, NETWORKS, Samples
 from planner.errors import CoverageError, OutputError
+from planner.fitting.kernels import learns_from_calls
 from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import Measurement, Own
 from planner.probes.layer_points import Extent, layer_points
@@ -101,7 +102,7 @@ def _kept_s(request: Request, place: Place, session: Session) -> Callable[[int],
         return session.expected_fit_s(place.accelerator, _times_fp32(place))
 
     def kept_s(points: int) -> float:
-        most = math.inf if place.accelerator.kind == "gpu" else 1.0  # whose calls of networks are fitted too
+        most = math.inf if learns_from_calls(place.accelerator) else 1.0
         share = LEAST_FIT_SHARE + (1 - LEAST_FIT_SHARE) * min(points / len(place.points()), most)
         return min(share * whole_s(), LARGEST_FIT_SHARE * request.budget_s)
 
