@@ -16,7 +16,7 @@ from planner.domain.cluster import Accelerator
 from planner.domain.precision import precision_named
 from planner.numbers import constants
 
-__all__ = ["LEAST_BYTES", "MISALIGNED", "WHOLE_BYTES", "aligned_bytes", "misaligned_settings", "slowdown"]
+__all__ = ["MISALIGNED", "WHOLE_BYTES", "aligned_bytes", "misaligned_settings", "slowdown", "times_as_long"]
 
 MISALIGNED = "misaligned"
 """Setting of a product's entry: times as long that calls take whose sides are multiples of 4 or 8 bytes, and of 2."""
@@ -47,7 +47,10 @@ def slowdown(work: Work, settings: Settings) -> FloatArray:
     """Return how many times as long as aligned ones products take, shape (...) or (): 1 where settings say nothing."""
     if MISALIGNED not in settings or not is_product(work):
         return np.ones(())
+    return np.where(column(work, "batch") <= 1, times_as_long(aligned_bytes(work), settings), 1.0)
+
+
+def times_as_long(aligned: FloatArray, settings: Settings) -> FloatArray:
+    """Return how many times as long products take whose sides are multiples of so many bytes, shape (...)."""
     by_4, by_2 = vector(settings, MISALIGNED)
-    aligned = aligned_bytes(work)
-    single = column(work, "batch") <= 1
-    return np.where(single & (aligned < WHOLE_BYTES), np.where(aligned < LEAST_BYTES, by_2, by_4), 1.0)
+    return np.where(aligned < LEAST_BYTES, by_2, np.where(aligned < WHOLE_BYTES, by_4, 1.0))

@@ -199,14 +199,14 @@ class _Bounded:
         if batch.size:
             self.progress.price(batch)
 
-    def _may_be_best(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:  # noqa: ARG002
+    def _may_be_best(self, value: FloatArray, *_: IntArray) -> BoolArray:
         best = self.progress.best
         return np.asarray(value <= (self.most if best is None or best.size < self.progress.keep else self._last(best)))
 
     def _may_be_another(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:
-        return self._may_be_in_front(value, gpus, distance) | self._may_be_fewest(value, gpus, distance)
+        return self._may_be_in_front(value, gpus, distance) | self._may_be_fewest(value, gpus)
 
-    def _may_be_fewest(self, value: FloatArray, gpus: IntArray, distance: IntArray) -> BoolArray:  # noqa: ARG002
+    def _may_be_fewest(self, value: FloatArray, gpus: IntArray, *_: IntArray) -> BoolArray:
         found = self.progress.smallest
         if found is None:
             return np.ones(gpus.size, dtype=np.bool_)

@@ -120,18 +120,21 @@ class Sources:
         if key not in self._kernels:
             providers = (self._fit, self._fit_of_like_kind, self._data_sheet)
             self._kernels[key] = next(filter(None, (provide(*key) for provide in providers)), None)
-        source, framework = self._kernels[key], self.problem.settings.framework
-        if source is None or kind != "gemm" or framework.pads_products or framework.pads_vocabulary:
+        source = self._kernels[key]
+        settings = self.misaligned(precision) if kind == "gemm" else {}
+        if source is None or not settings:
             return source
-        return self._unpadded(source, precision)
-
-    def _unpadded(self, source: Source, precision: str) -> Source:
-        """Return what serves products of a program that pads none: sides need not be aligned."""
-        settings, key = misaligned_settings(self.accelerator, precision), (id(source.entry), precision)
-        if settings and key not in self._products:  # one for all directions that the entry serves
+        own = (id(source.entry), precision)
+        if own not in self._products:  # one for all directions that the entry serves
             entry = replace(source.entry, settings={**source.entry.settings, **settings})
-            self._products[key] = replace(source, entry=entry)
-        return self._products.get(key, source)
+            self._products[own] = replace(source, entry=entry)
+        return self._products[own]
+
+    def misaligned(self, precision: str) -> Mapping[str, tuple[float, float]]:
+        """Return the setting of products that are not aligned; empty where the program pads, or any side will do."""
+        framework = self.problem.settings.framework
+        pads = framework.pads_products or framework.pads_vocabulary
+        return {} if pads else misaligned_settings(self.accelerator, precision)
 
     def _fit(self, kind: str, direction: str, precision: str) -> Source | None:
         shares = kind in TRAFFIC_KINDS and kind not in SERVED_BY

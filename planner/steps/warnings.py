@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import gcd
 
 import numpy as np
 
-from planner.costs.alignment import LEAST_BYTES, MISALIGNED, WHOLE_BYTES, misaligned_settings
+from planner.costs.alignment import WHOLE_BYTES, times_as_long
 from planner.costs.features import CALLS
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
@@ -448,13 +449,13 @@ def _heads(network: Network) -> Iterator[PlanWarning]:
 
 def _misaligned(sources: Sources, precision: str) -> Iterator[PlanWarning]:
     """Yield the word that products of the network's layers are slow, as their sides are not aligned, and the remedy."""
-    framework, whole = sources.problem.settings.framework, WHOLE_BYTES // PRECISIONS[precision].activation_bytes
-    settings = misaligned_settings(sources.accelerator, precision)
-    if not settings or framework.pads_products or framework.pads_vocabulary:
+    settings, itemsize = sources.misaligned(precision), PRECISIONS[precision].activation_bytes
+    if not settings:
         return
+    whole = WHOLE_BYTES // itemsize
     sides = {layer.integer("features") for layer in sources.problem.network.layers if layer.kind == "linear"}
     for side in sorted(side for side in sides if side % whole and side > MOST_OUTPUTS):
-        times = settings[MISALIGNED][side * (WHOLE_BYTES // whole) % LEAST_BYTES > 0]
+        times = float(times_as_long(np.array(gcd(side * itemsize, WHOLE_BYTES)), settings))
         message = (
             f"Products of {side} outputs take {times:g} times as long on this GPU in {precision} as those of "
             f"{-(-side // whole) * whole}, a multiple of {whole}."

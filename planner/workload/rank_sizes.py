@@ -15,6 +15,7 @@ of all positions. Logits are apart: what a loss takes of them is a rule of memor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -135,9 +136,9 @@ class _FewSizes:
         self.routed = 2.0 * (experts > 1) * self._routed_bytes()
         self._count()
 
-    def _by_site(self, value: object) -> FloatArray:
+    def _by_site(self, value: Callable[[Site], float]) -> FloatArray:
         of = self.program
-        return np.array([float(value(site)) for site in of.sites])[of.site]  # type: ignore[operator]
+        return np.array([float(value(site)) for site in of.sites])[of.site]
 
     def _by_unit(self, of_layers: FloatArray) -> FloatArray:
         return np.bincount(self.unit, of_layers, minlength=self.number).astype(np.float64)
