@@ -135,8 +135,8 @@ def _factor(text: str, item: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value <= LARGEST_FACTOR:
-        rule = f"a number above 0, at most {LARGEST_FACTOR:g}"
+    if not 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR:
+        rule = f"a number from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}"
         raise ParameterError(f"factor of --scenario item {item!r}", rule, text)
     return value
 

@@ -31,7 +31,7 @@ _SCALAR = (Whole(least=0, most=LARGEST_WHOLE), Number(), Text())
 _VALUE = OneOf(
     (*_SCALAR, ListOf(OneOf(_SCALAR), least=1)),
     "value",
-    "text that is not empty, a number of at least 0, or a list of these",
+    f"text that is not empty, {Number().words}, or a list of these",
 )
 
 

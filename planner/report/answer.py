@@ -281,12 +281,15 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
 
 def _conflict(constraints: Sequence[str], request: Mapping[str, Sourced[object]]) -> str:
     """Return in a sentence which constraints contradict each other; a named option that was never left out is said."""
+    kept = [f"--{key}" for key in UNTRIED if key in request and request[key].source == OPTION]
+    but = f" but {' and '.join(kept)}" if kept else ""
     if len(constraints) == 1:
-        kept = [f"--{key}" for key in UNTRIED if key in request and request[key].source == OPTION]
-        but = f" but {' and '.join(kept)}" if kept else ""
         return f"No plan here keeps to {constraints[0]}, even if no other option{but} is given."
     every = f"{', '.join(constraints[:-1])} and {constraints[-1]}"
-    return f"No plan here keeps to {every} at once; without any one of these some plan does."
+    return (
+        f"If no other option{but} is given, no plan here keeps to {every} at once, and without any one of these some "
+        "plan does."
+    )
 
 
 def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = ALL_WORDS) -> Iterator[Block]:

@@ -297,7 +297,11 @@ OWN_VALUES = [
         3,
         "planner.toml: weight of cost in objective must be a number above 0, from 1e-09 to 1e+15, got 'x'; ",
     ),
-    ('cluster = ""', 3, "planner.toml: cluster: value must be text that is not empty, a number of at least 0, or a "),
+    (
+        'cluster = ""',
+        3,
+        "planner.toml: cluster: value must be text that is not empty, 0, or a number from 1e-100 to 1e+100, or a ",
+    ),
 ]
 
 

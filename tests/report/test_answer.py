@@ -133,8 +133,8 @@ def test_constraints_that_contradict_each_other_are_named(
 
     assert "No plan here keeps to" not in said()
     assert "No plan here keeps to --nodes 4, even if no other option is given." in said("--nodes 4")
-    both = "No plan here keeps to --nodes 3 and --tensor 16 at once; without any one of these some plan does."
-    assert both in said("--nodes 3", "--tensor 16")
+    both = "no plan here keeps to --nodes 3 and --tensor 16 at once, and without any one of these some plan does."
+    assert f"If no other option is given, {both}" in said("--nodes 3", "--tensor 16")
     assert "keeps to --nodes 3, --tensor 16 and --limit epoch=1s at once" in said(
         "--nodes 3", "--tensor 16", "--limit epoch=1s"
     )

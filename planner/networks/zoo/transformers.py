@@ -43,7 +43,7 @@ from planner.domain.network import Network, family_of
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo.entry import Argument, ZooEntry
-from planner.networks.zoo.transformer_arguments import preset, sequence, sizes
+from planner.networks.zoo.transformer_arguments import Sizes, preset, sequence, sizes
 
 __all__ = ["ENTRIES"]
 
@@ -58,19 +58,11 @@ _MOST_MASKED = 20
 _MASKED = f"{_MOST_MASKED}, or all of a shorter sequence"
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Sizes of a transformer; ``causal`` masks later positions, ``fused`` says how attention is computed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes(Sizes):
+    """Sizes of a transformer of one stack; ``causal`` masks later positions, ``function`` stands in its MLP."""
 
-    layers: int
-    hidden: int
-    heads: int
-    head_size: int
-    ffn: int
-    sequence: int
-    vocabulary: int
     causal: bool
-    fused: bool
     function: str = "gelu"
     predictions: int = 0
 
