@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from planner.domain.axes import AXES
@@ -17,6 +17,7 @@ from planner.domain.request import SpaceRequest
 from planner.search.split_space import kinds_of
 from planner.search.suggest import suggest
 from planner.steps.predict import Evaluator
+from planner.workload.blocks import block_starts
 from tests.properties.conftest import (
     Options,
     faster_machines,
@@ -110,6 +111,10 @@ def test_memory_follows_the_state_of_the_optimizer(names: Options, seed: int) ->
     """Sharding and offload keep the order; the state of none is none."""
     # Of what a stage recomputes the least that fits, more state makes it more.
     problem, rows = problem_and_plans(names, seed, recompute=0, stages=0)
+    if not block_starts(problem.network):  # stages of layers are cut by time, which the update has a part in
+        rows = rows.take(np.flatnonzero(rows.pipeline_parallel == 1))
+    if not rows.size:
+        reject()
     optimizers = sorted(OPTIMIZERS, key=lambda name: OPTIMIZERS[name])
     totals = []
     for name in optimizers:
