@@ -1,4 +1,4 @@
-"""The zoo: bundled networks by name, one module a family, each a dictionary ``ENTRIES`` of name to entry."""
+"""The zoo: bundled networks by name; a family is a dictionary of name to entry in the module of its kind."""
 
 from __future__ import annotations
 
@@ -6,34 +6,17 @@ from collections.abc import Mapping
 
 from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
-from planner.networks.zoo import (
-    alexnet,
-    googlenet,
-    inception,
-    inception_bn,
-    llama,
-    mlp,
-    mobilenet,
-    mpt,
-    overfeat,
-    preresnet,
-    resnet,
-    sprint,
-    t5,
-    transformers,
-    vgg,
-    vit,
-    yolo,
-)
-from planner.networks.zoo.entry import ZooEntry
+from planner.networks.builder import ZooEntry
+from planner.networks.zoo import inception, llama, plain, resnet, transformers
 
 __all__ = ["arguments_of", "build", "zoo_names"]
 
 _FAMILIES = (
-    alexnet, googlenet, inception, inception_bn, mlp, mobilenet, overfeat, preresnet, resnet, sprint, transformers,
-    llama, mpt, t5, vgg, vit, yolo,
+    plain.ALEXNET, inception.GOOGLENET, inception.INCEPTION_V3, inception.INCEPTION_BN, plain.MLP, plain.MOBILENET,
+    plain.OVERFEAT, resnet.PRERESNET, resnet.RESNET, plain.SPRINT, transformers.GPT, llama.LLAMA, llama.MPT, llama.T5,
+    plain.VGG, transformers.VIT, resnet.YOLO,
 )  # fmt: skip
-_ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.ENTRIES.items()}
+_ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.items()}
 
 
 def zoo_names() -> tuple[str, ...]:

@@ -1,6 +1,15 @@
-"""Inception v3: Szegedy et al. (2016), arXiv:1512.00567, as torchvision ships it, without the auxiliary head.
+"""Networks of inception blocks: branches of convolutions on one input, joined along the channels.
 
-Input 299 x 299; every convolution is followed by batch normalisation and ReLU.
+``googlenet``: Szegedy et al. (2015), arXiv:1409.4842, in Caffe's form (``bvlc_googlenet``): biases and no batch
+normalisation; 5 x 5 convolutions as 5 x 5; pooling sizes rounded up. The two auxiliary heads, whose losses weigh 0.3,
+nearly double the parameters (6 998 552 to 13 378 280) and exist in training only.
+
+``inception-bn``: Ioffe, Szegedy (2015), arXiv:1502.03167, as in apache/mxnet
+(example/image-classification/symbols/inception-bn.py): 5 x 5 convolutions are two of 3 x 3, sizes fall in blocks of
+stride 2 that pass their input on through pooling, every convolution keeps its bias.
+
+``inception-v3``: Szegedy et al. (2016), arXiv:1512.00567, as torchvision ships it, without the auxiliary head: input
+299 x 299, batch normalisation and ReLU behind every convolution.
 """
 
 from __future__ import annotations
@@ -8,10 +17,131 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.domain.network import Network
-from planner.networks.builder import NetworkBuilder, Pair
-from planner.networks.zoo.entry import ZooEntry
+from planner.networks.builder import Argument, NetworkBuilder, Pair, ZooEntry
 
-__all__ = ["ENTRIES"]
+__all__ = ["GOOGLENET", "INCEPTION_BN", "INCEPTION_V3"]
+
+
+# block: 1x1; 3x3 reduced, 3x3; 5x5 reduced, 5x5; projection behind the pooling
+_GOOGLENET_BLOCKS = {
+    "3a": (64, 96, 128, 16, 32, 32),
+    "3b": (128, 128, 192, 32, 96, 64),
+    "4a": (192, 96, 208, 16, 48, 64),
+    "4b": (160, 112, 224, 24, 64, 64),
+    "4c": (128, 128, 256, 24, 64, 64),
+    "4d": (112, 144, 288, 32, 64, 64),
+    "4e": (256, 160, 320, 32, 128, 128),
+    "5a": (256, 160, 320, 32, 128, 128),
+    "5b": (384, 192, 384, 48, 128, 128),
+}
+_GOOGLENET_POOLED = ("3b", "4e")
+_AUXILIARY_HEADS = {"4a": "auxiliary1", "4d": "auxiliary2"}
+
+
+def _googlenet(name: str, arguments: Mapping[str, str]) -> Network:
+    auxiliary = arguments["auxiliary"] == "true"
+    net = NetworkBuilder()
+    top = net.convolution_relu("conv1", "input", 64, 7, stride=2, padding=3)
+    top = net.add("lrn", "norm1", net.pool("pool1", top, 3, 2, ceil=True))
+    top = net.convolution_relu("conv2.reduce", top, 64, 1)
+    top = net.convolution_relu("conv2", top, 192, 3, padding=1)
+    top = net.pool("pool2", net.add("lrn", "norm2", top), 3, 2, ceil=True)
+    for block, widths in _GOOGLENET_BLOCKS.items():
+        top = _googlenet_block(net, block, top, widths)
+        if block in _GOOGLENET_POOLED:
+            top = net.pool(f"pool{block[0]}", top, 3, 2, ceil=True)
+        if auxiliary and block in _AUXILIARY_HEADS:
+            _auxiliary_head(net, _AUXILIARY_HEADS[block], top)
+    top = net.add("dropout", "dropout", net.add("global_pool", "pool5", top), rate=0.4)
+    net.add("loss", "loss", net.linear("fc", net.add("flatten", "flatten", top), 1000))
+    heads = "with both auxiliary heads" if auxiliary else "without auxiliary heads"
+    return net.network(name, (3, 224, 224), f"Szegedy et al. 2015 in Caffe's form, {heads}")
+
+
+def _googlenet_block(net: NetworkBuilder, block: str, source: str, widths: tuple[int, ...]) -> str:
+    one, reduced_3, three, reduced_5, five, projected = widths
+    branches = (
+        net.convolution_relu(f"{block}.1x1", source, one, 1),
+        net.convolution_relu(
+            f"{block}.3x3", net.convolution_relu(f"{block}.3x3.reduce", source, reduced_3, 1), three, 3, padding=1
+        ),
+        net.convolution_relu(
+            f"{block}.5x5", net.convolution_relu(f"{block}.5x5.reduce", source, reduced_5, 1), five, 5, padding=2
+        ),
+        net.convolution_relu(
+            f"{block}.project", net.pool(f"{block}.pool", source, 3, 1, padding=1, ceil=True), projected, 1
+        ),
+    )
+    return net.add("concat", f"{block}.concat", branches)
+
+
+def _auxiliary_head(net: NetworkBuilder, name: str, source: str) -> None:
+    top = net.pool(f"{name}.pool", source, 5, 3, mode="average", ceil=True)
+    top = net.add("flatten", f"{name}.flatten", net.convolution_relu(f"{name}.conv", top, 128, 1))
+    top = net.relu(f"{name}.fc1.relu", net.linear(f"{name}.fc1", top, 1024))
+    top = net.linear(f"{name}.fc2", net.add("dropout", f"{name}.dropout", top, rate=0.7), 1000)
+    net.add("loss", f"{name}.loss", top, weight=0.3)
+
+
+GOOGLENET = {
+    "googlenet": ZooEntry(
+        _googlenet, {"auxiliary": Argument(("false", "true"), "whether the two auxiliary heads are trained")}
+    )
+}
+
+
+# block: 1x1; 3x3 reduced, 3x3; double 3x3 reduced, double 3x3; projection behind the pooling (0, 0: stride 2)
+_INCEPTION_BN_BLOCKS = {
+    "3a": (64, 64, 64, 64, 96, 32),
+    "3b": (64, 64, 96, 64, 96, 64),
+    "3c": (0, 128, 160, 64, 96, 0),
+    "4a": (224, 64, 96, 96, 128, 128),
+    "4b": (192, 96, 128, 96, 128, 128),
+    "4c": (160, 128, 160, 128, 160, 128),
+    "4d": (96, 128, 192, 160, 192, 128),
+    "4e": (0, 128, 192, 192, 256, 0),
+    "5a": (352, 192, 320, 160, 224, 128),
+    "5b": (352, 192, 320, 192, 224, 128),
+}
+_POOLED_BY_MAXIMUM = ("3c", "4e", "5b")
+
+
+def _inception_bn(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top = net.pool("pool1", _biased_unit(net, "conv1", "input", 64, 7, stride=2), 3, 2)
+    top = _biased_unit(net, "conv2", _biased_unit(net, "conv2.reduce", top, 64, 1), 192, 3)
+    top = net.pool("pool2", top, 3, 2)
+    for block, widths in _INCEPTION_BN_BLOCKS.items():
+        top = _inception_bn_block(net, block, top, widths)
+    top = net.add("flatten", "flatten", net.add("global_pool", "pool5", top))
+    net.add("loss", "loss", net.linear("fc", top, 1000))
+    return net.network(name, (3, 224, 224), "Ioffe and Szegedy 2015 in MXNet's form")
+
+
+def _biased_unit(net: NetworkBuilder, name: str, source: str, channels: int, kernel: int, *, stride: int = 1) -> str:
+    """Append convolution with bias, batch normalisation and ReLU; padding keeps the size but for the stride."""
+    unit = net.convolution_norm(name, source, channels, kernel, stride=stride, padding=kernel // 2, bias=True)
+    return net.relu(f"{name}.relu", unit)
+
+
+def _inception_bn_block(net: NetworkBuilder, block: str, source: str, widths: tuple[int, ...]) -> str:
+    one, reduced, three, reduced_double, double, projected = widths
+    stride = 1 if one else 2
+    top = _biased_unit(net, f"{block}.3x3.reduce", source, reduced, 1)
+    branches = [_biased_unit(net, f"{block}.3x3", top, three, 3, stride=stride)]
+    top = _biased_unit(net, f"{block}.double.reduce", source, reduced_double, 1)
+    top = _biased_unit(net, f"{block}.double.1", top, double, 3)
+    branches.append(_biased_unit(net, f"{block}.double.2", top, double, 3, stride=stride))
+    mode = "max" if block in _POOLED_BY_MAXIMUM else "average"
+    branches.append(net.pool(f"{block}.pool", source, 3, stride, padding=1, mode=mode))
+    if one:
+        branches[-1] = _biased_unit(net, f"{block}.project", branches[-1], projected, 1)
+        branches.insert(0, _biased_unit(net, f"{block}.1x1", source, one, 1))
+    return net.add("concat", f"{block}.concat", tuple(branches))
+
+
+INCEPTION_BN = {"inception-bn": ZooEntry(_inception_bn)}
+
 
 Step = tuple[int, Pair]  # channels, kernel; sizes are kept by padding
 _WIDE, _TALL = (1, 7), (7, 1)
@@ -111,4 +241,4 @@ def _block_8(net: NetworkBuilder, block: str, source: str) -> str:
     return net.add("concat", f"{block}.concat", branches)
 
 
-ENTRIES = {"inception-v3": ZooEntry(_inception_v3)}
+INCEPTION_V3 = {"inception-v3": ZooEntry(_inception_v3)}

@@ -1,9 +1,21 @@
-"""Residual networks with 18, 34, 50, 101 and 152 weight layers: He et al. (2016), arXiv:1512.03385.
+"""Networks of residual blocks.
 
-Projections (1 x 1 convolutions) where sizes change, batch normalisation after every convolution. Bottleneck blocks
-take their stride in the 3 x 3 convolution, as torchvision and NVIDIA's "v1.5" do, or in the first 1 x 1, as in the
-paper and in Caffe. For small images the stem is one 3 x 3 convolution of stride 1 without pooling, as in
-kuangliu/pytorch-cifar: ``resnet18:classes=10,input=32,stem=cifar``.
+``resnet18`` to ``resnet152``: He et al. (2016), arXiv:1512.03385: projections (1 x 1 convolutions) where sizes change,
+batch normalisation after every convolution. Bottleneck blocks take their stride in the 3 x 3 convolution, as
+torchvision and NVIDIA's "v1.5" do, or in the first 1 x 1, as in the paper and in Caffe. For small images the stem is
+one 3 x 3 convolution of stride 1 without pooling, as in kuangliu/pytorch-cifar:
+``resnet18:classes=10,input=32,stem=cifar``.
+
+``resnet200``: full pre-activation, He et al. (2016b), arXiv:1603.05027, in the form of fb.resnet.torch: batch
+normalisation and ReLU stand before convolutions; the first block of a stage takes its shortcut, a 1 x 1 convolution
+without normalisation, behind them. The stride is in the 3 x 3 convolution. Nothing follows an addition.
+
+``yolov3``: Redmon and Farhadi (2018), arXiv:1804.02767, as darknet's ``yolov3.cfg`` and ``yolov3-voc.cfg`` write it:
+Darknet-53 without its classifier, then three detectors of 3 boxes a cell, coarse to fine, each of which reads the
+features of the one before, upsampled, beside those that the body has at its size. Batch normalisation and leaky ReLU
+follow every convolution but the last one of each detector, which has a bias. One softmax cross-entropy over all
+3·(5 + classes) numbers of a cell stands for the losses of YOLO: little work beside the convolutions, but in truth many
+small operations, whose launches are not counted.
 """
 
 from __future__ import annotations
@@ -12,12 +24,51 @@ from collections.abc import Mapping
 from functools import partial
 
 from planner.domain.network import Network
-from planner.networks.builder import NetworkBuilder
-from planner.networks.zoo.entry import Argument, ZooEntry
+from planner.errors import ParameterError
+from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
 
-__all__ = ["ENTRIES"]
+__all__ = ["PRERESNET", "RESNET", "YOLO"]
 
-_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+
+_RESNET200_BLOCKS = (3, 24, 36, 3)
+
+
+def _resnet200(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top = net.relu("conv1.relu", net.convolution_norm("conv1", "input", 64, 7, stride=2, padding=3))
+    top = net.pool("pool1", top, 3, 2, padding=1)
+    for stage, blocks in enumerate(_RESNET200_BLOCKS):
+        for number in range(blocks):
+            top = _preactivated_block(net, (stage, number), top)
+    top = net.add("flatten", "flatten", net.add("global_pool", "pool5", _norm_relu(net, "last", top)))
+    net.add("loss", "loss", net.linear("fc", top, 1000))
+    return net.network(name, (3, 224, 224), "He et al. 2016 (identity mappings), 200 weight layers, pre-activation")
+
+
+def _preactivated_block(net: NetworkBuilder, place: tuple[int, int], source: str) -> str:
+    """Append a bottleneck block; the very first one reads what is already normalised."""
+    stage, number = place
+    block, channels = f"stage{stage + 1}.{number + 1}", 64 << stage
+    stride = 2 if stage and not number else 1
+    top = source if place == (0, 0) else _norm_relu(net, block, source)
+    shortcut = source
+    if not number:
+        shortcut = net.convolution(f"{block}.project", top, 4 * channels, 1, stride=stride, bias=False)
+    top = net.relu(f"{block}.conv1.relu", net.convolution_norm(f"{block}.conv1", top, channels, 1))
+    top = net.convolution_norm(f"{block}.conv2", top, channels, 3, stride=stride, padding=1)
+    top = net.relu(f"{block}.conv2.relu", top)
+    branch = net.convolution(f"{block}.conv3", top, 4 * channels, 1, bias=False)
+    return net.add("add", f"{block}.add", (branch, shortcut))
+
+
+def _norm_relu(net: NetworkBuilder, name: str, source: str) -> str:
+    return net.relu(f"{name}.relu", net.add("batch_norm", f"{name}.norm", source))
+
+
+PRERESNET = {"resnet200": ZooEntry(_resnet200)}
+
+
+_RESNET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _COMMON = {
     "input": Argument(("224",), "height and width of the image", counts=True),
     "classes": Argument(("1000",), "classes told apart", counts=True),
@@ -30,31 +81,28 @@ def _resnet(name: str, arguments: Mapping[str, str], *, depth: int) -> Network:
     net = NetworkBuilder()
     top = _stem(net, arguments["stem"])
     on_first = arguments.get("stride") == "1x1"
-    for stage, blocks in enumerate(_BLOCKS[depth]):
+    for stage, blocks in enumerate(_RESNET_BLOCKS[depth]):
         for number in range(blocks):
             stride = 2 if stage and not number else 1
             block = f"stage{stage + 1}.{number + 1}"
             if depth < 50:
                 branch = _basic(net, block, top, 64 << stage, stride)
-                shortcut = _shortcut(net, block, top, 64 << stage, stride, project=stride > 1)
+                channels, is_projected = 64 << stage, stride > 1
             else:
                 branch = _bottleneck(net, block, top, 64 << stage, (stride, 1) if on_first else (1, stride))
-                shortcut = _shortcut(net, block, top, 256 << stage, stride, project=not number)
+                channels, is_projected = 256 << stage, not number
+            shortcut = top
+            if is_projected:
+                shortcut = net.convolution_norm(f"{block}.project", top, channels, 1, stride=stride)
             top = net.relu(f"{block}.relu", net.add("add", f"{block}.add", (branch, shortcut)))
     top = net.add("flatten", "flatten", net.add("global_pool", "pool5", top))
     net.add("loss", "loss", net.linear("fc", top, int(arguments["classes"])))
     placed = "" if depth < 50 else f", stride on the {arguments['stride']} convolution"
-    side = int(arguments["input"])
+    side, classes = int(arguments["input"]), int(arguments["classes"])
     stem = "" if arguments["stem"] == "imagenet" else ", stem of kuangliu/pytorch-cifar"
     notes = f"He et al. 2016, {depth} weight layers{placed}{stem}"
-    return net.network(name, (3, side, side), notes, _dataset(side, int(arguments["classes"])))
-
-
-def _dataset(side: int, classes: int) -> str | None:
-    """Return the data set that a size of image and a number of classes are those of."""
-    if classes == 1000:
-        return "imagenet-1k"
-    return "cifar-10" if (side, classes) == (32, 10) else None
+    dataset = "imagenet-1k" if classes == 1000 else "cifar-10" if (side, classes) == (32, 10) else None
+    return net.network(name, (3, side, side), notes, dataset)
 
 
 def _stem(net: NetworkBuilder, kind: str) -> str:
@@ -77,11 +125,68 @@ def _bottleneck(net: NetworkBuilder, block: str, source: str, channels: int, str
     return net.convolution_norm(f"{block}.conv3", top, 4 * channels, 1)
 
 
-def _shortcut(net: NetworkBuilder, block: str, source: str, channels: int, stride: int, *, project: bool) -> str:
-    return net.convolution_norm(f"{block}.project", source, channels, 1, stride=stride) if project else source
-
-
-ENTRIES = {
+RESNET = {
     f"resnet{depth}": ZooEntry(partial(_resnet, depth=depth), _COMMON | (_STRIDE if depth >= 50 else {}))
-    for depth in _BLOCKS
+    for depth in _RESNET_BLOCKS
 }
+
+
+_DARKNET_BLOCKS = (1, 2, 8, 8, 4)
+"""Residual blocks of Darknet-53 a stage; each stage begins by halving the sides and doubling the channels."""
+_BOXES = 3
+_COARSEST = 32
+"""Pixels a side of the coarsest detector's cells."""
+_OF_YOLO = {
+    "input": Argument(("416",), "height and width of the image, a multiple of 32", counts=True),
+    "classes": Argument(("20",), "classes told apart: 20 of PASCAL VOC, 80 of COCO", counts=True),
+}
+
+
+def _yolov3(name: str, arguments: Mapping[str, str]) -> Network:
+    side, classes = int(arguments["input"]), int(arguments["classes"])
+    if side % _COARSEST:
+        raise ParameterError("argument input of network yolov3", f"a multiple of {_COARSEST}", side)
+    net = NetworkBuilder()
+    *_, fine, middle, top = _darknet53(net)
+    for number, route in enumerate((None, middle, fine), 1):
+        width = 1024 >> number
+        if route is not None:
+            top = _leaky_unit(net, f"detector{number}.reduce", top, width, 1)
+            top = net.add("upsample", f"detector{number}.upsample", top, factor=2)
+            top = net.add("concat", f"detector{number}.concat", (top, route))
+        top = _detector(net, f"detector{number}", top, width, _BOXES * (5 + classes))
+    notes = f"Redmon and Farhadi 2018 on Darknet-53, {classes} classes, losses simplified"
+    return net.network(name, (3, side, side), notes, dataset=None)
+
+
+def _darknet53(net: NetworkBuilder) -> list[str]:
+    """Append the body and return the last layer of every stage."""
+    top = _leaky_unit(net, "conv1", "input", 32, 3)
+    ends = []
+    for stage, blocks in enumerate(_DARKNET_BLOCKS, 1):
+        channels = 32 << stage
+        top = _leaky_unit(net, f"stage{stage}.down", top, channels, 3, stride=2)
+        for number in range(1, blocks + 1):
+            block = f"stage{stage}.{number}"
+            branch = _leaky_unit(net, f"{block}.conv1", top, channels // 2, 1)
+            top = net.add("add", f"{block}.add", (_leaky_unit(net, f"{block}.conv2", branch, channels, 3), top))
+        ends.append(top)
+    return ends
+
+
+def _detector(net: NetworkBuilder, name: str, source: str, width: int, outputs: int) -> str:
+    """Append five convolutions, whose last one is returned, and behind it what predicts the boxes, with its loss."""
+    for number in range(1, 6):
+        source = _leaky_unit(net, f"{name}.conv{number}", source, width * (2 - number % 2), 1 if number % 2 else 3)
+    boxes = net.convolution(f"{name}.boxes", _leaky_unit(net, f"{name}.conv6", source, 2 * width, 3), outputs, 1)
+    net.add("loss", f"{name}.loss", net.add("flatten", f"{name}.flatten", boxes))
+    return source
+
+
+def _leaky_unit(net: NetworkBuilder, name: str, source: str, channels: int, kernel: int, *, stride: int = 1) -> str:
+    """Append convolution, batch normalisation and leaky ReLU; padding keeps the size but for the stride."""
+    norm = net.convolution_norm(name, source, channels, kernel, stride=stride, padding=kernel // 2)
+    return net.add("activation", f"{name}.leaky", norm, function="leaky_relu")
+
+
+YOLO = {"yolov3": ZooEntry(_yolov3, _OF_YOLO)}

@@ -1,4 +1,4 @@
-"""Transformers: decoders of the GPT family and encoders of the BERT family, of any size.
+"""Transformers of one stack: decoders of the GPT family, encoders of the BERT family, vision transformers.
 
 ``gpt``: Radford et al. (2019), "Language models are unsupervised multitask learners", as Megatron-LM trains it:
 normalisation before attention and before the feed-forward part, one more at the end, learned positions, dropout of 0.1,
@@ -15,7 +15,7 @@ Queries, keys and values come from one linear layer, as in GPT-2 and Megatron-LM
 same parameters and FLOP. A head has hidden / heads features, rounded down where heads do not divide hidden, or
 ``head_size``; the projection behind attention leads from those of all heads back to hidden.
 
-What follows the last layer is the head:
+What follows the last layer is the head, its loss a softmax cross-entropy over the last axis:
 
 - ``tokens``: the logits of the vocabulary at every position (BERT: behind a linear layer, GELU and a normalisation);
 - ``labels``: two numbers at every position, as for answers in SQuAD (start and end) or for classes;
@@ -28,62 +28,154 @@ What follows the last layer is the head:
 between; or ``fused``, in one kernel that keeps no weights (FlashAttention, Dao et al. 2022, arXiv:2205.14135) and drops
 none: PyTorch's on CPUs cannot.
 
-The loss is a softmax cross-entropy over the last axis wherever the head gives numbers; tasks that have targets at a few
-positions alone need less.
+``vit``: Dosovitskiy et al. (2020), arXiv:2010.11929, as torchvision ships it: a convolution turns patches into
+features, a class token goes before them, learned positions are added; then blocks as in GPT, without a mask, one more
+normalisation, and a linear layer on the class token. No dropout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 from planner.domain.network import Network, family_of
 from planner.errors import ParameterError
-from planner.networks.builder import NetworkBuilder
-from planner.networks.zoo.entry import Argument, ZooEntry
-from planner.networks.zoo.transformer_arguments import Sizes, preset, sequence, sizes
+from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
 
-__all__ = ["ENTRIES"]
+__all__ = [
+    "ATTENTION",
+    "FFN",
+    "GPT",
+    "HEAD_SIZE",
+    "VIT",
+    "Latent",
+    "Sizes",
+    "head_features",
+    "preset",
+    "sequence",
+    "sizes",
+]
+
+
+FFN = "4 x hidden"
+HEAD_SIZE = "hidden / heads"
+ATTENTION = {"attention": Argument(("fused", "unfused"), "kernels of attention; fused: one")}
+_SIZE_ARGUMENTS = {
+    "layers": ("transformer layers", 9999),
+    "hidden": ("features of a position", 999_999),
+    "heads": ("heads of attention", 9999),
+    "head_size": ("features of a head; its default is rounded down", 9999),
+    "ffn": ("features inside the feed-forward part", 9_999_999),
+    "vocabulary": ("tokens told apart", 9_999_999),
+}
+"""Argument -> what it is, and the most that it takes."""
+
+
+class Latent(NamedTuple):
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): features of what keys and values are made of.
+
+    ``plain``, ``rotary``: of a head's queries and keys, without and with positions; ``value``: of a head's values.
+    """
+
+    rank: int
+    plain: int
+    rotary: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes of the layers of a transformer; what its family does not have is 0.
+
+    ``causal``: whether later positions are masked; ``function``: activation of the MLP.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    head_size: int
+    ffn: int
+    sequence: int
+    vocabulary: int = 0
+    kv_heads: int = 0
+    fused: bool = False
+    tied: bool = False
+    encoder_sequence: int = 0
+    classes: int = 0
+    experts: int = 0
+    top_k: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    capacity: float = 0.0
+    dense_layers: int = 0
+    latent: Latent | None = None
+    causal: bool = False
+    function: str = "gelu"
+    predictions: int = 0
+
+    @property
+    def query_width(self) -> int:
+        """Features of the queries of all heads."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Features of all keys, and of all values."""
+        return self.kv_heads * self.head_size
+
+
+def sizes(**defaults: object) -> dict[str, Argument]:
+    """Return arguments for sizes, in order, with these defaults, which may be in words."""
+    return {
+        name: Argument((str(value),), _SIZE_ARGUMENTS[name][0], counts=True, most=_SIZE_ARGUMENTS[name][1])
+        for name, value in defaults.items()
+    }
+
+
+def sequence(positions: int) -> dict[str, Argument]:
+    """Return the argument for positions, with its default."""
+    return {"sequence": Argument((str(positions),), "positions of a sample", counts=True, most=999_999)}
+
+
+def head_features(name: str, arguments: Mapping[str, str]) -> int:
+    """Return the features of a head, or raise ParameterError where none are left for one."""
+    hidden, heads, typed = int(arguments["hidden"]), int(arguments["heads"]), arguments.get("head_size", "")
+    if typed not in ("", HEAD_SIZE):
+        return int(typed)
+    if heads > hidden:
+        rule = f"at most hidden = {hidden}" + (" unless head_size is given" if typed else "")
+        raise ParameterError(f"argument heads of network {family_of(name)}", rule, heads)
+    return hidden // heads
+
+
+def preset(
+    make: Callable[[str, Mapping[str, str]], Network], arguments: Mapping[str, Argument], **values: object
+) -> ZooEntry:
+    """Return a published network, which has these values of arguments and still takes ``arguments``."""
+    fixed = {name: str(value) for name, value in values.items()}
+    return ZooEntry(lambda name, others: make(name, {**fixed, **others}), arguments)
+
 
 _RATE = 0.1
 _LABELS = 2
 _TYPES = 2
-_FFN = "4 x hidden"
-_HEAD_SIZE = "hidden / heads"
 _UNFUSED, _FUSED = "unfused", "fused"
 _PRETRAINING = "pretraining"
 _MOST_MASKED = 20
 _MASKED = f"{_MOST_MASKED}, or all of a shorter sequence"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes(Sizes):
-    """Sizes of a transformer of one stack; ``causal`` masks later positions, ``function`` stands in its MLP."""
-
-    causal: bool
-    function: str = "gelu"
-    predictions: int = 0
-
-    @property
-    def notes(self) -> str:
-        own = "" if self.heads * self.head_size == self.hidden else f" of {self.head_size}"
-        return f"{self.layers} layers, {self.hidden} features, {self.heads} heads{own}, {self.sequence} positions"
-
-
-def _sizes(name: str, arguments: Mapping[str, str], *, causal: bool, function: str = "gelu") -> _Sizes:
-    hidden, heads, head_size = int(arguments["hidden"]), int(arguments["heads"]), arguments["head_size"]
-    if head_size == _HEAD_SIZE and heads > hidden:
-        what = f"argument heads of network {family_of(name)}"
-        raise ParameterError(what, f"at most hidden = {hidden} unless head_size is given", heads)
-    ffn = 4 * hidden if arguments["ffn"] == _FFN else int(arguments["ffn"])
-    return _Sizes(
+def _stack_sizes(name: str, arguments: Mapping[str, str], *, causal: bool, function: str = "gelu") -> Sizes:
+    hidden = int(arguments["hidden"])
+    return Sizes(
         layers=int(arguments["layers"]),
         hidden=hidden,
-        heads=heads,
-        head_size=hidden // heads if head_size == _HEAD_SIZE else int(head_size),
-        ffn=ffn,
+        heads=int(arguments["heads"]),
+        head_size=head_features(name, arguments),
+        ffn=4 * hidden if arguments["ffn"] == FFN else int(arguments["ffn"]),
         sequence=int(arguments["sequence"]),
         vocabulary=int(arguments["vocabulary"]),
         causal=causal,
@@ -92,9 +184,14 @@ def _sizes(name: str, arguments: Mapping[str, str], *, causal: bool, function: s
     )
 
 
+def _notes(of: Sizes) -> str:
+    own = "" if of.query_width == of.hidden else f" of {of.head_size}"
+    return f"{of.layers} layers, {of.hidden} features, {of.heads} heads{own}, {of.sequence} positions"
+
+
 def _gpt(name: str, arguments: Mapping[str, str], *, positions: int = 0, function: str = "gelu") -> Network:
     """Return a decoder; its table of positions has as many rows as a sample needs, and at least ``positions``."""
-    sizes = _sizes(name, arguments, causal=True, function=function)
+    sizes = _stack_sizes(name, arguments, causal=True, function=function)
     net = NetworkBuilder()
     rows = {"vocabulary": sizes.vocabulary, "positions": max(positions, sizes.sequence)}
     top = net.add("embedding", "embedding", "input", features=sizes.hidden, **rows)
@@ -108,12 +205,11 @@ def _gpt(name: str, arguments: Mapping[str, str], *, positions: int = 0, functio
         net.add("loss", "loss", net.linear("logits", top, sizes.vocabulary, tied=True, bias=False))
     else:
         net.add("loss", "loss", net.linear("labels", top, _LABELS, bias=False))
-    notes = f"decoder of {sizes.notes}"
-    return net.network(name, (sizes.sequence,), notes, dataset=None, optimizer="adam")
+    return net.network(name, (sizes.sequence,), f"decoder of {_notes(sizes)}", dataset=None, optimizer="adam")
 
 
 def _bert(name: str, arguments: Mapping[str, str]) -> Network:
-    sizes = _sizes(name, arguments, causal=False)
+    sizes = _stack_sizes(name, arguments, causal=False)
     if arguments["head"] == _PRETRAINING:
         sizes = replace(sizes, predictions=_predictions(arguments["predictions"], sizes.sequence))
     net = NetworkBuilder()
@@ -126,11 +222,10 @@ def _bert(name: str, arguments: Mapping[str, str]) -> Network:
         branch = part(net, block, top, sizes)
         top = net.add("layer_norm", f"{block}.norm", net.add("add", f"{block}.add", (branch, top)))
     net.add("loss", "loss", _BERT_HEADS[arguments["head"]](net, top, sizes))
-    notes = f"encoder of {sizes.notes}"
-    return net.network(name, (sizes.sequence,), notes, dataset=None, optimizer="adam")
+    return net.network(name, (sizes.sequence,), f"encoder of {_notes(sizes)}", dataset=None, optimizer="adam")
 
 
-def _attention(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) -> str:
+def _attention(net: NetworkBuilder, name: str, source: str, sizes: Sizes) -> str:
     joined = net.linear(f"{name}.qkv", source, 3 * sizes.heads * sizes.head_size)
     rate = 0.0 if sizes.fused else _RATE
     how = {"heads": sizes.heads, "causal": sizes.causal, "dropout": rate, "fused": sizes.fused}
@@ -138,7 +233,7 @@ def _attention(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) -> st
     return net.add("dropout", f"{name}.dropout", net.linear(f"{name}.project", core, sizes.hidden), rate=_RATE)
 
 
-def _feed_forward(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) -> str:
+def _feed_forward(net: NetworkBuilder, name: str, source: str, sizes: Sizes) -> str:
     wide = net.linear(f"{name}.widen", source, sizes.ffn)
     wide = net.add("activation", f"{name}.{sizes.function}", wide, function=sizes.function)
     return net.add("dropout", f"{name}.dropout", net.linear(f"{name}.narrow", wide, sizes.hidden), rate=_RATE)
@@ -147,12 +242,12 @@ def _feed_forward(net: NetworkBuilder, name: str, source: str, sizes: _Sizes) ->
 _PARTS = {"attention": _attention, "mlp": _feed_forward}
 
 
-def _pooler(net: NetworkBuilder, source: str, sizes: _Sizes) -> str:
+def _pooler(net: NetworkBuilder, source: str, sizes: Sizes) -> str:
     pooled = net.linear("pooler", net.add("first_position", "first", source), sizes.hidden)
     return net.add("activation", "pooler.tanh", pooled, function="tanh")
 
 
-def _labels(net: NetworkBuilder, source: str, _sizes: _Sizes) -> str:
+def _labels(net: NetworkBuilder, source: str, _stack_sizes: Sizes) -> str:
     return net.linear("labels", source, _LABELS)
 
 
@@ -163,14 +258,14 @@ def _predictions(typed: str, sequence: int) -> int:
     return count
 
 
-def _pretraining(net: NetworkBuilder, source: str, sizes: _Sizes) -> str:
+def _pretraining(net: NetworkBuilder, source: str, sizes: Sizes) -> str:
     """Append the loss over whether sentences follow each other; what is returned are the logits of masked tokens."""
     net.add("loss", "next_sentence.loss", net.linear("next_sentence", _pooler(net, source, sizes), _LABELS))
     masked = net.add("positions", "masked", source, count=sizes.predictions, scattered=True)
     return _masked_tokens(net, masked, sizes)
 
 
-def _masked_tokens(net: NetworkBuilder, source: str, sizes: _Sizes) -> str:
+def _masked_tokens(net: NetworkBuilder, source: str, sizes: Sizes) -> str:
     top = net.add("activation", "tokens.gelu", net.linear("tokens", source, sizes.hidden), function="gelu")
     return net.linear("logits", net.add("layer_norm", "tokens.norm", top), sizes.vocabulary, tied=True)
 
@@ -188,12 +283,12 @@ def _arguments(positions: int, *heads: str) -> dict[str, Argument]:
 
 
 def _sized(vocabulary: int) -> dict[str, Argument]:
-    return sizes(layers=12, hidden=768, heads=12, head_size=_HEAD_SIZE, ffn=_FFN, vocabulary=vocabulary)
+    return sizes(layers=12, hidden=768, heads=12, head_size=HEAD_SIZE, ffn=FFN, vocabulary=vocabulary)
 
 
 def _published(layers: int, hidden: int, heads: int, vocabulary: int) -> dict[str, object]:
     values = {"layers": layers, "hidden": hidden, "heads": heads, "vocabulary": vocabulary}
-    return {"head_size": _HEAD_SIZE, "ffn": _FFN, **values}
+    return {"head_size": HEAD_SIZE, "ffn": FFN, **values}
 
 
 _GPT2 = partial(_gpt, positions=1024)
@@ -202,7 +297,7 @@ _GPT3 = partial(_gpt, positions=2048)
 _PREDICTIONS = Argument((_MASKED,), "positions that pretraining predicts", counts=True, most=999_999)
 _OF_GPT, _OF_BERT = _arguments(1024, "tokens", "labels"), _arguments(512, *_BERT_HEADS) | {"predictions": _PREDICTIONS}
 _OF_GPT3 = _arguments(2048, "tokens", "labels")
-ENTRIES = {
+GPT = {
     "gpt": ZooEntry(_gpt, _sized(50257) | _OF_GPT),
     "gpt2": preset(_GPT2, _OF_GPT, **_published(12, 768, 12, 50257)),
     "gpt2-medium": preset(_GPT2, _OF_GPT, **_published(24, 1024, 16, 50257)),
@@ -216,4 +311,64 @@ ENTRIES = {
     "bert": ZooEntry(_bert, _sized(30522) | _OF_BERT),
     "bert-base": preset(_bert, _OF_BERT, **_published(12, 768, 12, 30522)),
     "bert-large": preset(_bert, _OF_BERT, **_published(24, 1024, 16, 30522)),
+}
+
+
+_CHANNELS = 3
+_IMAGENET_CLASSES = 1000
+
+
+def _vit(name: str, arguments: Mapping[str, str]) -> Network:
+    of, side, patch = _vit_sizes(name, arguments), int(arguments["image"]), int(arguments["patch"])
+    net = NetworkBuilder()
+    top = net.convolution("patches", "input", of.hidden, patch, stride=patch)
+    top = net.add("class_token", "class_token", top)
+    for number in range(1, of.layers + 1):
+        top = _vit_block(net, f"layer{number}", top, of)
+    top = net.add("first_position", "first", net.add("layer_norm", "norm", top))
+    net.add("loss", "loss", net.linear("classes", top, of.classes))
+    notes = f"encoder of {of.layers} layers, {of.hidden} features, {of.heads} heads, patches of {patch} x {patch}"
+    dataset = "imagenet-1k" if of.classes == _IMAGENET_CLASSES else None
+    return net.network(name, (_CHANNELS, side, side), notes, dataset, optimizer="adam")
+
+
+def _vit_sizes(name: str, arguments: Mapping[str, str]) -> Sizes:
+    keys = ("layers", "hidden", "image", "patch", "classes")
+    layers, hidden, side, patch, classes = (int(arguments[key]) for key in keys)
+    head_size = head_features(name, arguments)
+    if patch > side:
+        raise ParameterError(f"argument patch of network {family_of(name)}", f"at most image = {side}", patch)
+    return Sizes(
+        layers=layers,
+        hidden=hidden,
+        heads=int(arguments["heads"]),
+        head_size=head_size,
+        ffn=4 * hidden if arguments["ffn"] == FFN else int(arguments["ffn"]),
+        sequence=(side // patch) ** 2 + 1,
+        fused=arguments["attention"] == "fused",
+        classes=classes,
+    )
+
+
+def _vit_block(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
+    name = f"{block}.attention"
+    joined = net.linear(f"{name}.qkv", net.add("layer_norm", f"{name}.norm", source), 3 * of.query_width)
+    core = net.add("attention", f"{name}.core", joined, heads=of.heads, fused=of.fused)
+    source = net.add("add", f"{name}.add", (net.linear(f"{name}.project", core, of.hidden), source))
+    name = f"{block}.mlp"
+    wide = net.linear(f"{name}.widen", net.add("layer_norm", f"{name}.norm", source), of.ffn)
+    wide = net.add("activation", f"{name}.gelu", wide, function="gelu")
+    return net.add("add", f"{name}.add", (net.linear(f"{name}.narrow", wide, of.hidden), source))
+
+
+_OF_VIT = {
+    "image": Argument(("224",), "height and width of the image", counts=True),
+    "classes": Argument(("1000",), "classes told apart", counts=True, most=999_999),
+    **ATTENTION,
+}
+_PATCH = {"patch": Argument(("16",), "height and width of a patch", counts=True)}
+VIT = {
+    "vit": ZooEntry(_vit, sizes(layers=12, hidden=768, heads=12, ffn=FFN) | _PATCH | _OF_VIT),
+    "vit-b16": preset(_vit, _OF_VIT, layers=12, hidden=768, heads=12, ffn=FFN, patch=16),
+    "vit-l16": preset(_vit, _OF_VIT, layers=24, hidden=1024, heads=16, ffn=FFN, patch=16),
 }
