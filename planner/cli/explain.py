@@ -17,10 +17,15 @@ from planner.errors import NOTHING, ParameterError
 from planner.formats.answers import read_answers
 from planner.formats.documents import STANDARD_INPUT
 from planner.report import parts
-from planner.report.answer import prediction_answer, suggestion_answer
+from planner.report.answer import (
+    part_of_plan,
+    part_of_suggestion,
+    prediction_answer,
+    suggestion_answer,
+    suggestions_views,
+)
 from planner.report.blocks import Block, Line
 from planner.report.prediction import prediction_rest
-from planner.report.suggestion import part_of_plan, part_of_suggestion, suggestions_views
 from planner.sessions.measure_next import wanted_runs
 
 __all__ = ["run"]

@@ -12,8 +12,7 @@ from typing import Any
 
 from planner.cli.streams import beside, silence
 from planner.formats.documents import json_pieces
-from planner.report.blocks import Block, Line
-from planner.report.printing import print_blocks
+from planner.report.blocks import Block, Line, print_blocks
 
 __all__ = ["write_document", "write_text", "write_view", "write_views"]
 

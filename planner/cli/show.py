@@ -30,8 +30,6 @@ from planner.formats.names import LISTED_KINDS, names_document
 from planner.formats.network import network_work_document, write_network
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report.blocks import Block
-from planner.report.frameworks import framework_view, frameworks_view
-from planner.report.gaps import gaps_view
 from planner.report.show import (
     accelerator_view,
     accelerators_view,
@@ -41,6 +39,9 @@ from planner.report.show import (
     clusters_view,
     dataset_view,
     datasets_view,
+    framework_view,
+    frameworks_view,
+    gaps_view,
     network_view,
     networks_view,
 )

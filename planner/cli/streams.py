@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from planner.errors import printable
-from planner.report.printing import console
+from planner.report.blocks import console
 
 __all__ = ["bar", "beside", "note", "open_streams", "silence"]
 

@@ -22,9 +22,8 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError
-from planner.report.answer import suggestion_brief
+from planner.report.answer import suggestion_brief, suggestions_views
 from planner.report.prediction import place
-from planner.report.suggestion import suggestions_views
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import Searcher, search

@@ -26,7 +26,7 @@ from planner.domain.runs import Runs
 from planner.errors import NOTHING, InputFileError, ParameterError
 from planner.formats.runs import NoRunError, read_runs
 from planner.formats.validation import validation_document
-from planner.report.validation import validation_view
+from planner.report.studies import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_with_locked
 from planner.scoring.refit import Asked, held_out_answers
 from planner.sessions.fitted_runs import learned_from, locked_sources

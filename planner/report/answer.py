@@ -1,32 +1,26 @@
-"""Short answers: what to do in a sentence, the table, the terms, how good it is, what comes next; 25 lines at most."""
+"""Short answers (what to do, the table, the terms, how good it is, what comes next), and a suggestion in full."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from planner.domain.citation import Citation
 from planner.domain.objective import weights_of
 from planner.domain.prediction import Prediction, Term
 from planner.domain.request import DEFAULT, Sourced, Subject
-from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
+from planner.domain.suggestion import MOST_OF_FRONT, Plan, SearchReport, Suggestion
 from planner.report import parts
-from planner.report.blocks import Block, Line, given
-from planner.report.doubt import deciding_line, goodness, sensitivity_lines
-from planner.report.launch import launch
-from planner.report.notices import notices
-from planner.report.plan_table import BEYOND_NOTE, Entry, entries_of, has_letters, plan_table
-from planner.report.prediction import place
-from planner.report.printing import LINE_WIDTH, line_count
+from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, heading, line_count
+from planner.report.doubt import deciding_commands, deciding_line, goodness, launch, notices, sensitivity_lines
+from planner.report.prediction import BEYOND_NOTE, Entry, entries_of, has_letters, place, plan_table, prediction_details
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
-    "faster_by_a_switch",
-    "prediction_answer",
-    "predictions_answer",
-    "suggestion_answer",
-    "suggestion_brief",
-    "suggestions_overview",
-]
+    "faster_by_a_switch", "part_of_plan", "part_of_suggestion", "prediction_answer", "predictions_answer",
+    "suggestion_answer", "suggestion_brief", "suggestion_rest", "suggestions_overview", "suggestions_views",
+]  # fmt: skip
+
 
 ALL_WORDS = "-v shows all"
 SHORT_TABLE_PLANS = 5
@@ -371,3 +365,88 @@ def _least_sure(predictions: Sequence[tuple[Subject, Prediction]]) -> Iterator[L
     if predictions:
         subject, least = max(predictions, key=lambda answer: parts.factor(answer[1].iteration_s) or float("inf"))
         yield goodness(least, subject)
+
+
+def suggestions_views(
+    answers: Sequence[tuple[Subject, Suggestion]], *, in_full: bool = False, epochs: int | None = None
+) -> Iterator[Iterable[Block]]:
+    """Yield the views of answers: one short answer, a table of several, and each in full where asked for.
+
+    ``epochs``: of the whole training, whose time is told too.
+    """
+    if in_full:
+        for subject, one in answers:
+            is_alone = len(answers) == 1
+            answer = suggestion_answer(one, subject, epochs=epochs, in_full=True, is_alone=is_alone)
+            short = [block for block in answer if not (isinstance(block, Line) and block.aside)]
+            yield [*_warnings(one), *short, *suggestion_rest(one, subject, is_alone=is_alone)]
+    elif len(answers) == 1:
+        subject, one = answers[0]
+        yield suggestion_answer(one, subject, epochs=epochs)
+    else:
+        yield suggestions_overview(answers)
+
+
+def part_of_suggestion(suggestion: Suggestion, part: str) -> Iterable[Block]:
+    """Return one part of an answer: ``request``, ``refusals`` or ``warnings``."""
+    if part == "warnings":
+        return _warnings(suggestion, result=True)
+    return parts.request_values(suggestion.request) if part == "request" else _refusals(suggestion.search)
+
+
+def part_of_plan(plan: Plan, subject: Subject, citations: Sequence[Citation], part: str) -> Iterator[Block]:
+    """Yield one part of a plan: ``plan`` for all of it, ``terms``, ``sources`` or ``warnings``."""
+    one = plan.prediction
+    subject = plan.subject(subject)
+    if part == "plan":
+        yield from _plan_details(plan, subject, citations)
+    elif part == "terms":
+        yield parts.terms(one.terms, one.bottleneck)
+    elif part == "sources":
+        yield parts.origins(one.terms, citations)
+    if part in ("plan", "warnings"):
+        yield from parts.warnings(one.warnings, result=part == "warnings")
+
+
+def _warnings(suggestion: Suggestion, *, result: bool = False) -> Iterable[Line]:
+    plans = suggestion.plans or suggestion.nearest
+    of_rows = [(plan.position, plan.prediction.warnings) for plan in plans]
+    return parts.warnings(suggestion.warnings, of_rows, result=result)
+
+
+def suggestion_rest(suggestion: Suggestion, subject: Subject, *, is_alone: bool = True) -> Iterator[Block]:
+    """Yield what a short answer leaves out: the chosen plan in full, the request, the search."""
+    plan = suggestion.chosen_plan
+    if plan is not None:
+        yield from _plan_details(plan, subject, suggestion.citations)
+    if is_alone and not subject.scenario:
+        yield from deciding_commands(suggestion, subject)
+    yield heading("Request")
+    yield from parts.request_values(suggestion.request)
+    yield heading("Search")
+    yield from _refusals(suggestion.search)
+
+
+def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -> Iterator[Block]:
+    """Yield one plan of an answer with every figure."""
+    subject = plan.subject(subject)
+    words = parts.configuration_words(plan.prediction.configuration, subject.device, plan.precisions)
+    words += f", in {plan.framework.label}" if plan.framework else ""
+    yield heading(f"Plan {plan.position}: {words}")
+    if plan.why:
+        yield Line(plan.why)
+    yield from prediction_details(plan.prediction, subject, citations)
+
+
+def _refusals(search: SearchReport) -> Iterator[Block]:
+    """Yield how a space was searched, and how many plans were refused for which reason."""
+    proof = "no better prediction in the space" if search.certified else "a better one may exist"
+    if search.gap is not None:
+        proof = f"another is at most {100 * search.gap:.2g} % better"
+    rows = [(f"{one.count:,}", one.reason.replace("_", " ")) for one in search.refused]
+    counts = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
+    counts += f", {sum(one.count for one in search.refused):,} refused" if rows else ""
+    counts += f", {search.discarded:,} discarded" if search.discarded else ""
+    yield Pairs([("method", f"{search.method}: {proof}"), ("plans", counts)])
+    if rows:
+        yield Table(("refused", "because"), rows, right=("refused",))

@@ -1,23 +1,127 @@
-"""How good an answer is, why it is not better, and the command that would make it so.
-
-Also: what a change of single inputs does to the best plan, and the runs that would decide between tied plans.
-"""
+"""What stands beside the plans of an answer: warnings, how good it is, what would make it better, how to start one."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from textwrap import shorten
 
-from planner.domain.framework import PYTORCH
-from planner.domain.prediction import Prediction
+from planner.domain.configuration import Configuration
+from planner.domain.framework import PYTORCH, framework_parts, label_of
+from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
 from planner.domain.sensitivity import Sensitivity
+from planner.domain.start import RENDEZVOUS, TORCHRUN, start_command, start_comment
 from planner.domain.suggestion import Suggestion
 from planner.report import parts
-from planner.report.blocks import Block, Line, heading
+from planner.report.blocks import LINE_WIDTH, Block, Line, heading
+from planner.report.parts import counted
 from planner.units import format_number
 
-__all__ = ["deciding_commands", "deciding_line", "goodness", "sensitivity_lines"]
+__all__ = ["MOST_NOTICES", "deciding_commands", "deciding_line", "goodness", "launch", "notices", "sensitivity_lines"]
+
+
+MOST_NOTICES = 3
+"""Lines."""
+WARNING_LABEL = "warning: "
+HEADLINES: Mapping[str, str] = {
+    "framework_refused": "{subjects} was asked for and is no candidate",
+    "framework_without_plan": "no plan of {subjects} fits",
+    "precision_refused": "{subjects} was asked for and is no candidate",
+    "out_of_memory": "it needs more memory than {subjects} has",
+    "window_missed": "the mean mini-batch is inside the window, hardly any single one is",
+    "empty_updates": "many updates find no gradient",
+    "mini_batch_above_dataset": "an update takes more samples than the data set has",
+    "memory_tight": "it needs nearly all the memory of {subjects}",
+    "tensor_across_nodes": "tensor-parallel groups reach beyond a node: layers send between nodes",
+    "stale_gradients": "gradients are stale, as stages update without a flush of the pipeline",
+    "weighted_gradients": "gradients are to be weighted: node groups take different sub-batches",
+    "unknown_version": "no such version is known: {subjects} is taken as the newest",
+    "head_size_rounded": "heads do not divide the features of {subjects}: rounded down",
+    "misaligned": "products of {subjects} outputs are slow here: no multiple of 16 bytes",
+    "no_dataset": "no data set, so no epoch time: give one by --dataset",
+    "specified": "times on {subjects} come in part from data sheets",
+    "framework_overheads_assumed": "the overhead of {subjects} is assumed",
+    "framework_overheads_generic": "the overhead of {subjects} is that of other frameworks",
+    "framework_overheads_without_switches": "the overhead of {subjects} is that of it without switches",
+    "framework_overheads_pooled": "the overhead of {subjects} was measured on other GPUs",
+    "framework_overheads_other_version": "the overhead of {subjects} is that of another version",
+    "overheads_of_other_mode": "the overhead of {subjects} was measured in the other mode",
+    "extrapolated": "{subjects} lie outside what was measured",
+    "formula_only": "by formula only, as no run shows it: {subjects}",
+    "reconstructed": "{subjects} was reconstructed from published results",
+    "assumed": "times of {subjects} are assumed",
+    "no_time_per_call": "{subjects} has no time per call: small sub-batches look too good",
+    "optimizer_differs": "the update by {subjects} is priced as another optimizer's",
+    "unknown_link_kind": "kinds of {subjects} are not known: priced by bandwidth and latency",
+    "mixed_circumstances": "kernels were measured under different circumstances",
+    "calibration": "{subjects} has {count}",
+    "input_not_modelled": "no time includes reading samples",
+    "decode_not_modelled": "no time includes decoding and augmenting samples",
+    "loader_threads": "threads that load samples are assumed",
+    "input_cached": "later epochs are assumed to read from memory in part",
+    "measured_run": "measured runs of {subjects} correct it",
+    "measured_steps": "measured steps of {subjects} correct it",
+    "own_layers": "its own layers were measured",
+}
+"""Code of a warning -> what it says in a line, the gravest code first; an unknown code comes before all of them.
+
+``{subjects}``: what the warnings of the code are about; ``{count}``: how many notes they are.
+"""
+
+
+def notices(warnings: Iterable[PlanWarning], more: str) -> Iterator[Line]:
+    """Yield at most three lines about warnings, one a code; ``more``: where all of them stand in full."""
+    by_code: dict[str, list[PlanWarning]] = {}
+    for warning in dict.fromkeys(warnings):
+        by_code.setdefault(warning.code, []).append(warning)
+    order = list(HEADLINES)
+    codes = sorted(by_code, key=lambda code: order.index(code) if code in HEADLINES else -1)
+    first = codes if len(codes) <= MOST_NOTICES else codes[: MOST_NOTICES - 1]
+    for code in first:
+        yield _notice(_headline(code, by_code[code]))
+    rest = codes[len(first) :]
+    if rest:
+        count = sum(len(by_code[code]) for code in rest)
+        yield _notice(f"{count} more; {more}")
+
+
+def _notice(words: str) -> Line:
+    return Line(words, label=WARNING_LABEL, aside=True)
+
+
+def _headline(code: str, warnings: list[PlanWarning]) -> str:
+    """Return what warnings of a code say in one line of 80 columns, their first subjects named."""
+    room = LINE_WIDTH - len(WARNING_LABEL)
+    if code not in HEADLINES:
+        return shorten(warnings[0].message, room, placeholder="...")
+    subjects = list(dict.fromkeys(warning.subject.replace("_", " ") for warning in warnings if warning.subject))
+    count = counted(len(warnings), "note")
+    lines = (
+        HEADLINES[code].format(subjects=_first_names(subjects, count_of_names), count=count)
+        for count_of_names in range(len(subjects), 0, -1)
+    )
+    fitting = next((line for line in lines if len(line) <= room), None)
+    if fitting is not None:
+        return fitting
+    names = list(dict.fromkeys(map(_without_switches, subjects)))
+    if names != subjects:
+        return _headline(code, [replace(warnings[0], subject=name) for name in names])
+    return HEADLINES[code].format(subjects="it", count=count)
+
+
+def _without_switches(subject: str) -> str:
+    """Return the name of a framework with switches, which leave no room for it; anything else as it is."""
+    name, version, switches = framework_parts(subject)
+    return label_of(name, version, ()) if switches else subject
+
+
+def _first_names(subjects: list[str], count: int) -> str:
+    """Return the first subjects, and how many more there are."""
+    words = subjects[:count] if count == len(subjects) else [*subjects[:count], f"{len(subjects) - count} more"]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
 
 MEASURED_LOOKUPS = ("exact", "between", "beyond")
 """Of LOOKUPS those of a network's own layers."""
@@ -110,13 +214,13 @@ def sensitivity_lines(suggestion: Suggestion, subject: Subject) -> Iterator[Line
     if not others:
         yield Line(f"Sensitivity: {_share(every[0])} more or less of any one input leaves plan 1 the best")
         return
-    words = [_words(one, subject) for one in others[:MOST_NAMED]]
+    words = [_change_words(one, subject) for one in others[:MOST_NAMED]]
     words += [f"{len(others) - MOST_NAMED} more (--json)"] * (len(others) > MOST_NAMED)
     rest = len(every) - len(others)
     yield Line(f"Sensitivity: {'; '.join(words)}; {rest} of {len(every)} changes leave plan 1 the best")
 
 
-def _words(one: Sensitivity, subject: Subject) -> str:
+def _change_words(one: Sensitivity, subject: Subject) -> str:
     """Return a change and what is the best plan then."""
     amount = f"{_share(one)} {'more' if one.factor > 1 else 'less'}"
     change = f"{amount} {one.input.replace('device', subject.device)}"
@@ -169,3 +273,45 @@ def _run_here(suggestion: Suggestion, subject: Subject) -> bool:
 def _positions(suggestion: Suggestion) -> str:
     *others, last = map(str, suggestion.deciding)
     return f"{', '.join(others)} and {last}"
+
+
+def launch(one: Configuration, subject: Subject, rank_order: tuple[str, ...] = ()) -> Iterator[Line]:
+    """Yield the command that starts the processes of a plan, in two lines where it is for several nodes.
+
+    What the program itself must be told stands behind it as a comment, where a line holds it. ``rank_order``: of the
+    plan, where it is not the subject's.
+    """
+    if len(one.groups) > 1:
+        yield from _across_groups(one, subject)
+        return
+    what = start_comment(one, subject.settings, rank_order)
+    before, rendezvous, program = f"Start: {start_command(one, subject.settings.framework)}".partition(RENDEZVOUS)
+    if not rendezvous:
+        yield _start_line(before, what)
+    else:
+        yield Line(f"{before}\\", whole=True)
+        yield _start_line(f"  {rendezvous}{program}", what)
+
+
+def _across_groups(one: Configuration, subject: Subject) -> Iterator[Line]:
+    """Yield the commands of a plan across node groups: each group's ranks have passes of their own."""
+    if subject.settings.framework.name not in TORCHRUN:
+        slots = " + ".join(f"{part.nodes} x {part.gpus_per_node}" for part in one.groups)
+        yield _start_line(f"Start: mpirun -np {one.gpus} --hostfile HOSTS PROGRAM", f"slots {slots}, {_passes(one)}")
+        return
+    yield Line(f"Start: torchrun --nnodes {one.nodes} --nproc-per-node gpu --rdzv-backend c10d \\", whole=True)
+    yield _start_line("  --rdzv-endpoint FIRST_NODE train.py", _passes(one))
+
+
+def _passes(one: Configuration) -> str:
+    """Return what the ranks of each group take in a step, and the precision."""
+    each = []
+    for part in one.groups:
+        accumulate = f" x {part.accumulation_steps}" if part.accumulation_steps > 1 else ""
+        each.append(f"{part.sub_batch}{accumulate} on {part.name}")
+    return f"sub-batch {', '.join(each)}, {one.precision}"
+
+
+def _start_line(command: str, comment: str) -> Line:
+    words = f"{command}  # {comment}"
+    return Line(words if len(words) <= LINE_WIDTH else command, whole=True)

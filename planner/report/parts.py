@@ -19,30 +19,10 @@ from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
-    "ORIGINS_HEADING",
-    "by_group",
-    "configuration_words",
-    "counted",
-    "digits_of",
-    "duration",
-    "factor",
-    "figure",
-    "group_steps",
-    "memory_line",
-    "mini_batch",
-    "mode_words",
-    "objective",
-    "origins",
-    "precision_words",
-    "request_values",
-    "sources_once",
-    "stage_layers",
-    "stages",
-    "term_words",
-    "terms",
-    "utilization",
-    "warnings",
-]
+    "ORIGINS_HEADING", "by_group", "configuration_words", "counted", "digits_of", "duration", "factor", "figure",
+    "group_steps", "memory_line", "mini_batch", "mode_words", "objective", "origins", "precision_words",
+    "request_values", "sources_once", "stage_layers", "stages", "term_words", "terms", "utilization", "warnings",
+]  # fmt: skip
 
 
 Rows = Sequence[tuple[int, Sequence[PlanWarning]]]

@@ -18,15 +18,9 @@ from planner.domain.validation import ScoredRow
 from planner.errors import MissingPackageError
 
 __all__ = [
-    "BESIDE",
-    "PICTURE_FORMS",
-    "SERIES_LOOKS",
-    "TIME_OF_METRIC",
-    "Points",
-    "check_matplotlib",
-    "picture",
+    "BESIDE", "PICTURE_FORMS", "SERIES_LOOKS", "TIME_OF_METRIC", "Points", "check_matplotlib", "picture",
     "validation_plot",
-]
+]  # fmt: skip
 
 PICTURE_FORMS: Mapping[str, Mapping[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 """Form of a picture -> what it must not say, because it would differ the next time."""

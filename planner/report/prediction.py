@@ -1,18 +1,28 @@
-"""A prediction in full: figures, terms, where they come from."""
+"""Predictions in full (figures, terms, where they come from), and side by side in a table, one a row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
 
+from planner.domain.axes import AXES, Axis
 from planner.domain.citation import Citation
-from planner.domain.conformal import PREDICTION_KINDS, PredictionKind
-from planner.domain.prediction import LOOKUPS, Prediction
+from planner.domain.configuration import Configuration
+from planner.domain.conformal import PREDICTION_KINDS
+from planner.domain.framework import framework_parts, label_of
+from planner.domain.prediction import LOOKUPS, Prediction, Quantity
 from planner.domain.request import Sourced, Subject
+from planner.domain.suggestion import Plan
 from planner.report import parts
-from planner.report.blocks import Block, Line, Pairs, heading
-from planner.units import format_duration
+from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, heading, width_of
+from planner.units import format_duration, format_number
 
-__all__ = ["figures", "fusion_lines", "lookups", "place", "prediction_details", "prediction_rest"]
+__all__ = [
+    "BEYOND_NOTE", "Entry", "entries_of", "figures", "fusion_lines", "has_letters", "key_of", "letters_of", "lookups",
+    "place", "plan_table", "prediction_details", "prediction_rest",
+]  # fmt: skip
+
 
 LEAST_GAIN = 0.001
 """Share of a step from which a gain is told."""
@@ -64,34 +74,27 @@ def fusion_lines(rows: Sequence[tuple[Subject, Prediction]], gains: Sequence[flo
 
 def figures(prediction: Prediction, subject: Subject) -> Pairs:
     """Return every figure with its interval, by name; a time never without mini-batch and staleness."""
-    rows = _figures(prediction, subject)
-    first_is_alike = prediction.first_epoch_s == prediction.epoch_s
-    return Pairs([row for row in rows if row[1] != "-" and not (row[0] == "first epoch" and first_is_alike)])
-
-
-def _figures(prediction: Prediction, subject: Subject) -> list[tuple[str, str]]:
     cost = prediction.epoch_usd(subject.usd_per_gpu_hour)
-    is_async = prediction.configuration.mode == "async"
-    return [
+    iteration = f"{subject.device} thread's period" if prediction.configuration.mode == "async" else "iteration"
+    first_epoch_s = None if prediction.first_epoch_s == prediction.epoch_s else prediction.first_epoch_s
+    rows = [
         ("epoch", parts.duration(prediction.epoch_s)),
-        ("first epoch", parts.duration(prediction.first_epoch_s)),
+        ("first epoch", parts.duration(first_epoch_s)),
         ("cost of an epoch", parts.figure(cost, "USD") if cost else "-"),
-        (
-            f"{subject.device} thread's period" if is_async else "iteration",
-            parts.duration(prediction.iteration_s),
-        ),
+        (iteration, parts.duration(prediction.iteration_s)),
         ("update thread's period", parts.duration(prediction.update_s)),
         ("speed", parts.figure(prediction.samples_per_s, "samples/s")),
         ("utilization", parts.utilization(prediction)),
         ("stages start with", parts.stages(prediction)),
         ("stages hold", parts.stage_layers(prediction)),
         ("ranks numbered", ", ".join(prediction.rank_order) or "-"),
-        ("mini-batch", _mini_batch(prediction)),
+        ("mini-batch", _mini_batch_words(prediction)),
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction.memory_bytes, subject.device)),
         ("bottleneck", parts.term_words(prediction.bottleneck)),
         ("intervals", _intervals(prediction)),
     ]
+    return Pairs([row for row in rows if row[1] != "-"])
 
 
 def lookups(predictions: Sequence[Prediction]) -> Iterator[Line]:
@@ -105,12 +108,8 @@ def lookups(predictions: Sequence[Prediction]) -> Iterator[Line]:
 
 def _span(shares: Sequence[float]) -> str:
     """Return a share, or the least and the most of several where they differ; a little is never none."""
-    low, high = (_percent(end(shares)) for end in (min, max))
+    low, high = ("<0.1%" if 0 < share < 0.0005 else f"{share:.1%}" for share in (min(shares), max(shares)))
     return high if low == high else f"{low} to {high}"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.0005 or not share else "<0.1%"
 
 
 def _intervals(prediction: Prediction) -> str:
@@ -121,15 +120,11 @@ def _intervals(prediction: Prediction) -> str:
     kind = PREDICTION_KINDS.get(prediction.kind)
     if prediction.iteration_s.interval_basis != "conformal" or kind is None:
         return f"90 %, {words}"
-    return f"90 %, {words} {_kind_in_words(kind)}"
-
-
-def _kind_in_words(kind: PredictionKind) -> str:
     outside = ", outside of what was seen" if kind.is_outside else ""
-    return f"{PLACES_IN_WORDS[kind.place]}, {EVIDENCE_IN_WORDS[kind.evidence]}{outside}"
+    return f"90 %, {words} {PLACES_IN_WORDS[kind.place]}, {EVIDENCE_IN_WORDS[kind.evidence]}{outside}"
 
 
-def _mini_batch(prediction: Prediction) -> str:
+def _mini_batch_words(prediction: Prediction) -> str:
     batch = prediction.mini_batch
     if not batch.std:
         return f"{parts.mini_batch(batch)} samples"
@@ -158,3 +153,208 @@ EVIDENCE_IN_WORDS = {
     "scaled": "kernels scaled from another GPU or precision",
     "specified": "kernels by the data sheet",
 }
+
+
+BEYOND_NOTE = "* outside what was measured"
+FACTOR_HEADING = "factor\n(90 %)"
+EFFICIENCY_HEADING = "effi-\nciency"
+DROPPED_COLUMNS = (
+    FACTOR_HEADING,
+    "memory\nGiB",
+    "plan 1\nbetter",
+    EFFICIENCY_HEADING,
+    "samples\n/s/{device}",
+    "stale-\nness",
+    "{device}-\nhours",
+)
+"""Columns that go where a line holds no more, the first one first; what tells plans apart stays."""
+_LONGEST_NAME = 22
+"""Signs of a framework's name that is never too long: none without switches has more."""
+_OF_GROUPS = ("sub_batch", "accumulation_steps")
+"""Axes whose values node groups have of their own."""
+WORD_COLUMNS = ("network", "scenario", "framework", "group", *(axis.heading for axis in AXES if axis.words), "")
+"""Columns of words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row: a prediction, its number and subject, and what a ranking knows of it."""
+
+    number: int
+    prediction: Prediction
+    subject: Subject
+    precisions: tuple[str, ...] = ()
+    first_is_better: float | None = None
+    efficiency: float | None = None
+    objective: float | None = None
+
+
+def entries_of(plans: Iterable[Plan], subject: Subject) -> list[Entry]:
+    """Return a row a plan."""
+    names = ("precisions", "first_is_better", "efficiency", "objective")
+    return [
+        Entry(one.position, one.prediction, one.subject(subject), **{name: getattr(one, name) for name in names})
+        for one in plans
+    ]
+
+
+def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = "") -> Iterator[Block]:
+    """Yield a table of plans on one kind of device, that of number ``chosen`` marked, what its marks mean and a note.
+
+    The note is on efficiencies, and is left out where no column has them.
+
+    A column that tells nothing is left out: one of empty cells, the mode, network or scenario where there is one, the
+    mini-batch where all have the same. Where one has no data set samples/s stand for the epoch time.
+    """
+    columns = {name: cells for name, cells in _columns(entries).items() if any(cells)}
+    letters = _letters(columns)
+    if letters:
+        columns["framework"] = [letters[one] for one in columns["framework"]]
+        columns.pop(EFFICIENCY_HEADING, None)  # what it is relative to takes lines too
+    right = [name for name in columns if name not in WORD_COLUMNS]
+    strong = [at for at, one in enumerate(entries) if one.number == chosen]
+    device = entries[0].subject.device
+    less_needed = [name.format(device=device) for name in DROPPED_COLUMNS]
+    table = Table(
+        list(columns), list(zip(*columns.values(), strict=True)), right, 1, strong, fixed=True, dropped=less_needed
+    )
+    yield table
+    if letters:
+        yield Line(key_of(letters))
+    meanings = [
+        meaning.format(device=device)
+        for mark, meaning in MEANINGS.items()
+        if any(MARKS[mark](one.prediction) for one in entries)
+    ]
+    told = note if EFFICIENCY_HEADING in table.within(LINE_WIDTH).columns else ""
+    words = "; ".join(filter(None, (*meanings, told)))
+    if words:
+        yield Line(words)
+
+
+def has_letters(entries: Sequence[Entry]) -> bool:
+    """Tell whether the table of plans calls frameworks by letters, which takes lines for what they stand for."""
+    return bool(_letters({name: cells for name, cells in _columns(entries).items() if any(cells)}))
+
+
+def _letters(columns: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return letters for the frameworks of plans where a line does not hold their names; none where it does."""
+    labels = columns.get("framework", ())
+    is_short = max(map(len, labels), default=0) <= _LONGEST_NAME
+    return {} if is_short or width_of(columns, 1) <= LINE_WIDTH else letters_of(labels)
+
+
+def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
+    """Return the cells of each column; a column that has nothing to say has empty ones."""
+    predictions = [one.prediction for one in entries]
+    subjects = [one.subject for one in entries]
+    configurations = [one.configuration for one in predictions]
+    device = subjects[0].device
+    stale = any(one.staleness.mean for one in predictions)
+    sizes = [parts.mini_batch(one.mini_batch) for one in predictions]
+    return {
+        "#": [str(one.number) for one in entries],
+        "network": _where_they_differ([one.network for one in subjects]),
+        "scenario": _where_they_differ([one.scenario or "none" for one in subjects]),
+        "framework": _where_they_differ([one.settings.framework.label for one in subjects]),
+        "group": [" + ".join(part.name for part in one.groups) for one in configurations],
+        f"nodes\nx {device}s": [_places(one) for one in configurations],
+        **{axis.heading: _cells(axis, entries) for axis in AXES if axis.heading},
+        "mini-\nbatch": sizes if any(one.mini_batch.std for one in predictions) else _where_they_differ(sizes),
+        "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in predictions],
+        "objec-\ntive": [_number(one.objective, 4) for one in entries],
+        **_speeds(predictions),
+        FACTOR_HEADING: [_number(parts.factor(one.iteration_s)) for one in predictions],
+        "plan 1\nbetter": ["" if one.first_is_better is None else _chance(one.first_is_better) for one in entries],
+        f"samples\n/s/{device}": [_rounded(one.samples_per_s, over=one.configuration.gpus) for one in predictions],
+        EFFICIENCY_HEADING: ["" if one.efficiency is None else f"{one.efficiency:.0%}" for one in entries],
+        f"{device}-\nhours": [_rounded(one.epoch_s, times=one.configuration.gpus, over=3600) for one in predictions],
+        "USD per\nepoch": [_rounded(one.prediction.epoch_usd(one.subject.usd_per_gpu_hour)) for one in entries],
+        "memory\nGiB": [format_number(one.memory_bytes["total"] / 2**30, 3) for one in predictions],
+        "": ["".join(mark for mark, holds in MARKS.items() if holds(one)) for one in predictions],
+    }
+
+
+def _places(one: Configuration) -> str:
+    """Return nodes x devices, of every node group."""
+    places = [(part.nodes, part.gpus_per_node) for part in one.groups] or [(one.nodes, one.gpus_per_node)]
+    return " + ".join(f"{nodes} x {gpus}" for nodes, gpus in places)
+
+
+def _cells(axis: Axis, entries: Sequence[Entry]) -> list[str]:
+    """Return the cells of an axis, empty where all plans have its default, or one mode."""
+    if axis.name == "precision":
+        return [" / ".join(one.precisions or (one.prediction.configuration.precision,)) for one in entries]
+    if axis.name in _OF_GROUPS:
+        cells = [parts.by_group(one.prediction.configuration, axis.name) for one in entries]
+    else:
+        cells = [str(getattr(one.prediction.configuration, axis.name)) for one in entries]
+    if axis.name == "mode":
+        return _where_they_differ(cells)
+    return [""] * len(cells) if set(cells) == {str(axis.default)} else cells
+
+
+def _where_they_differ(cells: list[str]) -> list[str]:
+    return cells if len(set(cells)) > 1 else [""] * len(cells)
+
+
+def _speeds(predictions: Sequence[Prediction]) -> dict[str, list[str]]:
+    """Return the column of epoch times, or of samples/s where one has no data set."""
+    epochs = [one.epoch_s for one in predictions if one.epoch_s]
+    if len(epochs) == len(predictions):
+        return {"epoch": [format_duration(one.value, parts.digits_of(one)) for one in epochs]}
+    speeds = [one.samples_per_s for one in predictions]
+    return {"samples/s": [format_number(one.value, parts.digits_of(one)) for one in speeds]}
+
+
+def _chance(probability: float) -> str:
+    """Return a probability; nothing is sure enough to be printed as 0 or 100 %."""
+    return ">99%" if probability >= 0.995 else "<1%" if probability < 0.005 else f"{probability:.0%}"
+
+
+def _rounded(quantity: Quantity | None, *, times: float = 1.0, over: float = 1.0) -> str:
+    """Return a multiple of a quantity, in as many digits as its interval leaves; nothing of None."""
+    return "" if quantity is None else format_number(quantity.value * times / over, parts.digits_of(quantity))
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else format_number(value, digits)
+
+
+MARKS: Mapping[str, Callable[[Prediction], bool]] = {
+    "*": lambda one: any(term.extrapolated for term in one.terms),
+    "!": lambda one: one.memory_bytes["total"] > one.memory_bytes.get("capacity", float("inf")),
+}
+"""Mark of a row -> what it says of a prediction."""
+MEANINGS = {"*": BEYOND_NOTE, "!": "! more memory than one {device} has"}
+
+
+def letters_of(labels: Sequence[str]) -> dict[str, str]:
+    """Return a letter for each label, in their order.
+
+    >>> letters_of(["pytorch", "pytorch:compile", "pytorch"])
+    {'pytorch': 'A', 'pytorch:compile': 'B'}
+    """
+    n = len(ascii_uppercase)
+    each = enumerate(dict.fromkeys(labels))
+    return {label: ascii_uppercase[at % n] * (at // n + 1) for at, label in each}
+
+
+def key_of(letters: Mapping[str, str]) -> str:
+    """Return what letters stand for; switches that all sets of one framework have are said once.
+
+    >>> key_of(letters_of(["mxnet:graphs", "mxnet:graphs+horovod"]))
+    'Framework mxnet:graphs with A: no other switch; B: horovod'
+    >>> key_of(letters_of(["mxnet", "pytorch:compile"]))
+    'Framework A: mxnet; B: pytorch:compile'
+    """
+    names = {label: framework_parts(label) for label in letters}
+    if len({(name, version) for name, version, _ in names.values()}) > 1:
+        return f"Framework {'; '.join(f'{letter}: {label}' for label, letter in letters.items())}"
+    (name, version, first), *others = names.values()
+    shared = tuple(one for one in first if all(one in switches for _, _, switches in others))
+    words = {label: "+".join(one for one in parts[2] if one not in shared) for label, parts in names.items()}
+    told = "; ".join(f"{letter}: {words[label] or 'no other switch'}" for label, letter in letters.items())
+    if not shared:
+        told = told.replace("no other switch", "no switch")
+    return f"Framework {label_of(name, version, shared)} with {told}"

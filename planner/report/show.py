@@ -1,37 +1,31 @@
-"""What is bundled, for people: listings, one network, one cluster, one calibration with its formulas."""
+"""What is bundled, for people: listings, and one network, cluster, calibration or framework with all of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from planner.domain.calibration import Calibration, MeasuredStep
+from planner.domain.calibration import Calibration, Entry, MeasuredStep
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.conformal import ConformalScore
 from planner.domain.dataset import Dataset
+from planner.domain.framework import PARALLELISMS, STRATEGIES, Framework, Strategy
+from planner.domain.gap import Gap
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
 from planner.domain.samples import COMMAND
-from planner.report.blocks import Block, Line, Pairs, Table, given, heading, title
-from planner.report.entries import CallWeights, Cells, entry_view, is_assumed, share
+from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, title
 from planner.report.parts import configuration_words, sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = [
-    "LayerFigures",
-    "accelerator_view",
-    "accelerators_view",
-    "calibration_view",
-    "calibrations_view",
-    "cluster_view",
-    "clusters_view",
-    "dataset_view",
-    "datasets_view",
-    "fit_view",
-    "network_view",
-    "networks_view",
-]
+    "CallWeights", "CellFigures", "Cells", "LayerFigures", "accelerator_view", "accelerators_view", "calibration_view",
+    "calibrations_view", "cluster_view", "clusters_view", "dataset_view", "datasets_view", "entry_view", "fit_view",
+    "framework_view", "frameworks_view", "gaps_view", "is_assumed", "network_view", "networks_view", "share",
+]  # fmt: skip
+
 
 MOST_NAMES = 12
 """Names listed of what a calibration has seen."""
@@ -352,3 +346,209 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
         for entry in calibration.entries
     ]
     yield Table(columns, entries, right=columns[3:])
+
+
+AT_BOUND_WORDS = "held at 0"
+"""What stands for the standard error of a coefficient that its bound holds."""
+
+
+class CellFigures(Protocol):
+    """What is shown of runs of one plan."""
+
+    @property
+    def tensor(self) -> int:
+        """Tensor-parallel degree."""
+
+    @property
+    def sub_batch(self) -> int:
+        """Samples a replica takes at once."""
+
+    @property
+    def factor(self) -> float:
+        """Measured over predicted time, drawn towards 1."""
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+
+
+Cells = Callable[[Entry], Mapping[str, Sequence[CellFigures]]]
+"""Entry -> by network the runs that it holds instead of coefficients; none of any other entry."""
+CallWeights = Callable[[Entry], Collection[str]]
+"""Entry -> names of the coefficients that weigh stored calls."""
+
+
+def entry_view(
+    entry: Entry, formula: str, cells: Mapping[str, Sequence[CellFigures]], call_weights: Collection[str]
+) -> Iterator[Block]:
+    """Yield one entry of a calibration: its term, how good it is, where it is from, and its coefficients or runs.
+
+    Coefficients in ``call_weights`` weigh stored calls: hundreds that say nothing one by one, and are only counted.
+    """
+    yield heading(" ".join(filter(None, (*entry.key, entry.mode))).replace("_", " "))
+    yield Line("training runs" if cells else f"{entry.term}: {formula}" if formula else entry.term)
+    settings = {key: value for key, value in entry.settings.items() if value != "" and key not in cells}
+    rows = [
+        ("estimator", entry.estimator),
+        ("samples", f"{entry.samples:,}" if entry.samples else ""),
+        ("error", share(entry.error)),
+        ("assumed error" if is_assumed(entry) else "held-out error", _held_out(entry)),
+        ("worst point", entry.worst_point),
+        ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
+        ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in settings.items())),
+        ("fixed", ", ".join(entry.fixed)),
+        ("points", f"{len(call_weights):,} stored calls, whose weights are in the file" if call_weights else ""),
+        ("origin", ", ".join(filter(None, (entry.origin, sources_once(entry.source))))),
+        ("notes", entry.notes),
+    ]
+    yield given(rows)
+    if cells:
+        columns = ("network", "sub-batch", "tensor\ndegree", "factor", "runs")
+        of_networks = ((network, one) for network, of in cells.items() for one in of)
+        of_runs = [(n, str(c.sub_batch), str(c.tensor), f"{c.factor:.3f}", str(c.runs)) for n, c in of_networks]
+        yield Table(columns, of_runs, right=columns[1:])
+        return
+    columns = ("feature", "coefficient", "std. error", "least seen", "most seen")
+    yield Table(
+        columns,
+        [_coefficient(entry, name) for name in entry.coefficients if name not in call_weights],
+        right=columns[1:],
+    )
+
+
+def _coefficient(entry: Entry, name: str) -> Row:
+    value, error = entry.coefficients[name], entry.standard_errors.get(name)
+    low, high = entry.ranges.get(name, (None, None))
+    cells = ["-" if one is None else f"{one:.3g}" for one in (error, low, high)]
+    # An error of 0 is none: the fit keeps the coefficient from going below.
+    return [name, f"{value:.4g}", *([AT_BOUND_WORDS] if value == error == 0 else cells[:1]), *cells[1:]]
+
+
+def share(value: float | None) -> str:
+    """Return a share in per cent; nothing of None."""
+    return "" if value is None else f"{value:.2%}"
+
+
+def is_assumed(entry: Entry) -> bool:
+    """Tell whether the held-out error is assumed: of calls that were timed at too few sub-batches to leave one out."""
+    return entry.term == LOOKED_UP and not entry.held_out_by and entry.held_out_error != entry.error
+
+
+def _held_out(entry: Entry) -> str:
+    if entry.held_out_error is None:
+        return ""
+    by = f" by {entry.held_out_by}" if entry.held_out_by else ""
+    worst = f", worst {entry.worst_error:.2%}" if entry.worst_error is not None else ""
+    sums = f", of sums {entry.sum_error:.2%}" if entry.sum_error is not None else ""
+    return f"{entry.held_out_error:.2%}{by}{sums}{worst}"
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, tuple):
+        first = ", ".join(f"{one:g}" for one in value[:4])
+        return f"({first}{', ...' if len(value) > 4 else ''})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def frameworks_view(bundled: Iterable[Framework], own: Iterable[Framework] = ()) -> Iterator[Block]:
+    """Yield one line a framework, those of the user behind the bundled ones."""
+    columns = ("name", "splits\nnetworks by", "sharding\nup to", "switches")
+    rows = [
+        (
+            one.name + mark,
+            "all" if set(one.can) == set(PARALLELISMS) else _joined(one.can),
+            str(one.most_sharded),
+            _joined(one.switches),
+        )
+        for mark, frameworks in (("", bundled), (", own", own))
+        for one in frameworks
+    ]
+    yield Table(columns, rows, right=columns[2:3], whole=("name",))
+    yield Line(f"\nall: {', '.join(PARALLELISMS)}. Switches are turned on by --framework NAME:switch+switch.")
+
+
+def framework_view(framework: Framework, keys: Sequence[tuple[str, str, str, str]]) -> Iterator[Block]:
+    """Yield everything about one framework; ``keys``: of its file, their values, what they mean, and sources of these.
+
+    A source is empty where none is told.
+    """
+    yield title(framework.variant)
+    yield given([("aliases", ", ".join(framework.aliases)), ("source", framework.source)])
+    yield heading("What it does")
+    yield Pairs([(key, f"{value}: {'; '.join(filter(None, words))}") for key, value, *words in keys])
+    yield heading("Strategies of --strategy")
+    sources = {name: framework.sources.get(f"strategies.{name}", "") for name in STRATEGIES}
+    every = {**STRATEGIES, **framework.strategies}
+    yield Pairs([(name, "; ".join(filter(None, (_strategy(one), sources[name])))) for name, one in every.items()])
+    for version, changes in framework.versions.items():
+        yield heading(f"Version {version}")
+        yield given([(key, _value_words(value)) for key, value in changes.items()])
+    for name, switch in framework.switches.items():
+        is_on = ", on" if name in framework.switched else ""
+        yield heading(f"Switch {name}{is_on}")
+        rows = [
+            *((key, _value_words(value)) for key, value in switch.changes.items()),
+            *((key, ", ".join(getattr(switch, key))) for key in ("aliases", "needs", "excludes")),
+            ("source", switch.source),
+        ]
+        yield given(rows)
+
+
+def _joined(values: Iterable[str]) -> str:
+    return ", ".join(values) or "-"
+
+
+def _value_words(value: object) -> str:
+    return _joined(value) if isinstance(value, (tuple, Mapping)) else str(value)
+
+
+def _strategy(one: Strategy) -> str:
+    if not one.overlap:
+        sent = "gradients are sent after the backward pass"
+    elif one.best_buckets:
+        sent = "gradients are sent in those buckets that are done first"
+    elif one.cycle_s:
+        most = f"in messages up to {format_bytes(one.bucket_bytes)}" if one.bucket_bytes else "layer by layer"
+        sent = f"gradients that are ready are sent every {1e3 * one.cycle_s:g} ms, {most}"
+    elif one.servers:
+        sent = "gradients of each layer are pushed to a server on each node, weights are pulled"
+    elif one.bucket_bytes:
+        sizes = (format_bytes(size) for size in (one.first_bucket_bytes, one.bucket_bytes))
+        sent = "gradients are sent in buckets of {}, then {}".format(*sizes)
+    else:
+        sent = "gradients of each layer are sent as they become ready"
+    return sent + (", input is loaded during the step before" if one.prefetch else ", input is not loaded ahead")
+
+
+MOST_GAPS = 8
+"""Kernels that are listed."""
+REASON_WORDS = {"missing": "not measured", "outside": "outside the fit", "poor": "poor fit"}
+"""Reason in words; any other says nothing more, and where none does there is no column for it."""
+
+
+def gaps_view(gaps: Sequence[Gap], command: str) -> Iterator[Block]:
+    """Yield the kernels whose expected error costs steps of networks most, and the command that measures them.
+
+    Nothing without any.
+    """
+    if not gaps:
+        return
+    yield heading("What to measure next")
+    columns = ["kernels", "preci-\nsion", "in a step of", "share", "off by", "because"]
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{gap.kind} {gap.direction}".strip().replace("_", " "),
+            gap.precision,
+            gap.network,
+            f"{gap.share:.0%}",
+            f"{gap.error:.0%}",
+            ", ".join(filter(None, (REASON_WORDS.get(gap.reason, ""), gap.detail))),
+        )
+        for gap in gaps[:MOST_GAPS]
+    ]
+    if not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    yield Table(columns, rows, right=("share", "off by"))
+    more = f" ({len(gaps) - MOST_GAPS} more are not listed)" if gaps[MOST_GAPS:] else ""
+    yield Line(f"Share of the kernel time times expected error decides the order{more}. All of them are measured by")
+    yield Line(command, indent=2, whole=True)

@@ -11,8 +11,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
-from planner.report.blocks import Block
-from planner.report.printing import print_blocks
+from planner.report.blocks import Block, print_blocks
 
 TERMS = (
     Term("load_input", "gpu", 0.2104, 0.2104, 0.28, ("reconstructed",), ("tsubame-kfc",), extrapolated=False),

@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterable
 
 from planner.domain.gap import Gap
 from planner.report.blocks import Block
-from planner.report.gaps import MOST_GAPS, gaps_view
+from planner.report.show import MOST_GAPS, gaps_view
 
 GAPS = (
     Gap("resnet50", "convolution", "backward_weight", "fp16", "outside", 0.25, 0.5, "flop up to 2e9, seen to 1e9"),

@@ -7,7 +7,7 @@ from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Subject
 from planner.report.blocks import Block
-from planner.report.launch import launch
+from planner.report.doubt import launch
 
 Printed = Callable[[Iterable[Block]], str]
 

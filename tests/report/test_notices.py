@@ -4,7 +4,7 @@ import pytest
 
 from planner.domain.prediction import PlanWarning
 from planner.report.blocks import Block
-from planner.report.notices import HEADLINES, MOST_NOTICES, notices
+from planner.report.doubt import HEADLINES, MOST_NOTICES, notices
 
 Printed = Callable[[Iterable[Block]], str]
 MORE = "-v shows all"

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.report.blocks import Block, Line, Pairs, Table
-from planner.report.plain import plain_lines
-from planner.report.printing import _glued, _print_styled, print_blocks
+from planner.report.blocks import Block, Line, Pairs, Table, _glued, _print_styled, plain_lines, print_blocks
 
 words = st.text("ab1.`é \n", max_size=120)
 cells = st.text("ab1.é \n", max_size=40)

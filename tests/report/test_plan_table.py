@@ -7,7 +7,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness
 from planner.domain.request import Subject
 from planner.report.blocks import Block
-from planner.report.plan_table import Entry, plan_table
+from planner.report.prediction import Entry, plan_table
 
 Printed = Callable[[Iterable[Block]], str]
 SUBJECT = Subject("sprint-15", "tsubame-kfc")

@@ -2,8 +2,7 @@ import io
 
 import pytest
 
-from planner.report.blocks import Line, Pairs, Table, given, title
-from planner.report.printing import print_blocks
+from planner.report.blocks import Line, Pairs, Table, given, print_blocks, title
 
 
 class Terminal(io.StringIO):

@@ -4,8 +4,8 @@ from dataclasses import replace
 from planner.domain.citation import Citation
 from planner.domain.request import Subject
 from planner.domain.suggestion import Suggestion
+from planner.report.answer import part_of_suggestion, suggestion_rest, suggestions_views
 from planner.report.blocks import Block, Line
-from planner.report.suggestion import part_of_suggestion, suggestion_rest, suggestions_views
 
 Printed = Callable[[Iterable[Block]], str]
 

@@ -10,7 +10,7 @@ import pytest
 from planner.domain.validation import ScoredRow, TermScale
 from planner.errors import Refusal, UnknownNameError
 from planner.report.blocks import Block
-from planner.report.validation import validation_view
+from planner.report.studies import validation_view
 from planner.scoring.score import score
 
 ROW = ScoredRow(

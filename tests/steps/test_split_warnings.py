@@ -10,7 +10,7 @@ from planner.catalog import find_cluster, find_network
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Problem
-from planner.report.notices import notices
+from planner.report.doubt import notices
 from planner.sources.sources import Sources
 from planner.steps.warnings import StepWarnings
 
