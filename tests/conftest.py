@@ -12,7 +12,7 @@ from hypothesis import settings
 from planner.cli import calibrate
 from planner.cli.main import main, run_command
 from planner.cli.streams import bar, note
-from planner.sessions.session import Session
+from planner.sessions.measure import Session
 
 # Scripts of the checkout, such as validation, are importable; the installed package goes before the checkout's.
 sys.path.append(str(Path(__file__).parent.parent))

@@ -38,7 +38,7 @@ ALLOWED |= {"sessions": set(ALLOWED) - {"report"}}
 
 HOMES: Mapping[str, tuple[str, ...]] = {
     "torch": ("probes", "networks"),
-    "PIL": ("probes/images.py",),
+    "PIL": ("probes/inputs.py",),
     "sklearn": ("fitting/estimators.py",),
     "pandas": ("formats/tables.py",),
     "optuna": (

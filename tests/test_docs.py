@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli.options import COMMANDS, OPTIONS
-from planner.sessions.fitted_runs import unfitted_sources
+from planner.sessions.runs import unfitted_sources
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}

@@ -12,7 +12,7 @@ import pytest
 from planner.errors import OutputError
 from planner.formats.documents import TEMPORARY_PREFIX, write_file
 from planner.probes.resume import Measured, append_failed, append_measured, start_file
-from planner.sessions.exclusive import held_alone
+from planner.sessions.calibrate import held_alone
 
 Run = Callable[..., tuple[int, str, str]]
 TIMING = Measured("gemm", 1.0, 0.0, 1, 1.0, 1.0)

@@ -18,8 +18,7 @@ from planner.fitting.observed import properties_of
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
-from planner.sessions.fitted_runs import locked_sources, unfitted_sources
-from planner.sessions.runs import Table, table_of
+from planner.sessions.runs import Table, locked_sources, table_of, unfitted_sources
 from validation.nine_numbers import held_out_errors
 
 __all__ = [

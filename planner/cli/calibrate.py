@@ -23,18 +23,17 @@ from planner.report.show import fit_view
 from planner.sessions.calibrate import (
     fitted_from_files,
     fitted_here,
+    held_alone,
     kept_when_interrupted,
     refined_for_plans,
     refined_from_runs,
 )
-from planner.sessions.exclusive import held_alone
-from planner.sessions.kept_samples import samples_path
-from planner.sessions.left_out import DEFAULT_BUDGET_S
-from planner.sessions.measure import check_writable
+from planner.sessions.inputs import Values, listed
+from planner.sessions.measure import Session, check_writable
+from planner.sessions.measure_next import DEFAULT_BUDGET_S
 from planner.sessions.plan_runs import asking_of
 from planner.sessions.request import Request, networks_of, shards_of
-from planner.sessions.session import Session
-from planner.sessions.values import Values, listed
+from planner.sessions.sample_files import samples_path
 
 __all__ = ["Target", "request_of", "run", "target_of"]
 

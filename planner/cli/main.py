@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, 1 bug (with a traceback), 2 usage, 3 an input file is wrong, 4 nothing fits, 5 the calibration does
 not cover the request, 130 interrupted. A reader that closes the pipe early has what it wanted: 0, quietly.
-A command ``x-y`` is the function ``run`` of module ``planner.cli.x_y``, imported only when it is called.
+A command is the function ``run`` of the module of its name in ``planner.cli``, imported only when it is called.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from planner import __version__
 from planner.cli.options import COMMANDS, OPTIONS, Command, Option
-from planner.cli.streams import note, open_streams, silence
-from planner.cli.termination import terminated_as_interrupted
+from planner.cli.streams import note, open_streams, silence, terminated_as_interrupted
 from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
 __all__ = ["main"]
@@ -164,7 +163,12 @@ def run_command(name: str, options: Mapping[str, Any]) -> None:
     """Run a command; all but measuring run no product of matrices that is worth a thread of NumPy's library."""
     if name != "calibrate":
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import_module(f"planner.cli.{name.replace('-', '_')}").run(options)
+    module, function = _MOVED.get(name, (name, "run"))
+    getattr(import_module(f"planner.cli.{module}"), function)(options)
+
+
+_MOVED = {"search-worker": ("suggest", "search_worker")}
+"""Commands that are not ``run`` of the module of their name."""
 
 
 def _invoke(arguments: Sequence[str], run: Runner) -> None:

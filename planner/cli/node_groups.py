@@ -11,8 +11,7 @@ from planner.domain.node_groups import GroupPart, MixedCluster
 from planner.domain.prediction import Prediction
 from planner.errors import NOTHING, ParameterError
 from planner.search.refine import REFINED
-from planner.sessions.inputs import Case
-from planner.sessions.values import OPTION, Values
+from planner.sessions.inputs import OPTION, Case, Values
 from planner.steps.node_groups import AcrossGroups, in_group
 from planner.steps.predict import Evaluator
 

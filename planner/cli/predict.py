@@ -27,9 +27,7 @@ from planner.report import parts
 from planner.report.answer import prediction_answer, predictions_answer
 from planner.report.blocks import Line
 from planner.report.prediction import fusion_lines, prediction_rest
-from planner.sessions.inputs import Case
-from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
-from planner.sessions.values import OPTION, Values, merge
+from planner.sessions.inputs import OPTION, Case, Values, merge, mixed_cluster, questions, subject_of_all
 from planner.steps.predict import Evaluator
 
 __all__ = ["completed", "configurations", "fusion_gains", "predictions", "run"]

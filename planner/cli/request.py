@@ -13,8 +13,22 @@ from planner.cli.values import from_options, from_settings, in_full, settings_na
 from planner.domain.axes import AXES
 from planner.domain.request import DEFAULT, Sourced
 from planner.errors import NOTHING, ParameterError
-from planner.sessions.inputs import LOCAL, Case, Machine, cases, check_nodes, idle_fusions, machine_of, own_calibration
-from planner.sessions.values import DEFAULT_REQUEST, SETTINGS_FILE, Values, listed, merge, said
+from planner.sessions.inputs import (
+    DEFAULT_REQUEST,
+    LOCAL,
+    SETTINGS_FILE,
+    Case,
+    Machine,
+    Values,
+    cases,
+    check_nodes,
+    idle_fusions,
+    listed,
+    machine_of,
+    merge,
+    own_calibration,
+    said,
+)
 
 __all__ = ["PRINTING_OPTIONS", "SEARCHING_OPTIONS", "gather", "ordered", "resolve", "say_unused_frameworks"]
 

@@ -1,4 +1,4 @@
-"""Standard output holds results and nothing else; sentences beside them go to standard error.
+"""Standard output holds results alone, sentences beside them go to standard error; SIGTERM ends the program as Ctrl-C.
 
 A stream that its caller closed swallows what is written to it: the answer is the exit code.
 """
@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TextIO
 
 from planner.errors import printable
 from planner.report.blocks import console
 
-__all__ = ["bar", "beside", "note", "open_streams", "silence"]
+__all__ = ["bar", "beside", "interruption", "note", "open_streams", "silence", "terminated_as_interrupted"]
 
 
 def open_streams() -> None:
@@ -78,3 +81,41 @@ def _lines() -> Callable[[float, str], None]:
             note(state)
 
     return show
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM: files stay whole, temporary ones go, what was measured is kept and said."""
+    if threading.current_thread() is not threading.main_thread():  # Python handles signals in that one alone
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def interruption() -> Iterator[Callable[[], bool]]:
+    """Give what says whether Ctrl-C or SIGTERM came; a second one raises KeyboardInterrupt at once.
+
+    For work in steps that must not be torn: what is being written stays whole.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Python handles signals in that one alone
+        yield lambda: False
+        return
+    is_asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal is_asked
+        if is_asked:
+            signal.default_int_handler(number, frame)
+        is_asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: is_asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,43 +1,190 @@
-"""``planner suggest``: ranked plans."""
+"""``planner suggest``: ranked plans of an exact search or of Optuna; ``planner search-worker``: trials of a study."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from planner import catalog
+from planner import __version__, catalog
 from planner.cli import output
-from planner.cli.optuna import kept_options, say_trials, searcher_of
-from planner.cli.request import gather, resolve
+from planner.cli.options import OPTIONS
+from planner.cli.request import PRINTING_OPTIONS, SEARCHING_OPTIONS, gather, resolve
 from planner.cli.search_request import allowed_cases, allowed_request, check_not_refined, provenance, space_request
-from planner.cli.stopping import StoppableSearch
-from planner.cli.streams import note
-from planner.cli.values import settings_named
+from planner.cli.streams import interruption, note
+from planner.cli.values import from_options, from_settings, in_full, settings_named
 from planner.domain.framework import PYTORCH
 from planner.domain.node_groups import MixedCluster
 from planner.domain.objective import weights_of
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
-from planner.errors import NOTHING, NothingFitsError, ParameterError
+from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UsageError
 from planner.report.answer import suggestion_brief, suggestions_views
 from planner.report.prediction import place
-from planner.search.exhaustive import Watch, unwatched
+from planner.search.evaluator import Evaluator
+from planner.search.exhaustive import Outcome, Stopped, Watch, unwatched
+from planner.search.ranking import Order
 from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import Searcher, search
 from planner.search.searchable import Settings
+from planner.search.space import Limits
 from planner.search.suggest import suggest_among
 from planner.search.switches import different_sets
-from planner.sessions.inputs import Case, machine_of
+from planner.sessions.inputs import (
+    DEFAULT_REQUEST,
+    OPTION,
+    SETTINGS_FILE,
+    Case,
+    Values,
+    listed,
+    machine_of,
+    merge,
+    mixed_cluster,
+    questions,
+    subject_of_all,
+)
 from planner.sessions.inputs import cases as cases_of
-from planner.sessions.node_groups import mixed_cluster, questions, subject_of_all
-from planner.sessions.values import Values, listed
 
-__all__ = [
-    "answer", "check_found", "check_price", "run", "wanted", "write",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from planner.search.optuna_search import OptunaSearch
+    from planner.search.optuna_study import StudyPlace
+
+__all__ = ["StoppableSearch", "answer", "check_found", "check_price", "wanted", "write"]
+
+
+@dataclass
+class StoppableSearch:
+    """A searcher with so much time for all its searches, and a watch over others, which have as much as they need.
+
+    ``is_interrupted``: whether Ctrl-C or SIGTERM came meanwhile; every later search ends at once then.
+    """
+
+    time_limit_s: float | None = None
+    is_interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self._end_s = None if self.time_limit_s is None else time.monotonic() + self.time_limit_s
+
+    def __call__(
+        self, request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, keep: int, pareto: bool
+    ) -> Outcome:
+        """Return the best ``keep`` plans, or the best so far."""
+        was_interrupted = self.is_interrupted
+        with self.stopping() as stopped:
+            outcome = search(request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
+        return replace(outcome, certified=False) if was_interrupted else outcome
+
+    @contextmanager
+    def stopping(self) -> Iterator[Stopped]:
+        """Give what says whether the time is over, or an interrupt came; see :meth:`watch`."""
+        with self.watch() as is_interrupted:
+            yield lambda: is_interrupted() or (self._end_s is not None and time.monotonic() >= self._end_s)
+
+    @contextmanager
+    def watch(self) -> Iterator[Stopped]:
+        """Give what says whether searches are to end; KeyboardInterrupt where none of them has found anything yet."""
+        with interruption() as is_asked:
+
+            def stopped() -> bool:
+                self.is_interrupted |= is_asked()
+                return self.is_interrupted
+
+            try:
+                yield stopped
+            except UsageError:
+                if stopped():
+                    raise KeyboardInterrupt from None
+                raise
+            stopped()
+
+
+DEFAULT_TRIALS = 200
+_NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "why_not", "sensitivity"}
+"""Options that change no trial."""
+_SOURCES = (OPTION, SETTINGS_FILE, DEFAULT_REQUEST)
+
+
+def searcher_of(
+    values: Values,
+    cases: Sequence[Case],
+    request_of: Callable[[Case, Values], SpaceRequest],
+    options: Mapping[str, Any],
+) -> OptunaSearch | None:
+    """Return the search that ``--search optuna`` asks for; None: an exact one. ``options``: as a study keeps them.
+
+    Raises
+    ------
+    ParameterError
+        What belongs to a search by Optuna is given without it; or there are several questions, as a study is of one.
+    """
+    if "search" not in values or values["search"].value == "exact":
+        for name in ("trials", "study"):
+            if name in values:
+                raise ParameterError(f"--{name}", "given with --search optuna", values[name].value)
+        return None
+    if "time_limit" in values:
+        rule = "given with --search exact"
+        raise ParameterError("--time-limit", rule, values["time_limit"].value, "give --trials")
+    from planner.search.fingerprint import fingerprints  # noqa: PLC0415 - only this search needs it
+    from planner.search.optuna_search import OptunaSearch  # noqa: PLC0415 - as above
+    from planner.search.optuna_study import StudyPlace  # noqa: PLC0415 - as above
+
+    if len(cases) > 1:
+        rule = "of one network, framework and scenario, as a study is of one"
+        raise ParameterError("--search optuna", rule, f"{len(cases)} of them", "run it once for each")
+    return OptunaSearch(
+        values["trials"].value if "trials" in values else DEFAULT_TRIALS,
+        StudyPlace(values["study"].value if "study" in values else ""),
+        values["seed"].value if "seed" in values else 0,
+        fingerprints(cases[0].problem, request_of(cases[0], values)),
+        options,
+        interruption=interruption,
+    )
+
+
+def say_trials(searcher: OptunaSearch | None) -> None:
+    """Say how many trials a study had, and raise KeyboardInterrupt where the search was interrupted."""
+    if searcher is None:
+        return
+    if searcher.place.where:
+        note(f"study {searcher.place.shown}: {searcher.trials_before} trials before, {searcher.trials_here} more")
+    if searcher.is_interrupted:
+        goes_on = "the same command goes on" if searcher.place.where else "with --study FILE it could go on"
+        note(f"the best of {searcher.trials_before + searcher.trials_here} trials; {goes_on}")
+        raise KeyboardInterrupt
+
+
+def kept_options(values: Values, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return by source the options that change trials, as they were typed."""
+    of_file = any(one.source == SETTINGS_FILE for one in values.values())
+    settings = catalog.read_settings(Path.cwd()) if of_file else None
+    texts = (arguments, settings[1] if settings else {}, catalog.default_request())
+    typed: dict[str, Mapping[str, Any]] = dict(zip(_SOURCES, texts, strict=True))
+    return {
+        source: {
+            name: text
+            for name, text in typed[source].items()
+            if name not in _NOT_KEPT and (source == OPTION or (name in values and values[name].source == source))
+        }
+        for source in _SOURCES
+    }
+
+
+def values_kept(place: StudyPlace, options: Mapping[str, Any]) -> Values:
+    """Return the values of options that a study keeps; InputFileError where they are none."""
+    for source, typed in options.items():
+        if source not in _SOURCES or not isinstance(typed, Mapping) or not typed.keys() <= OPTIONS.keys() - _NOT_KEPT:
+            raise place.wrong("options must be those of suggest, by source", typed, source)
+    try:
+        of_source = [from_settings(options.get(source, {}), source, "suggest") for source in _SOURCES]
+        return in_full(merge(*of_source))
+    except PlannerError as error:
+        raise place.wrong("options must be values that suggest accepts", str(error)) from error
 
 
 Answers = Sequence[tuple[Subject, Suggestion]]
@@ -253,3 +400,30 @@ def check_found(answers: Answers) -> None:
     remedy = f"; the smallest change that helps: {', '.join(least)}" if least else ""
     within = " within --limit" if missing[0][1].request.get("limit") else ""
     raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{within}{of}{remedy}")
+
+
+def search_worker(arguments: Mapping[str, Any]) -> None:
+    """Make the request that the study keeps, and run_worker trials of it; refuse other inputs, or another version.
+
+    Names and files are looked up here: what they hold must be what it was where the study was made.
+    """
+    from planner.search.optuna_study import StudyPlace  # noqa: PLC0415 - only studies need it
+
+    own = from_options(arguments)
+    if "storage" not in own:
+        raise ParameterError("--storage", "given", NOTHING, "say what suggest had as --study")
+    place = StudyPlace(own["storage"].value, "--storage")
+    inputs, options = place.load()
+    place.check_inputs(inputs, {"planner": __version__})
+    trials = own.get("trials", Sourced(DEFAULT_TRIALS, OPTION))
+    of_its_own = int.from_bytes(os.urandom(4), "big")  # workers must not propose the same plans
+    seed = own.get("seed", Sourced(of_its_own, OPTION))
+    search = {"search": Sourced("optuna", OPTION), "trials": trials, "seed": seed}
+    values = {**values_kept(place, options), **search}
+    _, cases = resolve(values)
+    searcher = searcher_of(values, cases, allowed_request, options)
+    if searcher is None:
+        return
+    searcher = replace(searcher, place=place, starts=False)
+    write([answer(cases, values, searcher)], None, arguments)
+    say_trials(searcher)

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.cli import output
-from planner.cli.plot import form_of, plot_file
 from planner.cli.request import resolve
 from planner.cli.search_request import allowed_request, check_not_refined, provenance
-from planner.cli.stopping import StoppableSearch
 from planner.cli.streams import note
+from planner.cli.suggest import StoppableSearch, check_found, check_price, wanted, write
 from planner.cli.suggest import answer as suggested
-from planner.cli.suggest import check_found, check_price, wanted, write
 from planner.cli.values import settings_named
 from planner.errors import ParameterError
 from planner.formats.documents import write_bytes
@@ -29,7 +27,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     NothingFitsError (exit code 4) where no plan fits, behind the answer of ``suggest``: what comes nearest.
     """
     values = wanted("sweep", arguments)
-    plot = plot_file(values)
+    plot = output.plot_file(values)
     with settings_named(values):
         _, cases = resolve(values)
         if len(cases) > 1:
@@ -53,7 +51,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     else:
         output.write_view(sweep_view(answer, case.subject))
     if plot:
-        write_bytes(plot, sweep_plot(answer, case.subject, form_of(plot)), "force" in arguments)
+        write_bytes(plot, sweep_plot(answer, case.subject, output.form_of(plot)), "force" in arguments)
         note(f"objective against nodes in {plot}")
     if search.is_interrupted:
         raise KeyboardInterrupt

@@ -16,26 +16,28 @@ import numpy as np
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.plot import draw, plot_file
 from planner.cli.request import say_unused_frameworks
 from planner.cli.streams import bar, note
 from planner.cli.values import from_options
 from planner.domain.arrays import BoolArray
 from planner.domain.precision import PRECISIONS
 from planner.domain.runs import Runs
-from planner.errors import NOTHING, InputFileError, ParameterError
+from planner.domain.validation import Validation
+from planner.errors import NOTHING, InputFileError, ParameterError, UsageError
+from planner.formats.documents import write_bytes
 from planner.formats.runs import NoRunError, read_runs
 from planner.formats.validation import validation_document
+from planner.report.plots import Points, validation_plot
 from planner.report.studies import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_with_locked
+from planner.scoring.ranking import as_times
 from planner.scoring.refit import Asked, held_out_answers
-from planner.sessions.fitted_runs import learned_from, locked_sources
-from planner.sessions.runs import Table, table_of
-from planner.sessions.values import Values
+from planner.sessions.inputs import Values
+from planner.sessions.runs import Table, learned_from, locked_sources, table_of
 from planner.sources.sources import Sources
 from planner.sources.usable import why_not_candidate, why_not_precision
 
-__all__ = ["run"]
+__all__ = ["points_of", "run"]
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -43,7 +45,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     values = from_options(arguments)
     if "runs" not in values:
         raise ParameterError("--runs", "given", NOTHING, "name a table of measured runs")
-    plot = plot_file(values)
+    plot = output.plot_file(values)
     paths = values["runs"].value
     tables_read, error = _read(paths)
     for name in values["calibration"].value if "calibration" in values else ():
@@ -174,3 +176,33 @@ def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> 
             count=counts.append,
         )
         return answers, max(counts, default=0)
+
+
+def draw(validation: Validation, path: Path, *, force: bool) -> None:
+    """Draw the rows that have a predicted and a measured time, and say how many have other figures.
+
+    Raises
+    ------
+    UsageError
+        No row has both.
+    OutputError
+        The file cannot be written.
+    """
+    points = points_of(validation)
+    if not points.rows:
+        got = f"none in {len(validation.rows):,}"
+        raise UsageError(f"--plot must be given for rows with a predicted and a measured time, got {got}")
+    write_bytes(path, validation_plot(points, output.form_of(path)), force)
+    omission = f"; left out, as they are neither times nor rates: {points.omitted:,}" if points.omitted else ""
+    note(f"rows shown in {path}: {len(points.rows):,}{omission}")
+
+
+def points_of(validation: Validation) -> Points:
+    """Return the rows that have an error and are times or rates, with their times."""
+    rows = [row for row in validation.rows if row.error is not None]
+    metrics = [row.metric for row in rows]
+    predicted_s = as_times(np.array([row.predicted for row in rows], dtype=np.float64), metrics)
+    measured_s = as_times(np.array([row.measured for row in rows], dtype=np.float64), metrics)
+    use = np.isfinite(predicted_s) & np.isfinite(measured_s)
+    with_times = [row for row, is_in in zip(rows, use, strict=True) if is_in]
+    return Points(with_times, predicted_s[use], measured_s[use], len(rows) - len(with_times))

@@ -14,7 +14,7 @@ from planner.cli.parsing import EVERY
 from planner.domain.axes import AXES
 from planner.domain.request import Sourced
 from planner.errors import CoverageError, InputFileError, ParameterError, Refusal, UsageError
-from planner.sessions.values import OPTION, SETTINGS_FILE, Values, merge
+from planner.sessions.inputs import OPTION, SETTINGS_FILE, Values, merge
 from planner.sources.refusals import KERNEL_MISSING
 
 __all__ = ["from_options", "from_settings", "in_full", "options_named", "settings_named"]

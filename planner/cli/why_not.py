@@ -17,7 +17,7 @@ from planner.formats.why_not import why_not_document
 from planner.report.studies import why_not_view
 from planner.search.searchable import searchable_among
 from planner.search.why_not import Among, why_nots
-from planner.sessions.values import OPTION, Values
+from planner.sessions.inputs import OPTION, Values
 
 __all__ = ["write_why_nots"]
 

@@ -1,4 +1,4 @@
-"""What a GPU of this machine is: its index, name, precisions, and description as an accelerator."""
+"""What a GPU of this machine is, and whether it still computes: its index, name, precisions, description."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import contextlib
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from planner.domain.cluster import Accelerator, Node
 from planner.errors import MissingPackageError, ParameterError
-from planner.probes.gpu_names import gpu_name
-from planner.probes.gpu_state import first_look
-from planner.probes.machine import describe_cpu
-from planner.probes.precisions import COMPUTING, gpu_precisions
-from planner.probes.torch_package import import_torch
+from planner.probes.machine import describe_cpu, first_look, gpu_name
+from planner.probes.precisions import COMPUTING, gpu_precisions, import_torch
+from planner.probes.resume import append_failed, holds_measured
 
-__all__ = ["Gpu", "Lookup", "check_gpu", "default_device", "describe_gpu", "present_gpus", "why_no_kernel"]
+__all__ = [
+    "DeviceLostError", "Gpu", "Lookup", "check_computes", "check_gpu", "default_device", "describe_gpu",
+    "first_line", "present_gpus", "told_when_lost", "why_no_kernel",
+]  # fmt: skip
 
 CUDA_CORES: Mapping[tuple[int, int], int] = {
     (3, 0): 192, (5, 0): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (8, 0): 64, (8, 6): 128,
@@ -198,3 +200,89 @@ def _circumstances(torch: Any, properties: Any, label: str) -> dict[str, str]:
         "cudnn_benchmark": str(bool(torch.backends.cudnn.benchmark)).lower(),
         **({"gpu_driver": states[0].driver or ""} if states else {}),
     }
+
+
+NO_MEMORY = "it does not fit the memory"
+RETRY, OTHER_DEVICE = "try the same command once more", "; if the device fails again, name another GPU or --device cpu"
+
+
+class DeviceLostError(RuntimeError):
+    """A device computes nothing any more in this process.
+
+    Attributes
+    ----------
+    what : str
+        The call or step that it failed in; empty: not known.
+    """
+
+    def __init__(self, message: str, what: str = "") -> None:
+        super().__init__(message)
+        self.what = what
+
+
+def check_computes(device: str, error: RuntimeError, what: str = "") -> None:
+    """Tell whether an error of PyTorch is over with the call that it came from, by a tiny kernel.
+
+    Behind some errors of CUDA, such as an illegal address, all calls fail until the process ends (CUDA Runtime API,
+    cudaErrorIllegalAddress); behind others, such as a launch with too much shared memory, none.
+
+    Parameters
+    ----------
+    device : str
+        As PyTorch names it.
+    error : RuntimeError
+    what : str
+        The call or step that it came from.
+
+    Raises
+    ------
+    DeviceLostError
+        The device computes nothing any more.
+    """
+    torch = import_torch()
+    if device != "cpu":
+        with contextlib.suppress(RuntimeError):  # what is still to be said of earlier calls; the kernel decides
+            torch.cuda.synchronize(device)
+            torch.cuda.empty_cache()
+    if not _is_memory(error) and why_no_kernel(torch, device):
+        raise DeviceLostError(first_line(error), what) from error
+
+
+def first_line(error: RuntimeError) -> str:
+    """Return what an error of PyTorch says, without the hints of CUDA and of its allocator behind that."""
+    return NO_MEMORY if _is_memory(error) else str(error).partition("\n")[0]
+
+
+def _is_memory(error: RuntimeError) -> bool:
+    """Tell whether PyTorch's allocator found no memory: it called nothing that could lose the device."""
+    return isinstance(error, import_torch().OutOfMemoryError)
+
+
+@contextlib.contextmanager
+def told_when_lost(device: str, resume: Path | None) -> Iterator[None]:
+    """Say in a sentence that a device was lost meanwhile; what it failed in is left out where a file is continued.
+
+    Raises
+    ------
+    ParameterError
+        It was lost.
+    """
+    try:
+        try:
+            yield
+        except DeviceLostError:
+            raise
+        except RuntimeError as error:
+            check_computes(device, error)
+            raise
+    except DeviceLostError as lost:
+        where, remedy = f" in {lost.what}" if lost.what else "", RETRY + (OTHER_DEVICE if resume else "")
+        without = " without it" if lost.what else ""
+        if resume and holds_measured(resume):
+            remedy = f"what was measured is kept in {resume}; the same command goes on from there{without}"
+        elif resume and lost.what:
+            remedy = f"the same command begins again{without}"
+        if resume and lost.what:
+            append_failed(resume, lost.what)
+        rule, value = "a device that goes on computing", f"{device}, which failed{where}: {lost}"
+        raise ParameterError("--device", rule, value, remedy) from lost

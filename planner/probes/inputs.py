@@ -1,18 +1,438 @@
-"""Everything about the way of samples to a device: reads from storage, decoding, copies; within a share of a budget."""
+"""The way of samples to a device: reads from storage, decoding of images, copies; within a share of a budget.
+
+Storage: a file is written, dropped from the system's cache, read, and read again for the cached times; each cold read
+has a slot that nothing has touched since. Samples are read in random order, sizes mixed, so that a disturbance meets
+all alike. NOTE: memory file systems ignore the drop, so resident pages are counted and cold reads must be slower.
+
+Images are coarse shapes under so much noise that a pixel takes about as many bytes as in photographs of ImageNet
+(110 KB at 500 x 375). Decoding takes time by pixels and bytes stored, resizing and layout by numbers made.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import io
+import itertools
+import math
+import mmap
+import os
+import shutil
+import statistics
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.domain.inputs import DECODE, DEVICE_TO_HOST, HOST_TO_DEVICE, LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.domain.samples import Samples
-from planner.probes.copies import measure_copies
-from planner.probes.images import measure_images
-from planner.probes.storage import measure_storage
+from planner.probes.precisions import import_torch
+from planner.probes.timing import Timing, summary
+from planner.units import format_bytes
 
-__all__ = ["INPUT_SHARE", "measure_input"]
+__all__ = [
+    "IMAGE_CASES", "INPUT_SHARE", "ImageCase", "InputRows", "measure_copies", "measure_images", "measure_input",
+    "measure_storage", "processor_wait_s", "resident_share",
+]  # fmt: skip
+
+Row = Mapping[str, Any]
+Clock = Callable[[], float]
+
+FILE_BYTES = 256 * 2**20
+LEAST_FILE_BYTES = 32 * 2**20
+"""Below, there are too few slots for a mean."""
+FREE_FILES = 4
+"""The disk must have this many times the file free: a probe is not what fills it."""
+CHUNK_BYTES = 4 * 2**20
+SLOT_BYTES = 2**20
+SAMPLE_BYTES = (16 * 2**10, 64 * 2**10, 112 * 2**10, 512 * 2**10)
+"""112 KiB is a photograph of ImageNet."""
+WRITING_SHARE, COLD_SHARE = 0.4, 0.7
+"""Of the time, after which writing and cold reads end; the rest is for the same reads again."""
+LEAST_READS = 4
+MOST_RESIDENT_SHARE = 0.1
+"""Share of pages still held beyond which the drop had no effect."""
+LEAST_READ_S = 1e-7
+"""No read takes less, whatever the clocks say."""
+LEAST_COLD_RATIO = 1.2
+"""Cold reads take at least this many times what the same reads take again, or they were not cold."""
+STORAGE_SEED = 20_160_701
+
+
+@dataclass(frozen=True, slots=True)
+class InputRows:
+    """Rows as of a samples file, what a user must know of them (else empty), and circumstances."""
+
+    rows: tuple[Row, ...] = ()
+    warning: str = ""
+    circumstances: Mapping[str, str] = field(default_factory=dict)
+
+
+def measure_storage(
+    folder: Path, for_s: float, *, most_bytes: int = FILE_BYTES, clock: Clock = time.perf_counter
+) -> InputRows:
+    """Return the mean time of reads of several sizes from the disk of a folder, cold and cached.
+
+    Parameters
+    ----------
+    folder : Path
+        Where a file of ``most_bytes`` (less, where writing is slow) is written for the moment.
+    for_s : float
+        Wall time to spend [s]; one block of 4 MiB more is written or read at most.
+    most_bytes : int
+    clock : callable
+    """
+    start = clock()
+    if not hasattr(os, "preadv"):
+        return InputRows(warning="storage was not measured: this system has no reads at an offset (preadv)")
+    try:
+        free = shutil.disk_usage(folder).free
+        if free < FREE_FILES * most_bytes:
+            least = format_bytes(FREE_FILES * most_bytes)
+            return InputRows(
+                warning=f"storage was not measured: {folder} has {format_bytes(free)} free, {least} wanted"
+            )
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            size = _write(file.fileno(), most_bytes, start + WRITING_SHARE * for_s, clock)
+            if size < min(LEAST_FILE_BYTES, most_bytes):
+                progress = f"{format_bytes(size)} written in {clock() - start:.2f} s"
+                return InputRows(warning=f"storage was not measured: too little time, {progress}")
+            reads = _Reads(file.fileno(), size, start, for_s, clock)
+            return InputRows(*reads.measured(), {"storage": _file_system(folder)})
+    except OSError as error:
+        return InputRows(warning=f"storage was not measured: {folder}: {error.strerror}")
+
+
+def _write(file: int, most_bytes: int, until_s: float, clock: Clock) -> int:
+    """Write blocks that do not compress, each through to the disk; return the bytes written."""
+    generator = np.random.default_rng(STORAGE_SEED)
+    size = 0
+    while size < most_bytes and clock() < until_s:
+        rest = memoryview(generator.bytes(min(CHUNK_BYTES, most_bytes - size)))
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        os.fsync(file)
+        size = os.fstat(file).st_size
+    return size
+
+
+class _Read(NamedTuple):
+    """Bytes to read from an offset."""
+
+    offset: int
+    size: int
+
+
+class _Reads:
+    """The reads of one file and their times."""
+
+    def __init__(self, file: int, size: int, start_s: float, for_s: float, clock: Clock) -> None:
+        self.file, self.size, self.clock = file, size, clock
+        self.start_s, self.for_s = start_s, for_s
+        self.buffer = memoryview(bytearray(CHUNK_BYTES))
+
+    def measured(self) -> tuple[tuple[Row, ...], str]:
+        """Return the rows, and why those of cold reads are missing; empty where they are not."""
+        warning = self._drop()
+        reads = _planned(self.size)
+        cold = self._times(reads, self.start_s + COLD_SHARE * self.for_s)
+        cold_reads = reads[: len(cold)]
+        again = self._times(cold_reads, self.start_s + self.for_s)
+        if not warning and sum(cold[: len(again)]) < LEAST_COLD_RATIO * sum(again):
+            warning = "they took no longer than the same reads again"
+        rows = _rows(LOAD_CACHED, cold_reads, again)
+        if warning:
+            return rows, f"cold reads could not be told from cached ones ({warning}): only cached reads are recorded"
+        return (*_rows(LOAD, cold_reads, cold), *rows), ""
+
+    def _drop(self) -> str:
+        """Drop the file from the cache; return why that had no effect, or an empty string."""
+        if not hasattr(os, "posix_fadvise"):
+            return "this system cannot drop a file from its cache"
+        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
+        share = resident_share(self.file, self.size)
+        if share is not None and share > MOST_RESIDENT_SHARE:
+            return f"{share:.0%} of the file stayed in the cache of the system"
+        return ""
+
+    def _times(self, reads: Sequence[_Read], until_s: float) -> list[float]:
+        """Return the time of each read [s] while the clock shows less than ``until_s``; those after it are left out.
+
+        Without what the thread waited for a processor: storage is not slower for other programs that compute.
+        """
+        times: list[float] = []
+        for read in reads:
+            if self.clock() >= until_s:
+                break
+            waited_s, begin = processor_wait_s(), self.clock()
+            os.preadv(self.file, [self.buffer[: read.size]], read.offset)
+            elapsed_s = self.clock() - begin
+            times.append(max(elapsed_s - (processor_wait_s() - waited_s), LEAST_READ_S))
+        return times
+
+
+def _planned(size: int) -> list[_Read]:
+    """Return reads in random order, each in a slot of its own."""
+    generator = np.random.default_rng(STORAGE_SEED)
+    return [
+        _Read(int(slot) * SLOT_BYTES + 4096 * int(generator.integers((SLOT_BYTES - length) // 4096 + 1)), length)
+        for slot, length in zip(generator.permutation(size // SLOT_BYTES), itertools.cycle(SAMPLE_BYTES), strict=False)
+    ]
+
+
+def _rows(kind: str, reads: Sequence[_Read], times_s: Sequence[float]) -> tuple[Row, ...]:
+    """Return a row for every size.
+
+    Cold reads at their mean, as a sub-batch waits for all of them, the slow ones too; cached ones at their median, as
+    what slows a copy in memory is another program.
+    """
+    typical = statistics.median if kind == LOAD_CACHED else statistics.fmean
+    by_size: dict[int, list[float]] = {}
+    for read, time_s in zip(reads, times_s, strict=False):
+        by_size.setdefault(read.size, []).append(time_s)
+    return tuple(
+        {"kind": kind, "images": 1, "bytes": size, **asdict(summary(times)), "time_s": typical(times)}
+        for size, times in sorted(by_size.items())
+        if len(times) >= LEAST_READS
+    )
+
+
+def resident_share(file: int, size: int) -> float | None:
+    """Return the share of a file's pages that the system holds in memory; None where it does not say."""
+    try:
+        mincore = ctypes.CDLL(None, use_errno=True).mincore
+    except (OSError, AttributeError, TypeError):
+        return None
+    pages = -(-size // mmap.PAGESIZE)
+    pages_held = (ctypes.c_ubyte * pages)()
+    with mmap.mmap(file, size) as memory:
+        start = ctypes.c_char.from_buffer(memory)
+        error = mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages_held)
+        del start  # else the map could not be closed
+    return None if error else float((np.frombuffer(bytes(pages_held), dtype=np.uint8) & 1).mean())
+
+
+def processor_wait_s() -> float:
+    """Return how long this thread was ready to run without a processor since it began [s]; 0 where not stated."""
+    try:
+        fields = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    except OSError:
+        return 0.0
+    return int(fields[1]) * 1e-9
+
+
+def _file_system(folder: Path) -> str:
+    """Return the kind of file system that a folder is on, as the system names it; empty where it does not."""
+    where = str(folder.resolve())
+    best = ("", "")
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
+            _, point, kind, *_ = line.split(" ")
+            if (where + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
+                best = (point, kind)
+    return best[1]
+
+
+class ImageCase(NamedTuple):
+    """Pixels of a stored image, and the side of what a network takes of it."""
+
+    width: int
+    height: int
+    side: int
+
+
+IMAGE_CASES = (
+    ImageCase(500, 375, 224), ImageCase(250, 188, 224), ImageCase(500, 375, 112), ImageCase(800, 600, 224),
+    ImageCase(64, 48, 32), ImageCase(500, 375, 384), ImageCase(250, 188, 64),
+)  # fmt: skip
+JPEG_QUALITY = 92
+IMAGES_OF_A_SIZE = 3
+"""Images of a size: decoding is not to profit from branches that it remembers."""
+LEAST_REPEATS = 3
+MOST_REPEATS = 40
+COARSE_PIXELS = 16
+"""Pixels of a coarse shape."""
+NOISE = 16.0
+"""Standard deviation of the noise, of 255."""
+LEAST_CROP_SHARE = 0.08
+"""Share of an image that a random crop keeps at least, as is usual in training on ImageNet."""
+IMAGE_MEAN, IMAGE_DEVIATION = 118.0, 58.0
+IMAGES_SEED = 20_160_702
+FloatArray32 = NDArray[np.float32]
+NO_PILLOW = (
+    "decoding of images was not measured: there is no package pillow; pip install 'epoch-planner[torch]' and calibrate "
+    "again"
+)
+
+
+def measure_images(
+    for_s: float,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    thread_clock: Callable[[], float] = time.thread_time,
+) -> InputRows:
+    """Return the median time of one thread for an image of several sizes, from bytes in memory to numbers.
+
+    It is time on a processor: nothing is waited for, so that only other programs would make more of it.
+
+    Parameters
+    ----------
+    for_s : float
+        Wall time to spend [s]; one image more is made and decoded at most. Sizes that time did not suffice for are left
+        out.
+    clock : callable
+        Wall time [s].
+    thread_clock : callable
+        Time of this thread on a processor [s].
+    """
+    try:
+        from PIL import Image  # noqa: PLC0415 - heavy, and optional
+    except ImportError:
+        return InputRows(warning=NO_PILLOW)
+    until_s = clock() + for_s
+    generator = np.random.default_rng(IMAGES_SEED)
+    files: dict[tuple[int, int], list[bytes]] = {case[:2]: [] for case in IMAGE_CASES}
+    times: dict[ImageCase, list[float]] = {case: [] for case in IMAGE_CASES}
+    for case in islice(cycle(IMAGE_CASES), MOST_REPEATS * len(IMAGE_CASES)):
+        if clock() >= until_s:
+            break
+        alike = files[case[:2]]
+        if len(alike) < IMAGES_OF_A_SIZE:
+            alike.append(_encoded(Image, case, generator))
+            _made_ready(Image, alike[-1], case.side, generator)
+        data = alike[int(generator.integers(len(alike)))]
+        begin = thread_clock()
+        _made_ready(Image, data, case.side, generator)
+        times[case].append(thread_clock() - begin)
+    rows = tuple(
+        _image_row(case, files[case[:2]], times[case]) for case in IMAGE_CASES if len(times[case]) >= LEAST_REPEATS
+    )
+    return InputRows(rows, "" if rows else "decoding of images was not measured: too little time")
+
+
+def _encoded(image: Any, case: ImageCase, generator: np.random.Generator) -> bytes:
+    """Return the JPEG of an image of coarse shapes and noise."""
+    coarse = generator.integers(0, 256, (max(case.height // COARSE_PIXELS, 2), max(case.width // COARSE_PIXELS, 2), 3))
+    shapes = image.fromarray(coarse.astype(np.uint8)).resize((case.width, case.height), image.Resampling.BICUBIC)
+    noise = generator.normal(0.0, NOISE, (case.height, case.width, 1))
+    pixels = np.clip(np.asarray(shapes, dtype=np.float64) + noise, 0, 255).astype(np.uint8)
+    file = io.BytesIO()
+    image.fromarray(pixels).save(file, "JPEG", quality=JPEG_QUALITY)
+    return file.getvalue()
+
+
+def _made_ready(image: Any, data: bytes, side: int, generator: np.random.Generator) -> FloatArray32:
+    """Return an image as the numbers that a network takes: decoded, a random crop resized, shape (3, side, side)."""
+    with image.open(io.BytesIO(data)) as file:
+        whole = file.convert("RGB")
+    share = float(generator.uniform(LEAST_CROP_SHARE, 1.0)) ** 0.5
+    width, height = share * whole.width, share * whole.height
+    left, top = generator.uniform(0, whole.width - width), generator.uniform(0, whole.height - height)
+    box = (left, top, left + width, top + height)
+    pixels = whole.resize((side, side), image.Resampling.BILINEAR, box=box)
+    numbers = (np.asarray(pixels, dtype=np.float32) - IMAGE_MEAN) / IMAGE_DEVIATION
+    return np.ascontiguousarray(numbers.transpose(2, 0, 1))
+
+
+def _image_row(case: ImageCase, files: list[bytes], times_s: list[float]) -> Mapping[str, Any]:
+    return {
+        "kind": DECODE,
+        "library": "pillow",
+        "images": 1,
+        "in_c": 3,
+        "in_h": case.height,
+        "in_w": case.width,
+        "bytes": round(float(np.mean([len(data) for data in files]))),
+        "elements": 3 * case.side**2,
+        **asdict(summary(times_s)),
+    }
+
+
+COPY_SIZES = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26))
+"""1 KiB to 64 MiB [byte]."""
+BLOCK_S = 2e-3
+MOST_COPIES = 64
+COPY_BLOCKS = 5
+
+
+def measure_copies(
+    device: str,
+    for_s: float,
+    *,
+    sizes: tuple[int, ...] = COPY_SIZES,
+    memories: tuple[str, ...] = (PINNED, PAGEABLE),
+    clock: Clock = time.perf_counter,
+) -> tuple[Mapping[str, Any], ...]:
+    """Return rows as of a samples file: the median time of a copy by size, way and host memory.
+
+    Parameters
+    ----------
+    device : str
+        As PyTorch names it, such as ``cuda:0``.
+    for_s : float
+        Wall time to spend [s]; what it did not suffice for is left out, as is what memory did not. One copy
+        more is timed at most.
+    sizes : tuple of int
+        In bytes; large ones come last, in every way and memory.
+    memories : tuple of {"pinned", "pageable"}
+        Pinned memory is for devices that PyTorch copies to by themselves, as CUDA's.
+    clock : callable
+
+    Raises
+    ------
+    MissingPackageError
+        PyTorch is not installed.
+    """
+    torch = import_torch()
+    until_s = clock() + for_s
+    rows: list[Mapping[str, Any]] = []
+    for size in sizes:
+        for library in memories:
+            try:
+                there = torch.ones(size, dtype=torch.uint8, device=device)
+                here = torch.ones(size, dtype=torch.uint8, pin_memory=library == PINNED)
+            except RuntimeError:  # PyTorch's own for memory that is full, or cannot be pinned
+                continue
+            for kind, target, source in ((HOST_TO_DEVICE, there, here), (DEVICE_TO_HOST, here, there)):
+                if clock() >= until_s:
+                    return tuple(rows)
+                timing = _timed_copy(_copying(torch, target, source, library), clock)
+                rows.append({"kind": kind, "library": library, "bytes": size, **asdict(timing)})
+    return tuple(rows)
+
+
+def _copying(torch: Any, target: Any, source: Any, library: str) -> Callable[[int], None]:
+    """Return what copies so many times, and waits for the last: pinned copies do not wait for each other."""
+    on_cuda = [one.device for one in (target, source) if one.device.type == "cuda"]
+
+    def copy(times: int) -> None:
+        for _ in range(times):
+            target.copy_(source, non_blocking=library == PINNED)
+        for device in on_cuda:
+            torch.cuda.synchronize(device)
+
+    return copy
+
+
+def _timed_copy(copy: Callable[[int], None], clock: Clock) -> Timing:
+    """Return the time of a copy, the median over blocks, after one that is not timed."""
+    copy(1)
+    once = max(_copying_s(copy, 1, clock), 1e-9)
+    in_block = max(1, min(math.ceil(BLOCK_S / once), MOST_COPIES))
+    return summary([_copying_s(copy, in_block, clock) / in_block for _ in range(COPY_BLOCKS)], in_block)
+
+
+def _copying_s(copy: Callable[[int], None], times: int, clock: Clock) -> float:
+    start = clock()
+    copy(times)
+    return clock() - start
+
 
 INPUT_SHARE = 0.06
 """Of the budget of a calibration."""

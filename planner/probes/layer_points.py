@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, convolution_output, is_that_of_fp32
 from planner.domain.layers.attention_modules import is_plain
-from planner.probes.layer_kernels import OPTIMIZERS
 from planner.probes.operands import POOL_ELEMENTS
 from planner.probes.points import Point
-from planner.probes.precisions import HALVES, NARROW, computes
-from planner.probes.products import has_kernel
+from planner.probes.precisions import HALVES, NARROW, computes, has_kernel
 
 __all__ = [
-    "GPU_SUB_BATCHES", "LARGE_SUB_BATCH", "SMALL_SUB_BATCH", "Extent", "Unmeasured",
+    "GPU_SUB_BATCHES", "LARGE_SUB_BATCH", "OPTIMIZERS", "SMALL_SUB_BATCH", "Extent", "Unmeasured",
     "first_of_another_way", "layer_points", "unmeasurable",
 ]  # fmt: skip
 
@@ -47,6 +45,16 @@ OWN_IMAGE_ELEMENTS, OWN_KERNEL_SIDE = 20480, 3
 """Of one image, and of the shorter side of its kernel: up to these PyTorch's own code computes it alone, not oneDNN."""
 ATTENTION_TENSORS = 11
 """Of fused attention backward: queries, keys, values and their gradients, apart and joined, output and its gradient."""
+
+OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "sgd": ("SGD", {"lr": 1e-3}),
+    "sgd-momentum": ("SGD", {"lr": 1e-3, "momentum": 0.9}),
+    "nesterov": ("SGD", {"lr": 1e-3, "momentum": 0.9, "nesterov": True}),
+    "adagrad": ("Adagrad", {"lr": 1e-3}),
+    "rmsprop": ("RMSprop", {"lr": 1e-3}),
+    "adam": ("Adam", {"lr": 1e-3}),
+}
+"""Optimizer -> PyTorch's class and options."""
 
 
 @dataclass(frozen=True, slots=True)

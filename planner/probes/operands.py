@@ -3,6 +3,10 @@
 In a training step the input of a kernel has just been written, while weights and saved activations were last touched
 a whole pass ago. So operands come warm (one view, used by every call) or cold (views in turn that together overflow
 the last cache).
+
+Mixed precision of 16 bits keeps weights and some values in fp32: a product casts its weights once a step, what it reads
+where that is fp32, and backward the gradients of both (PyTorch documentation, "Automatic Mixed Precision package").
+These casts are part of the timed call that they belong to.
 """
 
 from __future__ import annotations
@@ -10,17 +14,20 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from planner.probes.precisions import COMPUTING
+from planner.probes.points import Point
+from planner.probes.precisions import COMPUTING, import_torch
 from planner.probes.timing import Call, give_back_memory
-from planner.probes.torch_package import import_torch
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["COLD_BYTES", "POOL_ELEMENTS", "Operands", "backward_call"]
+__all__ = [
+    "COLD_BYTES", "HALF_BYTES", "POOL_ELEMENTS", "Operands", "backward_call", "gradients_in_fp32", "is_mixed",
+    "kept", "wide_tensors",
+]  # fmt: skip
 
 POOL_ELEMENTS = 1 << 26
 """256 MiB of fp32: larger than the last cache of current CPUs, and two of the largest operands of a designed point."""
@@ -148,3 +155,30 @@ def backward_call(torch: Any, graphs: Iterable[tuple[Any, Any]], gradients: Any,
         return torch.autograd.grad(outputs, inputs, gradients, retain_graph=True)
 
     return Call(backward, calls=calls)
+
+
+HALF_BYTES = 2
+
+
+def is_mixed(point: Point, operands: Operands) -> bool:
+    """Tell whether a call is a layer's in mixed precision of 16 bits; the generic design has none."""
+    return point.call is not None and operands.itemsize == HALF_BYTES
+
+
+def wide_tensors(point: Point, operands: Operands) -> tuple[bool, ...]:
+    """Return whether each input of a layer, and last its output, is fp32 though the precision has 16 bits."""
+    call = point.call
+    if call is None:
+        return ()
+    none = (False,) * (len(call.inputs) + 1)
+    return call.wide.get("cpu" if operands.device == "cpu" else "gpu", none) if is_mixed(point, operands) else none
+
+
+def kept(operands: Operands, *, wide: bool) -> Operands:
+    """Return the source of operands that are fp32 where they are wide."""
+    return operands.of("fp32") if wide else operands
+
+
+def gradients_in_fp32(torch: Any, gradients: Callable[[], Iterable[Any]]) -> Callable[[], object]:
+    """Return what casts the gradients made; those that are left out are None."""
+    return lambda: [gradient.to(torch.float32) for gradient in gradients() if gradient is not None]

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from planner.domain.network import Network
 from planner.domain.training import TimedStep
 from planner.numbers import constant
-from planner.probes.bench import DISTURBED_RATIO, Bench, CpuBench, least_disturbed, one_thread
-from planner.probes.cuda_bench import cuda_bench
-from planner.probes.lost_device import NO_MEMORY, check_computes, first_line
-from planner.probes.modules import WARM_UP_STEPS, build_module, gradient_time
-from planner.probes.precisions import computing_in
+from planner.probes.bench import DISTURBED_RATIO, Bench, CpuBench, cuda_bench, least_disturbed, one_thread
+from planner.probes.gpu import NO_MEMORY, check_computes, first_line
+from planner.probes.precisions import computing_in, import_torch
+from planner.probes.steps import WARM_UP_STEPS, build_module, gradient_time
 from planner.probes.timing import Timing, keep_freed_memory
-from planner.probes.torch_package import import_torch
 
 if TYPE_CHECKING:
     import torch

@@ -6,28 +6,36 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from planner.domain.arrays import frozen_map
-from planner.domain.kernels import BACKWARD_WEIGHT
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.precision import precision_named
-from planner.errors import ParameterError
-from planner.probes.torch_package import import_torch
+from planner.errors import MissingPackageError, ParameterError
 
 __all__ = [
-    "COMPUTING",
-    "CPU_PRECISIONS",
-    "HALF_KINDS",
-    "HALVES",
-    "NARROW",
-    "autocast",
-    "byte_precisions",
-    "computes",
-    "computing_in",
-    "gpu_precisions",
-    "measures",
+    "COMPUTING", "CPU_PRECISIONS", "HALF_KINDS", "HALVES", "NARROW", "autocast", "byte_precisions", "check_torch",
+    "computes", "computing_in", "gpu_precisions", "has_kernel", "import_torch", "measures", "product_sizes",
     "wanted_precisions",
-]
+]  # fmt: skip
+
+MISSING = "measuring must be done with PyTorch, got no package torch; pip install 'epoch-planner[torch]'"
+
+
+def check_torch() -> None:
+    """Raise MissingPackageError where PyTorch is not installed, without the seconds that importing it takes."""
+    if find_spec("torch") is None:
+        raise MissingPackageError(MISSING)
+
+
+def import_torch() -> Any:
+    """Return the torch module, or raise MissingPackageError saying how to get it."""
+    try:
+        import torch  # noqa: PLC0415 - heavy, and optional
+    except ImportError as error:
+        raise MissingPackageError(MISSING) from error
+    return torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,21 @@ def measures(precision: str, precisions: Sequence[str], kernel: tuple[str, str],
     if precision in NARROW and batch > 1:
         return False
     return computes(precision, *kernel) or (kernel[0] in HALF_KINDS and precision in byte_precisions(precisions)[1:])
+
+
+def has_kernel(precision: str, direction: str, work: Mapping[str, int]) -> bool:
+    """Tell whether PyTorch has a kernel of a GPU for a linear layer's product; it has for all not of 8 bits."""
+    if precision not in NARROW or "m" not in work:
+        return True
+    rows, columns, depth = product_sizes(direction, work)
+    own = COMPUTING[precision]
+    return rows >= own.least_rows and columns % own.multiple == depth % own.multiple == 0
+
+
+def product_sizes(direction: str, work: Mapping[str, int]) -> tuple[int, int, int]:
+    """Return rows of the first operand, columns of the second, and the summed dimension."""
+    m, n, k = (work[name] for name in ("m", "n", "k"))
+    return (n, m, k) if direction in (FORWARD, BACKWARD_DATA) else (m, n, k)
 
 
 @contextlib.contextmanager

@@ -1,13 +1,14 @@
-"""From option values to problems: names to records, and where every default comes from.
+"""From option values to problems: names to records, and where every value comes from.
 
 The order of defaults: ``planner.toml`` is already merged into the values. With ``network`` but no ``cluster``, a
 calibration that is named, or this machine's own, gives the cluster ``local``: the node it was measured on. With none of
-``network``, ``cluster``, ``calibration`` the bundled default request fills in what is missing.
+``network``, ``cluster``, ``calibration`` the bundled default request fills in what is missing. A cluster of several
+node groups has one problem a group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework
 from planner.domain.network import Network
+from planner.domain.node_groups import MixedCluster
 from planner.domain.provenance import DERIVED, NEAREST
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, Problem, Sourced, Subject
@@ -28,7 +30,6 @@ from planner.errors import NOTHING, CoverageError, InputFileError, ParameterErro
 from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
-from planner.sessions.values import DEFAULT_REQUEST, Say, Values, listed, merge, said
 from planner.sources.completion import completions
 from planner.sources.devices import on_other_device
 from planner.sources.measured_steps import is_of_runs_alone
@@ -40,9 +41,37 @@ from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
 
 __all__ = [
-    "LOCAL", "Case", "Machine", "cases", "check_nodes", "idle_fusions", "machine_of", "named_calibration",
-    "own_calibration",
+    "DEFAULT_REQUEST", "LOCAL", "OPTION", "SETTINGS_FILE", "Case", "Machine", "Say", "Values", "cases",
+    "check_nodes", "idle_fusions", "listed", "machine_of", "merge", "mixed_cluster", "named_calibration",
+    "own_calibration", "questions", "said", "subject_of_all",
 ]  # fmt: skip
+
+OPTION, SETTINGS_FILE, DEFAULT_REQUEST = "option", "planner.toml", "default request"
+Values = Mapping[str, Sourced[Any]]
+
+
+def merge(*layers: Values) -> Values:
+    """Return one value each; an earlier layer wins."""
+    return {name: value for layer in reversed(layers) for name, value in layer.items()}
+
+
+def said(values: Values, key: str) -> str:
+    """Return an option as the user gave it: its flag, or its key in ``planner.toml``."""
+    in_settings = key in values and values[key].source == SETTINGS_FILE
+    return f"{key} in {SETTINGS_FILE}" if in_settings else "--" + key.replace("_", "-")
+
+
+def listed(values: Values, key: str) -> tuple[Any, ...]:
+    """Return the values of an option that is, or may be, a list; none where it is absent."""
+    if key not in values:
+        return ()
+    value = values[key].value
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+Say = Callable[[str], None]
+"""Takes a sentence that is not the result."""
+
 
 OWN = "own calibration"
 Calibrations = tuple[Calibration, ...]
@@ -353,3 +382,67 @@ def _why_input_is_not_modelled(machine: Machine, network: Network, dataset: Data
     if not sources.has_storage:
         return f"neither cluster {machine.cluster.name!r} nor a calibration has storage"
     return "" if sources.storage else "without a data set the bytes of a sample are unknown"
+
+
+Question = Mapping[str, Case]
+"""Group -> one network under one scenario on its nodes."""
+
+
+def mixed_cluster(values: Values) -> MixedCluster | None:
+    """Return the cluster that the values name where it has several node groups, else None."""
+    if "cluster" not in values or values["cluster"].value == LOCAL:
+        return None
+    cluster = catalog.find_any_cluster(values["cluster"].value)
+    return cluster if isinstance(cluster, MixedCluster) else None
+
+
+def questions(values: Values, mixed: MixedCluster, say: Say) -> tuple[Question, ...]:
+    """Return every network under every scenario, each on the nodes of every group.
+
+    Raises
+    ------
+    ParameterError
+        What plans across groups do not have: several frameworks, or a scenario with another device.
+    CoverageError
+        A named calibration is of no group's device.
+    """
+    frameworks = listed(values, "framework")
+    if len(frameworks) > 1:
+        rule = f"one framework on cluster {mixed.name!r} of several node groups"
+        raise ParameterError("--framework", rule, ",".join(frameworks), "ask for each by itself")
+    machines = _machines(values, mixed, say)
+    each = {name: cases(values, machine) for name, machine in machines.items()}
+    found = tuple(dict(zip(each, of_all, strict=True)) for of_all in zip(*each.values(), strict=True))
+    for question in found:
+        scenario = next(iter(question.values())).problem.scenario
+        if scenario.accelerator is not None:
+            rule = f"without another GPU on cluster {mixed.name!r} of several node groups"
+            raise ParameterError("--scenario", rule, scenario.text, "write it into a group of the cluster's file")
+    return found
+
+
+def _machines(values: Values, mixed: MixedCluster, say: Say) -> dict[str, Machine]:
+    """Return what each group's plans run on: its nodes, and the calibrations of its device."""
+    devices = {one.name: one.cluster.node.accelerator.name for one in mixed.groups}
+    named = {name: named_calibration(name).accelerator for name in listed(values, "calibration")}
+    foreign = [f"{name} of {device}" for name, device in named.items() if device not in _served(devices.values())]
+    if foreign:
+        rule = f"--calibration must be of {' or '.join(devices.values())}, the devices of cluster {mixed.name!r}"
+        raise CoverageError(Refusal("other_device", rule, "--calibration", ", ".join(foreign)))
+    machines = {}
+    for group in mixed.groups:
+        own = tuple(name for name, device in named.items() if device in _served([devices[group.name]]))
+        rest = {key: one for key, one in values.items() if key != "calibration"}
+        of_group = merge({"calibration": replace(values["calibration"], value=own)} if own else {}, rest)
+        machines[group.name] = machine_of(of_group, say, found=group.cluster)
+    return machines
+
+
+def _served(devices: Iterable[str]) -> tuple[str, ...]:
+    """Return the accelerators that calibrations of some devices name."""
+    return (*devices, ANY_ACCELERATOR)
+
+
+def subject_of_all(question: Question, mixed: MixedCluster) -> Subject:
+    """Return what an answer is about: the network on the whole cluster."""
+    return replace(next(iter(question.values())).subject, cluster=mixed.name)

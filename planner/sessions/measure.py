@@ -1,40 +1,171 @@
-"""Measuring this machine for ``planner calibrate``: what for, for how long, and what is said meanwhile."""
+"""Measuring this machine for ``planner calibrate``: what with, what for, for how long, and what is said meanwhile."""
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from planner import catalog
+from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configurations
+from planner.domain.kernels import FORWARD
 from planner.domain.network import Network
-from planner.domain.samples import BUDGET, NETWORKS, Samples
+from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS, Samples
 from planner.errors import CoverageError, OutputError
+from planner.fitting.calibration import fit_calibration
+from planner.fitting.duration import expected_fit_s
 from planner.fitting.kernels import learns_from_calls
+from planner.fitting.next_points import NextPoints
 from planner.networks.zoo import build, zoo_names
-from planner.probes.calibrate import Measurement, Own
+from planner.probes.bench import DISTURBED_RATIO
+from planner.probes.calibrate import Measurement, Own, Place, measure_device, place_of
+from planner.probes.gpu import Gpu, check_gpu, default_device, present_gpus
 from planner.probes.layer_points import Extent, layer_points
-from planner.probes.places import Place
+from planner.probes.plan_runs import PlanRun, timed_runs
 from planner.probes.points import Point
+from planner.probes.precisions import check_torch
 from planner.probes.resume import holds_measured
 from planner.probes.run import EXPECTED_ERROR, Goal, Progress, used_before
 from planner.probes.steps import CPU_BYTES, StepNeed
-from planner.probes.torch_package import check_torch
-from planner.sessions.coverage import check_started
-from planner.sessions.left_out import enough_s, left_out
-from planner.sessions.request import Request, needed_bytes, trained
-from planner.sessions.session import Session
-from planner.sessions.values import Say
+from planner.sessions.inputs import Say
+from planner.sessions.measure_next import enough_s, left_out
+from planner.sessions.request import Request, check_started, needed_bytes, trained
+from planner.units import format_seconds
 from planner.workload.calls import distinct_calls
+from planner.workload.lowering import lower
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.totals import totals
 
-__all__ = ["check_writable", "measured"]
+__all__ = ["Session", "check_writable", "measured", "needed_kernels", "slower_than_before", "stolen", "with_doubts"]
+
+Bar = Callable[[str, float, str], AbstractContextManager[Callable[[float, str], None]]]
+"""Takes a label, a total and a sentence; gives what shows how much is done, and a state in words."""
+
+
+def needed_kernels() -> tuple[tuple[str, str], ...]:
+    """Return kind and direction of every kernel that a bundled network calls, products first.
+
+    Without copies forward, which experts and tables of positions alone make: where there are too few timings of them, a
+    data sheet's bandwidth serves.
+    """
+    one = np.ones(1, dtype=np.int64)
+    pairs = {(calls.kind, calls.direction) for name in zoo_names() for calls in lower(build(name, {}), one)}
+    pairs -= {("copy", FORWARD)}
+    return tuple(sorted(pairs, key=lambda pair: (pair[0] not in ("convolution", "gemm"), pair)))
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Whom a session tells, and what it measures, times and fits with: those of this machine unless others are given.
+
+    Attributes
+    ----------
+    say : callable
+    bar : callable
+    clock_s : callable
+        The time now [s], from any start.
+    check_gpu, default_device, present_gpus, place_of, measure, run_plans : callable
+        As in :mod:`planner.probes`.
+    needed_kernels : callable
+        Kind and direction of every kernel that a calibration for no network must hold.
+    expected_fit_s, next_points, fit : callable
+        As in :mod:`planner.fitting`.
+    """
+
+    say: Say
+    bar: Bar
+    clock_s: Callable[[], float] = time.perf_counter
+    check_gpu: Callable[[str], object] = check_gpu
+    default_device: Callable[[Say], str] = default_device
+    present_gpus: Callable[..., tuple[Gpu, ...]] = present_gpus
+    place_of: Callable[..., Place] = place_of
+    measure: Callable[..., Measurement] = measure_device
+    run_plans: Callable[..., tuple[PlanRun, ...]] = timed_runs
+    needed_kernels: Callable[[], tuple[tuple[str, str], ...]] = needed_kernels
+    expected_fit_s: Callable[..., float] = expected_fit_s
+    next_points: Callable[..., Any] = NextPoints
+    fit: Callable[..., Calibration] = fit_calibration
+
+
+LARGEST_STEAL_SHARE = 0.05
+"""Of the wall time, taken by the host from the one thread that measures."""
+REFERENCE_KEY, STEAL_KEY = "reference_s", "steal_during_s"
+
+
+def with_doubts(measurement: Measurement, wall_s: float, earlier: Iterable[Calibration], say: Say) -> Measurement:
+    """Return a measurement that warns of a run that was slow throughout, and say so.
+
+    Parameters
+    ----------
+    measurement : Measurement
+    wall_s : float
+        That the run took [s].
+    earlier : iterable of Calibration
+        Of this machine.
+    say : callable
+    """
+    circumstances, device = measurement.samples.circumstances, measurement.accelerator.name
+    doubts = {
+        "warning_slower": slower_than_before(circumstances, device, earlier),
+        "warning_steal": stolen(circumstances, wall_s),
+    }
+    sentences = {key: sentence for key, sentence in doubts.items() if sentence}
+    for sentence in sentences.values():
+        say(sentence)
+    return replace(measurement, samples=replace(measurement.samples, circumstances={**circumstances, **sentences}))
+
+
+def slower_than_before(circumstances: Mapping[str, str], device: str, earlier: Iterable[Calibration]) -> str:
+    """Return that the reference kernel was much slower than in an earlier run of the same circumstances, else ''."""
+    alike = [one for one in earlier if one.accelerator == device and _is_alike(one.environment, circumstances)]
+    times = [(seconds, one) for one in alike if (seconds := _number(one.environment, REFERENCE_KEY))]
+    now_s = _number(circumstances, REFERENCE_KEY)
+    if not times or not now_s:
+        return ""
+    best_s, best = min(times, key=lambda pair: pair[0])
+    if now_s <= DISTURBED_RATIO * best_s:
+        return ""
+    return (
+        f"the reference kernel took {format_seconds(now_s)} in the quiet part of this run, {now_s / best_s:.2g} times "
+        f"the {format_seconds(best_s)} of calibration {best.name!r} of {best.date or 'an unknown day'} under the same "
+        "circumstances: the machine was slow throughout; run it again when it is quiet"
+    )
+
+
+def _is_alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    # Another design may have another reference kernel.
+    lasting = [key for key in one.keys() & other.keys() if key not in FREE_CIRCUMSTANCES or key == "design"]
+    return all(one[key] == other[key] for key in lasting)
+
+
+def stolen(circumstances: Mapping[str, str], wall_s: float) -> str:
+    """Return that the host took much of the CPU time during a run of ``wall_s`` seconds, else ''."""
+    share = _number(circumstances, STEAL_KEY) / wall_s
+    if share <= LARGEST_STEAL_SHARE:
+        return ""
+    return (
+        f"the host took CPU time worth {share:.0%} of this run for other machines: times are too long by about as "
+        "much; run it again when the host is quiet"
+    )
+
+
+def _number(values: Mapping[str, str], key: str) -> float:
+    """Return a number; 0 where it is absent or none."""
+    try:
+        return float(values.get(key, "0"))
+    except ValueError:
+        return 0.0
+
 
 LARGEST_FIT_SHARE = 0.4
 """Of the budget that is kept for fitting, however long it is expected to take."""

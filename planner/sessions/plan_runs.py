@@ -17,17 +17,15 @@ from planner.errors import CoverageError
 from planner.fitting.plan_points import PlanPointRun, with_plan_points
 from planner.formats.configuration import configuration_of
 from planner.probes.bench import DISTURBED_RATIO
-from planner.probes.calibrate import Measurement
-from planner.probes.gpu import Gpu
-from planner.probes.lost_device import told_when_lost
+from planner.probes.calibrate import KEPT_MEMORY, Measurement
+from planner.probes.gpu import Gpu, told_when_lost
 from planner.probes.machine import describe_cpu
-from planner.probes.places import KEPT_MEMORY
 from planner.probes.plan_runs import PlanPoint, PlanRun, enough_s
+from planner.probes.precisions import check_torch, import_torch
 from planner.probes.timing import keep_freed_memory
-from planner.probes.torch_package import check_torch, import_torch
-from planner.sessions.session import Session
+from planner.sessions.inputs import Say
+from planner.sessions.measure import Session
 from planner.sessions.suggested import Suggested, suggested_of
-from planner.sessions.values import Say
 from planner.units import format_seconds
 
 __all__ = ["Asking", "asking_of", "refined_here"]

@@ -5,7 +5,7 @@ Relative paths of clusters, networks and data sets start from the folder of thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -15,14 +15,15 @@ from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
 from planner.domain.runs import Run, Runs
-from planner.errors import ParameterError, PlannerError, UnknownNameError
-from planner.formats.documents import STANDARD_INPUT
+from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
+from planner.formats.documents import STANDARD_INPUT, parse_text, read_text
+from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, refused, unread
-from planner.sessions.inputs import Machine, machine_of
-from planner.sessions.values import DEFAULT_REQUEST, OPTION, Say, Values
+from planner.scoring.refit import Asked
+from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, Machine, Say, Values, machine_of
 from planner.workload.fusion import with_attention
 
-__all__ = ["Table", "table_of"]
+__all__ = ["Table", "learned_from", "locked_sources", "table_of", "unfitted_sources"]
 
 T = TypeVar("T")
 
@@ -159,3 +160,76 @@ class _Files:
 
 def _is_path(text: str) -> bool:
     return text.endswith(".toml") or ("/" in text and "=" not in text)
+
+
+SOURCES_FILE = "SOURCES.toml"
+"""Beside files of runs: what is known of each of their sources, by name."""
+
+
+def unfitted_sources(folder: Path) -> frozenset[str]:
+    """Return the sources of a folder's runs that no fit learns from: those with ``fitted = false``, and locked ones."""
+    described = _described(folder).items()
+    return frozenset(name for name, one in described if one.get("fitted") is False) | locked_sources(folder)
+
+
+def locked_sources(folder: Path) -> frozenset[str]:
+    """Return the sources of a folder's runs of which sums alone are told: those with ``locked = true``."""
+    return frozenset(name for name, one in _described(folder).items() if one.get("locked") is True)
+
+
+def _described(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the tables of a folder's SOURCES_FILE by source; none where there is no such file."""
+    path = folder / SOURCES_FILE
+    if not path.is_file():
+        return {}
+    described: Mapping[str, Any] = parse_text(read_text(path), str(path), "toml")
+    return {name: one for name, one in described.items() if isinstance(one, Mapping)}
+
+
+def learned_from(
+    paths: Sequence[str], asked: Mapping[str, Sequence[Asked]], named: Sequence[str], values: Values, say: Say
+) -> list[Asked]:
+    """Return the runs that fits learn from, by problem.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Files whose runs are predicted.
+    asked : mapping of str to sequence of Asked
+        Their runs by problem; of a file that is learned from these are returned, not others like them.
+    named : sequence of str
+        Files to learn from instead of all files of runs in the folders of ``paths``. Of a folder, sources with
+        ``fitted = false`` are left out, and files that hold no runs; of files that are named, nothing is.
+
+    Raises
+    ------
+    InputFileError
+        A file that is named cannot be read.
+    """
+    known = {_place(path): some for path, some in asked.items()}
+    found: list[Asked] = []
+    for path in map(Path, named) if named else _files_beside(paths):
+        left_out = frozenset() if named else unfitted_sources(path.parent)
+        if _place(str(path)) in known:
+            some = known[_place(str(path))]
+        else:
+            try:
+                runs = read_runs(str(path))
+            except InputFileError:
+                if named:
+                    raise
+                continue
+            some = [Asked(problem, each) for problem, each in table_of(runs, path.parent, values, say).problems]
+        found += [one for one in some if one.runs[0].source not in left_out]
+    return found
+
+
+def _files_beside(paths: Sequence[str]) -> list[Path]:
+    """Return the files themselves, and all others of their folders that may hold runs, each once."""
+    given = [Path(path) for path in paths if path != STANDARD_INPUT]
+    beside = (one for path in given for one in sorted(path.parent.glob("*.csv")))
+    return list({_place(str(one)): one for one in (*given, *beside)}.values())
+
+
+def _place(path: str) -> str:
+    return path if path == STANDARD_INPUT else str(Path(path).resolve())

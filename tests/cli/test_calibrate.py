@@ -22,13 +22,12 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.formats.calibration import read_calibration
 from planner.formats.samples import write_samples
-from planner.probes import gpu, places
-from planner.probes.calibrate import Measurement, Own
-from planner.probes.places import Place
+from planner.probes import calibrate, gpu
+from planner.probes.calibrate import Measurement, Own, Place
 from planner.probes.points import Point
 from planner.probes.resume import Measured, holds_measured, start_file
 from planner.probes.run import PASSING_CIRCUMSTANCES, Goal
-from planner.sessions.session import needed_kernels
+from planner.sessions.measure import needed_kernels
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]
@@ -305,7 +304,7 @@ def test_an_interrupt_while_fitting_keeps_the_measurements(
 
 def test_the_time_that_is_said_is_what_an_earlier_run_left(run: Run, measuring: list[float]) -> None:
     """Under other circumstances it is not continued, and points of other networks are not charged."""
-    partial, place = Path("fit.json.partial"), places.CpuPlace()
+    partial, place = Path("fit.json.partial"), calibrate.CpuPlace()
     own, known = place.points()[0].name, place.circumstances
     for circumstances, name, left_s, more in (
         (known, own, 25, " more"),

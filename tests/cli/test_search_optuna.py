@@ -211,7 +211,7 @@ def test_a_worker_of_another_version_or_other_files_is_refused(run: Any, monkeyp
     assert "same inputs" in err
     assert err.count("cluster ") == 2
     Path("mine.toml").write_text(cluster)
-    monkeypatch.setattr("planner.cli.search_worker.__version__", "0.0.1")
+    monkeypatch.setattr("planner.cli.suggest.__version__", "0.0.1")
     code, _, err = run(*worker)
     assert code == 3
     assert "planner 0.0.1" in err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.cli.main import main
-from planner.cli.termination import terminated_as_interrupted
+from planner.cli.streams import terminated_as_interrupted
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -16,7 +16,7 @@ from planner.domain.layers.record import Attribute, Call, LayerKind, Share, traf
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.request import Problem
 from planner.formats.network import read_network, write_network
-from planner.probes.modules import build_module
+from planner.probes.steps import build_module
 from planner.steps.predict import Evaluator
 from planner.workload.shards import tensor_shard
 from planner.workload.totals import layer_work

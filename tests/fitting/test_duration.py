@@ -11,8 +11,7 @@ from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
 from planner.fitting.duration import expected_fit_s
 from planner.fitting.kernels import fit_kernels
-from planner.probes.design import designed_points
-from planner.probes.gpu_points import gpu_points
+from planner.probes.design import designed_points, gpu_points
 from planner.probes.points import Point
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})

@@ -14,8 +14,7 @@ from planner.domain.network import INPUT, Layer, Network
 from planner.fitting.next_points import OWN_ERROR, NextPoints
 from planner.fitting.wanted_steps import timing_s, wanted_calls
 from planner.networks.zoo import build, zoo_names
-from planner.probes.design import designed_points
-from planner.probes.gpu_points import gpu_points
+from planner.probes.design import designed_points, gpu_points
 from planner.probes.layer_points import layer_points
 from planner.probes.points import Point
 from planner.workload.calls import distinct_calls, layer_calls

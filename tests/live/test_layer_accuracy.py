@@ -28,7 +28,7 @@ from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.probes.bench import CpuBench, if_quiet, least_disturbed, one_thread
-from planner.probes.modules import build_module, gradient_time
+from planner.probes.steps import build_module, gradient_time
 from planner.steps.predict import Evaluator
 
 NETWORKS = (

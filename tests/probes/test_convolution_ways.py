@@ -7,7 +7,7 @@ from planner.catalog import find_network
 from planner.domain.calls import LayerCall
 from planner.probes.bench import one_thread
 from planner.probes.layer_points import first_of_another_way
-from planner.probes.torch_package import import_torch
+from planner.probes.precisions import import_torch
 from planner.workload.calls import distinct_calls
 
 SUB_BATCHES = (1, 2, 3, 15, 16, 17, 32)

@@ -8,8 +8,8 @@ import pytest
 
 from planner.domain.samples import Samples
 from planner.fitting.storage import fit_input
-from planner.probes.copies import _copying, measure_copies
-from planner.probes.torch_package import import_torch
+from planner.probes.inputs import _copying, measure_copies
+from planner.probes.precisions import import_torch
 
 SIZES = (2**10, 2**14, 2**18)
 

@@ -10,9 +10,9 @@ import torch
 
 from planner.catalog import find_accelerator
 from planner.errors import MissingPackageError, ParameterError
+from planner.probes.calibrate import GpuPlace
 from planner.probes.gpu import check_gpu, default_device, describe_gpu
-from planner.probes.gpu_state import busy, processes, states
-from planner.probes.places import GpuPlace
+from planner.probes.machine import busy, processes, states
 
 Seen = Callable[..., SimpleNamespace]
 

@@ -1,7 +1,7 @@
 import pytest
 
 from planner.catalog import find_accelerator, names
-from planner.probes.gpu_names import _NAMES, gpu_name
+from planner.probes.machine import _NAMES, gpu_name
 
 
 @pytest.mark.parametrize(

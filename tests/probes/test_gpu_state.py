@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.probes.gpu_state import (
+from planner.probes.machine import (
     GpuState,
     busy,
     installed_gpus,

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from planner.domain.samples import Samples
-from planner.probes import calibrate, inputs, places
-from planner.probes.inputs import measure_input
+from planner.probes import calibrate, inputs
+from planner.probes.inputs import InputRows, measure_input
 from planner.probes.steps import StepTimes
-from planner.probes.storage import InputRows
 
 
 def test_rows_of_all_parts_are_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,13 +53,13 @@ def test_a_calibration_gives_the_input_its_share(
         return Samples.from_rows([row], {"warning_input_decode": "none"})
 
     monkeypatch.setattr(calibrate, "measure_input", measured)
-    monkeypatch.setattr(places, "CpuBench", fake_bench)
+    monkeypatch.setattr(calibrate, "CpuBench", fake_bench)
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes())
-    made = calibrate.measure_device(places.CpuPlace(), 100.0, input_folder=tmp_path)
+    made = calibrate.measure_device(calibrate.CpuPlace(), 100.0, input_folder=tmp_path)
     ((folder, for_s, accelerator),) = asked
     assert (folder, accelerator) == (tmp_path, made.accelerator.name)
     assert for_s == pytest.approx(6.0)
     assert made.samples.text["kind"].tolist().count("load") == 1
     assert {"warning_input_decode", "reference_s", "framework"} <= set(made.samples.circumstances)
-    assert "load" not in calibrate.measure_device(places.CpuPlace(), 100.0).samples.text["kind"]
+    assert "load" not in calibrate.measure_device(calibrate.CpuPlace(), 100.0).samples.text["kind"]
     assert len(asked) == 1

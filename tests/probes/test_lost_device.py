@@ -10,13 +10,14 @@ import torch
 
 from planner.domain.network import Network
 from planner.errors import ParameterError
-from planner.probes import calibrate, cuda_bench, lost_device, modules, places, steps
-from planner.probes.cuda_bench import CudaBench
-from planner.probes.lost_device import DeviceLostError, check_computes, first_line, told_when_lost
+from planner.probes import bench as benches
+from planner.probes import calibrate, gpu, steps
+from planner.probes.bench import CudaBench
+from planner.probes.gpu import DeviceLostError, check_computes, first_line, told_when_lost
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.probes.resume import Measured, read_measured, start_file
-from planner.probes.steps import StepTimes, probe_networks, timed_steps
+from planner.probes.steps import StepTimes, build_module, probe_networks, timed_steps
 from planner.probes.timing import Timing
 
 MakeBench = Callable[..., Any]
@@ -37,8 +38,8 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[[], RuntimeError]:
 
     def call() -> RuntimeError:
         cuda = SimpleNamespace(synchronize=lambda _device: None, empty_cache=lambda: None)
-        monkeypatch.setattr(lost_device, "import_torch", lambda: SimpleNamespace(cuda=cuda, **NAMES))
-        monkeypatch.setattr(lost_device, "why_no_kernel", lambda _torch, _device: ILLEGAL)
+        monkeypatch.setattr(gpu, "import_torch", lambda: SimpleNamespace(cuda=cuda, **NAMES))
+        monkeypatch.setattr(gpu, "why_no_kernel", lambda _torch, _device: ILLEGAL)
         return cuda_error()
 
     return call
@@ -60,7 +61,7 @@ def test_the_tiny_kernel_decides_and_what_is_still_to_be_said_does_not(
         return torch.zeros(1)
 
     made = SimpleNamespace(cuda=SimpleNamespace(synchronize=fail), zeros=zeros, **NAMES)
-    monkeypatch.setattr(lost_device, "import_torch", lambda: made)
+    monkeypatch.setattr(gpu, "import_torch", lambda: made)
     if is_lost:
         with pytest.raises(DeviceLostError, match=f"^{ILLEGAL}$") as caught:
             check_computes("cuda:1", cuda_error(), "a call")
@@ -108,7 +109,7 @@ def test_a_device_lost_in_the_first_stretch_is_measured_without_what_lost_it_by_
 
 def test_no_memory_for_a_call_loses_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though none may be left for a tiny kernel, while an error holds what the call had taken."""
-    monkeypatch.setattr(lost_device, "why_no_kernel", lambda _torch, _device: "CUDA out of memory")
+    monkeypatch.setattr(gpu, "why_no_kernel", lambda _torch, _device: "CUDA out of memory")
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee the documentation")
     check_computes("cpu", error, "a call")
     assert first_line(error) == "it does not fit the memory"
@@ -122,12 +123,12 @@ def test_a_network_that_cannot_be_made_is_left_out_and_said_unless_the_device_is
     lost = lose()
     error = torch.OutOfMemoryError("full") if is_memory else lost
 
-    def build_module(network: Network, device: str) -> torch.nn.Module:
+    def failing_build(network: Network, device: str) -> torch.nn.Module:
         if network == first:
             raise error
-        return modules.build_module(network, device)
+        return build_module(network, device)
 
-    monkeypatch.setattr(steps, "build_module", build_module)
+    monkeypatch.setattr(steps, "build_module", failing_build)
     monkeypatch.setattr(steps, "gradient_time", lambda *_given, **_named: Timing(1e-3, 0.0, 7))
     left_out: list[str] = []
     if not is_memory:
@@ -155,7 +156,7 @@ def test_a_point_is_refused_where_the_device_goes_on(
         raise error
 
     bench = CudaBench(Operands(elements=1 << 16), SimpleNamespace(), side=64)
-    monkeypatch.setattr(cuda_bench, "timed_call", call)
+    monkeypatch.setattr(benches, "timed_call", call)
     point = Point("gemm", "forward", {"m": 8, "n": 8, "k": 8, "batch": 1})
     if is_lost:
         with pytest.raises(DeviceLostError) as caught:
@@ -203,16 +204,16 @@ def test_a_run_goes_on_without_the_point_that_lost_the_device(
         return timing
 
     bench.time = loses
-    monkeypatch.setattr(places, "CpuBench", lambda: bench)
+    monkeypatch.setattr(calibrate, "CpuBench", lambda: bench)
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes())
     with pytest.raises(ParameterError, match=r"the same command goes on from there without it$") as caught:
-        calibrate.measure_device(places.CpuPlace(), 160.0, resume=file)
+        calibrate.measure_device(calibrate.CpuPlace(), 160.0, resume=file)
     assert f"which failed in {lost[0]}: CUDA error" in str(caught.value)
     assert file.read_text().count("used_s") > 20
 
     second = fake_bench()
-    monkeypatch.setattr(places, "CpuBench", lambda: second)
-    samples = calibrate.measure_device(places.CpuPlace(), 160.0, resume=file).samples
+    monkeypatch.setattr(calibrate, "CpuBench", lambda: second)
+    samples = calibrate.measure_device(calibrate.CpuPlace(), 160.0, resume=file).samples
     assert lost[0] not in second.timed
     assert len(second.timed) > 1000
     assert samples.circumstances["left_out"] == f"what the device failed in before: {lost[0]}"

@@ -19,9 +19,9 @@ from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import layer_shapes
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
-from planner.probes.modules import build_module
 from planner.probes.operands import Operands
 from planner.probes.points import Point
+from planner.probes.steps import build_module
 from planner.workload.calls import distinct_calls, layer_calls, wide_tensors
 
 SAMPLES = 2

@@ -8,9 +8,8 @@ from planner.domain.shapes import layer_parameters
 from planner.networks.zoo import build
 from planner.probes.design import designed_points
 from planner.probes.kernels import timed_call
-from planner.probes.modules import build_module, gradient_time
 from planner.probes.operands import Operands
-from planner.probes.steps import probe_networks
+from planner.probes.steps import build_module, gradient_time, probe_networks
 from planner.workload.totals import totals
 from tests.workload.closed_transformer import parameters, record_of
 
@@ -125,7 +124,7 @@ def test_the_time_of_a_gpu_is_up_by_the_clock_of_the_device(warm_up: int, monkey
             return 1e3 * (end.at_s - self.at_s)
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr("planner.probes.modules.time.perf_counter", lambda: now["host"])
+    monkeypatch.setattr("planner.probes.steps.time.perf_counter", lambda: now["host"])
     module = build_module(network, "meta")
     timing = gradient_time(module, network, 1, 20, until_s=6.0, warm_up=warm_up)
     assert timing.time_s == 0.5

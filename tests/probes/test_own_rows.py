@@ -2,7 +2,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.domain.samples import Samples
-from planner.probes.own_rows import with_shared_rows
+from planner.probes.calibrate import with_shared_rows
 
 CALLS = (("gemm", "fp32"), ("gemm", "bf16"), ("activation", "fp32"), ("activation", "bf16"), ("update", "fp32"))
 

@@ -12,13 +12,13 @@ import torch
 
 from planner.domain.cluster import Accelerator, Node
 from planner.errors import MissingPackageError, ParameterError
-from planner.probes import calibrate, cuda_bench, places
-from planner.probes.calibrate import measure_device
-from planner.probes.cuda_bench import usable_bytes, usable_now
+from planner.probes import bench as benches
+from planner.probes import calibrate
+from planner.probes.bench import usable_bytes, usable_now
+from planner.probes.calibrate import CpuPlace, GpuPlace, measure_device, place_of
+from planner.probes.design import gpu_points
 from planner.probes.gpu import Gpu
-from planner.probes.gpu_points import gpu_points
-from planner.probes.gpu_state import GpuState
-from planner.probes.places import CpuPlace, GpuPlace, place_of
+from planner.probes.machine import GpuState
 from planner.probes.steps import StepTimes
 
 MakeBench = Callable[..., Any]
@@ -50,12 +50,12 @@ def card(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> dict[str, An
         yield seen
         seen += shown["during"]
 
-    monkeypatch.setattr(places, "describe_gpu", describe)
-    monkeypatch.setattr(places, "first_look", lambda _label: (shown["before"], shown["others"]))
-    monkeypatch.setattr(places, "watched", watched)
-    monkeypatch.setattr(places, "cuda_bench", bench)
-    monkeypatch.setattr(places, "usable_now", lambda _device: shown["usable"])
-    monkeypatch.setattr(places, "host_times", lambda _bench: {"host_s_per_call": 4.123456e-6})
+    monkeypatch.setattr(calibrate, "describe_gpu", describe)
+    monkeypatch.setattr(calibrate, "first_look", lambda _label: (shown["before"], shown["others"]))
+    monkeypatch.setattr(calibrate, "watched", watched)
+    monkeypatch.setattr(calibrate, "cuda_bench", bench)
+    monkeypatch.setattr(calibrate, "usable_now", lambda _device: shown["usable"])
+    monkeypatch.setattr(calibrate, "host_times", lambda _bench: {"host_s_per_call": 4.123456e-6})
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _device: 123)
 
     def steps(*_given: object, **named: object) -> StepTimes:
@@ -138,7 +138,7 @@ def test_biases_of_convolutions_are_part_of_their_calls_on_a_cpu_alone(card: dic
 
 
 def test_a_cpu_is_measured_in_bf16_and_int8_when_asked(fake_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "CpuBench", fake_bench)
+    monkeypatch.setattr(calibrate, "CpuBench", fake_bench)
     monkeypatch.setattr(calibrate, "timed_steps", lambda *_given, **_named: StepTimes())
     made = measure_device(CpuPlace(("bf16", "int8")), 250.0)
     assert set(made.samples.text["precision"].tolist()) == {"fp32", "bf16", "int8"}
@@ -161,7 +161,7 @@ def test_what_may_be_taken_follows_from_what_is_free(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(torch.cuda, "set_device", lambda _device: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
-    monkeypatch.setattr(cuda_bench, "why_no_kernel", lambda _torch, _device: "")
+    monkeypatch.setattr(benches, "why_no_kernel", lambda _torch, _device: "")
     assert usable_now("cuda:0") == usable_bytes(8 * 2**30, 80 * 2**30) < usable_bytes(80 * 2**30, 80 * 2**30) / 9
     with pytest.raises(ParameterError, match="cuda:0: CUDA error: out of memory"):
         usable_now("cuda:0")

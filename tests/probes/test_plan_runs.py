@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from planner.domain.network import INPUT, Layer, Network
-from planner.probes import lost_device, plan_runs
-from planner.probes.lost_device import DeviceLostError
+from planner.probes import gpu, plan_runs
+from planner.probes.gpu import DeviceLostError
 from planner.probes.plan_runs import PlanPoint, enough_s, timed_runs
 from planner.probes.timing import Timing
 
@@ -151,11 +151,11 @@ def test_what_is_out_of_memory_is_said(running: Callable[..., Any], monkeypatch:
         raise MemoryError
 
     monkeypatch.setattr(plan_runs, "gradient_time", failing)
-    assert timed_runs(NETWORK, points_of(1), 60.0) == (plan_runs.PlanRun(failed=lost_device.NO_MEMORY),)
+    assert timed_runs(NETWORK, points_of(1), 60.0) == (plan_runs.PlanRun(failed=gpu.NO_MEMORY),)
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(torch.OutOfMemoryError("CUDA"), lost_device.NO_MEMORY), (RuntimeError("no\nkernel"), "no")]
+    ("error", "said"), [(torch.OutOfMemoryError("CUDA"), gpu.NO_MEMORY), (RuntimeError("no\nkernel"), "no")]
 )
 def test_a_network_that_the_device_does_not_hold_is_left_out(
     running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: RuntimeError, said: str
@@ -181,7 +181,7 @@ def test_a_lost_device_is_no_run_that_failed(
         raise RuntimeError("illegal memory access")
 
     monkeypatch.setattr(plan_runs, lost_in, failing)
-    monkeypatch.setattr(lost_device, "why_no_kernel", lambda _torch, _device: "illegal memory access")
+    monkeypatch.setattr(gpu, "why_no_kernel", lambda _torch, _device: "illegal memory access")
     with pytest.raises(DeviceLostError) as lost:
         timed_runs(NETWORK, points_of(2), 60.0)
     assert lost.value.what == (

@@ -11,9 +11,9 @@ import torch
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
-from planner.probes.modules import build_module
 from planner.probes.operands import Operands
 from planner.probes.points import Point
+from planner.probes.steps import build_module
 from planner.workload.calls import layer_calls
 
 SAMPLES = 2

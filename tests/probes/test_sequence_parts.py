@@ -8,7 +8,7 @@ import torch
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import layer_parameters
 from planner.networks.zoo import build
-from planner.probes.modules import build_module, gradient_time
+from planner.probes.steps import build_module, gradient_time
 
 SMALL = {"layers": "2", "hidden": "24", "heads": "3", "sequence": "10", "vocabulary": "40"}
 CASES = [("gpt", "tokens"), ("gpt", "labels"), ("bert", "pooler"), ("bert", "labels"), ("bert", "tokens")]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
-from planner.probes.sequence_points import attention_families
+from planner.probes.points import attention_families
 
 FAMILIES = list(attention_families(np.random.default_rng(3), 12))
 

@@ -11,8 +11,8 @@ import pytest
 
 from planner.domain.samples import Samples
 from planner.fitting.storage import fit_input
-from planner.probes import storage
-from planner.probes.storage import measure_storage, processor_wait_s, resident_share
+from planner.probes import inputs as storage
+from planner.probes.inputs import measure_storage, processor_wait_s, resident_share
 
 MIB = 2**20
 PAGE = 4096

@@ -8,13 +8,12 @@ import torch
 
 from planner.domain.kernels import FORWARD
 from planner.domain.samples import FREE_CIRCUMSTANCES
-from planner.probes import lost_device
-from planner.probes.cuda_bench import CudaBench
-from planner.probes.lost_device import DeviceLostError
+from planner.probes import gpu
+from planner.probes.bench import LEFT_OUT, WARNING_CLOCKS, CudaBench, sustained
+from planner.probes.gpu import DeviceLostError
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.probes.precisions import COMPUTING
-from planner.probes.sustained import LEFT_OUT, WARNING_CLOCKS, sustained
 
 BURST_S = 1e-3
 
@@ -113,7 +112,7 @@ def test_a_load_that_lost_the_device_is_named_and_not_tried_again(monkeypatch: p
         raise RuntimeError(point.precision)
 
     monkeypatch.setattr(bench, "under_load", fails)
-    monkeypatch.setattr(lost_device, "why_no_kernel", lambda _torch, _device: "CUDA error")
+    monkeypatch.setattr(gpu, "why_no_kernel", lambda _torch, _device: "CUDA error")
     left_out: list[str] = []
     for precision in ("bf16", "tf32"):
         with pytest.raises(DeviceLostError, match=f"^{precision}$") as caught:

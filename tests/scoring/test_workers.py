@@ -19,7 +19,7 @@ from planner.scoring.workers import spread
 
 SLEEPER = """
 import os, signal, sys, time
-from planner.cli.termination import terminated_as_interrupted
+from planner.cli.streams import terminated_as_interrupted
 from planner.scoring.workers import spread
 
 def job(number):

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from planner.errors import OutputError
-from planner.sessions.exclusive import held_alone
+from planner.sessions.calibrate import held_alone
 
 Run = Callable[..., tuple[int, str, str]]
 HOLD = """
 import sys
 from pathlib import Path
-from planner.sessions.exclusive import held_alone
+from planner.sessions.calibrate import held_alone
 with held_alone("the calibration", Path("fit.json")):
     print("held", flush=True)
     sys.stdin.read()

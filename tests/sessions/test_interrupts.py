@@ -14,9 +14,9 @@ from planner.fitting.calibration import fit_calibration
 from planner.fitting.next_points import NextPoints
 from planner.formats.calibration import read_calibration
 from planner.probes import calibrate as probes_calibrate
-from planner.probes import places, steps
+from planner.probes import steps
 from planner.probes.calibrate import Measurement, Own
-from planner.probes.lost_device import DeviceLostError
+from planner.probes.gpu import DeviceLostError
 from planner.probes.points import Point
 from planner.probes.resume import Measured, start_file
 from planner.probes.run import STRETCH_S
@@ -122,7 +122,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, instruments: Instruments) -> Clock:
 
     monkeypatch.setattr(time, "perf_counter", lambda: made.now)
     instruments["clock_s"] = lambda: made.now
-    monkeypatch.setattr(places, "CpuBench", lambda: SlowBench(made))
+    monkeypatch.setattr(probes_calibrate, "CpuBench", lambda: SlowBench(made))
     instruments["expected_fit_s"] = slowly(2.0, "loading", lambda *_given: 3.0)
     instruments["next_points"] = slowly(2.0, "choosing", NextPoints)
     monkeypatch.setattr(probes_calibrate, "measure_input", slowly(0.9, "input", lambda *_given, **_named: None))
@@ -199,7 +199,7 @@ def test_a_device_that_is_lost_is_a_sentence_and_the_next_run_goes_on_without_wh
 
     command = (*COMMAND, "--out", "fit.json")
     with monkeypatch.context() as patch:
-        patch.setattr(places, "CpuBench", lambda: Lost(clock))
+        patch.setattr(probes_calibrate, "CpuBench", lambda: Lost(clock))
         code, out, err = run(*command)
     assert (code, out) == (2, "")
     said = f"computing, got 'cpu, which failed in {lost[0]}: CUDA error: unspecified launch failure'; what was measured"

@@ -19,7 +19,7 @@ from planner.networks.zoo import build
 from planner.probes.calibrate import Measurement
 from planner.probes.layer_points import layer_points
 from planner.probes.steps import probe_networks
-from planner.sessions.kept_samples import samples_path
+from planner.sessions.sample_files import samples_path
 from planner.workload.calls import distinct_calls
 
 Run = Callable[..., tuple[int, str, str]]

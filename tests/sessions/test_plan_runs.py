@@ -19,8 +19,7 @@ from planner.domain.training import TimedStep
 from planner.formats.answers import parse_answers
 from planner.formats.calibration import read_calibration, write_calibration
 from planner.formats.samples import read_samples
-from planner.probes.gpu import Gpu
-from planner.probes.lost_device import DeviceLostError
+from planner.probes.gpu import DeviceLostError, Gpu
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanPoint, PlanRun
 from planner.sources.plan_points import PLAN_POINTS, plan_point_factors, plan_points_of, points_of_entry

@@ -13,14 +13,13 @@ from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.errors import CoverageError
-from planner.probes.calibrate import Measurement
+from planner.probes.calibrate import CpuPlace, Measurement, Place
 from planner.probes.design import designed_points
-from planner.probes.places import CpuPlace, Place
 from planner.probes.resume import Measured, start_file
 from planner.probes.run import Goal
-from planner.sessions import coverage, measure
+from planner.sessions import measure, request
+from planner.sessions.measure import Session, needed_kernels
 from planner.sessions.request import Request
-from planner.sessions.session import Session, needed_kernels
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]
@@ -71,7 +70,7 @@ def test_a_fit_that_is_not_used_is_as_good_as_none_where_nothing_else_serves(kin
     whole = replace(known, entries=tuple(map(of, known.entries)))
     refused = pytest.raises(CoverageError, match="too few timings of gemm") if is_refused else nullcontext()
     with refused:
-        coverage.check_complete(whole, needed_kernels(), Request(60.0), print)
+        request.check_complete(whole, needed_kernels(), Request(60.0), print)
 
 
 @pytest.mark.parametrize(

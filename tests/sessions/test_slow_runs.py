@@ -10,7 +10,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.probes.calibrate import Measurement
-from planner.sessions.slow_runs import slower_than_before, stolen, with_doubts
+from planner.sessions.measure import slower_than_before, stolen, with_doubts
 
 CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
 NOW = {"framework": "pytorch 2", "threads": "1", "design": "3", "load_average": "0.1", "reference_s": "0.003"}

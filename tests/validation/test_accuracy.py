@@ -19,7 +19,7 @@ from planner.errors import ParameterError
 from planner.formats.documents import dump_json
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer
-from planner.sessions.fitted_runs import locked_sources, unfitted_sources
+from planner.sessions.runs import locked_sources, unfitted_sources
 from validation import __main__ as command
 from validation.accuracy_answers import (
     APART,

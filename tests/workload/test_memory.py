@@ -16,7 +16,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.shapes import layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import build
-from planner.probes.modules import build_module
+from planner.probes.steps import build_module
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import ASSUMED_CONTEXT_BYTES, ASSUMED_MARGIN, MemoryRules
 from planner.workload.totals import totals
