@@ -17,18 +17,15 @@ from planner.catalog import find_network
 from planner.domain.samples import NUMBER_COLUMNS
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import CLUSTER
-from planner.formats.dataset import DATASET
-from planner.formats.documents import dump_toml, parse_text
-from planner.formats.fields import ListOf, MapOf, Nullable, OneOf, Table
+from planner.formats.configuration import SETTINGS
+from planner.formats.documents import Kind, dump_toml, parse_text
+from planner.formats.fields import Flag, ListOf, MapOf, Name, Nullable, Number, OneOf, Table, Text, Type, Whole
 from planner.formats.framework import FRAMEWORK
-from planner.formats.kinds import Kind
-from planner.formats.network import NETWORK
+from planner.formats.network import DATASET, NETWORK
 from planner.formats.prediction import PREDICTION, PREDICTIONS
 from planner.formats.runs import WHOLE_COLUMNS
 from planner.formats.samples import COLUMNS
-from planner.formats.settings import SETTINGS
 from planner.formats.suggestion import SUGGESTION
-from planner.formats.values import Flag, Name, Number, Text, Type, Whole
 
 Run = Callable[..., tuple[int, str, str]]
 Place = tuple[str | int, ...]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.formats.brief import BRIEF
+from planner.formats.summaries import BRIEF
 
 PAGE = (Path(__file__).parent.parent / "docs" / "schedulers.md").read_text()
 README = (Path(__file__).parent.parent / "README.md").read_text()

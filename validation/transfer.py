@@ -20,8 +20,8 @@ import numpy as np
 from planner.catalog import BUNDLED
 from planner.domain.arrays import FloatArray
 from planner.domain.transfer import RELATIONS, OwnPoints, Transfers
+from planner.formats.calibration import read_transfer, write_transfer
 from planner.formats.documents import write_file
-from planner.formats.transfer import read_transfer, write_transfer
 from validation.command import finished, parser_of
 from validation.convert_kernels import read_tables
 from validation.fit_end_to_end import asked_runs

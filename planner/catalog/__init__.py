@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,13 @@ from planner.domain.network import Network, family_of
 from planner.domain.node_groups import MixedCluster
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import read_calibration, read_transfer
 from planner.formats.cluster import ACCELERATOR, read_cluster
-from planner.formats.dataset import read_dataset
+from planner.formats.configuration import read_request
+from planner.formats.configuration import read_settings as read_settings_file
 from planner.formats.documents import STANDARD_INPUT, place_of
-from planner.formats.names import check_own
-from planner.formats.network import read_network
-from planner.formats.settings import read_request
-from planner.formats.settings import read_settings as read_settings_file
-from planner.formats.transfer import read_transfer
+from planner.formats.fields import LONGEST_NAME
+from planner.formats.network import read_dataset, read_network
 from planner.networks.zoo import build, zoo_names
 from planner.units import BOUNDS
 
@@ -148,7 +147,7 @@ def _network_file(path: str) -> Network:
         raise InputFileError(place_of(path), str(error), "dataset") from None
     family = family_of(network.name)
     if family in names("networks"):
-        check_own(network, _bundled_network(family, network.name[len(family) + 1 :]), "network", path)
+        _check_own(network, _bundled_network(family, network.name[len(family) + 1 :]), "network", path)
     return network
 
 
@@ -167,7 +166,7 @@ def find_dataset(text: str) -> Dataset:
     path = _file_of(text, "datasets", "data set")
     dataset = read_dataset(path)
     if path is text and dataset.name in names("datasets"):
-        check_own(dataset, read_dataset(_bundled_file("datasets", "data set", dataset.name)), "data set", text)
+        _check_own(dataset, read_dataset(_bundled_file("datasets", "data set", dataset.name)), "data set", text)
     return dataset
 
 
@@ -198,10 +197,10 @@ def find_any_cluster(text: str) -> Cluster | MixedCluster:
     if path is text:
         for device in cluster.accelerators if isinstance(cluster, MixedCluster) else (cluster.node.accelerator,):
             if device.name in names("accelerators"):
-                check_own(device, find_accelerator(device.name), "accelerator", text, "accelerator")
+                _check_own(device, find_accelerator(device.name), "accelerator", text, "accelerator")
         if cluster.name in names("clusters"):
             bundled = read_cluster(_bundled_file("clusters", "cluster", cluster.name), find_accelerator)
-            check_own(cluster, bundled, "cluster", text)
+            _check_own(cluster, bundled, "cluster", text)
     return cluster
 
 
@@ -233,7 +232,7 @@ def _calibration_file(path: Path | str) -> Calibration:
     calibration = with_present_names(read_calibration(path))
     bundled = _calibration_files().get(calibration.name)
     if bundled is not None:
-        check_own(calibration, read_bundled(bundled), "calibration", str(path))
+        _check_own(calibration, read_bundled(bundled), "calibration", str(path))
     return calibration
 
 
@@ -428,3 +427,29 @@ def typed_dataset(text: str) -> Dataset:
     if not least <= size <= most:
         raise ParameterError("--dataset", f"of {least:g} to {most:g} bytes_per_sample", text)
     return Dataset(text, samples, size, "as given")
+
+
+SUFFIX = "-mine"
+BESIDE_FIELDS = ("name", "source", "sources", "notes", "date")
+"""Fields of records that say what something is called and where it comes from."""
+
+
+def _check_own(own: Any, bundled: Any, what: str, path: Path | str, where: str = "name") -> None:
+    """Refuse the record of a file that has the name of a bundled one and differs from it.
+
+    Raises
+    ------
+    InputFileError
+        With a name that is free, at the key ``where``.
+    """
+    if _described(own) != _described(bundled):
+        rule = f"value must be a name of your own, as this {what} differs from the bundled one of that name"
+        free = own.name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
+        raise InputFileError(place_of(path), f"{rule}, got {own.name!r}; call it {free!r}, say", where)
+
+
+def _described(record: Any) -> Any:
+    """Return the fields of a record, and of records in it, without its name and where it comes from."""
+    if not is_dataclass(record):
+        return record
+    return [_described(getattr(record, one.name)) for one in fields(record) if one.name not in BESIDE_FIELDS]

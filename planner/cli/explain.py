@@ -14,8 +14,8 @@ from planner.domain.prediction import Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import NOTHING, ParameterError
-from planner.formats.answers import read_answers
 from planner.formats.documents import STANDARD_INPUT
+from planner.formats.suggestion import read_answers
 from planner.report import parts
 from planner.report.answer import (
     part_of_plan,

@@ -24,10 +24,15 @@ from planner.domain.node_groups import MixedCluster
 from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import ACCELERATOR, write_cluster
-from planner.formats.dataset import DATASET, write_dataset
 from planner.formats.framework import FRAMEWORK, framework_keys, write_framework
-from planner.formats.names import LISTED_KINDS, names_document
-from planner.formats.network import network_work_document, write_network
+from planner.formats.network import (
+    DATASET,
+    LISTED_KINDS,
+    names_document,
+    network_work_document,
+    write_dataset,
+    write_network,
+)
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report.blocks import Block
 from planner.report.show import (

@@ -380,7 +380,7 @@ def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[s
         from planner.formats.suggestion import suggestion_document, suggestions_document  # noqa: PLC0415 - JSON alone
 
         return suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0])
-    from planner.formats.brief import brief_document, briefs_document  # noqa: PLC0415 - as above
+    from planner.formats.summaries import brief_document, briefs_document  # noqa: PLC0415 - as above
 
     return briefs_document(answers, epochs) if len(answers) > 1 else brief_document(*answers[0], epochs)
 

@@ -14,7 +14,7 @@ from planner.cli.suggest import answer as suggested
 from planner.cli.values import settings_named
 from planner.errors import ParameterError
 from planner.formats.documents import write_bytes
-from planner.formats.sweep import sweep_document
+from planner.formats.summaries import sweep_document
 from planner.report.studies import sweep_plot, sweep_view
 from planner.search.sweep import sweep
 

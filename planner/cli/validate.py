@@ -26,7 +26,7 @@ from planner.domain.validation import Validation
 from planner.errors import NOTHING, InputFileError, ParameterError, UsageError
 from planner.formats.documents import write_bytes
 from planner.formats.runs import NoRunError, read_runs
-from planner.formats.validation import validation_document
+from planner.formats.summaries import validation_document
 from planner.report.plots import Points, validation_plot
 from planner.report.studies import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_with_locked

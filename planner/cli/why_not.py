@@ -13,7 +13,7 @@ from planner.domain.axes import AXES
 from planner.domain.request import Subject
 from planner.domain.why_not import WhyNot
 from planner.errors import ParameterError, PlannerError, UnknownNameError
-from planner.formats.why_not import why_not_document
+from planner.formats.summaries import why_not_document
 from planner.report.studies import why_not_view
 from planner.search.searchable import searchable_among
 from planner.search.why_not import Among, why_nots

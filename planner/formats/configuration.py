@@ -1,9 +1,14 @@
-"""What an answer is about, and what a plan of it decides, as tables of documents."""
+"""What an answer is about and what a plan of it decides, as tables; requests and planner.toml (TOML).
+
+Whether a value suits its option is the command line's business: it parses what stands in a request as if it had been
+typed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from planner.domain.axes import AXES, Axis
@@ -13,24 +18,28 @@ from planner.domain.node_groups import GroupPart
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Subject
-from planner.formats.fields import Field, ListOf, Nullable, Table
-from planner.formats.values import Number, Text, Type, Whole
+from planner.formats.documents import Kind
+from planner.formats.fields import (
+    LARGEST_WHOLE,
+    Field,
+    Flag,
+    ListOf,
+    Nullable,
+    Number,
+    OneOf,
+    Table,
+    Text,
+    Type,
+    Whole,
+    without_none,
+)
 
 __all__ = [
-    "CONFIGURATION_TABLE",
-    "GROUPS",
-    "LARGEST_PRODUCT",
-    "PLAN_TABLE",
-    "SUBJECT_FIELDS",
-    "SUBJECT_TABLE",
-    "axis_type",
-    "configuration_keys",
-    "configuration_of",
-    "framework_of",
-    "plan_keys",
-    "subject_keys",
-    "subject_of",
-]
+    "CONFIGURATION_TABLE", "GROUPS", "LARGEST_PRODUCT", "OPTION_KEYS", "PLAN_TABLE", "REQUEST", "SETTINGS",
+    "SUBJECT_FIELDS", "SUBJECT_TABLE", "axis_type", "configuration_keys", "configuration_of", "framework_of",
+    "plan_keys", "read_request", "read_settings", "subject_keys", "subject_of",
+]  # fmt: skip
+
 
 LARGEST_PRODUCT = 10**18
 
@@ -175,3 +184,48 @@ def configuration_keys(configuration: Configuration, framework: Framework, *, na
 def configuration_of(keys: Mapping[str, Any]) -> Configuration:
     """Return the configuration of a document."""
     return Configuration(**{axis.name: keys[axis.name] for axis in AXES}, groups=tuple(keys["groups"] or ()))
+
+
+OPTION_KEYS = (
+    "network", "dataset", "cluster", "calibration", "framework", *(axis.option for axis in AXES),
+    "rank_order", "optimizer", "strategy", "input", "scenario", "task", "tolerance",
+    "parallelism", "objective", "limit", "top", "seed", "allow_specified",
+)  # fmt: skip
+SWITCHES = ("allow_specified",)
+"""Keys that are true or false."""
+_SCALAR = (Whole(least=0, most=LARGEST_WHOLE), Number(), Text())
+_VALUE = OneOf(
+    (*_SCALAR, ListOf(OneOf(_SCALAR), least=1)),
+    "value",
+    f"text that is not empty, {Number().words}, or a list of these",
+)
+
+
+def _lists_and_values(**values: Any) -> Mapping[str, Any]:
+    given = without_none(**values)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
+
+
+def _option_table(names: tuple[str, ...]) -> Table[Mapping[str, Any]]:
+    def complete(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        return dict.fromkeys(names) | dict(values)
+
+    keys = tuple(
+        Field(name, Flag() if name in SWITCHES else _VALUE, f"value of --{name.replace('_', '-')}", None)
+        for name in names
+    )
+    return Table(keys, _lists_and_values, "values of options", split=complete)
+
+
+REQUEST = Kind("request", 1, "toml", _option_table(("target_batch", *OPTION_KEYS)))
+SETTINGS = Kind("settings", 1, "toml", _option_table(OPTION_KEYS))
+
+
+def read_request(path: Path | str) -> Mapping[str, Any]:
+    """Return the values of a request file by option name: text, numbers, or lists of them."""
+    return REQUEST.read(path)
+
+
+def read_settings(path: Path | str) -> Mapping[str, Any]:
+    """Return the values of a ``planner.toml`` by option name: text, numbers, or lists of them."""
+    return SETTINGS.read(path)

@@ -1,9 +1,4 @@
-"""Framework files (TOML).
-
-History, newest first
----------------------
-1 : first version.
-"""
+"""Framework files (TOML)."""
 
 from __future__ import annotations
 
@@ -30,9 +25,8 @@ from planner.domain.framework import (
 )
 from planner.domain.ranks import RANK_ORDER
 from planner.errors import ParameterError, UsageError
-from planner.formats.fields import Field, ListOf, MapOf, Table
-from planner.formats.kinds import Kind
-from planner.formats.values import Flag, Number, Text, Whole
+from planner.formats.documents import Kind
+from planner.formats.fields import Field, Flag, ListOf, MapOf, Number, Table, Text, Whole
 
 __all__ = ["FRAMEWORK", "framework_keys", "read_framework", "write_framework"]
 

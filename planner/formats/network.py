@@ -1,8 +1,6 @@
-"""Network files (TOML): layers as a graph, every attribute spelled out when written; with their work, as JSON.
+"""Network files (TOML): layers as a graph, every attribute spelled out; their work (JSON); data set files (TOML).
 
-History, newest first
----------------------
-1 : first version.
+Also the lists of what is bundled by name (JSON).
 """
 
 from __future__ import annotations
@@ -14,18 +12,32 @@ from typing import Any, Protocol
 
 from planner.domain.arrays import LARGEST_COUNT
 from planner.domain.configuration import OPTIMIZERS
+from planner.domain.dataset import Dataset
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network
 from planner.domain.shapes import layer_parameters, layer_shapes
 from planner.errors import ParameterError
-from planner.formats.fields import Field, ListOf, MapOf, OneOf, Table
-from planner.formats.kinds import Kind
-from planner.formats.values import LARGEST_WHOLE, Flag, Name, Number, Text, Whole
+from planner.formats.documents import Kind
+from planner.formats.fields import (
+    LARGEST_WHOLE,
+    Field,
+    Flag,
+    ListOf,
+    MapOf,
+    Name,
+    Number,
+    OneOf,
+    Table,
+    Text,
+    Whole,
+    without_none,
+)
 
 __all__ = [
-    "FIELDS_BUT_LAYERS", "LAYER_FIELDS", "NETWORK", "NETWORK_WORK", "network_work_document",
-    "read_network", "write_network",
+    "DATASET", "FIELDS_BUT_LAYERS", "LAYER_FIELDS", "LISTED_KINDS", "NAMES", "NETWORK", "NETWORK_WORK",
+    "names_document", "network_work_document", "read_dataset", "read_network", "write_dataset", "write_network",
 ]  # fmt: skip
+
 
 MOST_ELEMENTS = 10**13
 """Of an output for one sample, and parameters of a layer: the largest networks have as many in all."""
@@ -164,3 +176,56 @@ def _figures(one: Work | WorkTotals) -> dict[str, int]:
         "forward_flop": 2 * one.forward_mac,
         "training_flop": one.training_flop,
     }
+
+
+DATASET = Kind(
+    "dataset",
+    1,
+    "toml",
+    Table(
+        (
+            Field("name", Name(), "name to refer to it"),
+            Field("samples", Whole(most=10**13), "samples of one epoch"),
+            Field("bytes_per_sample", Number("sample", above=True), "mean size as stored (encoded)"),
+            Field("source", Text(), "where the figures come from", ""),
+        ),
+        Dataset,
+    ),
+)
+
+
+def read_dataset(path: Path | str) -> Dataset:
+    """Return the data set of a file."""
+    return DATASET.read(path)
+
+
+def write_dataset(dataset: Dataset) -> str:
+    """Return the text of a data set's file."""
+    return DATASET.dump(dataset)
+
+
+LISTED_KINDS = ("networks", "clusters", "calibrations", "datasets", "accelerators", "frameworks")
+"""What is listed, and shown by name."""
+
+
+NAMES = Kind(
+    "names",
+    1,
+    "json",
+    Table(
+        (
+            *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED_KINDS),
+            Field(
+                "own", ListOf(Name()), "names of this user's own calibrations, newest first, or of own frameworks", None
+            ),
+        ),
+        without_none,
+        "the names of one kind of thing",
+        split=lambda lists: dict.fromkeys((*LISTED_KINDS, "own")) | dict(lists),
+    ),
+)
+
+
+def names_document(what: str, names: Sequence[str], own: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the document of the names of one of LISTED_KINDS, and of the user's ``own``, if any."""
+    return NAMES.document({what: names, "own": list(own) or None})

@@ -1,21 +1,35 @@
-"""Predictions as documents (JSON).
+"""Predictions as documents (JSON), and what a configuration takes as tables: figures, terms and memory.
 
-History, newest first
----------------------
-prediction 1, predictions 1 : first versions.
+No figure stands twice. Where an end of an interval, a share or a distribution follows from other keys it is left out,
+and the key's description says how it follows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import groupby
 from typing import Any
 
 from planner.domain.citation import Citation
-from planner.domain.prediction import PlanWarning, Prediction
+from planner.domain.configuration import Configuration
+from planner.domain.prediction import (
+    LOOKUPS,
+    LayersOfStage,
+    MiniBatch,
+    PlanWarning,
+    Prediction,
+    Quantity,
+    Staleness,
+    Term,
+)
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Subject
+from planner.domain.split import MEMORY_KINDS
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,
+    LARGEST_PRODUCT,
     SUBJECT_FIELDS,
     SUBJECT_TABLE,
     configuration_keys,
@@ -23,29 +37,402 @@ from planner.formats.configuration import (
     subject_keys,
     subject_of,
 )
-from planner.formats.fields import Field, ListOf, Table, without_none
-from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
-from planner.formats.kinds import Kind
+from planner.formats.documents import Kind
+from planner.formats.fields import (
+    Field,
+    FieldError,
+    Flag,
+    ListOf,
+    MapOf,
+    Nullable,
+    Number,
+    Table,
+    Text,
+    Whole,
+    without_none,
+)
 from planner.formats.parts import CITATIONS, citation_keys, warning_keys, warning_table, warnings_of
 
 __all__ = [
-    "PREDICTION",
-    "PREDICTIONS",
-    "prediction_document",
-    "prediction_of",
-    "predictions_document",
-    "predictions_of",
-]
+    "FIGURES", "INTERVAL_BASES", "PREDICTION", "PREDICTIONS", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS", "Shared",
+    "figures_keys", "figures_of", "prediction_document", "prediction_of", "predictions_document", "predictions_of",
+    "stage_layers_keys",
+]  # fmt: skip
+
+
+INTERVAL_BASES = ("none", "assumed", "covariance", "conformal")
+SPLIT_KINDS = MEMORY_KINDS[6:]
+"""Kinds of memory of a device, those of split plans last; ``host``, of a rank in its host's memory, is in no total."""
+THREADS = {"sync": "step", "async": "gpu"}
+"""Mode -> thread that computes."""
+NO_STALENESS = Staleness(0.0, 0.0, {0: 1.0})
+EQUAL_ENDS = 1e-9
+"""Relative difference up to which an end of an interval is the one that follows."""
+_FOLLOWS_WORDS = "low and high, where absent, are in the ratio to value that those of iteration_s are"
+_RATE_WORDS = "low and high, where absent, are value x iteration_s.value / iteration_s.high and .low"
+_NUMBER_OR_NULL = Nullable(Number())
+_BYTES = Whole(least=0, most=LARGEST_PRODUCT)
+_QUANTITY = Table(
+    (
+        Field("value", Number(), "the prediction"),
+        Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval", None),
+        Field("high", _NUMBER_OR_NULL, "upper end", None),
+        Field(
+            "interval_basis",
+            Text(INTERVAL_BASES),
+            "what the interval rests on; absent: as iteration_s, whose is none",
+            None,
+        ),
+    ),
+    dict[str, Any],
+    title="quantity",
+)
+_STAGE = Table(
+    (
+        Field("layers", Whole(), "layers of a transformer"),
+        Field("again", Whole(least=0), "of these computed again, the first ones; absent: none", 0),
+        Field("recompute", Text(("none", "selective", "full")), "what of them; absent: none", "none"),
+        Field("stages", Whole(), "stages in a row that hold this; absent: 1", 1),
+    ),
+    dict[str, Any],
+    "what stages of a pipeline hold",
+    title="layers_of_stages",
+)
+STAGE_LAYERS = Field(
+    "stage_layers", ListOf(_STAGE), "what stages hold, in order, where that is chosen; absent: all alike", None
+)
+RANK_ORDER_FIELD = Field(
+    "rank_order",
+    ListOf(Text(RANK_ORDER)),
+    "how ranks are numbered, innermost first, where that is chosen for the plan; absent: as the subject says",
+    None,
+)
+_MINI_BATCH = Table(
+    (
+        *(Field(name, Number(), f"{name} of the samples behind an update") for name in ("mean", "std", "p05", "p95")),
+        Field("probability_in_window", Number("share"), "that it lies in the target's window; absent: no target", None),
+    ),
+    dict[str, Any],
+)
+_STALENESS = Table(
+    (
+        Field("mean", Number(), "mean of the updates between reading and applying"),
+        Field("std", Number(), "its standard deviation; absent: that of pmf", None),
+        Field("pmf", MapOf(Number("share"), pattern="[0-9]+"), "probability of each number of updates"),
+    ),
+    dict[str, Any],
+)
+_TERM = Table(
+    (
+        Field("name", Text(), "name of the term"),
+        Field(
+            "thread",
+            Text(("step", "gpu", "update")),
+            "thread that it runs in; absent: step when synchronous, gpu when asynchronous",
+            None,
+        ),
+        Field("seconds", Number(), "what it takes"),
+        Field(
+            "exposed_seconds",
+            Number(),
+            "what it adds to the period of its thread (update_s of the thread update, else iteration_s); absent: all",
+            None,
+        ),
+        Field("source", Whole(least=0), "where its coefficients come from: place in sources, from 0; absent: 0", 0),
+        Field("extrapolated", Flag(), "whether it lies outside what was fitted", False),  # noqa: FBT003 - the default
+    ),
+    dict[str, Any],
+    title="term",
+)
+SOURCES = Field(
+    "sources",
+    ListOf(
+        Table(
+            (
+                Field("origin", Text(), "measured, published, ...; several joined by +"),
+                Field("calibration", Text(), "names of calibrations, joined by commas", ""),
+            ),
+            dict[str, Any],
+            title="source",
+        )
+    ),
+    "where terms come from, each once",
+)
+FIGURES = (
+    Field("iteration_s", _QUANTITY, "one update; asynchronous: one period of the GPU thread"),
+    Field("update_s", _QUANTITY, f"one period of the update thread, asynchronous only; {_FOLLOWS_WORDS}", None),
+    Field(
+        "epoch_s",
+        _QUANTITY,
+        f"a later epoch (samples cached as far as they fit); absent without data set; {_FOLLOWS_WORDS}",
+        None,
+    ),
+    Field("first_epoch_s", _QUANTITY, f"the first epoch; absent: as epoch_s; {_FOLLOWS_WORDS}", None),
+    Field(
+        "epoch_usd",
+        _QUANTITY,
+        "epoch_s x gpus x usd_per_gpu_hour / 3600, ends too; absent without a price or data set",
+        None,
+    ),
+    Field("samples_per_s", _QUANTITY, f"samples a second; {_RATE_WORDS}"),
+    Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
+    Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
+    Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", None),
+    STAGE_LAYERS,
+    RANK_ORDER_FIELD,
+    Field("groups_s", MapOf(Number()), "step that each node group of a plan across several needs by itself [s]", None),
+    Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
+    Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
+    Field(
+        "memory_bytes",
+        Table(
+            (
+                *(Field(name, _BYTES, f"{name} on one device", 0) for name in MEMORY_KINDS),
+                Field("total", _BYTES, "all that is needed on one device"),
+                Field("capacity", _BYTES, "what one device has; absent: memory_bytes of the subject", None),
+            ),
+            dict[str, Any],
+        ),
+        "memory of one device, by kind; absent kinds are 0",
+    ),
+    Field("terms", ListOf(_TERM), "parts of the periods that take time"),
+    Field(
+        "kernel_shares",
+        Table(tuple(Field(name, Number("share"), words, 0.0) for name, words in LOOKUPS.items()), dict[str, Any]),
+        "shares of the kernel time of a step by how it was found; absent ones are 0",
+        None,
+    ),
+    Field("doubt", MapOf(Number("share")), "shares of the variance of the interval, by scope of coefficients", None),
+    Field("bottleneck", Text(), "what to improve first", ""),
+    Field("kind", Text(), "whose scores the intervals are scaled by; absent: none", ""),
+)
+
+
+def stage_layers_keys(prediction: Prediction) -> list[dict[str, Any]] | None:
+    """Return the keys of what stages hold, those in a row that are equal once; None: it is not chosen."""
+    groups = groupby(prediction.stage_layers)
+    return [asdict(one) | {"stages": len(list(equal))} for one, equal in groups] or None
+
+
+def _stage_layers_of(keys: Sequence[Mapping[str, Any]]) -> tuple[LayersOfStage, ...]:
+    each = ((LayersOfStage(one["layers"], one["again"], one["recompute"]), one["stages"]) for one in keys)
+    return tuple(stage for stage, times in each for _ in range(times))
+
+
+class Shared:
+    """What the figures of a document share: the memory of a device, and where terms come from, gathered on the way."""
+
+    def __init__(self, predictions: Iterable[Prediction]) -> None:
+        capacities = (one.memory_bytes.get("capacity") for one in predictions)
+        self.memory_bytes = next((round(capacity) for capacity in capacities if capacity is not None), None)
+        self._places: dict[tuple[str, str], int] = {}
+
+    def place(self, term: Term) -> int:
+        """Return the place of where a term comes from."""
+        return self._places.setdefault((term.origin, term.calibration), len(self._places))
+
+    def sources(self) -> list[dict[str, Any]]:
+        """Return the keys of where the terms come from, in order of place."""
+        return [{"origin": origin, "calibration": calibration} for origin, calibration in self._places]
+
+
+def figures_keys(
+    prediction: Prediction, usd_per_gpu_hour: float | None, inside: float | None, shared: Shared
+) -> dict[str, Any]:
+    """Return the keys of what a prediction's configuration takes.
+
+    ``inside``: probability that a mini-batch which is not random lies in the window; None without a target.
+    """
+    p, lead, mode = prediction, prediction.iteration_s, prediction.configuration.mode
+    cost, first = p.epoch_usd(usd_per_gpu_hour), p.first_epoch_s
+    return {
+        "iteration_s": _quantity_keys(lead, replace(lead, low=None, high=None)),
+        "update_s": _quantity_keys(p.update_s, lead),
+        "epoch_s": _quantity_keys(p.epoch_s, lead),
+        "first_epoch_s": None if first == p.epoch_s else _quantity_keys(first, lead),
+        "epoch_usd": cost and _keys_of(cost.value),
+        "samples_per_s": _quantity_keys(p.samples_per_s, lead, inverse=True),
+        "mfu": p.mfu,
+        "hfu": None if p.hfu == p.mfu else p.hfu,
+        "stages": list(p.stages) or None,
+        "stage_layers": stage_layers_keys(p),
+        "rank_order": list(p.rank_order) or None,
+        "groups_s": p.groups_s or None,
+        "mini_batch": _mini_batch_keys(p, inside),
+        "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
+        "memory_bytes": _memory_keys(p.memory_bytes, shared),
+        "terms": [_term_keys(one, shared, THREADS[mode]) for one in p.terms if one.seconds or one.exposed_seconds],
+        "kernel_shares": p.kernel_shares if any(p.kernel_shares.values()) else None,
+        "doubt": p.doubt or None,
+        "bottleneck": p.bottleneck,
+        "kind": p.kind,
+    }
+
+
+def figures_of(
+    keys: Mapping[str, Any], configuration: Configuration, inside: float | None, document: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of a prediction, but its configuration and warnings; the inverse of ``figures_keys``.
+
+    ``document``: its keys ``subject`` and ``sources``. FieldError where an asynchronous prediction does not tell
+    its mini-batch, or a term names no source.
+    """
+    lead = _quantity_of(keys["iteration_s"], None)
+    update_s, epoch_s, first = (
+        None if keys[key] is None else _quantity_of(keys[key], lead) for key in ("update_s", "epoch_s", "first_epoch_s")
+    )
+    own = THREADS[configuration.mode]
+    if update_s is None and any(term["thread"] == "update" for term in keys["terms"]):
+        raise FieldError("update_s", "key must be given beside terms of the thread update, got nothing")
+    periods = dict.fromkeys(("step", "gpu"), lead.value) | {"update": update_s.value if update_s else 0.0}
+    return {
+        "iteration_s": lead,
+        "update_s": update_s,
+        "epoch_s": epoch_s,
+        "first_epoch_s": first or epoch_s,
+        "samples_per_s": _quantity_of(keys["samples_per_s"], lead, inverse=True),
+        "mfu": keys["mfu"],
+        "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
+        "stages": tuple(keys["stages"] or ()),
+        "stage_layers": _stage_layers_of(keys["stage_layers"] or ()),
+        "rank_order": tuple(keys["rank_order"] or ()),
+        "groups_s": keys["groups_s"] or {},
+        "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
+        "staleness": _staleness_of(keys["staleness"]),
+        "memory_bytes": _memory_of(keys["memory_bytes"], document["subject"]),
+        "terms": tuple(
+            _term_of(term | {"thread": term["thread"] or own}, periods, document["sources"]) for term in keys["terms"]
+        ),
+        "kernel_shares": keys["kernel_shares"] or dict.fromkeys(LOOKUPS, 0.0),
+        "doubt": dict(sorted((keys["doubt"] or {}).items(), key=lambda pair: -pair[1])),
+        "bottleneck": keys["bottleneck"],
+        "kind": keys["kind"],
+    }
+
+
+def _keys_of(value: float, low: float | None = None, high: float | None = None, basis: str | None = None) -> Any:
+    return {"value": value, "low": low, "high": high, "interval_basis": basis}
+
+
+def _quantity_keys(quantity: Quantity | None, lead: Quantity, *, inverse: bool = False) -> Any:
+    """Return the keys of a quantity: without ends where they follow from those of ``lead``; both ends, or neither."""
+    if quantity is None:
+        return None
+    value, ends = quantity.value, (quantity.low, quantity.high)
+    both = all(end is not None and math.isfinite(end) for end in (value, *ends))
+    low, high, basis = (*ends, quantity.interval_basis) if both else (None, None, "none")
+    after = _following(value, lead, inverse=inverse)
+    follows = basis == after.interval_basis and _same(low, after.low) and _same(high, after.high)
+    return _keys_of(value) if follows else _keys_of(value, low, high, basis)
+
+
+def _following(value: float, lead: Quantity, *, inverse: bool) -> Quantity:
+    """Return a value with the interval that follows from that of ``lead``, if it has one."""
+    if lead.low is None or lead.high is None or not lead.value or (inverse and not (lead.low and lead.high)):
+        return Quantity(value)
+    if inverse:
+        return Quantity(value, value * lead.value / lead.high, value * lead.value / lead.low, lead.interval_basis)
+    return Quantity(value, value * lead.low / lead.value, value * lead.high / lead.value, lead.interval_basis)
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=EQUAL_ENDS)
+
+
+def _quantity_of(keys: Mapping[str, Any], lead: Quantity | None, *, inverse: bool = False) -> Quantity:
+    value, low, high, basis = keys["value"], keys["low"], keys["high"], keys["interval_basis"]
+    if low is not None and high is not None:
+        if not low * (1 - EQUAL_ENDS) <= value <= high * (1 + EQUAL_ENDS):
+            raise FieldError("low and high", f"values must hold {value:g} between them, got {low:g} and {high:g}")
+        return Quantity(value, low, high, basis or "none")
+    return Quantity(value) if basis or lead is None else _following(value, lead, inverse=inverse)
+
+
+def _mini_batch_keys(prediction: Prediction, inside: float | None) -> MiniBatch | None:
+    c = prediction.configuration
+    follows = c.mode == "sync" and prediction.mini_batch == _exactly(c.samples_per_update, inside)
+    return None if follows else prediction.mini_batch
+
+
+def _exactly(samples: int, inside: float | None) -> MiniBatch:
+    size = float(samples)
+    return MiniBatch(size, 0.0, size, size, inside)
+
+
+def _mini_batch_of(keys: Mapping[str, Any] | None, configuration: Configuration, inside: float | None) -> MiniBatch:
+    if keys is not None:
+        return MiniBatch(**keys)
+    if configuration.mode == "async":
+        raise FieldError("mini_batch", "key must be given of an asynchronous configuration, got nothing")
+    return _exactly(configuration.samples_per_update, inside)
+
+
+def _staleness_keys(staleness: Staleness) -> dict[str, Any]:
+    follows = _same(staleness.std, _std(staleness.mean, staleness.pmf))
+    return {"mean": staleness.mean, "std": None if follows else staleness.std, "pmf": staleness.pmf}
+
+
+def _std(mean: float, pmf: Mapping[int, float]) -> float:
+    return math.sqrt(sum(chance * (updates - mean) ** 2 for updates, chance in pmf.items()))
+
+
+def _staleness_of(keys: Mapping[str, Any] | None) -> Staleness:
+    if keys is None:
+        return NO_STALENESS
+    pmf = dict(sorted((int(updates), chance) for updates, chance in keys["pmf"].items()))
+    return Staleness(keys["mean"], _std(keys["mean"], pmf) if keys["std"] is None else keys["std"], pmf)
+
+
+def _memory_keys(memory_bytes: Mapping[str, float], shared: Shared) -> dict[str, int | None]:
+    sizes = {kind: round(size) for kind, size in memory_bytes.items()}
+    capacity = sizes.pop("capacity", None)
+    return {
+        **dict.fromkeys(MEMORY_KINDS, 0),
+        **sizes,
+        "capacity": None if capacity == shared.memory_bytes else capacity,
+    }
+
+
+def _memory_of(keys: Mapping[str, Any], subject: Mapping[str, Any]) -> dict[str, float]:
+    capacity = subject["memory_bytes"] if keys["capacity"] is None else keys["capacity"]
+    present = {kind: size for kind, size in keys.items() if size or kind not in SPLIT_KINDS}
+    return {kind: size for kind, size in {**present, "capacity": capacity}.items() if size is not None}
+
+
+def _term_keys(term: Term, shared: Shared, thread: str) -> dict[str, Any]:
+    """Return the keys of a term; ``thread``: the one that is not named."""
+    return {
+        **{name: getattr(term, name) for name in ("name", "seconds", "extrapolated")},
+        "thread": None if term.thread == thread else term.thread,
+        "exposed_seconds": None if term.exposed_seconds == term.seconds else term.exposed_seconds,
+        "source": shared.place(term),
+    }
+
+
+def _term_of(keys: Mapping[str, Any], periods: Mapping[str, float], sources: Sequence[Mapping[str, str]]) -> Term:
+    if keys["source"] >= len(sources):
+        rule = f"below {len(sources)}, as many as sources has"
+        raise FieldError(f"source of term {keys['name']}", f"value must be {rule}, got {keys['source']}")
+    exposed_s, period_s = keys["exposed_seconds"], periods[keys["thread"]]
+    exposed_s = keys["seconds"] if exposed_s is None else exposed_s
+    own = {name: keys[name] for name in ("name", "thread", "seconds", "extrapolated")}
+    share = exposed_s / period_s if period_s else 0.0
+    source = sources[keys["source"]]
+    origins, calibrations = source["origin"].split("+"), filter(None, source["calibration"].split(", "))
+    return Term(**own, exposed_seconds=exposed_s, share=share, origins=tuple(origins), calibrations=tuple(calibrations))
+
 
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what is predicted")
-_OWN = Table(
+_OWN_SUBJECT = Table(
     tuple(replace(field, default=None) for field in SUBJECT_FIELDS), dict[str, Any], title="subject_of_one"
 )  # its keys go before those of all
 _ONE = Table(
     (
         _CONFIGURATION,
         *FIGURES,
-        Field("subject", _OWN, "keys of the subject that are not those of all predictions", None),
+        Field("subject", _OWN_SUBJECT, "keys of the subject that are not those of all predictions", None),
     ),
     dict[str, Any],
     title="prediction",
@@ -72,7 +459,7 @@ PREDICTIONS = Kind(
     "json",
     Table(
         (
-            Field("subject", _OWN, "what is predicted, by name, as far as all predictions share it"),
+            Field("subject", _OWN_SUBJECT, "what is predicted, by name, as far as all predictions share it"),
             Field("predictions", ListOf(_ONE), "in the order of the options"),
             SOURCES,
             CITATIONS,

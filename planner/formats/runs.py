@@ -3,10 +3,6 @@
 The first line is the header; a line ``# planner/runs 1`` before it is accepted. Columns stand in any order, and one
 that is absent is empty. A row that is wrong is refused with its line and costs no other row. Of a file of more than
 ``MOST_RUNS`` runs the first so many are read and the others counted.
-
-History, newest first
----------------------
-1 : first version.
 """
 
 from __future__ import annotations
@@ -26,8 +22,8 @@ from planner.domain.axes import AXES
 from planner.domain.runs import RefusedRow, Run, Runs
 from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, VersionError, nearest_name
 from planner.formats.documents import opened, place_of
+from planner.formats.fields import LONGEST_NAME, hidden
 from planner.formats.tables import Rows, lines_of, rows_of, write_table
-from planner.formats.values import LONGEST_NAME, hidden
 from planner.units import BOUNDS
 
 __all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_runs"]

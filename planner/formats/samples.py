@@ -5,10 +5,6 @@ the header. Blank lines say nothing. ``stride`` and ``padding`` are one number o
 elements of the row's precision read and written (``traffic`` in records), and what ``bytes`` holds beyond them moves
 whatever the precision (``fixed_bytes``); without ``passes`` all of ``bytes`` is of that kind. Precision ``any`` counts
 elements of 4 bytes.
-
-History, newest first
----------------------
-1 : first version.
 """
 
 from __future__ import annotations
@@ -33,13 +29,7 @@ from planner.formats.documents import read_text
 from planner.formats.tables import TextTable, check_control_characters, parse_table, to_numbers, write_table
 
 __all__ = [
-    "COLUMNS",
-    "VERSION",
-    "SampleFiles",
-    "read_sample_files",
-    "read_samples",
-    "read_samples_and_lines",
-    "write_samples",
+    "COLUMNS", "VERSION", "SampleFiles", "read_sample_files", "read_samples", "read_samples_and_lines", "write_samples",
 ]  # fmt: skip
 
 VERSION = 1

@@ -11,22 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UnknownNameError
-from planner.formats.brief import BRIEF, BRIEFS
-from planner.formats.calibration import CALIBRATION
+from planner.formats.calibration import CALIBRATION, TRANSFER
 from planner.formats.cluster import ACCELERATOR, CLUSTER
-from planner.formats.dataset import DATASET
-from planner.formats.documents import dump_json, write_file
+from planner.formats.configuration import REQUEST, SETTINGS
+from planner.formats.documents import Kind, dump_json, write_file
 from planner.formats.framework import FRAMEWORK
-from planner.formats.kinds import Kind
-from planner.formats.names import NAMES
-from planner.formats.network import NETWORK, NETWORK_WORK
+from planner.formats.network import DATASET, NAMES, NETWORK, NETWORK_WORK
 from planner.formats.prediction import PREDICTION, PREDICTIONS
-from planner.formats.settings import REQUEST, SETTINGS
 from planner.formats.suggestion import SUGGESTION, SUGGESTIONS
-from planner.formats.sweep import SWEEP
-from planner.formats.transfer import TRANSFER
-from planner.formats.validation import VALIDATION
-from planner.formats.why_not import WHY_NOT
+from planner.formats.summaries import BRIEF, BRIEFS, SWEEP, VALIDATION, WHY_NOT
 
 __all__ = ["KINDS", "schema", "write_schemas"]
 

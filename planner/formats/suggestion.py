@@ -1,16 +1,13 @@
-"""Suggestions as documents (JSON).
-
-History, newest first
----------------------
-suggestion 1, suggestions 1 : first versions.
-"""
+"""Suggestions as documents (JSON), and any answer of ``planner suggest`` or ``planner predict`` read back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.objective import TERMS
@@ -19,7 +16,7 @@ from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
 from planner.domain.sensitivity import INPUTS, Sensitivity
 from planner.domain.suggestion import Plan, Suggestion
-from planner.formats.asked import REQUEST_TABLE, request_keys, request_of
+from planner.errors import InputFileError, UsageError
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,
     SUBJECT_TABLE,
@@ -29,26 +26,40 @@ from planner.formats.configuration import (
     subject_keys,
     subject_of,
 )
-from planner.formats.fields import Field, ListOf, MapOf, Table
-from planner.formats.figures import FIGURES, SOURCES, Shared, figures_keys, figures_of
-from planner.formats.kinds import Kind
+from planner.formats.documents import Kind, parse_text, read_text
+from planner.formats.fields import Field, FieldError, Flag, ListOf, MapOf, Number, Table, Text, Whole
 from planner.formats.parts import (
     CITATIONS,
     LOOSENING_TABLE,
+    REQUEST_TABLE,
     SEARCH_TABLE,
     citation_keys,
     citations_of,
     loosening_of,
+    request_keys,
+    request_of,
     search_of,
     warning_keys,
     warning_table,
     warnings_of,
 )
-from planner.formats.values import FieldError, Flag, Number, Text, Whole
+from planner.formats.prediction import (
+    FIGURES,
+    PREDICTION,
+    PREDICTIONS,
+    SOURCES,
+    Shared,
+    figures_keys,
+    figures_of,
+    prediction_of,
+    predictions_of,
+)
 
 __all__ = [
-    "SUGGESTION", "SUGGESTIONS", "suggestion_document", "suggestion_of", "suggestions_document",
+    "SUGGESTION", "SUGGESTIONS", "Answers", "parse_answers", "read_answers", "suggestion_document", "suggestion_of",
+    "suggestions_document",
 ]  # fmt: skip
+
 
 _PREDICTION = Table(FIGURES, dict[str, Any], "what it takes", title="figures")
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what the plan decides")
@@ -329,3 +340,60 @@ def _plan_of_front(plan: Mapping[str, Any], plans: Sequence[Plan], keys: Mapping
     if plan["configuration"] is None or plan["prediction"] is None:
         raise FieldError("pareto", f"plan {plan['position']} must be one of plans, or told in full, got neither")
     return _plan_of(plan, keys, "pareto", IN_WINDOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a document holds, suggestions or predictions, each with what it is about, in the order of the document.
+
+    ``citations`` are those of predictions; a suggestion has its own.
+    """
+
+    suggestions: tuple[tuple[Subject, Suggestion], ...] = ()
+    predictions: tuple[tuple[Subject, Prediction], ...] = ()
+    citations: tuple[Citation, ...] = ()
+
+
+Make = Callable[[Mapping[str, Any]], Answers]
+_KINDS: Mapping[str, tuple[Kind[Any], Make]] = {
+    kind.format: (kind, make)
+    for kind, make in (
+        (SUGGESTION, lambda keys: Answers((suggestion_of(keys),))),
+        (SUGGESTIONS, lambda keys: Answers(tuple(map(suggestion_of, keys["suggestions"])))),
+        (PREDICTION, lambda keys: Answers((), (prediction_of(keys),), citations_of(keys["citations"]))),
+        (PREDICTIONS, lambda keys: Answers((), tuple(predictions_of(keys)), citations_of(keys["citations"]))),
+    )
+}
+
+
+def read_answers(path: Path | str) -> Answers:
+    """Return the answers of a file, as ``--json`` prints them.
+
+    Intervals that follow from others are equal to what was written but for rounding, and the deviations behind them are
+    not told.
+
+    Raises
+    ------
+    InputFileError
+        Unreadable, truncated, no answer, or a key or value against its rule; path and place are named.
+    VersionError
+        Newer than this program.
+    """
+    return parse_answers(read_text(path), str(path))
+
+
+def parse_answers(text: str, path: str) -> Answers:
+    """Return the answers of a text that came from ``path``; errors as of ``read_answers``."""
+    document = parse_text(text, path, "json")
+    name = document.get("format")
+    if not isinstance(name, str) or name not in _KINDS:
+        received = "nothing" if name is None else repr(name)
+        raise InputFileError(path, f"value must be one of {', '.join(map(repr, _KINDS))}, got {received}", "format")
+    kind, make = _KINDS[name]
+    keys = kind.build(document, path)
+    try:
+        return make(keys)
+    except FieldError as error:
+        raise InputFileError(path, error.problem, error.place) from None
+    except UsageError as error:
+        raise InputFileError(path, str(error)) from None

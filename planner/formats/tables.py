@@ -18,15 +18,8 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.errors import InputFileError, Refusal, shown
 
 __all__ = [
-    "Rows",
-    "TextTable",
-    "check_control_characters",
-    "lines_of",
-    "parse_table",
-    "rows_of",
-    "to_numbers",
-    "write_table",
-]
+    "Rows", "TextTable", "check_control_characters", "lines_of", "parse_table", "rows_of", "to_numbers", "write_table",
+]  # fmt: skip
 
 LONGEST_LINE = 2**16
 """Characters; a table of longer lines is something else."""

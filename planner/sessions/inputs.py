@@ -27,8 +27,8 @@ from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, Problem, Sourced, Subject
 from planner.domain.scenario import NO_SCENARIO, Scenario
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, Refusal, UsageError
+from planner.formats.cluster import parse_scenarios
 from planner.formats.documents import STANDARD_INPUT, place_of
-from planner.formats.scenario import parse_scenarios
 from planner.probes.machine import present_accelerators
 from planner.sources.completion import completions
 from planner.sources.devices import on_other_device

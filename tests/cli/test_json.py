@@ -13,11 +13,10 @@ from planner import catalog
 from planner.cli.options import COMMANDS, OPTIONS
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster, Node
-from planner.formats.answers import parse_answers
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import write_cluster
 from planner.formats.documents import dump_json
-from planner.formats.suggestion import suggestion_document
+from planner.formats.suggestion import parse_answers, suggestion_document
 
 Run = Callable[..., tuple[int, str, str]]
 LARGEST = 20_000

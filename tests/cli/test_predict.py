@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from planner.catalog import find_accelerator
-from planner.formats.answers import parse_answers
+from planner.formats.suggestion import parse_answers
 
 Run = Callable[..., tuple[int, str, str]]
 DGX1 = ("--network", "alexnet", "--cluster", "dgx1-v100")

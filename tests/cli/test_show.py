@@ -14,7 +14,7 @@ from planner import catalog
 from planner.domain.calibration import Entry
 from planner.domain.samples import BUDGET, COMMAND, NETWORKS
 from planner.formats.calibration import write_calibration
-from planner.formats.names import NAMES
+from planner.formats.network import NAMES
 from planner.formats.schemas import KINDS
 
 WHAT = ("networks", "clusters", "calibrations", "datasets", "accelerators", "frameworks")

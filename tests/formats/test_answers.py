@@ -15,10 +15,9 @@ from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import InputFileError, VersionError
-from planner.formats.answers import Answers, parse_answers, read_answers
 from planner.formats.documents import dump_json
 from planner.formats.prediction import prediction_document, predictions_document
-from planner.formats.suggestion import suggestion_document, suggestions_document
+from planner.formats.suggestion import Answers, parse_answers, read_answers, suggestion_document, suggestions_document
 
 ASSETS = Path(__file__).parents[1] / "data" / "formats"
 KINDS = ("suggestion", "suggestions", "prediction", "predictions")

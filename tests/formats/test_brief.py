@@ -12,7 +12,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, Prediction, Quantity
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
-from planner.formats.brief import BRIEF, brief_document, briefs_document
+from planner.formats.summaries import BRIEF, brief_document, briefs_document
 
 Made = Callable[..., Suggestion]
 STABLE = {

@@ -8,7 +8,7 @@ import pytest
 
 from planner.domain.dataset import Dataset
 from planner.errors import InputFileError
-from planner.formats.dataset import DATASET, read_dataset, write_dataset
+from planner.formats.network import DATASET, read_dataset, write_dataset
 
 
 def test_data_set_comes_back_as_it_was(tmp_path: Path) -> None:

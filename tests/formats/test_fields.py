@@ -11,8 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import ParameterError
-from planner.formats.fields import Field, ListOf, MapOf, Nullable, OneOf, Table
-from planner.formats.values import UNITS, FieldError, Flag, Name, Number, Text, Type, Whole
+from planner.formats.fields import (
+    UNITS,
+    Field,
+    FieldError,
+    Flag,
+    ListOf,
+    MapOf,
+    Name,
+    Nullable,
+    Number,
+    OneOf,
+    Table,
+    Text,
+    Type,
+    Whole,
+)
 
 Validate = Callable[[dict[str, Any], Any], str]
 LINK = Table(

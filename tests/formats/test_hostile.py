@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 from planner.errors import InputFileError, ParameterError, UnknownNameError, printable, shown
-from planner.formats.dataset import DATASET
+from planner.formats.configuration import SETTINGS
 from planner.formats.documents import DEEPEST_LEVELS, LARGEST_DOCUMENTS, opened, parse_text, place_of, read_text
-from planner.formats.network import MOST_LAYERS, NETWORK
+from planner.formats.fields import LONGEST_NAME
+from planner.formats.network import DATASET, MOST_LAYERS, NETWORK
 from planner.formats.runs import read_runs
 from planner.formats.samples import read_samples
-from planner.formats.settings import SETTINGS
 from planner.formats.tables import LONGEST_CELL, MOST_COLUMNS, MOST_ROWS
-from planner.formats.values import LONGEST_NAME
 
 READERS: tuple[Callable[[Path], object], ...] = (NETWORK.read, read_samples, read_runs)
 DATASET_TEXT = 'format = "planner/dataset"\nversion = 1\nname = "{}"\nsamples = {}\nbytes_per_sample = 100\n'

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from planner.errors import InputFileError, VersionError
-from planner.formats.fields import Field, Table
-from planner.formats.kinds import Kind
-from planner.formats.values import Number, Text
+from planner.formats.documents import Kind
+from planner.formats.fields import Field, Number, Table, Text
 
 LINK = Kind(
     "link",

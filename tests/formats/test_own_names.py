@@ -12,8 +12,7 @@ from planner import catalog
 from planner.errors import InputFileError
 from planner.formats.calibration import write_calibration
 from planner.formats.cluster import write_cluster
-from planner.formats.dataset import write_dataset
-from planner.formats.network import write_network
+from planner.formats.network import write_dataset, write_network
 
 
 def _copy(tmp_path: Path, text: str, *edits: tuple[str, str]) -> str:

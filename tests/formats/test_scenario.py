@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
 from planner.domain.precision import PRECISIONS
 from planner.errors import UnknownNameError, UsageError
-from planner.formats.scenario import TERM_NAMES, parse_scenarios
+from planner.formats.cluster import TERM_NAMES, parse_scenarios
 
 
 def test_fp16_halves_computation_and_doubles_the_sub_batch(cluster: Cluster) -> None:

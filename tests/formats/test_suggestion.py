@@ -11,7 +11,7 @@ from planner.domain.citation import Citation
 from planner.domain.prediction import PlanWarning
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan, Refused, Suggestion
-from planner.formats.asked import request_keys
+from planner.formats.parts import request_keys
 from planner.formats.suggestion import SUGGESTION, suggestion_document, suggestion_of, suggestions_document
 from planner.search.reasons import REASONS
 

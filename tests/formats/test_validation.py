@@ -10,7 +10,7 @@ from typing import Any
 from planner.domain.validation import ScoredRow
 from planner.errors import Refusal
 from planner.formats.documents import dump_json
-from planner.formats.validation import VALIDATION, validation_document
+from planner.formats.summaries import VALIDATION, validation_document
 from planner.scoring.score import score
 
 SEEN = ScoredRow(

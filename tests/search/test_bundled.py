@@ -20,7 +20,7 @@ from planner.domain.request import Problem, SpaceRequest
 from planner.domain.scenario import NO_SCENARIO
 from planner.domain.suggestion import Suggestion
 from planner.errors import CoverageError, ParameterError
-from planner.formats.scenario import parse_scenarios
+from planner.formats.cluster import parse_scenarios
 from planner.search.allowed import limits_of
 from planner.search.suggest import suggest
 from planner.steps.predict import Evaluator

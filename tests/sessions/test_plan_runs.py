@@ -16,9 +16,9 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import Network
 from planner.domain.training import TimedStep
-from planner.formats.answers import parse_answers
 from planner.formats.calibration import read_calibration, write_calibration
 from planner.formats.samples import read_samples
+from planner.formats.suggestion import parse_answers
 from planner.probes.gpu import DeviceLostError, Gpu
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanPoint, PlanRun

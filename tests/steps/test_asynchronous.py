@@ -18,7 +18,7 @@ from planner.domain.request import Problem, SpaceRequest
 from planner.domain.scenario import NO_SCENARIO
 from planner.errors import ParameterError
 from planner.fitting.estimators import solve
-from planner.formats.scenario import parse_scenarios
+from planner.formats.cluster import parse_scenarios
 from planner.steps.asynchronous import INTEGER_GUARD, Asynchrony, binomial_pmf, update_period_s, whole_and_fraction
 from planner.steps.predict import Evaluator
 

@@ -20,7 +20,7 @@ from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.errors import CoverageError, ParameterError
-from planner.formats.scenario import parse_scenarios
+from planner.formats.cluster import parse_scenarios
 from planner.steps.predict import Evaluator
 from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower

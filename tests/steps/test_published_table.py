@@ -14,7 +14,7 @@ from planner.catalog import calibrations_for, find_cluster, find_dataset, find_n
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.request import Problem
 from planner.domain.scenario import NO_SCENARIO
-from planner.formats.scenario import parse_scenarios
+from planner.formats.cluster import parse_scenarios
 from planner.steps.predict import Evaluator
 
 PUBLISHED = json.loads((Path(__file__).parent.parent / "data" / "published" / "sprint.json").read_text())
