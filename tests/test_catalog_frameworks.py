@@ -46,12 +46,13 @@ def test_records_state_what_frameworks_can_and_where_that_is_from(name: str) -> 
     """A key that a file leaves out has a default, which is no fact about the framework."""
     path = FOLDER / f"{name}.toml"
     keys = tomllib.loads(path.read_text(encoding="utf-8"))
-    needed = {"can", "most_sharded", "most_sharded_in_pipeline", "strategy"}
+    needed = {"can", "shardings", "shardings_in_pipeline", "strategy"}
     needed |= {"schedules", "stages"} if "pipeline" in keys["can"] else set()
+    needed |= {"shard_groups"} if keys["shardings"] != [0] else set()
     assert needed <= {*keys}
     does = {*keys} - {"format", "version", "name", "aliases", "source", "sources", "switches", "versions", "strategies"}
     of_strategies = {f"strategies.{one}" for one in keys.get("strategies", {})}
-    alone = {"most_sharded_in_pipeline"} if "pipeline" not in keys["can"] else set()
+    alone = {"shardings_in_pipeline"} if "pipeline" not in keys["can"] else set()
     assert does - alone <= {*keys["sources"]} <= does | of_strategies
     assert of_strategies <= {*keys["sources"]}
     assert all(one.get("source") for one in (*keys.get("switches", {}).values(), *keys.get("versions", {}).values()))
@@ -64,7 +65,7 @@ OLD = ("caffe", "caffe-mpi", "caffe2", "chainer", "cntk", "mxnet", "osu-caffe", 
 @pytest.mark.parametrize("name", OLD)
 def test_frameworks_that_split_nothing_are_refused_all_degrees(name: str) -> None:
     found = catalog.find_framework(name)
-    assert (found.can, found.most_sharded, found.most_sharded_in_pipeline) == ((), 0, 0)
+    assert (found.can, found.shardings, found.shardings_in_pipeline) == ((), (0,), (0,))
 
 
 def test_sources_are_of_keys(tmp_path: Path) -> None:
@@ -182,7 +183,12 @@ def test_records_say_how_frameworks_split_networks() -> None:
     every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
     megatron, fork = every["megatron-lm"], every["megatron-deepspeed"]
     assert catalog.find_framework("megatron") == megatron
-    assert (megatron.most_sharded, fork.most_sharded, fork.most_sharded_in_pipeline) == (1, 3, 1)
+    assert (megatron.shardings, fork.shardings, fork.shardings_in_pipeline) == ((0, 1), (0, 1, 2, 3), (0, 1))
+    assert {name for name, one in every.items() if len(one.shardings) > 1 and 1 not in one.shardings} == {
+        "fsdp", "torchtitan",
+    }  # fmt: skip
+    assert {name for name, one in every.items() if one.shard_groups == ("all",)} == {"nanotron"}
+    assert {name for name, one in every.items() if one.schedule != "1f1b"} == {"hypar-flow"}
     assert {name for name, one in every.items() if one.overlaps_tensor} == {
         "megatron-lm", "nanotron",
     }  # fmt: skip
@@ -193,9 +199,9 @@ def test_records_say_how_frameworks_split_networks() -> None:
 
 def test_a_file_says_how_its_framework_splits(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
-    lines = ('can = ["tensor"]', "most_sharded = 1", 'fuses = ["residual"]', 'loss = "eager"', "gathers_ahead = 2")
+    lines = ('can = ["tensor"]', "shardings = [0, 1]", 'fuses = ["residual"]', 'loss = "eager"', "gathers_ahead = 2")
     path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\n' + "\n".join(lines))
-    own = Framework("own", can=("tensor",), most_sharded=1, fuses=("residual",), loss="eager", gathers_ahead=2)
+    own = Framework("own", can=("tensor",), shardings=(0, 1), fuses=("residual",), loss="eager", gathers_ahead=2)
     assert catalog.find_framework(str(path)) == own
     path.write_text(path.read_text().replace('"residual"', '"gelu"'))
     with pytest.raises(InputFileError, match="gelu"):

@@ -17,7 +17,7 @@ from planner.domain.axes import AXES
 from planner.domain.citation import cited
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.framework import BEST_FUSION
+from planner.domain.framework import BEST_FUSION, Framework
 from planner.domain.node_groups import MixedCluster
 from planner.domain.prediction import Prediction
 from planner.domain.request import DEFAULT, Sourced, Subject
@@ -51,9 +51,11 @@ def run(arguments: Mapping[str, Any]) -> None:
             return
         _check_no_group(values)
         machine, cases = resolve(values)
-        values = completed(values, machine.cluster)
-        points = configurations(values)
-        answers = [(case.subject, (case,), predictions(case, points)) for case in cases]
+        answers = []
+        for case in cases:
+            completed_values = completed(values, machine.cluster, case.problem.settings.framework)
+            answers.append((case.subject, (case,), predictions(case, configurations(completed_values))))
+        values = completed_values
     _write(answers, values, arguments)
 
 
@@ -76,9 +78,11 @@ def _check_no_group(values: Values) -> None:
         raise ParameterError("--group", rule, values["group"].value[0].group, "use --nodes and --sub-batch")
 
 
-def completed(values: Values, cluster: Cluster) -> Values:
+def completed(values: Values, cluster: Cluster, framework: Framework) -> Values:
     """Return the values with the defaults of one configuration; ``mini_batch`` replaces a weaker ``sub_batch``."""
     defaults = {axis.option: Sourced((axis.default,), DEFAULT) for axis in AXES if axis.default is not None}
+    if max(values["pipeline"].value if "pipeline" in values else (1,)) > 1:
+        defaults["schedule"] = Sourced((framework.schedule,), DEFAULT)
     every_gpu = {"gpus_per_node": Sourced((cluster.node.gpus,), "cluster")}
     whole = dict(merge(values, defaults, every_gpu))
     if len(whole["mode"].value) != 1:

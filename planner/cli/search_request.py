@@ -8,8 +8,7 @@ from typing import Any
 from planner.cli.options import OPTIONS
 from planner.cli.request import ordered
 from planner.domain.axes import AXES, Axis
-from planner.domain.cluster import Cluster
-from planner.domain.request import DEFAULT, Sourced, SpaceRequest
+from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest
 from planner.errors import ParameterError, PlannerError
 from planner.search.refine import refinement
 from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
@@ -93,7 +92,7 @@ def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> N
 
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
     """Return every value of the request with its source; None, and why in words, where it depends on the plan."""
-    defaults: Values = {axis.option: _tried(axis, case.problem.cluster, request) for axis in AXES} | {
+    defaults: Values = {axis.option: _tried(axis, case.problem, request) for axis in AXES} | {
         "target_batch": Sourced(request.target_batch, OPTION),
         "tolerance": _tolerance(request, case.sources.get("tolerance")),
         "objective": Sourced(request.objective, DEFAULT),
@@ -106,14 +105,15 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
     return ordered(merge(sources, defaults))
 
 
-def _tried(axis: Axis, cluster: Cluster, request: SpaceRequest) -> Sourced[object]:
+def _tried(axis: Axis, problem: Problem, request: SpaceRequest) -> Sourced[object]:
     """Return what is tried of an axis of which nothing is said."""
     if axis.of_cluster:
-        most = cluster.nodes if axis.name == "nodes" else cluster.node.gpus
+        most = problem.cluster.nodes if axis.name == "nodes" else problem.cluster.node.gpus
         return Sourced(tuple(range(1 if axis.of_cluster == "any" else most, most + 1)), "cluster")
     is_whole = axis.is_split and request.parallelism == ("data",)
     if is_whole or not axis.default_in_suggest or (axis.only_sync and request.modes == ("async",)):
-        return Sourced((axis.default,), DEFAULT)
+        is_scheduled = axis.name == "schedule" and {PIPELINE, HYBRID} & {*request.parallelism}
+        return Sourced((problem.settings.framework.schedule if is_scheduled else axis.default,), DEFAULT)
     if axis.name != "accumulation_steps":
         return Sourced(None, f"{DEFAULT}: {axis.default_in_suggest}")
     of_async = ", 1 when asynchronous" if "async" in request.modes else ""

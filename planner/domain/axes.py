@@ -14,11 +14,25 @@ from typing import Any, Generic, TypeVar
 
 from planner.domain.precision import PRECISIONS
 
-__all__ = ["AXES", "MODES", "SCHEDULES", "Axes", "Axis", "Count", "Word", "axes_of", "axis", "with_axes"]
+__all__ = [
+    "AXES",
+    "MODES",
+    "SCHEDULES",
+    "SHARD_GROUPS",
+    "Axes",
+    "Axis",
+    "Count",
+    "Word",
+    "axes_of",
+    "axis",
+    "with_axes",
+]
 
 MODES = ("sync", "async")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
 """Orders of a pipeline's passes; zero-bubble is ZB-H1, zero-bubble-v ZB-V (Qi et al. 2023), no-flush PipeDream's."""
+SHARD_GROUPS = ("all", "node")
+"""Which replicas share shards: all of them, or those of one node."""
 SPLIT = "every lawful one, as --parallelism says"
 
 Count = TypeVar("Count")
@@ -218,7 +232,7 @@ class Axes(Generic[Count, Word]):
         asked="stages of sharding to try", heading="shard-\ning",
     )  # fmt: skip
     shard_group: Word = axis(
-        words=("all", "node"), default="all", is_split=True, only_sync=True,
+        words=SHARD_GROUPS, default="all", is_split=True, only_sync=True,
         title="sharding group", option="shard_group", help="Whether all data-parallel ranks share, or those of a node.",
         doc="ranks that share sharded state", asked="groups of sharding to try", heading="shard\ngroup",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import combinations
 from typing import Any
 
-from planner.domain.axes import SCHEDULES
+from planner.domain.axes import SCHEDULES, SHARD_GROUPS
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER, check_rank_order
 from planner.domain.strategies import BEST_FUSION, STRATEGIES, Strategy
@@ -158,8 +158,10 @@ class Framework:
         Ways in which it splits networks.
     schedules : tuple of one of SCHEDULES
         Orders of a pipeline's passes that it has.
-    most_sharded, most_sharded_in_pipeline : int
-        The largest sharding that it has, alone and beside a pipeline.
+    shardings, shardings_in_pipeline : tuple of int
+        Stages of sharding that it has, alone and beside a pipeline.
+    shard_groups : tuple of one of SHARD_GROUPS
+        Ranks that it can share state among.
     fuses : tuple of one of FUSIONS
         Kernels that are one.
     composes : tuple of one of COMPOSED
@@ -215,8 +217,9 @@ class Framework:
     version: str = ""
     can: tuple[str, ...] = PARALLELISMS
     schedules: tuple[str, ...] = SCHEDULES
-    most_sharded: int = 3
-    most_sharded_in_pipeline: int = 3
+    shardings: tuple[int, ...] = (0, 1, 2, 3)
+    shardings_in_pipeline: tuple[int, ...] = (0, 1, 2, 3)
+    shard_groups: tuple[str, ...] = SHARD_GROUPS
     fuses: tuple[str, ...] = ()
     composes: tuple[str, ...] = ()
     scatters_boundary: bool = False
@@ -283,6 +286,11 @@ class Framework:
         changes = dict(self.versions[max(began, key=len)]) if began else {}
         changes.pop("source", None)
         return replace(self, version=version, **changes)
+
+    @property
+    def schedule(self) -> str:
+        """Of a pipeline of which none is asked for: 1f1b, or the first that it has."""
+        return "1f1b" if "1f1b" in self.schedules else self.schedules[0]
 
     @property
     def has_known_version(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.domain.axes import SCHEDULES
+from planner.domain.axes import SCHEDULES, SHARD_GROUPS
 from planner.domain.framework import (
     COMPOSED,
     FUSIONS,
@@ -50,8 +50,9 @@ _DOES = (
     Field("strategies", MapOf(_STRATEGY, choices=tuple(STRATEGIES)), "those it follows in its own way", {}),
     Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
     Field("schedules", ListOf(Text(SCHEDULES)), "orders of a pipeline's passes that it has", SCHEDULES),
-    Field("most_sharded", Whole(least=0, most=3), "the largest sharding that it has", 3),
-    Field("most_sharded_in_pipeline", Whole(least=0, most=3), "the same beside a pipeline", 3),
+    Field("shardings", ListOf(Whole(least=0, most=3)), "stages of sharding that it has", (0, 1, 2, 3)),
+    Field("shardings_in_pipeline", ListOf(Whole(least=0, most=3)), "the same beside a pipeline", (0, 1, 2, 3)),
+    Field("shard_groups", ListOf(Text(SHARD_GROUPS)), "ranks that it can share state among", SHARD_GROUPS),
     Field(
         "fuses",
         ListOf(Text(FUSIONS)),
@@ -200,6 +201,8 @@ def framework_keys(framework: Framework) -> list[tuple[str, str, str, str]]:
     for one in _DOES:
         value = getattr(framework, one.target)
         if not isinstance(value, Mapping):
-            written = ", ".join(value) or "none" if isinstance(value, tuple) else str(one.type.write(value)).lower()
+            written = (
+                ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(one.type.write(value)).lower()
+            )
             rows.append((one.name, written, one.doc, sources.get(one.name, "")))
     return rows

@@ -452,18 +452,18 @@ def _setting(value: object) -> str:
 
 def frameworks_view(bundled: Iterable[Framework], own: Iterable[Framework] = ()) -> Iterator[Block]:
     """Yield one line a framework, those of the user behind the bundled ones."""
-    columns = ("name", "splits\nnetworks by", "sharding\nup to", "switches")
+    columns = ("name", "splits\nnetworks by", "shard-\nings", "switches")
     rows = [
         (
             one.name + mark,
             "all" if set(one.can) == set(PARALLELISMS) else _joined(one.can),
-            str(one.most_sharded),
+            _joined(one.shardings),
             _joined(one.switches),
         )
         for mark, frameworks in (("", bundled), (", own", own))
         for one in frameworks
     ]
-    yield Table(columns, rows, right=columns[2:3], whole=("name",))
+    yield Table(columns, rows, whole=("name",))
     yield Line(f"\nall: {', '.join(PARALLELISMS)}. Switches are turned on by --framework NAME:switch+switch.")
 
 
@@ -494,8 +494,8 @@ def framework_view(framework: Framework, keys: Sequence[tuple[str, str, str, str
         yield given(rows)
 
 
-def _joined(values: Iterable[str]) -> str:
-    return ", ".join(values) or "-"
+def _joined(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values)) or "-"
 
 
 def _value_words(value: object) -> str:

@@ -247,7 +247,7 @@ class SplitCandidates:
 
     def _is_scheduled(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which bases have a pipeline to schedule, or the one schedule that stands for all where there is none."""
-        schedules = self.request["schedule"] or ("1f1b",)
+        schedules = self.request["schedule"] or (self.framework.schedule,)
         code = SCHEDULES.index("1f1b" if "1f1b" in schedules else schedules[0])
         return np.asarray((of["pipeline_parallel"] > 1) | (of["schedule"] == code))
 
@@ -374,7 +374,8 @@ _DEFAULTS: Mapping[str, Callable[[SplitCandidates], IntArray]] = {
     "virtual_stages": _virtual,
     "expert_parallel": _expert,
     "sequence_parallel": lambda _: np.arange(2),
-    "sharding": lambda block: np.arange(block.framework.most_sharded + 1),
+    "schedule": lambda block: np.array([SCHEDULES.index(block.framework.schedule)]),
+    "sharding": lambda block: np.array(block.framework.shardings),
     "recompute": lambda _: np.arange(3),
 }
 """Axis -> the values that are tried where none are asked for; of others the default alone."""

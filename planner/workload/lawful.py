@@ -20,7 +20,7 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import NEUTRAL, SPLIT_AXES, Configurations
 from planner.domain.framework import Framework
 from planner.domain.network import Network
-from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES
+from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, SHARD_GROUPS
 from planner.errors import ParameterError
 from planner.workload.blocks import block_starts
 from planner.workload.program import program
@@ -158,17 +158,20 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
         codes = [SCHEDULES.index(name) for name in framework.schedules]
         words = f"{_any_of(framework.schedules)} in framework {framework.variant}"
         yield Rule("schedule", words, lambda plans: (plans.pipeline_parallel == 1) | np.isin(plans.schedule_run, codes))
-    if framework.most_sharded < 3:
-        words = f"at most {framework.most_sharded} in framework {framework.variant}"
-        yield Rule("sharding", words, lambda plans: plans.sharding <= framework.most_sharded)
-    if framework.most_sharded_in_pipeline < framework.most_sharded:
-        most = framework.most_sharded_in_pipeline
-        words = f"at most {most} beside a pipeline in framework {framework.variant}"
-        yield Rule("sharding", words, lambda plans: (plans.sharding <= most) | (plans.pipeline_parallel == 1))
+    alone, beside = framework.shardings, framework.shardings_in_pipeline
+    words = f"{_any_of(alone)} in framework {framework.variant}"
+    yield Rule("sharding", words, lambda plans: np.isin(plans.sharding, alone))
+    if {*alone} - {*beside}:
+        words = f"{_any_of(beside)} beside a pipeline in framework {framework.variant}"
+        yield Rule("sharding", words, lambda plans: (plans.pipeline_parallel == 1) | np.isin(plans.sharding, beside))
+    groups = [SHARD_GROUPS.index(name) for name in framework.shard_groups]
+    words = f"{_any_of(framework.shard_groups)} in framework {framework.variant}"
+    yield Rule("shard_group", words, lambda plans: np.isin(plans.shard_group, groups))
 
 
-def _any_of(names: tuple[str, ...]) -> str:
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+def _any_of(values: Sequence[object]) -> str:
+    *others, last = map(str, values)
+    return " or ".join(filter(None, (", ".join(others), last)))
 
 
 def _is(axis: str, value: int) -> Callable[[Configurations], BoolArray]:

@@ -185,7 +185,7 @@ class MemoryRules:
             loss=framework.loss,
             prefetch=framework.gathers_ahead,
             output_buffers=framework.output_buffers,
-            output_sharding=framework.most_sharded_in_pipeline,
+            output_sharding=max(framework.shardings_in_pipeline),
             rank_order=rank_order,
             shrunk=shrunk,
             framework_bytes=ASSUMED_CONTEXT_BYTES[device_kind],

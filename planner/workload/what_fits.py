@@ -101,9 +101,9 @@ class _Case(NamedTuple):
         return gcd(*attended_positions(self.ledger.network))
 
     @property
-    def most_sharded(self) -> int:
+    def shardings(self) -> tuple[int, ...]:
         alone = self.get("pipeline_parallel") == 1
-        return self.framework.most_sharded if alone else self.framework.most_sharded_in_pipeline
+        return self.framework.shardings if alone else self.framework.shardings_in_pipeline
 
     def get(self, name: str) -> int:
         return int(getattr(self.plan, name).item())
@@ -197,7 +197,7 @@ def _sub_batch(case: _Case) -> Iterator[tuple[int, _Case]]:
 
 
 def _sharding(case: _Case, *, level: int) -> Iterator[tuple[int, _Case]]:
-    if case.get("sharding") < level <= case.most_sharded and case.get("weight_copies") > 1:
+    if case.get("sharding") < level in case.shardings and case.get("weight_copies") > 1:
         yield level, case.but(sharding=level)
 
 
@@ -260,8 +260,9 @@ def _offload(case: _Case, *, code: int) -> Iterator[tuple[int, _Case]]:
 def _more_nodes(case: _Case) -> Iterator[tuple[int, _Case]]:
     """Yield more replicas, doubling nodes; they share what the plan shards, at least what the optimizer updates."""
     gpus, node = int(case.plan.gpus.item()), case.get("gpus_per_node")
-    sharding, replicas, factor = max(1, case.get("sharding")), case.get("data_parallel"), 2
-    if sharding > case.most_sharded:
+    replicas, factor = case.get("data_parallel"), 2
+    sharding = next((one for one in case.shardings if one >= max(1, case.get("sharding"))), None)
+    if sharding is None:
         return
     while (nodes := -(-gpus * factor // node)) <= case.most_nodes and replicas * factor <= LARGEST_COUNT:
         yield nodes, case.but(data_parallel=replicas * factor, sharding=sharding)

@@ -86,7 +86,7 @@ def test_a_framework_that_cannot_is_left_out_and_said(run: Run) -> None:
     answer = json.loads(run(*ASKED[:-2], "--framework", "megatron-lm,fsdp", *more, "--json")[1])
     assert {plan["configuration"]["framework"] for plan in answer["plans"]} == {"fsdp"}
     said = {one["code"]: one for one in answer["warnings"]}
-    rule = "--sharding must be at most 1 in framework megatron-lm, got '3'"
+    rule = "--sharding must be 0 or 1 in framework megatron-lm, got '3'"
     assert said["framework_refused"]["message"] == f"It is left out: {rule}"
 
 
@@ -158,7 +158,7 @@ SWITCHED = """format = "planner/framework"
 version = 1
 name = "mine"
 can = []
-most_sharded = 0
+shardings = [0]
 [switches.norm]
 fuses = ["norm"]
 [switches.activation]
@@ -189,7 +189,7 @@ version = 1
 name = "mine"
 update = "foreach"
 can = []
-most_sharded = 0
+shardings = [0]
 [switches.activation]
 fuses = ["activation", "layer_norm"]
 [switches.graphs]
@@ -325,3 +325,12 @@ def test_a_fusion_without_use_is_said_once(run: Run, tmp_path: Path) -> None:
     own.write_text('format = "planner/framework"\nversion = 1\nname = "mine"\nfuses = ["activation", "norm"]\n')
     _, _, said = run(*about, "--framework", str(own))
     assert said.count("is ignored") == said.count(f"fuses 'norm' of framework mine is ignored: {norm}") == 1
+
+
+@pytest.mark.parametrize("asked", ["suggest --nodes 1 --target-batch 64", "predict --nodes 1 --sub-batch 8"])
+def test_a_pipeline_has_the_first_schedule_of_its_framework(run: Run, asked: str) -> None:
+    common = "--network resnet50 --cluster dgx-a100 --precision fp32 --pipeline 2 --framework hypar-flow --json"
+    code, out, _ = run(*asked.split(), *common.split())
+    answer = json.loads(out)
+    first = answer["plans"][0] if "plans" in answer else answer
+    assert (code, first["configuration"]["schedule"]) == (0, "gpipe")

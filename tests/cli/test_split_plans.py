@@ -48,7 +48,7 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
         (GPT2, "--expert 2", "--expert must be 1 for gpt2, which has no experts, got 2"),
         (MOE, "--nodes 2 --expert 16", f"{EXPERTS}, got 16; the nearest is 8"),
         (GPT2, "--pipeline 2 --sharding 3 --framework megatron",
-         "--sharding must be at most 1 in framework megatron-lm, got 3; the nearest is 1"),
+         "--sharding must be 0 or 1 in framework megatron-lm, got 3; the nearest is 1"),
         (GPT2, "--mode async --tensor 2", "--tensor must be 1 in an asynchronous plan, got 2"),
         (CNN, "--pipeline 2 --framework megatron",
          "--pipeline must be 1 for resnet50 in framework megatron-lm, whose stages are attention blocks, got 2"),

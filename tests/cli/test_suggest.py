@@ -384,4 +384,4 @@ def test_values_that_a_framework_does_not_allow_are_refused_by_its_rule(run: Run
     asked = ("--network", "gpt2", "--cluster", "dgx-a100", "--target-batch", "512", "--sharding", "3")
     code, out, err = run("suggest", *asked, "--framework", "megatron")
     assert (code, out) == (2, "")
-    assert err == "planner: --sharding must be at most 1 in framework megatron-lm, got '3'\n"
+    assert err == "planner: --sharding must be 0 or 1 in framework megatron-lm, got '3'\n"

@@ -32,7 +32,7 @@ NAMES = (
 ALL = ("data", "model", "pipeline", "hybrid")
 SMALL = "gpt:layers=6,hidden=64,heads=4,sequence=32,vocabulary=128"
 GPT3 = "gpt:layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200"
-MEGATRON = Framework("megatron", can=("tensor", "pipeline"), schedules=("1f1b", "interleaved"), most_sharded=1)
+MEGATRON = Framework("megatron", can=("tensor", "pipeline"), schedules=("1f1b", "interleaved"), shardings=(0, 1))
 
 
 def block(

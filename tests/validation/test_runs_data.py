@@ -9,14 +9,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from planner import catalog
+from planner.domain.axes import AXES
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.framework import label_of
 from planner.domain.runs import Run, Runs
 from planner.domain.shapes import layer_shapes
-from planner.errors import UnknownNameError
+from planner.errors import ParameterError, UnknownNameError
 from planner.formats.runs import read_runs, write_runs
+from planner.workload.lawful import check_lawful
 from validation.sources.megatron import flop_of_update
 
 FOLDER = Path(__file__).parents[2] / "validation"
@@ -59,6 +64,22 @@ def test_networks_are_known_but_for_a_few_of_other_families() -> None:
         except UnknownNameError:
             unknown.add(text)
     assert unknown == {"deepspeech2", "neumf", "resnet50-cifar10", "switch-xl-4:sequence=512"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_plans_that_ran_are_lawful_in_their_program(name: str) -> None:
+    refused: dict[str, str] = {}
+    for run in runs_of(name).rows:
+        if run.is_split:
+            label = label_of(run.framework, run.framework_version, ())
+            values: dict[str, Any] = {axis.name: getattr(run, axis.name, axis.default) for axis in AXES}
+            plan = Configuration(**values)
+            network, framework = catalog.find_network(run.network), catalog.find_framework(label)
+            try:
+                check_lawful(network, framework, Configurations.of([plan]))
+            except ParameterError as error:
+                refused[run.id] = str(error)
+    assert {*refused} <= {"torchtitan-405b-h100-g512-8192-fp8-compile-async-tensor-v2"}  # unequal chunks
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))

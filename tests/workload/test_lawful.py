@@ -21,7 +21,7 @@ GROUPED = find_network("llama:layers=6,hidden=512,heads=16,kv_heads=4,ffn=1536,s
 MOE = find_network("moe:layers=4,hidden=64,heads=4,sequence=32,vocabulary=128,experts=8,expert_ffn=64")
 VIT, CNN = find_network("vit-b16"), find_network("alexnet")
 ANY = Framework("own")
-CANNOT = Framework("narrow", can=("tensor",), most_sharded=2, most_sharded_in_pipeline=1)
+CANNOT = Framework("narrow", can=("tensor",), shardings=(0, 2), shardings_in_pipeline=(0,))
 PLAIN = Framework("plain", schedules=("gpipe", "1f1b"))
 GPIPE, INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("gpipe", "interleaved", "zero-bubble-v", "no-flush"))
 
@@ -82,9 +82,12 @@ def test_the_first_rule_that_is_broken_is_told(network: Any, values: dict[str, i
         (PLAIN, {"virtual_stages": 2, "pipeline_parallel": 2, "schedule": INTERLEAVED, "accumulation_steps": 2},
          "1 in framework plain, which has no interleaved schedule", "2"),
         (PLAIN, {"schedule": NO_FLUSH, "pipeline_parallel": 2}, "gpipe or 1f1b in framework plain", "'no-flush'"),
-        (CANNOT, {"sharding": 3}, "at most 2 in framework narrow", "3; the nearest is 2"),
-        (Framework("own", most_sharded_in_pipeline=1), {"sharding": 3, "pipeline_parallel": 2},
-         "at most 1 beside a pipeline in framework own", "3; the nearest is 1"),
+        (CANNOT, {"sharding": 3}, "0 or 2 in framework narrow", "3; the nearest is 2"),
+        (CANNOT, {"sharding": 1}, "0 or 2 in framework narrow", "1"),
+        (Framework("own", shardings_in_pipeline=(0, 1)), {"sharding": 3, "pipeline_parallel": 2},
+         "0 or 1 beside a pipeline in framework own", "3; the nearest is 1"),
+        (Framework("own", shard_groups=("all",)), {"shard_group": 1, "data_parallel": 16, "sharding": 1},
+         "all in framework own", "'node'"),
     ],
 )  # fmt: skip
 def test_a_framework_is_named_that_cannot(framework: Framework, values: dict[str, int], rule: str, got: str) -> None:
@@ -163,7 +166,7 @@ def test_plans_that_do_the_same_as_simpler_ones_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("framework", "asked", "sentence"),
     [
-        (CANNOT, {"sharding": (3,)}, "--sharding must be at most 2 in framework narrow, got '3'"),
+        (CANNOT, {"sharding": (3,)}, "--sharding must be 0 or 2 in framework narrow, got '3'"),
         (CANNOT, {"context_parallel": (2, 4)}, "--context must be 1 in framework narrow, which has none, got '2,4'"),
         (
             PLAIN,
@@ -179,4 +182,6 @@ def test_values_that_a_framework_never_allows_are_refused_by_its_rule(
         check_allowed(framework, asked)
     assert str(caught.value) == sentence
     check_allowed(ANY, asked)
-    check_allowed(framework, {name: (*values, 1 if name != "schedule" else "1f1b") for name, values in asked.items()})
+    check_allowed(
+        framework, {name: (*values, {"schedule": "1f1b", "sharding": 2}.get(name, 1)) for name, values in asked.items()}
+    )

@@ -82,11 +82,11 @@ def test_changes_of_one_plan() -> None:
     assert changes["tensor degree in a node"].value == 8
     assert changes["tensor degree beyond a node"].value == 32
     assert changes["more nodes"].value == 128
-    narrow = Framework("other", can=("tensor",), most_sharded_in_pipeline=1)
+    narrow = Framework("other", can=("tensor",), shardings_in_pipeline=(0, 1))
     without = {one.name for one in what_fits(rules_of(of), plan, 80e9, framework=narrow, most_nodes=1).changes}
     missing = ["sharding 2", "sharding 3", "pipeline degree", "context degree", "more nodes"]
     assert [name for name in CHANGES if name not in without] == missing
-    alone = Framework("alone", most_sharded=0, most_sharded_in_pipeline=0)
+    alone = Framework("alone", shardings=(0,), shardings_in_pipeline=(0,))
     kept = {one.name for one in what_fits(rules_of(of), plan, 80e9, framework=alone, most_nodes=200).changes}
     assert "more nodes" not in kept, "which help by what they share alone"
     llama, whole = CASES["llama"]
