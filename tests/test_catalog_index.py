@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from planner import catalog
-from planner.catalog import peeks
+from planner.catalog import bundled_index, read_bundled, read_part
 from planner.catalog.bundled_index import BundledIndex, made_index
-from planner.catalog.peeks import bundled_index, read_bundled, read_part
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster, Node
 from planner.sources.completion import completions
@@ -56,7 +55,7 @@ def test_an_index_is_kept_and_made_anew_when_a_file_changes(folder: Path, monkey
         made.append(calibrations)
         return made_index(calibrations, accelerators)
 
-    monkeypatch.setattr(peeks, "made_index", counted)
+    monkeypatch.setattr(catalog, "made_index", counted)
 
     def asked() -> BundledIndex:
         bundled_index.cache_clear()

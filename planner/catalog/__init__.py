@@ -6,32 +6,26 @@ a name, and where no such name is known, the file that is called so. A file with
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planner.catalog.bundled_index import BundledCalibration, BundledIndex, EntryPlace
+from planner.catalog.bundled_index import BundledCalibration, BundledIndex, EntryPlace, made_index
 from planner.catalog.frameworks import (
     bundled_fusions,
     find_framework,
+    own_folder,
     own_frameworks,
     unused_own_names,
     with_present_names,
     with_switches,
-)
-from planner.catalog.peeks import (
-    bundled_index,
-    own_calibration_file,
-    own_calibrations_folder,
-    own_files,
-    own_name,
-    peek,
-    read_bundled,
-    read_part,
 )
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
@@ -40,12 +34,12 @@ from planner.domain.dataset import Dataset
 from planner.domain.network import Network, family_of
 from planner.domain.node_groups import MixedCluster
 from planner.domain.transfer import Transfers, relation
-from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
-from planner.formats.calibration import read_calibration, read_transfer
+from planner.errors import InputFileError, OutputError, ParameterError, UnknownNameError, UsageError
+from planner.formats.calibration import build_calibration, read_calibration, read_transfer
 from planner.formats.cluster import ACCELERATOR, read_cluster
 from planner.formats.configuration import read_request
 from planner.formats.configuration import read_settings as read_settings_file
-from planner.formats.documents import STANDARD_INPUT, place_of
+from planner.formats.documents import STANDARD_INPUT, parse_text, place_of, read_text, write_file
 from planner.formats.fields import LONGEST_NAME
 from planner.formats.network import read_dataset, read_network
 from planner.networks.zoo import build, zoo_names
@@ -204,12 +198,74 @@ def find_any_cluster(text: str) -> Cluster | MixedCluster:
     return cluster
 
 
+@cache
+def bundled_index(calibrations: Path, accelerators: Path) -> BundledIndex:
+    """Return the index of two folders, which stands beside the first; one that is missing or out of date is written."""
+    path = calibrations.with_name(f"{calibrations.name}.index")
+    index = BundledIndex.read(path, calibrations, accelerators)
+    if index is None:
+        document = made_index(calibrations, accelerators)
+        with suppress(OutputError):  # the folder may belong to someone else
+            write_file(path, json.dumps(document), force=True)
+        index = BundledIndex(document)
+    return index
+
+
+@cache
+def read_bundled(path: Path) -> Calibration:
+    """Return the calibration of a bundled file, which nobody writes while the program runs."""
+    return build_calibration(json.loads(path.read_bytes()), path)
+
+
+def read_part(path: Path, whole: BundledCalibration, entries: Iterable[EntryPlace]) -> Calibration:
+    """Return a bundled calibration with some of its entries; the others are not parsed."""
+    content = path.read_bytes()
+    keys = json.loads(b"%b[]%b" % (content[: whole.start], content[whole.end :]))
+    parts = [json.loads(content[one.start : one.end]) for one in entries]
+    return build_calibration({**keys, "entries": parts}, path)
+
+
 def _index() -> BundledIndex:
     return bundled_index(CALIBRATIONS, BUNDLED / "accelerators")
 
 
 def _calibration_files() -> dict[str, Path]:
     return {name: CALIBRATIONS / f"{name}.json" for name in _index().calibrations}
+
+
+def own_calibrations_folder() -> Path:
+    """Return the folder of this user's own calibrations; it need not exist."""
+    return own_folder() / "calibrations"
+
+
+def own_calibration_file(name: str, time: datetime) -> Path:
+    """Return the path of a new own calibration: time stamp, then name, so that file names sort by age."""
+    return own_calibrations_folder() / f"{time:%Y%m%dT%H%M%S}-{name}.json"
+
+
+def own_files() -> list[Path]:
+    """Return the files of the folder, newest first."""
+    return sorted(own_calibrations_folder().glob("*.json"), reverse=True)
+
+
+def own_name(path: Path) -> str:
+    """Return the name of an own calibration; of one that cannot be read, what stands behind the time stamp."""
+    stem = path.stem.partition("-")[2] or path.stem
+    try:
+        return str(peek(path).get("name", stem))
+    except InputFileError:
+        return stem
+
+
+def peek(path: Path) -> Mapping[str, Any]:
+    """Return the keys of a calibration unchecked: enough to see whether it is worth building."""
+    return _keys_of(path, path.stat().st_mtime_ns) if path.is_file() else parse_text(read_text(path), str(path), "json")
+
+
+@cache
+def _keys_of(path: Path, _written_ns: int) -> Mapping[str, Any]:
+    """Return the keys of a file as it was written at a time: asked for more than once in an answer."""
+    return parse_text(read_text(path), str(path), "json")
 
 
 def find_calibration(text: str) -> Calibration:

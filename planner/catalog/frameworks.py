@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from planner.catalog.peeks import own_framework_files
 from planner.domain.calibration import Calibration
 from planner.domain.framework import Framework, framework_parts, label_of, variant_and_version
 from planner.errors import InputFileError, UnknownNameError
@@ -16,10 +15,22 @@ from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.framework import read_framework
 
 __all__ = [
-    "bundled_fusions", "find_framework", "own_frameworks", "unused_own_names", "with_present_names", "with_switches",
+    "bundled_fusions", "find_framework", "own_folder", "own_framework_files", "own_frameworks", "unused_own_names",
+    "with_present_names", "with_switches",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).resolve().parent.parent / "_bundled" / "frameworks"
+
+
+def own_folder() -> Path:
+    """Return the folder of what this user has of their own; it need not exist."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "planner"
+
+
+def own_framework_files() -> dict[str, Path]:
+    """Return the files of this user's own frameworks by name, sorted; each is called as its framework."""
+    return {path.stem: path for path in sorted((own_folder() / "frameworks").glob("*.toml"))}
 
 
 def find_framework(text: str) -> Framework:
