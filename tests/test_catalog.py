@@ -17,8 +17,8 @@ from planner import catalog
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.precision import PRECISIONS
 from planner.errors import InputFileError, ParameterError, UnknownNameError, UsageError
-from planner.formats.calibration import read_calibration, write_calibration
-from planner.formats.network import write_network
+from planner.formats.calibration import CALIBRATION
+from planner.formats.network import NETWORK
 
 ASSETS = Path(__file__).parent / "data" / "formats"
 WHAT = ("networks", "clusters", "calibrations", "datasets", "accelerators")
@@ -39,7 +39,7 @@ def make(name: str, accelerator: str, cluster: str | None = None) -> Calibration
 def keep(folder: Path, name: str, calibration: Calibration) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    path.write_text(write_calibration(calibration))
+    path.write_text(CALIBRATION.dump(calibration))
     return path
 
 
@@ -366,7 +366,7 @@ def test_files_named_in_settings_are_found_from_their_folder(tmp_path: Path) -> 
 
 
 def test_a_network_file_does_not_ask_for_standard_input(tmp_path: Path) -> None:
-    text = write_network(replace(catalog.find_network("alexnet"), name="mine", dataset="-"))
+    text = NETWORK.dump(replace(catalog.find_network("alexnet"), name="mine", dataset="-"))
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(InputFileError, match="dataset: data set must be a name or a file, got '-'"):
@@ -380,5 +380,5 @@ def test_a_pipe_called_as_settings_are_is_refused_not_waited_for(tmp_path: Path)
 
 
 def test_bundled_calibrations_would_pass_as_files_of_a_user() -> None:
-    every = {name: read_calibration(catalog.CALIBRATIONS / f"{name}.json") for name in catalog.names("calibrations")}
+    every = {name: CALIBRATION.read(catalog.CALIBRATIONS / f"{name}.json") for name in catalog.names("calibrations")}
     assert {name: catalog.find_calibration(name) for name in every} == every

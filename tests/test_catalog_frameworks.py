@@ -13,8 +13,8 @@ from planner.catalog.frameworks import FOLDER
 from planner.domain.configuration import Settings
 from planner.domain.framework import FUSIONS, PYTORCH, STRATEGIES, Framework, Strategy, Switch, variant_and_version
 from planner.errors import InputFileError, UnknownNameError, UsageError
-from planner.formats.calibration import write_calibration
-from planner.formats.framework import framework_keys, write_framework
+from planner.formats.calibration import CALIBRATION
+from planner.formats.framework import FRAMEWORK, framework_keys
 from planner.formats.runs import read_runs
 from validation.accuracy_answers import files_of_runs
 
@@ -127,7 +127,7 @@ def test_versions_do_what_their_first_numbers_say(label: str, update: str) -> No
 def test_the_version_with_most_numbers_decides_in_a_file_too(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     versions = {"1": {"update": "primitive"}, "1.12": {"update": "list", "layout": "nchw"}}
-    path.write_text(write_framework(Framework("mine", versions=versions)), encoding="utf-8")
+    path.write_text(FRAMEWORK.dump(Framework("mine", versions=versions)), encoding="utf-8")
     found = [catalog.find_framework(f"{path}@{one}") for one in ("1.1", "1.12.3", "2")]
     assert [(one.update, one.layout) for one in found] == [
         ("primitive", "unstated"), ("list", "nchw"), ("layer", "unstated"),
@@ -285,8 +285,8 @@ def test_own_aliases_are_names_and_those_of_bundled_frameworks_are_said(
     folder.mkdir(parents=True)
     wide = Switch({"gradient_type": "fp32"}, aliases=("wider", "tf"))
     mine = Framework("mine", aliases=("torch", "my"), switches={"wide": wide})
-    (folder / "mine.toml").write_text(write_framework(mine))
-    (folder / "pytorch.toml").write_text(write_framework(Framework("pytorch")))
+    (folder / "mine.toml").write_text(FRAMEWORK.dump(mine))
+    (folder / "pytorch.toml").write_text(FRAMEWORK.dump(Framework("pytorch")))
     assert catalog.find_framework("My") == mine
     assert catalog.find_framework("wider").label == "mine:wide"
     assert catalog.find_framework("torch") == catalog.find_framework("pytorch")
@@ -304,8 +304,8 @@ def test_own_frameworks_lie_in_the_users_folder(tmp_path: Path, monkeypatch: pyt
     folder = tmp_path / "planner" / "frameworks"
     folder.mkdir(parents=True)
     mine = Framework("mine", fuses=("residual",), switches={"wide": Switch({"gradient_type": "fp32"})})
-    (folder / "mine.toml").write_text(write_framework(mine))
-    (folder / "wrong.toml").write_text(write_framework(mine).replace("fuses", "fusses"))
+    (folder / "mine.toml").write_text(FRAMEWORK.dump(mine))
+    (folder / "wrong.toml").write_text(FRAMEWORK.dump(mine).replace("fuses", "fusses"))
     found = catalog.find_framework("mine:wide")
     assert (found.label, found.gradient_type, found.fuses) == ("mine:wide", "fp32", ("residual",))
     skipped: list[InputFileError] = []
@@ -313,13 +313,13 @@ def test_own_frameworks_lie_in_the_users_folder(tmp_path: Path, monkeypatch: pyt
     assert [one.where for one in skipped] == ["fusses"]
     with pytest.raises(InputFileError, match="did you mean 'fuses'"):
         catalog.find_framework("wrong")
-    (folder / "other.toml").write_text(write_framework(mine))
+    (folder / "other.toml").write_text(FRAMEWORK.dump(mine))
     with pytest.raises(InputFileError, match="name: value must be 'other', as the file is called, got 'mine'"):
         catalog.find_framework("other")
 
 
 def test_calibrations_that_name_a_framework_of_before_are_of_its_switch(tmp_path: Path) -> None:
     one = catalog.find_calibration("rtx-3090-steps")
-    text = write_calibration(replace(one, name="mine"))
+    text = CALIBRATION.dump(replace(one, name="mine"))
     (tmp_path / "mine.json").write_text(text.replace("pytorch:channels-last", "pytorch-channels-last"))
     assert catalog.find_calibration(str(tmp_path / "mine.json")).entries == one.entries

@@ -22,7 +22,7 @@ from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration,
 from planner.domain.conformal import ConformalScore
 from planner.domain.samples import COMMAND
 from planner.fitting.end_to_end import HALF_PRECISIONS, MEASURED_MULTIPLES, EndToEnd, Observed
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
 from planner.formats.runs import read_runs
 from planner.scoring.intervals import scores
@@ -249,7 +249,7 @@ def _write_split(folder: Path) -> None:
 
 def _write_all(folder: Path, found: Sequence[Calibration]) -> None:
     for one in found:
-        write_file(folder / f"{one.name}.json", write_calibration(one), force=True)
+        write_file(folder / f"{one.name}.json", CALIBRATION.dump(one), force=True)
 
 
 if __name__ == "__main__":

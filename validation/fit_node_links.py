@@ -24,7 +24,7 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
 from planner.domain.samples import COMMAND
 from planner.fitting.estimators import solve
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
 from planner.sources.links import of_node
 from validation.command import existing_folder, finished, parser_of
@@ -124,7 +124,7 @@ def _write(data: Path, folder: Path) -> None:
         source="; ".join(one.source for one in entries),
         environment={COMMAND: "python -m validation.fit_node_links --data DIR"},
     )
-    write_file(folder / "node-links.json", write_calibration(made), force=True)
+    write_file(folder / "node-links.json", CALIBRATION.dump(made), force=True)
 
 
 if __name__ == "__main__":

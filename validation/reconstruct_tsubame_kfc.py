@@ -29,7 +29,7 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.network import Network
 from planner.domain.samples import COMMAND
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
 from planner.steps.asynchronous import update_period_s
 from planner.workload.gradients import gradient_slots
@@ -164,7 +164,7 @@ def _write(path: Path) -> None:
         errors = (epoch_s / row["epoch_s"] - 1, mini_batch / row["mini_batch_mean"] - 1)
         epoch = f"epoch {epoch_s:6.0f} s {errors[0]:+6.1%}"
         sys.stdout.write(f"{row['name']:9} {epoch}   mini-batch {mini_batch:6.1f} {errors[1]:+6.1%}\n")
-    write_file(path, write_calibration(calibration(find_network("sprint-15"), coefficients)), force=True)
+    write_file(path, CALIBRATION.dump(calibration(find_network("sprint-15"), coefficients)), force=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from planner.costs.specified import (
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
 from planner.domain.samples import COMMAND
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
 from validation.command import finished, parser_of
 
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = parser_of("validation.specify_tsubame_2_5", __doc__)
     parser.add_argument("file", nargs="?", type=Path, default=OUT, help="default: calibrations/tsubame-2.5.json")
     given = parser.parse_args(arguments)
-    return finished(lambda: write_file(given.file, write_calibration(calibration()), force=True))
+    return finished(lambda: write_file(given.file, CALIBRATION.dump(calibration()), force=True))
 
 
 if __name__ == "__main__":

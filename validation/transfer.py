@@ -20,7 +20,7 @@ import numpy as np
 from planner.catalog import BUNDLED
 from planner.domain.arrays import FloatArray
 from planner.domain.transfer import RELATIONS, OwnPoints, Transfers
-from planner.formats.calibration import read_transfer, write_transfer
+from planner.formats.calibration import TRANSFER
 from planner.formats.documents import write_file
 from validation.command import finished, parser_of
 from validation.convert_kernels import read_tables
@@ -236,14 +236,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check(data: Path) -> int:
-    told = differences(read_transfer(SCORES), found(data).known)
+    told = differences(TRANSFER.read(SCORES), found(data).known)
     sys.stderr.write("".join(f"{line}\n" for line in told))
     return 1 if told else 0
 
 
 def _write(data: Path) -> None:
     of = found(data)
-    write_file(SCORES, write_transfer(of.known), force=True)
+    write_file(SCORES, TRANSFER.dump(of.known), force=True)
     asked = asked_runs()
     write_file(PAGE, page(of, step_scores(asked), derived_steps(asked)), force=True)
 

@@ -35,13 +35,12 @@ from planner.domain.network import Network, family_of
 from planner.domain.node_groups import MixedCluster
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, OutputError, ParameterError, UnknownNameError, UsageError
-from planner.formats.calibration import build_calibration, read_calibration, read_transfer
+from planner.formats.calibration import CALIBRATION, TRANSFER
 from planner.formats.cluster import ACCELERATOR, read_cluster
-from planner.formats.configuration import read_request
-from planner.formats.configuration import read_settings as read_settings_file
+from planner.formats.configuration import REQUEST, SETTINGS
 from planner.formats.documents import STANDARD_INPUT, parse_text, place_of, read_text, write_file
 from planner.formats.fields import LONGEST_NAME
-from planner.formats.network import read_dataset, read_network
+from planner.formats.network import DATASET, NETWORK
 from planner.networks.zoo import build, zoo_names
 from planner.units import BOUNDS
 
@@ -131,7 +130,7 @@ def find_network(text: str) -> Network:
 
 
 def _network_file(path: str) -> Network:
-    network = read_network(path)
+    network = NETWORK.read(path)
     if network.dataset == STANDARD_INPUT:
         raise InputFileError(place_of(path), "data set must be a name or a file, got '-'", "dataset")
     try:
@@ -158,9 +157,9 @@ def find_dataset(text: str) -> Dataset:
     if "=" in text and not _is_path(text, ".toml"):
         return typed_dataset(text)
     path = _file_of(text, "datasets", "data set")
-    dataset = read_dataset(path)
+    dataset = DATASET.read(path)
     if path is text and dataset.name in names("datasets"):
-        _check_own(dataset, read_dataset(_bundled_file("datasets", "data set", dataset.name)), "data set", text)
+        _check_own(dataset, DATASET.read(_bundled_file("datasets", "data set", dataset.name)), "data set", text)
     return dataset
 
 
@@ -214,7 +213,7 @@ def bundled_index(calibrations: Path, accelerators: Path) -> BundledIndex:
 @cache
 def read_bundled(path: Path) -> Calibration:
     """Return the calibration of a bundled file, which nobody writes while the program runs."""
-    return build_calibration(json.loads(path.read_bytes()), path)
+    return CALIBRATION.build(json.loads(path.read_bytes()), str(path))
 
 
 def read_part(path: Path, whole: BundledCalibration, entries: Iterable[EntryPlace]) -> Calibration:
@@ -222,7 +221,7 @@ def read_part(path: Path, whole: BundledCalibration, entries: Iterable[EntryPlac
     content = path.read_bytes()
     keys = json.loads(b"%b[]%b" % (content[: whole.start], content[whole.end :]))
     parts = [json.loads(content[one.start : one.end]) for one in entries]
-    return build_calibration({**keys, "entries": parts}, path)
+    return CALIBRATION.build({**keys, "entries": parts}, str(path))
 
 
 def _index() -> BundledIndex:
@@ -277,7 +276,7 @@ def find_calibration(text: str) -> Calibration:
         return read_bundled(bundled[text])
     own = {own_name(path): path for path in reversed(own_files())}
     if text in own:
-        return with_present_names(read_calibration(own[text]))
+        return with_present_names(CALIBRATION.read(own[text]))
     if _is_file(text):
         return _calibration_file(text)
     raise UnknownNameError("calibration", text, {*bundled, *own})
@@ -285,7 +284,7 @@ def find_calibration(text: str) -> Calibration:
 
 def _calibration_file(path: Path | str) -> Calibration:
     """Return the calibration of a user's file."""
-    calibration = with_present_names(read_calibration(path))
+    calibration = with_present_names(CALIBRATION.read(path))
     bundled = _calibration_files().get(calibration.name)
     if bundled is not None:
         _check_own(calibration, read_bundled(bundled), "calibration", str(path))
@@ -361,7 +360,7 @@ def _of_others(accelerator: Accelerator) -> Mapping[str, BundledCalibration]:
 @cache
 def transfer_scores() -> Transfers:
     """Return how well kernel times of one GPU told those of another."""
-    return read_transfer(BUNDLED / "transfer.json")
+    return TRANSFER.read(BUNDLED / "transfer.json")
 
 
 def newest_own_calibration(
@@ -392,7 +391,7 @@ def own_calibrations(report: Callable[[InputFileError], None] = lambda _: None) 
     bundled = _calibration_files()
     for path in own_files():
         try:
-            one = with_present_names(read_calibration(path))
+            one = with_present_names(CALIBRATION.read(path))
         except InputFileError as error:
             report(error)
             continue
@@ -416,7 +415,7 @@ def read_settings(start: Path) -> tuple[Path, Mapping[str, Any]] | None:
     if path is None:
         return None
     _check_owned(path)
-    values = read_settings_file(path)
+    values = SETTINGS.read(path)
     return path, {key: _from_folder(path.parent, value, key) for key, value in values.items()}
 
 
@@ -448,7 +447,7 @@ def _first_file(paths: Iterable[Path]) -> Path | None:
 
 def default_request() -> Mapping[str, Any]:
     """Return the values of the bundled default request by option name."""
-    return read_request(BUNDLED / "requests" / "default.toml")
+    return REQUEST.read(BUNDLED / "requests" / "default.toml")
 
 
 def arguments(text: str, what: str) -> dict[str, str]:

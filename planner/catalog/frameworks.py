@@ -12,7 +12,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.framework import Framework, framework_parts, label_of, variant_and_version
 from planner.errors import InputFileError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, place_of
-from planner.formats.framework import read_framework
+from planner.formats.framework import FRAMEWORK
 
 __all__ = [
     "bundled_fusions", "find_framework", "own_folder", "own_framework_files", "own_frameworks", "unused_own_names",
@@ -47,7 +47,7 @@ def find_framework(text: str) -> Framework:
     """
     name, version, switches = framework_parts(text)
     if _is_file(name):
-        return read_framework(name).of_version(version).with_switches(switches)
+        return FRAMEWORK.read(name).of_version(version).with_switches(switches)
     found, on = _bundled_named(name.lower()) or _own(name)
     return found.of_version(version).with_switches([*on, *(one.lower() for one in switches)])
 
@@ -142,7 +142,7 @@ def _names_of(framework: Framework) -> dict[str, list[str]]:
 
 def _own_framework(path: Path) -> Framework:
     """Return the framework of an own file, which is called as it."""
-    framework = read_framework(path)
+    framework = FRAMEWORK.read(path)
     if framework.name != path.stem:
         problem = f"value must be {path.stem!r}, as the file is called, got {framework.name!r}"
         raise InputFileError(place_of(path), problem, "name")
@@ -153,7 +153,7 @@ def _own_framework(path: Path) -> Framework:
 def _bundled_named(name: str) -> tuple[Framework, list[str]] | None:
     """Return the bundled framework of a name or alias; of a name, which is that of its file, no other file is read."""
     path = FOLDER / f"{name}.toml"
-    return (read_framework(path), []) if path in _bundled_files() else _bundled().get(name)
+    return (FRAMEWORK.read(path), []) if path in _bundled_files() else _bundled().get(name)
 
 
 @cache
@@ -164,6 +164,6 @@ def _bundled_files() -> tuple[Path, ...]:
 @cache
 def _bundled() -> Mapping[str, tuple[Framework, list[str]]]:
     """Return the bundled frameworks by name and alias, with the switches that an alias turns on."""
-    frameworks = [read_framework(path) for path in _bundled_files()]
+    frameworks = [FRAMEWORK.read(path) for path in _bundled_files()]
     names = [(one, {one.name: list[str](), **_names_of(one)}) for one in frameworks]
     return {name: (one, on) for one, each in names for name, on in each.items()}

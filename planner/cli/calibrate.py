@@ -17,7 +17,7 @@ from planner.cli.streams import bar, note
 from planner.cli.values import from_options
 from planner.domain.calibration import Calibration
 from planner.errors import OutputError, ParameterError
-from planner.formats.calibration import CALIBRATION, write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import check_replaceable, write_file
 from planner.report.show import fit_view
 from planner.sessions.calibrate import (
@@ -76,7 +76,7 @@ def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
     with held_alone("the calibration", target.shared):
         calibration, rows = _made(values, target, f"{now:%Y-%m-%d}", began_s, session)
         target.path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(target.path, write_calibration(calibration), target.force)
+        write_file(target.path, CALIBRATION.dump(calibration), target.force)
         if rows:
             write_file(samples_path(target.path), rows, target.force)
         target.partial.unlink(missing_ok=True)  # only now: an interrupt while fitting must not cost the measurements

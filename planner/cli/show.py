@@ -22,16 +22,15 @@ from planner.domain.framework import Framework
 from planner.domain.network import family_of
 from planner.domain.node_groups import MixedCluster
 from planner.errors import NOTHING, ParameterError
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import ACCELERATOR, write_cluster
-from planner.formats.framework import FRAMEWORK, framework_keys, write_framework
+from planner.formats.framework import FRAMEWORK, framework_keys
 from planner.formats.network import (
     DATASET,
     LISTED_KINDS,
+    NETWORK,
     names_document,
     network_work_document,
-    write_dataset,
-    write_network,
 )
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report.blocks import Block
@@ -134,7 +133,7 @@ def _networks() -> Shelf:
     def document(network: Any) -> Mapping[str, Any]:
         return network_work_document(network, layer_work(network), totals(network))
 
-    return Shelf(catalog.find_network, listing, view, document, write_network)
+    return Shelf(catalog.find_network, listing, view, document, NETWORK.dump)
 
 
 def _clusters() -> Shelf:
@@ -172,7 +171,7 @@ def _calibrations() -> Shelf:
     def listing(calibrations: Iterable[Any]) -> Iterable[Block]:
         return calibrations_view(calibrations, _own())
 
-    return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(write_calibration(one)))
+    return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(CALIBRATION.dump(one)))
 
 
 def _plan_points(entry: Entry) -> Mapping[str, Sequence[PlanPoint]]:
@@ -183,7 +182,7 @@ def _plan_points(entry: Entry) -> Mapping[str, Sequence[PlanPoint]]:
 
 
 def _datasets() -> Shelf:
-    return Shelf(catalog.find_dataset, datasets_view, lambda _, one: dataset_view(one), DATASET.document, write_dataset)
+    return Shelf(catalog.find_dataset, datasets_view, lambda _, one: dataset_view(one), DATASET.document, DATASET.dump)
 
 
 def _accelerators() -> Shelf:
@@ -199,5 +198,5 @@ def _frameworks() -> Shelf:
         lambda bundled: frameworks_view(bundled, _own_frameworks()),
         lambda _, one: framework_view(one, framework_keys(one)),
         FRAMEWORK.document,
-        write_framework,
+        FRAMEWORK.dump,
     )

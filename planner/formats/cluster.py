@@ -26,7 +26,7 @@ from planner.units import parse_quantity
 
 __all__ = [
     "ACCELERATOR", "CLUSTER", "EDR_BYTES_PER_S", "LINK_KEYS", "TERM_NAMES", "accelerator_fields", "parse_scenarios",
-    "read_accelerator", "read_cluster", "write_cluster",
+    "read_cluster", "write_cluster",
 ]  # fmt: skip
 
 
@@ -52,12 +52,11 @@ def accelerator_fields(name: Field) -> tuple[Field, ...]:
 
 
 ACCELERATOR = Kind(
-    "accelerator", 1, "toml", Table(accelerator_fields(Field("name", Name(), "name to refer to it")), Accelerator)
+    "accelerator", "toml", Table(*accelerator_fields(Field("name", Name(), "name to refer to it")), make=Accelerator)
 )
 INLINE_ACCELERATOR = Table(
-    accelerator_fields(Field("name", Name(), "name to refer to it; the node's gpu unless given", None)),
-    dict[str, Any],
-    "the device of the nodes, where it is not a bundled one",
+    *accelerator_fields(Field("name", Name(), "name to refer to it; the node's gpu unless given", None)),
+    doc="the device of the nodes, where it is not a bundled one",
 )
 
 _NODE_FIELDS = (
@@ -89,24 +88,19 @@ _BETWEEN = (
 
 def _link(bandwidth: str, latency: Any, *, nics: bool = False) -> Table[Link]:
     return Table(
-        (
-            Field("kind", Name(), "free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ..."),
-            Field("bandwidth_GBps", Number("GBps", above=True), bandwidth, into="bytes_per_s"),
-            Field("latency_us", Number("us"), "of one message", into="latency_s", **latency),
-            *(_BETWEEN if nics else ()),
-        ),
-        Link,
+        Field("kind", Name(), "free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ..."),
+        Field("bandwidth_GBps", Number("GBps", above=True), bandwidth, into="bytes_per_s"),
+        Field("latency_us", Number("us"), "of one message", into="latency_s", **latency),
+        *(_BETWEEN if nics else ()),
+        make=Link,
     )
 
 
 _LINKS = Table(
-    (
-        Field("intra_node", _link("per GPU, one direction", {}), "between the GPUs of a node", None),
-        Field("inter_node", _link("per NIC, one direction", {}, nics=True), "between nodes", None),
-        Field("host", _link("host to device, per GPU", {"default": 0.0}), "between host and GPU", None),
-    ),
-    dict[str, Any],
-    "what joins GPUs, nodes and hosts",
+    Field("intra_node", _link("per GPU, one direction", {}), "between the GPUs of a node", None),
+    Field("inter_node", _link("per NIC, one direction", {}, nics=True), "between nodes", None),
+    Field("host", _link("host to device, per GPU", {"default": 0.0}), "between host and GPU", None),
+    doc="what joins GPUs, nodes and hosts",
 )
 _GROUP_FIELDS = (
     Field("name", Name(), "name of the group"),
@@ -116,22 +110,15 @@ _GROUP_FIELDS = (
 )
 _LINK_NAMES = ("intra_node", "inter_node", "host")
 _STORAGE = Table(
-    (
-        Field("read_GBps", Number("GBps", above=True), "read rate", into="read_bytes_per_s"),
-        Field(
-            "shared",
-            Flag(),
-            "true: the whole server, divided by the nodes that read; false: of each node",
-            default=False,
-        ),
-        Field("cache_GiB", Number("GiB"), "cache of a node", 0.0, "cache_bytes"),
+    Field("read_GBps", Number("GBps", above=True), "read rate", into="read_bytes_per_s"),
+    Field(
+        "shared", Flag(), "true: the whole server, divided by the nodes that read; false: of each node", default=False
     ),
-    Storage,
-    "where samples are read from",
+    Field("cache_GiB", Number("GiB"), "cache of a node", 0.0, "cache_bytes"),
+    make=Storage,
+    doc="where samples are read from",
 )
-_PRICE = Table(
-    (Field("usd_per_gpu_hour", Number("price"), "price of one GPU", None),), dict[str, Any], "optional; never guessed"
-)
+_PRICE = Table(Field("usd_per_gpu_hour", Number("price"), "price of one GPU", None), doc="optional; never guessed")
 
 
 @dataclass(frozen=True)
@@ -148,33 +135,19 @@ class _ClusterName(Name):
 
 CLUSTER = Kind(
     "cluster",
-    1,
     "toml",
     Table(
-        (
-            Field("name", _ClusterName(), "name to refer to it; neither 'local' nor a path"),
-            Field("nodes", Whole(most=1_000_000), "nodes of the cluster; required beside [node]", None),
-            Field("node", Table(_NODE_FIELDS, dict[str, Any]), "short for one group of nodes", None),
-            Field(
-                "node_groups",
-                ListOf(Table(_GROUP_FIELDS, dict[str, Any]), least=1),
-                "groups of equal nodes",
-                None,
-            ),
-            Field("accelerator", INLINE_ACCELERATOR, "the device of the nodes, where it is not a bundled one", None),
-            Field("links", _LINKS, "what joins GPUs, nodes and hosts", None),
-            Field("storage", _STORAGE, "where samples are read from", None),
-            Field("price", _PRICE, "optional; never guessed", None),
-            Field("sources", MapOf(Text()), "key -> where its figure comes from", None),
-        ),
-        dict[str, Any],
+        Field("name", _ClusterName(), "name to refer to it; neither 'local' nor a path"),
+        Field("nodes", Whole(most=1_000_000), "nodes of the cluster; required beside [node]", None),
+        Field("node", Table(*_NODE_FIELDS), "short for one group of nodes", None),
+        Field("node_groups", ListOf(Table(*_GROUP_FIELDS), least=1), "groups of equal nodes", None),
+        Field("accelerator", INLINE_ACCELERATOR, "the device of the nodes, where it is not a bundled one", None),
+        Field("links", _LINKS, "what joins GPUs, nodes and hosts", None),
+        Field("storage", _STORAGE, "where samples are read from", None),
+        Field("price", _PRICE, "optional; never guessed", None),
+        Field("sources", MapOf(Text()), "key -> where its figure comes from", None),
     ),
 )
-
-
-def read_accelerator(path: Path | str) -> Accelerator:
-    """Return the accelerator of a file."""
-    return ACCELERATOR.read(path)
 
 
 def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator]) -> Cluster | MixedCluster:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from planner.domain.axes import AXES, Axis
@@ -37,7 +36,7 @@ from planner.formats.fields import (
 __all__ = [
     "CONFIGURATION_TABLE", "GROUPS", "LARGEST_PRODUCT", "OPTION_KEYS", "PLAN_TABLE", "REQUEST", "SETTINGS",
     "SUBJECT_FIELDS", "SUBJECT_TABLE", "axis_type", "configuration_keys", "configuration_of", "framework_of",
-    "plan_keys", "read_request", "read_settings", "subject_keys", "subject_of",
+    "plan_keys", "subject_keys", "subject_of",
 ]  # fmt: skip
 
 
@@ -80,20 +79,18 @@ SUBJECT_FIELDS = (
     Field("recompute", Text(("none", "selective", "full")), "activations computed again, likewise"),
     Field("sharding", Whole(least=0, most=3), "stage of sharded state, likewise"),
 )
-SUBJECT_TABLE = Table(SUBJECT_FIELDS, dict[str, Any], "what all configurations of an answer share", title="subject")
-PLAN_TABLE = Table(tuple(map(_field, AXES)), Configuration, "axes of a plan", title="plan_axes")
+SUBJECT_TABLE = Table(*SUBJECT_FIELDS, doc="what all configurations of an answer share", title="subject")
+PLAN_TABLE = Table(*map(_field, AXES), make=Configuration, doc="axes of a plan", title="plan_axes")
 GROUPS = Field(
     "groups",
     ListOf(
         Table(
-            (
-                Field("name", Text(), "name in the cluster's file"),
-                Field("nodes", Whole(), "computers of the group"),
-                Field("gpus_per_node", Whole(), "devices of each"),
-                Field("sub_batch", Whole(), "samples of one pass of its devices"),
-                Field("accumulation_steps", Whole(), "passes summed up before an update; absent: 1", 1),
-            ),
-            GroupPart,
+            Field("name", Text(), "name in the cluster's file"),
+            Field("nodes", Whole(), "computers of the group"),
+            Field("gpus_per_node", Whole(), "devices of each"),
+            Field("sub_batch", Whole(), "samples of one pass of its devices"),
+            Field("accumulation_steps", Whole(), "passes summed up before an update; absent: 1", 1),
+            make=GroupPart,
             title="group",
         ),
         least=1,
@@ -103,23 +100,20 @@ GROUPS = Field(
     None,
 )
 CONFIGURATION_TABLE = Table(
-    (
-        *(_field(axis) for axis in AXES),
-        GROUPS,
-        Field("framework", Text(), "training framework, one of several; absent: that of the subject", None),
-        Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all"),
-        Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent; absent: 4", 4),
-        Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network"),
-        Field("parallelism", Text(_KINDS), "kinds of parallelism; absent: data", "data"),
-        Field(
-            "mini_batch",
-            Whole(most=LARGEST_MINI_BATCH),
-            "samples behind an update; absent when asynchronous: a distribution",
-            None,
-        ),
+    *(_field(axis) for axis in AXES),
+    GROUPS,
+    Field("framework", Text(), "training framework, one of several; absent: that of the subject", None),
+    Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all"),
+    Field("gradient_bytes_per_element", Whole(most=8), "bytes of a gradient element as it is sent; absent: 4", 4),
+    Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network"),
+    Field("parallelism", Text(_KINDS), "kinds of parallelism; absent: data", "data"),
+    Field(
+        "mini_batch",
+        Whole(most=LARGEST_MINI_BATCH),
+        "samples behind an update; absent when asynchronous: a distribution",
+        None,
     ),
-    dict[str, Any],
-    "what a plan decides; the rest stands in the subject",
+    doc="what a plan decides; the rest stands in the subject",
     title="configuration",
 )
 
@@ -214,18 +208,8 @@ def _option_table(names: tuple[str, ...]) -> Table[Mapping[str, Any]]:
         Field(name, Flag() if name in SWITCHES else _VALUE, f"value of --{name.replace('_', '-')}", None)
         for name in names
     )
-    return Table(keys, _lists_and_values, "values of options", split=complete)
+    return Table(*keys, make=_lists_and_values, doc="values of options", split=complete)
 
 
-REQUEST = Kind("request", 1, "toml", _option_table(("target_batch", *OPTION_KEYS)))
-SETTINGS = Kind("settings", 1, "toml", _option_table(OPTION_KEYS))
-
-
-def read_request(path: Path | str) -> Mapping[str, Any]:
-    """Return the values of a request file by option name: text, numbers, or lists of them."""
-    return REQUEST.read(path)
-
-
-def read_settings(path: Path | str) -> Mapping[str, Any]:
-    """Return the values of a ``planner.toml`` by option name: text, numbers, or lists of them."""
-    return SETTINGS.read(path)
+REQUEST = Kind("request", "toml", _option_table(("target_batch", *OPTION_KEYS)))
+SETTINGS = Kind("settings", "toml", _option_table(OPTION_KEYS))

@@ -462,17 +462,17 @@ class Kind(Generic[R]):
     ----------
     name : str
         ``format`` is ``planner/<name>``.
-    version : int
-        The present one, written to files.
     syntax : {"toml", "json"}
     table : Table
         Keys of the present version.
+    version : int
+        The present one, written to files.
     """
 
     name: str
-    version: int
     syntax: str
     table: Table[R]
+    version: int = 1
 
     @property
     def format(self) -> str:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 from unicodedata import category
 
 from planner.domain.arrays import LARGEST_COUNT
@@ -485,24 +485,39 @@ class Field:
         return self.into or self.name
 
 
-@dataclass(frozen=True, slots=True)
 class Table(Generic[R]):
-    """Keys that together are a record: ``make`` is called with one keyword argument a key, ``split`` undoes it.
+    """Keys that together are a record, a dictionary unless told otherwise.
 
-    Without ``split`` the record has the keys' targets as fields, or is a mapping with them.
-
-    An expected failure in ``make`` (a record's own rule) becomes a FieldError at the place of the table. A table with a
-    ``title`` is written once in a schema, however often it is used. ``gone``: keys that it once had, with what to do.
+    Parameters
+    ----------
+    *fields : Field
+    make : callable
+        Gets one keyword argument a key. Its expected failure (a record's own rule) becomes a FieldError at the place of
+        the table.
+    doc, title : str
+        For the schema, in which a table with a title is written once, however often it is used.
+    split : callable
+        Undoes ``make``; without it the record has the keys' targets as fields, or is a mapping with them.
+    gone : mapping
+        Keys that the table once had, with what to do.
     """
 
-    fields: tuple[Field, ...]
-    make: Callable[..., R]
-    doc: str = ""
-    title: str = ""
-    split: Callable[[Any], Mapping[str, Any]] | None = None
-    gone: Mapping[str, str] | None = None
-
     words = "a table"
+
+    @overload
+    def __init__(self: Table[dict[str, Any]], *fields: Field, doc: str = "", title: str = "") -> None: ...
+    @overload
+    def __init__(
+        self, *fields: Field, make: Callable[..., R], doc: str = "", title: str = "",
+        split: Callable[[Any], Mapping[str, Any]] | None = None, gone: Mapping[str, str] | None = None,
+    ) -> None: ...  # fmt: skip
+
+    def __init__(
+        self, *fields: Field, make: Callable[..., Any] = dict, doc: str = "", title: str = "",
+        split: Callable[[Any], Mapping[str, Any]] | None = None, gone: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.fields, self.doc, self.title, self.split, self.gone = fields, doc, title, split, gone
+        self.make: Callable[..., R] = make
 
     def read_all(self, values: Sequence[Any]) -> Sequence[R] | None:
         """Return the records of tables that have all the keys, and plainly right values; None: read them one by one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from planner.domain.axes import SCHEDULES, SHARD_GROUPS
@@ -28,20 +27,18 @@ from planner.errors import ParameterError, UsageError
 from planner.formats.documents import Kind
 from planner.formats.fields import Field, Flag, ListOf, MapOf, Number, Table, Text, Whole
 
-__all__ = ["FRAMEWORK", "framework_keys", "read_framework", "write_framework"]
+__all__ = ["FRAMEWORK", "framework_keys"]
 
 _STRATEGY = Table(
-    (
-        Field("prefetch", Flag(), "whether input is loaded during the step before", default=True),
-        Field("overlap", Flag(), "whether gradients are sent as they become ready, not after them all", default=True),
-        Field("first_bucket_MiB", Number("MiB"), "gradients sent first; 0: by layer", 0.0, "first_bucket_bytes"),
-        Field("bucket_MiB", Number("MiB"), "gradients sent together later; 0: by layer", 0.0, "bucket_bytes"),
-        Field("best_buckets", Flag(), "whether what is sent together is what is done first", default=False),
-        Field("cycle_ms", Number("ms"), "how often what is ready is sent together; 0: when it is", 0.0, "cycle_s"),
-        Field("servers", Flag(), "whether gradients go to parameter servers, one on each node", default=False),
-    ),
-    Strategy,
-    "what overlaps in a synchronous step",
+    Field("prefetch", Flag(), "whether input is loaded during the step before", default=True),
+    Field("overlap", Flag(), "whether gradients are sent as they become ready, not after them all", default=True),
+    Field("first_bucket_MiB", Number("MiB"), "gradients sent first; 0: by layer", 0.0, "first_bucket_bytes"),
+    Field("bucket_MiB", Number("MiB"), "gradients sent together later; 0: by layer", 0.0, "bucket_bytes"),
+    Field("best_buckets", Flag(), "whether what is sent together is what is done first", default=False),
+    Field("cycle_ms", Number("ms"), "how often what is ready is sent together; 0: when it is", 0.0, "cycle_s"),
+    Field("servers", Flag(), "whether gradients go to parameter servers, one on each node", default=False),
+    make=Strategy,
+    doc="what overlaps in a synchronous step",
 )
 _DOES = (
     Field("input_gradient", Flag(), "whether the gradient of the network's input is computed", default=False),
@@ -98,26 +95,22 @@ def _keys_of_switch(switch: Switch) -> Mapping[str, Any]:
 
 
 _SWITCH = Table(
-    (
-        Field("aliases", ListOf(Text()), "names of the framework with this switch on, in lower case", ()),
-        Field("needs", ListOf(Text()), "other switches that are on with it", ()),
-        Field("excludes", ListOf(Text()), "other switches that cannot be on beside it", ()),
-        Field("source", Text(), "what it is, and where that comes from", ""),
-        *(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
-    ),
-    _switch,
-    "what a user may turn on: the keys that it changes; what it fuses is fused besides",
+    Field("aliases", ListOf(Text()), "names of the framework with this switch on, in lower case", ()),
+    Field("needs", ListOf(Text()), "other switches that are on with it", ()),
+    Field("excludes", ListOf(Text()), "other switches that cannot be on beside it", ()),
+    Field("source", Text(), "what it is, and where that comes from", ""),
+    *(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+    make=_switch,
+    doc="what a user may turn on: the keys that it changes; what it fuses is fused besides",
     split=_keys_of_switch,
 )
 
 
 _VERSION = Table(
-    (
-        *(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
-        Field("source", Text(), "where that comes from", None),
-    ),
-    lambda **changes: {key: value for key, value in changes.items() if value is not None},
-    "what a version did otherwise: the keys that it changes",
+    *(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+    Field("source", Text(), "where that comes from", None),
+    make=lambda **changes: {key: value for key, value in changes.items() if value is not None},
+    doc="what a version did otherwise: the keys that it changes",
     split=lambda changes: dict.fromkeys((*(one.target for one in _DOES), "source")) | dict(changes),
 )
 
@@ -161,36 +154,23 @@ def _check_needs(framework: Framework, name: str) -> None:
 
 FRAMEWORK = Kind(
     "framework",
-    1,
     "toml",
     Table(
-        (
-            Field("name", Text(), "name to refer to it, in lower case; its overheads are looked up by it"),
-            Field("aliases", ListOf(Text()), "other names, in lower case", ()),
-            *_DOES,
-            Field("switches", MapOf(_SWITCH, "[a-z][a-z0-9.-]*"), "what a user may turn on, by name", {}),
-            Field(
-                "versions",
-                MapOf(_VERSION, r"\d+(\.\d+)*"),
-                "what older versions did otherwise, by the first numbers of the version",
-                {},
-            ),
-            Field("source", Text(), "where this comes from", ""),
-            Field("sources", MapOf(Text(), choices=_WITH_SOURCE), "where values of single keys come from, by key", {}),
+        Field("name", Text(), "name to refer to it, in lower case; its overheads are looked up by it"),
+        Field("aliases", ListOf(Text()), "other names, in lower case", ()),
+        *_DOES,
+        Field("switches", MapOf(_SWITCH, "[a-z][a-z0-9.-]*"), "what a user may turn on, by name", {}),
+        Field(
+            "versions",
+            MapOf(_VERSION, r"\d+(\.\d+)*"),
+            "what older versions did otherwise, by the first numbers of the version",
+            {},
         ),
-        _framework,
+        Field("source", Text(), "where this comes from", ""),
+        Field("sources", MapOf(Text(), choices=_WITH_SOURCE), "where values of single keys come from, by key", {}),
+        make=_framework,
     ),
 )
-
-
-def read_framework(path: Path | str) -> Framework:
-    """Return the framework of a file."""
-    return FRAMEWORK.read(path)
-
-
-def write_framework(framework: Framework) -> str:
-    """Return the text of a framework's file."""
-    return FRAMEWORK.dump(framework)
 
 
 def framework_keys(framework: Framework) -> list[tuple[str, str, str, str]]:

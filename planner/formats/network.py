@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from planner.domain.arrays import LARGEST_COUNT
@@ -35,7 +34,7 @@ from planner.formats.fields import (
 
 __all__ = [
     "DATASET", "FIELDS_BUT_LAYERS", "LAYER_FIELDS", "LISTED_KINDS", "NAMES", "NETWORK", "NETWORK_WORK",
-    "names_document", "network_work_document", "read_dataset", "read_network", "write_dataset", "write_network",
+    "names_document", "network_work_document",
 ]  # fmt: skip
 
 
@@ -54,7 +53,7 @@ LAYER_FIELDS = (
     Field("inputs", ListOf(Name(), least=1), "names of the layers it reads; the one before unless given", None),
     Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
 )
-_LAYER = Table(LAYER_FIELDS, dict[str, Any])
+_LAYER = Table(*LAYER_FIELDS)
 _LAYERS = Field("layers", ListOf(_LAYER, 1, MOST_LAYERS), "layers, each behind those it reads")
 FIELDS_BUT_LAYERS = (
     Field("name", Name(), "name to refer to it"),
@@ -94,24 +93,15 @@ def _check_sizes(network: Network) -> None:
 
 NETWORK = Kind(
     "network",
-    1,
     "toml",
     Table(
-        (*FIELDS_BUT_LAYERS[:2], _LAYERS, *FIELDS_BUT_LAYERS[2:]),
-        _network,
+        *FIELDS_BUT_LAYERS[:2],
+        _LAYERS,
+        *FIELDS_BUT_LAYERS[2:],
+        make=_network,
         gone={"transformer": _FOUND, "blocks": _FOUND},
     ),
 )
-
-
-def read_network(path: Path | str) -> Network:
-    """Return the network of a file; a layer that breaks its rules, or does not fit its inputs, is an InputFileError."""
-    return NETWORK.read(path)
-
-
-def write_network(network: Network) -> str:
-    """Return the text of a network's file."""
-    return NETWORK.dump(network)
 
 
 _WORK = Whole(least=0, most=10**18)
@@ -120,28 +110,19 @@ _FIGURES = (
     Field("forward_flop", _WORK, "of products, forward, a sample: two a multiply-add"),
     Field("training_flop", _WORK, "of products, forward and backward, a sample"),
 )
-_LAYER_WORK = Table(
-    (*LAYER_FIELDS, Field("output", ListOf(Whole()), "shape of its output of one sample"), *_FIGURES), dict[str, Any]
-)
+_LAYER_WORK = Table(*LAYER_FIELDS, Field("output", ListOf(Whole()), "shape of its output of one sample"), *_FIGURES)
 _TOTALS = Table(
-    (
-        *_FIGURES,
-        Field("forward_multiply_adds", _WORK, "of products, forward, a sample"),
-        Field("kernel_calls", _WORK, "kernel calls of a step"),
-    ),
-    dict[str, Any],
+    *_FIGURES,
+    Field("forward_multiply_adds", _WORK, "of products, forward, a sample"),
+    Field("kernel_calls", _WORK, "kernel calls of a step"),
 )
 NETWORK_WORK = Kind(
     "network-work",
-    1,
     "json",
     Table(
-        (
-            *FIELDS_BUT_LAYERS,
-            Field("layers", ListOf(_LAYER_WORK, least=1), "layers, each behind those it reads"),
-            Field("totals", _TOTALS, "of all layers"),
-        ),
-        dict[str, Any],
+        *FIELDS_BUT_LAYERS,
+        Field("layers", ListOf(_LAYER_WORK, least=1), "layers, each behind those it reads"),
+        Field("totals", _TOTALS, "of all layers"),
     ),
 )
 
@@ -171,37 +152,20 @@ def network_work_document(network: Network, layers: Sequence[Work], totals: Work
 
 
 def _figures(one: Work | WorkTotals) -> dict[str, int]:
-    return {
-        "parameters": one.parameters,
-        "forward_flop": 2 * one.forward_mac,
-        "training_flop": one.training_flop,
-    }
+    return {"parameters": one.parameters, "forward_flop": 2 * one.forward_mac, "training_flop": one.training_flop}
 
 
 DATASET = Kind(
     "dataset",
-    1,
     "toml",
     Table(
-        (
-            Field("name", Name(), "name to refer to it"),
-            Field("samples", Whole(most=10**13), "samples of one epoch"),
-            Field("bytes_per_sample", Number("sample", above=True), "mean size as stored (encoded)"),
-            Field("source", Text(), "where the figures come from", ""),
-        ),
-        Dataset,
+        Field("name", Name(), "name to refer to it"),
+        Field("samples", Whole(most=10**13), "samples of one epoch"),
+        Field("bytes_per_sample", Number("sample", above=True), "mean size as stored (encoded)"),
+        Field("source", Text(), "where the figures come from", ""),
+        make=Dataset,
     ),
 )
-
-
-def read_dataset(path: Path | str) -> Dataset:
-    """Return the data set of a file."""
-    return DATASET.read(path)
-
-
-def write_dataset(dataset: Dataset) -> str:
-    """Return the text of a data set's file."""
-    return DATASET.dump(dataset)
 
 
 LISTED_KINDS = ("networks", "clusters", "calibrations", "datasets", "accelerators", "frameworks")
@@ -210,17 +174,12 @@ LISTED_KINDS = ("networks", "clusters", "calibrations", "datasets", "accelerator
 
 NAMES = Kind(
     "names",
-    1,
     "json",
     Table(
-        (
-            *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED_KINDS),
-            Field(
-                "own", ListOf(Name()), "names of this user's own calibrations, newest first, or of own frameworks", None
-            ),
-        ),
-        without_none,
-        "the names of one kind of thing",
+        *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED_KINDS),
+        Field("own", ListOf(Name()), "names of this user's own calibrations, newest first, or of own frameworks", None),
+        make=without_none,
+        doc="the names of one kind of thing",
         split=lambda lists: dict.fromkeys((*LISTED_KINDS, "own")) | dict(lists),
     ),
 )

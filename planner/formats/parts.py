@@ -51,10 +51,10 @@ def warning_table(**lists: str) -> Table[dict[str, Any]]:
     """Return the table of a warning with a key for each list of positions, of that description."""
     subject = Field("subject", Text(), "what it is about", "")
     of = (subject, *(Field(key, ListOf(Whole()), doc, None) for key, doc in lists.items()))
-    again = ListOf(Table(of, dict[str, Any], title="_".join(("said_again", *lists))), least=1)
+    again = ListOf(Table(*of, title="_".join(("said_again", *lists))), least=1)
     own = (Field("code", Text(), "for programs"), Field("message", Text(), "for people"))
     also = Field("also", again, "other subjects of the same sentence", None)
-    return Table((*own, *of, also), dict[str, Any], title="_".join(("warning", *lists)))
+    return Table(*own, *of, also, title="_".join(("warning", *lists)))
 
 
 def warning_keys(first: Iterable[PlanWarning], lists: Lists) -> list[dict[str, Any]]:
@@ -92,13 +92,10 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], key: str = "", position: int 
 
 
 _CITATION = Table(
-    (
-        Field("names", ListOf(Text(), least=1), "names of calibrations"),
-        Field("origin", Text(), "measured, published, ..."),
-        Field("source", Text(), "where it comes from", ""),
-        Field("date", Text(), "ISO date of that", ""),
-    ),
-    dict[str, Any],
+    Field("names", ListOf(Text(), least=1), "names of calibrations"),
+    Field("origin", Text(), "measured, published, ..."),
+    Field("source", Text(), "where it comes from", ""),
+    Field("date", Text(), "ISO date of that", ""),
     title="citation",
 )
 CITATIONS = Field("citations", ListOf(_CITATION), "of the calibrations that the answer rests on", ())
@@ -119,33 +116,24 @@ def citations_of(keys: Iterable[Mapping[str, Any]]) -> tuple[Citation, ...]:
 
 _CODES = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "limit", "other")
 REFUSAL_TABLE = Table(
-    (
-        Field("code", Text(_CODES), "for programs"),
-        Field("reason", Text(), "for people"),
-        Field("count", Whole(least=0, most=10**18), "plans that are refused for it"),
-    ),
-    dict[str, Any],
+    Field("code", Text(_CODES), "for programs"),
+    Field("reason", Text(), "for people"),
+    Field("count", Whole(least=0, most=10**18), "plans that are refused for it"),
 )
 SEARCH_TABLE = Table(
-    (
-        Field("method", Text(), "how the space was searched"),
-        Field("certified", Flag(), "whether no better plan exists in it"),
-        Field("candidates", Whole(least=0, most=10**18), "plans of the space: those ranked, refused and discarded"),
-        Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request and were ranked"),
-        Field("refused", ListOf(REFUSAL_TABLE), "plans that do not satisfy it, by the reason why they were refused"),
-        Field("discarded", Whole(least=0, most=10**18), "plans that a bound, or the end of the search, left out", 0),
-        Field("trials", Whole(least=0, most=10**18), "plans that Optuna tried; absent: none", 0),
-        Field("gap", Number(), "part of the best value by which another plan may be better at most", None),
-    ),
-    dict[str, Any],
+    Field("method", Text(), "how the space was searched"),
+    Field("certified", Flag(), "whether no better plan exists in it"),
+    Field("candidates", Whole(least=0, most=10**18), "plans of the space: those ranked, refused and discarded"),
+    Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request and were ranked"),
+    Field("refused", ListOf(REFUSAL_TABLE), "plans that do not satisfy it, by the reason why they were refused"),
+    Field("discarded", Whole(least=0, most=10**18), "plans that a bound, or the end of the search, left out", 0),
+    Field("trials", Whole(least=0, most=10**18), "plans that Optuna tried; absent: none", 0),
+    Field("gap", Number(), "part of the best value by which another plan may be better at most", None),
 )
 LOOSENING_TABLE = Table(
-    (
-        Field("option", Text(), "option to loosen"),
-        Field("value", Text(), "value that suffices"),
-        Field("message", Text(), "what is reached then"),
-    ),
-    dict[str, Any],
+    Field("option", Text(), "option to loosen"),
+    Field("value", Text(), "value that suffices"),
+    Field("message", Text(), "what is reached then"),
 )
 
 
@@ -168,12 +156,9 @@ LONGEST_LIST = 256
 """Values up to which an even range is a list."""
 
 _RANGE = Table(
-    (
-        Field("first", Whole(), "least value"),
-        Field("last", Whole(), "largest value"),
-        Field("step", Whole(), "from each value to the next"),
-    ),
-    dict[str, Any],
+    Field("first", Whole(), "least value"),
+    Field("last", Whole(), "largest value"),
+    Field("step", Whole(), "from each value to the next"),
 )
 _COUNTS = Nullable(OneOf((ListOf(Whole(least=0), least=1), _RANGE, Whole(least=0)), "counts"))
 """One number alone, as in older documents of degrees."""
@@ -221,19 +206,16 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
 
 def _sourced_table(value: Type, doc: str) -> Table[dict[str, Any]]:
     own = Field("value", value, doc, None if isinstance(value, Nullable) else REQUIRED)
-    return Table(
-        (own, Field("source", Text(), "where it comes from; absent: default", DEFAULT)),
-        dict[str, Any],
-    )
+    return Table(own, Field("source", Text(), "where it comes from; absent: default", DEFAULT))
 
 
 REQUEST_TABLE = Table(
-    tuple(
+    *(
         Field(key, _sourced_table(kind, doc), doc, REQUIRED if key == "target_batch" else None)
         for key, (kind, doc) in _TYPES.items()
     ),
-    without_none,
-    "every value with its source",
+    make=without_none,
+    doc="every value with its source",
     split=lambda values: dict.fromkeys(_TYPES) | dict(values),
 )
 

@@ -73,29 +73,23 @@ _RATE_WORDS = "low and high, where absent, are value x iteration_s.value / itera
 _NUMBER_OR_NULL = Nullable(Number())
 _BYTES = Whole(least=0, most=LARGEST_PRODUCT)
 _QUANTITY = Table(
-    (
-        Field("value", Number(), "the prediction"),
-        Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval", None),
-        Field("high", _NUMBER_OR_NULL, "upper end", None),
-        Field(
-            "interval_basis",
-            Text(INTERVAL_BASES),
-            "what the interval rests on; absent: as iteration_s, whose is none",
-            None,
-        ),
+    Field("value", Number(), "the prediction"),
+    Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval", None),
+    Field("high", _NUMBER_OR_NULL, "upper end", None),
+    Field(
+        "interval_basis",
+        Text(INTERVAL_BASES),
+        "what the interval rests on; absent: as iteration_s, whose is none",
+        None,
     ),
-    dict[str, Any],
     title="quantity",
 )
 _STAGE = Table(
-    (
-        Field("layers", Whole(), "layers of a transformer"),
-        Field("again", Whole(least=0), "of these computed again, the first ones; absent: none", 0),
-        Field("recompute", Text(("none", "selective", "full")), "what of them; absent: none", "none"),
-        Field("stages", Whole(), "stages in a row that hold this; absent: 1", 1),
-    ),
-    dict[str, Any],
-    "what stages of a pipeline hold",
+    Field("layers", Whole(), "layers of a transformer"),
+    Field("again", Whole(least=0), "of these computed again, the first ones; absent: none", 0),
+    Field("recompute", Text(("none", "selective", "full")), "what of them; absent: none", "none"),
+    Field("stages", Whole(), "stages in a row that hold this; absent: 1", 1),
+    doc="what stages of a pipeline hold",
     title="layers_of_stages",
 )
 STAGE_LAYERS = Field(
@@ -108,51 +102,39 @@ RANK_ORDER_FIELD = Field(
     None,
 )
 _MINI_BATCH = Table(
-    (
-        *(Field(name, Number(), f"{name} of the samples behind an update") for name in ("mean", "std", "p05", "p95")),
-        Field("probability_in_window", Number("share"), "that it lies in the target's window; absent: no target", None),
-    ),
-    dict[str, Any],
+    *(Field(name, Number(), f"{name} of the samples behind an update") for name in ("mean", "std", "p05", "p95")),
+    Field("probability_in_window", Number("share"), "that it lies in the target's window; absent: no target", None),
 )
 _STALENESS = Table(
-    (
-        Field("mean", Number(), "mean of the updates between reading and applying"),
-        Field("std", Number(), "its standard deviation; absent: that of pmf", None),
-        Field("pmf", MapOf(Number("share"), pattern="[0-9]+"), "probability of each number of updates"),
-    ),
-    dict[str, Any],
+    Field("mean", Number(), "mean of the updates between reading and applying"),
+    Field("std", Number(), "its standard deviation; absent: that of pmf", None),
+    Field("pmf", MapOf(Number("share"), pattern="[0-9]+"), "probability of each number of updates"),
 )
 _TERM = Table(
-    (
-        Field("name", Text(), "name of the term"),
-        Field(
-            "thread",
-            Text(("step", "gpu", "update")),
-            "thread that it runs in; absent: step when synchronous, gpu when asynchronous",
-            None,
-        ),
-        Field("seconds", Number(), "what it takes"),
-        Field(
-            "exposed_seconds",
-            Number(),
-            "what it adds to the period of its thread (update_s of the thread update, else iteration_s); absent: all",
-            None,
-        ),
-        Field("source", Whole(least=0), "where its coefficients come from: place in sources, from 0; absent: 0", 0),
-        Field("extrapolated", Flag(), "whether it lies outside what was fitted", False),  # noqa: FBT003 - the default
+    Field("name", Text(), "name of the term"),
+    Field(
+        "thread",
+        Text(("step", "gpu", "update")),
+        "thread that it runs in; absent: step when synchronous, gpu when asynchronous",
+        None,
     ),
-    dict[str, Any],
+    Field("seconds", Number(), "what it takes"),
+    Field(
+        "exposed_seconds",
+        Number(),
+        "what it adds to the period of its thread (update_s of the thread update, else iteration_s); absent: all",
+        None,
+    ),
+    Field("source", Whole(least=0), "where its coefficients come from: place in sources, from 0; absent: 0", 0),
+    Field("extrapolated", Flag(), "whether it lies outside what was fitted", False),  # noqa: FBT003 - the default
     title="term",
 )
 SOURCES = Field(
     "sources",
     ListOf(
         Table(
-            (
-                Field("origin", Text(), "measured, published, ...; several joined by +"),
-                Field("calibration", Text(), "names of calibrations, joined by commas", ""),
-            ),
-            dict[str, Any],
+            Field("origin", Text(), "measured, published, ...; several joined by +"),
+            Field("calibration", Text(), "names of calibrations, joined by commas", ""),
             title="source",
         )
     ),
@@ -186,19 +168,16 @@ FIGURES = (
     Field(
         "memory_bytes",
         Table(
-            (
-                *(Field(name, _BYTES, f"{name} on one device", 0) for name in MEMORY_KINDS),
-                Field("total", _BYTES, "all that is needed on one device"),
-                Field("capacity", _BYTES, "what one device has; absent: memory_bytes of the subject", None),
-            ),
-            dict[str, Any],
+            *(Field(name, _BYTES, f"{name} on one device", 0) for name in MEMORY_KINDS),
+            Field("total", _BYTES, "all that is needed on one device"),
+            Field("capacity", _BYTES, "what one device has; absent: memory_bytes of the subject", None),
         ),
         "memory of one device, by kind; absent kinds are 0",
     ),
     Field("terms", ListOf(_TERM), "parts of the periods that take time"),
     Field(
         "kernel_shares",
-        Table(tuple(Field(name, Number("share"), words, 0.0) for name, words in LOOKUPS.items()), dict[str, Any]),
+        Table(*(Field(name, Number("share"), words, 0.0) for name, words in LOOKUPS.items())),
         "shares of the kernel time of a step by how it was found; absent ones are 0",
         None,
     ),
@@ -426,51 +405,40 @@ def _term_of(keys: Mapping[str, Any], periods: Mapping[str, float], sources: Seq
 
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what is predicted")
 _OWN_SUBJECT = Table(
-    tuple(replace(field, default=None) for field in SUBJECT_FIELDS), dict[str, Any], title="subject_of_one"
+    *(replace(field, default=None) for field in SUBJECT_FIELDS), title="subject_of_one"
 )  # its keys go before those of all
 _ONE = Table(
-    (
-        _CONFIGURATION,
-        *FIGURES,
-        Field("subject", _OWN_SUBJECT, "keys of the subject that are not those of all predictions", None),
-    ),
-    dict[str, Any],
+    _CONFIGURATION,
+    *FIGURES,
+    Field("subject", _OWN_SUBJECT, "keys of the subject that are not those of all predictions", None),
     title="prediction",
 )
 PREDICTION = Kind(
     "prediction",
-    1,
     "json",
     Table(
-        (
-            Field("subject", SUBJECT_TABLE, "what is predicted, by name"),
-            _CONFIGURATION,
-            *FIGURES,
-            SOURCES,
-            CITATIONS,
-            Field("warnings", ListOf(warning_table()), "what a reader should know", ()),
-        ),
-        dict[str, Any],
+        Field("subject", SUBJECT_TABLE, "what is predicted, by name"),
+        _CONFIGURATION,
+        *FIGURES,
+        SOURCES,
+        CITATIONS,
+        Field("warnings", ListOf(warning_table()), "what a reader should know", ()),
     ),
 )
 PREDICTIONS = Kind(
     "predictions",
-    1,
     "json",
     Table(
-        (
-            Field("subject", _OWN_SUBJECT, "what is predicted, by name, as far as all predictions share it"),
-            Field("predictions", ListOf(_ONE), "in the order of the options"),
-            SOURCES,
-            CITATIONS,
-            Field(
-                "warnings",
-                ListOf(warning_table(predictions="positions, from 1, of those that it is of; absent: of all")),
-                "what a reader should know, each once",
-                (),
-            ),
+        Field("subject", _OWN_SUBJECT, "what is predicted, by name, as far as all predictions share it"),
+        Field("predictions", ListOf(_ONE), "in the order of the options"),
+        SOURCES,
+        CITATIONS,
+        Field(
+            "warnings",
+            ListOf(warning_table(predictions="positions, from 1, of those that it is of; absent: of all")),
+            "what a reader should know, each once",
+            (),
         ),
-        dict[str, Any],
     ),
 )
 

@@ -61,7 +61,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_PREDICTION = Table(FIGURES, dict[str, Any], "what it takes", title="figures")
+_PREDICTION = Table(*FIGURES, doc="what it takes", title="figures")
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what the plan decides")
 _WHY = Field("why", Text(), "why it stands there", "")
 _PRECISIONS = Field(
@@ -72,110 +72,88 @@ _PRECISIONS = Field(
 )
 _OBJECTIVE = Field("objective", Number(), "value of a weighted objective; absent: one quantity is minimised", None)
 _PLAN = Table(
-    (
-        Field("position", Whole(), "rank"),
-        _CONFIGURATION,
-        Field("prediction", _PREDICTION, "what it takes"),
-        _WHY,
-        _PRECISIONS,
-        Field(
-            "probability_first_better",
-            Number("share"),
-            "that plan 1 is better; absent: plan 1, or not known",
-            None,
-        ),
-        Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
-        _OBJECTIVE,
-    ),
-    dict[str, Any],
+    Field("position", Whole(), "rank"),
+    _CONFIGURATION,
+    Field("prediction", _PREDICTION, "what it takes"),
+    _WHY,
+    _PRECISIONS,
+    Field("probability_first_better", Number("share"), "that plan 1 is better; absent: plan 1, or not known", None),
+    Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
+    _OBJECTIVE,
     title="plan",
 )
 _OF_FRONT = Table(
-    (
-        Field("position", Whole(), "place on the front"),
-        Field("plan", Whole(), "position in plans of the same configuration, which stands there", None),
-        Field("configuration", CONFIGURATION_TABLE, "what the plan decides", None),
-        Field("prediction", _PREDICTION, "what it takes", None),
-        _PRECISIONS,
-        _WHY,
-        _OBJECTIVE,
-    ),
-    dict[str, Any],
-    "a plan of the front: one of plans, by its position there, or configuration and prediction",
+    Field("position", Whole(), "place on the front"),
+    Field("plan", Whole(), "position in plans of the same configuration, which stands there", None),
+    Field("configuration", CONFIGURATION_TABLE, "what the plan decides", None),
+    Field("prediction", _PREDICTION, "what it takes", None),
+    _PRECISIONS,
+    _WHY,
+    _OBJECTIVE,
+    doc="a plan of the front: one of plans, by its position there, or configuration and prediction",
     title="plan_of_front",
 )
 _SENSITIVITY = Table(
-    (
-        Field("input", Text(INPUTS), "what is changed alone"),
-        Field("factor", Number(), "by which it is multiplied"),
-        Field("is_other", Flag(), "whether another plan than the first is then the best"),
-        Field("position", Whole(), "of the best plan then; absent: it is not among plans", None),
-        Field("configuration", CONFIGURATION_TABLE, "of it; absent: it is among plans, or nothing fits then", None),
-        Field("behind", Number(), "more of the objective of the plan to take, relative; absent: it does not fit", None),
-    ),
-    dict[str, Any],
+    Field("input", Text(INPUTS), "what is changed alone"),
+    Field("factor", Number(), "by which it is multiplied"),
+    Field("is_other", Flag(), "whether another plan than the first is then the best"),
+    Field("position", Whole(), "of the best plan then; absent: it is not among plans", None),
+    Field("configuration", CONFIGURATION_TABLE, "of it; absent: it is among plans, or nothing fits then", None),
+    Field("behind", Number(), "more of the objective of the plan to take, relative; absent: it does not fit", None),
     title="sensitivity",
 )
 _SUGGESTION = Table(
-    (
-        Field("subject", SUBJECT_TABLE, "what the plans share"),
-        Field("request", REQUEST_TABLE, "every value with its source"),
-        Field("status", Text(("found", "none_feasible")), "whether any plan fits"),
-        Field("chosen", Whole(), "position of the plan to take among the tied", None),
-        Field("choice", Text(), "why it is taken", ""),
-        Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
-        Field("deciding_runs", ListOf(Whole()), "positions of tied plans whose measured steps would decide", ()),
-        Field("sensitivity", ListOf(_SENSITIVITY), "what a change of single inputs does, where asked", ()),
-        Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
-        Field(
-            "leasts",
-            MapOf(Number(), choices=TERMS),
-            "what the terms of a weighted objective are divided by: the least of all plans, in s and USD",
-            None,
-        ),
-        Field("plans", ListOf(_PLAN), "best first; empty where nothing fits"),
-        Field(
-            "pareto", ListOf(_OF_FRONT), "front of the objective, GPUs and distance from the target, where asked", None
-        ),
-        Field("pareto_more", Whole(), "plans of the front beyond those told; absent: none", None),
-        SOURCES,
-        Field("search", SEARCH_TABLE, "how the space was searched"),
-        Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits", ()),
-        Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen, when none fits", ()),
-        Field(
-            "conflict",
-            ListOf(Text()),
-            "when none fits, a smallest set of constraints that contradict each other; absent: not known",
-            (),
-        ),
-        Field(
-            "warnings",
-            ListOf(
-                warning_table(
-                    plans="positions in plans (else nearest) of those that it is of; absent: of all",
-                    pareto="the same of the front",
-                )
-            ),
-            "what a reader should know, each once",
-            (),
-        ),
-        CITATIONS,
-        Field("switches", MapOf(Number()), "of the plan's framework, those off that pay -> times faster", {}),
-        Field(
-            "frameworks",
-            MapOf(Number()),
-            "of several frameworks each with a plan -> times the objective of the best plan that its best one has",
-            {},
-        ),
+    Field("subject", SUBJECT_TABLE, "what the plans share"),
+    Field("request", REQUEST_TABLE, "every value with its source"),
+    Field("status", Text(("found", "none_feasible")), "whether any plan fits"),
+    Field("chosen", Whole(), "position of the plan to take among the tied", None),
+    Field("choice", Text(), "why it is taken", ""),
+    Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
+    Field("deciding_runs", ListOf(Whole()), "positions of tied plans whose measured steps would decide", ()),
+    Field("sensitivity", ListOf(_SENSITIVITY), "what a change of single inputs does, where asked", ()),
+    Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
+    Field(
+        "leasts",
+        MapOf(Number(), choices=TERMS),
+        "what the terms of a weighted objective are divided by: the least of all plans, in s and USD",
+        None,
     ),
-    dict[str, Any],
+    Field("plans", ListOf(_PLAN), "best first; empty where nothing fits"),
+    Field("pareto", ListOf(_OF_FRONT), "front of the objective, GPUs and distance from the target, where asked", None),
+    Field("pareto_more", Whole(), "plans of the front beyond those told; absent: none", None),
+    SOURCES,
+    Field("search", SEARCH_TABLE, "how the space was searched"),
+    Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits", ()),
+    Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen, when none fits", ()),
+    Field(
+        "conflict",
+        ListOf(Text()),
+        "when none fits, a smallest set of constraints that contradict each other; absent: not known",
+        (),
+    ),
+    Field(
+        "warnings",
+        ListOf(
+            warning_table(
+                plans="positions in plans (else nearest) of those that it is of; absent: of all",
+                pareto="the same of the front",
+            )
+        ),
+        "what a reader should know, each once",
+        (),
+    ),
+    CITATIONS,
+    Field("switches", MapOf(Number()), "of the plan's framework, those off that pay -> times faster", {}),
+    Field(
+        "frameworks",
+        MapOf(Number()),
+        "of several frameworks each with a plan -> times the objective of the best plan that its best one has",
+        {},
+    ),
 )
-SUGGESTION = Kind("suggestion", 1, "json", _SUGGESTION)
+SUGGESTION = Kind("suggestion", "json", _SUGGESTION)
 SUGGESTIONS = Kind(
-    "suggestions",
-    1,
-    "json",
-    Table((Field("suggestions", ListOf(_SUGGESTION), "one a network and scenario"),), dict[str, Any]),
+    "suggestions", "json", Table(Field("suggestions", ListOf(_SUGGESTION), "one a network and scenario"))
 )
 IN_WINDOW, OUTSIDE = 1.0, 0.0
 """Probability of the window for mini-batches that are not random: of plans, and of those that are only nearest."""

@@ -30,82 +30,60 @@ from planner.formats.configuration import (
     subject_keys,
 )
 from planner.formats.documents import Kind
-from planner.formats.fields import (
-    Field,
-    Flag,
-    ListOf,
-    MapOf,
-    Nullable,
-    Number,
-    OneOf,
-    Table,
-    Text,
-    Whole,
-)
+from planner.formats.fields import Field, Flag, ListOf, MapOf, Nullable, Number, OneOf, Table, Text, Whole
 from planner.formats.parts import LOOSENING_TABLE, REFUSAL_TABLE, REQUEST_TABLE, request_keys
 from planner.formats.prediction import RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 
 __all__ = [
-    "BRIEF", "BRIEFS", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document", "briefs_document",
-    "sweep_document", "validation_document", "why_not_document",
+    "BRIEF", "BRIEFS", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document", "briefs_document", "sweep_document",
+    "validation_document", "why_not_document",
 ]  # fmt: skip
 
 
 _NUMBER_OR_NULL = Nullable(Number())
 _TIME_TABLE = Table(
-    (
-        Field("value", _NUMBER_OR_NULL, "the prediction"),
-        Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval; null: not known"),
-        Field("high", _NUMBER_OR_NULL, "upper end; null: not known"),
-    ),
-    dict[str, Any],
+    Field("value", _NUMBER_OR_NULL, "the prediction"),
+    Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval; null: not known"),
+    Field("high", _NUMBER_OR_NULL, "upper end; null: not known"),
     title="seconds",
 )
 _SAMPLES = OneOf((Whole(most=LARGEST_MINI_BATCH), Number()), rule="a number of samples")
 _BRIEF = Table(
-    (
-        Field("network", Text(), "network that is trained"),
-        Field("cluster", Text(), "cluster that it is trained on"),
-        Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
-        Field("framework", Text(), "training framework"),
-        Field("status", Text(("found", "none_feasible")), "whether any plan fits; if none, loosen says what to change"),
-        *(Field(a.name, axis_type(a), a.doc, None if a.always_said or a.is_degree else a.default) for a in AXES),
-        GROUPS,
-        Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all", None),
-        Field(
-            "ranks",
-            Whole(most=LARGEST_PRODUCT),
-            "processes to start: one a device; asynchronous: one a node, a thread a device",
-            None,
-        ),
-        Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network", None),
-        Field("parallelism", Text(), "kinds of parallelism; absent: data", "data"),
-        Field("mini_batch", _SAMPLES, "samples behind an update; their mean when asynchronous", None),
-        Field("iteration_s", _TIME_TABLE, "one update; asynchronous: one period of a device's thread", None),
-        Field("epoch_s", _TIME_TABLE, "a later epoch; value null without a data set", None),
-        Field("samples_per_s", _NUMBER_OR_NULL, "samples a second", None),
-        STAGE_LAYERS,
-        RANK_ORDER_FIELD,
-        Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device", None),
-        Field("epochs", Whole(), "as asked by --epochs", None),
-        Field("walltime_s", _TIME_TABLE, "all epochs: the first, then later ones; with --epochs", None),
-        Field("position", Whole(), "rank of the plan", None),
-        Field("why", Text(), "why it is taken", None),
-        Field("certified", Flag(), "whether no better plan exists in the space", None),
-        Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen; where nothing fits alone", None),
-        Field("warnings", ListOf(Text()), "codes of what a reader should know, each once"),
+    Field("network", Text(), "network that is trained"),
+    Field("cluster", Text(), "cluster that it is trained on"),
+    Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
+    Field("framework", Text(), "training framework"),
+    Field("status", Text(("found", "none_feasible")), "whether any plan fits; if none, loosen says what to change"),
+    *(Field(a.name, axis_type(a), a.doc, None if a.always_said or a.is_degree else a.default) for a in AXES),
+    GROUPS,
+    Field("gpus", Whole(most=LARGEST_PRODUCT), "devices in all", None),
+    Field(
+        "ranks",
+        Whole(most=LARGEST_PRODUCT),
+        "processes to start: one a device; asynchronous: one a node, a thread a device",
+        None,
     ),
-    dict[str, Any],
-    "the plan to take; where nothing fits, what to loosen",
+    Field("data_parallel", Whole(most=LARGEST_PRODUCT), "copies of the network", None),
+    Field("parallelism", Text(), "kinds of parallelism; absent: data", "data"),
+    Field("mini_batch", _SAMPLES, "samples behind an update; their mean when asynchronous", None),
+    Field("iteration_s", _TIME_TABLE, "one update; asynchronous: one period of a device's thread", None),
+    Field("epoch_s", _TIME_TABLE, "a later epoch; value null without a data set", None),
+    Field("samples_per_s", _NUMBER_OR_NULL, "samples a second", None),
+    STAGE_LAYERS,
+    RANK_ORDER_FIELD,
+    Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device", None),
+    Field("epochs", Whole(), "as asked by --epochs", None),
+    Field("walltime_s", _TIME_TABLE, "all epochs: the first, then later ones; with --epochs", None),
+    Field("position", Whole(), "rank of the plan", None),
+    Field("why", Text(), "why it is taken", None),
+    Field("certified", Flag(), "whether no better plan exists in the space", None),
+    Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen; where nothing fits alone", None),
+    Field("warnings", ListOf(Text()), "codes of what a reader should know, each once"),
+    doc="the plan to take; where nothing fits, what to loosen",
     title="brief",
 )
-BRIEF = Kind("brief", 1, "json", _BRIEF)
-BRIEFS = Kind(
-    "briefs",
-    1,
-    "json",
-    Table((Field("briefs", ListOf(_BRIEF), "one a network and scenario"),), dict[str, Any]),
-)
+BRIEF = Kind("brief", "json", _BRIEF)
+BRIEFS = Kind("briefs", "json", Table(Field("briefs", ListOf(_BRIEF), "one a network and scenario")))
 _NO_QUANTITY = Quantity(float("nan"))
 
 
@@ -167,38 +145,31 @@ def _time(quantity: Quantity) -> dict[str, float | None]:
 
 
 _SWEPT_PLAN = Table(
-    (
-        Field("rank", Whole(), "among the plans of the sweep, from 1"),
-        Field("configuration", CONFIGURATION_TABLE, "the best plan of this number of nodes and sub-batch"),
-        Field("objective", Number(), "what is minimised"),
-        Field("iteration_s", Number(), "one update; asynchronous: one period of a device's thread"),
-        Field("epoch_s", Number(), "a later epoch; absent: no data set", None),
-        Field("samples_per_s", Number(), "samples a second"),
-        Field(
-            "mini_batch",
-            OneOf((Whole(most=LARGEST_MINI_BATCH), Number()), rule="a number of samples"),
-            "samples behind an update; their mean when asynchronous",
-        ),
-        Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device"),
+    Field("rank", Whole(), "among the plans of the sweep, from 1"),
+    Field("configuration", CONFIGURATION_TABLE, "the best plan of this number of nodes and sub-batch"),
+    Field("objective", Number(), "what is minimised"),
+    Field("iteration_s", Number(), "one update; asynchronous: one period of a device's thread"),
+    Field("epoch_s", Number(), "a later epoch; absent: no data set", None),
+    Field("samples_per_s", Number(), "samples a second"),
+    Field(
+        "mini_batch",
+        OneOf((Whole(most=LARGEST_MINI_BATCH), Number()), rule="a number of samples"),
+        "samples behind an update; their mean when asynchronous",
     ),
-    dict[str, Any],
+    Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device"),
     title="swept_plan",
 )
 SWEEP = Kind(
     "sweep",
-    1,
     "json",
     Table(
-        (
-            Field("subject", SUBJECT_TABLE, "what the plans share"),
-            Field("request", REQUEST_TABLE, "every value with its source"),
-            Field("unit", Text(("s", "s/sample", "USD", "USD/sample", "1")), "of the objective; 1: a weighted sum"),
-            Field("plans", ListOf(_SWEPT_PLAN, least=1), "by nodes, then sub-batch; those without a plan are absent"),
-            Field("candidates", Whole(least=0, most=10**18), "plans of the space"),
-            Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
-            Field("complete", Flag(), "whether all plans were priced; false: it was interrupted", True),  # noqa: FBT003 - the default
-        ),
-        dict[str, Any],
+        Field("subject", SUBJECT_TABLE, "what the plans share"),
+        Field("request", REQUEST_TABLE, "every value with its source"),
+        Field("unit", Text(("s", "s/sample", "USD", "USD/sample", "1")), "of the objective; 1: a weighted sum"),
+        Field("plans", ListOf(_SWEPT_PLAN, least=1), "by nodes, then sub-batch; those without a plan are absent"),
+        Field("candidates", Whole(least=0, most=10**18), "plans of the space"),
+        Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
+        Field("complete", Flag(), "whether all plans were priced; false: it was interrupted", True),  # noqa: FBT003 - the default
     ),
 )
 
@@ -228,36 +199,27 @@ def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
 
 
 _RANKED_PLAN = Table(
-    (
-        Field("configuration", CONFIGURATION_TABLE, "what the plan decides"),
-        Field("objective", Number(), "what is minimised: s or USD of an epoch (no data set: of a sample), or a sum"),
-    ),
-    dict[str, Any],
+    Field("configuration", CONFIGURATION_TABLE, "what the plan decides"),
+    Field("objective", Number(), "what is minimised: s or USD of an epoch (no data set: of a sample), or a sum"),
     title="ranked_plan",
 )
 WHY_NOT = Kind(
     "why_not",
-    1,
     "json",
     Table(
-        (
-            Field("subject", SUBJECT_TABLE, "what the plans share"),
-            Field("request", REQUEST_TABLE, "every value with its source"),
-            Field("values", MapOf(Text()), "what is asked about, by option"),
-            Field("framework", Text(), "of the plans asked about, one of several; absent: that of the subject", None),
-            Field("status", Text(("ranked", "outside", "refused")), "whether the request tries and allows such plans"),
-            Field("first", _RANKED_PLAN, "the best plan of the request; absent: nothing satisfies it", None),
-            Field(
-                "best", _RANKED_PLAN, "the best plan with the values; absent: none of them satisfies the request", None
-            ),
-            Field("rank", Whole(), "of best among all plans, each precision by itself, from 1", None),
-            Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
-            Field("outside", ListOf(Text()), "values that the request does not try, or the cluster has not", ()),
-            Field("candidates", Whole(least=0, most=10**18), "candidates with the values"),
-            Field("refused", ListOf(REFUSAL_TABLE), "of them, by the reason", ()),
-            Field("loosen", ListOf(LOOSENING_TABLE), "what else to change; where all are refused", ()),
-        ),
-        dict[str, Any],
+        Field("subject", SUBJECT_TABLE, "what the plans share"),
+        Field("request", REQUEST_TABLE, "every value with its source"),
+        Field("values", MapOf(Text()), "what is asked about, by option"),
+        Field("framework", Text(), "of the plans asked about, one of several; absent: that of the subject", None),
+        Field("status", Text(("ranked", "outside", "refused")), "whether the request tries and allows such plans"),
+        Field("first", _RANKED_PLAN, "the best plan of the request; absent: nothing satisfies it", None),
+        Field("best", _RANKED_PLAN, "the best plan with the values; absent: none of them satisfies the request", None),
+        Field("rank", Whole(), "of best among all plans, each precision by itself, from 1", None),
+        Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
+        Field("outside", ListOf(Text()), "values that the request does not try, or the cluster has not", ()),
+        Field("candidates", Whole(least=0, most=10**18), "candidates with the values"),
+        Field("refused", ListOf(REFUSAL_TABLE), "of them, by the reason", ()),
+        Field("loosen", ListOf(LOOSENING_TABLE), "what else to change; where all are refused", ()),
     ),
 )
 
@@ -291,134 +253,101 @@ _ROWS = Whole(least=0)
 _NAME = Text(empty=True)
 _STATUS = Nullable(Text(STATUSES))
 _ERRORS = Table(
-    (
-        Field("n", _ROWS, "rows"),
-        Field("mape", _NUMBER_OR_NULL, "mean of abs(predicted / measured - 1)"),
-        Field("median_ape", _NUMBER_OR_NULL, "its median"),
-        Field("p90_ape", _NUMBER_OR_NULL, "its 90 % quantile"),
-        Field("bias", _SIGNED, "mean of predicted / measured - 1"),
-        Field("coverage_90", _NUMBER_OR_NULL, "share of the rows with an interval whose measured value lies in it"),
-    ),
-    dict[str, Any],
+    Field("n", _ROWS, "rows"),
+    Field("mape", _NUMBER_OR_NULL, "mean of abs(predicted / measured - 1)"),
+    Field("median_ape", _NUMBER_OR_NULL, "its median"),
+    Field("p90_ape", _NUMBER_OR_NULL, "its 90 % quantile"),
+    Field("bias", _SIGNED, "mean of predicted / measured - 1"),
+    Field("coverage_90", _NUMBER_OR_NULL, "share of the rows with an interval whose measured value lies in it"),
     title="errors",
 )
 _RANKING = Table(
-    (
-        Field("groups", _ROWS, "groups of at least two plans that ran"),
-        Field("spearman", _SIGNED, "rank correlation of predicted and measured times, mean over groups"),
-        Field("top1", _NUMBER_OR_NULL, "share of groups whose first choice is the fastest"),
-        Field("regret_mean", _NUMBER_OR_NULL, "time of the first choice over the least, minus 1, mean over groups"),
-        Field("regret_max", _NUMBER_OR_NULL, "its largest value"),
-        Field("regret_best3", _NUMBER_OR_NULL, "the same of the best of the first three choices, mean over groups"),
-        Field("regret_best3_max", _NUMBER_OR_NULL, "its largest value"),
-        Field("chose_out_of_memory", _NUMBER_OR_NULL, "share of groups whose first choice ran out of memory"),
-    ),
-    dict[str, Any],
+    Field("groups", _ROWS, "groups of at least two plans that ran"),
+    Field("spearman", _SIGNED, "rank correlation of predicted and measured times, mean over groups"),
+    Field("top1", _NUMBER_OR_NULL, "share of groups whose first choice is the fastest"),
+    Field("regret_mean", _NUMBER_OR_NULL, "time of the first choice over the least, minus 1, mean over groups"),
+    Field("regret_max", _NUMBER_OR_NULL, "its largest value"),
+    Field("regret_best3", _NUMBER_OR_NULL, "the same of the best of the first three choices, mean over groups"),
+    Field("regret_best3_max", _NUMBER_OR_NULL, "its largest value"),
+    Field("chose_out_of_memory", _NUMBER_OR_NULL, "share of groups whose first choice ran out of memory"),
 )
 _ORDERED = Table(
-    (
-        Field("order", Text(ORDERS), "what orders plans: predictions, chance, or a rule of one line"),
-        Field("plans", Text(), "how many plans the groups have"),
-        *_RANKING.fields,
-    ),
-    dict[str, Any],
+    Field("order", Text(ORDERS), "what orders plans: predictions, chance, or a rule of one line"),
+    Field("plans", Text(), "how many plans the groups have"),
+    *_RANKING.fields,
     title="order",
 )
 _LOCKED = Table(
-    (
-        Field("sources", ListOf(Text()), "names of their sources, which are locked"),
-        Field("rows", _ROWS, "how many there are"),
-        Field("predicted", _ROWS, "how many of them are predicted"),
-    ),
-    dict[str, Any],
+    Field("sources", ListOf(Text()), "names of their sources, which are locked"),
+    Field("rows", _ROWS, "how many there are"),
+    Field("predicted", _ROWS, "how many of them are predicted"),
 )
 _GROUP = Table(
-    (
-        Field("group", Text(), "name of the group"),
-        Field("n", Whole(least=2), "plans with a prediction that ran"),
-        Field("spearman", _SIGNED, "rank correlation of predicted and measured times"),
-        Field("top1", Number(), "probability that the first choice is the fastest"),
-        Field("regret", Number(), "time of the first choice over the least, minus 1"),
-        Field("regret_best3", Number(), "the same of the best of the first three choices"),
-        Field("chose_out_of_memory", Number(), "probability that the first choice ran out of memory"),
-    ),
-    dict[str, Any],
+    Field("group", Text(), "name of the group"),
+    Field("n", Whole(least=2), "plans with a prediction that ran"),
+    Field("spearman", _SIGNED, "rank correlation of predicted and measured times"),
+    Field("top1", Number(), "probability that the first choice is the fastest"),
+    Field("regret", Number(), "time of the first choice over the least, minus 1"),
+    Field("regret_best3", Number(), "the same of the best of the first three choices"),
+    Field("chose_out_of_memory", Number(), "probability that the first choice ran out of memory"),
 )
 _MEMORY = Table(
-    (
-        Field("true_out_of_memory", _ROWS, "rows called out of memory that ran out"),
-        Field("false_out_of_memory", _ROWS, "rows called out of memory that ran"),
-        Field("true_ok", _ROWS, "rows called ok that ran"),
-        Field("false_ok", _ROWS, "rows called ok that ran out of memory"),
-    ),
-    dict[str, Any],
+    Field("true_out_of_memory", _ROWS, "rows called out of memory that ran out"),
+    Field("false_out_of_memory", _ROWS, "rows called out of memory that ran"),
+    Field("true_ok", _ROWS, "rows called ok that ran"),
+    Field("false_ok", _ROWS, "rows called ok that ran out of memory"),
 )
 _TERM = Table(
-    (
-        Field("term", Text(), "term that explains part of what predictions miss"),
-        Field("scale", Number(), "factor on it that explains most"),
-        Field("n", Whole(), "rows"),
-        Field("mape", Number(), "mean error as predicted"),
-        Field("scaled_mape", Number(), "mean error with the term scaled, each row by what the others ask for"),
-    ),
-    dict[str, Any],
+    Field("term", Text(), "term that explains part of what predictions miss"),
+    Field("scale", Number(), "factor on it that explains most"),
+    Field("n", Whole(), "rows"),
+    Field("mape", Number(), "mean error as predicted"),
+    Field("scaled_mape", Number(), "mean error with the term scaled, each row by what the others ask for"),
 )
 _ROW = Table(
-    (
-        Field("id", _NAME, "name of the run"),
-        Field("line", Whole(least=0), "where it stands in its file"),
-        Field("metric", Nullable(Text(METRICS)), "what the figures are; null where the row could not be read"),
-        Field("predicted", _NUMBER_OR_NULL, "as if memory sufficed; null where refused"),
-        Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval"),
-        Field("high", _NUMBER_OR_NULL, "upper end"),
-        Field("measured", _NUMBER_OR_NULL, "null where the run gave no value"),
-        Field("status_predicted", _STATUS, "whether memory suffices; null where refused"),
-        Field("in_sample", Flag(), "whether a calibration that predicts the row has seen it"),
-        Field("refused_reason", Nullable(Text()), "why it is not predicted"),
-        Field("refused_code", Nullable(Text()), "the same for programs; absent where it is predicted", None),
-    ),
-    dict[str, Any],
+    Field("id", _NAME, "name of the run"),
+    Field("line", Whole(least=0), "where it stands in its file"),
+    Field("metric", Nullable(Text(METRICS)), "what the figures are; null where the row could not be read"),
+    Field("predicted", _NUMBER_OR_NULL, "as if memory sufficed; null where refused"),
+    Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval"),
+    Field("high", _NUMBER_OR_NULL, "upper end"),
+    Field("measured", _NUMBER_OR_NULL, "null where the run gave no value"),
+    Field("status_predicted", _STATUS, "whether memory suffices; null where refused"),
+    Field("in_sample", Flag(), "whether a calibration that predicts the row has seen it"),
+    Field("refused_reason", Nullable(Text()), "why it is not predicted"),
+    Field("refused_code", Nullable(Text()), "the same for programs; absent where it is predicted", None),
     title="row",
 )
 VALIDATION = Kind(
     "validation",
-    1,
     "json",
     Table(
-        (
-            Field("summary", _ERRORS, "errors of rows that were predicted and that no calibration has seen"),
-            Field(
-                "by",
-                Table(
-                    tuple(Field(axis, MapOf(_ERRORS, pattern=r"[\s\S]*"), f"by {axis}") for axis in ROW_AXES),
-                    dict[str, Any],
-                ),
-                "the same by property of the row",
-            ),
-            Field("ranking", _RANKING, "how well plans of one group are ordered"),
-            Field("groups", ListOf(_GROUP), "the same group by group"),
-            Field("memory", _MEMORY, "predicted against observed shortage of memory"),
-            Field("terms", ListOf(_TERM), "terms that explain what predictions miss, the best explanation first"),
-            Field("in_sample", _ERRORS, "errors of rows that a calibration has seen"),
-            Field("hold_out", Nullable(Text()), "what coefficients were refitted without, in turn"),
-            Field(
-                "omitted",
-                _ROWS,
-                "rows that are not listed, as there are too many: they could not be read, or stand beyond the most",
-            ),
-            Field("rows", ListOf(_ROW), "every row, file by file in its order, but for locked ones"),
-            Field(
-                "rankings", ListOf(_ORDERED), "ranking of large and of small groups, beside chance and simple rules", ()
-            ),
-            Field(
-                "free_numbers",
-                Whole(least=0),
-                "fitted values of the step model, the most of one fit; absent: nothing was refitted",
-                None,
-            ),
-            Field("locked", _LOCKED, "rows that are in sums alone, not in rows, groups, terms nor by network", None),
+        Field("summary", _ERRORS, "errors of rows that were predicted and that no calibration has seen"),
+        Field(
+            "by",
+            Table(*(Field(axis, MapOf(_ERRORS, pattern=r"[\s\S]*"), f"by {axis}") for axis in ROW_AXES)),
+            "the same by property of the row",
         ),
-        dict[str, Any],
+        Field("ranking", _RANKING, "how well plans of one group are ordered"),
+        Field("groups", ListOf(_GROUP), "the same group by group"),
+        Field("memory", _MEMORY, "predicted against observed shortage of memory"),
+        Field("terms", ListOf(_TERM), "terms that explain what predictions miss, the best explanation first"),
+        Field("in_sample", _ERRORS, "errors of rows that a calibration has seen"),
+        Field("hold_out", Nullable(Text()), "what coefficients were refitted without, in turn"),
+        Field(
+            "omitted",
+            _ROWS,
+            "rows that are not listed, as there are too many: they could not be read, or stand beyond the most",
+        ),
+        Field("rows", ListOf(_ROW), "every row, file by file in its order, but for locked ones"),
+        Field("rankings", ListOf(_ORDERED), "ranking of large and of small groups, beside chance and simple rules", ()),
+        Field(
+            "free_numbers",
+            Whole(least=0),
+            "fitted values of the step model, the most of one fit; absent: nothing was refitted",
+            None,
+        ),
+        Field("locked", _LOCKED, "rows that are in sums alone, not in rows, groups, terms nor by network", None),
     ),
 )
 

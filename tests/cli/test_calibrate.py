@@ -20,7 +20,7 @@ from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.samples import write_samples
 from planner.probes import calibrate, gpu
 from planner.probes.calibrate import Measurement, Own, Place
@@ -110,7 +110,7 @@ def test_sample_files_give_back_the_coefficients(run: Run, folder: str) -> None:
     assert (code, err) == (0, "")
     assert out.startswith("Calibration from-files: fit.json\n")
     assert max(map(len, out.splitlines())) <= 80
-    calibration = read_calibration("fit.json")
+    calibration = CALIBRATION.read("fit.json")
     assert (calibration.name, calibration.accelerator) == ("from-files", "v100-sxm2-16gb")
     assert calibration.node is not None
     assert calibration.node.gpus == 1
@@ -126,7 +126,7 @@ def test_an_output_that_exists_is_left_alone(run: Run, folder: str, measuring: l
     assert Path("fit.json").read_text() == "mine"
     assert measuring == []
     assert run("calibrate", "--samples", folder, "--out", "fit.json", "--force")[0] == 0
-    assert read_calibration("fit.json").name == "fit"
+    assert CALIBRATION.read("fit.json").name == "fit"
 
 
 @pytest.mark.parametrize("path", ["nowhere/fit.json", "."])
@@ -177,7 +177,7 @@ def test_a_bundled_name_is_refused(run: Run, folder: str, measuring: list[float]
 def test_a_bundled_calibration_can_be_made_again(run: Run, folder: str) -> None:
     code, _, _ = run("calibrate", "--samples", folder, "--name", "tsubame-kfc", "--out", "again.json")
     assert code == 0
-    assert read_calibration("again.json").name == "tsubame-kfc"
+    assert CALIBRATION.read("again.json").name == "tsubame-kfc"
 
 
 @pytest.mark.parametrize(("budget", "enough"), [("59s", "60s"), ("60s", "120s")])
@@ -205,7 +205,7 @@ def test_layers_of_networks_are_stored_and_looked_up(run: Run) -> None:
     code, _, err = run("calibrate", "--network", "mlp", "--network", "mlp", "--out", "own.json")
     assert code == 0
     assert re.fullmatch(r"planner: measuring this CPU for 59 s\n", err)
-    calls = [entry for entry in read_calibration("own.json").entries if entry.term == "calls.measured"]
+    calls = [entry for entry in CALIBRATION.read("own.json").entries if entry.term == "calls.measured"]
     assert {"gemm", "activation", "softmax", "update"} <= {entry.kind for entry in calls}
     arguments = ("--calibration", "own.json", "--network", "mlp", "--sub-batch", "8", "--json")
     code, out, err = run("predict", *arguments)
@@ -255,7 +255,7 @@ def test_a_disturbed_machine_is_said(run: Run, instruments: Instruments) -> None
     code, out, err = run("calibrate", "--out", "fit.json")
     assert code == 0
     assert f"planner: {sentence}\n" in err
-    assert read_calibration("fit.json").warnings == (sentence,)
+    assert CALIBRATION.read("fit.json").warnings == (sentence,)
     assert "disturbed" in out
 
 
@@ -266,7 +266,7 @@ def test_measuring_writes_a_stamped_file_that_suggest_finds(run: Run, measuring:
     assert json.loads(out)["accelerator"] == CPU.name
     (path,) = catalog.own_calibrations_folder().glob("*.json")
     assert path.read_text() == out
-    assert catalog.newest_own_calibration([CPU.name]) == read_calibration(path)
+    assert catalog.newest_own_calibration([CPU.name]) == CALIBRATION.read(path)
 
 
 def test_the_default_budget_leaves_time_to_fit_within_a_minute(run: Run, measuring: list[float]) -> None:
@@ -387,4 +387,4 @@ def test_a_real_interrupt_keeps_samples_and_the_next_run_goes_on() -> None:
     assert time.monotonic() - began < 1.1 * 30 + 10  # at most 10 s to load packages
     assert kept > 20
     assert not partial.exists()
-    assert read_calibration("here.json").node is not None
+    assert CALIBRATION.read("here.json").node is not None

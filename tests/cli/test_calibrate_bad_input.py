@@ -10,7 +10,7 @@ import pytest
 
 from planner import catalog
 from planner.domain.samples import DISTURBED_NOTE, Samples
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.samples import COLUMNS, write_samples
 
 Run = Callable[..., tuple[int, str, str]]
@@ -79,7 +79,7 @@ Fit = Callable[..., tuple[int, str]]
 )
 def test_files_as_editors_leave_them_are_read(fit: Fit, changed: Callable[[bytes], bytes]) -> None:
     assert fit({"a.csv": changed(text().encode())}) == (0, "")
-    first = read_calibration("fit.json")
+    first = CALIBRATION.read("fit.json")
     gemm = next(entry for entry in first.entries if entry.kind == "gemm")
     assert gemm.samples == 12
     assert first.accelerator == V100
@@ -238,12 +238,12 @@ def test_a_call_that_is_timed_twice_contradicts_itself_whatever_its_unit(fit: Fi
 def test_a_disturbed_row_that_its_call_contradicts_is_left_out_whatever_its_unit(fit: Fit) -> None:
     """Off its like by 20 it is a row that another one of its call contradicts; of its own call by 1,000 too."""
     assert fit({"a.csv": text()})[0] == 0
-    alone = read_calibration("fit.json").entries
+    alone = CALIBRATION.read("fit.json").entries
     for factor in (20.0, 1e3):
         Path("fit.json").unlink()
         code, err = fit({"a.csv": text() + timed_by(factor, 9, notes=DISTURBED_NOTE).splitlines()[8] + "\n"})
         assert (code, "seconds" in err) == (0, False)
-        assert read_calibration("fit.json").entries == alone
+        assert CALIBRATION.read("fit.json").entries == alone
 
 
 def test_a_row_off_by_no_unit_is_left_out_and_told(fit: Fit) -> None:
@@ -251,20 +251,20 @@ def test_a_row_off_by_no_unit_is_left_out_and_told(fit: Fit) -> None:
     assert code == 0
     assert err.startswith("planner: rejected: a.csv: line 5: time_s is ")
     assert err.endswith(" times as long as its like\n")
-    assert next(one for one in read_calibration("fit.json").entries if one.kind == "gemm").samples == 11
+    assert next(one for one in CALIBRATION.read("fit.json").entries if one.kind == "gemm").samples == 11
 
 
 @pytest.mark.parametrize("notes", ["", DISTURBED_NOTE])
 def test_runs_of_one_machine_are_merged(fit: Fit, notes: str) -> None:
     """Though their times differ by more than the spread within each; what is left is the faster run."""
     assert fit({"a.csv": text()})[0] == 0
-    alone = read_calibration("fit.json").entries
+    alone = CALIBRATION.read("fit.json").entries
     Path("fit.json").unlink()
     Path("in/a.csv").unlink()
     code, err = fit({"a.csv": text(), "b.csv": timed_by(1.8, 4, 9, 12, notes=notes)})
     said = "b.csv: lines 4, 9 and 12: another row of its call differs by more than the spread, and is undisturbed or "
     assert (code, err.splitlines()[0]) == (0, f"planner: rejected: {said}faster")
-    made = read_calibration("fit.json")
+    made = CALIBRATION.read("fit.json")
     assert (made.entries, made.environment["rejected"]) == (alone, f"3 of 56 rows: {said}faster")
 
 
@@ -282,7 +282,7 @@ def test_runs_that_differ_grossly_are_refused_and_disturbed_ones_as_such(fit: Fi
 def test_a_file_of_disturbed_rows_alone_is_fitted_and_told(fit: Fit) -> None:
     said = "100% of the convolutions and products were measured while the machine was disturbed; run it again when "
     assert fit({"a.csv": timed_by(1.0, notes=DISTURBED_NOTE)}) == (0, f"planner: {said}it is quiet\n")
-    made = read_calibration("fit.json")
+    made = CALIBRATION.read("fit.json")
     assert next(one for one in made.entries if one.kind == "gemm").samples == 12
     assert f"{said}it is quiet" in made.warnings
 
@@ -305,13 +305,13 @@ def test_repeated_rows_are_told_and_fitted_once(fit: Fit) -> None:
         0,
         "planner: 28 of 56 rows time a call again; the median of each call is fitted\n",
     )
-    assert next(one for one in read_calibration("fit.json").entries if one.kind == "gemm").samples == 12
+    assert next(one for one in CALIBRATION.read("fit.json").entries if one.kind == "gemm").samples == 12
 
 
 def test_rejected_rows_are_told_with_the_reason_and_recorded(fit: Fit, run: Run) -> None:
     said = "a.csv: line 5: m must be given and at least 1, got nan"
     assert fit({"a.csv": with_cell(5, "m", "")}) == (0, f"planner: rejected: {said}\n")
-    made = read_calibration("fit.json")
+    made = CALIBRATION.read("fit.json")
     assert (made.environment, made.warnings) == ({"rejected": f"1 of 28 rows: {said}"}, ())
     shown = " ".join(run("show", "calibrations", "fit.json")[1].split())
     assert f"rejected 1 of 28 rows: {said}" in shown
@@ -319,7 +319,7 @@ def test_rejected_rows_are_told_with_the_reason_and_recorded(fit: Fit, run: Run)
 
 def test_nothing_is_recorded_where_nothing_is_rejected(fit: Fit) -> None:
     assert fit({"a.csv": text()}) == (0, "")
-    assert read_calibration("fit.json").environment == {}
+    assert CALIBRATION.read("fit.json").environment == {}
 
 
 def test_rows_rejected_for_any_reason_are_told_alike(fit: Fit) -> None:
@@ -335,7 +335,7 @@ def test_rows_rejected_for_any_reason_are_told_alike(fit: Fit) -> None:
     assert re.fullmatch(r"a\.csv: line 6: time_s is 0\.\d+ s, [\d,]+ times as long as its like", third)
     assert fourth.startswith("b.csv: lines 9 and 12: another row of its call differs by more than the spread")
     said = f"2 rows by hand; 6 of 56 rows: {first}; {second}; {third}; 2 more rows, for other reasons"
-    assert read_calibration("fit.json").environment["rejected"] == said
+    assert CALIBRATION.read("fit.json").environment["rejected"] == said
 
 
 def test_a_file_of_rejected_rows_alone_is_too_few(fit: Fit) -> None:

@@ -14,7 +14,7 @@ from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, TRAFFIC_KINDS, UPDATE
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.probes.machine import describe_cpu
 
 Run = Callable[..., tuple[int, str, str]]
@@ -41,14 +41,14 @@ def put(calibration: Calibration) -> Calibration:
     """Put a calibration into the user's folder."""
     folder = catalog.own_calibrations_folder()
     folder.mkdir(parents=True)
-    (folder / "20260101T000000-mine.json").write_text(write_calibration(calibration))
+    (folder / "20260101T000000-mine.json").write_text(CALIBRATION.dump(calibration))
     return calibration
 
 
 @pytest.fixture
 def named_file(tmp_path: Path) -> str:
     path = tmp_path / "here.json"
-    path.write_text(write_calibration(made_calibration("here")))
+    path.write_text(CALIBRATION.dump(made_calibration("here")))
     return str(path)
 
 
@@ -239,7 +239,7 @@ def test_a_calibration_for_another_gpu_is_exit_5(run: Run, named_file: str) -> N
 def test_a_calibration_without_the_precision_is_exit_5(run: Run, tmp_path: Path) -> None:
     accelerator = catalog.find_accelerator("v100-sxm2-16gb")
     path = tmp_path / "v100.json"
-    path.write_text(write_calibration(made_calibration("only-fp32", accelerator)))
+    path.write_text(CALIBRATION.dump(made_calibration("only-fp32", accelerator)))
     arguments = ("--network", "resnet18", "--cluster", "dgx1-v100", "--sub-batch", "8", "--calibration", str(path))
     assert run("predict", *arguments, "--precision", "fp32")[0] == 0
     code, out, err = run("predict", *arguments, "--precision", "fp16")

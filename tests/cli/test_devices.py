@@ -14,7 +14,7 @@ from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Node
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.workload.calls import layer_calls
 
 Run = Callable[..., tuple[int, str, str]]
@@ -130,7 +130,7 @@ def calibration_of(gpu: str, looked_up: tuple[Entry, ...] = ()) -> str:
     products = (specified_entry(device, "gemm", way, "fp32") for way in ("forward", "backward_data", "backward_weight"))
     fits = [replace(fit, origin="measured", source="here", held_out_error=1.0) for fit in products if fit]
     made = Calibration(f"of-{gpu}", gpu, (*fits, *looked_up), node=Node(1, device))
-    Path(f"{gpu}.json").write_text(write_calibration(made))
+    Path(f"{gpu}.json").write_text(CALIBRATION.dump(made))
     return f"{gpu}.json"
 
 

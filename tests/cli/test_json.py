@@ -13,7 +13,7 @@ from planner import catalog
 from planner.cli.options import COMMANDS, OPTIONS
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster, Node
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import write_cluster
 from planner.formats.documents import dump_json
 from planner.formats.suggestion import parse_answers, suggestion_document
@@ -184,7 +184,7 @@ def test_a_calibration_that_is_a_file_and_its_own_node_are_given_back(run: Run) 
     base = catalog.find_calibration("v100-sxm2-16gb")
     node = Node(1, catalog.find_accelerator("v100-sxm2-16gb"))
     own = Calibration("mine", base.accelerator, base.entries, node=node)
-    Path("here.json").write_text(write_calibration(own))
+    Path("here.json").write_text(CALIBRATION.dump(own))
     asked = ("--network", "resnet18", "--calibration", "here.json", "--target-batch", "64", "--json")
     code, out, err = run("suggest", *asked)
     assert code == 0, err

@@ -14,7 +14,7 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, TRAFFIC_KINDS, UPDATE
 from planner.domain.samples import Samples
 from planner.fitting.storage import fit_input
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 
 Run = Callable[..., tuple[int, str, str]]
 CPU = Accelerator("this-cpu", "cpu", 64 * 2.0**30, 50e9, {"fp32": 200e9})
@@ -44,7 +44,7 @@ def _calibration(tmp_path: Path) -> None:
     entries, missing = fit_input(Samples.from_rows(rows(), {}))
     assert missing == ()
     made = Calibration("here", CPU.name, (*kernels, *entries), node=Node(1, CPU, 64 * 2.0**30, 3))
-    (tmp_path / "here.json").write_text(write_calibration(made))
+    (tmp_path / "here.json").write_text(CALIBRATION.dump(made))
 
 
 def test_a_measured_disk_makes_storage_the_input(run: Run) -> None:

@@ -13,7 +13,7 @@ import pytest
 from planner import catalog
 from planner.domain.calibration import Entry
 from planner.domain.samples import BUDGET, COMMAND, NETWORKS
-from planner.formats.calibration import write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.network import NAMES
 from planner.formats.schemas import KINDS
 
@@ -138,7 +138,7 @@ def test_own_calibrations_are_listed_and_shown(run: Run) -> None:
     folder.mkdir(parents=True)
     mine = replace(catalog.find_calibration("tsubame-2.5"), name="mine", origin="measured")
     for stamp, one in (("20260101", mine), ("20260102", replace(mine, date="2026-01-02"))):
-        (folder / f"{stamp}T000000-mine.json").write_text(write_calibration(one))
+        (folder / f"{stamp}T000000-mine.json").write_text(CALIBRATION.dump(one))
     (folder / "20260103T000000-cut.json").write_text("{")
     code, out, err = run("show", "calibrations")
     assert code == 0
@@ -155,7 +155,7 @@ def test_own_calibrations_are_listed_and_shown(run: Run) -> None:
 def test_measured_runs_of_plans_are_shown_by_network(run: Run) -> None:
     runs = Entry("overheads", "pytorch", "", "fp32", "cells", "overheads", {"vgg16": (1.0, 4.0, 1.05664, 2.0)}, {})
     own = replace(catalog.find_calibration("tsubame-2.5"), name="own", entries=(runs,))
-    Path("own.json").write_text(write_calibration(own), encoding="utf-8")
+    Path("own.json").write_text(CALIBRATION.dump(own), encoding="utf-8")
     code, text, _ = run("show", "calibrations", "own.json")
     assert (code, ["vgg16", "4", "1", "1.057", "2"] in [line.split() for line in text.splitlines()]) == (0, True)
     assert "settings" not in text
@@ -185,7 +185,7 @@ def test_what_to_measure_next_is_of_the_networks_that_a_calibration_was_made_for
     """What is not known here, as a network of a file, is passed over; of none, networks of the usual kernels."""
     whole = catalog.find_calibration("cpu-epyc-example")
     own = replace(whole, name="own", environment={**whole.environment, NETWORKS: made_for})
-    Path("own.json").write_text(write_calibration(own), encoding="utf-8")
+    Path("own.json").write_text(CALIBRATION.dump(own), encoding="utf-8")
     code, text, _ = run("show", "calibrations", "own.json")
     command, _, budget = text.splitlines()[-1].partition(" --budget ")
     words = command.split()
@@ -201,7 +201,7 @@ def test_what_to_measure_next_is_of_the_networks_that_a_calibration_was_made_for
 def test_measuring_again_is_to_have_twice_the_time_or_the_default(had: str, wanted: str, run: Run) -> None:
     whole = catalog.find_calibration("cpu-epyc-example")
     own = replace(whole, name="own", environment={**whole.environment, NETWORKS: "vgg16", BUDGET: had})
-    Path("own.json").write_text(write_calibration(own), encoding="utf-8")
+    Path("own.json").write_text(CALIBRATION.dump(own), encoding="utf-8")
     assert run("show", "calibrations", "own.json")[1].endswith(f" --network vgg16 --budget {wanted}\n")
 
 

@@ -15,7 +15,7 @@ from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Attribute, Call, LayerKind, Share, traffic
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.request import Problem
-from planner.formats.network import read_network, write_network
+from planner.formats.network import NETWORK
 from planner.probes.steps import build_module
 from planner.steps.predict import Evaluator
 from planner.workload.shards import tensor_shard
@@ -67,7 +67,7 @@ def networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Network, 
     for at, between in enumerate(("", BETWEEN)):
         path = tmp_path / f"{at}.toml"
         path.write_text(TEXT.format(between=between))
-        found.append(read_network(path))
+        found.append(NETWORK.read(path))
     return found[0], found[1]
 
 
@@ -75,8 +75,8 @@ def test_a_declared_kind_is_read_and_written(networks: tuple[Network, Network], 
     gate = networks[1].layers[1]
     assert (gate.kind, dict(gate.attributes), gate.inputs) == ("gated", {"gates": 5}, ("first",))
     path = tmp_path / "again.toml"
-    path.write_text(write_network(networks[1]))
-    assert read_network(path) == networks[1]
+    path.write_text(NETWORK.dump(networks[1]))
+    assert NETWORK.read(path) == networks[1]
     assert [(row.shape, row.parameters) for row in layer_work(networks[1])][1] == ((32,), 5 * 32)
 
 

@@ -4,7 +4,7 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import SampleOrigin, fit_calibration
-from planner.formats.calibration import CALIBRATION, write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.networks.zoo import build
 from planner.probes.layer_points import layer_points
 from planner.workload.calls import distinct_calls
@@ -53,7 +53,7 @@ def test_warnings_of_the_input_side_stand_apart() -> None:
     decode, load = calibration.input_warnings
     assert decode == "no images"
     assert load.startswith("not fitted: load: 1 sizes")
-    assert CALIBRATION.parse(write_calibration(calibration), "x") == calibration
+    assert CALIBRATION.parse(CALIBRATION.dump(calibration), "x") == calibration
 
 
 @pytest.mark.parametrize(

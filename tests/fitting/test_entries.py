@@ -7,7 +7,7 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.samples import Samples
 from planner.fitting.entries import fit_entry
-from planner.formats.calibration import CALIBRATION, write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.steps.intervals import Gradient, stated_deviation
 
 KEY = ("kernels", "copy", "forward", "any", "")
@@ -32,7 +32,7 @@ def test_a_fit_through_every_row_states_no_errors_of_its_own() -> None:
     assert (entry.covariance, entry.error) == (None, None)
     assert entry.held_out_error is not None
     assert entry.held_out_error > 0
-    again = CALIBRATION.parse(write_calibration(Calibration("here", "cpu", (entry,))), "here.json").entries[0]
+    again = CALIBRATION.parse(CALIBRATION.dump(Calibration("here", "cpu", (entry,))), "here.json").entries[0]
     assert (dict(again.standard_errors), again.covariance, again.error) == ({}, None, None)
 
 

@@ -14,13 +14,13 @@ import pytest
 from planner.domain.calibration import Calibration
 from planner.domain.conformal import ConformalScore
 from planner.errors import InputFileError, ParameterError
-from planner.formats.calibration import CALIBRATION, LARGEST_COVARIANCE, read_calibration, write_calibration
+from planner.formats.calibration import CALIBRATION, LARGEST_COVARIANCE
 
 
 def test_calibration_comes_back_as_it_was(tmp_path: Path, calibration: Calibration) -> None:
     path = tmp_path / "c.json"
-    path.write_text(write_calibration(calibration))
-    assert read_calibration(path) == calibration
+    path.write_text(CALIBRATION.dump(calibration))
+    assert CALIBRATION.read(path) == calibration
 
 
 def test_a_warning_that_begins_with_a_precision_is_about_it(calibration: Calibration) -> None:
@@ -30,11 +30,11 @@ def test_a_warning_that_begins_with_a_precision_is_about_it(calibration: Calibra
     assert read.warnings == ("Cold.", "Half of FP16 rows are missing.")
     assert read.precision_warnings == {"fp16": ("FP16 is too fast.", "fp16 again."), "tf32": ("TF32 was off.",)}
     assert set(CALIBRATION.document(read)["warnings"]) == set(sentences) == set(read.all_warnings)
-    assert CALIBRATION.parse(write_calibration(read), "x") == read
+    assert CALIBRATION.parse(CALIBRATION.dump(read), "x") == read
 
 
 def test_coefficients_keep_the_order_of_the_covariance(calibration: Calibration) -> None:
-    again = CALIBRATION.parse(write_calibration(calibration), "x")
+    again = CALIBRATION.parse(CALIBRATION.dump(calibration), "x")
     assert list(again.entries[0].coefficients) == ["work", "constant"]
 
 
@@ -46,7 +46,7 @@ def test_what_is_not_finite_is_left_out(calibration: Calibration) -> None:
         covariance=((math.nan, 0.0), (0.0, 1.0)),
         condition_number=math.inf,
     )
-    text = write_calibration(replace(calibration, entries=(entry,)))
+    text = CALIBRATION.dump(replace(calibration, entries=(entry,)))
     assert "NaN" not in text
     assert "Infinity" not in text
     again = CALIBRATION.parse(text, "x").entries[0]
@@ -57,7 +57,7 @@ def test_what_is_not_finite_is_left_out(calibration: Calibration) -> None:
 def test_coefficient_that_is_not_finite_is_a_mistake(calibration: Calibration) -> None:
     entry = replace(calibration.entries[0], coefficients={"work": math.nan})
     with pytest.raises(ParameterError, match="coefficient work of gemm must be a finite number, got nan"):
-        write_calibration(replace(calibration, entries=(entry,)))
+        CALIBRATION.dump(replace(calibration, entries=(entry,)))
 
 
 @pytest.mark.parametrize(("size", "kept"), [(LARGEST_COVARIANCE, True), (LARGEST_COVARIANCE + 1, False)])
@@ -65,7 +65,7 @@ def test_covariance_of_many_coefficients_is_left_out(calibration: Calibration, *
     rows = tuple(tuple(float(i == j) for j in range(size)) for i in range(size))
     coefficients = {f"f{i}": float(i) for i in range(size)}
     entry = replace(calibration.entries[0], coefficients=coefficients, covariance=rows)
-    again = CALIBRATION.parse(write_calibration(replace(calibration, entries=(entry,))), "x").entries[0]
+    again = CALIBRATION.parse(CALIBRATION.dump(replace(calibration, entries=(entry,))), "x").entries[0]
     assert again.covariance == (rows if kept else None)
     assert list(again.coefficients) == list(coefficients)
 
@@ -88,7 +88,7 @@ def test_covariance_of_many_coefficients_is_left_out(calibration: Calibration, *
 def test_mistakes_name_the_entry(
     calibration: Calibration, change: Callable[[dict[str, Any]], object], sentence: str
 ) -> None:
-    document = json.loads(write_calibration(calibration))
+    document = json.loads(CALIBRATION.dump(calibration))
     change(document)
     with pytest.raises(InputFileError, match=sentence):
         CALIBRATION.build(document, "x.json")
@@ -105,11 +105,11 @@ def scored(calibration: Calibration, **changes: Any) -> Calibration:
 
 def test_conformal_scores_come_back_as_they_were(calibration: Calibration) -> None:
     written = scored(calibration)
-    assert CALIBRATION.parse(write_calibration(written), "x") == written
+    assert CALIBRATION.parse(CALIBRATION.dump(written), "x") == written
 
 
 def test_a_calibration_without_scores_is_written_as_before_there_were_any(calibration: Calibration) -> None:
-    assert "conformal" not in json.loads(write_calibration(calibration))
+    assert "conformal" not in json.loads(CALIBRATION.dump(calibration))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_calibration_without_scores_is_written_as_before_there_were_any(calibr
 def test_mistakes_of_scores_name_the_kind(
     calibration: Calibration, change: Callable[[dict[str, Any]], object], sentence: str
 ) -> None:
-    document = json.loads(write_calibration(scored(calibration)))
+    document = json.loads(CALIBRATION.dump(scored(calibration)))
     change(document["conformal"])
     with pytest.raises(InputFileError, match=sentence):
         CALIBRATION.build(document, "x.json")

@@ -10,7 +10,7 @@ import pytest
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.node_groups import MixedCluster
 from planner.errors import InputFileError, UnknownNameError
-from planner.formats.cluster import ACCELERATOR, read_accelerator, read_cluster, write_cluster
+from planner.formats.cluster import ACCELERATOR, read_cluster, write_cluster
 
 Find = Callable[[str], Accelerator]
 
@@ -82,7 +82,7 @@ def test_cluster_comes_back_as_it_was(tmp_path: Path, cluster: Cluster, find: Fi
 
 def test_accelerator_comes_back_as_it_was(tmp_path: Path, accelerator: Accelerator) -> None:
     (tmp_path / "a.toml").write_text(ACCELERATOR.dump(accelerator))
-    assert read_accelerator(tmp_path / "a.toml") == accelerator
+    assert ACCELERATOR.read(tmp_path / "a.toml") == accelerator
 
 
 def test_minimal_cluster_knows_nothing_it_was_not_told(tmp_path: Path, find: Find) -> None:

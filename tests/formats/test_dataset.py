@@ -8,13 +8,13 @@ import pytest
 
 from planner.domain.dataset import Dataset
 from planner.errors import InputFileError
-from planner.formats.network import DATASET, read_dataset, write_dataset
+from planner.formats.network import DATASET
 
 
 def test_data_set_comes_back_as_it_was(tmp_path: Path) -> None:
     dataset = Dataset("imagined", 10**13, 0.1, "made up")
-    (tmp_path / "d.toml").write_text(write_dataset(dataset))
-    assert read_dataset(tmp_path / "d.toml") == dataset
+    (tmp_path / "d.toml").write_text(DATASET.dump(dataset))
+    assert DATASET.read(tmp_path / "d.toml") == dataset
 
 
 @pytest.mark.parametrize(

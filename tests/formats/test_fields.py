@@ -30,11 +30,8 @@ from planner.formats.fields import (
 
 Validate = Callable[[dict[str, Any], Any], str]
 LINK = Table(
-    (
-        Field("bandwidth_GBps", Number("GBps", above=True), "rate", into="bytes_per_s"),
-        Field("latency_us", Number("us"), "delay", 0.0, "latency_s"),
-    ),
-    dict[str, Any],
+    Field("bandwidth_GBps", Number("GBps", above=True), "rate", into="bytes_per_s"),
+    Field("latency_us", Number("us"), "delay", 0.0, "latency_s"),
 )
 RULES: list[tuple[Type, list[Any], list[Any]]] = [
     (Text(), ["a"], ["", 1, None, True, ["a"]]),
@@ -120,13 +117,13 @@ def test_rule_of_a_record_becomes_an_error_at_its_table() -> None:
     def refuse(**values: Any) -> None:
         raise ParameterError("a", "less than b", values["a"])
 
-    table = Table((Field("a", Whole(), "a"),), refuse)
+    table = Table(Field("a", Whole(), "a"), make=refuse)
     with pytest.raises(FieldError, match="a must be less than b, got 2") as caught:
         ListOf(table).read([{"a": 2}], "rows")
     assert caught.value.place == "rows[0]"
 
 
-@pytest.mark.parametrize("make", [lambda: Table((Field("a", Whole(), "a", 1),), dict[str, Any])])
+@pytest.mark.parametrize("make", [lambda: Table(Field("a", Whole(), "a", 1))])
 def test_default_is_left_out_when_written_and_filled_in_when_read(make: Callable[[], Table[dict[str, Any]]]) -> None:
     assert make().write({"a": 1}) == {}
     assert make().read({}, "") == {"a": 1}
@@ -159,7 +156,7 @@ def one_by_one(kind: Type, values: list[Any]) -> Any:
 def test_many_values_at_once_are_read_as_each_on_its_own(kind: Type, values: list[Any]) -> None:
     """Lists, tables with a key each, and lists of tables."""
     wanted = one_by_one(kind, values)
-    rows = ListOf(Table((Field("a", kind, "a", into="b"),), dict[str, Any]))
+    rows = ListOf(Table(Field("a", kind, "a", into="b")))
     try:
         found: Any = ListOf(kind).read(values, "")
         assert MapOf(kind).read({f"k{at}": value for at, value in enumerate(values)}, "") == {

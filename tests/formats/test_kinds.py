@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,8 @@ from planner.formats.fields import Field, Number, Table, Text
 
 LINK = Kind(
     "link",
-    1,
     "toml",
-    Table(
-        (Field("rate_GBps", Number("GBps"), "rate", into="bytes_per_s"), Field("kind", Text(), "kind")), dict[str, Any]
-    ),
+    Table(Field("rate_GBps", Number("GBps"), "rate", into="bytes_per_s"), Field("kind", Text(), "kind")),
 )
 
 
@@ -50,6 +46,6 @@ def test_place_and_path_are_in_the_sentence() -> None:
 
 @pytest.mark.parametrize("version", ["", "version = 0"])
 def test_of_a_format_with_one_version_the_rule_is_that_number(version: str) -> None:
-    first = Kind("thing", 1, "toml", Table((Field("name", Text(), "a name"),), dict[str, Any]))
+    first = Kind("thing", "toml", Table(Field("name", Text(), "a name")))
     with pytest.raises(InputFileError, match=r"version: value must be 1, got (nothing|0)$"):
         first.parse(f'format = "planner/thing"\n{version}\nname = "a"\n', "x")

@@ -8,7 +8,7 @@ import pytest
 
 from planner.cli.options import OPTIONS
 from planner.errors import InputFileError
-from planner.formats.configuration import OPTION_KEYS, REQUEST, SETTINGS, read_request, read_settings
+from planner.formats.configuration import OPTION_KEYS, REQUEST, SETTINGS
 
 
 def test_keys_are_names_of_options() -> None:
@@ -20,8 +20,8 @@ def test_values_stay_text_numbers_and_lists(assets: Path) -> None:
         "network": "alexnet", "cluster": "tsubame-kfc", "mode": ["sync", "async"], "nodes": 4, "sub_batch": "1:11",
         "tolerance": 0.25,
     }  # fmt: skip
-    assert read_request(assets / "request" / "v1" / "example.toml") == expected
-    assert read_settings(assets / "settings" / "v1" / "example.toml") == expected
+    assert REQUEST.read(assets / "request" / "v1" / "example.toml") == expected
+    assert SETTINGS.read(assets / "settings" / "v1" / "example.toml") == expected
     assert REQUEST.parse(REQUEST.dump(expected), "x") == expected
 
 

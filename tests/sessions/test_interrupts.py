@@ -12,7 +12,7 @@ import torch
 
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.next_points import NextPoints
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.probes import calibrate as probes_calibrate
 from planner.probes import steps
 from planner.probes.calibrate import Measurement, Own
@@ -181,7 +181,7 @@ def test_a_short_run_that_is_interrupted_ends_well_when_it_is_continued(
     assert "no training step" not in err
     again = math.ceil(STRETCH_S / 0.02) * len(moments)  # of a stretch that is interrupted nothing is kept
     assert 0.9 * whole <= measured + clock.counts["points"] <= 1.05 * whole + again
-    assert {one.scope for one in read_calibration("fit.json").entries} == {"kernels", "overheads"}
+    assert {one.scope for one in CALIBRATION.read("fit.json").entries} == {"kernels", "overheads"}
 
 
 def test_a_device_that_is_lost_is_a_sentence_and_the_next_run_goes_on_without_what_lost_it(

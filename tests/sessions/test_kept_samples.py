@@ -13,7 +13,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.samples import read_samples, write_samples
 from planner.networks.zoo import build
 from planner.probes.calibrate import Measurement
@@ -67,7 +67,7 @@ def calibrated(run: Run, instruments: Instruments, kept: dict[object, tuple[str,
             kept[key] = path.read_text(), samples_path(path).read_text()
         path.write_text(kept[key][0])
         samples_path(path).write_text(kept[key][1])
-        return read_calibration(name)
+        return CALIBRATION.read(name)
 
     def made(name: str, factor: float, step_s: float, circumstances: Mapping[str, str]) -> None:
         def measured(_place: object, _budget_s: float, **_named: object) -> Measurement:
@@ -80,7 +80,7 @@ def calibrated(run: Run, instruments: Instruments, kept: dict[object, tuple[str,
         instruments["expected_fit_s"] = lambda *_given: 0.1
         code, _, err = run("calibrate", "--out", name)
         assert code == 0
-        warnings = read_calibration(name).warnings
+        warnings = CALIBRATION.read(name).warnings
         assert all(f"planner: {warning}\n" in err for warning in warnings if "(kernel_scale)" in warning)
 
     return call
@@ -93,7 +93,7 @@ def test_the_file_gives_the_same_calibration(run: Run, calibrated: Callable[...,
     assert {"overheads", "kernels"} == {entry.scope for entry in first.entries}
     code, _, err = run("calibrate", "--samples", "kept", "--name", "mine", "--out", "again.json")
     assert (code, err) == (0, "planner: a bad hour\n")
-    again = read_calibration("again.json")
+    again = CALIBRATION.read("again.json")
     assert again == first
     assert not Path("again.samples.csv").exists()
 
@@ -107,7 +107,7 @@ def test_kernels_timed_while_the_machine_was_busy_are_doubted_from_the_file_too(
     first = calibrated("kept/mine.json", step_s=step_s)
     assert any("while kernels were timed" in warning for warning in first.warnings) == is_doubted
     assert run("calibrate", "--samples", "kept", "--name", "mine", "--out", "again.json")[0] == 0
-    assert read_calibration("again.json") == first
+    assert CALIBRATION.read("again.json") == first
 
 
 def test_runs_of_the_same_circumstances_are_fitted_together(run: Run, calibrated: Callable[..., Calibration]) -> None:
@@ -115,7 +115,7 @@ def test_runs_of_the_same_circumstances_are_fitted_together(run: Run, calibrated
     first, second = calibrated("both/a.json", 1.0), calibrated("both/b.json", 1.02, warning_disturbed="another")
     code, _, _ = run("calibrate", "--samples", "both", "--out", "merged.json")
     assert code == 0
-    merged = read_calibration("merged.json")
+    merged = CALIBRATION.read("merged.json")
     copies = (next(entry for entry in one.entries if entry.kind == "copy") for one in (first, merged, second))
     launch = [entry.coefficients["calls"] for entry in copies]
     assert launch == sorted(launch)
@@ -135,7 +135,7 @@ def test_steps_that_stand_in_two_files_count_once_as_kernels_do(
     assert code == 0
     assert "planner: 2 of 4 training steps are timed again; the median of each is fitted\n" in err
     overheads = [
-        [one for one in made.entries if one.scope == "overheads"] for made in (first, read_calibration("merged.json"))
+        [one for one in made.entries if one.scope == "overheads"] for made in (first, CALIBRATION.read("merged.json"))
     ]
     assert overheads[0] == overheads[1] != []
 
@@ -150,7 +150,7 @@ def test_a_step_that_another_file_contradicts_is_left_out_and_told(
     code, _, err = run("calibrate", "--samples", "both", "--name", "a", "--out", "merged.json")
     assert code == 0
     assert "planner: 1 of 3 training steps are timed again" in err
-    made = read_calibration("merged.json")
+    made = CALIBRATION.read("merged.json")
     assert "another row of its call differs by more than the spread" in made.environment["rejected"]
     assert [e for e in made.entries if e.scope == "overheads"] == [e for e in first.entries if e.scope == "overheads"]
 
@@ -199,7 +199,7 @@ def test_steps_of_unknown_networks_are_left_out_and_said(run: Run, calibrated: C
     code, _, err = run("calibrate", "--samples", "kept", "--name", "mine", "--out", "again.json")
     assert code == 0
     assert "planner: rows of kind step of network 'mpl' are left out: network must be a known name" in err
-    again = read_calibration("again.json")
+    again = CALIBRATION.read("again.json")
     assert [entry.samples for entry in again.entries if entry.scope == "overheads"] == [1]
     assert replace(again, entries=()) == replace(first, entries=())
 
@@ -240,7 +240,7 @@ def test_a_step_far_off_its_kernels_is_left_out_and_told(run: Run, calibrated: C
     with_steps(Path("kept/mine.samples.csv"), 1e3, 1.0)
     code, _, err = run("calibrate", "--samples", "kept", "--name", "mine", "--out", "again.json")
     assert code == 0
-    again = read_calibration("again.json")
+    again = CALIBRATION.read("again.json")
     assert [entry.samples for entry in again.entries if entry.scope == "overheads"] == [1]
     kernels = [[entry for entry in one.entries if entry.scope == "kernels"] for one in (first, again)]
     assert kernels[0] == kernels[1]

@@ -20,7 +20,7 @@ from planner.domain.network import INPUT, Layer, Network
 from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.probes.calibrate import CpuPlace, Measurement, Own, Place
 from planner.probes.design import designed_points, gpu_points
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
@@ -71,7 +71,7 @@ def test_whether_the_target_error_is_reached_is_said(
     code, _, err = run("calibrate", "--target-error", "5%", "--out", "fit.json")
     assert (code, aims) == (0, [0.05])
     assert f"planner: target error 5.0% {words}" in err
-    assert read_calibration("fit.json").environment["expected_error"] == expected
+    assert CALIBRATION.read("fit.json").environment["expected_error"] == expected
 
 
 def test_without_networks_the_bundled_ones_are_wanted_and_their_layers_come_last(
@@ -118,7 +118,7 @@ def test_shards_of_transformers_are_timed_for_predictions_of_them(run: Run, inst
         out = f"own{len(degrees)}.json"
         code, _, err = run("calibrate", "--network", name, "--network", "mlp", *degrees, "--out", out)
         assert code == 0, err
-        held = LayerCalls(shard, (read_calibration(out),), optimizer="adam", convolution="direct", precision="fp32")
+        held = LayerCalls(shard, (CALIBRATION.read(out),), optimizer="adam", convolution="direct", precision="fp32")
         whole = [one for one in lower(shard, np.array([1]), optimizer="adam") if one.kind != "bias"]
         assert all(held.covers(calls) for calls in whole) == is_held
         assert held.covers(next(calls for calls in whole if calls.kind == "layer_norm"))

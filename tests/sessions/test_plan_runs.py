@@ -16,7 +16,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import Network
 from planner.domain.training import TimedStep
-from planner.formats.calibration import read_calibration, write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.formats.samples import read_samples
 from planner.formats.suggestion import parse_answers
 from planner.probes.gpu import DeviceLostError, Gpu
@@ -44,7 +44,7 @@ def asked(run: Run) -> Callable[..., Path]:
     """Return a function: calibration, words of suggest -> the file of the suggestion."""
 
     def call(calibration: Calibration, *words: str) -> Path:
-        Path("mine.json").write_text(write_calibration(calibration))
+        Path("mine.json").write_text(CALIBRATION.dump(calibration))
         arguments = ("--network", "mlp", "--target-batch", str(TARGET), "--calibration", "mine.json", *words)
         code, out, _ = run("suggest", *arguments, "--json")
         assert code in (0, 4)
@@ -97,14 +97,14 @@ def test_the_next_suggestion_uses_the_runs_and_says_so(
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert (code, err.count("\n")) == (0, 1)
     assert err.startswith("planner: running mlp 4 times for at most 5")
-    (entry,) = (entry for entry in read_calibration("better.json").entries if entry.library == PLAN_POINTS)
+    (entry,) = (entry for entry in CALIBRATION.read("better.json").entries if entry.library == PLAN_POINTS)
     factors = {cell.sub_batch: cell.factor for cell in points_of_entry(entry, "mlp")}
     assert factors == pytest.approx({n: math.exp(math.log(times[n] / plain[n]) / 1.2) for n in before})
     steps = read_samples("better.samples.csv")
     assert (sorted(steps.number["sub_batch"].tolist()), set(steps.text["kind"].tolist())) == ([1, 2, 4, 8], {"step"})
     sub_batches = np.array(list(plain))
     used = plan_point_factors(
-        plan_points_of((read_calibration("better.json"),), "mlp", "pytorch", "fp32"), "forward", sub_batches
+        plan_points_of((CALIBRATION.read("better.json"),), "mlp", "pytorch", "fp32"), "forward", sub_batches
     )
     assert (used > 1).all()  # that of a sub-batch which was not run, too
     for given in (("better.json", "mine.json"), ("mine.json", "better.json")):
@@ -132,7 +132,7 @@ def test_runs_that_could_not_be_made_are_said(run: Run, asked: Callable[..., Pat
     assert code == 0
     assert "no run was made in time of sub-batch 8 in fp32" in err
     assert "sub-batch 4" not in err
-    assert dict(read_calibration("better.json").environment) == {"made": "by hand"}  # the command made the base alone
+    assert dict(CALIBRATION.read("better.json").environment) == {"made": "by hand"}  # the command made the base alone
     assert int(re.findall(r"; --budget (\d+)s suffices for every plan\n", err)[0]) > 60  # the default, which did not
 
 
@@ -172,7 +172,7 @@ def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
     assert (
         f"runs of mlp on a machine more than 1.2 times slower than in quiet are left out, got {slow}; {remedy}" in err
     )
-    better = read_calibration("better.json")
+    better = CALIBRATION.read("better.json")
     assert better.warnings == ()
     (entry,) = (entry for entry in better.entries if entry.library == PLAN_POINTS)
     assert [cell.sub_batch for cell in points_of_entry(entry, "mlp")] == [1, 2]
@@ -330,7 +330,7 @@ def test_plans_that_split_the_network_are_not_run_on_one_device(
     code, _, err = run(*arguments)
     assert code == 0
     assert f"1 of 4 plans split the network, which no run on one device tells of; {ELSEWHERE}" in err
-    (entry,) = (entry for entry in read_calibration("better.json").entries if entry.library == PLAN_POINTS)
+    (entry,) = (entry for entry in CALIBRATION.read("better.json").entries if entry.library == PLAN_POINTS)
     split = document["plans"][0]["configuration"]["sub_batch"]
     assert {one.sub_batch for one in points_of_entry(entry, "mlp")} == {1, 2, 4, 8} - {split}
     for plan in document["plans"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import CALIBRATION
 
 Run = Callable[..., tuple[int, str, str]]
 NETWORK = "gpt:layers=4,hidden=1024,heads=8,sequence=256,vocabulary=8192"
@@ -62,7 +62,7 @@ def test_measured_steps_decide_between_degrees_that_were_tied(run: Run, plans: l
     write_runs([(first, slow), (second, fast), (second, 1.01 * fast), (first, 1.01 * slow)])
     code, _, err = run(*CALIBRATE)
     assert (code, err) == (0, "planner: 4 measured steps of 2 plans, of which the suggestion has 2\n")
-    refined = read_calibration("refined.json")
+    refined = CALIBRATION.read("refined.json")
     assert [one.runs for one in refined.measured_steps] == [2, 2]
     assert {one.configuration.tensor_parallel for one in refined.measured_steps} == degrees
 
@@ -108,13 +108,13 @@ def test_what_is_predicted_one_by_one_is_what_is_ranked(run: Run, plans: list[An
 def test_a_refined_calibration_takes_more_runs_and_stands_beside_them_in_sample(run: Run, plans: list[Any]) -> None:
     write_runs([(plans[0], 0.01)])
     assert run(*CALIBRATE)[0] == 0
-    old = read_calibration("refined.json").measured_steps
+    old = CALIBRATION.read("refined.json").measured_steps
     code, out, _ = run(*ASKED, "--calibration", "refined.json", "--json")
     assert code == 0
     Path("plan.json").write_text(out)
     write_runs([(plans[1], 0.02)])
     assert run(*CALIBRATE[:-1], "more.json")[0] == 0
-    more = read_calibration("more.json").measured_steps
+    more = CALIBRATION.read("more.json").measured_steps
     assert more[:1] == old
     assert len(more) == 2
     validation = json.loads(run("validate", "--runs", "runs.csv", "--calibration", "more.json", "--json")[1])

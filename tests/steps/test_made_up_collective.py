@@ -17,7 +17,7 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.messages import Groups
 from planner.domain.request import Problem
 from planner.errors import UnknownNameError
-from planner.formats.calibration import read_calibration, write_calibration
+from planner.formats.calibration import CALIBRATION
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
 
@@ -56,9 +56,9 @@ def test_one_declaration_prices_names_and_offers_a_collective(
     # named in a calibration file
     path = tmp_path / "own.json"
     own = Calibration("own", "toy", (on_devices,), cluster=problem.cluster.name)
-    path.write_text(write_calibration(own))
+    path.write_text(CALIBRATION.dump(own))
     assert '"algorithms": "ring double_binary_tree in_switches"' in path.read_text()
-    (kept,) = read_calibration(path).entries
+    (kept,) = CALIBRATION.read(path).entries
     assert kept == on_devices
     # priced: 1 us and 0.1 ns a byte inside, 5 us and 1 ns a byte between
     by_hand_s = 1e-6 + 8e6 * 1e-10 + 5e-6 + 8e6 * 1e-9

@@ -7,7 +7,7 @@ import pytest
 
 from planner.catalog import find_network
 from planner.domain.calibration import Calibration
-from planner.formats.calibration import read_calibration
+from planner.formats.calibration import CALIBRATION
 from validation import reconstruct_tsubame_kfc, specify_tsubame_2_5
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,7 +23,7 @@ def reconstructed() -> Calibration:
     ("name", "made"), [("tsubame-kfc", reconstructed()), ("tsubame-2.5", specify_tsubame_2_5.calibration())]
 )
 def test_committed_file_is_what_its_script_makes(name: str, made: Calibration) -> None:
-    committed = read_calibration(ROOT / "calibrations" / f"{name}.json")
+    committed = CALIBRATION.read(ROOT / "calibrations" / f"{name}.json")
     assert [entry.key for entry in committed.entries] == [entry.key for entry in made.entries]
     for ours, theirs in zip(made.entries, committed.entries, strict=True):
         assert ours.term == theirs.term
