@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from planner.cli.streams import note
+from planner.domain.runs import MEMORY_METRIC, Runs
 from planner.fitting.observed import properties_of
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, answers_of
@@ -23,7 +24,7 @@ from validation.nine_numbers import held_out_errors
 
 __all__ = [
     "APART", "AXES", "BUNDLED", "DEVELOPMENT", "FOLDER", "LEFT_OUT", "LOCKED", "NEW", "UNCOUNTED", "UNEVEN",
-    "Facts", "Views", "answer_all", "files_of_runs", "learned_runs",
+    "Facts", "Views", "answer_all", "files_of_runs", "learned_runs", "memory_answers", "timed_runs",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).resolve().parent
@@ -80,12 +81,15 @@ class Views:
         Fitted values of the step model: effects of both kinds of plans, and exponents that runs tell.
     baseline : mapping of str to mapping of str to sequence of float
         Predicted over measured - 1 by the nine numbers, by axis and source.
+    memory : sequence of Answer
+        As bundled, to the rows of memory, which are not among the n.
     """
 
     answers: Mapping[str, Sequence[Answer]]
     facts: Sequence[Facts]
     free_numbers: int = 0
     baseline: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    memory: Sequence[Answer] = ()
 
 
 def answer_all(
@@ -95,7 +99,7 @@ def answer_all(
 
     ``axes``: what is left out in turn; ``baseline``: whether the nine numbers are fitted, and ours counted.
     """
-    tables = [table_of(read_runs(path), folder, {}, note) for path in files_of_runs(folder)]
+    tables = [table_of(timed_runs(path), folder, {}, note) for path in files_of_runs(folder)]
     say("predicting with the bundled calibrations")
     bundled = [answers_of(problem, runs) for table in tables for problem, runs in table.problems]
     asked = [Asked(problem, runs) for table in tables for problem, runs in table.problems]
@@ -113,7 +117,7 @@ def answer_all(
         [Facts(part=_part(one.row.source, unfitted, locked), name=one.row.source) for one in table.answers]
         for table in tables
     ]
-    views = Views(found, _interleaved(tables, of_rest, facts))
+    views = Views(found, _interleaved(tables, of_rest, facts), memory=memory_answers(folder))
     if not baseline:
         return views
     return replace(views, free_numbers=fit_runs(learned).free_numbers, baseline=_baseline(learned, axes, say))
@@ -122,6 +126,22 @@ def answer_all(
 def files_of_runs(folder: Path = FOLDER) -> list[Path]:
     """Return the files of runs of a folder, sorted."""
     return sorted(folder.glob("*.csv"))
+
+
+def timed_runs(path: Path) -> Runs:
+    """Return the runs of a file without rows of memory, which no fit learns from."""
+    runs = read_runs(path)
+    return replace(runs, rows=tuple(run for run in runs.rows if run.metric != MEMORY_METRIC))
+
+
+def memory_answers(folder: Path = FOLDER) -> list[Answer]:
+    """Return the answers as bundled to the rows of memory of a folder's files."""
+    files = (read_runs(path) for path in files_of_runs(folder))
+    tables = [
+        table_of(runs, folder, {}, note) for runs in files if any(run.metric == MEMORY_METRIC for run in runs.rows)
+    ]
+    answers = [one for table in tables for problem, runs in table.problems for one in answers_of(problem, runs)]
+    return [one for one in answers if one.row.metric == MEMORY_METRIC]
 
 
 def learned_runs(asked: Sequence[Asked], folder: Path = FOLDER) -> list[Asked]:

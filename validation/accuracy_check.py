@@ -35,7 +35,7 @@ def _not_covered(value: float) -> float:
 
 
 LOSSES: Mapping[str, Callable[[float], float]] = {
-    **dict.fromkeys(("mape", "median_ape", "p90_ape", *COUNTS), _itself),
+    **dict.fromkeys(("mape", "median_ape", "p90_ape", "error", *COUNTS), _itself),
     **dict.fromkeys(("regret_mean", "regret_max", "regret_best3", "regret_best3_max", "chose_out_of_memory"), _itself),
     **dict.fromkeys(("spearman", "top1"), _from_one),
     "coverage_90": _not_covered,

@@ -17,10 +17,11 @@ import numpy as np
 from planner.domain.arrays import BoolArray
 from planner.domain.validation import ErrorSummary, ScoredRow
 from planner.scoring.errors import Figures, summaries_by
-from planner.scoring.evaluate import Answer, validation_of
+from planner.scoring.evaluate import Answer
 from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LOCKED, Views
 from validation.accuracy_goals import goals
 from validation.accuracy_intervals import intervals_by_kind
+from validation.accuracy_memory import memory_figures
 from validation.accuracy_ranking import rankings
 from validation.nine_numbers import NUMBERS
 
@@ -67,7 +68,7 @@ def document_of(views: Views) -> dict[str, Any]:
         "intervals": intervals_by_kind({axis: some for axis, some in rows.items() if axis in AXES}),
         "targets": dict(_targets(held_out)),
         "ranking": rankings(views.answers[NETWORK], views.facts),
-        "memory": asdict(validation_of(learned.answers[NETWORK], NETWORK).memory),
+        "memory": memory_figures(learned.answers[NETWORK], views.memory),
         "worst": _worst(learned.answers[NETWORK]),
         "refused": _refusals(every[NETWORK]),
     }

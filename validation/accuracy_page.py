@@ -13,6 +13,7 @@ from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LEFT_
 from validation.accuracy_figures import FEWEST_ROWS
 from validation.accuracy_goals import goals_page
 from validation.accuracy_intervals import intervals_page
+from validation.accuracy_memory import memory_page
 from validation.accuracy_ranking import FEWEST_PLANS, OURS
 from validation.tables import markdown_table
 
@@ -73,6 +74,7 @@ def page_of(document: Mapping[str, Any]) -> str:
         *_gpus(document),
         *intervals_page(document["intervals"]),
         *_ranking(document),
+        *memory_page(document["memory"]),
         *_rivals(document["sources"]),
         *_worst(document["worst"]),
         *_noise(),
@@ -238,7 +240,6 @@ def _ranking(document: Mapping[str, Any]) -> Iterator[str]:
     yield _ranking_table(large)
     yield "All groups of plans on nodes with equal numbers of GPUs; those of Pollux have two to four plans:\n"
     yield _ranking_table({name: {OURS: one, **one["rules"]} for name, one in document["ranking"].items()})
-    yield _memory(document["memory"])
 
 
 def _ranking_table(found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -254,15 +255,6 @@ def _ranking_table(found: Mapping[str, Mapping[str, Any]]) -> str:
             for order, one in sorted(by_order.items(), key=lambda pair: (pair[0] != OURS, pair[0]))
         ),
     )  # fmt: skip
-
-
-def _memory(memory: Mapping[str, int]) -> str:
-    ran_out = memory["true_out_of_memory"] + memory["false_ok"]
-    ran = memory["true_ok"] + memory["false_out_of_memory"]
-    return (
-        f"Memory: of {ran:,} predicted rows that ran, {memory['false_out_of_memory']:,} were called too large; of "
-        f"{ran_out:,} that ran out of memory, {memory['false_ok']:,} were called to fit.\n"
-    )
 
 
 def _rivals(sources: Mapping[str, Any]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from validation.sources import (
     megatron,
     mixed_precision,
     modern,
+    sailor,
     seeds,
     sharded,
     single_machines,
@@ -44,7 +45,7 @@ SOURCES: tuple[Source, ...] = (
     mixed_precision.PADDLE, mixed_precision.PADDLE_RESNET50, torch7.CNN_BENCHMARKS, torch7.CONVNET_BENCHMARKS,
     data_parallel.POLLUX, data_parallel.ELASTICFLOW, transformers.NEUSIGHT, transformers.VTRAIN_MULTI,
     transformers.VTRAIN_SINGLE, transformers.BIGSCIENCE, megatron.MEGATRON, sharded.TORCHTITAN, sharded.TORCHTITAN_FP8,
-    sharded.FMS_FSDP, modern.PRIMUS, modern.NANOTRON, modern.SUPERBENCH, single_machines.LAMBDA_V1,
+    sharded.FMS_FSDP, modern.PRIMUS, modern.NANOTRON, modern.SUPERBENCH, sailor.SAILOR, single_machines.LAMBDA_V1,
     single_machines.LAMBDA_V2, single_machines.U39KUN, seeds.SEEDS,
 )  # fmt: skip
 

@@ -24,13 +24,12 @@ from planner.domain.samples import COMMAND
 from planner.fitting.end_to_end import HALF_PRECISIONS, MEASURED_MULTIPLES, EndToEnd, Observed
 from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
-from planner.formats.runs import read_runs
 from planner.scoring.intervals import scores
 from planner.scoring.refit import Asked, Fitted, fit_runs, held_out_answers
 from planner.sessions.runs import table_of
 from planner.sources.links import BETWEEN, INSIDE, MULTIPLES, multiples_of_kind
 from planner.sources.overheads import MORE_REPLICA_WAIT, REPLICA_WAIT
-from validation.accuracy_answers import files_of_runs, learned_runs
+from validation.accuracy_answers import files_of_runs, learned_runs, timed_runs
 from validation.command import existing_folder, finished, parser_of
 from validation.fitted_rows import GENERIC, POOLED_PRECISIONS, Cell, Rows, few, rounded, stated
 from validation.split_entries import SplitEntries
@@ -49,7 +48,7 @@ MADE_BY = {COMMAND: "python -m validation.fit_end_to_end"}
 
 def asked_runs(folder: Path = FOLDER) -> list[Asked]:
     """Return the measured runs of a folder's tables that fits learn from, by problem."""
-    tables = (table_of(read_runs(path), folder, {}, note) for path in files_of_runs(folder))
+    tables = (table_of(timed_runs(path), folder, {}, note) for path in files_of_runs(folder))
     return learned_runs([Asked(problem, runs) for table in tables for problem, runs in table.problems], folder)
 
 

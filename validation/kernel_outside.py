@@ -23,6 +23,7 @@ from planner import catalog
 from planner.costs.terms import doublings_outside, evaluate
 from planner.costs.work import flop, is_convolution, is_product, moved_bytes
 from planner.domain.arrays import BoolArray, FloatArray
+from planner.domain.conformal import NORMAL_90
 from planner.domain.kernels import ATTENTION
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels
@@ -30,7 +31,6 @@ from planner.fitting.rows import work_of
 from planner.steps.intervals import (
     DOUBT_ABOVE,
     DOUBT_BELOW,
-    NORMAL_90,
     PRODUCT_DOUBT_BELOW,
 )
 from validation.kernel_scores import BATCHED, ELEMENT_WISE, LEAST_ELEMENT_WISE_S, Key, populations

@@ -11,11 +11,14 @@ from planner.domain.arrays import frozen_map
 from planner.errors import ParameterError
 
 __all__ = [
-    "EVIDENCE", "INTERVAL_LEVEL", "PLACES", "PREDICTION_KINDS", "ConformalScore", "PredictionKind", "check_scores",
+    "EVIDENCE", "INTERVAL_LEVEL", "NORMAL_90", "PLACES", "PREDICTION_KINDS", "ConformalScore", "PredictionKind",
+    "check_scores",
 ]  # fmt: skip
 
 INTERVAL_LEVEL = 0.9
 """Share that intervals are to cover."""
+NORMAL_90 = 1.6448536269514722
+"""Standard deviations within which a normal distribution has that share."""
 PLACES = ("one_gpu", "one_node", "several_nodes")
 EVIDENCE = ("measured", "scaled", "specified")
 """What matrix kernels rest on: kernels of the device, those of another device or precision, or a data sheet."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.configuration import Configuration
+from planner.domain.conformal import NORMAL_90
 from planner.domain.provenance import Provenance
 
 __all__ = [
     "LOOKUPS", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions", "Quantity", "Staleness",
-    "Term",
+    "Term", "share_that_fits",
 ]  # fmt: skip
 
 LOOKUPS: Mapping[str, str] = frozen_map(
@@ -39,6 +41,17 @@ class Quantity:
     high: float | None = None
     interval_basis: str = "none"  # none | assumed | covariance | conformal
     deviation: float | None = None
+
+
+def share_that_fits(needed_bytes: float, capacity_bytes: float, half_width: float) -> float:
+    """Return the probability that a plan of so much predicted memory runs: what it needs is lognormal about that.
+
+    >>> share_that_fits(8.0, 8.0, 0.5), share_that_fits(1.0, 8.0, 0.5) > 0.99
+    (0.5, True)
+    """
+    if needed_bytes <= 0:
+        return 1.0
+    return 0.5 * math.erfc(math.log(needed_bytes / capacity_bytes) * NORMAL_90 / (half_width * math.sqrt(2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +162,8 @@ class LayersOfStage:
 class Prediction:
     """Everything about one configuration; memory in bytes on one device, by kind, with ``total`` and ``capacity``.
 
+    ``low`` and ``high`` of the memory are the ends of the interval of the total; absent where it has none.
+
     ``kind`` is one of :data:`planner.domain.conformal.PREDICTION_KINDS`, or empty: no score applies.
     ``kernel_shares`` maps each of LOOKUPS to its share of the kernel time of a step; all 0 where kernels take none.
     ``doubt`` maps scopes of calibration entries to their shares of the variance behind the interval of ``iteration_s``,
@@ -186,6 +201,26 @@ class Prediction:
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "kernel_shares", "doubt", "groups_s"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
+
+    def memory(self, reading: str = "in use") -> Quantity:
+        """Return what a reading of memory shows, one of :data:`planner.domain.runs.MEMORY_READINGS` [bytes].
+
+        An allocator does not count the context; of tensors, what it loses in pieces does not count either.
+        """
+        left_out = {"in use": (), "reserved": ("framework",), "allocated": ("framework", "margin")}[reading]
+        total, low, high = (self.memory_bytes.get(name) for name in ("total", "low", "high"))
+        value = (total or 0.0) - sum(self.memory_bytes.get(name, 0.0) for name in left_out)
+        if not total or low is None or high is None:
+            return Quantity(value)
+        return Quantity(value, value * low / total, value * high / total, "conformal")
+
+    @property
+    def fits(self) -> float | None:
+        """Probability that its memory suffices: ln(needed / predicted) is normal, with the interval of ``memory``."""
+        capacity, memory = self.memory_bytes.get("capacity"), self.memory()
+        if capacity is None or not memory.low or not memory.high:
+            return None
+        return share_that_fits(memory.value, capacity, math.log(memory.high / memory.low) / 2)
 
     def training_s(self, epochs: int) -> Quantity | None:
         """Return the time of so many epochs, the first and then later ones [s]; None without an epoch.

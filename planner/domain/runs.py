@@ -12,11 +12,16 @@ from planner.domain.framework import STRATEGIES
 from planner.domain.ranks import check_rank_order
 from planner.errors import NOTHING, ParameterError, Refusal, nearest_name
 
-__all__ = ["CHOICES", "METRICS", "STATUSES", "RefusedRow", "Run", "Runs"]
+__all__ = ["CHOICES", "MEMORY_METRIC", "MEMORY_READINGS", "METRICS", "STATUSES", "RefusedRow", "Run", "Runs"]
 
-METRICS = ("iteration_s", "update_s", "samples_per_s", "epoch_s", "mini_batch_mean", "staleness_mean")
+MEMORY_METRIC = "memory_bytes"
+METRICS = (
+    "iteration_s", "update_s", "samples_per_s", "epoch_s", "mini_batch_mean", "staleness_mean", MEMORY_METRIC,
+)  # fmt: skip
 """What a value is: seconds of one update (asynchronous: of the GPU thread), seconds of the update thread, a rate of the
-whole job, seconds of an epoch, and the means of two random variables."""
+whole job, seconds of an epoch, the means of two random variables, and the most bytes on one device."""
+MEMORY_READINGS = ("in use", "reserved", "allocated")
+"""What memory was read, as notes state it: of the device, of the allocator, of tensors alone."""
 ASYNCHRONOUS_METRICS = ("update_s", "staleness_mean")
 STATUSES = ("ok", "out_of_memory")
 INPUTS = ("synthetic", "storage")
@@ -128,6 +133,11 @@ class Run:
         return None if self.gpus_per_node is None else self.nodes * self.gpus_per_node
 
     @property
+    def memory_reading(self) -> str:
+        """Which of MEMORY_READINGS its notes state; the first where they state none."""
+        return next((one for one in MEMORY_READINGS if one in self.notes), MEMORY_READINGS[0])
+
+    @property
     def is_uneven(self) -> bool:
         """Whether the nodes hold unequal numbers of GPUs."""
         return len(set(self.placement)) > 1
@@ -164,6 +174,9 @@ class Run:
                 check_count(what, getattr(self, what), least, _LARGEST_COUNTS.get(what, LARGEST_COUNT))
         if self.value is not None and not (math.isfinite(self.value) and self.value > 0):
             raise ParameterError("value", "a finite number above 0", self.value)
+        if self.value is not None and self.metric == MEMORY_METRIC and self.memory_reading not in self.notes:
+            rule = f"with what was read where metric is {MEMORY_METRIC}: {', '.join(MEMORY_READINGS)}"
+            raise ParameterError("notes", rule, self.notes or NOTHING)
 
     def _place(self) -> None:
         if not self.placement:

@@ -17,7 +17,7 @@ __all__ = [
     "ErrorSummary",
     "GroupRanking",
     "Locked",
-    "MemoryCalls",
+    "MemoryScore",
     "OrderRanking",
     "RankingSummary",
     "ScoredRow",
@@ -118,13 +118,31 @@ class Locked:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryCalls:
-    """Rows by predicted status, each true or false by what happened: ``false_ok`` was called ok and ran out."""
+class MemoryScore:
+    """Runs by predicted status, and what memory that was read of them is missed by.
+
+    Attributes
+    ----------
+    true_out_of_memory, false_out_of_memory, true_ok, false_ok : int
+        True or false by what happened: ``false_ok`` was called ok and ran out.
+    n : int
+        Rows of which memory was read.
+    error : float or None
+        exp(mean of abs(ln(predicted / measured))) - 1 of these.
+    bias : float or None
+        exp(mean of ln(predicted / measured)) - 1.
+    coverage_90 : float or None
+        Share of them inside their interval.
+    """
 
     true_out_of_memory: int = 0
     false_out_of_memory: int = 0
     true_ok: int = 0
     false_ok: int = 0
+    n: int = 0
+    error: float | None = None
+    bias: float | None = None
+    coverage_90: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +212,8 @@ class ScoredRow:
         Standard deviation of log(predicted) that the prediction states of itself, whatever its interval is.
     nodes : int
         That it ran on; 0 where it is no run.
+    repeats_run : bool
+        Whether another row is of the same run, so that its status counts there.
     """
 
     id: str
@@ -216,6 +236,7 @@ class ScoredRow:
     kind: str = ""
     deviation: float | None = None
     nodes: int = 0
+    repeats_run: bool = False
 
     @property
     def error(self) -> float | None:
@@ -232,12 +253,15 @@ class Validation:
     Attributes
     ----------
     summary : ErrorSummary
-        Of held-out rows that were predicted and gave a value, like all that follows except ``in_sample`` and ``rows``.
+        Of held-out rows that were predicted and gave a value, like all that follows except ``in_sample`` and ``rows``;
+        without rows of memory. ``memory`` and ``memory_by`` are of all predicted rows, as no fit learns memory.
     by : mapping of AXES to mapping of name to ErrorSummary
     ranking : RankingSummary
     groups : tuple of GroupRanking
         What ``ranking`` sums up, by name.
-    memory : MemoryCalls
+    memory : MemoryScore
+    memory_by : mapping of str to MemoryScore
+        By source, of those with a row of which memory was read, or that ran out of it or was called to.
     terms : tuple of TermScale
         Terms that explain what predictions miss, the best explanation first.
     in_sample : ErrorSummary
@@ -258,7 +282,7 @@ class Validation:
     by: Mapping[str, Mapping[str, ErrorSummary]]
     ranking: RankingSummary
     groups: tuple[GroupRanking, ...]
-    memory: MemoryCalls
+    memory: MemoryScore
     terms: tuple[TermScale, ...]
     in_sample: ErrorSummary
     rows: tuple[ScoredRow, ...] = field(repr=False)
@@ -266,6 +290,7 @@ class Validation:
     rankings: tuple[OrderRanking, ...] = ()
     free_numbers: int | None = None
     locked: Locked | None = None
+    memory_by: Mapping[str, MemoryScore] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", frozen_map({axis: frozen_map(summaries) for axis, summaries in self.by.items()}))

@@ -62,6 +62,7 @@ __all__ = [
 
 INTERVAL_BASES = ("none", "assumed", "covariance", "conformal")
 SPLIT_KINDS = MEMORY_KINDS[6:]
+FITS_DIGITS = 4
 """Kinds of memory of a device, those of split plans last; ``host``, of a rank in its host's memory, is in no total."""
 THREADS = {"sync": "step", "async": "gpu"}
 """Mode -> thread that computes."""
@@ -170,6 +171,9 @@ FIGURES = (
         Table(
             *(Field(name, _BYTES, f"{name} on one device", 0) for name in MEMORY_KINDS),
             Field("total", _BYTES, "all that is needed on one device"),
+            Field("low", _BYTES, "lower end of the central 90 % interval of the total", None),
+            Field("high", _BYTES, "upper end", None),
+            Field("fits", Number("share"), "probability that the memory of the device suffices", None),
             Field("capacity", _BYTES, "what one device has; absent: memory_bytes of the subject", None),
         ),
         "memory of one device, by kind; absent kinds are 0",
@@ -239,7 +243,7 @@ def figures_keys(
         "groups_s": p.groups_s or None,
         "mini_batch": _mini_batch_keys(p, inside),
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
-        "memory_bytes": _memory_keys(p.memory_bytes, shared),
+        "memory_bytes": _memory_keys(p, shared),
         "terms": [_term_keys(one, shared, THREADS[mode]) for one in p.terms if one.seconds or one.exposed_seconds],
         "kernel_shares": p.kernel_shares if any(p.kernel_shares.values()) else None,
         "doubt": p.doubt or None,
@@ -364,19 +368,21 @@ def _staleness_of(keys: Mapping[str, Any] | None) -> Staleness:
     return Staleness(keys["mean"], _std(keys["mean"], pmf) if keys["std"] is None else keys["std"], pmf)
 
 
-def _memory_keys(memory_bytes: Mapping[str, float], shared: Shared) -> dict[str, int | None]:
-    sizes = {kind: round(size) for kind, size in memory_bytes.items()}
+def _memory_keys(p: Prediction, shared: Shared) -> dict[str, float | None]:
+    sizes = {kind: round(size) for kind, size in p.memory_bytes.items()}
     capacity = sizes.pop("capacity", None)
     return {
         **dict.fromkeys(MEMORY_KINDS, 0),
+        **dict.fromkeys(("low", "high")),
         **sizes,
+        "fits": None if p.fits is None else round(p.fits, FITS_DIGITS),
         "capacity": None if capacity == shared.memory_bytes else capacity,
     }
 
 
 def _memory_of(keys: Mapping[str, Any], subject: Mapping[str, Any]) -> dict[str, float]:
     capacity = subject["memory_bytes"] if keys["capacity"] is None else keys["capacity"]
-    present = {kind: size for kind, size in keys.items() if size or kind not in SPLIT_KINDS}
+    present = {kind: size for kind, size in keys.items() if kind != "fits" and (size or kind not in SPLIT_KINDS)}
     return {kind: size for kind, size in {**present, "capacity": capacity}.items() if size is not None}
 
 

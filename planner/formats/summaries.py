@@ -296,6 +296,11 @@ _MEMORY = Table(
     Field("false_out_of_memory", _ROWS, "rows called out of memory that ran"),
     Field("true_ok", _ROWS, "rows called ok that ran"),
     Field("false_ok", _ROWS, "rows called ok that ran out of memory"),
+    Field("n", _ROWS, "rows of which memory was read", 0),
+    Field("error", _NUMBER_OR_NULL, "exp(mean of abs(ln(predicted / measured))) - 1 of these", None),
+    Field("bias", _SIGNED, "exp(mean of ln(predicted / measured)) - 1", None),
+    Field("coverage_90", _NUMBER_OR_NULL, "share of these inside their interval", None),
+    title="memory",
 )
 _TERM = Table(
     Field("term", Text(), "term that explains part of what predictions miss"),
@@ -330,7 +335,8 @@ VALIDATION = Kind(
         ),
         Field("ranking", _RANKING, "how well plans of one group are ordered"),
         Field("groups", ListOf(_GROUP), "the same group by group"),
-        Field("memory", _MEMORY, "predicted against observed shortage of memory"),
+        Field("memory", _MEMORY, "predicted against observed shortage of memory, and against memory that was read"),
+        Field("memory_by", MapOf(_MEMORY, pattern=r"[\s\S]*"), "the same by source that tells of memory", {}),
         Field("terms", ListOf(_TERM), "terms that explain what predictions miss, the best explanation first"),
         Field("in_sample", _ERRORS, "errors of rows that a calibration has seen"),
         Field("hold_out", Nullable(Text()), "what coefficients were refitted without, in turn"),

@@ -14,7 +14,7 @@ from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, heading, line_count
 from planner.report.doubt import deciding_commands, deciding_line, goodness, launch, notices, sensitivity_lines
 from planner.report.prediction import BEYOND_NOTE, Entry, entries_of, has_letters, place, plan_table, prediction_details
-from planner.units import format_bytes, format_duration, format_number
+from planner.units import format_duration, format_number
 
 __all__ = [
     "faster_by_a_switch", "part_of_plan", "part_of_suggestion", "prediction_answer", "predictions_answer",
@@ -311,8 +311,6 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
     batch = f"{parts.mini_batch(one.mini_batch)} samples"
     if one.staleness.mean:
         batch += f", staleness {format_number(one.staleness.mean)} updates"
-    memory = one.memory_bytes
-    capacity = f" of {format_bytes(memory['capacity'])}" if "capacity" in memory else ""
     used, stages, held = parts.utilization(one), parts.stages(one), parts.stage_layers(one)
     return [
         ("speed", speed),
@@ -323,7 +321,7 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ("mini-batch", batch),
         ("each group by itself", parts.group_steps(one)),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
-        ("memory", f"{format_bytes(memory['total'])}{capacity} on one {subject.device}"),
+        ("memory", parts.memory_needed(one, subject.device)),
     ]
 
 

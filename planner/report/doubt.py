@@ -33,7 +33,7 @@ HEADLINES: Mapping[str, str] = {
     "window_missed": "the mean mini-batch is inside the window, hardly any single one is",
     "empty_updates": "many updates find no gradient",
     "mini_batch_above_dataset": "an update takes more samples than the data set has",
-    "memory_tight": "it needs nearly all the memory of {subjects}",
+    "memory_tight": "it may run out of the memory of {subjects}",
     "tensor_across_nodes": "tensor-parallel groups reach beyond a node: layers send between nodes",
     "stale_gradients": "gradients are stale, as stages update without a flush of the pipeline",
     "weighted_gradients": "gradients are to be weighted: node groups take different sub-batches",

@@ -27,6 +27,10 @@ __all__ = [
 
 Rows = Sequence[tuple[int, Sequence[PlanWarning]]]
 """Numbers of the rows of a table, and the warnings of each."""
+NO_KINDS = ("total", "capacity", "low", "high")
+"""Of memory."""
+SURE = 0.995
+"""Probability from which one is printed as above 99 %."""
 MOST_STAGES = 8
 """Of which layers are told in words."""
 MOST_DECIMAL_PLACES = 3
@@ -178,15 +182,28 @@ def terms(of_threads: Iterable[Term], bottleneck: str, device: str = "GPU", *, b
     return Table(list(columns), rows, right=("takes", "adds", "share"), strong=strong)
 
 
-def memory_line(memory_bytes: Mapping[str, float], device: str = "GPU") -> str:
-    """Return needed of available memory of one device, then the kinds from large to small."""
-    total, capacity = memory_bytes["total"], memory_bytes.get("capacity")
-    kinds = {key: size for key, size in memory_bytes.items() if key not in ("total", "capacity") and size > 0}
+def memory_needed(one: Prediction, device: str = "GPU") -> str:
+    """Return needed of available memory of one device, its interval, and how likely it suffices."""
+    memory, capacity = one.memory(), one.memory_bytes.get("capacity")
+    of = f" of {format_bytes(capacity)}" if capacity else ""
+    fits = "" if one.fits is None or one.fits >= SURE else f", fits with {chance(one.fits)}"
+    gib = [format_number(end / 2**30, 3) for end in (memory.low, memory.high) if end]
+    ends = f" ({' to '.join(gib)})" if gib else ""
+    return f"{format_bytes(memory.value)}{ends}{of} on one {device}{fits}"
+
+
+def chance(probability: float) -> str:
+    """Return a probability; nothing is sure enough to be printed as 0 or 100 %."""
+    return ">99%" if probability >= SURE else "<1%" if probability < 1 - SURE else f"{probability:.0%}"
+
+
+def memory_line(one: Prediction, device: str = "GPU") -> str:
+    """Return what :func:`memory_needed` does, then the kinds from large to small."""
+    kinds = {key: size for key, size in one.memory_bytes.items() if key not in NO_KINDS and size > 0}
     kinds_in_words = ", ".join(
         f"{key} {format_bytes(kinds[key])}" for key in sorted(kinds, key=lambda key: -kinds[key])
     )
-    of = f" of {format_bytes(capacity)}" if capacity else ""
-    return f"{format_bytes(total)}{of} on one {device}" + (f": {kinds_in_words}" if kinds_in_words else "")
+    return memory_needed(one, device) + (f": {kinds_in_words}" if kinds_in_words else "")
 
 
 def stages(prediction: Prediction) -> str:

@@ -90,7 +90,7 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
         ("ranks numbered", ", ".join(prediction.rank_order) or "-"),
         ("mini-batch", _mini_batch_words(prediction)),
         ("staleness", _staleness(prediction)),
-        ("memory", parts.memory_line(prediction.memory_bytes, subject.device)),
+        ("memory", parts.memory_line(prediction, subject.device)),
         ("bottleneck", parts.term_words(prediction.bottleneck)),
         ("intervals", _intervals(prediction)),
     ]
@@ -160,12 +160,12 @@ FACTOR_HEADING = "factor\n(90 %)"
 EFFICIENCY_HEADING = "effi-\nciency"
 DROPPED_COLUMNS = (
     FACTOR_HEADING,
-    "memory\nGiB",
-    "plan 1\nbetter",
     EFFICIENCY_HEADING,
+    "plan 1\nbetter",
     "samples\n/s/{device}",
     "stale-\nness",
     "{device}-\nhours",
+    "memory\nGiB",
 )
 """Columns that go where a line holds no more, the first one first; what tells plans apart stays."""
 _LONGEST_NAME = 22
@@ -265,7 +265,7 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
         "objec-\ntive": [_number(one.objective, 4) for one in entries],
         **_speeds(predictions),
         FACTOR_HEADING: [_number(parts.factor(one.iteration_s)) for one in predictions],
-        "plan 1\nbetter": ["" if one.first_is_better is None else _chance(one.first_is_better) for one in entries],
+        "plan 1\nbetter": ["" if one.first_is_better is None else parts.chance(one.first_is_better) for one in entries],
         f"samples\n/s/{device}": [_rounded(one.samples_per_s, over=one.configuration.gpus) for one in predictions],
         EFFICIENCY_HEADING: ["" if one.efficiency is None else f"{one.efficiency:.0%}" for one in entries],
         f"{device}-\nhours": [_rounded(one.epoch_s, times=one.configuration.gpus, over=3600) for one in predictions],
@@ -305,11 +305,6 @@ def _speeds(predictions: Sequence[Prediction]) -> dict[str, list[str]]:
         return {"epoch": [format_duration(one.value, parts.digits_of(one)) for one in epochs]}
     speeds = [one.samples_per_s for one in predictions]
     return {"samples/s": [format_number(one.value, parts.digits_of(one)) for one in speeds]}
-
-
-def _chance(probability: float) -> str:
-    """Return a probability; nothing is sure enough to be printed as 0 or 100 %."""
-    return ">99%" if probability >= 0.995 else "<1%" if probability < 0.005 else f"{probability:.0%}"
 
 
 def _rounded(quantity: Quantity | None, *, times: float = 1.0, over: float = 1.0) -> str:

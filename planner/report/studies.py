@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.domain.objective import is_sum
 from planner.domain.request import Subject
-from planner.domain.validation import ErrorSummary, Locked, OrderRanking, ScoredRow, Validation
+from planner.domain.validation import ErrorSummary, Locked, MemoryScore, OrderRanking, ScoredRow, Validation
 from planner.domain.why_not import RankedPlan, Sweep, SweptPlan, WhyNot
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, Table, heading, title
@@ -179,6 +179,7 @@ MOST_WORST_ROWS = 5
 MOST_REASONS = 10
 MOST_VALUES = 4
 """Rules that refused rows broke, and values that broke each, that are listed: the most frequent ones."""
+MEMORY_COLUMNS = ("rows", "error", "bias", "covered", "ran", "called\ntoo large", "ran out", "called\nto fit")
 ERROR_COLUMNS = ("rows", "mean", "median", "90 %", "bias", "covered")
 
 
@@ -186,8 +187,9 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
     """Yield what rows of files add up to; ``omitted`` rows could not be read and are not among them."""
     yield title(f"{', '.join(files)}: predicted against measured")
     yield Pairs(list(_counts(validation, omitted)))
-    yield heading("abs(predicted / measured - 1), bias without abs, covered by 90 % intervals")
-    yield from _errors(validation)
+    if validation.summary.n or validation.in_sample.n or not validation.memory.n:
+        yield heading("abs(predicted / measured - 1), bias without abs, covered by 90 % intervals")
+        yield from _errors(validation)
     for axis, summaries in validation.by.items():
         if summaries:
             yield heading(f"By {axis}")
@@ -279,19 +281,23 @@ def _beside_rules(rankings: Sequence[OrderRanking]) -> Iterator[Block]:
 def _closing(validation: Validation) -> Iterator[Block]:
     memory = validation.memory
     n_called = memory.true_out_of_memory + memory.false_out_of_memory
-    if n_called or memory.false_ok:
-        yield heading("Memory")
-        rows = [
-            ("called out of memory", f"{n_called:,}: {memory.true_out_of_memory:,} ran out, the others ran"),
-            ("called ok", f"{memory.true_ok + memory.false_ok:,}: {memory.true_ok:,} ran, the others ran out"),
-        ]
-        yield Pairs(rows)
+    if n_called or memory.false_ok or memory.n:
+        yield heading("Memory: exp(mean of abs(ln(predicted / measured))) - 1, and runs by what was called")
+        every = {**validation.memory_by, "all": memory} if len(validation.memory_by) != 1 else validation.memory_by
+        yield Table(("source", *MEMORY_COLUMNS), [_memory_cells(*one) for one in every.items()], MEMORY_COLUMNS)
     if validation.summary.n and (validation.rows or not validation.locked):
         yield heading("What the errors may come from, all metrics taken as times")
         best = validation.terms[:1]
         yield Line(best[0].sentence() if best else "No single term explains a tenth of the mean error.", indent=2)
     yield from _refusals(validation.rows)
     yield from _worst(validation.rows)
+
+
+def _memory_cells(source: str, one: MemoryScore) -> tuple[str, ...]:
+    errors = _percent(one.error), _percent(one.bias, "+"), _percent(one.coverage_90, places=0)
+    ran, ran_out = one.true_ok + one.false_out_of_memory, one.true_out_of_memory + one.false_ok
+    calls = ran, one.false_out_of_memory, ran_out, one.false_ok
+    return (source or "-", f"{one.n:,}", *errors, *(f"{count:,}" for count in calls))
 
 
 def _refusals(rows: Sequence[ScoredRow]) -> Iterator[Block]:

@@ -20,7 +20,7 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.network import family_of
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Problem
-from planner.domain.runs import RefusedRow, Run
+from planner.domain.runs import MEMORY_METRIC, RefusedRow, Run
 from planner.domain.validation import Locked, ScoredRow, Validation
 from planner.errors import ParameterError, PlannerError, Refusal
 from planner.scoring.score import score
@@ -194,8 +194,16 @@ def _answers_of(
             answers |= {at: refused(runs[at], reason, problem.cluster) for at in planned_runs.plans[one]}
         for one, prediction in _described(evaluator, [one for one in some if one not in reasons]):
             shares = _shares(prediction)
-            answers |= {at: _answer(runs[at], prediction, problem, shares) for at in planned_runs.plans[one]}
+            positions = planned_runs.plans[one]
+            answers |= {at: _answer(runs[at], prediction, problem, shares) for at in positions}
+            if any(runs[at].metric != MEMORY_METRIC for at in positions):
+                answers |= {at: _repeating(answers[at]) for at in positions if runs[at].metric == MEMORY_METRIC}
     return answers
+
+
+def _repeating(answer: Answer) -> Answer:
+    """Return the answer to a row of memory of a run that another row is of, too."""
+    return replace(answer, row=replace(answer.row, repeats_run=True))
 
 
 def _configuration(run: Run, problem: Problem) -> Configuration:
@@ -261,7 +269,7 @@ def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
 
 
 def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[str, Mapping[str, float]]) -> Answer:
-    value = _metric(run.metric, prediction)
+    value = _metric(run, prediction)
     if value is None or not math.isfinite(value.value):
         figure = "none" if value is None else f"{value.value:g}"
         why = Refusal("not_finite", f"the predicted {run.metric} must be a finite number", run.metric, figure)
@@ -274,24 +282,27 @@ def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[
         problem.cluster,
         figures=(value.value, low, high),
         status="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
-        in_sample=_has_seen(run, prediction, problem),
+        in_sample=run.metric != MEMORY_METRIC and _has_seen(run, prediction, problem),
         bottleneck=prediction.bottleneck,
     )
-    row = replace(row, kind=prediction.kind, deviation=value.deviation)
+    if run.metric != MEMORY_METRIC:
+        row = replace(row, kind=prediction.kind, deviation=value.deviation)
     return Answer(row, shares.get(_thread(run), NO_SHARES))
 
 
-def _metric(metric: str, prediction: Prediction) -> Quantity | None:
-    """Return what is predicted of a metric; means of random variables come without an interval."""
-    if metric in MEAN_METRICS:
-        return Quantity(MEAN_METRICS[metric](prediction))
-    quantity: Quantity | None = getattr(prediction, metric)
+def _metric(run: Run, prediction: Prediction) -> Quantity | None:
+    """Return what is predicted of a run's metric; means of random variables come without an interval."""
+    if run.metric in MEAN_METRICS:
+        return Quantity(MEAN_METRICS[run.metric](prediction))
+    if run.metric == MEMORY_METRIC:
+        return prediction.memory(run.memory_reading)
+    quantity: Quantity | None = getattr(prediction, run.metric)
     return quantity
 
 
 def _thread(run: Run) -> str:
     """Return the thread whose period the metric of a run is, or is proportional to; empty: of none."""
-    if run.metric in MEAN_METRICS:
+    if run.metric == MEMORY_METRIC or run.metric in MEAN_METRICS:
         return ""
     if run.mode == "sync":
         return "step"

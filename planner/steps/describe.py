@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
 from planner.domain.split import MEMORY_KINDS
 from planner.errors import CoverageError, Refusal
+from planner.numbers import constant
 from planner.sources.overheads import Overheads
 from planner.sources.sources import Source, Sources
 from planner.steps.asynchronous import Asynchrony
@@ -166,7 +168,7 @@ def described(told: Told) -> Description:
             samples_per_s=speed,
             mini_batch=updates.mini_batch,
             staleness=updates.staleness,
-            memory_bytes={**memory, "capacity": sources.accelerator.memory_bytes},
+            memory_bytes={**memory, **_ends(memory["total"]), "capacity": sources.accelerator.memory_bytes},
             terms=told.terms,
             bottleneck=_bottleneck(told.terms, told.thread),
             warnings=(*warnings, *own_layers(shares, sources.problem.network.name), *updates.warnings),
@@ -181,6 +183,12 @@ def described(told: Told) -> Description:
         )
 
     return Description(one, iteration, told.gradient, finish)
+
+
+def _ends(needed_bytes: float) -> dict[str, float]:
+    """Return the ends of the interval of memory, by what memory of measured runs was missed by."""
+    reach = math.exp(constant("memory.half_width"))
+    return {"low": needed_bytes / reach, "high": needed_bytes * reach}
 
 
 def synchronous_updates(one: Configuration, window: Window | None, staleness: Staleness | None = None) -> Updates:

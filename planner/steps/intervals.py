@@ -42,18 +42,17 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.configuration import Configuration
-from planner.domain.conformal import PLACES, ConformalScore, PredictionKind
+from planner.domain.conformal import NORMAL_90, PLACES, ConformalScore, PredictionKind
 from planner.domain.prediction import Quantity, Term
 from planner.domain.provenance import EXACT, SCALING_CURVE
 from planner.numbers import constant, constants
 from planner.sources.overheads import DEVIATION_SETTING
 
 __all__ = [
-    "DOUBT_ABOVE", "DOUBT_BELOW", "NORMAL_90", "PRODUCT_DOUBT_BELOW", "Gradient", "Spread", "derivatives",
+    "DOUBT_ABOVE", "DOUBT_BELOW", "PRODUCT_DOUBT_BELOW", "Gradient", "Spread", "derivatives",
     "doubt_factor", "has_scatter", "kind_of", "quantity", "reciprocal", "score_of", "stated_deviation",
 ]  # fmt: skip
 
-NORMAL_90 = 1.6448536269514722
 """Standard deviations from the mean to either end of the central 90 % of a normal distribution."""
 STANDARD_PER_MEAN_ERROR = 1.25
 """Standard deviation over mean absolute deviation of a normal distribution."""

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.conformal import NORMAL_90
 from planner.domain.prediction import PlanWarning, Prediction, Quantity
 from planner.sources.measured_steps import MeasuredSteps
 from planner.sources.sources import Sources
 from planner.steps.describe import Description
-from planner.steps.intervals import NORMAL_90, Gradient
+from planner.steps.intervals import Gradient
 
 __all__ = ["Deviation", "as_measured", "deviation_left", "deviation_of_ratio"]
 

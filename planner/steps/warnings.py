@@ -16,11 +16,12 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework, variant_and_version
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
-from planner.domain.prediction import MiniBatch, PlanWarning, Term
+from planner.domain.prediction import MiniBatch, PlanWarning, Term, share_that_fits
 from planner.domain.provenance import DATASHEET
 from planner.domain.ranks import TENSOR
 from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.domain.shapes import layer_shapes
+from planner.numbers import constant
 from planner.sources.overheads import Overheads
 from planner.sources.plan_points import runs_in_words
 from planner.sources.refusals import measuring
@@ -39,8 +40,8 @@ LARGEST_EMPTY_SHARE = 0.01
 """Of updates that find no gradient; beyond it the mean mini-batch says little about the others."""
 SMALLEST_SHARE_INSIDE = 0.1
 """Of updates inside the window that is asked for; below it the mean alone lies inside."""
-TIGHT_MEMORY = 0.95
-"""Of the capacity; beyond it what is not counted, such as fragmentation, may not fit."""
+SURE_TO_FIT = 0.9
+"""Probability that memory suffices, below which a plan that is predicted to fit says so."""
 CALIBRATED_OPTIMIZER = "sgd-momentum"
 """What the weight updates of calibrations were timed with."""
 MOST_OUTPUTS = 256
@@ -172,10 +173,10 @@ def _memory(sources: Sources, memory_bytes: float) -> Iterator[PlanWarning]:
             f"It needs {format_bytes(memory_bytes)} of the {format_bytes(capacity)} of a {sources.accelerator.name}."
         )
         yield PlanWarning("out_of_memory", sources.accelerator.name, message)
-    elif memory_bytes > TIGHT_MEMORY * capacity:
+    elif (fits := share_that_fits(memory_bytes, capacity, constant("memory.half_width"))) < SURE_TO_FIT:
         message = (
-            f"It needs over {TIGHT_MEMORY:.0%} of the memory of a {sources.accelerator.name}; what the allocator "
-            "wastes and what libraries choose as workspace is not counted."
+            f"It runs out of the {format_bytes(capacity)} of a {sources.accelerator.name} with a probability of "
+            f"{1 - fits:.0%}: predicted are {format_bytes(memory_bytes)}, which measured runs miss by as much."
         )
         yield PlanWarning("memory_tight", sources.accelerator.name, message)
 

@@ -37,7 +37,7 @@ def test_the_gravest_come_first_and_the_others_are_counted() -> None:
     found = [PlanWarning(code, f"of {at}", f"{code} {at}") for code in codes for at in (1, 2)]
     assert said(found) == [
         "warning: it needs more memory than of 1 and of 2 has",
-        "warning: it needs nearly all the memory of of 1 and of 2",
+        "warning: it may run out of the memory of of 1 and of 2",
         "warning: 6 more; -v shows all",
     ]
     assert len(said(found[:6])) == MOST_NOTICES

@@ -22,7 +22,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.messages import Groups
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
-from planner.domain.runs import RefusedRow, Run
+from planner.domain.runs import MEMORY_READINGS, RefusedRow, Run
 from planner.errors import PlannerError, Refusal
 from planner.scoring import evaluate
 from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs, unread, validation_of
@@ -305,3 +305,21 @@ def test_rows_of_a_plan_share_one_map() -> None:
     assert len(shares([refused(run_of(), WHY), unread(RefusedRow(3, "x", BAD))])) == 1
     with pytest.raises(TypeError):
         answers[0].shares["forward"] = 0.5  # type: ignore[index] # what must not be possible
+
+
+@pytest.mark.parametrize("reading", MEMORY_READINGS)
+def test_memory_is_compared_with_what_was_read_and_its_run_is_called_once(reading: str) -> None:
+    memory = run_of(id="b", metric="memory_bytes", value=2.0**33, notes=f"{reading}, GiB", group="")
+    time, one = answers_of(PROBLEM, [run_of(), memory])
+    prediction = Evaluator(PROBLEM).describe(Configurations.of([Configuration(1, 4, 32)]))[0]
+    kinds = prediction.memory_bytes
+    left_out = {"in use": (), "reserved": ("framework",), "allocated": ("framework", "margin")}[reading]
+    assert one.row.predicted == pytest.approx(kinds["total"] - sum(kinds.get(name, 0.0) for name in left_out))
+    assert one.row.low is not None
+    assert one.row.high is not None
+    assert one.row.low < one.row.predicted < one.row.high
+    assert (time.row.repeats_run, one.row.repeats_run, one.shares) == (False, True, {})
+    found = validation_of([time, one])
+    assert found.summary.n + found.in_sample.n == 1
+    assert (found.memory.n, found.memory.true_ok) == (1, 1)
+    assert found.memory_by.keys() == {"a table"}

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from planner.domain.calibration import Calibration
-from planner.domain.conformal import PREDICTION_KINDS
+from planner.domain.conformal import NORMAL_90, PREDICTION_KINDS
 from planner.domain.validation import ScoredRow
 from planner.scoring.conformal import conformal_score
 from planner.scoring.evaluate import Answer
 from planner.scoring.intervals import LEAST_OWN_GROUPS, rescaled, scores
-from planner.steps.intervals import NORMAL_90
 
 
 def row(network: str = "a", measured: float | None = 1.0, **changes: Any) -> ScoredRow:

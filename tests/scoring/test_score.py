@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.domain.validation import ErrorSummary, MemoryCalls, RankingSummary, ScoredRow
+from planner.domain.validation import ErrorSummary, MemoryScore, RankingSummary, ScoredRow
 from planner.errors import Refusal
 from planner.scoring.score import score
 
@@ -54,14 +54,14 @@ def test_only_held_out_predicted_rows_that_ran_have_errors() -> None:
     }
     assert found.in_sample.n == 1
     assert found.in_sample.mape == pytest.approx(0.5)
-    assert found.memory == MemoryCalls(true_ok=2, false_ok=1)
+    assert found.memory == MemoryScore(true_ok=3, false_ok=1)
     assert [row.error for row in found.rows] == pytest.approx([0.1, None, None, None, 0.5, -0.3])
 
 
 def test_value_beside_out_of_memory_is_no_value() -> None:
     out = replace(ROW, status_measured="out_of_memory", status_predicted="out_of_memory")
     found = score([out])
-    assert (found.summary.n, found.memory) == (0, MemoryCalls(true_out_of_memory=1))
+    assert (found.summary.n, found.memory) == (0, MemoryScore(true_out_of_memory=1))
     assert out.error is None
 
 
@@ -70,7 +70,7 @@ def test_no_rows_and_only_refused_rows_have_no_figures() -> None:
         found = score(rows, ("forward",), np.zeros((len(rows), 1)))
         assert found.summary == found.in_sample == ErrorSummary(0)
         assert found.ranking == RankingSummary(0)
-        assert (found.groups, found.terms, found.memory) == ((), (), MemoryCalls())
+        assert (found.groups, found.terms, found.memory) == ((), (), MemoryScore())
         assert found.by == {"network": {}, "cluster": {}, "source": {}}
 
 

@@ -11,9 +11,9 @@ import pytest
 from planner.costs.terms import evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.conformal import PREDICTION_KINDS, ConformalScore
+from planner.domain.conformal import NORMAL_90, PREDICTION_KINDS, ConformalScore
 from planner.domain.request import Problem
-from planner.steps.intervals import NORMAL_90, RECONSTRUCTED_DEVIATION, STATED_DEVIATION, Gradient
+from planner.steps.intervals import RECONSTRUCTED_DEVIATION, STATED_DEVIATION, Gradient
 from planner.steps.predict import Evaluator
 
 Make = Callable[..., Problem]

@@ -10,10 +10,9 @@ import pytest
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.conformal import PREDICTION_KINDS, ConformalScore
+from planner.domain.conformal import NORMAL_90, PREDICTION_KINDS, ConformalScore
 from planner.domain.prediction import Quantity
 from planner.domain.request import Problem
-from planner.steps.intervals import NORMAL_90
 from planner.steps.predict import Evaluator
 
 Make = Callable[..., Problem]

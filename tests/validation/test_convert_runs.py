@@ -73,7 +73,7 @@ def test_sweep_keeps_what_ran_out_of_memory_and_leaves_out_what_runs_cannot_say(
         {**SWEEP, "dp": "3.0"},
         {**SWEEP, "source": "BigScience experiments/gpt2.md", "line": "421"},
     ]
-    (failed, fits), dropped = converted(tmp_path, "bigscience-v100", *rows)
+    (failed, fits, memory), dropped = converted(tmp_path, "bigscience-v100", *rows)
     assert (failed.status, failed.value, failed.recompute, failed.accumulation_steps) == (
         "out_of_memory",
         None,
@@ -81,7 +81,9 @@ def test_sweep_keeps_what_ran_out_of_memory_and_leaves_out_what_runs_cannot_say(
         16,
     )
     assert (fits.value, fits.recompute, fits.cluster) == (25.0, "none", "clusters/jean-zay-v100-32gb.toml")
-    assert (failed.sharding, failed.notes, fits.notes) == (1, "", "19 GB of a GPU in use")
+    assert (failed.sharding, failed.notes, fits.notes) == (1, "", "")
+    assert (memory.id, memory.metric, memory.value) == (f"{fits.id}-memory", "memory_bytes", 19 * 2**30)
+    assert memory.memory_reading == "in use"
     assert sorted(dropped.values()) == [1, 1, 1, 1]
 
 
@@ -93,9 +95,10 @@ def test_sweep_tells_megatron_alone_from_deepspeed_and_takes_the_sub_batch_that_
         {**ours, "line": "186", "value": "126"},
         {**ours, "line": "250", "value": "104"},
     ]
-    (deepspeed, alone, sharded), _ = converted(tmp_path, "bigscience-v100", *rows)
+    found, _ = converted(tmp_path, "bigscience-v100", *rows)
+    deepspeed, alone, sharded = (run for run in found if run.metric == "iteration_s")
     assert (deepspeed.framework, deepspeed.sub_batch, deepspeed.sharding) == ("megatron-deepspeed", 6, 0)
-    assert deepspeed.notes.endswith("29 GB of a GPU in use; sub-batch printed as 4")
+    assert deepspeed.notes.endswith("sub-batch printed as 4")
     assert (alone.framework, alone.sub_batch) == ("megatron-lm", 4)
     assert (sharded.framework, sharded.sharding) == ("megatron-deepspeed", 1)
 
@@ -111,7 +114,8 @@ def test_sharded_plans_say_their_degrees(tmp_path: Path) -> None:
     context = {**LLAMA, "batch_per_gpu": "8", "notes": "FSDP 4, CP 2 TP 8 PP 8 compile AsyncTP 1F1B; full AC"}
     virtual = {**LLAMA, "notes": f"Interleaved {LLAMA['notes']}"}
     found, dropped = converted(tmp_path, "torchtitan-fp8", LLAMA, context, virtual, {**LLAMA, "precision": "bf16"})
-    (one, ring, chunks) = found
+    one, ring, chunks = (run for run in found if run.metric == "samples_per_s")
+    assert {run.value for run in found if run.memory_reading == "reserved"} == {82.5 * 2**30}
     assert (one.data_parallel, one.sub_batch, one.accumulation_steps, one.mini_batch) == (8, 4, 8, 256)
     assert (one.sharding, one.recompute, one.framework, one.sequence_parallel) == (
         3,

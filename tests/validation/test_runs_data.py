@@ -31,7 +31,7 @@ NAMES = {
     "tensorflow-2017", "mxnet", "pollux-t4", "elasticflow", "cnn-benchmarks", "convnet-benchmarks", "neusight-e2e",
     "paddle-perf", "pytorch-gpu-benchmark", "timm-rtx3090", "vtrain-multi", "vtrain-single", "bigscience-v100", "seeds",
     "fms-fsdp", "megatron-published", "nanotron", "primus", "torchtitan", "torchtitan-fp8", "superbench",
-    "lambda-v1", "lambda-v2", "u39kun", "paddle-resnet50", "mxnet-large", "h200-pytorch",
+    "lambda-v1", "lambda-v2", "u39kun", "paddle-resnet50", "mxnet-large", "h200-pytorch", "sailor",
 }  # fmt: skip
 
 
@@ -79,7 +79,9 @@ def test_plans_that_ran_are_lawful_in_their_program(name: str) -> None:
                 check_lawful(network, framework, Configurations.of([plan]))
             except ParameterError as error:
                 refused[run.id] = str(error)
-    assert {*refused} <= {"torchtitan-405b-h100-g512-8192-fp8-compile-async-tensor-v2"}  # unequal chunks
+    assert {one.removesuffix("-memory") for one in refused} <= {
+        "torchtitan-405b-h100-g512-8192-fp8-compile-async-tensor-v2"
+    }  # unequal chunks
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from planner.domain.runs import Run
-from validation.sources.rows import Cells, Converted, Dropped, Source, digits, llama, name_of
+from validation.sources.rows import Cells, Converted, Dropped, Source, digits, llama, memory_run, name_of
 
 __all__ = ["NANOTRON", "PRIMUS", "SUPERBENCH"]
 
@@ -41,15 +41,17 @@ def _primus(rows: Sequence[Cells]) -> Converted:
             schedule, virtual = SCHEDULES[name]
             rate = float(row["value"])
             memory = re.search(r"peak memory ([\d.]+) GB", row["notes"])
-            yield Run(
+            run = Run(
                 id=name_of("primus", name), source="primus", network=PRIMUS_NETWORK,
                 cluster="clusters/mi300x-box.toml", nodes=1, gpus_per_node=8, mini_batch=SUB_BATCHES, sub_batch=1,
                 precision="bf16", pipeline_parallel=8, data_parallel=1, virtual_stages=virtual, schedule=schedule,
                 optimizer="adam", framework="megatron-lm", framework_version="Primus", metric="samples_per_s",
                 value=digits(rate * 8 / 4096), group="primus-schedules",
-                notes=f"{rate:g} tokens/s of a GPU; {memory[1] if memory else '?'} GB of a GPU in use; layers and "
-                "sub-batches inferred",
+                notes=f"{rate:g} tokens/s of a GPU; layers and sub-batches inferred",
             )  # fmt: skip
+            yield run
+            if memory:
+                yield memory_run(run, float(memory[1]) * 2**30, "in use of the device, as Primus logs it")
 
 
 PRIMUS = Source(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.domain.runs import Run
+from planner.domain.runs import MEMORY_METRIC, Run
 
 __all__ = [
     "Cells",
@@ -18,6 +18,7 @@ __all__ = [
     "digits",
     "grouped",
     "llama",
+    "memory_run",
     "name_of",
     "settled",
 ]
@@ -75,6 +76,13 @@ def llama(sizes: tuple[int, int, int, int, int], sequence: int, vocabulary: int)
     return f"llama:{values},sequence={sequence},vocabulary={vocabulary}"
 
 
+def memory_run(run: Run, read_bytes: float, reading: str) -> Run:
+    """Return the row of the memory that was read of a run; ``reading``: of the device, an allocator or tensors."""
+    return replace(
+        run, id=f"{run.id}-memory", metric=MEMORY_METRIC, value=float(round(read_bytes)), group="", notes=reading
+    )
+
+
 def settled(
     runs: Iterable[Run], choose: Callable[[Sequence[float]], float] = statistics.median, word: str = "median"
 ) -> list[Run]:
@@ -96,8 +104,12 @@ def _one(again: Sequence[Run], choose: Callable[[Sequence[float]], float], word:
 def grouped(runs: Sequence[Run]) -> list[Run]:
     """Return the runs with those in one group that differ in nothing but how equal GPUs are used."""
     keys = [_contest(run) for run in runs]
-    rivals = Counter(key for run, key in zip(runs, keys, strict=True) if run.status == "ok")
-    return [replace(run, group=key if rivals[key] > 1 else "") for run, key in zip(runs, keys, strict=True)]
+    times = [run.metric != MEMORY_METRIC for run in runs]
+    rivals = Counter(key for run, key, is_time in zip(runs, keys, times, strict=True) if is_time and run.status == "ok")
+    return [
+        replace(run, group=key if is_time and rivals[key] > 1 else "")
+        for run, key, is_time in zip(runs, keys, times, strict=True)
+    ]
 
 
 def _contest(run: Run) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from planner.domain.runs import Run
-from validation.sources.rows import Cells, Converted, Dropped, Source, digits, llama, name_of
+from validation.sources.rows import Cells, Converted, Dropped, Source, digits, llama, memory_run, name_of
 
 __all__ = ["FMS_FSDP", "TORCHTITAN", "TORCHTITAN_FP8"]
 
@@ -19,7 +19,8 @@ MEMORY_GIB = {
     "6514": 62.0, "8380": 61.8, "829": 71.9, "876": 67.6, "100": 82.5, "128": 72.7, "76": 75.3, "47": 75.9,
     "31": 77.1, "16": 84.9, "10938": 47.96, "10753": 46.97,
 }  # fmt: skip
-"""Tokens/s of a GPU -> GiB of it in use, the most of all GPUs, in the same row of the published tables."""
+"""Tokens/s of a GPU -> GiB of it reserved, the most of all GPUs, in the same row of the published tables."""
+RESERVED = "reserved by PyTorch's allocator, the most of all GPUs, as torchtitan logs it"
 SUB_BATCHES_OF_A_PIPELINE = 8
 """Of the runs with eight stages: the default of torchtitan at that time, as many as stages; the ratio of 1.28 between
 the two schedules says so too, which is 1.30 of eight sub-batches and 1.18 of sixteen."""
@@ -31,7 +32,10 @@ def _of_precision(rows: Sequence[Cells], *, narrow: bool) -> Converted:
         if row["precision"].startswith("fp8") is not narrow:
             yield Dropped("rows in another precision, which stand in a file of their own")
         else:
-            yield _torchtitan(row)
+            run, memory = _torchtitan(row), MEMORY_GIB.get(row["value"])
+            yield run
+            if memory:
+                yield memory_run(run, memory * 2**30, RESERVED)
 
 
 def _torchtitan(row: Cells) -> Run:
@@ -79,9 +83,7 @@ def _switches(notes: str) -> Iterator[str]:
 
 
 def _notes(row: Cells) -> Iterator[str]:
-    memory = MEMORY_GIB.get(row["value"])
     yield f"{row['value']} tokens/s of a GPU"
-    yield f"{memory} GiB of a GPU in use" if memory else ""
     yield "" if "full AC" in row["notes"] else PER_OPERATOR
     yield f"fp8 scaled {row['precision'].partition(' ')[2] or 'by tensor'}" if row["precision"][:3] == "fp8" else ""
     yield "eight sub-batches of a pipeline assumed" if row["pp"] else ""

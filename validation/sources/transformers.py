@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from planner.domain.runs import Run
-from validation.sources.rows import Cells, Converted, Dropped, Source, digits, grouped, name_of, settled
+from validation.sources.rows import Cells, Converted, Dropped, Source, digits, grouped, memory_run, name_of, settled
 
 __all__ = ["BIGSCIENCE", "NEUSIGHT", "VTRAIN_MULTI", "VTRAIN_SINGLE"]
 
@@ -66,6 +66,7 @@ PARTITIONED = range(213, 216)
 """Lines of gpt2.md with --partition-activations: each of the tensor-parallel GPUs keeps a part of the checkpoints."""
 CHECKPOINTS_ON_HOST = range(371, 392)
 """Lines of gpt2.md whose script says --checkpoint-in-cpu."""
+IN_USE = "in use of the device, in whole GiB; how it was read is not stated"
 OTHER_SUB_BATCH = {181: 6, 182: 8}
 """Lines of gpt2.md -> sub-batch: 4 is printed there, but not what 256 sub-batches of the mini-batch and the rise of
 memory from 26 to 29 and 32 GB say."""
@@ -83,7 +84,13 @@ BIGSCIENCE_FRAMEWORKS = {
 def _bigscience(rows: Sequence[Cells]) -> Converted:
     for row in rows:
         reason = _why_not(row)
-        yield Dropped(reason) if reason else _bigscience_run(row)
+        if reason:
+            yield Dropped(reason)
+            continue
+        run, used = _bigscience_run(row), re.search(r"(\d+) ?GB(?! node)", row["notes"])
+        yield run
+        if used and run.value is not None:
+            yield memory_run(run, float(used[1]) * 2**30, IN_USE)
 
 
 def _why_not(row: Cells) -> str:
@@ -117,7 +124,7 @@ def _bigscience_run(row: Cells) -> Run:
         tensor_parallel=tensor, pipeline_parallel=pipeline, recompute=recompute, sharding=sharding, optimizer="adam",
         framework=framework, framework_version=version, metric="iteration_s",
         value=None if failed else float(row["value"]), status="out_of_memory" if failed else "ok",
-        notes="; ".join(filter(None, _bigscience_notes(row, document, line))),
+        notes="; ".join(filter(None, _bigscience_notes(document, line))),
         offload="activations" if document == "gpt2" and line in CHECKPOINTS_ON_HOST else "none",
     )  # fmt: skip
 
@@ -130,14 +137,11 @@ def _framework(said: str, document: str, line: int) -> tuple[str, str, int]:
     return framework, version, 1 if document == "gpt2" and line in ZERO_1 else sharding
 
 
-def _bigscience_notes(row: Cells, document: str, line: int) -> Sequence[str]:
-    used = re.search(r"(\d+) ?GB(?! node)", row["notes"])
-    notes = [f"{used[1]} GB of a GPU in use" if used else ""]
+def _bigscience_notes(document: str, line: int) -> Sequence[str]:
     if document == "tr3m":
-        return notes
+        return []
     return [
         "times differ by 40 % between days, says the source (shared network)",
-        *notes,
         "sub-batch printed as 4" if line in OTHER_SUB_BATCH else "",
         "checkpoints partitioned over the tensor-parallel GPUs" if line in PARTITIONED else "",
         "checkpoints in host memory" if line in CHECKPOINTS_ON_HOST else "",
