@@ -137,8 +137,8 @@ def test_the_version_with_most_numbers_decides_in_a_file_too(tmp_path: Path) -> 
 def test_records_say_what_frameworks_do_otherwise_than_most() -> None:
     every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
     assert [name for name, one in every.items() if one.input_gradient] == ["torch7"]
-    wide = {name for name, one in every.items() if one.gradient_type == "fp32"}
-    assert wide == {"nanotron", "pytorch", "torchtitan"}
+    wide = {name for name, one in every.items() if one.gradient_bytes("fp16") == 4}
+    assert wide == {"fsdp", "nanotron", "pytorch", "torchtitan"}
     assert every["generic"].strategies == STRATEGIES
     assert {name: one.strategy for name, one in every.items() if one.strategy != "wait-free"} == {
         "chainer": "no-overlap", "cntk": "no-overlap", "deepspeed": "no-overlap", "megatron-deepspeed": "no-overlap",
@@ -162,10 +162,10 @@ def test_a_file_declares_a_framework(tmp_path: Path) -> None:
     path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\ninput_gradient = true\n')
     assert catalog.find_framework(str(path)) == Framework("own", input_gradient=True)
     with path.open("a") as file:
-        file.write('gradient_type = "fp32"\n[strategies.wait-free]\nprefetch = false\nbucket_MiB = 0.5\n')
+        file.write('gradient_type = { any = "fp32" }\n[strategies.wait-free]\nprefetch = false\nbucket_MiB = 0.5\n')
     own = Strategy(prefetch=False, bucket_bytes=2.0**19)
     found = catalog.find_framework(str(path))
-    assert (found.gradient_type, found.strategies) == ("fp32", {"wait-free": own})
+    assert (found.gradient_type, found.strategies) == ({"any": "fp32"}, {"wait-free": own})
     assert Settings(framework=found).overlap == own
     path.write_text('format = "planner/framework"\nversion = 1\nname = "Own"\n')
     with pytest.raises(InputFileError, match="name must be lower-case letters"):
@@ -283,7 +283,7 @@ def test_own_aliases_are_names_and_those_of_bundled_frameworks_are_said(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     folder = tmp_path / "planner" / "frameworks"
     folder.mkdir(parents=True)
-    wide = Switch({"gradient_type": "fp32"}, aliases=("wider", "tf"))
+    wide = Switch({"gradient_type": {"any": "fp32"}}, aliases=("wider", "tf"))
     mine = Framework("mine", aliases=("torch", "my"), switches={"wide": wide})
     (folder / "mine.toml").write_text(FRAMEWORK.dump(mine))
     (folder / "pytorch.toml").write_text(FRAMEWORK.dump(Framework("pytorch")))
@@ -303,11 +303,11 @@ def test_own_frameworks_lie_in_the_users_folder(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     folder = tmp_path / "planner" / "frameworks"
     folder.mkdir(parents=True)
-    mine = Framework("mine", fuses=("residual",), switches={"wide": Switch({"gradient_type": "fp32"})})
+    mine = Framework("mine", fuses=("residual",), switches={"wide": Switch({"gradient_type": {"any": "fp32"}})})
     (folder / "mine.toml").write_text(FRAMEWORK.dump(mine))
     (folder / "wrong.toml").write_text(FRAMEWORK.dump(mine).replace("fuses", "fusses"))
     found = catalog.find_framework("mine:wide")
-    assert (found.label, found.gradient_type, found.fuses) == ("mine:wide", "fp32", ("residual",))
+    assert (found.label, found.gradient_type, found.fuses) == ("mine:wide", {"any": "fp32"}, ("residual",))
     skipped: list[InputFileError] = []
     assert catalog.own_frameworks(skipped.append) == (mine,)
     assert [one.where for one in skipped] == ["fusses"]

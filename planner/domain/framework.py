@@ -16,6 +16,7 @@ from planner.domain.strategies import BEST_FUSION, STRATEGIES, Strategy
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
 
 __all__ = [
+    "ANY",
     "BEST_FUSION",
     "COMPOSED",
     "FUSIONS",
@@ -28,6 +29,7 @@ __all__ = [
     "PYTORCH",
     "REPEATED",
     "STAGES",
+    "STATE_TYPES",
     "STRATEGIES",
     "UPDATES",
     "Framework",
@@ -38,8 +40,12 @@ __all__ = [
     "variant_and_version",
 ]
 
-GRADIENT_TYPES = ("precision", "fp32")
-"""What gradients are held and sent in: the gradients' type of the precision of training, or always fp32."""
+GRADIENT_TYPES = ("precision", "fp32", "fp16", "bf16")
+"""What gradients are held or sent in: the gradients' type of the precision of training, or one of any."""
+ANY = "any"
+"""In place of a precision: all that are not named."""
+STATE_TYPES = ("fp32", "bf16")
+"""What an optimizer keeps moments in."""
 PARALLELISMS = ("tensor", "context", "expert", "pipeline")
 """Ways to split a network over devices."""
 REPEATED = ("attention", "second products")
@@ -145,7 +151,12 @@ class Framework:
         Other names, in lower case.
     input_gradient : bool
         Whether its backward pass ends at the network's input, whose gradient nothing needs.
-    gradient_type : one of GRADIENT_TYPES
+    gradient_type, message_type : mapping of precision, or ANY, to one of GRADIENT_TYPES
+        What gradients are held in, and sent in: where nothing is said, in the precision's type, and as they are held.
+    narrow_gradients : bool
+        Whether those that kernels write stay beside wider ones, which add them up.
+    state_type : one of STATE_TYPES
+        What the optimizer keeps moments in.
     strategy : one of STRATEGIES
         The one that a user gets who asks for none.
     strategies : mapping of one of STRATEGIES to Strategy
@@ -210,7 +221,10 @@ class Framework:
     name: str
     aliases: tuple[str, ...] = ()
     input_gradient: bool = False
-    gradient_type: str = "precision"
+    gradient_type: Mapping[str, str] = field(default_factory=dict, hash=False)
+    message_type: Mapping[str, str] = field(default_factory=dict, hash=False)
+    narrow_gradients: bool = False
+    state_type: str = "fp32"
     strategy: str = "wait-free"
     strategies: Mapping[str, Strategy] = field(default_factory=dict, hash=False)
     source: str = ""
@@ -249,7 +263,7 @@ class Framework:
                 raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
         of_choices = (
             ("loss", LOSSES), ("stages", STAGES), ("strategy", tuple(STRATEGIES)), ("layout", LAYOUTS),
-            ("update", UPDATES), ("launch", LAUNCHES),
+            ("update", UPDATES), ("launch", LAUNCHES), ("state_type", STATE_TYPES),
         )  # fmt: skip
         for what, value, known in ((what, getattr(self, what), known) for what, known in of_choices):
             if value not in known:
@@ -344,19 +358,37 @@ class Framework:
         return next(pairs, None)
 
     def gradient_bytes(self, precision: str) -> int:
-        """Return the bytes of a gradient element as it is held and sent.
+        """Return the bytes of a gradient element as it is held.
 
         >>> PYTORCH.gradient_bytes("bf16"), Framework("megatron-lm").gradient_bytes("bf16")
         (4, 2)
         """
-        return precision_named("fp32" if self.gradient_type == "fp32" else precision).gradient_bytes
+        held = _of_precision(self.gradient_type, precision, "precision")
+        return precision_named(precision if held == "precision" else held).gradient_bytes
+
+    def message_bytes(self, precision: str) -> int:
+        """Return the bytes of a gradient element as it is sent.
+
+        >>> Framework("fsdp", gradient_type={"any": "fp32"}, message_type={"bf16": "bf16"}).message_bytes("bf16")
+        2
+        """
+        sent = _of_precision(self.message_type, precision, "")
+        return (
+            precision_named(precision if sent == "precision" else sent).gradient_bytes
+            if sent
+            else (self.gradient_bytes(precision))
+        )
+
+
+def _of_precision(types: Mapping[str, str], precision: str, otherwise: str) -> str:
+    return types.get(precision, types.get(ANY, otherwise))
 
 
 GENERIC = Framework("generic")
 """Stands for any other."""
 PYTORCH = Framework(
     "pytorch",
-    gradient_type="fp32",
+    gradient_type={ANY: "fp32"},
     strategy="bucketed",
     keeps_weight_shards=False,
     schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"),

@@ -142,10 +142,10 @@ def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, An
 
 def _framework(label: str, configurations: Iterable[Mapping[str, Any]]) -> Framework:
     """Return a framework by its label; configurations tell what its gradients are sent in."""
-    is_wide = any(
-        one["gradient_bytes_per_element"] > precision_named(one["precision"]).gradient_bytes for one in configurations
-    )
-    return replace(Framework.labelled(label), gradient_type="fp32" if is_wide else "precision")
+    sent = {one["precision"]: one["gradient_bytes_per_element"] for one in configurations}
+    others = {name: size for name, size in sent.items() if size != precision_named(name).gradient_bytes}
+    types = {name: "fp32" if size > 2 else "fp16" for name, size in others.items()}
+    return replace(Framework.labelled(label), message_type=types)
 
 
 def framework_of(configuration: Mapping[str, Any] | None) -> Framework | None:
@@ -170,7 +170,7 @@ def configuration_keys(configuration: Configuration, framework: Framework, *, na
         **plan_keys(c),
         "groups": c.groups or None,
         "framework": framework.label if named else None,
-        "gradient_bytes_per_element": framework.gradient_bytes(c.precision),
+        "gradient_bytes_per_element": framework.message_bytes(c.precision),
         "mini_batch": None if c.mode == "async" else c.samples_per_update,
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from planner.domain.axes import SCHEDULES, SHARD_GROUPS
 from planner.domain.framework import (
+    ANY,
     COMPOSED,
     FUSIONS,
     GRADIENT_TYPES,
@@ -16,12 +17,14 @@ from planner.domain.framework import (
     PARALLELISMS,
     REPEATED,
     STAGES,
+    STATE_TYPES,
     STRATEGIES,
     UPDATES,
     Framework,
     Strategy,
     Switch,
 )
+from planner.domain.precision import PRECISIONS
 from planner.domain.ranks import RANK_ORDER
 from planner.errors import ParameterError, UsageError
 from planner.formats.documents import Kind
@@ -40,9 +43,13 @@ _STRATEGY = Table(
     make=Strategy,
     doc="what overlaps in a synchronous step",
 )
+_BY_PRECISION = MapOf(Text(GRADIENT_TYPES), choices=(ANY, *PRECISIONS))
 _DOES = (
     Field("input_gradient", Flag(), "whether the gradient of the network's input is computed", default=False),
-    Field("gradient_type", Text(GRADIENT_TYPES), "what gradients are held and sent in", "precision"),
+    Field("gradient_type", _BY_PRECISION, "what gradients are held in, by precision; others: in its own type", {}),
+    Field("message_type", _BY_PRECISION, "what gradients are sent in, by precision; others: as they are held", {}),
+    Field("narrow_gradients", Flag(), "whether those that kernels write stay beside wider ones", default=False),
+    Field("state_type", Text(STATE_TYPES), "what the optimizer keeps moments in", "fp32"),
     Field("strategy", Text(tuple(STRATEGIES)), "when gradients are sent, where nothing else is asked for", "wait-free"),
     Field("strategies", MapOf(_STRATEGY, choices=tuple(STRATEGIES)), "those it follows in its own way", {}),
     Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
@@ -175,14 +182,15 @@ FRAMEWORK = Kind(
 
 def framework_keys(framework: Framework) -> list[tuple[str, str, str, str]]:
     """Return every key that says what a framework does, but for its strategies: key, value, meaning and source."""
+
+    def written(one: Field) -> str:
+        value = getattr(framework, one.target)
+        if isinstance(value, Mapping):
+            value = tuple(f"{key} {item}" for key, item in value.items())
+        return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(one.type.write(value)).lower()
+
     rows, sources = [], dict(framework.sources)
     for name in framework.switched:
         sources |= dict.fromkeys(framework.switches[name].changes, f"switch {name}")
-    for one in _DOES:
-        value = getattr(framework, one.target)
-        if not isinstance(value, Mapping):
-            written = (
-                ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(one.type.write(value)).lower()
-            )
-            rows.append((one.name, written, one.doc, sources.get(one.name, "")))
+    rows += [(one.name, written(one), one.doc, sources.get(one.name, "")) for one in _DOES if one.name != "strategies"]
     return rows

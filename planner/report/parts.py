@@ -100,7 +100,7 @@ def precision_words(name: str, framework: Framework) -> str:
     """Return what a mixed precision means, with the size of its gradients; '' for a precision that is not mixed."""
     if not precision_named(name).master_bytes:
         return ""
-    gradient_bytes = framework.gradient_bytes(name)
+    gradient_bytes = framework.message_bytes(name)
     return f"{name}: mixed precision, fp32 master weights, gradients sent as {gradient_bytes} bytes an element"
 
 

@@ -26,7 +26,7 @@ __all__ = ["LEAST_GAIN", "Gains", "different_sets", "of_kernels", "switch_gains"
 
 LEAST_GAIN = 1.02
 """Times faster that a switch is told from."""
-_OF_KERNELS = ("composes", "layout", "update", "launch", "pads_products")
+_OF_KERNELS = ("composes", "layout", "update", "launch", "pads_products", "state_type")
 """Fields of a framework that change kernels alone: plans on one device tell whether they do."""
 _SUB_BATCHES = (1, 32)
 _STAGES = len(STAGES)

@@ -254,7 +254,8 @@ class Compute:
         Measured updates stay as they were timed; what is computed from primitives was timed as one kernel.
         """
         if calls.direction == UPDATE and not calls.looked_up:
-            calls = updated_calls(calls, self.program, self.framework.update, self.optimizer)
+            narrow = self.framework.state_type == "bf16"
+            calls = updated_calls(calls, self.program, self.framework.update, self.optimizer, narrow_state=narrow)
         composed = composed_calls(calls, self.program, self.framework.composes) if self.framework.composes else None
         yield composed[0] if composed else calls, source
         if composed:

@@ -62,7 +62,7 @@ class Pricer:
         self.sources, self.mode = sources, mode
         self.strategy = sources.problem.settings.overlap
         self.compute: Compute = Compute(sources, precision, mode, like.compute if like else None)
-        gradient_bytes = sources.problem.settings.framework.gradient_bytes(precision)
+        gradient_bytes = sources.problem.settings.framework.message_bytes(precision)
         by_slot = (self.compute.slots.elements * gradient_bytes).astype(np.float64)
         self.messages = Messages(sources, by_slot, mean_ranks)
         self.input = Input(sources)

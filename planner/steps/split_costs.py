@@ -51,7 +51,7 @@ class SplitCosts:
         settings = sources.problem.settings
         framework = settings.framework
         self.strategy = settings.overlap
-        self.gradient_bytes = float(framework.gradient_bytes(precision))
+        self.gradient_bytes = float(framework.message_bytes(precision))
         self.rank_order, self.chooses_order = settings.placed_by, settings.chooses_order
         self.ledger = Memory(sources.problem.network, memory_rules(sources, precision))
         self.parameter = self.ledger.rules.parameter

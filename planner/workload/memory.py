@@ -477,9 +477,10 @@ class Memory:
             weight_shard = shard * each.keeps_weight_shards
             weights = weights + np.where(sharding >= WEIGHTS_SHARDED, weight_shard, count) * each.weight
             gradients = gradients + np.where(sharding >= GRADIENTS_SHARDED, shard, count) * each.gradient
+            gradients = gradients + count * each.narrow_gradient
             updated = updated + np.where(sharding >= OPTIMIZER_SHARDED, shard, count)
             is_gathered = is_gathered | (sharding == WEIGHTS_SHARDED)
-        unit = (1 + rules.prefetch) * each.weight + each.gradient
+        unit = (1 + rules.prefetch) * each.weight + each.message
         gathered = np.where(is_gathered, unit * self._most_of_all("gathered", span), 0.0)
         copies = self._of_all("copies", span)
         if copies.any():

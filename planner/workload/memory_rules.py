@@ -54,6 +54,10 @@ class BytesOfParameter:
         Of what kernels read and write, e_w and e_g.
     main_gradient : float
         Of a wider copy of the gradient that the optimizer reads, e_main, there while it updates (Megatron-LM in fp16).
+    narrow_gradient : float
+        Of the gradient that kernels write, where it stays whole beside a wider one.
+    message : float
+        Of a gradient as it is sent, in which a unit's are whole before they are scattered.
     master, state : float
         Of the fp32 copy of the weight, and of what the optimizer remembers.
     keeps_weight_shards : bool
@@ -65,6 +69,8 @@ class BytesOfParameter:
     master: float
     state: float
     main_gradient: float = 0.0
+    narrow_gradient: float = 0.0
+    message: float = 0.0
     keeps_weight_shards: bool = True
 
     @staticmethod
@@ -73,15 +79,15 @@ class BytesOfParameter:
 
         8-bit precisions keep 16-bit weights, beside narrow copies of those that run in 8 bits.
 
-        >>> BytesOfParameter.of("bf16", "adam", 4)
-        BytesOfParameter(weight=2, gradient=4, master=4, state=8, main_gradient=0.0, keeps_weight_shards=True)
+        >>> BytesOfParameter.of("bf16", "adam", 4).updated
+        12
         """
         if optimizer not in OPTIMIZERS:
             raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
         sizes = precision_named(precision)
         in_bytes = sizes.gradient_bytes if gradient is None else gradient
         weight = max(sizes.weight_bytes, sizes.activation_bytes)
-        return BytesOfParameter(weight, in_bytes, sizes.master_bytes, OPTIMIZERS[optimizer])
+        return BytesOfParameter(weight, in_bytes, sizes.master_bytes, OPTIMIZERS[optimizer], message=in_bytes)
 
     @property
     def updated(self) -> float:
@@ -166,9 +172,15 @@ class MemoryRules:
             if value not in known:
                 raise UnknownNameError(what, value, known)
         each = BytesOfParameter.of(precision, optimizer, framework.gradient_bytes(precision))
-        copies = framework.main_gradients and each.gradient < WIDE_BYTES
-        shards = framework.keeps_weight_shards or not each.master
-        each = replace(each, main_gradient=WIDE_BYTES * copies, keeps_weight_shards=shards)
+        own = precision_named(precision).gradient_bytes
+        each = replace(
+            each,
+            state=each.state / 2 if framework.state_type == "bf16" and each.state >= WIDE_BYTES else each.state,
+            main_gradient=WIDE_BYTES * (framework.main_gradients and each.gradient < WIDE_BYTES),
+            narrow_gradient=own * (framework.narrow_gradients and each.gradient > own),
+            message=framework.message_bytes(precision),
+            keeps_weight_shards=framework.keeps_weight_shards or not each.master,
+        )
         if mode == "async":
             each = replace(each, master=0, state=0, main_gradient=0)
         sizes = SizeRules(

@@ -31,7 +31,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray
+from planner.domain.configuration import OPTIMIZERS
 from planner.domain.kernels import KernelCalls
 from planner.domain.layers import LAYER_KINDS
 from planner.workload.lowering import UPDATE_BYTES
@@ -61,11 +62,19 @@ _IN_PARTS = {"primitive": OPERATIONS, "foreach": OPERATIONS, "arithmetic": ARITH
 BLOCK_ELEMENTS, MOST_TENSORS = 320 * 65536, 30
 
 
-def updated_calls(calls: KernelCalls, of: Program, update: str, optimizer: str) -> KernelCalls:
-    """Return the calls of an update, one a layer, as a framework makes them; a layer's share of calls over lists."""
-    if update == "layer":
-        return calls
+def updated_calls(
+    calls: KernelCalls, of: Program, update: str, optimizer: str, *, narrow_state: bool = False
+) -> KernelCalls:
+    """Return the calls of an update, one a layer, as a framework makes them; a layer's share of calls over lists.
+
+    ``narrow_state``: whether moments that are read and written have 16 bits.
+    """
     operations, moved = _IN_PARTS.get(update, {}).get(optimizer, (1, UPDATE_BYTES[optimizer]))
+    moved -= OPTIMIZERS[optimizer] * narrow_state
+    work = dict(calls.work)
+    if update == "layer":
+        work["fixed_bytes"] = calls.work["fixed_bytes"] * (moved / UPDATE_BYTES[optimizer])
+        return replace(calls, work=work) if narrow_state else calls
     sites = {site.position: site for site in of.sites}
     tensors = np.array(
         [len(LAYER_KINDS[sites[at].layer.kind].parameters(sites[at].layer, sites[at].inputs[0])) for at in calls.layer]
@@ -75,7 +84,6 @@ def updated_calls(calls: KernelCalls, of: Program, update: str, optimizer: str) 
     if update in ("list", "foreach"):
         each = np.maximum(elements / BLOCK_ELEMENTS, tensors / MOST_TENSORS)
     each = operations * each
-    work: dict[str, IntArray | FloatArray] = dict(calls.work)
     work["elements"] = operations * elements / each
     work["fixed_bytes"] = calls.work["fixed_bytes"] * (moved / UPDATE_BYTES[optimizer]) / each
     count: FloatArray = (calls.count * each).reshape(calls.layer.shape)
