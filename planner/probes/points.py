@@ -29,8 +29,8 @@ from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import INPUT, AttributeValue, Layer, Lowering, Shape, Site
 
 __all__ = [
-    "SEED", "Point", "Range", "Sizes", "attention_families", "convolution", "depthwise_convolution", "features",
-    "geometric", "image_points", "linear", "passes_over", "sequence_families", "sequence_product", "traffic_work",
+    "SEED", "Family", "Point", "Range", "Sizes", "attention_families", "convolution", "depthwise_convolution",
+    "features", "geometric", "image_points", "linear", "passes_over", "sequence_families", "sequence_product", "traffic_work",
 ]  # fmt: skip
 
 SEED = 20160705
@@ -87,22 +87,21 @@ class Point:
     def name(self) -> str:
         """A name that tells points apart, such as ``gemm forward m=64 n=4 k=512 batch=1``."""
         precision = () if self.precision == "fp32" else (self.precision,)
-        if self.call:
-            return " ".join([self.kind, self.direction, *precision, f"{self.call.name} at {self.sub_batch}"])
-        sizes = {**self.work, **self.geometry}
-        return " ".join([self.kind, self.direction, *precision, *(f"{key}={value}" for key, value in sizes.items())])
+        sizes = [f"{key}={value}" for key, value in {**self.work, **self.geometry}.items()]
+        rest = [f"{self.call.name} at {self.sub_batch}"] if self.call else sizes
+        return " ".join([self.kind, self.direction, *precision, *rest])
+
+
+Family = tuple[Point, ...]
+"""Points that belong together, such as the directions of one layer."""
 
 
 def of_layer(
-    kind: str,
-    attributes: Mapping[str, AttributeValue],
-    shapes: tuple[Shape, ...],
-    samples: int,
-    geometry: Mapping[str, int],
+    kind: str, attributes: Mapping[str, AttributeValue], shape: Shape, samples: int, geometry: Mapping[str, int]
 ) -> tuple[Point, ...]:
-    """Return the points of the calls that a layer makes forward and backward, of samples of such input shapes."""
-    record, layer = LAYER_KINDS[kind], Layer("layer", kind, (INPUT,) * len(shapes), attributes)
-    site = Site(0, layer, shapes, record.output(layer, shapes), 0, (True,) * len(shapes), 1, is_kept=False)
+    """Return the points of the calls that a layer makes forward and backward, of samples of an input shape."""
+    record, layer = LAYER_KINDS[kind], Layer("layer", kind, (INPUT,), attributes)
+    site = Site(0, layer, (shape,), record.output(layer, (shape,)), 0, (True,), 1, is_kept=False)
     return tuple(
         Point(
             kind_of_kernel(call.kind, layer),
@@ -114,39 +113,36 @@ def of_layer(
     )
 
 
-def image_points(
-    convolutions: int, products: int, passes: int, further: Sequence[tuple[Point, ...]] = ()
-) -> tuple[Point, ...]:
+def image_points(convolutions: int, products: int, passes: int, further: Sequence[Family] = ()) -> Family:
     """Return the points of networks on images, kinds in turn so that any prefix is balanced.
 
     Parameters
     ----------
-    further : sequence of tuple of Point
-        Points that belong together, to be strewn among the others.
     convolutions, products, passes : int
         Shapes of convolutions, of matrix products, and of each kind whose work is bytes; a few large ones come on top.
+    further : sequence of tuple of Point
+        Points that belong together, to be strewn among the others.
     """
     random = np.random.default_rng(SEED)
-    families: list[tuple[Point, ...]] = [_peaks()]
+    families: list[Family] = [_peaks()]
     families += [convolution(random) for _ in range(convolutions)]
     families += [_product(random) for _ in range(products)]
     for make, large in _PASSES.items():
         families += [make(random, _USUAL_PASS_RANGE) for _ in range(passes)]
         families += [make(random, large) for _ in range(LARGE_PASSES) if large]
-    families += [_large_convolution(random, *shape) for shape in _LARGE_CONVOLUTIONS]
+    families += [convolution(random, *shape) for shape in _LARGE_CONVOLUTIONS]
     families += further
     return tuple(point for position in random.permutation(len(families)) for point in families[position])
 
 
 _LARGE_CONVOLUTIONS = (
-    (3, 1, _LARGE_RANGE), (3, 1, _LARGE_RANGE), (5, 1, _LARGE_RANGE), (1, 2, _LARGE_RANGE),
-    (1, 1, _LARGE_OPERAND_RANGE), (0, 0, _LARGE_OPERAND_RANGE),
+    (_LARGE_RANGE, 3), (_LARGE_RANGE, 3), (_LARGE_RANGE, 5), (_LARGE_RANGE, 1, 2), (_LARGE_OPERAND_RANGE, 1),
+    (_LARGE_OPERAND_RANGE, 0),
 )  # fmt: skip
-"""Kernel, stride and limits of the large convolutions; 0: one that reads the samples."""
 LARGE_PASSES = 2
 
 
-def _peaks() -> tuple[Point, ...]:
+def _peaks() -> Family:
     """Return a square product and a copy beyond all caches, which show the peak rates."""
     shape = {"images": 1, "channels": 8, "side": 1024}
     elements = math.prod(shape.values()) * shape["side"]
@@ -184,40 +180,35 @@ _KERNELS = (
     ((1, 1), 0.30), ((3, 3), 0.36), ((5, 5), 0.12), ((7, 7), 0.06), ((11, 11), 0.05),
     ((1, 7), 0.03), ((7, 1), 0.03), ((1, 3), 0.025), ((3, 1), 0.025),
 )  # fmt: skip
+"""Kernel of a convolution, share of the design."""
 FIRST_LAYER_SHARE = 0.14
 MOST_SAMPLE_CHANNELS = 3
 
 
-def convolution(random: np.random.Generator, limits: Range = _USUAL_RANGE) -> tuple[Point, ...]:
-    """Return the three directions of one convolution, or two of one that reads the samples: a first layer."""
-    while True:
-        first = random.random() < FIRST_LAYER_SHARE
-        work = _first_convolution(random, limits) if first else _inner_convolution(random, *_any_kernel(random), limits)
-        if _is_measurable(work, limits):
-            return _directions(work)
+def convolution(
+    random: np.random.Generator, limits: Range = _USUAL_RANGE, kernel: int | None = None, stride: int = 1
+) -> Family:
+    """Return the three directions of one convolution, or two of one that reads the samples: a first layer.
 
-
-def _large_convolution(random: np.random.Generator, kernel: int, stride: int, limits: Range) -> tuple[Point, ...]:
+    ``kernel``: its side, with ``stride``; 0: a first layer; None: all of it is drawn.
+    """
     while True:
-        if kernel:
-            work = _inner_convolution(random, (kernel, kernel), stride, limits)
-        else:
+        if kernel == 0 or (kernel is None and random.random() < FIRST_LAYER_SHARE):
             work = _first_convolution(random, limits)
+        elif kernel is None:
+            shape, _ = _KERNELS[int(random.choice(len(_KERNELS), p=[share for _, share in _KERNELS]))]
+            work = _inner_convolution(random, shape, one_of(random, [1, 1, 1, 2]), limits)
+        else:
+            work = _inner_convolution(random, (kernel, kernel), stride, limits)
         if _is_measurable(work, limits):
             return _directions(work)
 
 
-def _directions(work: Mapping[str, int]) -> tuple[Point, ...]:
+def _directions(work: Mapping[str, int]) -> Family:
     """Return a point a direction; no gradient of samples is computed."""
     reads_samples = work["in_c"] <= MOST_SAMPLE_CHANNELS
     directions = (FORWARD, BACKWARD_WEIGHT) if reads_samples else (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT)
     return tuple(Point("convolution", direction, work) for direction in directions)
-
-
-def _any_kernel(random: np.random.Generator) -> tuple[tuple[int, int], int]:
-    kernels = [kernel for kernel, _ in _KERNELS]
-    kernel = kernels[int(random.choice(len(kernels), p=[share for _, share in _KERNELS]))]
-    return kernel, one_of(random, [1, 1, 1, 2])
 
 
 def _first_convolution(random: np.random.Generator, limits: Range) -> dict[str, int]:
@@ -234,6 +225,7 @@ def _first_convolution(random: np.random.Generator, limits: Range) -> dict[str, 
 def _inner_convolution(
     random: np.random.Generator, kernel: tuple[int, int], stride: int, limits: Range
 ) -> dict[str, int]:
+    """Return a convolution of many channels, three in four padded to the same size, a few in two groups."""
     k_h, k_w = kernel
     same = random.random() < 0.75
     images, in_c = one_of(random, limits.images), _channels(random, 16, 1100)
@@ -243,7 +235,7 @@ def _inner_convolution(
     return work | {"groups": 2 if random.random() < 0.08 and in_whole_blocks else 1}
 
 
-def depthwise_convolution(random: np.random.Generator, limits: Range = _USUAL_RANGE) -> tuple[Point, ...]:
+def depthwise_convolution(random: np.random.Generator, limits: Range = _USUAL_RANGE) -> Family:
     """Return the three directions of a convolution that has a group a channel, of kernel 3 or 5."""
     while True:
         kernel, stride = one_of(random, [3, 3, 5]), one_of(random, [1, 1, 2])
@@ -255,6 +247,7 @@ def depthwise_convolution(random: np.random.Generator, limits: Range = _USUAL_RA
 
 
 def _columns(sizes: tuple[int, int, int, int], kernel: tuple[int, int], steps: tuple[int, int, int]) -> dict[str, int]:
+    """Return the work of images, input channels, side, output channels; kernel; stride and padding."""
     images, in_c, side, out_c = sizes
     stride, pad_h, pad_w = steps
     values = (images, in_c, side, side, out_c, *kernel, stride, stride, pad_h, pad_w, 1)
@@ -263,32 +256,32 @@ def _columns(sizes: tuple[int, int, int, int], kernel: tuple[int, int], steps: t
 
 def _is_measurable(work: Mapping[str, int], limits: Range) -> bool:
     height, width = convolution_output(work)
-    if min(height, width) < 3:
-        return False
     input_elements = work["images"] * work["in_c"] * work["in_h"] * work["in_w"]
     output_elements = work["images"] * work["out_c"] * height * width
     flop = 2 * output_elements * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
     least, most = limits.operand_bytes
-    return limits.flop[0] < flop < limits.flop[1] and least < 4 * max(input_elements, output_elements) < most
+    has_size = least < 4 * max(input_elements, output_elements) < most
+    return min(height, width) >= 3 and has_size and limits.flop[0] < flop < limits.flop[1]
 
 
 _LARGE_PRODUCT_SHARE = 0.2
 
 
-def _product(random: np.random.Generator) -> tuple[Point, ...]:
+def _product(random: np.random.Generator) -> Family:
     """Return the three products of a linear layer: tall and thin, with weights beyond all caches in a fifth of them."""
     large = random.random() < _LARGE_PRODUCT_SHARE
     while True:
-        most_rows = one_of(random, [1, 4, 16] if large else [1, 1, 8, 64, 1024])
-        rows = geometric(random, 1, most_rows)
+        rows = geometric(random, 1, one_of(random, [1, 4, 16] if large else [1, 1, 8, 64, 1024]))
         wide = features(random, 1024, 8192) if large else features(random, 10, 4096)
         deep = features(random, 1024, 16384) if large else features(random, 64, 4096)
         if not large or 6e6 < wide * deep < 3.4e7:
-            break
-    return linear(rows, wide, deep)
+            return linear(rows, wide, deep)
 
 
-def sequence_product(random: np.random.Generator) -> tuple[Point, ...]:
+_SEQUENCE_FLOP = (1e7, 1.5e9)
+
+
+def sequence_product(random: np.random.Generator) -> Family:
     """Return the three products of a linear layer on every position of sequences: of many rows."""
     while True:
         rows, wide, deep = geometric(random, 64, 8192), features(random, 64, 4096), features(random, 64, 4096)
@@ -296,12 +289,9 @@ def sequence_product(random: np.random.Generator) -> tuple[Point, ...]:
             return linear(rows, wide, deep)
 
 
-_SEQUENCE_FLOP = (1e7, 1.5e9)
-
-
-def linear(rows: int, wide: int, deep: int) -> tuple[Point, ...]:
+def linear(rows: int, wide: int, deep: int) -> Family:
     """Return the products of a linear layer from ``deep`` to ``wide`` features, of so many rows."""
-    return of_layer("linear", {"features": wide, "bias": False}, ((deep,),), rows, {})
+    return of_layer("linear", {"features": wide, "bias": False}, (deep,), rows, {})
 
 
 def traffic_work(elements: int, traffic: int, fixed_bytes: int = 0) -> dict[str, int]:
@@ -322,16 +312,16 @@ def _image(random: np.random.Generator, limits: Range) -> dict[str, int]:
             return sizes
 
 
-_Make = Callable[[np.random.Generator, Range], tuple[Point, ...]]
+_Make = Callable[[np.random.Generator, Range], Family]
 
 
 def _of_image(kind: str) -> _Make:
     """Return what draws both directions of a kind that reads one image."""
 
-    def make(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
+    def make(random: np.random.Generator, limits: Range) -> Family:
         geometry = _image(random, limits)
         shape = (geometry["channels"], geometry["side"], geometry["side"])
-        return of_layer(kind, {}, (shape,), geometry["images"], geometry)
+        return of_layer(kind, {}, shape, geometry["images"], geometry)
 
     return make
 
@@ -339,7 +329,7 @@ def _of_image(kind: str) -> _Make:
 def _over(kind: str, passes: int, directions: tuple[str, ...]) -> _Make:
     """Return what draws a kind that goes over all E elements, moving so many times E in each direction."""
 
-    def make(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
+    def make(random: np.random.Generator, limits: Range) -> Family:
         geometry = _image(random, limits)
         elements = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
         work = traffic_work(elements, passes * elements)
@@ -348,7 +338,7 @@ def _over(kind: str, passes: int, directions: tuple[str, ...]) -> _Make:
     return make
 
 
-def _pool(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
+def _pool(random: np.random.Generator, limits: Range) -> Family:
     points: list[Point] = []
     for mode in ("max", "average"):
         geometry = _image(random, limits)
@@ -356,27 +346,24 @@ def _pool(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
         everywhere = mode == "average" and random.random() < 0.5
         window = side if everywhere else one_of(random, [2, 3, 3])
         stride = window if everywhere or window == 2 else one_of(random, [1, 2, 2])
-        geometry |= {"window": window, "stride": stride}
-        shape, attributes = (geometry["channels"], side, side), {"mode": mode, "window": window, "stride": stride}
-        points += of_layer("pool", attributes, (shape,), geometry["images"], geometry)
+        sizes = {"window": window, "stride": stride}
+        shape = (geometry["channels"], side, side)
+        points += of_layer("pool", {"mode": mode, **sizes}, shape, geometry["images"], geometry | sizes)
     return tuple(points)
 
 
-def _softmax(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
+def _softmax(random: np.random.Generator, limits: Range) -> Family:
     larger = limits.elements[1] / _USUAL_RANGE.elements[1]
-    geometry = {
-        "images": geometric(random, 1, 256 * larger),
-        "classes": geometric(random, 10, 4000 * math.sqrt(larger)),
-    }
-    return of_layer("loss", {}, ((geometry["classes"],),), geometry["images"], geometry)
+    images, classes = geometric(random, 1, 256 * larger), geometric(random, 10, 4000 * math.sqrt(larger))
+    return of_layer("loss", {}, (classes,), images, {"images": images, "classes": classes})
 
 
-def _update(random: np.random.Generator, limits: Range) -> tuple[Point, ...]:
+def _update(random: np.random.Generator, limits: Range) -> Family:
     elements = geometric(random, 64, max(4e7, limits.elements[1]))
     return (Point("update", UPDATE, traffic_work(elements, 0, 20 * elements)),)
 
 
-def passes_over(random: np.random.Generator, limits: Range) -> list[tuple[Point, ...]]:
+def passes_over(random: np.random.Generator, limits: Range) -> list[Family]:
     """Return points of one shape of every kind whose work is bytes."""
     return [make(random, limits) for make in _PASSES]
 
@@ -394,7 +381,6 @@ _PASSES: Mapping[_Make, Range | None] = {
     _update: None,
 }
 """What draws the points of a kind, and what its large ones may be; None: there are none of their own."""
-
 
 LENGTH_STEP, LONGEST_SEQUENCE = 16, 1024
 LARGEST_MAC = 6e7
@@ -417,30 +403,30 @@ class Sizes:
 USUAL_SIZES = Sizes()
 
 
-def sequence_families(random: np.random.Generator, shapes: int, sizes: Sizes = USUAL_SIZES) -> list[tuple[Point, ...]]:
-    """Return points of so many shapes of each kind."""
-    makers: tuple[Callable[[np.random.Generator, Sizes], tuple[Point, ...]], ...] = (
-        _attention, _layer_norm, _gelu, _embedding, _upsample, _first_position
+def sequence_families(random: np.random.Generator, shapes: int, sizes: Sizes = USUAL_SIZES) -> list[Family]:
+    """Return points of so many shapes of each kind that transformers and detectors add."""
+    makers: tuple[Callable[[np.random.Generator, Sizes], Family], ...] = (
+        _attention, _of_rows("layer_norm"), _of_rows("activation", function="gelu"), _embedding, _upsample,
+        _first_position,
     )  # fmt: skip
     return [make(random, sizes) for make in makers for _ in range(shapes)]
 
 
-def _attention(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
+def _attention(random: np.random.Generator, sizes: Sizes) -> Family:
     """Return products and softmax of one attention layer whose weights have at most as many elements as sizes say."""
     while True:
         n, s = geometric(random, 1, sizes.samples), 16 * geometric(random, 1, sizes.positions)
         heads, width = one_of(random, [2, 4, 8, 12, 16]), one_of(random, [32, 64, 64, 80, 128])
-        weights = n * heads * s * s
-        if weights <= sizes.scores:
+        if n * heads * s * s <= sizes.scores:
             break
     causal = random.random() < 0.5
     geometry = {"images": n, "positions": s, "heads": heads, "width": width, "causal": int(causal)}
-    return of_layer("attention", {"heads": heads, "causal": causal}, ((s, 3 * heads * width),), n, geometry)
+    return of_layer("attention", {"heads": heads, "causal": causal}, (s, 3 * heads * width), n, geometry)
 
 
 def attention_families(
     random: np.random.Generator, shapes: int, longest: int = LONGEST_SEQUENCE, largest_mac: float = LARGEST_MAC
-) -> Iterator[tuple[Point, ...]]:
+) -> Iterator[Family]:
     """Yield both directions of so many shapes of fused attention, two in four causal: every other one as often as all.
 
     Lengths are geometric, one from each of as many equal stretches as there are shapes; samples, heads and features of
@@ -456,53 +442,48 @@ def attention_families(
                 break
         geometry = {"images": samples, "positions": length, "heads": heads}
         attributes = {"heads": heads, "causal": bool(number // 2 % 2), "fused": True}
-        yield of_layer("attention", attributes, ((length, 3 * heads * width),), samples, geometry)
+        yield of_layer("attention", attributes, (length, 3 * heads * width), samples, geometry)
 
 
-def _rows(random: np.random.Generator, sizes: Sizes) -> dict[str, int]:
+def _rows(random: np.random.Generator, sizes: Sizes) -> tuple[int, int]:
     """Return rows and features of a sequence."""
     while True:
-        geometry = {"rows": geometric(random, 16, sizes.rows), "features": 16 * geometric(random, 4, 256)}
-        if geometry["rows"] * geometry["features"] <= sizes.elements:
-            return geometry
+        rows, width = geometric(random, 16, sizes.rows), 16 * geometric(random, 4, 256)
+        if rows * width <= sizes.elements:
+            return rows, width
 
 
-def _layer_norm(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
-    geometry = _rows(random, sizes)
-    return of_layer("layer_norm", {}, ((geometry["features"],),), geometry["rows"], geometry)
+def _of_rows(kind: str, **attributes: AttributeValue) -> Callable[[np.random.Generator, Sizes], Family]:
+    """Return what draws both directions of a kind that works on each position of a sequence."""
+
+    def make(random: np.random.Generator, sizes: Sizes) -> Family:
+        rows, width = _rows(random, sizes)
+        return of_layer(kind, attributes, (width,), rows, {"rows": rows, "features": width})
+
+    return make
 
 
-def _gelu(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
-    geometry = _rows(random, sizes)
-    return of_layer("activation", {"function": "gelu"}, ((geometry["features"],),), geometry["rows"], geometry)
+def _embedding(random: np.random.Generator, sizes: Sizes) -> Family:
+    tokens, width = _rows(random, sizes)
+    table = geometric(random, 2, min(50_000, sizes.elements / width))
+    geometry = {"rows": table, "tokens": tokens, "features": width, "summed": 1}
+    return of_layer("embedding", {"vocabulary": table, "features": width}, (tokens,), 1, geometry)
 
 
-def _embedding(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
-    sizes_of_rows = _rows(random, sizes)
-    tokens, features = sizes_of_rows["rows"], sizes_of_rows["features"]
-    table = geometric(random, 2, min(50_000, sizes.elements / features))
-    geometry = {"rows": table, "tokens": tokens, "features": features, "summed": 1}
-    return of_layer("embedding", {"vocabulary": table, "features": features}, ((tokens,),), 1, geometry)
-
-
-def _upsample(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
+def _upsample(random: np.random.Generator, sizes: Sizes) -> Family:
     while True:
-        images, channels, side = (
-            geometric(random, 1, sizes.samples / 2),
-            8 * geometric(random, 1, 64),
-            geometric(random, 6, 60),
-        )
-        geometry = {"images": images, "channels": channels, "side": side}
-        elements = geometry["images"] * geometry["channels"] * geometry["side"] ** 2
-        if elements <= sizes.elements / 4:
+        images, channels = geometric(random, 1, sizes.samples / 2), 8 * geometric(random, 1, 64)
+        side = geometric(random, 6, 60)
+        if images * channels * side**2 <= sizes.elements / 4:
             break
-    return of_layer("upsample", {}, ((channels, side, side),), images, geometry)
+    geometry = {"images": images, "channels": channels, "side": side}
+    return of_layer("upsample", {}, (channels, side, side), images, geometry)
 
 
-def _first_position(random: np.random.Generator, sizes: Sizes) -> tuple[Point, ...]:
+def _first_position(random: np.random.Generator, sizes: Sizes) -> Family:
     """Return the gradient of a sequence of which the first position alone was read."""
-    sizes_of_rows = _rows(random, sizes)
-    n = geometric(random, 1, min(sizes.samples, sizes_of_rows["rows"]))
-    geometry = {"images": n, "positions": max(1, sizes_of_rows["rows"] // n), "features": sizes_of_rows["features"]}
-    shape = (geometry["positions"], geometry["features"])
-    return of_layer("first_position", {}, (shape,), n, geometry)
+    rows, width = _rows(random, sizes)
+    n = geometric(random, 1, min(sizes.samples, rows))
+    positions = max(1, rows // n)
+    geometry = {"images": n, "positions": positions, "features": width}
+    return of_layer("first_position", {}, (positions, width), n, geometry)
