@@ -31,22 +31,15 @@ class Option:
 
     Attributes
     ----------
-    name : str
-        In Python and in ``planner.toml``; the flag is ``--`` with dashes.
-    metavar : str
-        Form of the value; empty for a switch.
-    help : str
-        One or two sentences, with the unit.
-    parse : Parser
-        (what, text) to value; raises ParameterError.
-    default : str
-        What holds when nothing says otherwise, in words.
-    help_in, default_in : mapping of the name of a command to str
-        Help and default in commands where they differ.
-    repeatable, positional, is_distinct : bool
-        ``is_distinct``: of a repeatable one, that the same value twice is an error, and not said once.
-    short : str
-        A second flag of one letter, such as ``-v``; empty: none.
+    name : in Python and in ``planner.toml``; the flag is ``--`` with dashes
+    metavar : form of the value; empty for a switch
+    help : one or two sentences, with the unit
+    parse : (what, text) to value; raises ParameterError
+    default : what holds when nothing says otherwise, in words
+    help_in, default_in : help and default in commands where they differ
+    repeatable, positional, is_distinct : ``is_distinct``: of a repeatable one, that the same value twice is an error,
+        and not said once
+    short : a second flag of one letter, such as ``-v``; empty: none
     """
 
     name: str

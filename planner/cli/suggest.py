@@ -117,10 +117,8 @@ def searcher_of(
 ) -> OptunaSearch | None:
     """Return the search that ``--search optuna`` asks for; None: an exact one. ``options``: as a study keeps them.
 
-    Raises
-    ------
-    ParameterError
-        What belongs to a search by Optuna is given without it; or there are several questions, as a study is of one.
+    ParameterError: what belongs to a search by Optuna is given without it; or there are several questions, as a study
+    is of one.
     """
     if "search" not in values or values["search"].value == "exact":
         for name in ("trials", "study"):

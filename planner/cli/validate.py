@@ -82,10 +82,7 @@ def _check_fit_on(values: Values) -> None:
 def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
     """Return the runs of every file, and the first error that one of them cannot be read.
 
-    Raises
-    ------
-    InputFileError
-        No file has a header that can be read.
+    InputFileError: no file has a header that can be read.
     """
     tables: list[Runs] = []
     errors: list[InputFileError] = []
@@ -183,10 +180,8 @@ def draw(validation: Validation, path: Path, *, force: bool) -> None:
 
     Raises
     ------
-    UsageError
-        No row has both.
-    OutputError
-        The file cannot be written.
+    UsageError : no row has both
+    OutputError : the file cannot be written
     """
     points = points_of(validation)
     if not points.rows:

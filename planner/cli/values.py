@@ -69,10 +69,8 @@ def settings_named(values: Values) -> Iterator[None]:
 
     Raises
     ------
-    InputFileError
-        Instead of UsageError: the file is what is wrong.
-    CoverageError
-        With the same exit code as without the file.
+    InputFileError : instead of UsageError: the file is what is wrong
+    CoverageError : with the same exit code as without the file
     """
     try:
         yield

@@ -33,10 +33,8 @@ def write_why_nots(questions: Sequence[Allowed], values: Values, arguments: Mapp
 
     Raises
     ------
-    UnknownNameError
-        A key is no option of a plan.
-    ParameterError
-        A value breaks the rule of its option; or several answers are wanted as one document.
+    UnknownNameError : a key is no option of a plan
+    ParameterError : a value breaks the rule of its option; or several answers are wanted as one document
     """
     _check_alone(values, arguments)
     asked, framework = _asked(values)

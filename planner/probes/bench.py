@@ -128,15 +128,9 @@ def least_disturbed(
 
     Parameters
     ----------
-    measure : callable
-    bench : Bench
-    quiet_s : float
-        The reference time of the quiet machine [s].
-    tries : int
-    pause_s : float
-        What is waited after a disturbed try [s].
-    until_s : float
-        What the bench's clock may show when a try begins [s].
+    quiet_s : the reference time of the quiet machine [s]
+    pause_s : what is waited after a disturbed try [s]
+    until_s : what the bench's clock may show when a try begins [s]
     """
     best: tuple[Result, float] | None = None
     for attempt in range(tries):
@@ -178,10 +172,7 @@ def quietest(part_s: float, fastest_s: float) -> float:
 def one_thread() -> Iterator[None]:
     """Run on one thread, pinned to the last CPU that this process may use; undone afterwards.
 
-    Raises
-    ------
-    MissingPackageError
-        PyTorch is not installed.
+    MissingPackageError: PyTorch is not installed.
     """
     torch = import_torch()
     threads = torch.get_num_threads()
@@ -225,8 +216,7 @@ class EventStopwatch:
 
     Parameters
     ----------
-    cuda : module
-        ``torch.cuda``, its current device the one to be timed.
+    cuda : ``torch.cuda``, its current device the one to be timed
     """
 
     def __init__(self, cuda: Any) -> None:
@@ -265,8 +255,7 @@ class CudaBench:
 
     Attributes
     ----------
-    refused : Counter of str
-        Points that have no time: for want of ``memory`` or of a ``kernel``, or as a ``view``, which starts none.
+    refused : points that have no time: for want of ``memory`` or of a ``kernel``, or as a ``view``, which starts none
     """
 
     def __init__(self, operands: Operands, stopwatch: Stopwatch, *, side: int = REFERENCE_SIDE) -> None:
@@ -296,10 +285,7 @@ class CudaBench:
     def time(self, point: Point) -> Timing | None:
         """Return the time of a point's call; None where it does not fit, or the library starts no kernel for it.
 
-        Raises
-        ------
-        DeviceLostError
-            The device computes nothing any more.
+        DeviceLostError: the device computes nothing any more.
         """
         try:
             with computing_in(point.precision):
@@ -342,10 +328,7 @@ def usable_bytes(free_bytes: float, memory_bytes: float) -> float:
 def usable_now(device: str) -> float:
     """Return what may be taken of a GPU's memory now [bytes]; it is the current device from then on.
 
-    Raises
-    ------
-    ParameterError
-        PyTorch cannot use the GPU.
+    ParameterError: PyTorch cannot use the GPU.
     """
     return usable_bytes(*_memory(import_torch().cuda, device))
 
@@ -358,10 +341,8 @@ def operand_elements(usable: float) -> int:
 def cuda_bench(device: str, cache_bytes: int = 0) -> CudaBench:
     """Return the bench of a GPU, warmed up; this process takes at most 60 % of its memory from then on.
 
-    Raises
-    ------
-    MissingPackageError, ParameterError
-        There is no such GPU, or others use so much of its memory that nothing can be measured.
+    MissingPackageError, ParameterError: there is no such GPU, or others use so much of its memory that nothing can be
+    measured.
     """
     device, torch = f"cuda:{check_gpu(device)}", import_torch()
     free, total = _memory(torch.cuda, device)
@@ -454,19 +435,11 @@ def sustained(
 
     Parameters
     ----------
-    bench : Bench
-    points : iterable of Point
-    times_s : mapping of str to float
-        Of the points that were timed, by name [s].
-    for_s : float
-        Wall time to spend [s].
-    left_out : collection of str
-        What a device was lost in before, as :class:`DeviceLostError` names it: it is not tried.
+    times_s : of the points that were timed, by name [s]
+    for_s : wall time to spend [s]
+    left_out : what a device was lost in before, as :class:`DeviceLostError` names it: it is not tried
 
-    Raises
-    ------
-    DeviceLostError
-        The device computes nothing any more.
+    DeviceLostError: the device computes nothing any more.
     """
     long = (point for point in points if times_s.get(point.name, 0.0) >= LEAST_CALL_S)
     products = [point for point in long if point.kind == "gemm" and point.precision != "fp32"]

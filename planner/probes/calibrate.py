@@ -85,20 +85,12 @@ class Place(Protocol):
 
     Attributes
     ----------
-    began_s : float
-        When its making began, on :func:`time.perf_counter`.
-    device : str
-        As PyTorch names it.
-    precisions : tuple of str
-        To be measured, fp32 first.
-    accelerator : Accelerator
-    node : Node
-    has_stated_peaks : bool
-        Whether the accelerator's rates are a maker's, not to be replaced by measured ones.
-    circumstances : mapping of str to str
-        Known before anything is measured.
-    warning : str
-        What must be said before; empty: nothing.
+    began_s : when its making began, on :func:`time.perf_counter`
+    device : as PyTorch names it
+    precisions : to be measured, fp32 first
+    has_stated_peaks : whether the accelerator's rates are a maker's, not to be replaced by measured ones
+    circumstances : known before anything is measured
+    warning : what must be said before; empty: nothing
     """
 
     began_s: float
@@ -176,10 +168,8 @@ class GpuPlace:
 
     Raises
     ------
-    MissingPackageError
-        PyTorch is not installed, or sees no GPU.
-    ParameterError
-        There is no such GPU, or it does not have a precision.
+    MissingPackageError : PyTorch is not installed, or sees no GPU
+    ParameterError : there is no such GPU, or it does not have a precision
     """
 
     def __init__(self, device: str, precisions: Sequence[str] = (), lookup: Lookup = unknown) -> None:
@@ -206,10 +196,7 @@ class GpuPlace:
 
         As the bench will find it: what others take or leave meanwhile is left out, or not asked for.
 
-        Raises
-        ------
-        ParameterError
-            PyTorch cannot use the GPU, as where others leave no memory for CUDA itself.
+        ParameterError: PyTorch cannot use the GPU, as where others leave no memory for CUDA itself.
         """
         usable = usable_now(self.device)
         largest, total = operand_elements(usable), int(ELEMENTS_SHARE * usable / 4)
@@ -281,12 +268,9 @@ class Own:
 
     Attributes
     ----------
-    networks : tuple of Network
-        Whose training steps are timed for the framework's overheads; none: small generic ones.
-    points : tuple of Point
-        Their calls, measured before all points of the generic design, in their order.
-    needs : mapping of str to StepNeed
-        What their steps ask of a CPU, by name.
+    networks : whose training steps are timed for the framework's overheads; none: small generic ones
+    points : their calls, measured before all points of the generic design, in their order
+    needs : what their steps ask of a CPU, by name
     """
 
     networks: tuple[Network, ...] = ()
@@ -312,30 +296,20 @@ def measure_device(
 
     Parameters
     ----------
-    place : Place
-        Of :func:`planner.probes.places.place_of`: the device and its precisions.
-    budget_s : float
-        Wall time to spend from the making of the place on, which loads PyTorch [s]. What measuring points of this run
-        took in one that is continued is taken off; its other time is not, and training steps have their share in any
-        case.
-    own : Own
-    goal : Goal, optional
-        What decides which points are measured next, and when that is enough.
-    input_folder : Path, optional
-        On the disk whose reads are timed, with the decoding of images; None: neither is.
-    resume : Path, optional
-        File of partial samples: continued where circumstances agree, else set aside; to be deleted by the caller once
-        the fit is safe.
-    progress : callable, optional
-    say : callable, optional
-        Takes a sentence about what is continued, set aside or left out, and about a busy or throttled device.
+    place : of :func:`planner.probes.places.place_of`: the device and its precisions
+    budget_s : wall time to spend from the making of the place on, which loads PyTorch [s]. What measuring points of
+        this run took in one that is continued is taken off; its other time is not, and training steps have their share
+        in any case
+    goal : what decides which points are measured next, and when that is enough
+    input_folder : on the disk whose reads are timed, with the decoding of images; None: neither is
+    resume : file of partial samples: continued where circumstances agree, else set aside; to be deleted by the caller
+        once the fit is safe
+    say : takes a sentence about what is continued, set aside or left out, and about a busy or throttled device
 
     Raises
     ------
-    ParameterError
-        The budget is not positive, or the device computes nothing any more; what was measured is kept.
-    OutputError
-        The file of partial samples cannot be written.
+    ParameterError : the budget is not positive, or the device computes nothing any more; what was measured is kept
+    OutputError : the file of partial samples cannot be written
     """
     check_positive("budget", budget_s, "seconds")
     start, tell = place.began_s, say or (lambda _sentence: None)

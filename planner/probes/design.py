@@ -56,12 +56,10 @@ def designed_points(
 
     Parameters
     ----------
-    precisions : sequence of str
-        fp32 first. A third of the points is measured in each further one too, those that it has a kernel for.
-    convolutions, products, passes, sequences, depthwise, attention, rows : int
-        Shapes of convolutions, of matrix products, of each kind whose work is bytes, of each kind of layer on
-        sequences, of depthwise convolutions, of fused attention, and of products of many rows; a few large ones come
-        on top.
+    precisions : fp32 first. A third of the points is measured in each further one too, those that it has a kernel for
+    convolutions, products, passes, sequences, depthwise, attention, rows : shapes of convolutions, of matrix products,
+        of each kind whose work is bytes, of each kind of layer on sequences, of depthwise convolutions, of fused
+        attention, and of products of many rows; a few large ones come on top
     """
     random = np.random.default_rng(SEED + 1)
     further = [*sequence_families(random, sequences), *(depthwise_convolution(random) for _ in range(depthwise))]
@@ -111,9 +109,8 @@ def gpu_points(precisions: Sequence[str]) -> tuple[Point, ...]:
 
     Parameters
     ----------
-    precisions : sequence of str
-        fp32 first; kinds whose work is bytes are measured in one of the 16-bit precisions besides. Of products of 8
-        bits those that have a kernel.
+    precisions : fp32 first; kinds whose work is bytes are measured in one of the 16-bit precisions besides. Of products
+        of 8 bits those that have a kernel
     """
     families = list(_families(np.random.default_rng(SEED + 2)))
     points = [point for family in families for point in family]

@@ -39,21 +39,13 @@ class Gpu:
 
     Attributes
     ----------
-    device : str
-        As PyTorch names it, such as ``cuda:0``.
-    label : str
-        As ``nvidia-smi`` names it: a UUID where it is known, else a number.
-    precisions : tuple of str
-        That it can be measured in, fp32 first.
-    cache_bytes : int
-        Of its last cache; 0 where not known.
-    is_known : bool
-        Whether the accelerator is one that the caller knows, and not made of what the driver says.
-    accelerator : Accelerator
-    node : Node
-        The machine, with all its GPUs that PyTorch sees.
-    circumstances : mapping of str to str
-        That stay the same from run to run.
+    device : as PyTorch names it, such as ``cuda:0``
+    label : as ``nvidia-smi`` names it: a UUID where it is known, else a number
+    precisions : that it can be measured in, fp32 first
+    cache_bytes : of its last cache; 0 where not known
+    is_known : whether the accelerator is one that the caller knows, and not made of what the driver says
+    node : the machine, with all its GPUs that PyTorch sees
+    circumstances : that stay the same from run to run
     """
 
     device: str
@@ -73,10 +65,7 @@ def default_device(say: Callable[[str], object]) -> str:
     that has no kernels for a device that it sees is told to ``say`` in a sentence. The GPU's state is read before that
     is tried, as it is without this process.
 
-    Raises
-    ------
-    MissingPackageError
-        PyTorch is not installed.
+    MissingPackageError: PyTorch is not installed.
     """
     torch = import_torch()
     with warnings.catch_warnings():
@@ -114,10 +103,8 @@ def check_gpu(device: str) -> int:
 
     Raises
     ------
-    MissingPackageError
-        PyTorch is not installed, or sees no CUDA device.
-    ParameterError
-        There is no such device.
+    MissingPackageError : PyTorch is not installed, or sees no CUDA device
+    ParameterError : there is no such device
     """
     cuda = import_torch().cuda
     match = re.fullmatch(r"cuda(?::(\d+))?", device)
@@ -137,10 +124,7 @@ def check_gpu(device: str) -> int:
 def describe_gpu(device: str, lookup: Lookup) -> Gpu:
     """Return a GPU of this machine; ``lookup`` gives the bundled accelerator of a name, None where there is none.
 
-    Raises
-    ------
-    MissingPackageError, ParameterError
-        As :func:`check_gpu`.
+    MissingPackageError, ParameterError: as :func:`check_gpu`.
     """
     index, torch = check_gpu(device), import_torch()
     properties = torch.cuda.get_device_properties(index)
@@ -211,8 +195,7 @@ class DeviceLostError(RuntimeError):
 
     Attributes
     ----------
-    what : str
-        The call or step that it failed in; empty: not known.
+    what : the call or step that it failed in; empty: not known
     """
 
     def __init__(self, message: str, what: str = "") -> None:
@@ -228,16 +211,10 @@ def check_computes(device: str, error: RuntimeError, what: str = "") -> None:
 
     Parameters
     ----------
-    device : str
-        As PyTorch names it.
-    error : RuntimeError
-    what : str
-        The call or step that it came from.
+    device : as PyTorch names it
+    what : the call or step that it came from
 
-    Raises
-    ------
-    DeviceLostError
-        The device computes nothing any more.
+    DeviceLostError: the device computes nothing any more.
     """
     torch = import_torch()
     if device != "cpu":
@@ -262,10 +239,7 @@ def _is_memory(error: RuntimeError) -> bool:
 def told_when_lost(device: str, resume: Path | None) -> Iterator[None]:
     """Say in a sentence that a device was lost meanwhile; what it failed in is left out where a file is continued.
 
-    Raises
-    ------
-    ParameterError
-        It was lost.
+    ParameterError: it was lost.
     """
     try:
         try:

@@ -81,12 +81,8 @@ def measure_storage(
 
     Parameters
     ----------
-    folder : Path
-        Where a file of ``most_bytes`` (less, where writing is slow) is written for the moment.
-    for_s : float
-        Wall time to spend [s]; one block of 4 MiB more is written or read at most.
-    most_bytes : int
-    clock : callable
+    folder : where a file of ``most_bytes`` (less, where writing is slow) is written for the moment
+    for_s : wall time to spend [s]; one block of 4 MiB more is written or read at most
     """
     start = clock()
     if not hasattr(os, "preadv"):
@@ -283,13 +279,10 @@ def measure_images(
 
     Parameters
     ----------
-    for_s : float
-        Wall time to spend [s]; one image more is made and decoded at most. Sizes that time did not suffice for are left
-        out.
-    clock : callable
-        Wall time [s].
-    thread_clock : callable
-        Time of this thread on a processor [s].
+    for_s : wall time to spend [s]; one image more is made and decoded at most. Sizes that time did not suffice for are
+        left out
+    clock : wall time [s]
+    thread_clock : time of this thread on a processor [s]
     """
     try:
         from PIL import Image  # noqa: PLC0415 - heavy, and optional
@@ -373,21 +366,14 @@ def measure_copies(
 
     Parameters
     ----------
-    device : str
-        As PyTorch names it, such as ``cuda:0``.
-    for_s : float
-        Wall time to spend [s]; what it did not suffice for is left out, as is what memory did not. One copy
-        more is timed at most.
-    sizes : tuple of int
-        In bytes; large ones come last, in every way and memory.
-    memories : tuple of {"pinned", "pageable"}
-        Pinned memory is for devices that PyTorch copies to by themselves, as CUDA's.
-    clock : callable
+    device : as PyTorch names it, such as ``cuda:0``
+    for_s : wall time to spend [s]; what it did not suffice for is left out, as is what memory did not. One copy more is
+        timed at most
+    sizes : in bytes; large ones come last, in every way and memory
+    memories : tuple of {"pinned", "pageable"}, pinned memory is for devices that PyTorch copies to by themselves, as
+        CUDA's
 
-    Raises
-    ------
-    MissingPackageError
-        PyTorch is not installed.
+    MissingPackageError: PyTorch is not installed.
     """
     torch = import_torch()
     until_s = clock() + for_s
@@ -455,15 +441,10 @@ def measure_input(
 
     Parameters
     ----------
-    folder : Path
-        A file stands on its disk for the moment.
-    for_s : float
-        Wall time to spend [s]; more than 6 s are not taken.
-    accelerator : str
-        Name of the device, of the rows.
-    device : str
-        As PyTorch names it; to ``cpu`` nothing is copied.
-    clock : callable
+    folder : a file stands on its disk for the moment
+    for_s : wall time to spend [s]; more than 6 s are not taken
+    accelerator : name of the device, of the rows
+    device : as PyTorch names it; to ``cpu`` nothing is copied
     """
     for_s = min(for_s, MOST_INPUT_S)
     until_s = clock() + for_s

@@ -154,8 +154,7 @@ def _saved_bytes(torch: Any, run: Callable[[], object]) -> int:
 
     Parameters
     ----------
-    run : callable
-        Makes the graph.
+    run : makes the graph
     """
     tensors: dict[int, Any] = {}
 

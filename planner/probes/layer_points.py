@@ -63,16 +63,12 @@ class Extent:
 
     Attributes
     ----------
-    sub_batches : tuple of int
-        In increasing order, from SMALL_SUB_BATCH.
-    precisions : tuple of str
-        fp32 first.
-    operand_elements, elements : int
-        Of the largest operand or result, and of all of a call, at most.
-    alone_elements : int
-        Of all of a call of a CPU that is more at the smallest two sub-batches: its operands are made for it alone.
-    on_gpu : bool
-        Whether products of 8 bits are those that GPUs have kernels for.
+    sub_batches : in increasing order, from SMALL_SUB_BATCH
+    precisions : fp32 first
+    operand_elements, elements : of the largest operand or result, and of all of a call, at most
+    alone_elements : of all of a call of a CPU that is more at the smallest two sub-batches: its operands are made for
+        it alone
+    on_gpu : whether products of 8 bits are those that GPUs have kernels for
     """
 
     sub_batches: tuple[int, ...] = (SMALL_SUB_BATCH, LARGE_SUB_BATCH)
@@ -201,8 +197,7 @@ def first_of_another_way(work: Mapping[str, int]) -> int:
 
     Parameters
     ----------
-    work : mapping of str to int
-        Of the convolution of any number of images.
+    work : of the convolution of any number of images
     """
     kernel = work["k_h"], work["k_w"]
     if kernel == (1, 1) and work["stride_h"] == work["stride_w"] == 1:

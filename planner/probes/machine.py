@@ -119,13 +119,8 @@ class GpuState:
 
     Attributes
     ----------
-    driver : str or None
-    sm_clock_hz, memory_clock_hz, temperature_c, power_w : float or None
-    utilization : float or None
-        Share of the last second in which a kernel ran.
-    memory_used_bytes, memory_bytes : float or None
-    throttle : tuple of str
-        Why the clocks are lower than they could be.
+    utilization : share of the last second in which a kernel ran
+    throttle : why the clocks are lower than they could be
     """
 
     driver: str | None = None

@@ -50,22 +50,14 @@ class Operands:
 
     Parameters
     ----------
-    seed : int
-    elements : int
-        Size of the block of random numbers.
-    device : str
-        As PyTorch names it.
-    cold_bytes : int
-        What views in turn cover: more than the last cache.
-    beyond : bool
-        Whether operands larger than the block are made, each for its call alone.
+    elements : size of the block of random numbers
+    device : as PyTorch names it
+    cold_bytes : what views in turn cover: more than the last cache
+    beyond : whether operands larger than the block are made, each for its call alone
 
     Attributes
     ----------
-    device : str
-    dtype : torch.dtype
-    itemsize : int
-        Of a number [byte].
+    itemsize : of a number [byte]
     """
 
     def __init__(
@@ -110,11 +102,8 @@ class Operands:
     def warm(self, *shape: int) -> torch.Tensor:
         """Return one operand.
 
-        Raises
-        ------
-        torch.OutOfMemoryError
-            It is larger than the block of random numbers, which is as large as the device's memory allows, and none
-            such is made.
+        torch.OutOfMemoryError: it is larger than the block of random numbers, which is as large as the device's memory
+        allows, and none such is made.
         """
         size = math.prod(shape)
         if size > self._pool.numel():

@@ -46,12 +46,8 @@ class PlanPoint:
 
     Attributes
     ----------
-    sub_batch : int
-    precision : str
-    expected_s : float
-        What a pass forward and backward is expected to take [s].
-    memory_bytes : float
-        What it is expected to hold [bytes]; 0: not known.
+    expected_s : what a pass forward and backward is expected to take [s]
+    memory_bytes : what it is expected to hold [bytes]; 0: not known
     """
 
     sub_batch: int
@@ -66,12 +62,9 @@ class PlanRun:
 
     Attributes
     ----------
-    step : TimedStep or None
-        Its gradient computation; None: it could not be made, or time was too short.
-    slower : float
-        How many times slower than in quiet the machine was: above DISTURBED_RATIO there was no quiet try.
-    failed : str
-        Why it could not be made, as PyTorch said; empty where time was too short.
+    step : its gradient computation; None: it could not be made, or time was too short
+    slower : how many times slower than in quiet the machine was: above DISTURBED_RATIO there was no quiet try
+    failed : why it could not be made, as PyTorch said; empty where time was too short
     """
 
     step: TimedStep | None = None
@@ -101,21 +94,12 @@ def timed_runs(
 
     Parameters
     ----------
-    network : Network
-    points : sequence of PlanPoint
-    seconds : float
-        Wall time to spend [s].
-    device : str
-        As PyTorch names it; a CPU is one pinned thread.
-    quiet_s : float
-        Reference time of the quiet machine from an earlier run [s]; 0: from now on alone.
-    progress : callable
-        Takes the seconds used, and the state in words.
+    seconds : wall time to spend [s]
+    device : as PyTorch names it; a CPU is one pinned thread
+    quiet_s : reference time of the quiet machine from an earlier run [s]; 0: from now on alone
+    progress : takes the seconds used, and the state in words
 
-    Raises
-    ------
-    DeviceLostError
-        The device computes nothing any more.
+    DeviceLostError: the device computes nothing any more.
     """
     with _bench(device) as bench:
         began_s = bench.clock()
@@ -197,9 +181,7 @@ def enough_s(points: Sequence[PlanPoint], runs: Sequence[PlanRun]) -> float:
 
     Parameters
     ----------
-    points : sequence of PlanPoint
-    runs : sequence of PlanRun
-        One of every point; those that failed are left out.
+    runs : one of every point; those that failed are left out
     """
     timings = {at: run for at, run in enumerate(runs) if run.step}
     expected_s = sum(point.expected_s for point, run in zip(points, runs, strict=True) if not run.failed)
@@ -227,10 +209,7 @@ def _run(
 def _failed(device: str, error: RuntimeError | MemoryError, what: str) -> PlanRun:
     """Return the run that an error left out: PyTorch raises RuntimeError for whatever a library or the device refuses.
 
-    Raises
-    ------
-    DeviceLostError
-        The device computes nothing any more.
+    DeviceLostError: the device computes nothing any more.
     """
     if isinstance(error, MemoryError):
         return PlanRun(failed=NO_MEMORY)

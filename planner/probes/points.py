@@ -30,7 +30,8 @@ from planner.domain.layers.record import INPUT, AttributeValue, Layer, Lowering,
 
 __all__ = [
     "SEED", "Family", "Point", "Range", "Sizes", "attention_families", "convolution", "depthwise_convolution",
-    "features", "geometric", "image_points", "linear", "passes_over", "sequence_families", "sequence_product", "traffic_work",
+    "features", "geometric", "image_points", "linear", "passes_over", "sequence_families", "sequence_product",
+    "traffic_work",
 ]  # fmt: skip
 
 SEED = 20160705
@@ -61,14 +62,9 @@ class Point:
 
     Attributes
     ----------
-    kind, direction : str
-    work : mapping of work column to int
-    geometry : mapping of str to int
-        What the call needs beyond its work: shapes of a pooling window, channels of a normalisation.
-    call : LayerCall or None
-        The call of a network's layer that the point is, at ``sub_batch``; None: of the generic design.
-    precision : str
-        That the call computes in; of what moves bytes, that of its elements.
+    geometry : what the call needs beyond its work: shapes of a pooling window, channels of a normalisation
+    call : the call of a network's layer that the point is, at ``sub_batch``; None: of the generic design
+    precision : that the call computes in; of what moves bytes, that of its elements
     """
 
     kind: str
@@ -118,10 +114,9 @@ def image_points(convolutions: int, products: int, passes: int, further: Sequenc
 
     Parameters
     ----------
-    convolutions, products, passes : int
-        Shapes of convolutions, of matrix products, and of each kind whose work is bytes; a few large ones come on top.
-    further : sequence of tuple of Point
-        Points that belong together, to be strewn among the others.
+    convolutions, products, passes : shapes of convolutions, of matrix products, and of each kind whose work is bytes; a
+        few large ones come on top
+    further : points that belong together, to be strewn among the others
     """
     random = np.random.default_rng(SEED)
     families: list[Family] = [_peaks()]

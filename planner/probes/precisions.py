@@ -44,17 +44,12 @@ class Computing:
 
     Attributes
     ----------
-    stored : str
-        PyTorch's type of the operands.
-    capability : tuple of int
-        From which a GPU has the arithmetic (CUDA C++ Programming Guide, "Compute Capabilities").
-    times_fp32 : float
-        Peak rate by the width of operands alone; measuring replaces it.
-    result_bytes : int
-        Of an element of an 8-bit product.
-    least_rows, multiple : int
-        Of the first operand of an 8-bit product; of its summed dimension and of the columns of the second (checks of
-        ``_int_mm`` and ``_scaled_mm`` in PyTorch, aten/src/ATen/native/cuda).
+    stored : PyTorch's type of the operands
+    capability : from which a GPU has the arithmetic (CUDA C++ Programming Guide, "Compute Capabilities")
+    times_fp32 : peak rate by the width of operands alone; measuring replaces it
+    result_bytes : of an element of an 8-bit product
+    least_rows, multiple : of the first operand of an 8-bit product; of its summed dimension and of the columns of the
+        second (checks of ``_int_mm`` and ``_scaled_mm`` in PyTorch, aten/src/ATen/native/cuda)
     """
 
     stored: str
@@ -96,10 +91,8 @@ def wanted_precisions(names: Sequence[str], able: Sequence[str], default: Sequen
 
     Raises
     ------
-    UnknownNameError
-        There is no such precision.
-    ParameterError
-        The device does not have one.
+    UnknownNameError : there is no such precision
+    ParameterError : the device does not have one
     """
     for name in names:
         if precision_named(name).name not in able:

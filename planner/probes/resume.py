@@ -103,10 +103,7 @@ def read_measured(path: Path, circumstances: Mapping[str, str], names: Collectio
     All of it is kept; the sentence tells what of it is among ``names``, the points of the run that goes on. A file of
     other circumstances, or that is no such file, is set aside: renamed, never lost.
 
-    Raises
-    ------
-    OutputError
-        The file cannot be read or renamed.
+    OutputError: the file cannot be read or renamed.
     """
     try:
         lines = _lines(path)
@@ -151,10 +148,7 @@ def start_file(
 ) -> None:
     """Write the file anew, with what is kept of an earlier run, and what failed in it; whole or not at all.
 
-    Raises
-    ------
-    OutputError
-        It cannot be written.
+    OutputError: it cannot be written.
     """
     text = _text((dict(circumstances), *map(asdict, timings), *({FAILED: what} for what in failures)))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")

@@ -101,21 +101,16 @@ class Run:
 
     Attributes
     ----------
-    skipped : int
-        Points that the device cannot time.
-    expected_error : float or None
-        Of wanted predictions, relative, by what was measured; None: nothing was wanted.
-    charged_s : float
-        What points of this run took of the budget in the run that it continues [s].
-    missing : tuple of Point
-        Of those that a chooser starts with, the ones that no time was left for: without them not all can be fitted.
+    skipped : points that the device cannot time
+    expected_error : of wanted predictions, relative, by what was measured; None: nothing was wanted
+    charged_s : what points of this run took of the budget in the run that it continues [s]
+    missing : of those that a chooser starts with, the ones that no time was left for: without them not all can be
+        fitted
 
     Parameters
     ----------
-    budget_s : float
-        Wall time for the points that a chooser starts with, and for all where nothing else is said [s].
-    later_s : callable, optional
-        Number of points with a timing -> wall time for all, once those are measured [s].
+    budget_s : wall time for the points that a chooser starts with, and for all where nothing else is said [s]
+    later_s : number of points with a timing -> wall time for all, once those are measured [s]
     """
 
     def __init__(
@@ -283,10 +278,8 @@ class Run:
 
         Parameters
         ----------
-        reference_s : float
-            Of what was measured beside the run [s].
-        until_s : float
-            What the bench's clock may show when a point's measurement begins [s].
+        reference_s : of what was measured beside the run [s]
+        until_s : what the bench's clock may show when a point's measurement begins [s]
         """
         self.fastest_s = min(self.fastest_s, reference_s)
         self.target_error = None  # reached by disturbed timings, where it was
@@ -392,13 +385,10 @@ class Goal:
     Attributes
     ----------
     chooser : points -> Chooser
-    later : tuple of Point
-        Measured once all others had their passes, or as soon as they are through where an error is aimed at.
-    target_error : float or None
-        Expected error at which the run stops; None: it goes on until its time is up.
-    kept_s : callable
-        Number of points with a timing -> what is kept of the budget to fit them [s]. Asked once the points that the
-        chooser starts with are measured: where time does not suffice for these, nothing is kept.
+    later : measured once all others had their passes, or as soon as they are through where an error is aimed at
+    target_error : expected error at which the run stops; None: it goes on until its time is up
+    kept_s : number of points with a timing -> what is kept of the budget to fit them [s]. Asked once the points that
+        the chooser starts with are measured: where time does not suffice for these, nothing is kept
     """
 
     chooser: Callable[[Sequence[Point]], Chooser]

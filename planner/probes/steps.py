@@ -44,9 +44,7 @@ def build_module(network: Network, device: str = "cpu") -> torch.nn.Module:
 
     Parameters
     ----------
-    network : Network
-    device : str
-        That its parameters are made on, as PyTorch names it.
+    device : that its parameters are made on, as PyTorch names it
 
     Returns
     -------
@@ -56,12 +54,9 @@ def build_module(network: Network, device: str = "cpu") -> torch.nn.Module:
 
     Raises
     ------
-    MissingPackageError
-        PyTorch is not installed.
-    ParameterError
-        The network's shapes do not fit together.
-    torch.OutOfMemoryError
-        The device does not hold it.
+    MissingPackageError : PyTorch is not installed
+    ParameterError : the network's shapes do not fit together
+    torch.OutOfMemoryError : the device does not hold it
     """
     library = import_torch()
     base: Any = library.nn.Module
@@ -116,18 +111,11 @@ def gradient_time(
 
     Parameters
     ----------
-    module : torch.nn.Module
-        Of ``build_module(network)``, on the device to be timed.
-    network : Network
-    sub_batch : int
-    repeats : int
-        Timed, after steps that are not.
-    precision : str
-        16-bit ones as mixed precision; whether fp32 may be TF32 is the caller's to set.
-    until_s : float
-        What :func:`time.perf_counter` may show when a repeat begins [s]; the first one is made in any case.
-    warm_up : int
-        Steps that are not timed: by the third one all memory has been touched, most of it in the first one.
+    module : of ``build_module(network)``, on the device to be timed
+    repeats : timed, after steps that are not
+    precision : 16-bit ones as mixed precision; whether fp32 may be TF32 is the caller's to set
+    until_s : what :func:`time.perf_counter` may show when a repeat begins [s]; the first one is made in any case
+    warm_up : steps that are not timed: by the third one all memory has been touched, most of it in the first one
 
     Returns
     -------
@@ -241,10 +229,8 @@ class StepNeed(NamedTuple):
 
     Attributes
     ----------
-    flop : float
-        Of products, forward and backward, a sample.
-    most : int
-        Samples that fit CPU_BYTES.
+    flop : of products, forward and backward, a sample
+    most : samples that fit CPU_BYTES
     """
 
     flop: float
@@ -256,12 +242,10 @@ class StepTimes(NamedTuple):
 
     Attributes
     ----------
-    steps : tuple of TimedStep
-    failed : tuple of str
-        Networks and precisions without steps, as PyTorch failed in them or the device does not hold them, or not in
-        time, each with why.
-    reference_s : float
-        The fastest time of the reference kernel, the slower of before and after a step [s]; inf: no step was tried.
+    failed : networks and precisions without steps, as PyTorch failed in them or the device does not hold them, or not
+        in time, each with why
+    reference_s : the fastest time of the reference kernel, the slower of before and after a step [s]; inf: no step was
+        tried
     """
 
     steps: tuple[TimedStep, ...] = ()
@@ -314,10 +298,7 @@ def timed_steps(
     that could not be begun before the bench's clock shows ``until_s`` [s]; what was begun is repeated no
     more then. Of what does not fit the device's memory half the samples are taken, again and again.
 
-    Raises
-    ------
-    DeviceLostError
-        The device computes nothing any more.
+    DeviceLostError: the device computes nothing any more.
     """
     kind = "cpu" if device == "cpu" else "gpu"
     names = [precision for precision in precisions if precision in STEP_PRECISIONS]
@@ -432,10 +413,7 @@ def _step(
 
     Besides, the slower time of the reference kernel before and after it [s].
 
-    Raises
-    ------
-    torch.OutOfMemoryError
-        The device does not hold one sample.
+    torch.OutOfMemoryError: the device does not hold one sample.
     """
     (quiet_s, until_s), (module, network, sub_batch, precision) = limits, what
     library = import_torch()

@@ -84,12 +84,9 @@ class Call:
 
     Attributes
     ----------
-    run : callable
-    kept_bytes : int
-        Size of a result that outlives the clock, as gradients of parameters do: it is freed between blocks. 0: the
-        result is dropped before the next call.
-    calls : int
-        Kernel calls that one run makes: its time is shared among them.
+    kept_bytes : size of a result that outlives the clock, as gradients of parameters do: it is freed between blocks. 0:
+        the result is dropped before the next call
+    calls : kernel calls that one run makes: its time is shared among them
     """
 
     run: Callable[[], object]

@@ -47,14 +47,9 @@ def held_alone(what: str, path: Path) -> Iterator[None]:
 
     Parameters
     ----------
-    what : str
-        The file in words, behind which its path is named.
-    path : Path
+    what : the file in words, behind which its path is named
 
-    Raises
-    ------
-    OutputError
-        Another process holds it, or it cannot be made.
+    OutputError: another process holds it, or it cannot be made.
     """
     beside = path.with_name(f"{path.name}{SUFFIX}")
     try:
@@ -164,19 +159,11 @@ def fitted_here(
 
     Parameters
     ----------
-    request : Request
-    name, date : str
-        Of the calibration.
-    partial : Path
-        What was measured before, and is kept meanwhile.
-    session : Session
-    began_s : float
-        When the command began, on the session's clock.
+    name, date : of the calibration
+    partial : what was measured before, and is kept meanwhile
+    began_s : when the command began, on the session's clock
 
-    Raises
-    ------
-    CoverageError
-        It would serve no network; the budget that suffices is named.
+    CoverageError: it would serve no network; the budget that suffices is named.
     """
     before_s = session.clock_s() - began_s
     measurement = measured(request, partial, session, before_s)

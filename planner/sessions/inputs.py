@@ -401,10 +401,8 @@ def questions(values: Values, mixed: MixedCluster, say: Say) -> tuple[Question, 
 
     Raises
     ------
-    ParameterError
-        What plans across groups do not have: several frameworks, or a scenario with another device.
-    CoverageError
-        A named calibration is of no group's device.
+    ParameterError : what plans across groups do not have: several frameworks, or a scenario with another device
+    CoverageError : a named calibration is of no group's device
     """
     frameworks = listed(values, "framework")
     if len(frameworks) > 1:

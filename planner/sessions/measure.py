@@ -70,16 +70,10 @@ class Session:
 
     Attributes
     ----------
-    say : callable
-    bar : callable
-    clock_s : callable
-        The time now [s], from any start.
-    check_gpu, default_device, present_gpus, place_of, measure, run_plans : callable
-        As in :mod:`planner.probes`.
-    needed_kernels : callable
-        Kind and direction of every kernel that a calibration for no network must hold.
-    expected_fit_s, next_points, fit : callable
-        As in :mod:`planner.fitting`.
+    clock_s : the time now [s], from any start
+    check_gpu, default_device, present_gpus, place_of, measure, run_plans : as in :mod:`planner.probes`
+    needed_kernels : kind and direction of every kernel that a calibration for no network must hold
+    expected_fit_s, next_points, fit : as in :mod:`planner.fitting`
     """
 
     say: Say
@@ -107,12 +101,8 @@ def with_doubts(measurement: Measurement, wall_s: float, earlier: Iterable[Calib
 
     Parameters
     ----------
-    measurement : Measurement
-    wall_s : float
-        That the run took [s].
-    earlier : iterable of Calibration
-        Of this machine.
-    say : callable
+    wall_s : that the run took [s]
+    earlier : of this machine
     """
     circumstances, device = measurement.samples.circumstances, measurement.accelerator.name
     doubts = {

@@ -45,10 +45,7 @@ def left_out(calls: Sequence[LayerCall], networks: Sequence[Network], extent: Ex
 
     Parameters
     ----------
-    calls : sequence of LayerCall
-        Of the networks, each once.
-    networks : sequence of Network
-    extent : Extent
+    calls : of the networks, each once
     """
     kernels: dict[tuple[str, str, str], list[Kernel]] = {}
     most: dict[tuple[str, str, str], int] = {}

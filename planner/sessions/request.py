@@ -44,18 +44,13 @@ class Request:
 
     Attributes
     ----------
-    budget_s : float
-        Time for all, measuring, fitting and writing [s].
-    networks : tuple of Network
-        Whose own calls are timed; none: points of a generic design serve the bundled ones.
-    precisions : tuple of str
-        Empty: fp32 of a CPU, all that a GPU has.
-    target_error : float or None
-        Expected mean relative error of these networks' steps at which measuring stops; None: it uses its time up.
-    device : str
-        As PyTorch names it.
-    shards : tuple of Network
-        What one rank computes of networks under tensor parallelism: their calls are timed too, no steps.
+    budget_s : time for all, measuring, fitting and writing [s]
+    networks : whose own calls are timed; none: points of a generic design serve the bundled ones
+    precisions : empty: fp32 of a CPU, all that a GPU has
+    target_error : expected mean relative error of these networks' steps at which measuring stops; None: it uses its
+        time up
+    device : as PyTorch names it
+    shards : what one rank computes of networks under tensor parallelism: their calls are timed too, no steps
     """
 
     budget_s: float
@@ -138,18 +133,10 @@ def check_served(
 
     Parameters
     ----------
-    calibration : Calibration
-    node : Node
-    request : Request
-    say : callable
-    precisions : sequence of str
-        That were measured; of those that nobody asked for, what is missing is said.
+    precisions : that were measured; of those that nobody asked for, what is missing is said
 
-    Raises
-    ------
-    CoverageError
-        Names what is missing in fp32 or in a precision that was asked for, and the budget that suffices; what was
-        measured is kept.
+    CoverageError: names what is missing in fp32 or in a precision that was asked for, and the budget that suffices;
+    what was measured is kept.
     """
     missing: dict[str, dict[Kernel, None]] = {}
     fits, total, hopeless = 0, 0, 0

@@ -193,18 +193,12 @@ def learned_from(
 
     Parameters
     ----------
-    paths : sequence of str
-        Files whose runs are predicted.
-    asked : mapping of str to sequence of Asked
-        Their runs by problem; of a file that is learned from these are returned, not others like them.
-    named : sequence of str
-        Files to learn from instead of all files of runs in the folders of ``paths``. Of a folder, sources with
-        ``fitted = false`` are left out, and files that hold no runs; of files that are named, nothing is.
+    paths : files whose runs are predicted
+    asked : their runs by problem; of a file that is learned from these are returned, not others like them
+    named : files to learn from instead of all files of runs in the folders of ``paths``. Of a folder, sources with
+        ``fitted = false`` are left out, and files that hold no runs; of files that are named, nothing is
 
-    Raises
-    ------
-    InputFileError
-        A file that is named cannot be read.
+    InputFileError: a file that is named cannot be read.
     """
     known = {_place(path): some for path, some in asked.items()}
     found: list[Asked] = []

@@ -149,18 +149,13 @@ def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRo
 
     Parameters
     ----------
-    folder : Path
-    name : str
-        Of the calibration that they are for.
-    say : callable
+    name : of the calibration that they are for
 
     Raises
     ------
-    ParameterError
-        No such folder, none of its files is a CSV, or the name is that of another device.
-    InputFileError
-        A file is wrong, of another device than those before it, in another unit, if only in some rows, or has rows that
-        contradict others.
+    ParameterError : no such folder, none of its files is a CSV, or the name is that of another device
+    InputFileError : a file is wrong, of another device than those before it, in another unit, if only in some rows, or
+        has rows that contradict others
     """
     paths = sample_paths(folder)
     every = read_sample_files(paths)
@@ -185,10 +180,7 @@ def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRo
 def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Calibration:
     """Return the calibration of kernels with the overheads that steps show which go with them; tell the others.
 
-    Raises
-    ------
-    InputFileError
-        More than half of the steps of a file take 30 times as long as their kernels, or a thirtieth.
+    InputFileError: more than half of the steps of a file take 30 times as long as their kernels, or a thirtieth.
     """
     factors = times_over_kernels(calibration.entries, rows.steps)
     off = [Outlier(int(row), float(factors[row])) for row in np.flatnonzero(np.abs(np.log(factors)) >= LOG_FAR_OFF)]
@@ -445,10 +437,7 @@ SUFFIX = ".csv"
 def sample_paths(folder: Path) -> list[Path]:
     """Return the tables of a folder, sorted.
 
-    Raises
-    ------
-    ParameterError
-        No such folder, or none of its files is a CSV.
+    ParameterError: no such folder, or none of its files is a CSV.
     """
     what, rule = "--samples", f"a folder with sample files (*{SUFFIX})"
     try:

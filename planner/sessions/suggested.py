@@ -37,20 +37,12 @@ class Suggested:
 
     Attributes
     ----------
-    plans : sequence of mapping
-        As the document has them, the best first.
-    settings : Settings
-        Of the first plan; its framework by name alone.
-    frameworks : tuple of str
-        Labels of those that plans are of.
-    network : Network
-    network_option, cluster_option : str
-        What the request named them by.
-    cluster : Cluster
-    calibrations : tuple of Calibration
-        That it was made with, in order.
-    dataset : str or None
-        What the request named it by.
+    plans : as the document has them, the best first
+    settings : of the first plan; its framework by name alone
+    frameworks : labels of those that plans are of
+    network_option, cluster_option : what the request named them by
+    calibrations : that it was made with, in order
+    dataset : what the request named it by
     """
 
     plans: Sequence[Mapping[str, Any]]
@@ -92,16 +84,12 @@ def suggested_of(path: str, names: Sequence[str]) -> Suggested:
 
     Parameters
     ----------
-    path : str
-    names : sequence of str
-        Names and files of calibrations, before those that are known.
+    names : names and files of calibrations, before those that are known
 
     Raises
     ------
-    InputFileError
-        The file is no suggestion.
-    ParameterError
-        It has no plans, or a calibration that it was made with is not found.
+    InputFileError : the file is no suggestion
+    ParameterError : it has no plans, or a calibration that it was made with is not found
     """
     document = SUGGESTION.read(path)
     configurations = [plan["configuration"] for plan in document["plans"]]
@@ -175,22 +163,15 @@ def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], nam
 
     Parameters
     ----------
-    plan : str
-        File of the suggestion.
-    paths : sequence of str
-        Of runs files.
-    names : sequence of str
-        Names and files of calibrations, before those that are known.
-    name : str
-        Of the calibration.
-    say : callable
+    plan : file of the suggestion
+    paths : of runs files
+    names : names and files of calibrations, before those that are known
+    name : of the calibration
 
     Raises
     ------
-    InputFileError
-        A file cannot be read, or no run is of the suggestion's network, cluster and framework.
-    ParameterError
-        The suggestion has no plans, or a calibration that it was made with is not found.
+    InputFileError : a file cannot be read, or no run is of the suggestion's network, cluster and framework
+    ParameterError : the suggestion has no plans, or a calibration that it was made with is not found
     """
     suggested = suggested_of(plan, names)
     base = suggested.base()
