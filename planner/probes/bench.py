@@ -14,6 +14,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from planner.errors import ParameterError
@@ -97,9 +98,7 @@ class CpuBench:
     @property
     def slowed(self) -> float:
         """How many times as long as the thread ran it has taken by the wall so far: 2 where it has half a CPU."""
-        wall_s, own_s = (
-            clock() - at for clock, at in zip((time.perf_counter, self._own_clock), self._began, strict=True)
-        )
+        wall_s, own_s = time.perf_counter() - self._began[0], self._own_clock() - self._began[1]
         return max(wall_s / max(own_s, COARSEST_TICK_S), 1.0)
 
     def reference(self) -> float:
@@ -124,13 +123,8 @@ def least_disturbed(
 ) -> tuple[Result, float] | None:
     """Return what the first try in quiet gives, else the least disturbed one; None where none was begun in time.
 
-    Besides, how many times slower than in quiet the reference was then: the slower of before and after.
-
-    Parameters
-    ----------
-    quiet_s : the reference time of the quiet machine [s]
-    pause_s : what is waited after a disturbed try [s]
-    until_s : what the bench's clock may show when a try begins [s]
+    Besides, how many times slower than ``quiet_s`` [s] the reference was then: the slower of before and after. There is
+    a pause after a disturbed try [s]; none begins when the bench's clock shows ``until_s`` [s].
     """
     best: tuple[Result, float] | None = None
     for attempt in range(tries):
@@ -159,11 +153,10 @@ def as_if_quiet(time_s: float, slower: float) -> float:
 
 
 def quietest(part_s: float, fastest_s: float) -> float:
-    """Return the reference time of the quiet machine [s].
+    """Return the reference time of the quiet machine [s]: that of the quiet part of a run.
 
-    That of the quiet part of a run, ``part_s``; where even this one is disturbed beside the fastest reference of all,
-    ``fastest_s``, the machine was quiet but for a short while, and the fastest one it is. NOTE: not always the fastest,
-    beside which quiet runs would look disturbed (docs/cpu.md).
+    Where even this one is disturbed beside the fastest reference of all, the machine was quiet but for a short while.
+    NOTE: not always the fastest, beside which quiet runs would look disturbed (docs/cpu.md).
     """
     return part_s if part_s <= DISTURBED_RATIO * fastest_s else fastest_s
 
@@ -363,49 +356,40 @@ def cuda_bench(device: str, cache_bytes: int = 0) -> CudaBench:
 
 def _memory(cuda: Any, device: str) -> tuple[float, float]:
     """Return how many bytes of a GPU are free, and how many there are; it is the current device from then on."""
+    free = total = 0
     try:
         cuda.set_device(device)
         reason = why_no_kernel(import_torch(), device)
-        if reason:
-            raise _unusable(device, reason)
-        free, total = cuda.mem_get_info(device)  # behind the trial, which takes a little for good
+        if not reason:
+            free, total = cuda.mem_get_info(device)  # behind the trial, which takes a little for good
     except RuntimeError as error:  # CUDA's own, as where its context finds no memory
-        raise _unusable(device, str(error).partition("\n")[0]) from error
+        reason = str(error).partition("\n")[0]
+    if reason:
+        raise ParameterError("--device", "a GPU that PyTorch can use", f"{device}: {reason}", REMEDY)
     return float(free), float(total)
-
-
-def _unusable(device: str, reason: str) -> ParameterError:
-    return ParameterError("--device", "a GPU that PyTorch can use", f"{device}: {reason}", REMEDY)
 
 
 def host_times(bench: CudaBench) -> dict[str, float]:
     """Return what the host takes for a call of a tiny kernel, and the device for it [s].
 
-    Returns
-    -------
-    dict of str to float
-        host_s_per_call: wall time of calls that do not wait for each other, as long as the host is slower than the
-        device; the median over blocks. kernel_s_at_least: the time of such a kernel on the device.
+    ``host_s_per_call``: wall time of calls that do not wait for each other, as long as the host is slower than the
+    device; the median over blocks. ``kernel_s_at_least``: the time of such a kernel on the device.
     """
     torch = import_torch()
     x = torch.zeros(1, device=bench.device)
+    wait = partial(torch.cuda.synchronize, bench.device) if bench.device != "cpu" else lambda: None
     times = []
     for _ in range(HOST_BLOCKS):
-        _synchronize(torch, bench.device)
+        wait()
         start = time.perf_counter()
         for _ in range(HOST_CALLS):
             torch.relu(x)
-        _synchronize(torch, bench.device)
+        wait()
         times.append((time.perf_counter() - start) / HOST_CALLS)
     point = Point("activation", "forward", {}, {"images": 1, "channels": 1, "side": 1})
     timing = bench.time(point)
     least = {} if timing is None else {"kernel_s_at_least": timing.time_s}
     return {"host_s_per_call": statistics.median(times), **least}
-
-
-def _synchronize(torch: Any, device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize(device)
 
 
 SUSTAINED_SHARE = 0.03
@@ -421,11 +405,7 @@ LEFT_OUT = "left_out"
 
 
 def sustained(
-    bench: Bench,
-    points: Iterable[Point],
-    times_s: Mapping[str, float],
-    for_s: float,
-    left_out: Collection[str] = (),
+    bench: Bench, points: Iterable[Point], times_s: Mapping[str, float], for_s: float, left_out: Collection[str] = ()
 ) -> dict[str, str]:
     """Return the ratio of the times under load and in blocks of the largest product timed in each precision but fp32.
 
@@ -447,8 +427,7 @@ def sustained(
     each_s = min(MOST_LOAD_S, for_s / max(len(largest), 1))
     if not isinstance(bench, CudaBench) or each_s < LEAST_LOAD_S:
         return {}
-    ratios: dict[str, float] = {}
-    failures: list[str] = []
+    ratios, failures = dict[str, float](), list[str]()
     for name, one in largest.items():
         what = f"lasting load in {name}"
         if what in left_out:

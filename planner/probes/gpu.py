@@ -18,8 +18,8 @@ from planner.probes.precisions import COMPUTING, gpu_precisions, import_torch
 from planner.probes.resume import append_failed, holds_measured
 
 __all__ = [
-    "DeviceLostError", "Gpu", "Lookup", "check_computes", "check_gpu", "default_device", "describe_gpu",
-    "first_line", "present_gpus", "told_when_lost", "why_no_kernel",
+    "DeviceLostError", "Gpu", "Lookup", "check_computes", "check_gpu", "default_device", "describe_gpu", "first_line",
+    "present_gpus", "told_when_lost", "why_no_kernel",
 ]  # fmt: skip
 
 CUDA_CORES: Mapping[tuple[int, int], int] = {
@@ -61,11 +61,9 @@ class Gpu:
 def default_device(say: Callable[[str], object]) -> str:
     """Return what is measured where nobody says what: ``cuda`` where PyTorch computes on a CUDA device, else ``cpu``.
 
-    A PyTorch without CUDA, or without a driver that it can use, sees none; its warnings of that are of no use here. One
-    that has no kernels for a device that it sees is told to ``say`` in a sentence. The GPU's state is read before that
-    is tried, as it is without this process.
-
-    MissingPackageError: PyTorch is not installed.
+    A PyTorch without CUDA, or without a driver that it can use, warns, which is of no use here. A device that it sees
+    but has no kernels for is told to ``say``. The GPU's state is read before that is tried, as it is without this
+    process. MissingPackageError: PyTorch is not installed.
     """
     torch = import_torch()
     with warnings.catch_warnings():
@@ -191,12 +189,7 @@ RETRY, OTHER_DEVICE = "try the same command once more", "; if the device fails a
 
 
 class DeviceLostError(RuntimeError):
-    """A device computes nothing any more in this process.
-
-    Attributes
-    ----------
-    what : the call or step that it failed in; empty: not known
-    """
+    """A device computes nothing any more in this process; ``what``: the call or step that it failed in, if known."""
 
     def __init__(self, message: str, what: str = "") -> None:
         super().__init__(message)
@@ -209,45 +202,32 @@ def check_computes(device: str, error: RuntimeError, what: str = "") -> None:
     Behind some errors of CUDA, such as an illegal address, all calls fail until the process ends (CUDA Runtime API,
     cudaErrorIllegalAddress); behind others, such as a launch with too much shared memory, none.
 
-    Parameters
-    ----------
-    device : as PyTorch names it
-    what : the call or step that it came from
-
-    DeviceLostError: the device computes nothing any more.
+    DeviceLostError: the device computes nothing any more; ``what``, a call or step, is what it was lost in.
     """
     torch = import_torch()
+    found_no_memory = isinstance(error, torch.OutOfMemoryError)  # by the allocator, which calls nothing
     if device != "cpu":
         with contextlib.suppress(RuntimeError):  # what is still to be said of earlier calls; the kernel decides
             torch.cuda.synchronize(device)
             torch.cuda.empty_cache()
-    if not _is_memory(error) and why_no_kernel(torch, device):
+    if not found_no_memory and why_no_kernel(torch, device):
         raise DeviceLostError(first_line(error), what) from error
 
 
 def first_line(error: RuntimeError) -> str:
     """Return what an error of PyTorch says, without the hints of CUDA and of its allocator behind that."""
-    return NO_MEMORY if _is_memory(error) else str(error).partition("\n")[0]
-
-
-def _is_memory(error: RuntimeError) -> bool:
-    """Tell whether PyTorch's allocator found no memory: it called nothing that could lose the device."""
-    return isinstance(error, import_torch().OutOfMemoryError)
+    return NO_MEMORY if isinstance(error, import_torch().OutOfMemoryError) else str(error).partition("\n")[0]
 
 
 @contextlib.contextmanager
 def told_when_lost(device: str, resume: Path | None) -> Iterator[None]:
-    """Say in a sentence that a device was lost meanwhile; what it failed in is left out where a file is continued.
-
-    ParameterError: it was lost.
-    """
+    """Say in a ParameterError that a device was lost; what it failed in is left out where a file is continued."""
     try:
         try:
             yield
-        except DeviceLostError:
-            raise
         except RuntimeError as error:
-            check_computes(device, error)
+            if not isinstance(error, DeviceLostError):
+                check_computes(device, error)
             raise
     except DeviceLostError as lost:
         where, remedy = f" in {lost.what}" if lost.what else "", RETRY + (OTHER_DEVICE if resume else "")

@@ -99,8 +99,8 @@ def measure_storage(
             if size < min(LEAST_FILE_BYTES, most_bytes):
                 progress = f"{format_bytes(size)} written in {clock() - start:.2f} s"
                 return InputRows(warning=f"storage was not measured: too little time, {progress}")
-            reads = _Reads(file.fileno(), size, start, for_s, clock)
-            return InputRows(*reads.measured(), {"storage": _file_system(folder)})
+            rows, warning = _measured(file.fileno(), size, start, for_s, clock)
+            return InputRows(rows, warning, {"storage": _file_system(folder)})
     except OSError as error:
         return InputRows(warning=f"storage was not measured: {folder}: {error.strerror}")
 
@@ -125,52 +125,43 @@ class _Read(NamedTuple):
     size: int
 
 
-class _Reads:
-    """The reads of one file and their times."""
+def _measured(file: int, size: int, start_s: float, for_s: float, clock: Clock) -> tuple[tuple[Row, ...], str]:
+    """Return the rows of reads of a file, and why those of cold reads are missing; empty where they are not."""
+    warning = _drop(file, size)
+    reads = _planned(size)
+    cold = _times(file, reads, start_s + COLD_SHARE * for_s, clock)
+    cold_reads = reads[: len(cold)]
+    again = _times(file, cold_reads, start_s + for_s, clock)
+    if not warning and sum(cold[: len(again)]) < LEAST_COLD_RATIO * sum(again):
+        warning = "they took no longer than the same reads again"
+    rows = _rows(LOAD_CACHED, cold_reads, again)
+    if warning:
+        return rows, f"cold reads could not be told from cached ones ({warning}): only cached reads are recorded"
+    return (*_rows(LOAD, cold_reads, cold), *rows), ""
 
-    def __init__(self, file: int, size: int, start_s: float, for_s: float, clock: Clock) -> None:
-        self.file, self.size, self.clock = file, size, clock
-        self.start_s, self.for_s = start_s, for_s
-        self.buffer = memoryview(bytearray(CHUNK_BYTES))
 
-    def measured(self) -> tuple[tuple[Row, ...], str]:
-        """Return the rows, and why those of cold reads are missing; empty where they are not."""
-        warning = self._drop()
-        reads = _planned(self.size)
-        cold = self._times(reads, self.start_s + COLD_SHARE * self.for_s)
-        cold_reads = reads[: len(cold)]
-        again = self._times(cold_reads, self.start_s + self.for_s)
-        if not warning and sum(cold[: len(again)]) < LEAST_COLD_RATIO * sum(again):
-            warning = "they took no longer than the same reads again"
-        rows = _rows(LOAD_CACHED, cold_reads, again)
-        if warning:
-            return rows, f"cold reads could not be told from cached ones ({warning}): only cached reads are recorded"
-        return (*_rows(LOAD, cold_reads, cold), *rows), ""
+def _drop(file: int, size: int) -> str:
+    """Drop a file from the cache; return why that had no effect, or an empty string."""
+    if not hasattr(os, "posix_fadvise"):
+        return "this system cannot drop a file from its cache"
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    share = resident_share(file, size)
+    if share is not None and share > MOST_RESIDENT_SHARE:
+        return f"{share:.0%} of the file stayed in the cache of the system"
+    return ""
 
-    def _drop(self) -> str:
-        """Drop the file from the cache; return why that had no effect, or an empty string."""
-        if not hasattr(os, "posix_fadvise"):
-            return "this system cannot drop a file from its cache"
-        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
-        share = resident_share(self.file, self.size)
-        if share is not None and share > MOST_RESIDENT_SHARE:
-            return f"{share:.0%} of the file stayed in the cache of the system"
-        return ""
 
-    def _times(self, reads: Sequence[_Read], until_s: float) -> list[float]:
-        """Return the time of each read [s] while the clock shows less than ``until_s``; those after it are left out.
-
-        Without what the thread waited for a processor: storage is not slower for other programs that compute.
-        """
-        times: list[float] = []
-        for read in reads:
-            if self.clock() >= until_s:
-                break
-            waited_s, begin = processor_wait_s(), self.clock()
-            os.preadv(self.file, [self.buffer[: read.size]], read.offset)
-            elapsed_s = self.clock() - begin
-            times.append(max(elapsed_s - (processor_wait_s() - waited_s), LEAST_READ_S))
-        return times
+def _times(file: int, reads: Sequence[_Read], until_s: float, clock: Clock) -> list[float]:
+    """Return the time of each read [s] that begins in time, without what the thread waited for a processor."""
+    buffer, times = memoryview(bytearray(CHUNK_BYTES)), list[float]()
+    for read in reads:
+        if clock() >= until_s:
+            break
+        waited_s, begin = processor_wait_s(), clock()
+        os.preadv(file, [buffer[: read.size]], read.offset)
+        elapsed_s = clock() - begin
+        times.append(max(elapsed_s - (processor_wait_s() - waited_s), LEAST_READ_S))
+    return times
 
 
 def _planned(size: int) -> list[_Read]:
@@ -183,11 +174,8 @@ def _planned(size: int) -> list[_Read]:
 
 
 def _rows(kind: str, reads: Sequence[_Read], times_s: Sequence[float]) -> tuple[Row, ...]:
-    """Return a row for every size.
-
-    Cold reads at their mean, as a sub-batch waits for all of them, the slow ones too; cached ones at their median, as
-    what slows a copy in memory is another program.
-    """
+    """Return a row for every size."""
+    # A sub-batch waits for all cold reads, the slow ones too; what slows a cached one is another program.
     typical = statistics.median if kind == LOAD_CACHED else statistics.fmean
     by_size: dict[int, list[float]] = {}
     for read, time_s in zip(reads, times_s, strict=False):
@@ -225,8 +213,7 @@ def processor_wait_s() -> float:
 
 def _file_system(folder: Path) -> str:
     """Return the kind of file system that a folder is on, as the system names it; empty where it does not."""
-    where = str(folder.resolve())
-    best = ("", "")
+    where, best = str(folder.resolve()), ("", "")
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
             _, point, kind, *_ = line.split(" ")
@@ -408,16 +395,15 @@ def _copying(torch: Any, target: Any, source: Any, library: str) -> Callable[[in
 
 def _timed_copy(copy: Callable[[int], None], clock: Clock) -> Timing:
     """Return the time of a copy, the median over blocks, after one that is not timed."""
+
+    def seconds(times: int) -> float:
+        start = clock()
+        copy(times)
+        return clock() - start
+
     copy(1)
-    once = max(_copying_s(copy, 1, clock), 1e-9)
-    in_block = max(1, min(math.ceil(BLOCK_S / once), MOST_COPIES))
-    return summary([_copying_s(copy, in_block, clock) / in_block for _ in range(COPY_BLOCKS)], in_block)
-
-
-def _copying_s(copy: Callable[[int], None], times: int, clock: Clock) -> float:
-    start = clock()
-    copy(times)
-    return clock() - start
+    in_block = max(1, min(math.ceil(BLOCK_S / max(seconds(1), 1e-9)), MOST_COPIES))
+    return summary([seconds(in_block) / in_block for _ in range(COPY_BLOCKS)], in_block)
 
 
 INPUT_SHARE = 0.06

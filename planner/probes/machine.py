@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,28 +144,17 @@ def parse_states(text: str) -> tuple[GpuState, ...]:
 
 
 def _state(row: Sequence[str]) -> GpuState:
-    clock, memory_clock, temperature, power, utilization, in_use, total = map(_number, row[1:8])
     mask = int(row[8], 16) if row[8].lower().startswith("0x") else 0
     return GpuState(
         None if row[0].startswith("[") else row[0],
-        _times(1e6, clock),
-        _times(1e6, memory_clock),
-        temperature,
-        power,
-        _times(0.01, utilization),
-        _times(2.0**20, in_use),
-        _times(2.0**20, total),
-        tuple(name for bit, name in SLOWDOWN_REASONS.items() if mask & bit),
+        *map(_number, row[1:8], (1e6, 1e6, 1.0, 1.0, 0.01, 2.0**20, 2.0**20)),
+        throttle=tuple(name for bit, name in SLOWDOWN_REASONS.items() if mask & bit),
     )
 
 
-def _times(scale: float, value: float | None) -> float | None:
-    return None if value is None else scale * value
-
-
-def _number(value: str) -> float | None:
+def _number(value: str, scale: float = 1.0) -> float | None:
     try:
-        return float(value)
+        return scale * float(value)
     except ValueError:
         return None
 
@@ -196,8 +185,8 @@ def processes(gpu: str) -> tuple[int, ...]:
 def first_look(gpu: str) -> tuple[tuple[GpuState, ...], tuple[int, ...]]:
     """Return a reading of a GPU and the other processes on it, as they were when this was first asked for.
 
-    It is to be asked for before this process computes on the GPU: from then on its own memory is part of the reading,
-    and in a container the driver gives it another number than the system does there.
+    To be asked for before this process computes on the GPU: from then on its own memory is part of the reading, and in
+    a container the driver gives it another number than the system does.
     """
     return states(gpu), processes(gpu)
 
@@ -205,8 +194,8 @@ def first_look(gpu: str) -> tuple[tuple[GpuState, ...], tuple[int, ...]]:
 def installed_gpus() -> tuple[tuple[str, float], ...]:
     """Return name and memory [byte] of every GPU of this machine; empty where the driver's program is absent."""
     rows = [line.rsplit(",", 1) for line in _said(["--query-gpu=name,memory.total"]).splitlines()]
-    sizes = [(row[0].strip(), _number(row[1])) for row in rows if len(row) == 2]
-    return tuple((name, size * 2.0**20) for name, size in sizes if size is not None)
+    sizes = [(row[0].strip(), _number(row[1], 2.0**20)) for row in rows if len(row) == 2]
+    return tuple((name, size) for name, size in sizes if size is not None)
 
 
 def _said(arguments: Sequence[str]) -> str:
@@ -229,13 +218,16 @@ def watched(gpu: str) -> Iterator[list[GpuState]]:
     The program runs beside this one, so that no kernel waits for it. It is ended by a signal, which loses what it has
     not handed over; to a terminal the C library hands over every line at once, to a file or a pipe only a full block.
     """
-    readings: list[GpuState] = []
-    lines: list[str] = []
+    readings, lines = list[GpuState](), list[str]()
     ours, theirs = os.openpty() if hasattr(os, "openpty") else os.pipe()
     reader = threading.Thread(target=_collect, args=(ours, lines), daemon=True)
     reader.start()
+    program, process = shutil.which(PROGRAM), None
     try:
-        process = _started(gpu, theirs)
+        if program:
+            what = [*_query(gpu)[0], "--format=csv,noheader,nounits", f"--loop-ms={READING_INTERVAL_MS}"]
+            with contextlib.suppress(OSError):
+                process = subprocess.Popen([program, *what], stdout=theirs, stderr=subprocess.DEVNULL)  # noqa: S603 - no input of users
     finally:
         os.close(theirs)
     try:
@@ -252,17 +244,6 @@ def _collect(descriptor: int, lines: list[str]) -> None:
     """Take in every line until the other end is closed, which a terminal tells by an error."""
     with open(descriptor, encoding="utf-8", errors="replace") as terminal, contextlib.suppress(OSError):
         lines += terminal
-
-
-def _started(gpu: str, output: int) -> subprocess.Popen[bytes] | None:
-    program = shutil.which(PROGRAM)
-    if program is None:
-        return None
-    what = [*_query(gpu)[0], "--format=csv,noheader,nounits", f"--loop-ms={READING_INTERVAL_MS}"]
-    try:
-        return subprocess.Popen([program, *what], stdout=output, stderr=subprocess.DEVNULL)  # noqa: S603 - no input of users
-    except OSError:
-        return None
 
 
 def busy(before: Sequence[GpuState], others: Sequence[int]) -> str:
@@ -318,20 +299,15 @@ def describe_cpu() -> tuple[Accelerator, Node, dict[str, str]]:
     """Return this CPU as an accelerator of one thread, the node it stands in, and the circumstances.
 
     Rates are estimates from clock and instruction set until a measurement replaces them; ``source`` says so.
-
-    Returns
-    -------
-    Accelerator
-        Named ``cpu-`` and the model.
-    Node
-    dict of str to str
-        host_os, cpu_model, cpu_threads, python, load_average, steal_s; values that the system does not state are
-        absent.
+    Circumstances: host_os, cpu_model, cpu_threads, python; load_average and steal_s where the system states them.
     """
-    facts = _cpu_facts()
+    first_processor = _read("/proc/cpuinfo").split("\n\n", 1)[0]
+    pairs = (line.partition(":") for line in first_processor.splitlines() if ":" in line)
+    facts = {key.strip(): value.strip() for key, _, value in pairs}
     model = facts.get("model name", "") or platform.processor() or platform.machine() or "unknown"
     threads = os.cpu_count() or 1
-    memory = _memory_bytes()
+    total = re.search(r"^MemTotal:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    memory = 1024.0 * float(total[1]) if total else float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     flags = facts.get("flags", facts.get("Features", "")).split()
     per_cycle = next((count for flag, count in FLOP_PER_CYCLE if flag in flags), LEAST_FLOP_PER_CYCLE)
     clock = float(facts.get("cpu MHz", 0)) * 1e6 or ASSUMED_CLOCK_HZ
@@ -348,8 +324,12 @@ def describe_cpu() -> tuple[Accelerator, Node, dict[str, str]]:
         "cpu_model": model,
         "cpu_threads": str(threads),
         "python": platform.python_version(),
-        **_load(),
     }
+    if hasattr(os, "getloadavg"):
+        circumstances["load_average"] = f"{os.getloadavg()[0]:.2f}"
+    steal_s = cpu_steal_s()
+    if steal_s is not None:
+        circumstances["steal_s"] = f"{steal_s:.2f}"
     return accelerator, Node(1, accelerator, memory, threads), circumstances
 
 
@@ -364,30 +344,6 @@ def cpu_steal_s() -> float | None:
     first = _read("/proc/stat").splitlines()[:1]
     fields = first[0].split() if first else []
     return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else None
-
-
-def _load() -> Mapping[str, str]:
-    circumstances = {}
-    if hasattr(os, "getloadavg"):
-        circumstances["load_average"] = f"{os.getloadavg()[0]:.2f}"
-    steal = cpu_steal_s()
-    if steal is not None:
-        circumstances["steal_s"] = f"{steal:.2f}"
-    return circumstances
-
-
-def _cpu_facts() -> dict[str, str]:
-    """Return the first processor's block of /proc/cpuinfo; empty where there is none."""
-    block = _read("/proc/cpuinfo").split("\n\n", 1)[0]
-    pairs = (line.partition(":") for line in block.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _memory_bytes() -> float:
-    match = re.search(r"^MemTotal:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
-    if match:
-        return float(match[1]) * 1024
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _read(path: str) -> str:

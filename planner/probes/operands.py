@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "COLD_BYTES", "HALF_BYTES", "POOL_ELEMENTS", "Operands", "backward_call", "gradients_in_fp32", "is_mixed",
-    "kept", "wide_tensors",
+    "COLD_BYTES", "HALF_BYTES", "POOL_ELEMENTS", "Operands", "backward_call", "gradients_in_fp32", "is_mixed", "kept",
+    "wide_tensors",
 ]  # fmt: skip
 
 POOL_ELEMENTS = 1 << 26

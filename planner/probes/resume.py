@@ -15,19 +15,14 @@ from pathlib import Path
 from planner.errors import OutputError
 
 __all__ = [
-    "Earlier",
-    "Measured",
-    "append_failed",
-    "append_measured",
-    "holds_measured",
-    "read_measured",
-    "remove_if_empty",
-    "seconds_used",
-    "start_file",
-]
+    "Earlier", "Measured", "append_failed", "append_measured", "holds_measured", "read_measured", "remove_if_empty",
+    "seconds_used", "start_file",
+]  # fmt: skip
 
 
 FAILED = "failed"
+PASSING_CIRCUMSTANCES = frozenset({"load_average", "steal_s", "steal_during_s"})
+"""Circumstances that say how a run went, not what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +69,13 @@ class Earlier:
 
 
 def seconds_used(path: Path, circumstances: Mapping[str, str], names: Collection[str]) -> float:
-    """Return what points among names took in an earlier run that will be continued from a file [s]; 0: none will."""
+    """Return what points among names took in an earlier run that will be continued from a file [s]; 0: none will.
+
+    Points of other networks, which are not among ``names``, are not charged.
+    """
     with contextlib.suppress(OSError):
         lines = _lines(path)
-        if lines and lines[0] == dict(circumstances):
+        if lines and lines[0] == _lasting(circumstances):
             return Earlier(_measurements(lines)).used_for(names)
     return 0.0
 
@@ -113,8 +111,9 @@ def read_measured(path: Path, circumstances: Mapping[str, str], names: Collectio
         raise OutputError(f"the file of partial samples must be readable, got {path}: {error.strerror}") from error
     if not lines:
         return Earlier()
-    if lines[0] != dict(circumstances):
-        return Earlier(note=_set_aside(path, _why_other(lines[0], circumstances)))
+    now = _lasting(circumstances)
+    if lines[0] != now:
+        return Earlier(note=_set_aside(path, lines[0], now))
     failures = tuple(str(line[FAILED]) for line in lines[1:] if isinstance(line, dict) and set(line) == {FAILED})
     earlier = Earlier(_measurements(lines), failed=failures)
     points = {one.name for one in earlier.measured}
@@ -125,15 +124,16 @@ def read_measured(path: Path, circumstances: Mapping[str, str], names: Collectio
     return replace(earlier, note=note)
 
 
-def _why_other(before: object, now: Mapping[str, str]) -> str:
-    if not isinstance(before, dict):
-        return "which does not hold measurements of this program"
-    key = next(key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
-    return f"which was measured under other circumstances ({key} {before.get(key)!r}, now {now.get(key)!r})"
+def _lasting(circumstances: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in circumstances.items() if key not in PASSING_CIRCUMSTANCES}
 
 
-def _set_aside(path: Path, why: str) -> str:
-    """Rename a file to the first name that is free, and say so."""
+def _set_aside(path: Path, before: object, now: Mapping[str, str]) -> str:
+    """Rename a file of other circumstances to the first name that is free, and say so."""
+    why = "which does not hold measurements of this program"
+    if isinstance(before, dict):
+        key = next(key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
+        why = f"which was measured under other circumstances ({key} {before.get(key)!r}, now {now.get(key)!r})"
     names = (path.with_name(f"{path.name}.old{'' if at == 1 else f'-{at}'}") for at in itertools.count(1))
     aside = next(name for name in names if not name.exists())
     try:
@@ -150,7 +150,7 @@ def start_file(
 
     OutputError: it cannot be written.
     """
-    text = _text((dict(circumstances), *map(asdict, timings), *({FAILED: what} for what in failures)))
+    text = _text((_lasting(circumstances), *map(asdict, timings), *({FAILED: what} for what in failures)))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

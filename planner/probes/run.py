@@ -25,19 +25,11 @@ import numpy as np
 from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.probes.bench import DISTURBED_RATIO, Bench, as_if_quiet, quietest
 from planner.probes.points import SEED, Point
-from planner.probes.resume import Earlier, Measured, append_measured, read_measured, seconds_used, start_file
+from planner.probes.resume import Earlier, Measured, append_measured, read_measured, start_file
 from planner.probes.timing import Timing
 
 __all__ = [
-    "DISTURBED_NOTE",
-    "EXPECTED_ERROR",
-    "Chooser",
-    "Goal",
-    "Progress",
-    "Run",
-    "continued",
-    "nothing_kept",
-    "used_before",
+    "DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Goal", "Progress", "Run", "continued", "nothing_kept",
 ]  # fmt: skip
 
 STRETCH_S = 0.7
@@ -68,32 +60,12 @@ class Progress:
 
 
 def continued(resume: Path | None, circumstances: Mapping[str, str], names: Collection[str]) -> Earlier:
-    """Return what an earlier run left; its file is open for more.
-
-    ``names``: of all points that this run may measure.
-    """
+    """Return what an earlier run left of all points that this run may measure, by name; its file is open for more."""
     if not resume:
         return Earlier()
-    lasting = _lasting(circumstances)
-    earlier = read_measured(resume, lasting, names)
-    start_file(resume, lasting, earlier.measured, earlier.failed)
+    earlier = read_measured(resume, circumstances, names)
+    start_file(resume, circumstances, earlier.measured, earlier.failed)
     return earlier
-
-
-def used_before(resume: Path, circumstances: Mapping[str, str], names: Collection[str]) -> float:
-    """Return what measuring points took of the budget in an earlier run, that :func:`continued` will go on from [s].
-
-    Points that are not among ``names``, those of other networks, are not charged.
-    """
-    return seconds_used(resume, _lasting(circumstances), names)
-
-
-def _lasting(circumstances: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in circumstances.items() if key not in PASSING_CIRCUMSTANCES}
-
-
-PASSING_CIRCUMSTANCES = frozenset({"load_average", "steal_s", "steal_during_s"})
-"""Circumstances that say how a run went, not what was measured."""
 
 
 class Run:
@@ -101,7 +73,6 @@ class Run:
 
     Attributes
     ----------
-    skipped : points that the device cannot time
     expected_error : of wanted predictions, relative, by what was measured; None: nothing was wanted
     charged_s : what points of this run took of the budget in the run that it continues [s]
     missing : of those that a chooser starts with, the ones that no time was left for: without them not all can be
@@ -131,7 +102,6 @@ class Run:
         self.points = {point.name: point for point in points if point.name not in earlier.failed}
         self.measured = list(earlier.measured)
         self.timed = {timing.name for timing in self.measured}
-        self.skipped = 0
         self.expected_error: float | None = None
         self.fastest_s = math.inf
         self.measuring_s = earlier.used_s
@@ -152,11 +122,10 @@ class Run:
             if timing.name not in least or timing.reference_s < least[timing.name].reference_s:
                 least[timing.name] = timing
         quiet = self.quiet()
-        return {name: quiet.get(name) or [self.corrected(least[name])] for name in self.points if name in least}
-
-    def corrected(self, timing: Measured) -> Measured:
-        """Return a timing of a disturbed stretch as it had been in quiet by the reference."""
-        return replace(timing, time_s=as_if_quiet(timing.time_s, timing.reference_s / self.quiet_s()))
+        for name in least.keys() - quiet.keys():
+            timing = least[name]
+            least[name] = replace(timing, time_s=as_if_quiet(timing.time_s, timing.reference_s / self.quiet_s()))
+        return {name: quiet.get(name) or [least[name]] for name in self.points if name in least}
 
     def measure_all(self) -> None:
         """Measure in passes; points kept for later come last, but before further passes where an error is aimed at."""
@@ -183,13 +152,9 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether the budget is used up, or the error that is aimed at is reached."""
-        return self.is_reached or self.elapsed_s >= STOP_SHARE * self.budget_s
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether the error that is aimed at is reached; False where none is."""
         aim, error = self.target_error, self.expected_error
-        return aim is not None and error is not None and error <= aim
+        is_reached = aim is not None and error is not None and error <= aim
+        return is_reached or self.elapsed_s >= STOP_SHARE * self.budget_s
 
     @property
     def limit_s(self) -> float:
@@ -274,12 +239,7 @@ class Run:
     def measure_again(self, reference_s: float, until_s: float) -> None:
         """Take in a reference time that was seen after the run; measure anew what was disturbed beside it.
 
-        Calls of networks that the run is for come first.
-
-        Parameters
-        ----------
-        reference_s : of what was measured beside the run [s]
-        until_s : what the bench's clock may show when a point's measurement begins [s]
+        Calls of networks that the run is for come first; none begins when the bench's clock shows ``until_s`` [s].
         """
         self.fastest_s = min(self.fastest_s, reference_s)
         self.target_error = None  # reached by disturbed timings, where it was
@@ -302,9 +262,8 @@ class Run:
             timing = self.bench.time(self.points[name])
             if timing:
                 stretch.append((name, timing))
-            else:
+            else:  # the device cannot time it
                 del self.points[name]
-                self.skipped += 1
             over = self.is_over
             if over or position == len(names) - 1 or self.bench.clock() - began >= STRETCH_S:
                 after, end_s = self.bench.reference(), self.bench.clock()
@@ -332,25 +291,23 @@ class Run:
 
     def samples(self, device: str, circumstances: Mapping[str, str]) -> Samples:
         """Return a row for every point: the median of its quiet timings, else the least disturbed one, corrected."""
-        rows: list[Mapping[str, Any]] = []
         limit_s = self.limit_s
-        for name, timings in self.best().items():
-            point, is_quiet = self.points[name], timings[0].reference_s <= limit_s
-            rows.append(
-                {
-                    "kind": point.kind,
-                    "direction": point.direction,
-                    "precision": point.precision,
-                    "device": device,
-                    "library": "pytorch",
-                    **point.work,
-                    **({"call": point.call.name, "sub_batch": point.sub_batch} if point.call else {}),
-                    "time_s": statistics.median(timing.time_s for timing in timings),
-                    "spread_s": statistics.median(timing.spread_s for timing in timings),
-                    "repeats": sum(timing.repeats for timing in timings),
-                    "notes": "" if is_quiet else DISTURBED_NOTE,
-                }
-            )
+        rows: list[Mapping[str, Any]] = [
+            {
+                "kind": point.kind,
+                "direction": point.direction,
+                "precision": point.precision,
+                "device": device,
+                "library": "pytorch",
+                **point.work,
+                **({"call": point.call.name, "sub_batch": point.sub_batch} if point.call else {}),
+                "time_s": statistics.median(timing.time_s for timing in timings),
+                "spread_s": statistics.median(timing.spread_s for timing in timings),
+                "repeats": sum(timing.repeats for timing in timings),
+                "notes": "" if timings[0].reference_s <= limit_s else DISTURBED_NOTE,
+            }
+            for point, timings in ((self.points[name], timings) for name, timings in self.best().items())
+        ]
         facts = {**circumstances, "reference_s": f"{self.quiet_s():.6g}"}
         if self.expected_error is not None:
             facts[EXPECTED_ERROR] = f"{self.expected_error:.4f}"
@@ -367,10 +324,7 @@ class Chooser(Protocol):
         """Take in the times of points by name [s]; return the expected relative error of wanted predictions."""
 
     def choose(self, left: Collection[str], seconds: float, most_s: float) -> Sequence[str]:
-        """Return names among those left, in order, that take about so long to measure; none where nothing helps.
-
-        None that is expected to take longer than ``most_s`` is among them.
-        """
+        """Return names among those left that take about so long to measure, each at most ``most_s``; none help: ()."""
 
 
 def nothing_kept(_points: int) -> float:

@@ -31,8 +31,7 @@ from planner.sessions.sample_files import fitted_with_steps, samples_of, samples
 from planner.sessions.suggested import refined_with_runs
 
 __all__ = [
-    "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "refined_for_plans",
-    "refined_from_runs",
+    "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "refined_for_plans", "refined_from_runs",
 ]  # fmt: skip
 
 SUFFIX = ".lock"

@@ -41,9 +41,9 @@ from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
 
 __all__ = [
-    "DEFAULT_REQUEST", "LOCAL", "OPTION", "SETTINGS_FILE", "Case", "Machine", "Say", "Values", "cases",
-    "check_nodes", "idle_fusions", "listed", "machine_of", "merge", "mixed_cluster", "named_calibration",
-    "own_calibration", "questions", "said", "subject_of_all",
+    "DEFAULT_REQUEST", "LOCAL", "OPTION", "SETTINGS_FILE", "Case", "Machine", "Say", "Values", "cases", "check_nodes",
+    "idle_fusions", "listed", "machine_of", "merge", "mixed_cluster", "named_calibration", "own_calibration",
+    "questions", "said", "subject_of_all",
 ]  # fmt: skip
 
 OPTION, SETTINGS_FILE, DEFAULT_REQUEST = "option", "planner.toml", "default request"

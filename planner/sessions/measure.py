@@ -33,8 +33,8 @@ from planner.probes.layer_points import Extent, layer_points
 from planner.probes.plan_runs import PlanRun, timed_runs
 from planner.probes.points import Point
 from planner.probes.precisions import check_torch
-from planner.probes.resume import holds_measured
-from planner.probes.run import EXPECTED_ERROR, Goal, Progress, used_before
+from planner.probes.resume import holds_measured, seconds_used
+from planner.probes.run import EXPECTED_ERROR, Goal, Progress
 from planner.probes.steps import CPU_BYTES, StepNeed
 from planner.sessions.inputs import Say
 from planner.sessions.measure_next import enough_s, left_out
@@ -197,7 +197,7 @@ def measured(request: Request, partial: Path, session: Session, used_s: float = 
     device = "this CPU" if request.device == "cpu" else f"this {place.accelerator.name}"
     own = layer_points(calls, extent)
     names = {point.name for point in (*own, *place.points(), *goal.later)}
-    used_before_s = used_before(partial, place.circumstances, names)
+    used_before_s = seconds_used(partial, place.circumstances, names)
     sentence = f"measuring {device} for {max(left_s - used_before_s, 0.0):.0f} s{' more' if used_before_s else ''}"
     with session.bar(f"measuring {device}", left_s, sentence) as show:
         measurement = session.measure(

@@ -33,8 +33,7 @@ from planner.workload.memory_rules import MemoryRules
 from planner.workload.shards import has_tensor_shards, tensor_shard
 
 __all__ = [
-    "Request", "check_complete", "check_served", "check_started", "needed_bytes", "networks_of", "shards_of",
-    "trained",
+    "Request", "check_complete", "check_served", "check_started", "needed_bytes", "networks_of", "shards_of", "trained",
 ]  # fmt: skip
 
 

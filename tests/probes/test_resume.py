@@ -11,8 +11,8 @@ from planner.domain.kernels import FORWARD
 from planner.domain.samples import Samples
 from planner.errors import OutputError
 from planner.probes.points import Point
-from planner.probes.resume import Measured, append_failed, append_measured, read_measured
-from planner.probes.run import Progress, Run, continued, used_before
+from planner.probes.resume import Measured, append_failed, append_measured, read_measured, seconds_used
+from planner.probes.run import Progress, Run, continued
 
 MakeBench = Callable[..., Any]
 CIRCUMSTANCES = {"cpu_model": "test", "load_average": "0.1"}
@@ -66,10 +66,10 @@ def test_points_that_another_network_asked_for_are_kept_but_not_charged(fake_ben
     measure_points(fake_bench(), first, 1e6, CIRCUMSTANCES, resume=file)
     used_s = json.loads(file.read_text().splitlines()[-1])["used_s"]
     names = {point.name for point in second}
-    charged_s = used_before(file, CIRCUMSTANCES, names)
+    charged_s = seconds_used(file, CIRCUMSTANCES, names)
     assert 0.4 * used_s < charged_s < 0.7 * used_s  # larger products take longer
-    assert used_before(file, CIRCUMSTANCES, {point.name for point in first}) == pytest.approx(used_s)
-    assert used_before(file, CIRCUMSTANCES, {NEW[0].name}) == 0.0
+    assert seconds_used(file, CIRCUMSTANCES, {point.name for point in first}) == pytest.approx(used_s)
+    assert seconds_used(file, CIRCUMSTANCES, {NEW[0].name}) == 0.0
     said = read_measured(file, {"cpu_model": "test"}, names).note
     kept = "; 30 points that other networks asked for are kept, not counted"
     assert said == f"continuing from {file}: 30 points, {charged_s:.0f} s used{kept}"
