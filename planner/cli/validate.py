@@ -178,10 +178,8 @@ def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> 
 def draw(validation: Validation, path: Path, *, force: bool) -> None:
     """Draw the rows that have a predicted and a measured time, and say how many have other figures.
 
-    Raises
-    ------
-    UsageError : no row has both
-    OutputError : the file cannot be written
+    UsageError: no row has both.
+    OutputError: the file cannot be written.
     """
     points = points_of(validation)
     if not points.rows:

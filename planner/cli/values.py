@@ -67,10 +67,8 @@ def in_full(values: Values) -> Values:
 def settings_named(values: Values) -> Iterator[None]:
     """Let an error about a value of ``planner.toml`` name that file and the key, not a flag that nobody typed.
 
-    Raises
-    ------
-    InputFileError : instead of UsageError: the file is what is wrong
-    CoverageError : with the same exit code as without the file
+    InputFileError: instead of UsageError: the file is what is wrong.
+    CoverageError: with the same exit code as without the file.
     """
     try:
         yield

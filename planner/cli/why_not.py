@@ -31,10 +31,8 @@ def write_why_nots(questions: Sequence[Allowed], values: Values, arguments: Mapp
 
     Of several frameworks each has an answer of its own, or that which the values name.
 
-    Raises
-    ------
-    UnknownNameError : a key is no option of a plan
-    ParameterError : a value breaks the rule of its option; or several answers are wanted as one document
+    UnknownNameError: a key is no option of a plan.
+    ParameterError: a value breaks the rule of its option; or several answers are wanted as one document.
     """
     _check_alone(values, arguments)
     asked, framework = _asked(values)

@@ -207,9 +207,7 @@ HOST_CALLS, HOST_BLOCKS = 500, 7
 class EventStopwatch:
     """Times calls by events of the current CUDA stream.
 
-    Parameters
-    ----------
-    cuda : ``torch.cuda``, its current device the one to be timed
+    ``cuda``: ``torch.cuda``, its current device the one to be timed.
     """
 
     def __init__(self, cuda: Any) -> None:
@@ -246,9 +244,8 @@ class EventStopwatch:
 class CudaBench:
     """Calls on a device that works through a queue; made for a GPU by :func:`cuda_bench`.
 
-    Attributes
-    ----------
-    refused : points that have no time: for want of ``memory`` or of a ``kernel``, or as a ``view``, which starts none
+    ``refused``: points that have no time: for want of ``memory`` or of a ``kernel``, or as a ``view``, which starts
+    none.
     """
 
     def __init__(self, operands: Operands, stopwatch: Stopwatch, *, side: int = REFERENCE_SIDE) -> None:

@@ -166,10 +166,8 @@ class CpuPlace:
 class GpuPlace:
     """One GPU of this machine.
 
-    Raises
-    ------
-    MissingPackageError : PyTorch is not installed, or sees no GPU
-    ParameterError : there is no such GPU, or it does not have a precision
+    MissingPackageError: PyTorch is not installed, or sees no GPU.
+    ParameterError: there is no such GPU, or it does not have a precision.
     """
 
     def __init__(self, device: str, precisions: Sequence[str] = (), lookup: Lookup = unknown) -> None:
@@ -306,10 +304,8 @@ def measure_device(
         once the fit is safe
     say : takes a sentence about what is continued, set aside or left out, and about a busy or throttled device
 
-    Raises
-    ------
-    ParameterError : the budget is not positive, or the device computes nothing any more; what was measured is kept
-    OutputError : the file of partial samples cannot be written
+    ParameterError: the budget is not positive, or the device computes nothing any more; what was measured is kept.
+    OutputError: the file of partial samples cannot be written.
     """
     check_positive("budget", budget_s, "seconds")
     start, tell = place.began_s, say or (lambda _sentence: None)

@@ -107,10 +107,8 @@ GPU_PRECISION_STEP = 2
 def gpu_points(precisions: Sequence[str]) -> tuple[Point, ...]:
     """Return the points of a GPU: every shape in fp32, every other one in the further precisions that have its kind.
 
-    Parameters
-    ----------
-    precisions : fp32 first; kinds whose work is bytes are measured in one of the 16-bit precisions besides. Of products
-        of 8 bits those that have a kernel
+    ``precisions``: fp32 first; kinds whose work is bytes are measured in one of the 16-bit precisions besides. Of
+    products of 8 bits those that have a kernel.
     """
     families = list(_families(np.random.default_rng(SEED + 2)))
     points = [point for family in families for point in family]

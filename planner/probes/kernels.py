@@ -152,9 +152,7 @@ def module_call(torch: Any, point: Point, operands: Operands) -> Call:
 def _saved_bytes(torch: Any, run: Callable[[], object]) -> int:
     """Return what a graph saves for its backward pass [bytes]: of layers made of many operators far more than is read.
 
-    Parameters
-    ----------
-    run : makes the graph
+    ``run``: makes the graph.
     """
     tensors: dict[int, Any] = {}
 

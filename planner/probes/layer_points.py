@@ -195,9 +195,7 @@ def first_of_another_way(work: Mapping[str, int]) -> int:
     PyTorch has convolutions of its own, a product for each image, and those of oneDNN (ConvParams::use_mkldnn in
     aten/src/ATen/native/Convolution.cpp). Times of the two lie on different lines (docs/cpu.md).
 
-    Parameters
-    ----------
-    work : of the convolution of any number of images
+    ``work``: of the convolution of any number of images.
     """
     kernel = work["k_h"], work["k_w"]
     if kernel == (1, 1) and work["stride_h"] == work["stride_w"] == 1:

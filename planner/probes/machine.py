@@ -117,10 +117,8 @@ LEAST_THROTTLED_SHARE = 0.2
 class GpuState:
     """One reading; None where it is not known.
 
-    Attributes
-    ----------
-    utilization : share of the last second in which a kernel ran
-    throttle : why the clocks are lower than they could be
+    ``utilization``: share of the last second in which a kernel ran; ``throttle``: why the clocks are lower than they
+    could be.
     """
 
     driver: str | None = None

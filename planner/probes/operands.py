@@ -55,9 +55,7 @@ class Operands:
     cold_bytes : what views in turn cover: more than the last cache
     beyond : whether operands larger than the block are made, each for its call alone
 
-    Attributes
-    ----------
-    itemsize : of a number [byte]
+    ``itemsize``: of a number [byte].
     """
 
     def __init__(

@@ -179,9 +179,7 @@ def _pace(points: Sequence[PlanPoint], runs: Mapping[int, PlanRun]) -> float:
 def enough_s(points: Sequence[PlanPoint], runs: Sequence[PlanRun]) -> float:
     """Return the time [s] that suffices for a run of every point, by what runs of some have taken.
 
-    Parameters
-    ----------
-    runs : one of every point; those that failed are left out
+    ``runs``: one of every point; those that failed are left out.
     """
     timings = {at: run for at, run in enumerate(runs) if run.step}
     expected_s = sum(point.expected_s for point, run in zip(points, runs, strict=True) if not run.failed)

@@ -89,10 +89,8 @@ def wanted_precisions(names: Sequence[str], able: Sequence[str], default: Sequen
 
     Overheads of a framework are fitted to fp32 steps.
 
-    Raises
-    ------
-    UnknownNameError : there is no such precision
-    ParameterError : the device does not have one
+    UnknownNameError: there is no such precision.
+    ParameterError: the device does not have one.
     """
     for name in names:
         if precision_named(name).name not in able:

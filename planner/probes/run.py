@@ -78,10 +78,8 @@ class Run:
     missing : of those that a chooser starts with, the ones that no time was left for: without them not all can be
         fitted
 
-    Parameters
-    ----------
-    budget_s : wall time for the points that a chooser starts with, and for all where nothing else is said [s]
-    later_s : number of points with a timing -> wall time for all, once those are measured [s]
+    ``budget_s``: wall time for the points that a chooser starts with, and for all where nothing else is said [s];
+    ``later_s``: number of points with a timing -> wall time for all, once those are measured [s].
     """
 
     def __init__(

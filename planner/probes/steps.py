@@ -42,9 +42,7 @@ def build_module(network: Network, device: str = "cpu") -> torch.nn.Module:
     output. A value is released after its last reader, as local variables of a hand-written module are; activations are
     not done in place.
 
-    Parameters
-    ----------
-    device : that its parameters are made on, as PyTorch names it
+    ``device``: that its parameters are made on, as PyTorch names it.
 
     Returns
     -------
@@ -227,10 +225,7 @@ LARGEST_DISTURBANCE = 1.5
 class StepNeed(NamedTuple):
     """What a step of a network asks of a CPU.
 
-    Attributes
-    ----------
-    flop : of products, forward and backward, a sample
-    most : samples that fit CPU_BYTES
+    ``flop``: of products, forward and backward, a sample; ``most``: samples that fit CPU_BYTES.
     """
 
     flop: float

@@ -44,9 +44,7 @@ def held_alone(what: str, path: Path) -> Iterator[None]:
     The system gives it up with the process, so that what a killed one left is taken over. Systems without ``flock``
     lock nothing. A link in its place is refused: what is written to the lock would destroy where it leads.
 
-    Parameters
-    ----------
-    what : the file in words, behind which its path is named
+    ``what``: the file in words, behind which its path is named.
 
     OutputError: another process holds it, or it cannot be made.
     """
@@ -156,11 +154,8 @@ def fitted_here(
 ) -> tuple[Calibration, str]:
     """Return the calibration that measuring this machine gives, and the text of a samples file of what was measured.
 
-    Parameters
-    ----------
-    name, date : of the calibration
-    partial : what was measured before, and is kept meanwhile
-    began_s : when the command began, on the session's clock
+    ``name``, ``date``: of the calibration; ``partial``: what was measured before, and is kept meanwhile; ``began_s``:
+    when the command began, on the session's clock.
 
     CoverageError: it would serve no network; the budget that suffices is named.
     """

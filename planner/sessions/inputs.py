@@ -399,10 +399,8 @@ def mixed_cluster(values: Values) -> MixedCluster | None:
 def questions(values: Values, mixed: MixedCluster, say: Say) -> tuple[Question, ...]:
     """Return every network under every scenario, each on the nodes of every group.
 
-    Raises
-    ------
-    ParameterError : what plans across groups do not have: several frameworks, or a scenario with another device
-    CoverageError : a named calibration is of no group's device
+    ParameterError: what plans across groups do not have: several frameworks, or a scenario with another device.
+    CoverageError: a named calibration is of no group's device.
     """
     frameworks = listed(values, "framework")
     if len(frameworks) > 1:

@@ -99,10 +99,7 @@ REFERENCE_KEY, STEAL_KEY = "reference_s", "steal_during_s"
 def with_doubts(measurement: Measurement, wall_s: float, earlier: Iterable[Calibration], say: Say) -> Measurement:
     """Return a measurement that warns of a run that was slow throughout, and say so.
 
-    Parameters
-    ----------
-    wall_s : that the run took [s]
-    earlier : of this machine
+    ``wall_s``: that the run took [s]; ``earlier``: of this machine.
     """
     circumstances, device = measurement.samples.circumstances, measurement.accelerator.name
     doubts = {

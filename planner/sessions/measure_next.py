@@ -43,9 +43,7 @@ def left_out(calls: Sequence[LayerCall], networks: Sequence[Network], extent: Ex
 
     Layers that are kept out in the same words share one. What is timed in fp32 alone is told with the other precisions.
 
-    Parameters
-    ----------
-    calls : of the networks, each once
+    ``calls``: of the networks, each once.
     """
     kernels: dict[tuple[str, str, str], list[Kernel]] = {}
     most: dict[tuple[str, str, str], int] = {}

@@ -130,9 +130,7 @@ def check_served(
 
     In 8 bits there are no steps, only products: steps of the other precisions are looked at.
 
-    Parameters
-    ----------
-    precisions : that were measured; of those that nobody asked for, what is missing is said
+    ``precisions``: that were measured; of those that nobody asked for, what is missing is said.
 
     CoverageError: names what is missing in fp32 or in a precision that was asked for, and the budget that suffices;
     what was measured is kept.

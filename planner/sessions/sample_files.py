@@ -147,15 +147,11 @@ def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRo
     Sentences to ``say``, and circumstance ``rejected``, name what takes no part in a fit. The node is the one that the
     files name, else one of their bundled device.
 
-    Parameters
-    ----------
-    name : of the calibration that they are for
+    ``name``: of the calibration that they are for.
 
-    Raises
-    ------
-    ParameterError : no such folder, none of its files is a CSV, or the name is that of another device
-    InputFileError : a file is wrong, of another device than those before it, in another unit, if only in some rows, or
-        has rows that contradict others
+    ParameterError: no such folder, none of its files is a CSV, or the name is that of another device.
+    InputFileError: a file is wrong, of another device than those before it, in another unit, if only in some rows, or
+    has rows that contradict others.
     """
     paths = sample_paths(folder)
     every = read_sample_files(paths)

@@ -82,14 +82,10 @@ class Suggested:
 def suggested_of(path: str, names: Sequence[str]) -> Suggested:
     """Return the suggestion of a file.
 
-    Parameters
-    ----------
-    names : names and files of calibrations, before those that are known
+    ``names``: names and files of calibrations, before those that are known.
 
-    Raises
-    ------
-    InputFileError : the file is no suggestion
-    ParameterError : it has no plans, or a calibration that it was made with is not found
+    InputFileError: the file is no suggestion.
+    ParameterError: it has no plans, or a calibration that it was made with is not found.
     """
     document = SUGGESTION.read(path)
     configurations = [plan["configuration"] for plan in document["plans"]]
@@ -168,10 +164,8 @@ def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], nam
     names : names and files of calibrations, before those that are known
     name : of the calibration
 
-    Raises
-    ------
-    InputFileError : a file cannot be read, or no run is of the suggestion's network, cluster and framework
-    ParameterError : the suggestion has no plans, or a calibration that it was made with is not found
+    InputFileError: a file cannot be read, or no run is of the suggestion's network, cluster and framework.
+    ParameterError: the suggestion has no plans, or a calibration that it was made with is not found.
     """
     suggested = suggested_of(plan, names)
     base = suggested.base()
