@@ -40,7 +40,7 @@ from planner.units import format_bytes
 
 __all__ = [
     "DISTURBED_RATIO", "LEFT_OUT", "MEMORY_SHARE", "SUSTAINED_SHARE", "WARNING_CLOCKS", "Bench", "CpuBench",
-    "CudaBench", "EventStopwatch", "as_if_quiet", "cuda_bench", "host_times", "if_quiet", "least_disturbed",
+    "CudaBench", "EventStopwatch", "as_if_quiet", "cuda_bench", "host_times", "least_disturbed",
     "one_thread", "operand_elements", "quietest", "sustained", "usable_bytes", "usable_now",
 ]  # fmt: skip
 
@@ -140,11 +140,6 @@ def least_disturbed(
         if slower <= DISTURBED_RATIO:
             break
     return best
-
-
-def if_quiet(trial: tuple[Result, float] | None) -> Result | None:
-    """Return what :func:`least_disturbed` found, if that was in quiet."""
-    return trial[0] if trial and trial[1] <= DISTURBED_RATIO else None
 
 
 def as_if_quiet(time_s: float, slower: float) -> float:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,50 +75,20 @@ ELEMENTS_SHARE = 0.5
 """Of the memory that may be taken, for the operands and results of a call of a network."""
 
 
-def unknown(_name: str) -> None:
-    """Know no accelerator."""
+_cpu_design, _gpu_design = cache(designed_points), cache(gpu_points)
 
 
-class Place(Protocol):
-    """What is measured on.
+class CpuPlace:
+    """The CPU of this machine, one pinned thread of it.
 
     Attributes
     ----------
     began_s : when its making began, on :func:`time.perf_counter`
-    device : as PyTorch names it
     precisions : to be measured, fp32 first
     has_stated_peaks : whether the accelerator's rates are a maker's, not to be replaced by measured ones
     circumstances : known before anything is measured
     warning : what must be said before; empty: nothing
     """
-
-    began_s: float
-    device: str
-    precisions: tuple[str, ...]
-    accelerator: Accelerator
-    node: Node
-    has_stated_peaks: bool
-    circumstances: Mapping[str, str]
-    warning: str
-
-    def points(self) -> tuple[Point, ...]:
-        """Return the generic design."""
-
-    def extent(self) -> Extent:
-        """Return how far the calls of networks are measured."""
-
-    def measuring(self) -> contextlib.AbstractContextManager[Bench]:
-        """Return the bench, ready to time, until the context ends."""
-
-    def seen(self) -> dict[str, str]:
-        """Return what the measuring has shown besides times, as circumstances, once its context has ended."""
-
-
-_cpu_design, _gpu_design = cache(designed_points), cache(gpu_points)
-
-
-class CpuPlace:
-    """The CPU of this machine, one pinned thread of it."""
 
     device = "cpu"
     has_stated_peaks = False
@@ -164,13 +133,13 @@ class CpuPlace:
 
 
 class GpuPlace:
-    """One GPU of this machine.
+    """One GPU of this machine; attributes are those of :class:`CpuPlace`.
 
     MissingPackageError: PyTorch is not installed, or sees no GPU.
     ParameterError: there is no such GPU, or it does not have a precision.
     """
 
-    def __init__(self, device: str, precisions: Sequence[str] = (), lookup: Lookup = unknown) -> None:
+    def __init__(self, device: str, precisions: Sequence[str] = (), lookup: Lookup = lambda _name: None) -> None:
         self.began_s = time.perf_counter()
         self._gpu = describe_gpu(device, lookup)
         self.device, self.accelerator, self.node = self._gpu.device, self._gpu.accelerator, self._gpu.node
@@ -178,11 +147,8 @@ class GpuPlace:
         self.precisions = wanted_precisions(precisions, self._gpu.precisions, self._gpu.precisions)
         before, others = first_look(self._gpu.label)
         self.warning = busy(before, others)
-        self.circumstances: Mapping[str, str] = {
-            **self._gpu.circumstances,
-            "design": GPU_DESIGN,
-            "contained": CONTAINED_GPU,
-        }
+        design = {"design": GPU_DESIGN, "contained": CONTAINED_GPU}
+        self.circumstances: Mapping[str, str] = {**self._gpu.circumstances, **design}
         self._findings: dict[str, str] = {"warning_busy": self.warning} if self.warning else {}
 
     def points(self) -> tuple[Point, ...]:
@@ -226,7 +192,10 @@ class GpuPlace:
         return self._findings
 
 
-def place_of(device: str, precisions: Sequence[str] = (), lookup: Lookup = unknown) -> Place:
+Place = CpuPlace | GpuPlace
+
+
+def place_of(device: str, precisions: Sequence[str] = (), lookup: Lookup = lambda _name: None) -> Place:
     """Return the place of a device's name: ``cpu``, ``cuda`` or ``cuda:INDEX``."""
     return CpuPlace(precisions) if device == "cpu" else GpuPlace(device, precisions, lookup)
 
@@ -294,7 +263,7 @@ def measure_device(
 
     Parameters
     ----------
-    place : of :func:`planner.probes.places.place_of`: the device and its precisions
+    place : of :func:`place_of`: the device and its precisions
     budget_s : wall time to spend from the making of the place on, which loads PyTorch [s]. What measuring points of
         this run took in one that is continued is taken off; its other time is not, and training steps have their share
         in any case
@@ -335,7 +304,8 @@ def measure_device(
             input_rows = measure_input(input_folder, INPUT_SHARE * whole_s, name, device=place.device)
         blocks_s = {point: statistics.median(timing.time_s for timing in of) for point, of in run.best().items()}
         load = sustained(bench, points, blocks_s, for_load * whole_s, earlier.failed)
-        until_s = bench.clock() + _steps_s(whole_s, whole_s - (time.perf_counter() - start), run.charged_s)
+        left_s = whole_s - (time.perf_counter() - start)  # earlier runs had their part of it, but for a share for steps
+        until_s = bench.clock() + min(left_s, max(left_s - run.charged_s, STEPS_SHARE * whole_s))
         run.tell("training steps")
         step_times = timed_steps(
             bench,
@@ -348,8 +318,9 @@ def measure_device(
             needs=own.needs,
         )
         run.measure_again(step_times.reference_s, until_s)
-        samples = _joined(with_shared_rows(run.samples(name, place.circumstances), place.precisions), input_rows)
-    findings = {**disturbed(samples), **_step_warnings(step_times)}
+        samples = with_shared_rows(run.samples(name, place.circumstances), place.precisions)
+    samples = samples.joined(input_rows) if input_rows else samples
+    findings = {**(input_rows.circumstances if input_rows else {}), **disturbed(samples), **_step_warnings(step_times)}
     findings |= _besides(load, place.seen(), earlier.failed)
     for sentence in (findings[key] for key in LATE_WARNINGS if key in findings):
         tell(sentence)
@@ -359,23 +330,11 @@ def measure_device(
     return Measurement(samples, step_times.steps, accelerator, node, place.precisions, run.missing)
 
 
-def _steps_s(whole_s: float, left_s: float, charged_s: float) -> float:
-    """Return the time for training steps [s]: what is left of what earlier runs left, but their share in any case."""
-    return min(left_s, max(left_s - charged_s, STEPS_SHARE * whole_s))
-
-
 def _besides(load: Mapping[str, str], of_place: Mapping[str, str], failures: Sequence[str]) -> dict[str, str]:
     """Return what lasting load and the device have shown, as circumstances, with all that was left out."""
     sentence = f"what the device failed in before: {'; '.join(failures)}" if failures else ""
     left_out = "; ".join(filter(None, (of_place.get(LEFT_OUT), load.get(LEFT_OUT), sentence)))
     return {**load, **of_place, **({LEFT_OUT: left_out} if left_out else {})}
-
-
-def _joined(samples: Samples, input_rows: Samples | None) -> Samples:
-    """Return samples with the rows and circumstances of the input side, where that was measured."""
-    if input_rows is None:
-        return samples
-    return replace(samples.joined(input_rows), circumstances={**samples.circumstances, **input_rows.circumstances})
 
 
 def disturbed(samples: Samples) -> dict[str, str]:

@@ -16,6 +16,7 @@ import numpy as np
 from planner.domain.kernels import BACKWARD_WEIGHT, FORWARD
 from planner.probes.points import (
     SEED,
+    Family,
     Point,
     Range,
     Sizes,
@@ -54,12 +55,9 @@ def designed_points(
 ) -> tuple[Point, ...]:
     """Return the points of a calibration, kinds in turn so that any prefix is balanced.
 
-    Parameters
-    ----------
-    precisions : fp32 first. A third of the points is measured in each further one too, those that it has a kernel for
-    convolutions, products, passes, sequences, depthwise, attention, rows : shapes of convolutions, of matrix products,
-        of each kind whose work is bytes, of each kind of layer on sequences, of depthwise convolutions, of fused
-        attention, and of products of many rows; a few large ones come on top
+    fp32 is first of the precisions; a third of the points is measured in each further one too, those that it has a
+    kernel for. Others are numbers of shapes: of convolutions, of matrix products, of each kind whose work is bytes, of
+    each kind of layer on sequences, and so on; a few large ones come on top.
     """
     random = np.random.default_rng(SEED + 1)
     further = [*sequence_families(random, sequences), *(depthwise_convolution(random) for _ in range(depthwise))]
@@ -88,8 +86,6 @@ def _also_in(precision: str, points: Sequence[Point], precisions: Sequence[str])
 GPU_DESIGN = f"{SEED}, gpu"
 """Name of the design: measurements of another one are not continued."""
 
-Family = tuple[Point, ...]
-
 USUAL_RANGE = Range((3e7, 2e11), (0, 4.5e8), (1e5, 1e8), (1, 2, 4, 8, 16, 32, 32, 64, 128, 256), (5, 120))
 SEQUENCE_SIZES = Sizes(scores=1e8, elements=1e8, rows=65536, samples=64, positions=128)
 MOST_PRODUCT_FLOP, MOST_PRODUCT_ELEMENTS = 1.2e12, 1.2e8
@@ -114,11 +110,8 @@ def gpu_points(precisions: Sequence[str]) -> tuple[Point, ...]:
     points = [point for family in families for point in family]
     fewer = [point for family in families[::GPU_PRECISION_STEP] for point in family]
     for precision in precisions[1:]:
-        points += (
-            point
-            for point in in_precision(fewer, precision, precisions)
-            if has_kernel(precision, point.direction, point.work)
-        )
+        own = in_precision(fewer, precision, precisions)
+        points += (point for point in own if has_kernel(precision, point.direction, point.work))
     return tuple(points)
 
 
@@ -160,7 +153,13 @@ def _products(random: np.random.Generator) -> Iterator[Family]:
     for count, draw in draws:
         fitting = (sizes for sizes in iter(draw, None) if _fits(*sizes))
         yield from (linear(*sizes) for sizes in itertools.islice(fitting, count))
-    yield from (_batched(random) for _ in range(BATCHED_PRODUCTS))
+    pairs = 0
+    while pairs < BATCHED_PRODUCTS:  # of small matrices, many at once
+        batch, k = geometric(random, 4, 1024), 8 * features(random, 4, 64)
+        m, n = (8 * features(random, 4, 256) for _ in range(2))
+        if _fits(m, n, k, batch):
+            yield (Point("gemm", FORWARD, {"m": m, "n": n, "k": k, "batch": batch}),)
+            pairs += 1
 
 
 def _wide(random: np.random.Generator) -> tuple[int, int]:
@@ -176,12 +175,3 @@ def _fits(m: int, n: int, k: int, batch: int = 1) -> bool:
     """Tell whether a product takes neither too long nor too much memory."""
     largest = batch * max(m * n, m * k, n * k)
     return largest <= MOST_PRODUCT_ELEMENTS and 2 * batch * m * n * k <= MOST_PRODUCT_FLOP
-
-
-def _batched(random: np.random.Generator) -> Family:
-    """Return a product of many pairs of small matrices."""
-    while True:
-        batch, k = geometric(random, 4, 1024), 8 * features(random, 4, 64)
-        m, n = (8 * features(random, 4, 256) for _ in range(2))
-        if _fits(m, n, k, batch):
-            return (Point("gemm", FORWARD, {"m": m, "n": n, "k": k, "batch": batch}),)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -81,13 +82,12 @@ def _embedding(torch: Any, point: Point, operands: Operands) -> Call:
 
 def add(_torch: Any, point: Point, operands: Operands) -> Call:
     """Return a sum; of 16-bit numbers and fp32 with the cast of the gradient, as the layer has no call backward."""
-    elements, wide = point.work["elements"], _wide_terms(point, operands)
-    x, other = (kept(operands, wide=one) for one in wide)
-    first, second = x.warm(elements), other.cold(elements)
+    elements, (is_wide, is_other_wide) = point.work["elements"], _wide_terms(point, operands)
+    first, second = kept(operands, wide=is_wide).warm(elements), kept(operands, wide=is_other_wide).cold(elements)
     if point.direction != FORWARD:
         total = first.clone()
         return Call(lambda: total.add_(next(second)))
-    if wide[0] == wide[1]:
+    if is_wide == is_other_wide:
         return Call(lambda: first + next(second))
     gradient = operands.of("fp32").warm(elements)
     return Call(lambda: (first + next(second), gradient.to(operands.dtype)))
@@ -124,7 +124,8 @@ def module_call(torch: Any, point: Point, operands: Operands) -> Call:
     call, n = _call(point), point.sub_batch
     with torch.device(operands.device):
         part = LAYER_KINDS[call.layer.kind].module(torch, call.layer, call.inputs)
-        rest = _targets(torch, call, n)
+        shape = call.inputs[0]
+        rest = (torch.randint(0, shape[-1], (n, *shape[:-1])),) if call.layer.kind == "loss" else ()
     mixed = operands.dtype != torch.float32
     sources = [kept(operands, wide=wide) for wide in wide_tensors(point, operands)[:-1]]
 
@@ -150,10 +151,7 @@ def module_call(torch: Any, point: Point, operands: Operands) -> Call:
 
 
 def _saved_bytes(torch: Any, run: Callable[[], object]) -> int:
-    """Return what a graph saves for its backward pass [bytes]: of layers made of many operators far more than is read.
-
-    ``run``: makes the graph.
-    """
+    """Return what a graph saves for its backward pass [bytes]: of layers of many operators far more than is read."""
     tensors: dict[int, Any] = {}
 
     def note(tensor: Any) -> None:
@@ -162,13 +160,6 @@ def _saved_bytes(torch: Any, run: Callable[[], object]) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         run()
     return sum(tensor.nbytes for tensor in tensors.values())
-
-
-def _targets(torch: Any, call: LayerCall, n: int) -> tuple[Any, ...]:
-    if call.layer.kind != "loss":
-        return ()
-    *positions, classes = call.inputs[0]
-    return (torch.randint(0, classes, (n, *positions)),)
 
 
 OWN_CALLS: Mapping[str, Callable[[Any, Point, Operands], Call]] = {
@@ -194,12 +185,9 @@ def timed_call(point: Point, operands: Operands) -> Call:
         return narrow_product(torch, point, operands)
     if point.call and point.call.layer.kind == "attention" and is_plain(point.call.layer):
         point = of_heads(point, operands)
-    maker: _Maker
-    if "heads" in point.geometry:
-        maker = _ATTENTION_CALLS[point.kind]
-    else:
-        maker = OWN_CALLS.get(point.kind, module_call) if point.call else _GENERIC_CALLS[point.kind]
-    call = maker(torch, point, operands)
+    own: Mapping[str, _Maker] = OWN_CALLS if point.call else _GENERIC_CALLS
+    makers = _ATTENTION_CALLS if "heads" in point.geometry else own
+    call = makers.get(point.kind, module_call)(torch, point, operands)
     return call if isinstance(call, Call) else Call(call)
 
 
@@ -257,7 +245,7 @@ def _average_pool(torch: Any, point: Point, operands: Operands) -> _Made:
 def _batch_norm(torch: Any, point: Point, operands: Operands) -> _Made:
     """Parameters and statistics are fp32 whatever the precision, as they are under mixed precision."""
     if operands.device != "cpu":
-        return _by_layer(torch, point, operands, "batch_norm", _shape(point))
+        return _by_layer("batch_norm", torch, point, operands)
     aten, single = torch.ops.aten, operands.of("fp32")
     x, activations = operands.warm(*_shape(point)), operands.cold(*_shape(point))
     channels = x.shape[1]
@@ -271,14 +259,12 @@ def _batch_norm(torch: Any, point: Point, operands: Operands) -> _Made:
     return lambda: aten.native_batch_norm_backward(x, next(activations), *backward)
 
 
-def _by_layer(torch: Any, point: Point, operands: Operands, kind: str, shape: tuple[int, ...]) -> Call:
-    """Return the call as a network's layer of a kind makes it that reads a tensor of a shape."""
+def _by_layer(kind: str, torch: Any, point: Point, operands: Operands) -> Call:
+    """Return the call as a network's layer of a kind makes it."""
+    classes = point.geometry.get("classes")
+    shape = (point.geometry["images"], classes) if classes else _shape(point)
     call = LayerCall(point.kind, point.direction, {}, Layer(kind, kind, (INPUT,)), (shape[1:],))
     return module_call(torch, replace(point, call=call, sub_batch=shape[0]), operands)
-
-
-def _lrn(torch: Any, point: Point, operands: Operands) -> _Made:
-    return _by_layer(torch, point, operands, "lrn", _shape(point))
 
 
 def _dropout(torch: Any, point: Point, operands: Operands) -> _Made:
@@ -343,22 +329,14 @@ def _upsample(torch: Any, point: Point, operands: Operands) -> _Made:
     return lambda: aten.upsample_nearest2d_backward(gradient, larger, list(shape))
 
 
-def _first_position(torch: Any, point: Point, operands: Operands) -> _Made:
-    geometry = point.geometry
-    shape = (geometry["images"], geometry["positions"], geometry["features"])
+def _copy(torch: Any, point: Point, operands: Operands) -> _Made:
+    """Copy; backward the gradient of a sequence of which the first position alone was read."""
+    if point.direction == FORWARD:
+        x = operands.cold(*_shape(point))
+        return lambda: next(x).clone()
+    shape = tuple(point.geometry[key] for key in ("images", "positions", "features"))
     gradient = operands.warm(shape[0], shape[2])
     return lambda: torch.ops.aten.select_backward(gradient, shape, 1, 0)
-
-
-def _copy(torch: Any, point: Point, operands: Operands) -> _Made:
-    if point.direction != FORWARD:
-        return _first_position(torch, point, operands)
-    x = operands.cold(*_shape(point))
-    return lambda: next(x).clone()
-
-
-def _softmax(torch: Any, point: Point, operands: Operands) -> _Made:
-    return _by_layer(torch, point, operands, "loss", (point.geometry["images"], point.geometry["classes"]))
 
 
 _Maker = Callable[[Any, Point, Operands], _Made]
@@ -376,7 +354,7 @@ _GENERIC_CALLS: Mapping[str, _Maker] = {
     "max_pool": _max_pool,
     "average_pool": _average_pool,
     "batch_norm": _batch_norm,
-    "lrn": _lrn,
+    "lrn": partial(_by_layer, "lrn"),
     "dropout": _dropout,
     "add": add,
     "bias": _bias,
@@ -386,7 +364,7 @@ _GENERIC_CALLS: Mapping[str, _Maker] = {
     "layer_norm": _layer_norm,
     "upsample": _upsample,
     "copy": _copy,
-    "softmax": _softmax,
+    "softmax": partial(_by_layer, "loss"),
     "update": update,
 }
 """Of the generic design, by kind."""

@@ -6,7 +6,7 @@ another way from some sub-batch on is timed at that one and the one before too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -78,6 +78,11 @@ class Extent:
     alone_elements: int = ALONE_ELEMENTS
     on_gpu: bool = False
 
+    @property
+    def most_alone(self) -> int:
+        """Elements that a call may have alone: blocks of numbers of further types take some of the memory."""
+        return self.alone_elements - (OTHER_BLOCK_ELEMENTS if len(self.precisions) > 1 else 0)
+
 
 THIS_CPU = Extent()
 
@@ -97,7 +102,7 @@ def layer_points(calls: Sequence[LayerCall], extent: Extent = THIS_CPU) -> tuple
         for call in calls
         for precision in extent.precisions
         if _is_of_its_own(call, precision) and not unmeasurable(call, extent, precision)
-        for point in _with_kernels(tuple(_points(call, precision, extent)), extent)
+        for point in _points(call, precision, extent)
     )
 
 
@@ -136,7 +141,7 @@ def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU, precision: str = "f
     )
     if is_alone or _fits(call, least, extent):
         return None
-    elements, limit, what = _held(call, least), _most_alone(extent), "operands and results"
+    elements, limit, what = _held(call, least), extent.most_alone, "operands and results"
     if not may_be_alone:
         limit = extent.elements
         if elements <= limit:
@@ -156,15 +161,23 @@ def _is_in_parts(call: LayerCall) -> bool:
     return call.layer.kind in IN_PARTS or (is_unfused and not is_plain(call.layer))
 
 
-def _points(call: LayerCall, precision: str, extent: Extent) -> Iterator[Point]:
-    yield _point(call, SMALL_SUB_BATCH, precision)
-    if not call.depends_on_sub_batch:
-        return
-    inner, large = extent.sub_batches[:-1], _large(call, extent)
-    few = ROW_SUB_BATCHES if "m" in call.work and (0, 1) in call.work.values() else ()
-    for sub_batch in sorted({*few, *inner, large, *_both_sides(call, precision, extent)}):
-        if SMALL_SUB_BATCH < sub_batch <= large:
-            yield _point(call, sub_batch, precision)
+def _points(call: LayerCall, precision: str, extent: Extent) -> tuple[Point, ...]:
+    """Return the points of a call in a precision; none where a GPU has kernels for fewer than two of several."""
+    sub_batches = {SMALL_SUB_BATCH}
+    if call.depends_on_sub_batch:
+        large, others = _large(call, extent), [*extent.sub_batches[:-1]]
+        if "m" in call.work and (0, 1) in call.work.values():
+            others += ROW_SUB_BATCHES
+        if call.kind == "convolution" and precision == "fp32" and not extent.on_gpu:
+            first = first_of_another_way(call.at(SMALL_SUB_BATCH))
+            others += (first - 1, first) if first else ()
+        sub_batches |= {one for one in (*others, large) if SMALL_SUB_BATCH < one <= large}
+    points = tuple(
+        Point(call.kind, call.direction, call.at(one), call=call, sub_batch=one, precision=precision)
+        for one in sorted(sub_batches)
+    )
+    possible = tuple(p for p in points if not extent.on_gpu or has_kernel(p.precision, p.direction, p.work))
+    return possible if possible == points or len(possible) > 1 else ()
 
 
 def _large(call: LayerCall, extent: Extent) -> int:
@@ -181,38 +194,17 @@ def _large(call: LayerCall, extent: Extent) -> int:
     )
 
 
-def _both_sides(call: LayerCall, precision: str, extent: Extent) -> tuple[int, ...]:
-    """Return the last sub-batch of one way to compute a convolution and the first of another, where there are two."""
-    if call.kind != "convolution" or precision != "fp32" or extent.on_gpu:
-        return ()
-    first = first_of_another_way(call.at(SMALL_SUB_BATCH))
-    return (first - 1, first) if first else ()
-
-
 def first_of_another_way(work: Mapping[str, int]) -> int:
     """Return from how many images on one thread of a CPU computes an fp32 convolution in another way; 0: in one way.
 
     PyTorch has convolutions of its own, a product for each image, and those of oneDNN (ConvParams::use_mkldnn in
-    aten/src/ATen/native/Convolution.cpp). Times of the two lie on different lines (docs/cpu.md).
-
-    ``work``: of the convolution of any number of images.
+    aten/src/ATen/native/Convolution.cpp). Times of the two lie on different lines (docs/cpu.md). Images do not count.
     """
     kernel = work["k_h"], work["k_w"]
     if kernel == (1, 1) and work["stride_h"] == work["stride_w"] == 1:
         return POINTWISE_IMAGES
     is_small = work["in_c"] * work["in_h"] * work["in_w"] <= OWN_IMAGE_ELEMENTS
     return 2 if is_small and work["groups"] == 1 and min(kernel) <= OWN_KERNEL_SIDE else 0
-
-
-def _with_kernels(points: tuple[Point, ...], extent: Extent) -> tuple[Point, ...]:
-    """Return points without those of a call that a GPU has no kernel for."""
-    possible = tuple(p for p in points if not extent.on_gpu or has_kernel(p.precision, p.direction, p.work))
-    return possible if possible == points or len(possible) > 1 else ()
-
-
-def _point(call: LayerCall, sub_batch: int, precision: str) -> Point:
-    work = call.at(sub_batch)
-    return Point(call.kind, call.direction, work, call=call, sub_batch=sub_batch, precision=precision)
 
 
 def _fits(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
@@ -228,12 +220,7 @@ def _largest(call: LayerCall, sub_batch: int) -> int:
 
 def _fits_alone(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
     """Tell whether the operands fit where they are made for the call alone."""
-    return not extent.on_gpu and _held(call, sub_batch) <= _most_alone(extent)
-
-
-def _most_alone(extent: Extent) -> int:
-    """Return the elements that a call may have alone: blocks of numbers of further types take some of the memory."""
-    return extent.alone_elements - (OTHER_BLOCK_ELEMENTS if len(extent.precisions) > 1 else 0)
+    return not extent.on_gpu and _held(call, sub_batch) <= extent.most_alone
 
 
 LRN_TENSORS = 3

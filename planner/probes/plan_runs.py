@@ -118,9 +118,7 @@ def timed_runs(
             progress(bench.clock() - began_s, state)
             if device == "cpu" and point.memory_bytes > largest_bytes:
                 largest_bytes, block = point.memory_bytes, _touched(TOUCHED_FACTOR * point.memory_bytes)
-            run = partial(_tried, bench, module, (network, point), steps, step_s)
-            until_s = bench.clock() + max((steps - MOST_STEPS) * step_s, FIRST_STEP_S)
-            runs[at] = _run(bench, run, (network, point, device), (reference_s, until_s))
+            runs[at] = _run(bench, module, (network, point, device), (steps, step_s), reference_s)
             if runs[at].failed:  # only now, as the error held what the step did
                 module.zero_grad(set_to_none=True)
                 import_torch().cuda.empty_cache()
@@ -128,24 +126,9 @@ def timed_runs(
         return tuple(runs.get(at, PlanRun()) for at in range(len(points)))
 
 
-def _tried(
-    bench: Bench, module: torch.nn.Module, what: tuple[Network, PlanPoint], steps: float, step_s: float
-) -> Timing:
-    """Return the time of a step from at most so many, fewer where they take longer than so long [s]."""
-    network, point = what
-    warm_up = min(WARM_UP_STEPS, int(steps) // FEWEST_STEPS)
-    repeats = min(MOST_REPEATS, int(steps) - warm_up)
-    until_s = bench.clock() + (warm_up + repeats - 1) * step_s
-    return gradient_time(
-        module, network, point.sub_batch, repeats, precision=point.precision, until_s=until_s, warm_up=warm_up
-    )
-
-
 def _touched(wanted_bytes: float) -> torch.Tensor | None:
-    """Touch so much memory, as far as it is free, and leave it to the allocator; return the last block of it.
-
-    While that block is kept, the rest is not at the end of the heap: glibc gives back more than 2 GiB there.
-    """
+    """Touch so much memory, as far as it is free, and leave it to the allocator; return the last block of it."""
+    # While that block is kept, the rest is not at the end of the heap: glibc gives back more than 2 GiB there.
     library = import_torch()
     keep_freed_memory()
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -155,10 +138,7 @@ def _touched(wanted_bytes: float) -> torch.Tensor | None:
 
 
 def _next(points: Sequence[PlanPoint], runs: Mapping[int, PlanRun], left_s: float) -> tuple[int, float, float] | None:
-    """Return the first point to run in the time that is left [s], what a step may take [s], and how many it may make.
-
-    None: nothing is left, or nothing fits.
-    """
+    """Return the first point that fits the time left [s], what a step may take [s], and how many it may make."""
     pace = RUN_FACTOR * _pace(points, runs)
     fitting: list[int] = []
     together_s = 0.0
@@ -187,28 +167,36 @@ def enough_s(points: Sequence[PlanPoint], runs: Sequence[PlanRun]) -> float:
 
 
 def _run(
-    bench: Bench, run: Callable[[], Timing], what: tuple[Network, PlanPoint, str], limits: tuple[float, float]
+    bench: Bench,
+    module: torch.nn.Module,
+    what: tuple[Network, PlanPoint, str],
+    steps: tuple[float, float],
+    quiet_s: float,
 ) -> PlanRun:
-    """Return what came of a run; ``limits``: the reference time in quiet, and until when a try may begin [s]."""
-    (network, point, device), (reference_s, until_s) = what, limits
+    """Return what came of a run; ``steps``: at most so many, each of so long [s], fewer where they take longer."""
+    (network, point, device), (count, step_s) = what, steps
+    warm_up = min(WARM_UP_STEPS, int(count) // FEWEST_STEPS)
+    repeats = min(MOST_REPEATS, int(count) - warm_up)
+    time_point = partial(gradient_time, module, network, point.sub_batch, repeats, precision=point.precision)
+
+    def measure() -> Timing:
+        return time_point(until_s=bench.clock() + (warm_up + repeats - 1) * step_s, warm_up=warm_up)
+
+    until_s = bench.clock() + max((count - MOST_STEPS) * step_s, FIRST_STEP_S)
     try:
         with computing_in(point.precision):
-            trial = least_disturbed(run, bench, reference_s, tries=MOST_TRIES, pause_s=PAUSE_S, until_s=until_s)
+            trial = least_disturbed(measure, bench, quiet_s, tries=MOST_TRIES, pause_s=PAUSE_S, until_s=until_s)
     except (RuntimeError, MemoryError) as error:
         what_ran = f"training steps of {network.name} on {point.sub_batch} samples in {point.precision}"
         return _failed(device, error, what_ran)
     if trial is None:
         return PlanRun()
     timing, slower = trial
-    step = TimedStep(network, point.sub_batch, timing.time_s, timing.spread_s, point.precision)
-    return PlanRun(step, slower)
+    return PlanRun(TimedStep(network, point.sub_batch, timing.time_s, timing.spread_s, point.precision), slower)
 
 
 def _failed(device: str, error: RuntimeError | MemoryError, what: str) -> PlanRun:
-    """Return the run that an error left out: PyTorch raises RuntimeError for whatever a library or the device refuses.
-
-    DeviceLostError: the device computes nothing any more.
-    """
+    """Return the run that an error left out: PyTorch raises RuntimeError for whatever a library or device refuses."""
     if isinstance(error, MemoryError):
         return PlanRun(failed=NO_MEMORY)
     check_computes(device, error, what)

@@ -150,9 +150,13 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether the budget is used up, or the error that is aimed at is reached."""
+        return self.is_reached or self.elapsed_s >= STOP_SHARE * self.budget_s
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the error that is aimed at is reached; False where none is."""
         aim, error = self.target_error, self.expected_error
-        is_reached = aim is not None and error is not None and error <= aim
-        return is_reached or self.elapsed_s >= STOP_SHARE * self.budget_s
+        return aim is not None and error is not None and error <= aim
 
     @property
     def limit_s(self) -> float:

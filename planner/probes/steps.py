@@ -67,10 +67,14 @@ def build_module(network: Network, device: str = "cpu") -> torch.nn.Module:
 
         def __init__(self) -> None:
             super().__init__()
-            calls = [
+            calls: list[Any] = [
                 LAYER_KINDS[layer.kind].module(library, layer, input_shapes(layer, shapes)) for layer in network.layers
             ]
-            _tie(network, calls)
+            parts = {layer.name: part for layer, part in zip(network.layers, calls, strict=True)}
+            tables = [parts[layer.name].words.weight for layer in network.layers if layer.kind == "embedding"]
+            for layer in network.layers:
+                if layer.kind == "linear" and layer.attributes["tied"]:  # to the table of the embedding
+                    parts[layer.name].weight = tables[0]
             self.parts = library.nn.ModuleList(part for part in calls if isinstance(part, library.nn.Module))
             self._calls: list[Callable[..., Any]] = calls
 
@@ -114,11 +118,6 @@ def gradient_time(
     precision : 16-bit ones as mixed precision; whether fp32 may be TF32 is the caller's to set
     until_s : what :func:`time.perf_counter` may show when a repeat begins [s]; the first one is made in any case
     warm_up : steps that are not timed: by the third one all memory has been touched, most of it in the first one
-
-    Returns
-    -------
-    Timing
-        Median and spread over the repeats.
     """
     check_count("sub_batch", sub_batch)
     check_count("repeats", repeats)
@@ -126,8 +125,7 @@ def gradient_time(
     keep_freed_memory()
     device = next((str(parameter.device) for parameter in module.parameters()), "cpu")
     generator = torch.Generator().manual_seed(sub_batch)
-    samples = _samples(torch, network, sub_batch, generator).to(device)
-    targets = _targets(torch, network, sub_batch, generator).to(device)
+    samples, targets = (tensor.to(device) for tensor in _batch(torch, network, sub_batch, generator))
     module.train()
     mark, wait, between_s = _marks(torch, device)
     times: list[tuple[Any, Any]] = []
@@ -168,31 +166,15 @@ def _marks(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[Any], 
     return mark, wait, between_s
 
 
-def _tie(network: Network, calls: list[Any]) -> None:
-    """Give tied linear layers the table of the embedding as their weights."""
-    parts = {layer.name: part for layer, part in zip(network.layers, calls, strict=True)}
-    tables = [parts[layer.name].words.weight for layer in network.layers if layer.kind == "embedding"]
-    for layer in network.layers:
-        if layer.kind == "linear" and layer.attributes["tied"]:
-            parts[layer.name].weight = tables[0]
-
-
-def _samples(library: Any, network: Network, sub_batch: int, generator: Any) -> torch.Tensor:
-    shape = (sub_batch, *network.input_shape)
+def _batch(library: Any, network: Network, sub_batch: int, generator: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random samples, token numbers where an embedding reads them, and random targets."""
+    shape, shapes = (sub_batch, *network.input_shape), layer_shapes(network)
     rows = [layer.integer("vocabulary") for layer in network.layers if layer.kind == "embedding"]
-    samples: torch.Tensor
-    if rows:
-        samples = library.randint(0, min(rows), shape, generator=generator)
-    else:
-        samples = library.randn(*shape, generator=generator)
-    return samples
-
-
-def _targets(library: Any, network: Network, sub_batch: int, generator: Any) -> torch.Tensor:
-    shapes = layer_shapes(network)
+    random = partial(library.randint, 0, min(rows), shape) if rows else partial(library.randn, shape)
+    samples: torch.Tensor = random(generator=generator)
     logits = min((shapes[layer.inputs[0]] for layer in network.layers if layer.kind == "loss"), default=(1,))
     targets: torch.Tensor = library.randint(0, logits[-1], (sub_batch, *logits[:-1]), generator=generator)
-    return targets
+    return samples, targets
 
 
 CLASSES = 100
@@ -347,14 +329,10 @@ def _in_quiet(step: TimedStep, slower: float) -> TimedStep | None:
 
 
 def _most(needs: Mapping[str, StepNeed], quiet_s: float, left_s: float) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return how many samples of networks a step may take, and of those that may take none, why.
-
-    A step is made WARM_UP_STEPS times before it is timed, and its time is that of its products at the rate of the
-    reference, whose time is ``quiet_s`` [s], and STEP_FACTOR.
-    """
+    """Return how many samples of networks a step may take, and of those that may take none, why."""
     most, reasons = {}, []
     for name, need in needs.items():
-        sample_s = STEP_FACTOR * need.flop / REFERENCE_FLOP * quiet_s
+        sample_s = STEP_FACTOR * need.flop / REFERENCE_FLOP * quiet_s  # its products at the rate of the reference
         in_time = max(int(left_s / ((WARM_UP_STEPS + 1) * sample_s)), 0) if sample_s else need.most
         most[name] = min(need.most, in_time)
         if not need.most:
@@ -389,11 +367,8 @@ def _turns(
 
 
 def _is_of_use(steps: Sequence[tuple[TimedStep, float]], what: tuple[Network, int, str], left_s: float) -> bool:
-    """Tell whether a step is to be timed besides earlier ones of its network and precision: not one again.
-
-    A larger one is where the first of them was not cut down for memory, and says that it will be in time.
-    """
-    network, sub_batch, precision = what
+    """Tell whether a step is to be timed besides earlier ones of its network and precision."""
+    network, sub_batch, precision = what  # a larger one only where the first says that it fits memory and time
     earlier = [step for step, _ in steps if (step.network, step.precision) == (network, precision)]
     if not earlier or sub_batch < earlier[0].sub_batch:
         return all(step.sub_batch != sub_batch for step in earlier)
@@ -404,12 +379,7 @@ def _is_of_use(steps: Sequence[tuple[TimedStep, float]], what: tuple[Network, in
 def _step(
     bench: Bench, limits: tuple[float, float], what: tuple[torch.nn.Module, Network, int, str]
 ) -> tuple[TimedStep, float] | None:
-    """Return the time of a step of as many samples as the device holds; None where none was begun in time.
-
-    Besides, the slower time of the reference kernel before and after it [s].
-
-    torch.OutOfMemoryError: the device does not hold one sample.
-    """
+    """Return the time of a step of as many samples as fit, and the reference's beside it [s]; None: none in time."""
     (quiet_s, until_s), (module, network, sub_batch, precision) = limits, what
     library = import_torch()
     while True:

@@ -27,7 +27,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
-from planner.probes.bench import CpuBench, if_quiet, least_disturbed, one_thread
+from planner.probes.bench import DISTURBED_RATIO, CpuBench, least_disturbed, one_thread
 from planner.probes.steps import build_module, gradient_time
 from planner.steps.predict import Evaluator
 
@@ -118,9 +118,9 @@ def real_s(networks: Mapping[str, Network], quiet_s: float) -> dict[tuple[str, i
             module = build_module(network)
             for sub_batch in SUB_BATCHES:
                 measure = partial(gradient_time, module, network, sub_batch, REPEATS)
-                timing = if_quiet(least_disturbed(measure, bench, quiet_s, tries=10, pause_s=1))
-                if timing:
-                    times[name, sub_batch] = timing.time_s
+                trial = least_disturbed(measure, bench, quiet_s, tries=10, pause_s=1)
+                if trial and trial[1] <= DISTURBED_RATIO:
+                    times[name, sub_batch] = trial[0].time_s
     return times
 
 
