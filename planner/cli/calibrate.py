@@ -28,7 +28,7 @@ from planner.sessions.calibrate import (
     refined_for_plans,
     refined_from_runs,
 )
-from planner.sessions.inputs import Values, listed
+from planner.sessions.inputs import Values, listed, value_of
 from planner.sessions.measure import Session, check_writable
 from planner.sessions.measure_next import DEFAULT_BUDGET_S
 from planner.sessions.plan_runs import asking_of
@@ -118,7 +118,7 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
 def target_of(values: Values, now: datetime) -> Target:
     """Return where the calibration goes; an output that exists, or cannot, is refused before anything is measured."""
     out, force = _output(values), "force" in values
-    name = values["name"].value if "name" in values else _default_name(values)
+    name = value_of(values, "name", _default_name(values))
     if not _NAME.fullmatch(name):
         raise ParameterError("--name", "letters, digits and . _ + -", name)
     if len(name) > LONGEST_NAME or not name[0].isalnum():
@@ -178,7 +178,7 @@ def request_of(values: Values, session: Session) -> Request:
         _budget_s(values),
         networks,
         listed(values, "precision"),
-        values["target_error"].value if "target_error" in values else None,
+        value_of(values, "target_error"),
         device,
         shards_of(networks, listed(values, "tensor_parallel")),
     )

@@ -33,21 +33,15 @@ Runner = Callable[[str, Mapping[str, Any]], None]
 
 
 def _as_text(parameters: list[Any]) -> list[Any]:
-    """Return the parameters of a command, made to take their values as they are typed.
-
-    :mod:`planner.cli.parsing` reads them; typer would import pydantic and build a validator for each.
-    """
+    """Return the parameters of a command, made to take their values as they are typed."""
+    # planner.cli.parsing reads them; typer would import pydantic and build a validator for each.
     for one in parameters:
-        vars(one)["process_value"] = _passed_on if one.callback is None else partial(_called_back, one)
+        vars(one)["process_value"] = partial(_value_of, one)
     return parameters
 
 
-def _passed_on(_context: typer.Context, value: Any) -> Any:
-    return value
-
-
-def _called_back(parameter: Any, context: typer.Context, value: Any) -> Any:
-    return parameter.callback(context, parameter, value)
+def _value_of(parameter: Any, context: typer.Context, value: Any) -> Any:
+    return value if parameter.callback is None else parameter.callback(context, parameter, value)
 
 
 class _TextCommand(TyperCommand):
@@ -171,19 +165,8 @@ _MOVED = {"search-worker": ("suggest", "search_worker")}
 """Commands that are not ``run`` of the module of their name."""
 
 
-def _invoke(arguments: Sequence[str], run: Runner) -> None:
-    """Parse and run; where a command comes first, the options of no other are built."""
-    asked = [one for one in COMMANDS if one.name == arguments[0]]
-    program = _program_of(asked or COMMANDS)
-    with program.make_context("planner", list(arguments), obj=run) as context:
-        program.invoke(context)
-
-
 def _system_error(error: OSError) -> PlannerError:
-    """Return what the system refuses: standard output, or a folder that is gone.
-
-    Files report their own errors, so anything else is a bug.
-    """
+    """Return what the system refuses: standard output, or a folder that is gone; files report their own errors."""
     if error.filename is None and error.errno == errno.ENOENT:
         return ParameterError("the working folder", "there", error.strerror, "change to a folder that exists")
     if error.filename is not None or error.errno not in _UNWRITABLE:
@@ -207,13 +190,24 @@ USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 def main(arguments: Sequence[str] | None = None, run: Runner = run_command) -> int:
     """Run the program on ``arguments`` (default: those of the process) and return the exit code."""
     open_streams()
-    return _flushed(_code(sys.argv[1:] if arguments is None else arguments, run))
+    code = _code(sys.argv[1:] if arguments is None else arguments, run)
+    try:
+        sys.stdout.flush()  # so that a closed or full output is noticed here
+    except BrokenPipeError:
+        silence(sys.stdout)
+    except OSError as error:
+        return _fail(_system_error(error))
+    return code
 
 
 def _code(arguments: Sequence[str], run: Runner) -> int:
+    words = list(arguments) or ["--help"]
+    asked = [one for one in COMMANDS if one.name == words[0]]  # where a command comes first, it alone is built
     try:
         with terminated_as_interrupted():
-            _invoke(arguments or ["--help"], run)
+            program = _program_of(asked or COMMANDS)
+            with program.make_context("planner", words, obj=run) as context:
+                program.invoke(context)
     except typer.Exit as ending:
         return int(ending.exit_code)
     except PlannerError as error:
@@ -228,14 +222,3 @@ def _code(arguments: Sequence[str], run: Runner) -> int:
     except USAGE as error:
         return _fail(_usage(error, arguments))
     return 0
-
-
-def _flushed(code: int) -> int:
-    """Write out what is buffered, so that a closed or full output is noticed here, and return the exit code."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        silence(sys.stdout)
-    except OSError as error:
-        return _fail(_system_error(error))
-    return code

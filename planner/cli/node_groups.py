@@ -11,7 +11,7 @@ from planner.domain.node_groups import GroupPart, MixedCluster
 from planner.domain.prediction import Prediction
 from planner.errors import NOTHING, ParameterError
 from planner.search.refine import REFINED
-from planner.sessions.inputs import OPTION, Case, Values
+from planner.sessions.inputs import OPTION, Case, Values, value_of
 from planner.steps.node_groups import AcrossGroups, in_group
 from planner.steps.predict import Evaluator
 
@@ -100,7 +100,7 @@ def plans_across(values: Values, mixed: MixedCluster) -> list[Configuration]:
         for one in asked
     )
     mixed.check(parts)
-    precisions = values["precision"].value if "precision" in values else ("fp32",)
+    precisions = value_of(values, "precision", ("fp32",))
     return [Configuration.across(parts, precision) for precision in precisions]
 
 

@@ -61,28 +61,23 @@ def whole(least: int, most: int) -> Parser:
 count = whole(1, LARGEST_COUNT)
 
 
-def counts(what: str, value: str) -> tuple[int, ...]:
-    """Return the numbers of a comma list of whole numbers and ranges ``lo:hi[:step]``, in order, each once.
-
-    ``1,4:6`` gives (1, 4, 5, 6); ``8:64:8`` gives (8, 16, ..., 64). Empty, reversed and oversized ranges are refused.
-    """
-    return _numbers(what, value, 1, LARGEST_COUNT)
-
-
 def numbers(least: int, most: int = 0) -> Parser:
-    """Return a parser as :func:`counts`, of numbers from ``least`` to ``most``; 0: to the largest count."""
+    """Return a parser of a comma list of whole numbers and ranges ``lo:hi[:step]``, in order, each once.
 
-    def parse(what: str, value: str) -> object:
-        return _numbers(what, value, least, most or LARGEST_COUNT)
+    ``1,4:6`` gives (1, 4, 5, 6); ``8:64:8`` gives (8, 16, ..., 64). Empty, reversed and oversized ranges are refused, as
+    are numbers below ``least`` and above ``most``; 0: above the largest count.
+    """
+
+    def parse(what: str, value: str) -> tuple[int, ...]:
+        spans = [_span(what, item, value, least, most or LARGEST_COUNT) for item in value.split(",")]
+        if sum(len(span) for span in spans) > MOST_VALUES:
+            raise ParameterError(what, f"a list or range of at most {MOST_VALUES} values", value)
+        return tuple(dict.fromkeys(number for span in spans for number in span))
 
     return parse
 
 
-def _numbers(what: str, value: str, least: int, most: int) -> tuple[int, ...]:
-    spans = [_span(what, item, value, least, most) for item in value.split(",")]
-    if sum(len(span) for span in spans) > MOST_VALUES:
-        raise ParameterError(what, f"a list or range of at most {MOST_VALUES} values", value)
-    return tuple(dict.fromkeys(number for span in spans for number in span))
+counts = numbers(1)
 
 
 def _span(what: str, item: str, value: str, least: int, most: int) -> range:
@@ -142,10 +137,8 @@ def limits(what: str, value: str) -> dict[str, float]:
     most: dict[str, float] = {}
     for name, text in pairs(what, value).items():
         choice(*LIMITS)(what, name)
-        if LIMITS[name].unit == "s":
-            most[name] = parse_quantity(text, "time", f"{name} in {what}")
-            continue
-        most[name] = parse_number(text, f"{name} in {what}")
+        key = f"{name} in {what}"
+        most[name] = parse_quantity(text, "time", key) if LIMITS[name].unit == "s" else parse_number(text, key)
     return most
 
 
@@ -181,11 +174,10 @@ def recomputes(*words: str) -> Parser:
         if not periods:
             return several(what, value)
         if len(periods) < len(items):
-            rule = f"of {', '.join(words)}, or every:K alone"
-            raise ParameterError(what, rule, value, "ask for each of them by itself")
+            rule, remedy = f"of {', '.join(words)}, or every:K alone", "ask for each of them by itself"
+            raise ParameterError(what, rule, value, remedy)
         if not all(_DIGITS.fullmatch(one) and 1 <= int(one) <= LARGEST_COUNT for one in periods):
-            rule = f"every:K with a whole number K from 1 to {LARGEST_COUNT}"
-            raise ParameterError(what, rule, value)
+            raise ParameterError(what, f"every:K with a whole number K from 1 to {LARGEST_COUNT}", value)
         return tuple(dict.fromkeys(f"{EVERY}{int(one)}" for one in periods))
 
     return parse

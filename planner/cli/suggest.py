@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +47,7 @@ from planner.sessions.inputs import (
     mixed_cluster,
     questions,
     subject_of_all,
+    value_of,
 )
 from planner.sessions.inputs import cases as cases_of
 
@@ -75,15 +76,13 @@ class StoppableSearch:
     ) -> Outcome:
         """Return the best ``keep`` plans, or the best so far."""
         was_interrupted = self.is_interrupted
-        with self.stopping() as stopped:
+        with self.watch() as is_interrupted:
+
+            def stopped() -> bool:
+                return is_interrupted() or (self._end_s is not None and time.monotonic() >= self._end_s)
+
             outcome = search(request, limits, evaluator, order, keep=keep, pareto=pareto, stopped=stopped)
         return replace(outcome, certified=False) if was_interrupted else outcome
-
-    @contextmanager
-    def stopping(self) -> Iterator[Stopped]:
-        """Give what says whether the time is over, or an interrupt came; see :meth:`watch`."""
-        with self.watch() as is_interrupted:
-            yield lambda: is_interrupted() or (self._end_s is not None and time.monotonic() >= self._end_s)
 
     @contextmanager
     def watch(self) -> Iterator[Stopped]:
@@ -109,12 +108,7 @@ _NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "ep
 _SOURCES = (OPTION, SETTINGS_FILE, DEFAULT_REQUEST)
 
 
-def searcher_of(
-    values: Values,
-    cases: Sequence[Case],
-    request_of: Callable[[Case, Values], SpaceRequest],
-    options: Mapping[str, Any],
-) -> OptunaSearch | None:
+def searcher_of(values: Values, cases: Sequence[Case], options: Mapping[str, Any]) -> OptunaSearch | None:
     """Return the search that ``--search optuna`` asks for; None: an exact one. ``options``: as a study keeps them.
 
     ParameterError: what belongs to a search by Optuna is given without it; or there are several questions, as a study
@@ -136,10 +130,10 @@ def searcher_of(
         rule = "of one network, framework and scenario, as a study is of one"
         raise ParameterError("--search optuna", rule, f"{len(cases)} of them", "run it once for each")
     return OptunaSearch(
-        values["trials"].value if "trials" in values else DEFAULT_TRIALS,
-        StudyPlace(values["study"].value if "study" in values else ""),
-        values["seed"].value if "seed" in values else 0,
-        fingerprints(cases[0].problem, request_of(cases[0], values)),
+        value_of(values, "trials", DEFAULT_TRIALS),
+        StudyPlace(value_of(values, "study", "")),
+        value_of(values, "seed", 0),
+        fingerprints(cases[0].problem, allowed_request(cases[0], values)),
         options,
         interruption=interruption,
     )
@@ -208,15 +202,15 @@ def run(arguments: Mapping[str, Any]) -> None:
             write_why_nots([allowed_cases(some, values) for some in _by_question(cases)], values, arguments)
             return
         options = kept_options(values, arguments)
-        trials = None if mixed else searcher_of(values, cases, allowed_request, options)
+        trials = None if mixed else searcher_of(values, cases, options)
         _check_sensitivity(values)
-        exact = StoppableSearch(values["time_limit"].value if "time_limit" in values else None)
+        exact = StoppableSearch(value_of(values, "time_limit"))
         if mixed is not None:
             answers = _answers_across(values, mixed)
         else:
             watch = exact.watch if trials is None else unwatched
             answers = [answer(some, values, trials or exact, watch) for some in _by_question(cases)]
-    write(answers, values["epochs"].value if "epochs" in values else None, arguments)
+    write(answers, value_of(values, "epochs"), arguments)
     say_trials(trials)
     if exact.is_interrupted:
         raise KeyboardInterrupt
@@ -225,7 +219,7 @@ def run(arguments: Mapping[str, Any]) -> None:
 
 def _check_sensitivity(values: Values) -> None:
     """Refuse to say what changes of inputs do to an answer that is not the best of the whole space."""
-    method = values["search"].value if "search" in values else "exact"
+    method = value_of(values, "search", "exact")
     if "sensitivity" in values and (method != "exact" or "time_limit" in values):
         got = f"--search {method}" if method != "exact" else "--time-limit"
         remedy = "each change is a search of the whole space"
@@ -255,7 +249,7 @@ def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, 
         if "nodes" not in values:
             most = sum(one.cluster.nodes for one in mixed.groups)
             of_all["nodes"] = Sourced(tuple(range(1, most + 1)), "cluster")
-        seed = values["seed"].value if "seed" in values else 0
+        seed = value_of(values, "seed", 0)
         answers.append((subject_of_all(question, mixed), suggest_across(asked, of_all, seed)))
     return answers
 
@@ -306,7 +300,7 @@ def check_price(problem: Problem, values: Values, cluster: str = "") -> None:
 
     ``cluster``: the one that the problem has a node group of.
     """
-    objective = values["objective"].value if "objective" in values else ""
+    objective = value_of(values, "objective", "")
     if "cost" in weights_of(objective) and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
         rule = f"epoch-time on cluster {(cluster or problem.cluster.name)!r}, which has no price{of}"
@@ -374,13 +368,13 @@ def _settings(cases: Sequence[Case], values: Values) -> Settings:
 
 def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[str, Any]:
     """Return the document of the answers; with ``brief`` of the plans to take alone."""
-    if not brief:
-        from planner.formats.suggestion import suggestion_document, suggestions_document  # noqa: PLC0415 - JSON alone
+    if brief:
+        from planner.formats.summaries import brief_document, briefs_document  # noqa: PLC0415 - JSON alone
 
-        return suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0])
-    from planner.formats.summaries import brief_document, briefs_document  # noqa: PLC0415 - as above
+        return briefs_document(answers, epochs) if len(answers) > 1 else brief_document(*answers[0], epochs)
+    from planner.formats.suggestion import suggestion_document, suggestions_document  # noqa: PLC0415 - as above
 
-    return briefs_document(answers, epochs) if len(answers) > 1 else brief_document(*answers[0], epochs)
+    return suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0])
 
 
 def check_found(answers: Answers) -> None:
@@ -401,7 +395,7 @@ def check_found(answers: Answers) -> None:
 
 
 def search_worker(arguments: Mapping[str, Any]) -> None:
-    """Make the request that the study keeps, and run_worker trials of it; refuse other inputs, or another version.
+    """Make the request that the study keeps, and run trials of it; refuse other inputs, or another version.
 
     Names and files are looked up here: what they hold must be what it was where the study was made.
     """
@@ -419,7 +413,7 @@ def search_worker(arguments: Mapping[str, Any]) -> None:
     search = {"search": Sourced("optuna", OPTION), "trials": trials, "seed": seed}
     values = {**values_kept(place, options), **search}
     _, cases = resolve(values)
-    searcher = searcher_of(values, cases, allowed_request, options)
+    searcher = searcher_of(values, cases, options)
     if searcher is None:
         return
     searcher = replace(searcher, place=place, starts=False)

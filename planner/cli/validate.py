@@ -32,7 +32,7 @@ from planner.report.studies import validation_view
 from planner.scoring.evaluate import Answer, answers_of, validation_with_locked
 from planner.scoring.ranking import as_times
 from planner.scoring.refit import Asked, held_out_answers
-from planner.sessions.inputs import Values
+from planner.sessions.inputs import Values, value_of
 from planner.sessions.runs import Table, learned_from, locked_sources, table_of
 from planner.sources.sources import Sources
 from planner.sources.usable import why_not_candidate, why_not_precision
@@ -48,11 +48,11 @@ def run(arguments: Mapping[str, Any]) -> None:
     plot = output.plot_file(values)
     paths = values["runs"].value
     tables_read, error = _read(paths)
-    for name in values["calibration"].value if "calibration" in values else ():
+    for name in value_of(values, "calibration", ()):
         catalog.find_calibration(name)
     say_unused_frameworks()
     tables = [table_of(one, Path(path).parent, values, note) for path, one in zip(paths, tables_read, strict=True)]
-    axis = values["hold_out"].value if "hold_out" in values else None
+    axis = value_of(values, "hold_out")
     _check_fit_on(values)
     _note_frameworks(tables)
     _note_specified(tables)
@@ -159,7 +159,7 @@ def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> 
     """
     axis = values["hold_out"].value
     asked = [[Asked(problem, runs) for problem, runs in table.problems] for table in tables]
-    named = values["fit_on"].value if "fit_on" in values else ()
+    named = value_of(values, "fit_on", ())
     learned = learned_from(paths, dict(zip(paths, asked, strict=True)), named, values, lambda _text: None)
     sentence = f"fitting end-to-end coefficients without each {axis} in turn"
     with bar("fitting", 1.0, sentence) as show:

@@ -96,6 +96,11 @@ QUERY = (
     "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "utilization.gpu", "memory.used",
     "memory.total",
 )  # fmt: skip
+FIGURES = {
+    "sm_clock_hz": 1e6, "memory_clock_hz": 1e6, "temperature_c": 1.0, "power_w": 1.0, "utilization": 0.01,
+    "memory_used_bytes": 2.0**20, "memory_bytes": 2.0**20,
+}  # fmt: skip
+"""Figures of a query behind the driver, and how many of ours the program's unit is."""
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """The last value of a query: its name in current drivers, and before."""
 SLOWDOWN_REASONS = {
@@ -145,7 +150,7 @@ def _state(row: Sequence[str]) -> GpuState:
     mask = int(row[8], 16) if row[8].lower().startswith("0x") else 0
     return GpuState(
         None if row[0].startswith("[") else row[0],
-        *map(_number, row[1:8], (1e6, 1e6, 1.0, 1.0, 0.01, 2.0**20, 2.0**20)),
+        **{name: _number(text, scale) for (name, scale), text in zip(FIGURES.items(), row[1:8], strict=True)},
         throttle=tuple(name for bit, name in SLOWDOWN_REASONS.items() if mask & bit),
     )
 

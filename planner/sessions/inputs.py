@@ -43,7 +43,7 @@ from planner.workload.fusion import with_attention
 __all__ = [
     "DEFAULT_REQUEST", "LOCAL", "OPTION", "SETTINGS_FILE", "Case", "Machine", "Say", "Values", "cases", "check_nodes",
     "idle_fusions", "listed", "machine_of", "merge", "mixed_cluster", "named_calibration", "own_calibration",
-    "questions", "said", "subject_of_all",
+    "questions", "said", "subject_of_all", "value_of",
 ]  # fmt: skip
 
 OPTION, SETTINGS_FILE, DEFAULT_REQUEST = "option", "planner.toml", "default request"
@@ -53,6 +53,11 @@ Values = Mapping[str, Sourced[Any]]
 def merge(*layers: Values) -> Values:
     """Return one value each; an earlier layer wins."""
     return {name: value for layer in reversed(layers) for name, value in layer.items()}
+
+
+def value_of(values: Values, key: str, default: Any = None) -> Any:
+    """Return the value of an option, else a default."""
+    return values[key].value if key in values else default
 
 
 def said(values: Values, key: str) -> str:
@@ -101,7 +106,7 @@ class Case:
     @property
     def subject(self) -> Subject:
         """What it is about, with what names its network in a command."""
-        option = self.sources["network"].value if "network" in self.sources else ""
+        option = value_of(self.sources, "network", "")
         is_name = isinstance(option, str) and option != STANDARD_INPUT
         return replace(self.problem.subject, network_option=option if is_name else "")
 
@@ -147,7 +152,7 @@ def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluste
     others = tuple(one for one in (*own, *of_catalog) if one not in of_user and _serves(one, cluster))
     names = dict.fromkeys((*listed(values, "calibration"), *(one.name for one in others)))
     sources: Values = {
-        "cluster": Sourced(values["cluster"].value if "cluster" in values else cluster.name, source),
+        "cluster": Sourced(value_of(values, "cluster", cluster.name), source),
         "calibration": Sourced(tuple(names), where),
     }
     return Machine(cluster, calibrations, is_explicit, sources, (*of_user, *others))
@@ -173,7 +178,7 @@ def _to_give_back(values: Values, machine: Machine, network: Network, settings: 
     alone = Sources(
         Problem(network, None, machine.cluster, machine.files, explicit_calibration=True, settings=settings)
     )
-    precisions = values["precision"].value if "precision" in values else ("fp32",)
+    precisions = value_of(values, "precision", ("fp32",))
     covers = machine.explicit or not any(why_not_precision(alone, one) for one in precisions)
     return names if covers else listed(values, "calibration")
 
@@ -294,7 +299,7 @@ def _cases_of(name: str, each: Sequence[Values], machine: Machine, scenarios: It
             as_run, names = shared[is_fused]
             own: Values = {
                 "network": Sourced(name, values["network"].source),
-                "dataset": Sourced(values["dataset"].value if "dataset" in values else network.dataset, dataset_source),
+                "dataset": Sourced(value_of(values, "dataset", network.dataset), dataset_source),
                 "calibration": replace(there.sources["calibration"], value=names),
                 "scenario": Sourced(
                     scenario.text or None, values["scenario"].source if "scenario" in values else DEFAULT
