@@ -64,8 +64,8 @@ count = whole(1, LARGEST_COUNT)
 def numbers(least: int, most: int = 0) -> Parser:
     """Return a parser of a comma list of whole numbers and ranges ``lo:hi[:step]``, in order, each once.
 
-    ``1,4:6`` gives (1, 4, 5, 6); ``8:64:8`` gives (8, 16, ..., 64). Empty, reversed and oversized ranges are refused, as
-    are numbers below ``least`` and above ``most``; 0: above the largest count.
+    ``1,4:6`` gives (1, 4, 5, 6); ``8:64:8`` gives (8, 16, ..., 64). Empty, reversed and oversized ranges are refused,
+    as are numbers below ``least`` and above ``most``; 0: above the largest count.
     """
 
     def parse(what: str, value: str) -> tuple[int, ...]:

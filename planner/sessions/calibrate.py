@@ -44,9 +44,7 @@ def held_alone(what: str, path: Path) -> Iterator[None]:
     The system gives it up with the process, so that what a killed one left is taken over. Systems without ``flock``
     lock nothing. A link in its place is refused: what is written to the lock would destroy where it leads.
 
-    ``what``: the file in words, behind which its path is named.
-
-    OutputError: another process holds it, or it cannot be made.
+    OutputError: another process holds it, or it cannot be made; ``what`` is the file in words.
     """
     beside = path.with_name(f"{path.name}{SUFFIX}")
     try:
@@ -55,8 +53,9 @@ def held_alone(what: str, path: Path) -> Iterator[None]:
     except OSError as error:
         raise OutputError(f"the lock of {what} must be writable, got {beside}: {error.strerror}") from error
     if file is None:
-        holder = _holder(beside)
-        by = f"process {holder}" if holder else "another process"
+        by = "another process"
+        with contextlib.suppress(OSError, ValueError):
+            by = f"process {int(beside.read_text(encoding='ascii'))}"
         raise OutputError(
             f"{what} must be written by one process at a time, got {str(path)!r}, which {by} is writing: wait until it "
             "has ended, or name another file by --out"
@@ -88,9 +87,10 @@ def _locked(path: Path) -> IO[str] | None:
         except BlockingIOError:
             file.close()
             return None
-        if _is_at(path, file):
-            file.truncate(0)
-            return file
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(path.lstat(), os.fstat(file.fileno())):
+                file.truncate(0)
+                return file
         file.close()  # its holder has removed it meanwhile: what is there now is another
 
 
@@ -105,26 +105,8 @@ def _opened(path: Path) -> IO[str]:
     return file
 
 
-def _is_at(path: Path, file: IO[str]) -> bool:
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
-
-
-def _holder(path: Path) -> int:
-    """Return the process that a lock file names; 0 where it names none."""
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 0
-
-
 def fitted_from_files(folder: Path, name: str, say: Say) -> Calibration:
-    """Return the calibration that the sample files of a folder give; they must be of one device.
-
-    Say what they say, or their rows' notes, of a disturbed machine.
-    """
+    """Return the calibration that the sample files of a folder give, which must be of one device."""
     samples, node, steps = samples_of(folder, name, say)
     samples = replace(samples, circumstances={**disturbed(samples), **samples.circumstances})
     calibration = fitted_with_steps(fit_calibration(samples, name, node.accelerator, node), steps, say)
@@ -205,7 +187,7 @@ def refined_from_runs(
 ) -> Calibration:
     """Return the calibration that measured steps of a suggestion's plans refine.
 
-    Parameters and errors are those of :func:`planner.sessions.plan_steps.refined_with_runs`.
+    Parameters and errors are those of :func:`planner.sessions.suggested.refined_with_runs`.
     """
     return _dated(refined_with_runs(plan, runs, calibrations, name, session.say), date)
 

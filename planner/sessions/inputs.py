@@ -149,7 +149,12 @@ def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluste
     calibrations, where = _in_order((named_by, of_user), (OWN, own), ("bundled", of_catalog), *completion)
     if is_explicit:
         calibrations = tuple(one if one in of_user else _without_products(one) for one in calibrations)
-    others = tuple(one for one in (*own, *of_catalog) if one not in of_user and _serves(one, cluster))
+    others = tuple(
+        one
+        for one in (*own, *of_catalog)
+        if one not in of_user
+        and (one.cluster == cluster.name or one.accelerator == ANY_ACCELERATOR or one.computes(cluster))
+    )
     names = dict.fromkeys((*listed(values, "calibration"), *(one.name for one in others)))
     sources: Values = {
         "cluster": Sourced(value_of(values, "cluster", cluster.name), source),
@@ -163,17 +168,9 @@ def _completions(cluster: Cluster, known: Calibrations, *, is_named: bool) -> It
     return completions(cluster, known, *of_others, catalog.transfer_scores(), is_named=is_named)
 
 
-def _serves(calibration: Calibration, cluster: Cluster) -> bool:
-    of_cluster = calibration.cluster == cluster.name
-    return of_cluster or calibration.accelerator == ANY_ACCELERATOR or calibration.computes(cluster)
-
-
 def _to_give_back(values: Values, machine: Machine, network: Network, settings: Settings) -> tuple[str, ...]:
-    """Return the names that ``--calibration`` takes.
-
-    What was scaled or derived for an answer has none, and named calibrations must cover products themselves: where they
-    would not, only those that the user named are told, as the answer comes about without others.
-    """
+    """Return the names that ``--calibration`` takes; what was scaled or derived for an answer has none."""
+    # Named calibrations must cover products themselves: else those of the user are told alone, as others do not help.
     names: tuple[str, ...] = machine.sources["calibration"].value
     alone = Sources(
         Problem(network, None, machine.cluster, machine.files, explicit_calibration=True, settings=settings)
@@ -184,29 +181,21 @@ def _to_give_back(values: Values, machine: Machine, network: Network, settings: 
 
 
 def _check_device(calibrations: Calibrations, cluster: Cluster, say: Say) -> None:
-    """Refuse named calibrations that are all of other devices than the cluster's; of some among others, say so.
-
-    Those of a device of the same chip serve calls that they timed.
-    """
+    """Refuse named calibrations that are all of other devices than the cluster's; of some among others, say so."""
     device = cluster.node.accelerator.name
     foreign = [
         one for one in calibrations if one.accelerator not in (device, ANY_ACCELERATOR) and one.cluster != cluster.name
     ]
-    got = _listed(foreign)
-    if foreign and len(foreign) < len(calibrations):
-        strange = [one for one in foreign if not is_same_die(one, cluster.node.accelerator)]
-        if strange:
-            say(
-                f"--calibration {_listed(strange)}: cluster {cluster.name!r} has {device}, so no kernel is priced by it"
-            )
-    elif foreign:
+    if foreign and len(foreign) == len(calibrations):
         rule = f"--calibration must be of {device}, the device of cluster {cluster.name!r}"
+        got = ", ".join(f"{one.name} of {one.accelerator}" for one in foreign)
         remedy = "; leave it out, or calibrate that device"
         raise CoverageError(Refusal("other_device", rule, "--calibration", got, remedy))
-
-
-def _listed(calibrations: Iterable[Calibration]) -> str:
-    return ", ".join(f"{one.name} of {one.accelerator}" for one in calibrations)
+    # Those of a device of the same chip serve calls that they timed.
+    strange = [one for one in foreign if not is_same_die(one, cluster.node.accelerator)]
+    if strange:
+        got = ", ".join(f"{one.name} of {one.accelerator}" for one in strange)
+        say(f"--calibration {got}: cluster {cluster.name!r} has {device}, so no kernel is priced by it")
 
 
 def _cluster(
@@ -214,14 +203,21 @@ def _cluster(
 ) -> tuple[Cluster, str, Calibrations]:
     """Return the cluster, its source, and this machine's own calibration where it is one of the cluster's device."""
     if "cluster" in values and values["cluster"].value != LOCAL:
-        cluster, source = found or catalog.find_cluster(values["cluster"].value), values["cluster"].source
-        own = (
-            None if values["network"].source == DEFAULT_REQUEST else own_calibration(say, cluster.node.accelerator.name)
-        )
-    else:
-        own = own_calibration(say)
-        cluster, source = _local(values, calibrations, own)
-    return cluster, source, (own,) if own and own.accelerator == cluster.node.accelerator.name else ()
+        cluster = found or catalog.find_cluster(values["cluster"].value)
+        is_default = values["network"].source == DEFAULT_REQUEST
+        own = None if is_default else own_calibration(say, cluster.node.accelerator.name)
+        return cluster, values["cluster"].source, (own,) if own else ()
+    own = own_calibration(say)
+    for calibration in calibrations or ((own,) if own else ()):
+        if calibration.node is not None:
+            device = calibration.node.accelerator.name
+            mine = (own,) if own and own.accelerator == device else ()
+            return Cluster(LOCAL, 1, calibration.node), "calibration" if calibrations else OWN, mine
+    if calibrations:
+        what = f"calibration {calibrations[0].name!r}"
+        raise ParameterError("--cluster", f"given beside {what}, which records no node", NOTHING)
+    remedy = "this machine has no calibration of its own: name a cluster, or measure with 'planner calibrate'"
+    raise ParameterError("--cluster or --calibration", f"given with {said(values, 'network')}", NOTHING, remedy)
 
 
 def _in_order(*groups: tuple[str, Calibrations]) -> tuple[Calibrations, str]:
@@ -241,18 +237,6 @@ def _without_products(calibration: Calibration) -> Calibration:
     return replace(calibration, entries=entries)
 
 
-def _local(values: Values, calibrations: Calibrations, own: Calibration | None) -> tuple[Cluster, str]:
-    """Return the cluster that the named calibrations, or this machine's own, imply, and its source."""
-    for calibration in calibrations or ((own,) if own else ()):
-        if calibration.node is not None:
-            return Cluster(LOCAL, 1, calibration.node), "calibration" if calibrations else OWN
-    if calibrations:
-        what = f"calibration {calibrations[0].name!r}"
-        raise ParameterError("--cluster", f"given beside {what}, which records no node", NOTHING)
-    remedy = "this machine has no calibration of its own: name a cluster, or measure with 'planner calibrate'"
-    raise ParameterError("--cluster or --calibration", f"given with {said(values, 'network')}", NOTHING, remedy)
-
-
 def check_nodes(cluster: Cluster, values: Values) -> None:
     """Refuse more nodes, or more GPUs a node, than the cluster has."""
     most = max(values["nodes"].value) if "nodes" in values else 1
@@ -268,19 +252,15 @@ def check_nodes(cluster: Cluster, values: Values) -> None:
 
 def cases(values: Values, machine: Machine) -> tuple[Case, ...]:
     """Return every network in every framework under every scenario; a framework of two names is one."""
-    scenarios = _scenarios(values, machine.cluster)
+    scenarios: tuple[Scenario, ...] = (NO_SCENARIO,)
+    if "scenario" in values:
+        scenarios = parse_scenarios(values["scenario"].value, machine.cluster, catalog.find_accelerator)
     named: dict[Framework, str] = {}
     for text in listed(values, "framework"):
         named.setdefault(catalog.find_framework(text), text)
     each = [merge({"framework": replace(values["framework"], value=one)}, values) for one in named.values()]
     networks = values["network"].value
     return tuple(case for name in networks for case in _cases_of(name, each or [values], machine, scenarios))
-
-
-def _scenarios(values: Values, cluster: Cluster) -> tuple[Scenario, ...]:
-    if "scenario" not in values:
-        return (NO_SCENARIO,)
-    return parse_scenarios(values["scenario"].value, cluster, catalog.find_accelerator)
 
 
 def _cases_of(name: str, each: Sequence[Values], machine: Machine, scenarios: Iterable[Scenario]) -> Iterator[Case]:
@@ -349,7 +329,12 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
         "input": Sourced(base.input, DEFAULT),
     }
     sources = {key: values.get(key, default) for key, default in defaults.items()}
-    missing = _why_input_is_not_modelled(machine, network, dataset) if sources["input"].value == "storage" else ""
+    missing = ""
+    if sources["input"].value == "storage":
+        priced = Sources(Problem(network, dataset, machine.cluster, machine.calibrations))
+        missing = "" if priced.storage else "without a data set the bytes of a sample are unknown"
+        if not priced.has_storage:
+            missing = f"neither cluster {machine.cluster.name!r} nor a calibration has storage"
     if missing and sources["input"].source != DEFAULT:
         rule = "--input must be synthetic here"
         raise CoverageError(Refusal("input_missing", rule, "--input", "'storage'", f"; {missing}"))
@@ -379,14 +364,6 @@ def idle_fusions(of: Iterable[Case]) -> tuple[str, ...]:
                 kinds = ", ".join(idle.values())
                 sentences.append(f"{what} of framework {framework.name} is ignored: {network.name} has no {kinds}")
     return tuple(dict.fromkeys(sentences))
-
-
-def _why_input_is_not_modelled(machine: Machine, network: Network, dataset: Dataset | None) -> str:
-    """Return what is missing to price reading samples from storage, or ''."""
-    sources = Sources(Problem(network, dataset, machine.cluster, machine.calibrations))
-    if not sources.has_storage:
-        return f"neither cluster {machine.cluster.name!r} nor a calibration has storage"
-    return "" if sources.storage else "without a data set the bytes of a sample are unknown"
 
 
 Question = Mapping[str, Case]
@@ -426,22 +403,17 @@ def _machines(values: Values, mixed: MixedCluster, say: Say) -> dict[str, Machin
     """Return what each group's plans run on: its nodes, and the calibrations of its device."""
     devices = {one.name: one.cluster.node.accelerator.name for one in mixed.groups}
     named = {name: named_calibration(name).accelerator for name in listed(values, "calibration")}
-    foreign = [f"{name} of {device}" for name, device in named.items() if device not in _served(devices.values())]
+    foreign = [f"{name} of {one}" for name, one in named.items() if one not in (*devices.values(), ANY_ACCELERATOR)]
     if foreign:
         rule = f"--calibration must be of {' or '.join(devices.values())}, the devices of cluster {mixed.name!r}"
         raise CoverageError(Refusal("other_device", rule, "--calibration", ", ".join(foreign)))
     machines = {}
     for group in mixed.groups:
-        own = tuple(name for name, device in named.items() if device in _served([devices[group.name]]))
+        own = tuple(name for name, device in named.items() if device in (devices[group.name], ANY_ACCELERATOR))
         rest = {key: one for key, one in values.items() if key != "calibration"}
         of_group = merge({"calibration": replace(values["calibration"], value=own)} if own else {}, rest)
         machines[group.name] = machine_of(of_group, say, found=group.cluster)
     return machines
-
-
-def _served(devices: Iterable[str]) -> tuple[str, ...]:
-    """Return the accelerators that calibrations of some devices name."""
-    return (*devices, ANY_ACCELERATOR)
 
 
 def subject_of_all(question: Question, mixed: MixedCluster) -> Subject:

@@ -19,7 +19,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configurations
 from planner.domain.kernels import FORWARD
 from planner.domain.network import Network
-from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS, Samples
+from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS
 from planner.errors import CoverageError, OutputError
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.duration import expected_fit_s
@@ -186,7 +186,12 @@ def measured(request: Request, partial: Path, session: Session, used_s: float = 
     began = session.clock_s()
     place = session.place_of(request.device, request.precisions, catalog.known_accelerator)
     calls, extent = distinct_calls(request.all_networks), place.extent()
-    _check_loaded(request, used_s + session.clock_s() - began, partial)
+    loading_s = used_s + session.clock_s() - began
+    if loading_s > MOST_LOADING_SHARE * request.budget_s and not holds_measured(partial):
+        raise CoverageError(
+            f"--budget must leave time to measure, got {request.budget_s:.0f} s, of which loading PyTorch took "
+            f"{loading_s:.0f} s; use --budget {enough_s(request.budget_s):.0f}s, or wait until the machine is less busy"
+        )
     for sentence in left_out(calls, request.all_networks, extent):
         session.say(sentence)
     goal = _goal(request, place, session)
@@ -208,8 +213,17 @@ def measured(request: Request, partial: Path, session: Session, used_s: float = 
             say=session.say,
         )
     check_started(measurement, request, session.say)
-    _tell_error(measurement.samples, request, session.say)
-    return _of_networks(measurement, request)
+    circumstances = measurement.samples.circumstances
+    if request.target_error is not None:
+        error = float(circumstances.get(EXPECTED_ERROR, "inf"))
+        outcome = "is reached" if error <= request.target_error else "is not reached: a larger --budget goes on"
+        expected = f"steps are expected to miss by {error:.1%} on average"
+        session.say(f"target error {request.target_error:.1%} {outcome}; {expected}")
+    if not request.networks:
+        return measurement
+    own_names = "; ".join(network.name for network in request.networks)
+    circumstances = {**circumstances, NETWORKS: own_names, BUDGET: f"{request.budget_s:.0f}"}
+    return replace(measurement, samples=replace(measurement.samples, circumstances=circumstances))
 
 
 def _kept_s(request: Request, place: Place, session: Session) -> Callable[[int], float]:
@@ -217,7 +231,8 @@ def _kept_s(request: Request, place: Place, session: Session) -> Callable[[int],
 
     @cache
     def whole_s() -> float:
-        return session.expected_fit_s(place.accelerator, _times_fp32(place))
+        points = place.points()
+        return session.expected_fit_s(place.accelerator, len(points) / sum(one.precision == "fp32" for one in points))
 
     def kept_s(points: int) -> float:
         most = math.inf if learns_from_calls(place.accelerator) else 1.0
@@ -225,15 +240,6 @@ def _kept_s(request: Request, place: Place, session: Session) -> Callable[[int],
         return min(share * whole_s(), LARGEST_FIT_SHARE * request.budget_s)
 
     return kept_s
-
-
-def _check_loaded(request: Request, used_s: float, partial: Path) -> None:
-    """Refuse a budget that is as good as spent before anything is measured, unless an earlier run measured it."""
-    if used_s > MOST_LOADING_SHARE * request.budget_s and not holds_measured(partial):
-        raise CoverageError(
-            f"--budget must leave time to measure, got {request.budget_s:.0f} s, of which loading PyTorch took "
-            f"{used_s:.0f} s; use --budget {enough_s(request.budget_s):.0f}s, or wait until the machine is less busy"
-        )
 
 
 def _step_needs(request: Request) -> dict[str, StepNeed]:
@@ -248,29 +254,8 @@ def _step_needs(request: Request) -> dict[str, StepNeed]:
     }
 
 
-def _times_fp32(place: Place) -> float:
-    """Return how many points the generic design has for each one in fp32."""
-    points = place.points()
-    return len(points) / sum(point.precision == "fp32" for point in points)
-
-
-def _of_networks(measurement: Measurement, request: Request) -> Measurement:
-    """Return measurements that name the networks that they were made for, and the budget."""
-    if not request.networks:
-        return measurement
-    names = "; ".join(network.name for network in request.networks)
-    circumstances = {NETWORKS: names, BUDGET: f"{request.budget_s:.0f}"}
-    return replace(
-        measurement,
-        samples=replace(measurement.samples, circumstances={**measurement.samples.circumstances, **circumstances}),
-    )
-
-
 def _goal(request: Request, place: Place, session: Session) -> Goal:
-    """Return what the measuring is for: the networks, or, from the generic design, all bundled ones that fit.
-
-    The layers of these are timed as they are where time is left.
-    """
+    """Return what the measuring is for: the networks, or all bundled ones that fit, by the generic design first."""
     device = place.accelerator
     networks = request.all_networks or _bundled(device.kind, device.memory_bytes)
     later = () if request.networks else _bundled_layers(device.kind, device.memory_bytes, place.extent())
@@ -294,16 +279,6 @@ def _bundled(kind: str, memory_bytes: float) -> tuple[Network, ...]:
 @cache
 def _bundled_layers(kind: str, memory_bytes: float, extent: Extent) -> tuple[Point, ...]:
     return layer_points(distinct_calls(_bundled(kind, memory_bytes)), extent)
-
-
-def _tell_error(samples: Samples, request: Request, say: Say) -> None:
-    """Say whether the error that is aimed at is reached, as far as is known."""
-    if request.target_error is None:
-        return
-    error = float(samples.circumstances.get(EXPECTED_ERROR, "inf"))
-    is_reached = error <= request.target_error
-    outcome = "is reached" if is_reached else "is not reached: a larger --budget goes on"
-    say(f"target error {request.target_error:.1%} {outcome}; steps are expected to miss by {error:.1%} on average")
 
 
 def _state(now: Progress) -> str:

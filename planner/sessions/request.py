@@ -11,7 +11,7 @@ import numpy as np
 from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.calls import LOOKED_UP
-from planner.domain.cluster import Accelerator, Cluster, Node
+from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Configurations, Settings
 from planner.domain.kernels import DIRECTIONS, SERVED_BY, TRAFFIC_KINDS
 from planner.domain.network import Network
@@ -78,8 +78,15 @@ def trained(precisions: Iterable[str]) -> tuple[str, ...]:
 def networks_of(names: Iterable[str], device: str = "cpu") -> tuple[Network, ...]:
     """Return the networks whose own layers are to be measured, each once; refuse one that the device cannot hold."""
     networks = tuple(catalog.find_network(name) for name in dict.fromkeys(names))
-    if networks:
-        _check_fits(networks, _accelerator(device))
+    if not networks:
+        return ()
+    own = describe_cpu()[0] if device == "cpu" else describe_gpu(device, catalog.known_accelerator).accelerator
+    for network in networks:
+        bytes_needed = needed_bytes(network, own.kind)
+        if bytes_needed > own.memory_bytes:
+            memory, at = format_bytes(own.memory_bytes), f"at a sub-batch of {SMALL_SUB_BATCH}"
+            rule = f"a network that fits the {memory} of this machine {at}"
+            raise ParameterError("--network", rule, f"{network.name}, which needs {format_bytes(bytes_needed)}")
     return networks
 
 
@@ -91,26 +98,10 @@ def shards_of(networks: Sequence[Network], degrees: Sequence[int]) -> tuple[Netw
     return tuple(tensor_shard(network, degree) for network in split for degree in degrees if degree > 1)
 
 
-def _accelerator(device: str) -> Accelerator:
-    return describe_cpu()[0] if device == "cpu" else describe_gpu(device, catalog.known_accelerator).accelerator
-
-
 def needed_bytes(network: Network, kind: str) -> float:
     """Return the bytes of a network at the small sub-batch, on a device of a kind."""
     ledger = Memory(network, MemoryRules.of("fp32", network.optimizer, device_kind=kind))
     return float(ledger.fullest(Configurations.having(sub_batch=SMALL_SUB_BATCH)).total)
-
-
-def _check_fits(networks: Iterable[Network], accelerator: Accelerator) -> None:
-    for network in networks:
-        bytes_needed = needed_bytes(network, accelerator.kind)
-        if bytes_needed > accelerator.memory_bytes:
-            raise ParameterError(
-                "--network",
-                f"a network that fits the {format_bytes(accelerator.memory_bytes)} of this machine at a sub-batch of "
-                f"{SMALL_SUB_BATCH}",
-                f"{network.name}, which needs {format_bytes(bytes_needed)}",
-            )
 
 
 def check_started(measurement: Measurement, request: Request, say: Say) -> None:
@@ -124,7 +115,7 @@ def check_started(measurement: Measurement, request: Request, say: Say) -> None:
 
 
 def check_served(
-    calibration: Calibration, node: Node, request: Request, say: Say, precisions: Sequence[str] = STEP_PRECISIONS[:1]
+    calibration: Calibration, node: Node, request: Request, say: Say, precisions: Sequence[str] = ("fp32",)
 ) -> None:
     """Refuse a calibration that serves no step of the networks; say how many of their calls were left to fits.
 
@@ -149,10 +140,8 @@ def check_served(
             for part, source in own.split(calls, np.ones(1, dtype=np.int64)):
                 is_left = source is None and SERVED_BY.get(part.kind, part.kind) != "bias"
                 if precision in obligatory:
-                    fits, total = (
-                        fits + is_left * int(part.count.sum()),
-                        total + int(part.count.sum()),
-                    )
+                    count = int(part.count.sum())
+                    fits, total = fits + is_left * count, total + count
                 if is_left and not sources.is_calibrated(part.kind, part.direction, precision):
                     missing.setdefault(precision, {})[part.kind, part.direction] = None
     _check_none("a calibration must hold every kernel of the networks", missing, request, say)
@@ -163,21 +152,16 @@ def check_served(
 
 def _check_none(rule: str, missing: Mapping[str, Iterable[Kernel]], request: Request, say: Say) -> None:
     """Refuse what is missing in a precision that is needed; say what is in others."""
-    obligatory = request.needed
-    refusals = {name: kernels for name, kernels in missing.items() if name in obligatory}
+    budget = f"--budget {enough_s(request.budget_s):.0f}s"
+    gaps = {name: grouped(kernels) for name, kernels in missing.items()}
+    refusals = [
+        f"{gap}{'' if name == 'fp32' else f' in {name}'}" for name, gap in gaps.items() if name in request.needed
+    ]
     if refusals:
-        raise CoverageError(_too_few(rule, refusals, request))
-    for name, kernels in missing.items():
-        budget_s = enough_s(request.budget_s)
-        say(f"{name} has too few timings of {grouped(kernels)} for predictions; --budget {budget_s:.0f}s takes more")
-
-
-def _too_few(rule: str, missing: Mapping[str, Iterable[Kernel]], request: Request) -> str:
-    by_precision = (f"{grouped(kernels)}{'' if name == 'fp32' else f' in {name}'}" for name, kernels in missing.items())
-    return (
-        f"{rule}, got too few timings of {'; '.join(by_precision)}; what was measured is kept, and the same command "
-        f"with --budget {enough_s(request.budget_s):.0f}s goes on from there"
-    )
+        kept = f"what was measured is kept, and the same command with {budget} goes on from there"
+        raise CoverageError(f"{rule}, got too few timings of {'; '.join(refusals)}; {kept}")
+    for name, gap in gaps.items():
+        say(f"{name} has too few timings of {gap} for predictions; {budget} takes more")
 
 
 def check_complete(
@@ -185,7 +169,7 @@ def check_complete(
     kernels: Sequence[Kernel],
     request: Request,
     say: Say,
-    precisions: Sequence[str] = STEP_PRECISIONS[:1],
+    precisions: Sequence[str] = ("fp32",),
 ) -> None:
     """Refuse a calibration without every kernel of the bundled networks: it would serve none of them.
 

@@ -5,9 +5,10 @@ Relative paths of clusters, networks and data sets start from the folder of thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from planner import catalog
 from planner.domain.configuration import Settings
@@ -20,12 +21,10 @@ from planner.formats.documents import STANDARD_INPUT, parse_text, read_text
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, refused, unread
 from planner.scoring.refit import Asked
-from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, Machine, Say, Values, machine_of
+from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, Machine, Say, Values, machine_of, value_of
 from planner.workload.fusion import with_attention
 
-__all__ = ["Table", "learned_from", "locked_sources", "table_of", "unfitted_sources"]
-
-T = TypeVar("T")
+__all__ = ["Table", "framework_of", "learned_from", "locked_sources", "table_of", "unfitted_sources"]
 
 
 class _Key(NamedTuple):
@@ -69,11 +68,14 @@ def table_of(runs: Runs, folder: Path, values: Values, say: Say) -> Table:
 
 
 def _key(run: Run, values: Values) -> _Key:
-    framework = run.framework + (f"@{run.framework_version}" if run.framework_version else "")
-    if "framework" in values:
-        framework = values["framework"].value
+    framework = value_of(values, "framework", framework_of(run))
     named = run.network, run.cluster, run.dataset, run.optimizer, run.strategy, run.input, framework, run.source
     return _Key(*named, run.rank_order)
+
+
+def framework_of(run: Run) -> str:
+    """Return the framework of a run as an option names it."""
+    return run.framework + (f"@{run.framework_version}" if run.framework_version else "")
 
 
 def _check_texts(key: _Key) -> None:
@@ -85,35 +87,15 @@ def _check_texts(key: _Key) -> None:
             raise ParameterError(what, "text without a null character", text)
 
 
-class _Once(Generic[T]):
-    """Finds each thing once; what cannot be found is refused again without looking."""
-
-    def __init__(self, find: Callable[[str], T]) -> None:
-        self.find = find
-        self.results: dict[str, T | PlannerError] = {}
-
-    def __call__(self, text: str) -> T:
-        if text not in self.results:
-            try:
-                self.results[text] = self.find(text)
-            except PlannerError as error:
-                self.results[text] = error
-        one = self.results[text]
-        if isinstance(one, PlannerError):
-            raise one
-        return one
-
-
 class _Files:
     """Networks, clusters and data sets that rows of a file name."""
 
     def __init__(self, folder: Path, values: Values, say: Say) -> None:
         self.folder, self.values, self.say = folder, values, say
-        self.network = _Once(self._network)
-        self.machine = _Once(self._machine)
+        self.network, self.machine = cache(self._network), cache(self._machine)
         # An option must be known, where a row may name anything; a path in it starts from the working directory.
         of_option = catalog.find_framework(values["framework"].value) if "framework" in values else None
-        self.framework = _Once(self._framework if of_option is None else lambda _: of_option)
+        self.framework = cache(self._framework if of_option is None else lambda _: of_option)
 
     def problem(self, key: _Key, machine: Machine) -> Problem:
         """Return the problem of rows, or raise PlannerError."""

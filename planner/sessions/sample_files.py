@@ -67,12 +67,6 @@ def samples_text(measurement: Measurement, source: str, date: str) -> str:
     return write_samples(Samples(whole.text, whole.number, {**whole.circumstances, **circumstances}))
 
 
-def node_of(samples: Samples, path: str) -> Node | None:
-    """Return the node that samples were measured on, where their circumstances hold it."""
-    text = samples.circumstances.get(NODE, "")
-    return parse_node(text, path) if text else None
-
-
 def steps_of(samples: Samples, say: Say) -> dict[int, TimedStep]:
     """Return the training steps among rows, by their position; ``say`` is told of networks that are not known."""
     at = np.flatnonzero(samples.text["kind"] == STEP)
@@ -155,20 +149,22 @@ def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRo
     """
     paths = sample_paths(folder)
     every = read_sample_files(paths)
-    steps, files = _steps(every, say), every.select(every.samples.text["kind"] != STEP)
-    if not files.places:
-        raise InputFileError(str(paths[0]), _no_kernels(len(every.places)))
+    by_row, files = steps_of(every.samples, say), every.select(every.samples.text["kind"] != STEP)
+    steps = StepRows(tuple(by_row.values()), every.select(np.isin(np.arange(every.samples.size), list(by_row))))
+    if not files.places:  # whole training steps alone are what --plan leaves
+        count, rule = len(every.places), "rows must follow the header, got none in this folder"
+        got = f"{count} {'rows' if count > 1 else 'row'} of kind {STEP} alone, whole training steps, in this folder"
+        remedy = "put a samples file of the same device's kernels beside it, as planner calibrate without --plan leaves"
+        raise InputFileError(
+            str(paths[0]), f"rows of kernels must follow the header, got {got}; {remedy}" if count else rule
+        )
     node = _node(files)
     accelerator = node.accelerator
     if name != accelerator.name and name in catalog.names("accelerators"):
         rule = f"the name of the samples' device, {accelerator.name}, or that of no device"
         raise ParameterError("--name", rule, name, f"these are no samples of {name}")
     selection = _selection(files, accelerator)
-    _tell(selection, say)
-    samples = selection.files.samples
-    again = repeated(samples)
-    if again:
-        say(f"{again} of {samples.size} rows time a call again; the median of each call is fitted")
+    samples = _told(selection, "rows time a call again; the median of each call is fitted", say)
     circumstances = {key: value for key, value in files.samples.circumstances.items() if key != NODE}
     return replace(samples, circumstances=circumstances | _rejections(selection)), node, steps
 
@@ -188,11 +184,7 @@ def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Cal
     before = {REJECTED: calibration.environment.get(REJECTED, "")}
     files = replace(rows.files, samples=replace(rows.files.samples, circumstances=before))
     selection = _without_disputed(_Selection(files).without(reasons))
-    _tell(selection, say)
-    samples = selection.files.samples
-    again = repeated(samples)
-    if again:
-        say(f"{again} of {samples.size} training steps are timed again; the median of each is fitted")
+    samples = _told(selection, "training steps are timed again; the median of each is fitted", say)
     whole = with_overheads(calibration, merged_steps(steps_of(samples, say).values()))
     return replace(whole, environment={**whole.environment, **_rejections(selection)})
 
@@ -208,21 +200,6 @@ def _steps_apart(files: SampleFiles, off: Sequence[Outlier], rows: int) -> Input
         rule, remedy = "time_s must be in seconds", _guess(middle, *middle.unit, "these rows")
     lines = files.where(one.row for one in off).removeprefix(f"{path}: ")
     return InputFileError(path, f"{rule}, {got}: {remedy}", lines)
-
-
-def _steps(files: SampleFiles, say: Say) -> StepRows:
-    """Return the training steps among rows."""
-    steps = steps_of(files.samples, say)
-    return StepRows(tuple(steps.values()), files.select(np.isin(np.arange(files.samples.size), list(steps))))
-
-
-def _no_kernels(steps: int) -> str:
-    """Return what files without rows of calls lack: whole training steps alone are what --plan leaves."""
-    if not steps:
-        return "rows must follow the header, got none in this folder"
-    got = f"{steps} {'rows' if steps > 1 else 'row'} of kind {STEP} alone, whole training steps, in this folder"
-    remedy = "put a samples file of the same device's kernels beside it, as planner calibrate without --plan leaves"
-    return f"rows of kernels must follow the header, got {got}; {remedy}"
 
 
 def _selection(files: SampleFiles, accelerator: Accelerator) -> _Selection:
@@ -241,9 +218,14 @@ def _without_disputed(selection: _Selection) -> _Selection:
     return selection.without(_disputed_rows(selection.files, [np.arange(selection.files.samples.size)]))
 
 
-def _tell(selection: _Selection, say: Say) -> None:
+def _told(selection: _Selection, again: str, say: Say) -> Samples:
+    """Say which rows take no part, and how many time what others did; return those that take part."""
     for sentence in _sentences(selection, SENTENCES_SAID):
         say(f"rejected: {sentence}")
+    samples = selection.files.samples
+    if count := repeated(samples):
+        say(f"{count} of {samples.size} {again}")
+    return samples
 
 
 def _sentences(selection: _Selection, most: int) -> Iterator[str]:
@@ -259,26 +241,27 @@ def _rejections(selection: _Selection) -> dict[str, str]:
     """Return the circumstance of the rejected rows, behind what the files say of theirs; nothing without any."""
     if not selection.lots:
         return {}
-    lots = tuple((_by_name(lot), reason) for lot, reason in selection.lots)
+    lots = tuple(  # their files without the folder: a calibration is read elsewhere
+        (SampleFiles(lot.samples, tuple((Path(path).name, line) for path, line in lot.places)), reason)
+        for lot, reason in selection.lots
+    )
     rows, samples = selection.rejections, selection.files.samples
     sentences = "; ".join(_sentences(_Selection(selection.files, lots), SENTENCES_RECORDED))
     before = samples.circumstances.get(REJECTED, "")
     return {REJECTED: f"{before}{'; ' if before else ''}{rows} of {samples.size + rows} rows: {sentences}"}
 
 
-def _by_name(files: SampleFiles) -> SampleFiles:
-    """Return rows whose files are named without the folder: a calibration is read elsewhere."""
-    return SampleFiles(files.samples, tuple((Path(path).name, line) for path, line in files.places))
-
-
 def _node(files: SampleFiles) -> Node:
     """Return the node that the files name, where it is of their device, else one of their bundled device."""
-    device = _device_name(files)
-    node = node_of(files.samples, files.places[0][0])
+    device, text = _device_name(files), files.samples.circumstances.get(NODE, "")
+    node = parse_node(text, files.places[0][0]) if text else None
     if node is not None and node.accelerator.name == device:
         return node
-    accelerator = _device(files, device)
-    return Node(1, accelerator)
+    try:
+        return Node(1, catalog.find_accelerator(device))
+    except UnknownNameError as error:
+        guess = f"did you mean {error.nearest!r}?" if error.nearest else "'planner show accelerators' lists them"
+        raise _error(files, 0, f"device must be a known accelerator, got {device!r}; {guess}") from None
 
 
 def _device_name(files: SampleFiles) -> str:
@@ -287,23 +270,13 @@ def _device_name(files: SampleFiles) -> str:
     first = str(devices[0])
     other = np.flatnonzero(devices != first)
     if not first or (other.size and not devices[other[0]]):
-        row = int(other[0]) if first else 0
-        raise _error(
-            files, row, "device must be given in every row, got nothing; 'planner show accelerators' lists them"
-        )
+        rule = "device must be given in every row, got nothing; 'planner show accelerators' lists them"
+        raise _error(files, int(other[0]) if first else 0, rule)
     if other.size:
         row = int(other[0])
         rule = f"device must be {first!r}, as in {files.where([0])}, got {str(devices[row])!r}"
         raise _error(files, row, f"{rule}; fit samples of each device apart")
     return first
-
-
-def _device(files: SampleFiles, first: str) -> Accelerator:
-    try:
-        return catalog.find_accelerator(first)
-    except UnknownNameError as error:
-        guess = f"did you mean {error.nearest!r}?" if error.nearest else "'planner show accelerators' lists them"
-        raise _error(files, 0, f"device must be a known accelerator, got {first!r}; {guess}") from None
 
 
 def _error(files: SampleFiles, row: int, problem: str) -> InputFileError:

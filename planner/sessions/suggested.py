@@ -27,6 +27,7 @@ from planner.formats.suggestion import SUGGESTION
 from planner.scoring.evaluate import sort_runs
 from planner.scoring.refit import measured_step_s
 from planner.sessions.inputs import OPTION, Machine, Say, Values, machine_of, named_calibration
+from planner.sessions.runs import framework_of
 
 __all__ = ["Suggested", "refined_with_runs", "suggested_of"]
 
@@ -144,16 +145,6 @@ class _Row(NamedTuple):
     place: str
 
 
-class _Case(NamedTuple):
-    """What runs of one problem share."""
-
-    framework: str
-    optimizer: str
-    strategy: str
-    input: str
-    rank_order: tuple[str, ...]
-
-
 def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], name: str, say: Say) -> Calibration:
     """Return the calibration of a suggestion with the measured steps of runs files.
 
@@ -182,7 +173,8 @@ def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], nam
     _tell(suggested, steps, say)
     if left_out:
         say(f"rows left out: {len(left_out)}{_because(left_out)}")
-    return replace(with_measured_steps(base, _each_plan_once(steps)), name=name)
+    steps.sort(key=lambda one: one.runs)  # of a plan that was run in several ways the most runs count
+    return replace(with_measured_steps(base, steps), name=name)
 
 
 def _rows(suggested: Suggested, paths: Sequence[str]) -> tuple[list[_Row], dict[str, str]]:
@@ -205,12 +197,10 @@ def _rows(suggested: Suggested, paths: Sequence[str]) -> tuple[list[_Row], dict[
 def _why_of_another(suggested: Suggested, run: Run) -> str:
     """Return why a run says nothing of the suggestion; empty: it is of the same problem."""
     try:
-        own, cluster = (
-            suggested.network.name,
-            suggested.cluster.name,
-        )  # a name that standard input gave is in no catalog
+        own, cluster = suggested.network.name, suggested.cluster.name
+        # A name that standard input gave is in no catalog.
         network = own if run.network == own else catalog.find_network(run.network).name
-        framework = catalog.find_framework(_framework(run)).label
+        framework = catalog.find_framework(framework_of(run)).label
     except PlannerError as error:
         return str(error)
     if network != suggested.network.name:
@@ -222,25 +212,21 @@ def _why_of_another(suggested: Suggested, run: Run) -> str:
     return "" if run.mode == "sync" else "it is asynchronous"
 
 
-def _framework(run: Run) -> str:
-    return run.framework + (f"@{run.framework_version}" if run.framework_version else "")
-
-
 def _problems(
     suggested: Suggested, base: Calibration, rows: Sequence[_Row], say: Say
 ) -> Iterator[tuple[Problem, list[_Row]]]:
     """Yield what the next suggestion prices such runs with, where the base is named, and the runs of each problem."""
     machine = suggested.machine(base, say)
     dataset = suggested.dataset or suggested.network.dataset
-    by_case: dict[_Case, list[_Row]] = {}
+    by_case: dict[tuple[str, str, str, str, tuple[str, ...]], list[_Row]] = {}
     for row in rows:
         run = row.run
         optimizer = run.optimizer or suggested.network.optimizer
-        case = _Case(_framework(run), optimizer, run.strategy, run.input, run.rank_order)
+        case = framework_of(run), optimizer, run.strategy, run.input, run.rank_order
         by_case.setdefault(case, []).append(row)
-    for case, of_case in by_case.items():
-        framework = catalog.find_framework(case.framework)
-        settings = Settings(case.optimizer, case.strategy or framework.strategy, case.input, framework, case.rank_order)
+    for (name, optimizer, strategy, source, order), of_case in by_case.items():
+        framework = catalog.find_framework(name)
+        settings = Settings(optimizer, strategy or framework.strategy, source, framework, order)
         problem = Problem(
             suggested.network,
             catalog.find_dataset(dataset) if dataset else None,
@@ -265,11 +251,6 @@ def _times(problem: Problem, rows: Sequence[_Row]) -> tuple[dict[Configuration, 
             else:
                 times_s.setdefault(plan, []).append(seconds)
     return times_s, refused
-
-
-def _each_plan_once(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
-    """Return the steps; of a plan that was run in several ways the one with the most runs."""
-    return sorted(steps, key=lambda one: one.runs)
 
 
 def _tell(suggested: Suggested, steps: Sequence[MeasuredStep], say: Say) -> None:
