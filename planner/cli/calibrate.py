@@ -95,7 +95,8 @@ def _made(values: Values, target: Target, date: str, began_s: float, session: Se
         return refined_from_runs(values["plan"].value, paths, calibrations, target.name, session, date=date), ""
     if "plan" in values:
         asking = asking_of(values["plan"].value, listed(values, "calibration"), session)
-        return refined_for_plans(asking, target.name, session, date=date, budget_s=_budget_s(values), began_s=began_s)
+        budget_s = value_of(values, "budget", DEFAULT_BUDGET_S)
+        return refined_for_plans(asking, target.name, session, date=date, budget_s=budget_s, began_s=began_s)
     with kept_when_interrupted(target.partial, session.say):
         request = request_of(values, session)
         return fitted_here(request, target.name, target.partial, session, date=date, began_s=began_s)
@@ -118,7 +119,9 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
 def target_of(values: Values, now: datetime) -> Target:
     """Return where the calibration goes; an output that exists, or cannot, is refused before anything is measured."""
     out, force = _output(values), "force" in values
-    name = value_of(values, "name", _default_name(values))
+    of_samples = Path(values["samples"].value).resolve().name if "samples" in values else "local"
+    default = out.stem if out else of_samples
+    name = value_of(values, "name", re.sub(r"[^A-Za-z0-9_.+-]+", "-", default))
     if not _NAME.fullmatch(name):
         raise ParameterError("--name", "letters, digits and . _ + -", name)
     if len(name) > LONGEST_NAME or not name[0].isalnum():
@@ -155,27 +158,12 @@ def _partial_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial")
 
 
-def _default_name(values: Values) -> str:
-    """Return the stem of the output, else the folder of the samples, else ``local``."""
-    if "out" in values:
-        stem = Path(values["out"].value).stem
-    elif "samples" in values:
-        stem = Path(values["samples"].value).resolve().name
-    else:
-        return "local"
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", stem)
-
-
-def _budget_s(values: Values) -> float:
-    return float(values["budget"].value) if "budget" in values else DEFAULT_BUDGET_S
-
-
 def request_of(values: Values, session: Session) -> Request:
     """Return what is to be measured: of a GPU if there is one, unless another device is asked for."""
     device = str(values["device"].value) if "device" in values else session.default_device(session.say)
     networks = networks_of(listed(values, "network"), device)
     return Request(
-        _budget_s(values),
+        value_of(values, "budget", DEFAULT_BUDGET_S),
         networks,
         listed(values, "precision"),
         value_of(values, "target_error"),

@@ -16,9 +16,8 @@ from planner.cli.request import say_unused_frameworks
 from planner.cli.streams import note
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import Entry
 from planner.domain.cluster import Cluster
-from planner.domain.framework import Framework
 from planner.domain.network import family_of
 from planner.domain.node_groups import MixedCluster
 from planner.errors import NOTHING, ParameterError
@@ -80,9 +79,17 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "toml" in arguments:
         _show_toml(shelf, what, arguments)
     elif "item" in arguments:
-        _show_one(shelf, arguments["item"], as_json=as_json)
+        name = arguments["item"]
+        thing = shelf.find(name)
+        if as_json:
+            output.write_document(shelf.document(thing))
+        else:
+            output.write_view(shelf.view(name, thing))
+    elif as_json:
+        own = (one.name for one in _own(what)) if what in ("calibrations", "frameworks") else ()
+        output.write_document(names_document(what, catalog.names(what), tuple(own)))
     else:
-        _show_list(shelf, what, as_json=as_json)
+        output.write_view(shelf.listing(shelf.find(name) for name in catalog.names(what)))
 
 
 def _show_toml(shelf: Shelf, what: str, arguments: Mapping[str, Any]) -> None:
@@ -95,30 +102,10 @@ def _show_toml(shelf: Shelf, what: str, arguments: Mapping[str, Any]) -> None:
     output.write_text(shelf.toml(shelf.find(arguments["item"])))
 
 
-def _show_one(shelf: Shelf, name: str, *, as_json: bool) -> None:
-    thing = shelf.find(name)
-    if as_json:
-        output.write_document(shelf.document(thing))
-    else:
-        output.write_view(shelf.view(name, thing))
-
-
-def _show_list(shelf: Shelf, what: str, *, as_json: bool) -> None:
-    names = catalog.names(what)
-    if as_json:
-        own_of: Mapping[str, Callable[[], tuple[Any, ...]]] = {"calibrations": _own, "frameworks": _own_frameworks}
-        own = [one.name for one in own_of[what]()] if what in own_of else ()
-        output.write_document(names_document(what, names, own))
-    else:
-        output.write_view(shelf.listing(shelf.find(name) for name in names))
-
-
-def _own() -> tuple[Calibration, ...]:
-    return catalog.own_calibrations(lambda error: note(f"own calibration skipped: {error}"))
-
-
-def _own_frameworks() -> tuple[Framework, ...]:
-    return catalog.own_frameworks(lambda error: note(f"own framework skipped: {error}"))
+def _own(what: str) -> tuple[Any, ...]:
+    """Return the user's own calibrations or frameworks; say which are skipped."""
+    find = catalog.own_calibrations if what == "calibrations" else catalog.own_frameworks
+    return find(lambda error: note(f"own {what.removesuffix('s')} skipped: {error}"))
 
 
 def _networks() -> Shelf:
@@ -169,7 +156,7 @@ def _calibrations() -> Shelf:
         yield from gaps_view(gaps, measuring(gaps, calibration))
 
     def listing(calibrations: Iterable[Any]) -> Iterable[Block]:
-        return calibrations_view(calibrations, _own())
+        return calibrations_view(calibrations, _own("calibrations"))
 
     return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(CALIBRATION.dump(one)))
 
@@ -195,7 +182,7 @@ def _frameworks() -> Shelf:
     say_unused_frameworks()
     return Shelf(
         catalog.find_framework,
-        lambda bundled: frameworks_view(bundled, _own_frameworks()),
+        lambda bundled: frameworks_view(bundled, _own("frameworks")),
         lambda _, one: framework_view(one, framework_keys(one)),
         FRAMEWORK.document,
         FRAMEWORK.dump,

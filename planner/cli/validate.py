@@ -53,9 +53,10 @@ def run(arguments: Mapping[str, Any]) -> None:
     say_unused_frameworks()
     tables = [table_of(one, Path(path).parent, values, note) for path, one in zip(paths, tables_read, strict=True)]
     axis = value_of(values, "hold_out")
-    _check_fit_on(values)
-    _note_frameworks(tables)
-    _note_specified(tables)
+    if "fit_on" in values and axis is None:
+        remedy = "only a fit without a group learns from files"
+        raise ParameterError("--hold-out", "given where --fit-on is", NOTHING, remedy)
+    _note_unmeasured(tables)
     each, free_numbers = _answered(tables, paths, values)
     read_any = any(one.rows for one in tables_read)
     if len(paths) > 1:
@@ -71,12 +72,6 @@ def run(arguments: Mapping[str, Any]) -> None:
         draw(validation, plot, force="force" in arguments)
     if error is not None:
         raise error
-
-
-def _check_fit_on(values: Values) -> None:
-    if "fit_on" in values and "hold_out" not in values:
-        remedy = "only a fit without a group learns from files"
-        raise ParameterError("--hold-out", "given where --fit-on is", NOTHING, remedy)
 
 
 def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
@@ -97,25 +92,19 @@ def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
     return tables, errors[0] if errors else None
 
 
-def _note_frameworks(tables: Sequence[Table]) -> None:
-    """Say once of every framework that nothing was fitted to its runs."""
-    match_of = {}
-    for problem, runs in (each for table in tables for each in table.problems):
-        overheads = Sources(problem).overheads(runs[0].precision, runs[0].mode)
-        if overheads.matched in ("generic", "assumed"):
-            match_of[problem.settings.framework.label] = overheads.matched
-    for framework, match in sorted(match_of.items()):
-        note(f"framework {framework!r} was not measured: {match} coefficients are used for its runs")
-
-
-def _note_specified(tables: Sequence[Table]) -> None:
-    """Say once of every precision of 8 bits that the data sheet of a device answers for it."""
-    pairs = set()
+def _note_unmeasured(tables: Sequence[Table]) -> None:
+    """Say once of every framework that nothing was fitted to its runs, of every 8 bits that a data sheet answers."""
+    match_of, pairs = dict[str, str](), set[tuple[str, str]]()
     for problem, runs in (each for table in tables for each in table.problems):
         sources = Sources(problem)
+        matched = sources.overheads(runs[0].precision, runs[0].mode).matched
+        if matched in ("generic", "assumed"):
+            match_of[problem.settings.framework.label] = matched
         for precision in {run.precision for run in runs if PRECISIONS[run.precision].measured_only}:
             if why_not_candidate(sources, precision) and not why_not_precision(sources, precision):
                 pairs.add((precision, sources.accelerator.name))
+    for framework, match in sorted(match_of.items()):
+        note(f"framework {framework!r} was not measured: {match} coefficients are used for its runs")
     for precision, device in sorted(pairs):
         note(f"precision {precision!r} was not measured on {device}: its runs are answered from the data sheet")
 
@@ -134,10 +123,7 @@ def _locked(each: Sequence[Sequence[Answer]], paths: Sequence[str]) -> BoolArray
 
 
 def _answered(tables: Sequence[Table], paths: Sequence[str], values: Values) -> tuple[list[list[Answer]], int | None]:
-    """Return the answers of each file, in its order, and how many values were fitted for them, None: none.
-
-    With an axis they are by coefficients fitted without each group of it.
-    """
+    """Return the answers of each file, in its order, and how many values were fitted for them, None: none."""
     free_numbers = None
     if "hold_out" not in values:
         answers = [[answers_of(problem, runs) for problem, runs in table.problems] for table in tables]
@@ -153,10 +139,7 @@ def _answered(tables: Sequence[Table], paths: Sequence[str], values: Values) -> 
 
 
 def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> tuple[list[list[Answer]], int]:
-    """Return the answers to the runs of each problem of all tables, each by a fit without its group.
-
-    And how many values the fits have, the most of one.
-    """
+    """Return answers to the runs of each problem by fits without its group, and the most values of such a fit."""
     axis = values["hold_out"].value
     asked = [[Asked(problem, runs) for problem, runs in table.problems] for table in tables]
     named = value_of(values, "fit_on", ())
