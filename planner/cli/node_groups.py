@@ -90,13 +90,7 @@ def plans_across(values: Values, mixed: MixedCluster) -> list[Configuration]:
     """Return the plan that ``--group`` says, in every precision asked for."""
     asked: Sequence[AskedPart] = values["group"].value
     parts = tuple(
-        GroupPart(
-            one.group,
-            one.nodes,
-            mixed.group(one.group).cluster.node.gpus,
-            one.sub_batch,
-            one.accumulation,
-        )
+        GroupPart(one.group, one.nodes, mixed.group(one.group).cluster.node.gpus, one.sub_batch, one.accumulation)
         for one in asked
     )
     mixed.check(parts)

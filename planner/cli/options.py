@@ -7,7 +7,7 @@ a plan's axes from :mod:`planner.domain.axes`. Other choices repeat names of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from planner.cli import parsing
@@ -80,23 +80,9 @@ class Command:
     options: tuple[str, ...]
 
 
-_BESIDE = {
-    "sub_batch": (
-        Option("mini_batch", "N", "Samples behind one update; gives the sub-batch (synchronous only).", parsing.count),
-    ),
-}
-"""Option of an axis -> options that stand for it."""
-_OF_CALIBRATE = {"precision": (f"Precisions to measure: {', '.join(PRECISIONS)}.", "all that a GPU has, fp32 on a CPU")}
-"""Option of an axis that calibrate has too -> its help and default there."""
-
-
 _METAVARS = {"recompute": "none|selective|full|every:K|per-stage"}
 _PARSERS = {"recompute": parsing.recomputes}
 """Option of an axis of words -> how it is read where it takes more than words."""
-
-
-def _alternatives(words: Sequence[str]) -> str:
-    return "|".join(words) if len(words) < 4 else "A,B"
 
 
 def _options_of_axes() -> Iterator[Option]:
@@ -105,31 +91,24 @@ def _options_of_axes() -> Iterator[Option]:
         default = axis.default_in_suggest or str(axis.default)
         of_predict = axis.default_in_predict or (default if axis.default is None else str(axis.default))
         helps, defaults = {}, {} if of_predict == default else {"predict": of_predict}
-        if axis.option in _OF_CALIBRATE:
-            helps["calibrate"], defaults["calibrate"] = _OF_CALIBRATE[axis.option]
-        yield Option(
-            axis.option,
-            _METAVARS.get(axis.option) or (RANGE if not axis.words else _alternatives(axis.words)),
-            axis.help,
-            _PARSERS.get(axis.option, parsing.choices)(*axis.words)
-            if axis.words
-            else parsing.numbers(axis.least, axis.most),
-            default,
-            helps,
-            defaults,
-        )
-        yield from _BESIDE.get(axis.option, ())
+        if axis.option == "precision":  # calibrate has it too
+            helps["calibrate"] = f"Precisions to measure: {', '.join(PRECISIONS)}."
+            defaults["calibrate"] = "all that a GPU has, fp32 on a CPU"
+        metavar, parse = RANGE, parsing.numbers(axis.least, axis.most)
+        if axis.words:
+            metavar = _METAVARS.get(axis.option, "|".join(axis.words) if len(axis.words) < 4 else "A,B")
+            parse = _PARSERS.get(axis.option, parsing.choices)(*axis.words)
+        yield Option(axis.option, metavar, axis.help, parse, default, helps, defaults)
+        if axis.option == "sub_batch":
+            help_of_it = "Samples behind one update; gives the sub-batch (synchronous only)."
+            yield Option("mini_batch", "N", help_of_it, parsing.count)
 
 
 _ALL = (
     Option(
-        "network",
-        "NAME[:K=V,...]|FILE",
-        "Network to train.",
-        default="default request",
+        "network", "NAME[:K=V,...]|FILE", "Network to train.", default="default request", repeatable=True,
         help_in={"calibrate": "Network whose layers to time as they are, for predictions of it."},
         default_in={"calibrate": "none; a generic design serves all networks"},
-        repeatable=True,
     ),
     Option("dataset", "NAME|FILE|samples=N,bytes_per_sample=B", "Data set of an epoch.", default="the network's"),
     Option("cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request"),

@@ -135,11 +135,7 @@ def _clusters() -> Shelf:
         return chain.from_iterable(map(cluster_view, groups))
 
     return Shelf(
-        catalog.find_any_cluster,
-        clusters_view,
-        view,
-        lambda cluster: tomllib.loads(written(cluster)),
-        written,
+        catalog.find_any_cluster, clusters_view, view, lambda cluster: tomllib.loads(written(cluster)), written
     )
 
 

@@ -416,12 +416,7 @@ COPIES_SHARE = 0.15
 
 
 def measure_input(
-    folder: Path,
-    for_s: float,
-    accelerator: str,
-    *,
-    device: str = "cpu",
-    clock: Callable[[], float] = time.perf_counter,
+    folder: Path, for_s: float, accelerator: str, *, device: str = "cpu", clock: Callable[[], float] = time.perf_counter
 ) -> Samples:
     """Return the rows of the input side, with circumstances; what was not measured is said in ``warning_...`` ones.
 
