@@ -239,8 +239,7 @@ class EventStopwatch:
 class CudaBench:
     """Calls on a device that works through a queue; made for a GPU by :func:`cuda_bench`.
 
-    ``refused``: points that have no time: for want of ``memory`` or of a ``kernel``, or as a ``view``, which starts
-    none.
+    ``refused``: points without a time, for want of ``memory`` or of a ``kernel``, or as a ``view``, which starts none.
     """
 
     def __init__(self, operands: Operands, stopwatch: Stopwatch, *, side: int = REFERENCE_SIDE) -> None:
@@ -401,17 +400,11 @@ def sustained(
 ) -> dict[str, str]:
     """Return the ratio of the times under load and in blocks of the largest product timed in each precision but fp32.
 
-    As circumstances ``sustained_PRECISION``, with a warning where one is above 1.05; empty where time is too short, and
-    on a CPU. Precisions in which every product is shorter than LEAST_CALL_S have none. No time is changed by it. What
-    the device fails in is left out, and named in ``left_out``.
+    As circumstances ``sustained_PRECISION``, with a warning where one is above 1.05; empty where ``for_s`` of wall time
+    [s] is too short, and on a CPU. Precisions in which every product is shorter than LEAST_CALL_S have none. What the
+    device fails in is left out and named; what it was lost in before, in ``left_out``, is not tried.
 
-    Parameters
-    ----------
-    times_s : of the points that were timed, by name [s]
-    for_s : wall time to spend [s]
-    left_out : what a device was lost in before, as :class:`DeviceLostError` names it: it is not tried
-
-    DeviceLostError: the device computes nothing any more.
+    ``times_s``: of the points that were timed, by name [s]. DeviceLostError: the device computes nothing any more.
     """
     long = (point for point in points if times_s.get(point.name, 0.0) >= LEAST_CALL_S)
     products = [point for point in long if point.kind == "gemm" and point.precision != "fp32"]

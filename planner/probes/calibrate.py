@@ -231,13 +231,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Networks that a calibration is for.
+    """Networks that a calibration is for, none: small generic ones; what their steps ask of a CPU, by name.
 
-    Attributes
-    ----------
-    networks : whose training steps are timed for the framework's overheads; none: small generic ones
-    points : their calls, measured before all points of the generic design, in their order
-    needs : what their steps ask of a CPU, by name
+    ``points``: their calls, measured before all points of the generic design, in their order.
     """
 
     networks: tuple[Network, ...] = ()

@@ -99,8 +99,7 @@ def why_no_kernel(torch: Any, device: str) -> str:
 def check_gpu(device: str) -> int:
     """Return the index of a device named ``cuda`` or ``cuda:INDEX``.
 
-    MissingPackageError: PyTorch is not installed, or sees no CUDA device.
-    ParameterError: there is no such device.
+    MissingPackageError: PyTorch is not installed, or sees no CUDA device. ParameterError: there is no such device.
     """
     cuda = import_torch().cuda
     match = re.fullmatch(r"cuda(?::(\d+))?", device)

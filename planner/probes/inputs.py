@@ -79,10 +79,8 @@ def measure_storage(
 ) -> InputRows:
     """Return the mean time of reads of several sizes from the disk of a folder, cold and cached.
 
-    Parameters
-    ----------
-    folder : where a file of ``most_bytes`` (less, where writing is slow) is written for the moment
-    for_s : wall time to spend [s]; one block of 4 MiB more is written or read at most
+    A file of ``most_bytes`` (less, where writing is slow) is written for the moment. ``for_s`` [s] are spent, and one
+    block of 4 MiB more is written or read at most.
     """
     start = clock()
     if not hasattr(os, "preadv"):
@@ -262,14 +260,8 @@ def measure_images(
 ) -> InputRows:
     """Return the median time of one thread for an image of several sizes, from bytes in memory to numbers.
 
-    It is time on a processor: nothing is waited for, so that only other programs would make more of it.
-
-    Parameters
-    ----------
-    for_s : wall time to spend [s]; one image more is made and decoded at most. Sizes that time did not suffice for are
-        left out
-    clock : wall time [s]
-    thread_clock : time of this thread on a processor [s]
+    Time on a processor (``thread_clock``): nothing is waited for. ``for_s`` of wall time [s] are spent, and one image
+    more is made and decoded at most; sizes that time did not suffice for are left out.
     """
     try:
         from PIL import Image  # noqa: PLC0415 - heavy, and optional
@@ -349,17 +341,10 @@ def measure_copies(
     memories: tuple[str, ...] = (PINNED, PAGEABLE),
     clock: Clock = time.perf_counter,
 ) -> tuple[Mapping[str, Any], ...]:
-    """Return rows as of a samples file: the median time of a copy by size, way and host memory.
+    """Return rows as of a samples file: the median time of a copy by size [byte], way and host memory.
 
-    Parameters
-    ----------
-    device : as PyTorch names it, such as ``cuda:0``
-    for_s : wall time to spend [s]; what it did not suffice for is left out, as is what memory did not. One copy more is
-        timed at most
-    sizes : in bytes; large ones come last, in every way and memory
-    memories : tuple of {"pinned", "pageable"}, pinned memory is for devices that PyTorch copies to by themselves, as
-        CUDA's
-
+    ``for_s`` [s] are spent, and one copy more at most; what time or memory did not suffice for is left out, large sizes
+    first. Pinned memory is for devices that PyTorch copies to by themselves, as CUDA's.
     MissingPackageError: PyTorch is not installed.
     """
     torch = import_torch()
@@ -420,12 +405,8 @@ def measure_input(
 ) -> Samples:
     """Return the rows of the input side, with circumstances; what was not measured is said in ``warning_...`` ones.
 
-    Parameters
-    ----------
-    folder : a file stands on its disk for the moment
-    for_s : wall time to spend [s]; more than 6 s are not taken
-    accelerator : name of the device, of the rows
-    device : as PyTorch names it; to ``cpu`` nothing is copied
+    A file stands on the disk of ``folder`` for the moment. ``for_s`` [s], 6 s at most, are spent. Rows name
+    ``accelerator``; to a ``device`` that is ``cpu`` nothing is copied.
     """
     for_s = min(for_s, MOST_INPUT_S)
     until_s = clock() + for_s

@@ -46,16 +46,10 @@ its numbers."""
 
 
 class Operands:
-    """A source of operands: of fp32, and by :meth:`of` of any other precision.
+    """A source of operands: of fp32, and by :meth:`of` of any other precision; ``itemsize`` [byte] of a number.
 
-    Parameters
-    ----------
-    elements : size of the block of random numbers
-    device : as PyTorch names it
-    cold_bytes : what views in turn cover: more than the last cache
-    beyond : whether operands larger than the block are made, each for its call alone
-
-    ``itemsize``: of a number [byte].
+    ``elements``: of the block of random numbers; ``cold_bytes``: what views in turn cover, more than the last cache;
+    ``beyond``: whether operands larger than the block are made, each for its call alone.
     """
 
     def __init__(

@@ -42,13 +42,7 @@ MOST_FREE_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class PlanPoint:
-    """A run that is wanted.
-
-    Attributes
-    ----------
-    expected_s : what a pass forward and backward is expected to take [s]
-    memory_bytes : what it is expected to hold [bytes]; 0: not known
-    """
+    """A run that is wanted: ``expected_s`` of forward and backward [s], ``memory_bytes``; 0: not known."""
 
     sub_batch: int
     precision: str
@@ -60,11 +54,8 @@ class PlanPoint:
 class PlanRun:
     """What came of a wanted run.
 
-    Attributes
-    ----------
-    step : its gradient computation; None: it could not be made, or time was too short
-    slower : how many times slower than in quiet the machine was: above DISTURBED_RATIO there was no quiet try
-    failed : why it could not be made, as PyTorch said; empty where time was too short
+    ``step``: None where it could not be made, or not in time; ``failed``: why not, as PyTorch said. ``slower``: than
+    the quiet machine, so many times; above DISTURBED_RATIO no try was in quiet.
     """
 
     step: TimedStep | None = None
@@ -92,14 +83,9 @@ def timed_runs(
     these get as many steps as there is time for; those left out are looked at again after every run, with the time that
     is left by then and by what steps have taken, of what was expected.
 
-    Parameters
-    ----------
-    seconds : wall time to spend [s]
-    device : as PyTorch names it; a CPU is one pinned thread
-    quiet_s : reference time of the quiet machine from an earlier run [s]; 0: from now on alone
-    progress : takes the seconds used, and the state in words
-
-    DeviceLostError: the device computes nothing any more.
+    ``seconds``: wall time to spend [s]; ``quiet_s``: reference time of the quiet machine from an earlier run [s]; 0:
+    from now on alone; ``progress`` takes the seconds used, and the state. DeviceLostError: the device computes nothing
+    any more.
     """
     with _bench(device) as bench:
         began_s = bench.clock()

@@ -85,12 +85,9 @@ def gpu_precisions(capability: tuple[int, int]) -> tuple[str, ...]:
 
 
 def wanted_precisions(names: Sequence[str], able: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
-    """Return the precisions to measure: those asked for, or the default; fp32 always, and first.
+    """Return the precisions to measure: those asked for, or the default; fp32, which overheads are fitted to, first.
 
-    Overheads of a framework are fitted to fp32 steps.
-
-    UnknownNameError: there is no such precision.
-    ParameterError: the device does not have one.
+    UnknownNameError: there is no such precision. ParameterError: the device does not have one.
     """
     for name in names:
         if precision_named(name).name not in able:
@@ -142,9 +139,8 @@ def product_sizes(direction: str, work: Mapping[str, int]) -> tuple[int, int, in
 def computing_in(precision: str) -> Iterator[None]:
     """Let fp32 products and convolutions of a GPU use TF32 where the precision is ``tf32``, and only there.
 
-    By the older switches: they set the newer ``fp32_precision`` too, whereas once that is set alone PyTorch refuses to
-    read the older ones, as its own code does (PyTorch documentation, "CUDA semantics", TensorFloat-32). That they are
-    the older ones PyTorch 2.9 warns of once, which tells a user nothing.
+    By the older switches, which set the newer ``fp32_precision`` too; once that is set alone PyTorch refuses to read
+    the older ones, as its own code does (PyTorch documentation, "CUDA semantics", TensorFloat-32).
     """
     backends = import_torch().backends
     ways: tuple[Any, ...] = (backends.cuda.matmul, backends.cudnn)

@@ -99,9 +99,7 @@ def read_measured(path: Path, circumstances: Mapping[str, str], names: Collectio
     """Return what an earlier run left under the same circumstances; a last line that was cut off is left out.
 
     All of it is kept; the sentence tells what of it is among ``names``, the points of the run that goes on. A file of
-    other circumstances, or that is no such file, is set aside: renamed, never lost.
-
-    OutputError: the file cannot be read or renamed.
+    other circumstances, or that is no such file, is renamed. OutputError: the file cannot be read or renamed.
     """
     try:
         lines = _lines(path)

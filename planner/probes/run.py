@@ -71,15 +71,11 @@ def continued(resume: Path | None, circumstances: Mapping[str, str], names: Coll
 class Run:
     """One run of the loop: what is measured, and when to stop.
 
-    Attributes
-    ----------
-    expected_error : of wanted predictions, relative, by what was measured; None: nothing was wanted
-    charged_s : what points of this run took of the budget in the run that it continues [s]
-    missing : of those that a chooser starts with, the ones that no time was left for: without them not all can be
-        fitted
-
-    ``budget_s``: wall time for the points that a chooser starts with, and for all where nothing else is said [s];
-    ``later_s``: number of points with a timing -> wall time for all, once those are measured [s].
+    ``budget_s``: wall time for the points that a chooser starts with, and for all where ``later_s`` does not say, by
+    the number of points with a timing, how much it is once those are measured [s]. ``charged_s``: what points of this
+    run took of the budget in the run that it continues [s]. ``missing``: points that a chooser starts with, which no
+    time was left for: without them not all can be fitted. ``expected_error``: of wanted predictions, relative, by what
+    was measured.
     """
 
     def __init__(

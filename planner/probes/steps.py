@@ -36,25 +36,15 @@ AHEAD_STEPS = 2
 
 
 def build_module(network: Network, device: str = "cpu") -> torch.nn.Module:
-    """Return a module whose ``forward(samples, targets)`` is the network's loss.
+    """Return a module, made on a device, whose ``forward(samples, targets)`` is the network's loss.
 
-    The loss is the weighted sum of the network's ``loss`` layers; without one it is the mean of the last layer's
-    output. A value is released after its last reader, as local variables of a hand-written module are; activations are
-    not done in place.
+    The loss is the weighted sum of the network's ``loss`` layers; without one the mean of the last layer's output. A
+    value is released after its last reader, as local variables of a hand-written module are; nothing is done in place.
+    ``samples``: shape (n, *network.input_shape), of token numbers where an embedding reads them; ``targets``: class
+    numbers of shape (n,), or (n, positions) where the loss reads a sequence.
 
-    ``device``: that its parameters are made on, as PyTorch names it.
-
-    Returns
-    -------
-    torch.nn.Module
-        ``samples``: tensor of shape (n, *network.input_shape), of token numbers where an embedding reads them;
-        ``targets``: tensor of class numbers of shape (n,), or (n, positions) where the loss reads a sequence.
-
-    Raises
-    ------
-    MissingPackageError : PyTorch is not installed
-    ParameterError : the network's shapes do not fit together
-    torch.OutOfMemoryError : the device does not hold it
+    MissingPackageError: PyTorch is not installed. ParameterError: the network's shapes do not fit together.
+    torch.OutOfMemoryError: the device does not hold it.
     """
     library = import_torch()
     base: Any = library.nn.Module
@@ -217,12 +207,8 @@ class StepNeed(NamedTuple):
 class StepTimes(NamedTuple):
     """Steps that were timed in quiet, or corrected to it where they were disturbed a little, and what was seen besides.
 
-    Attributes
-    ----------
-    failed : networks and precisions without steps, as PyTorch failed in them or the device does not hold them, or not
-        in time, each with why
-    reference_s : the fastest time of the reference kernel, the slower of before and after a step [s]; inf: no step was
-        tried
+    ``failed``: networks and precisions without steps, each with why; ``reference_s``: the fastest time of the reference
+    kernel, the slower of before and after a step [s]; inf: no step was tried.
     """
 
     steps: tuple[TimedStep, ...] = ()
@@ -258,22 +244,17 @@ def timed_steps(
 ) -> StepTimes:
     """Return the time of a gradient computation of every probe network at every sub-batch of SUB_BATCHES.
 
-    All networks come in the first precision before any comes in the others, so that what time is too short for is left
-    out of these. Each is made for every turn anew, on the device: no two of them need its memory at once.
-
-    Networks and precisions that PyTorch failed in, as it has no kernel of that precision or no algorithm for such
-    sizes, are left out from then on, as are those that the device's memory does not hold; all others are still timed.
-    Those in which a device was lost before, which ``left_out`` names as :class:`DeviceLostError` does, are not tried.
+    All networks come in the first precision before any comes in the others. Each is made for every turn anew, on the
+    device: no two of them need its memory at once. Networks and precisions that PyTorch fails in, or the device's
+    memory does not hold, are left out from then on; those in which a device was lost before, which ``left_out`` names
+    as :class:`DeviceLostError` does, are not tried. Of what does not fit the memory half the samples are taken.
 
     With ``networks`` those are timed instead, at OWN_SUB_BATCHES: all at the first one before any at the others; on a
-    GPU the probe network of two layers at one sample too, whose time is the host's. Of those whose ``needs`` are known,
-    by name, fewer samples are taken where memory or time does not allow more, and those left out of which not even one
-    is allowed; where none remains, the probe networks are timed after all.
+    GPU the probe network of two layers at one sample too, whose time is the host's. ``needs``, by name, say of which
+    fewer samples are taken for memory or time, or none; where no network remains, the probe networks are timed.
 
-    Those that could not be measured on a machine as quiet as the reference time ``quiet_s`` [s] says, or one much
-    faster that is seen meanwhile, are corrected by the reference, or left out beside a much slower one. So are those
-    that could not be begun before the bench's clock shows ``until_s`` [s]; what was begun is repeated no
-    more then. Of what does not fit the device's memory half the samples are taken, again and again.
+    Steps on a machine less quiet than ``quiet_s`` [s], or a faster reference seen meanwhile, are corrected by it, or
+    left out beside a much slower one. None begins when the bench's clock shows ``until_s`` [s].
 
     DeviceLostError: the device computes nothing any more.
     """

@@ -119,12 +119,8 @@ def check_served(
 ) -> None:
     """Refuse a calibration that serves no step of the networks; say how many of their calls were left to fits.
 
-    In 8 bits there are no steps, only products: steps of the other precisions are looked at.
-
-    ``precisions``: that were measured; of those that nobody asked for, what is missing is said.
-
-    CoverageError: names what is missing in fp32 or in a precision that was asked for, and the budget that suffices;
-    what was measured is kept.
+    In 8 bits there are no steps, only products: steps of the other precisions that were measured are looked at.
+    CoverageError: names what is missing in fp32 or in a precision that was asked for, and the budget that suffices.
     """
     missing: dict[str, dict[Kernel, None]] = {}
     fits, total, hopeless = 0, 0, 0

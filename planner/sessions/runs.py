@@ -171,15 +171,10 @@ def _described(folder: Path) -> dict[str, Mapping[str, Any]]:
 def learned_from(
     paths: Sequence[str], asked: Mapping[str, Sequence[Asked]], named: Sequence[str], values: Values, say: Say
 ) -> list[Asked]:
-    """Return the runs that fits learn from, by problem.
+    """Return the runs that fits learn from, by problem: those of files ``named``, else of the folders of ``paths``.
 
-    Parameters
-    ----------
-    paths : files whose runs are predicted
-    asked : their runs by problem; of a file that is learned from these are returned, not others like them
-    named : files to learn from instead of all files of runs in the folders of ``paths``. Of a folder, sources with
-        ``fitted = false`` are left out, and files that hold no runs; of files that are named, nothing is
-
+    ``asked`` holds the runs of ``paths`` by problem: these are returned, not others like them. Of a folder, sources
+    with ``fitted = false`` are left out, and files that hold no runs; of files that are named, nothing is.
     InputFileError: a file that is named cannot be read.
     """
     known = {_place(path): some for path, some in asked.items()}

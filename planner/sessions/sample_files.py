@@ -136,16 +136,13 @@ class StepRows(NamedTuple):
 
 
 def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRows]:
-    """Return the samples of a folder's files, the node that they are of, and training steps.
+    """Return the samples of a folder's files, the node that they are of, and training steps, for a calibration's name.
 
     Sentences to ``say``, and circumstance ``rejected``, name what takes no part in a fit. The node is the one that the
     files name, else one of their bundled device.
 
-    ``name``: of the calibration that they are for.
-
     ParameterError: no such folder, none of its files is a CSV, or the name is that of another device.
-    InputFileError: a file is wrong, of another device than those before it, in another unit, if only in some rows, or
-    has rows that contradict others.
+    InputFileError: a file is of another device or unit than others, or its rows contradict each other or theirs.
     """
     paths = sample_paths(folder)
     every = read_sample_files(paths)

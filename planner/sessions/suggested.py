@@ -81,9 +81,7 @@ class Suggested:
 
 
 def suggested_of(path: str, names: Sequence[str]) -> Suggested:
-    """Return the suggestion of a file.
-
-    ``names``: names and files of calibrations, before those that are known.
+    """Return the suggestion of a file; calibrations of ``names``, or files, come before those that are known.
 
     InputFileError: the file is no suggestion.
     ParameterError: it has no plans, or a calibration that it was made with is not found.
@@ -146,14 +144,7 @@ class _Row(NamedTuple):
 
 
 def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], name: str, say: Say) -> Calibration:
-    """Return the calibration of a suggestion with the measured steps of runs files.
-
-    Parameters
-    ----------
-    plan : file of the suggestion
-    paths : of runs files
-    names : names and files of calibrations, before those that are known
-    name : of the calibration
+    """Return the calibration of a suggestion with the measured steps of runs files; ``names`` as :func:`suggested_of`.
 
     InputFileError: a file cannot be read, or no run is of the suggestion's network, cluster and framework.
     ParameterError: the suggestion has no plans, or a calibration that it was made with is not found.
