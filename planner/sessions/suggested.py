@@ -144,7 +144,7 @@ class _Row(NamedTuple):
 
 
 def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], name: str, say: Say) -> Calibration:
-    """Return the calibration of a suggestion with the measured steps of runs files; ``names`` as :func:`suggested_of`.
+    """Return the calibration of a suggestion with the measured steps of runs files; ``names``: calibrations.
 
     InputFileError: a file cannot be read, or no run is of the suggestion's network, cluster and framework.
     ParameterError: the suggestion has no plans, or a calibration that it was made with is not found.
