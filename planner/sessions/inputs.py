@@ -332,9 +332,10 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     missing = ""
     if sources["input"].value == "storage":
         priced = Sources(Problem(network, dataset, machine.cluster, machine.calibrations))
-        missing = "" if priced.storage else "without a data set the bytes of a sample are unknown"
         if not priced.has_storage:
             missing = f"neither cluster {machine.cluster.name!r} nor a calibration has storage"
+        elif not priced.storage:
+            missing = "without a data set the bytes of a sample are unknown"
     if missing and sources["input"].source != DEFAULT:
         rule = "--input must be synthetic here"
         raise CoverageError(Refusal("input_missing", rule, "--input", "'storage'", f"; {missing}"))
