@@ -20,7 +20,7 @@ from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
     "DEGREES", "LARGEST_MINI_BATCH", "MODES", "NEUTRAL", "OPTIMIZERS", "RANK_AXES", "SHARD_AXES", "SPLIT_AXES", "Box",
-    "Configuration", "Configurations", "Settings", "splits",
+    "Configuration", "Configurations", "Settings", "splits", "taken",
 ]  # fmt: skip
 
 Box = tuple[slice | IntArray, ...]
@@ -360,7 +360,7 @@ class Configurations(Axes[IntArray, IntArray]):
     def take(self, rows: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice, of rows."""
         at = rows if isinstance(rows, slice) else np.arange(self.size)[rows]
-        return self._each(partial(_taken, at=at))
+        return self._each(partial(taken, at=at))
 
     def one(self, position: int) -> Configuration:
         """Return the configuration at a position as a record."""
@@ -383,6 +383,11 @@ class Configurations(Axes[IntArray, IntArray]):
         """Return the configurations of parts with equal ``precisions``, one after another."""
         columns = {a.name: _joined([getattr(part, a.name) for part in parts]) for a in AXES}
         return Configurations(**columns, precisions=parts[0].precisions)
+
+    @staticmethod
+    def all_of(parts: list[Any]) -> Configurations:
+        """Return the rows of parts that are of one class, one after another."""
+        return Configurations.joined(parts)
 
 
 _PLACED_BY = {*DEGREES, "data_parallel", "gpus_per_node"}
@@ -422,7 +427,7 @@ def _once(column: IntArray) -> IntArray:
     return column[:1] if _is_alike(column) else column
 
 
-def _taken(column: IntArray, at: IntArray | slice) -> IntArray:
+def taken(column: IntArray, at: IntArray | slice) -> IntArray:
     """Return values at positions; one that is held once stays so."""
     if isinstance(at, slice) or not _is_alike(column):
         return column[at]

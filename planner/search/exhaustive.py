@@ -11,10 +11,8 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations
-from planner.domain.joined import JoinedConfigurations
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal, UsageError
-from planner.search.data_block import CHUNK
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.feasibility import Rules
 from planner.search.pareto import Stairs, pareto_front
@@ -35,6 +33,8 @@ __all__ = [
 ]
 
 
+CHUNK = 2**17
+"""Candidates priced at once; some 15 MB with their predictions."""
 Stopped = Callable[[], bool]
 """Whether a search is to end."""
 Watch = Callable[[], AbstractContextManager[Stopped]]
@@ -155,27 +155,18 @@ def lawful_plans(request: SpaceRequest, limits: Limits, evaluator: Evaluator, or
 
 
 def batches(parts: Iterator[Configurations]) -> Iterator[Configurations]:
-    """Join rows of at most CHUNK until more would exceed it: few and large calls of the evaluator; products stay."""
-    parts_so_far: list[Configurations] = []
+    """Join parts of at most CHUNK until more would exceed it: few and large calls of the evaluator."""
+    so_far: list[Configurations] = []
     size = 0
     for part in parts:
         if size and size + part.size > CHUNK:
-            yield _joined(parts_so_far)
-            parts_so_far, size = [], 0
-        if part.size and part.is_product:
-            yield part
-        elif part.size:
-            parts_so_far.append(part)
+            yield so_far[0].all_of(so_far)
+            so_far, size = [], 0
+        if part.size:
+            so_far.append(part)
             size += part.size
-    if parts_so_far:
-        yield _joined(parts_so_far)
-
-
-def _joined(parts: list[Configurations]) -> Configurations:
-    joined = [one for one in parts if isinstance(one, JoinedConfigurations)]
-    if len(joined) == len(parts) and len({id(one.pairs.passes) for one in joined}) == 1:
-        return joined[0] if len(parts) == 1 else JoinedConfigurations.all_of(joined)
-    return Configurations.joined(parts)
+    if so_far:
+        yield so_far[0].all_of(so_far)
 
 
 @dataclass(slots=True)

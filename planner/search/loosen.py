@@ -29,7 +29,6 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.search.choice import distinct_plans, in_all_precisions
-from planner.search.data_block import DataBlock
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_nearest
@@ -39,7 +38,7 @@ from planner.search.reasons import limit_text, limited
 from planner.search.rivals import Ranking, Searched, ranked
 from planner.search.search import MOST_PRICED, first_plan, search
 from planner.search.searchable import Settings
-from planner.search.space import Limits, Space, blocks_of, space_of
+from planner.search.space import Limits, Space, blocks_of, has_whole_plans, space_of, sub_batches_to_try
 from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
 from planner.units import format_bytes, format_duration, format_number, format_samples
 from planner.workload.blocks import block_starts
@@ -212,10 +211,9 @@ class Loosener:
         most = max(LARGEST_MEMORY_MULTIPLE * max(fits, 1), *(self.request["sub_batch"] or (1,)), 1)
         wide = replace(self.limits, largest_sub_batch={**self.limits.largest_sub_batch, (precision, mode): most})
         request = self.request.changed(precision=(precision,), mode=(mode,))
-        block = next((one for one in blocks_of(request, wide)[0] if isinstance(one, DataBlock)), None)
-        if block is None:
+        if not has_whole_plans(request):
             return None
-        tried = block.values["sub_batch"]
+        tried = sub_batches_to_try(request, wide, (precision, mode))
         groups = [(value,) for value in tried[tried > self.limits.fits(precision, mode)].tolist()]
         one_range = replace(
             wide, sub_batch_factor=1, largest_sub_batch={**wide.largest_sub_batch, (precision, mode): int(tried[-1])}

@@ -72,11 +72,12 @@ class LawfulPlans:
     def __init__(self, request: SpaceRequest, limits: Limits) -> None:
         self.space = space_of(request, limits)
         self._words = _WORDS | {"precision": self.space.precisions}
-        self._blocks = [block for block, _ in self.space.open_blocks()]
+        self._blocks = [plans for plans, _ in self.space.open_blocks()]
         tables = []
-        for at, (block, precision) in enumerate(self.space.open_blocks()):
-            columns, codes = block.base_columns(), {"precision": precision, "mode": MODES.index(block.mode), "": at}
-            tables.append(columns | {name: np.full(columns["nodes"].size, code) for name, code in codes.items()})
+        for at, (plans, (precision, _)) in enumerate(self.space.open_blocks()):
+            codes = {"precision": precision, "mode": MODES.index(plans.mode), "": at}
+            own = {name: np.full(plans.bases.size, code) for name, code in codes.items()}
+            tables.append(plans.bases.columns() | own)
         names = ["", *(axis.name for axis in AXES if axis.name not in _PASSES)]
         self._columns = {name: np.concatenate([np.zeros(0, int), *(one[name] for one in tables)]) for name in names}
         self._block = self._columns.pop("")
@@ -155,7 +156,7 @@ class LawfulPlans:
 
     def _passes_of(self, row: int) -> tuple[IntArray, IntArray]:
         if row not in self._passes:
-            base = {name: int(column[row]) for name, column in self._columns.items()}
+            base = row - int(np.searchsorted(self._block, self._block[row]))
             self._passes[row] = self._blocks[self._block[row]].passes_of(base)
         return self._passes[row]
 

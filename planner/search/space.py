@@ -19,15 +19,14 @@ from planner.domain.configuration import Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError
-from planner.search.data_block import SOLVED_AXIS, DataBlock
+from planner.search.bases import Bases, SplitBases
+from planner.search.block import Block, Kinds, Plans
 from planner.search.reasons import REASONS
-from planner.search.split_block import SplitBlock, SplitCandidates
-from planner.search.split_space import DATA, SplitLimits, values_to_try
+from planner.search.split_space import DATA, SplitLimits
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES
 
 __all__ = [
-    "Block",
     "Limits",
     "Space",
     "accepted_mini_batches",
@@ -35,6 +34,7 @@ __all__ = [
     "has_whole_plans",
     "on_nodes",
     "space_of",
+    "sub_batches_to_try",
 ]
 
 _RELATIVE_SLACK = 1e-12  # relative; a product such as 100 x 1.1 must not lose its own edge to rounding
@@ -98,9 +98,6 @@ class Limits:
         return Refusal("precision", f"precision {precision}: {reason}", precision) if reason else None
 
 
-Block = DataBlock | SplitBlock
-
-
 @dataclass(frozen=True, slots=True)
 class Space:
     """The blocks of a request, and the precisions that can be priced, as in PRECISIONS."""
@@ -111,39 +108,38 @@ class Space:
     @property
     def candidates(self) -> int:
         """How many there are, all that are refused included."""
-        return sum(block.count() for block in self.blocks)
+        return sum(block.plans.count() for block in self.blocks)
 
     @property
     def inside(self) -> int:
         """How many are made: of precisions and modes that can be priced, and in the window."""
-        return sum(block.inside() for block, _ in self.open_blocks())
+        return sum(plans.inside() for plans, _ in self.open_blocks())
 
     def refused(self) -> dict[Refusal, int]:
         """Return the candidates that are not made, counted by reason."""
         total: dict[Refusal, int] = {}
         for block in self.blocks:
-            refused = {REASONS[at]: number for at, number in block.outside().items()}
-            for why, count in ({block.refused: block.count()} if block.refused else refused).items():
+            refused = {REASONS[at]: number for at, number in block.plans.outside().items()}
+            for why, count in ({block.refused: block.plans.count()} if block.refused else refused).items():
                 if why is not None and count:
                     total[why] = total.get(why, 0) + count
         return total
 
-    def open_blocks(self) -> Iterator[tuple[Block, int]]:
-        """Yield the blocks that can be priced, and the position of the precision of each."""
+    def open_blocks(self) -> Iterator[tuple[Plans, Kinds]]:
+        """Yield the plans of the blocks that can be priced, and the precision of each."""
         for block in self.blocks:
             if not block.refused:
-                yield block, self.precisions.index(block.precision)
+                yield block.plans, (self.precisions.index(block.precision), self.precisions)
 
     def chunks(self) -> Iterator[Configurations]:
         """Yield all candidates in the window of blocks that are not refused, some at a time."""
-        for block, precision in self.open_blocks():
-            yield from block.candidates(precision, self.precisions)
+        for plans, kinds in self.open_blocks():
+            yield from plans.candidates(kinds)
 
     def too_large(self) -> Iterator[Configurations]:
         """Yield asynchronous candidates whose sub-batch alone is above the window."""
-        for block, precision in self.open_blocks():
-            if isinstance(block, DataBlock):
-                yield from block.too_large(precision, self.precisions)
+        for plans, kinds in self.open_blocks():
+            yield from plans.too_large(kinds)
 
     def near(self, target: int, largest: IntArray) -> Iterator[tuple[int, Configurations]]:
         """Yield the synchronous candidates outside the window that are nearest to a target on either side.
@@ -161,10 +157,8 @@ class Space:
             Position in REASONS of why they are refused.
         Configurations
         """
-        for block, precision in self.open_blocks():
-            if isinstance(block, DataBlock):
-                fits = int(largest[precision, MODES.index(block.mode)])
-                yield from block.near(precision, self.precisions, target, fits)
+        for plans, kinds in self.open_blocks():
+            yield from plans.near(kinds, target, int(largest[kinds[0], MODES.index(plans.mode)]))
 
 
 def on_nodes(request: SpaceRequest, most: int) -> SpaceRequest | None:
@@ -197,16 +191,16 @@ def space_of(request: SpaceRequest, limits: Limits) -> Space:
 def blocks_of(request: SpaceRequest, limits: Limits) -> tuple[tuple[Block, ...], tuple[str, ...]]:
     """Return the blocks of a request, and the precisions that can be priced; raise as for a wrong value."""
     _check(request, limits)
-    split = _split_candidates(request, limits)
+    split, whole = _split_plans(request, limits), has_whole_plans(request)
     precisions = [name for name in PRECISIONS if name in (request["precision"] or PRECISIONS)]
-    modes = [mode for mode in MODES if mode in request.modes]
-    blocks = tuple(
-        block
-        for mode in modes
-        for precision in precisions
-        for block in _blocks(request, limits, split, (precision, mode))
-    )
-    return blocks, tuple(name for name in precisions if name not in limits.refused_precisions)
+    blocks = []
+    for mode in (one for one in MODES if one in request.modes):
+        bases = Bases(request, limits.most, _window(request, mode), mode)
+        for name in precisions:
+            of = [Plans(bases, sub_batches_to_try(request, limits, (name, mode)))] if whole else []
+            of += [split] if split is not None and mode == "sync" else []
+            blocks += [Block(plans, name, limits.why_not(name, mode)) for plans in of]
+    return tuple(blocks), tuple(name for name in precisions if name not in limits.refused_precisions)
 
 
 def _check(request: SpaceRequest, limits: Limits) -> None:
@@ -245,49 +239,30 @@ def has_whole_plans(request: SpaceRequest) -> bool:
     return DATA in (request.parallelism or (DATA,)) and is_default
 
 
-def _split_candidates(request: SpaceRequest, limits: Limits) -> SplitCandidates | None:
-    """Return the candidates that split the network, of any precision; None where there are none."""
-    if limits.split is None or "sync" not in request.modes:
-        return None
-    low, high = accepted_mini_batches(request, "sync")
-    of = limits.split
-    return SplitCandidates(of.network, of.framework, request, limits.most, (math.ceil(low), math.floor(high)))
-
-
-def _blocks(
-    request: SpaceRequest, limits: Limits, split: SplitCandidates | None, kind: tuple[str, str]
-) -> Iterator[Block]:
-    """Yield the candidates with a whole network on every device, and those that split it."""
-    if has_whole_plans(request):
-        yield _block(request, limits, *kind)
-    if split is not None and kind[1] == "sync":
-        yield SplitBlock(split, kind[0], limits.why_not(*kind))
-
-
-def _block(request: SpaceRequest, limits: Limits, precision: str, mode: str) -> DataBlock:
+def _window(request: SpaceRequest, mode: str) -> tuple[int, int]:
     low, high = accepted_mini_batches(request, mode)
-    window = (math.ceil(low), math.floor(high))
-    solved_axis = SOLVED_AXIS if mode == "sync" and request[SOLVED_AXIS] is None else ""
-    of_block = {"sub_batch": _sub_batches(request, limits, (precision, mode), window[1])}
-    whole = request.changed(**{axis.name: None for axis in AXES if axis.is_split})
-    values = {
-        axis.name: of_block[axis.name] if axis.name in of_block else values_to_try(axis, whole[axis.name], limits.most)
-        for axis in AXES
-        if axis.name not in ("precision", "mode", solved_axis)
-    }
-    return DataBlock(values, window, precision, mode, limits.why_not(precision, mode))
+    return math.ceil(low), math.floor(high)
 
 
-def _sub_batches(request: SpaceRequest, limits: Limits, kind: tuple[str, str], most: int) -> IntArray:
+def _split_plans(request: SpaceRequest, limits: Limits) -> Plans | None:
+    """Return the candidates that split the network, of any precision; None where there are none."""
+    of = limits.split
+    if of is None or "sync" not in request.modes:
+        return None
+    window = _window(request, "sync")
+    return Plans(SplitBases(request, limits.most, window, network=of.network, framework=of.framework))
+
+
+def sub_batches_to_try(request: SpaceRequest, limits: Limits, kind: tuple[str, str]) -> IntArray:
     """Return the sub-batches to try: those asked for, else 1 to the largest that fits (and that the window holds).
 
-    ``kind``: precision and mode; ``most``: what the window holds, which bounds synchronous plans.
+    ``kind``: precision and mode. The window bounds synchronous plans.
     A scenario that makes room for more lengthens a range that was asked for, and leaves a single value as it is.
     Where not even one sample fits, one stands for all, to be refused for its memory.
     """
     factor = limits.factor(kind[0])
     if request["sub_batch"] is None:
-        largest = limits.fits(*kind)
+        largest, most = limits.fits(*kind), _window(request, kind[1])[1]
         return np.arange(1, max(1, min(largest, most) if kind[1] == "sync" else largest) + 1)
     request_values = distinct_values(np.array(request["sub_batch"], dtype=np.int64))
     if factor == 1 or request_values.size == 1:

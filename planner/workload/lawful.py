@@ -17,7 +17,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.axes import AXES
-from planner.domain.configuration import NEUTRAL, SPLIT_AXES, Configurations
+from planner.domain.configuration import LARGEST_MINI_BATCH, NEUTRAL, SPLIT_AXES, Configurations
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, SHARD_GROUPS
@@ -35,6 +35,7 @@ __all__ = [
     "check_lawful",
     "is_lawful",
     "is_told_apart",
+    "micro_batches_run",
     "most_stages",
     "rules_of",
 ]
@@ -308,28 +309,31 @@ def _of_schedules() -> Iterator[Rule]:
     )
 
 
+def micro_batches_run(plans: Configurations) -> tuple[IntArray, IntArray, IntArray]:
+    """Return of what the micro-batches that the schedule of each plan runs are a multiple, their least and their most.
+
+    Of the plans' shape; their accumulation is not looked at.
+    """
+    run, stages = plans.schedule_run, plans.pipeline_parallel
+    is_v = run == V_SHAPED
+    multiple = np.where((plans.virtual_stages == 1) | is_v, 1, stages)
+    return multiple, np.where(is_v & (stages > 1), 2 * stages, 1), np.where(run == NO_FLUSH, 1, LARGEST_MINI_BATCH)
+
+
 _OF_ACCUMULATION = (
     Rule(
         "accumulation_steps",
         "a multiple of the pipeline stages, with virtual stages",
-        lambda plans: (
-            (plans.virtual_stages == 1)
-            | (plans.schedule_run == V_SHAPED)
-            | (plans.accumulation_steps % plans.pipeline_parallel == 0)
-        ),
+        lambda plans: plans.accumulation_steps % micro_batches_run(plans)[0] == 0,
     ),
     Rule(
         "accumulation_steps",
         "at least twice the pipeline stages in a zero-bubble-v schedule",
-        lambda plans: (
-            (plans.schedule_run != V_SHAPED)
-            | (plans.pipeline_parallel == 1)
-            | (plans.accumulation_steps >= 2 * plans.pipeline_parallel)
-        ),
+        lambda plans: plans.accumulation_steps >= micro_batches_run(plans)[1],
     ),
     Rule(
         "accumulation_steps",
         "1 in a no-flush schedule, which updates after every micro-batch",
-        lambda plans: (plans.schedule_run != NO_FLUSH) | (plans.accumulation_steps == 1),
+        lambda plans: plans.accumulation_steps <= micro_batches_run(plans)[2],
     ),
 )

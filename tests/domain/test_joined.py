@@ -1,4 +1,4 @@
-"""Rows that are joined from bases and passes, against rows with a column of every axis."""
+"""Rows that have bases in common, against rows with a column of every axis."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import pytest
 
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
-from planner.domain.joined import JoinedConfigurations, Pairs, Passes
+from planner.domain.joined import JoinedConfigurations
 
 RNG = np.random.default_rng(5)
-PASSES = Passes({"sub_batch": RNG.integers(1, 4, 12), "accumulation_steps": RNG.integers(1, 9, 12)})
 
 
 def joined(number: int = 40, bases: int = 7) -> JoinedConfigurations:
@@ -19,7 +18,8 @@ def joined(number: int = 40, bases: int = 7) -> JoinedConfigurations:
     columns |= {"tensor_parallel": RNG.choice([2, 4], bases), "pipeline_parallel": RNG.choice([1, 2], bases)}
     columns |= {"sharding": RNG.integers(0, 4, bases), "accumulation_steps": one, "mode": zero}
     rows = Configurations(**columns, precisions=("fp16",))
-    return JoinedConfigurations(rows, Pairs(RNG.integers(0, bases, number), RNG.integers(0, 12, number), PASSES))
+    base, sub_batch, steps = (RNG.integers(least, most, number) for least, most in ((0, bases), (1, 4), (1, 9)))
+    return JoinedConfigurations(rows, base, sub_batch, steps)
 
 
 def rows_of(some: Configurations) -> list[tuple[int, ...]]:
@@ -29,14 +29,14 @@ def rows_of(some: Configurations) -> list[tuple[int, ...]]:
 def plain(some: JoinedConfigurations) -> list[tuple[int, ...]]:
     """Return the rows, worked out one by one."""
     found = []
-    for base, at in zip(some.pairs.base.tolist(), some.pairs.at.tolist(), strict=True):
+    for at, base in enumerate(some.base.tolist()):
         of_base = {axis.name: int(getattr(some.bases, axis.name)[base]) for axis in AXES}
-        of_pass = {name: int(column[at]) for name, column in PASSES.columns.items()}
-        found.append(tuple((of_base | of_pass).values()))
+        own = {name: int(getattr(some, name)[at]) for name in ("sub_batch", "accumulation_steps")}
+        found.append(tuple((of_base | own).values()))
     return found
 
 
-def test_rows_are_those_of_their_bases_and_passes() -> None:
+def test_rows_are_those_of_their_bases() -> None:
     some = joined()
     assert rows_of(some) == plain(some)
     assert some.size == 40

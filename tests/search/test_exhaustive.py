@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.domain.configuration import MODES, Configuration, Configurations
 from planner.domain.request import SpaceRequest
-from planner.search import data_block, exhaustive, space
+from planner.search import block, exhaustive, space
 from planner.search.exhaustive import Outcome
 from planner.search.search import search
 
@@ -88,7 +88,7 @@ def test_refused_and_evaluated_add_up_to_the_candidates(machine: Any, request: S
 def test_chunks_change_nothing(machine: Any, request: SpaceRequest, chunk: int) -> None:
     whole = searched(machine, request)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data_block, "CHUNK", chunk)
+        patch.setattr(block, "CHUNK", chunk)
         patch.setattr(exhaustive, "CHUNK", chunk)
         parts = searched(machine, request)
     assert records(parts) == records(whole)

@@ -13,7 +13,7 @@ from planner import catalog
 from planner.domain.configuration import MODES, Configuration, Settings
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import UsageError
-from planner.search import data_block, exhaustive
+from planner.search import block, exhaustive
 from planner.search import search as module
 from planner.search.allowed import order_and_limits
 from planner.search.evaluator import PricedPlans
@@ -141,7 +141,7 @@ def test_time_that_finds_nothing_is_refused(machine: Any, monkeypatch: pytest.Mo
 
 
 def test_a_front_is_stopped_too(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (data_block, exhaustive):
+    for place in (block, exhaustive):
         monkeypatch.setattr(place, "CHUNK", 4)
     request = asked(48, tolerance_sync=0.5, precision=("fp16", "fp32"))
     order, limits = machine.order(request), machine.limits()

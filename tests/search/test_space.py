@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError
-from planner.search import data_block
+from planner.search import block
 from planner.search.feasibility import Rules
 from planner.search.ranking import Order
 from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW
@@ -126,11 +126,11 @@ def test_count_is_the_number_of_candidates_whatever_the_chunk(
     )
     whole = space_of(request, LIMITS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data_block, "CHUNK", chunk)
+        patch.setattr(block, "CHUNK", chunk)
         parts = list(whole.chunks())
         counted = space_of(request, LIMITS).candidates
-    assert max(part.size for part in parts) <= chunk
-    assert rows_of(Configurations.joined([part.rows for part in parts])) == rows_of(candidates_of(request))
+    assert all(part.size <= chunk for part in parts)
+    assert set().union(*map(rows_of, parts)) == rows_of(candidates_of(request))
     assert counted == sum(part.size for part in parts) + sum(whole.refused().values())
 
 

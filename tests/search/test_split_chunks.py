@@ -1,4 +1,4 @@
-"""Blocks of plans that split a network, joined from bases and passes, against the same plans as rows."""
+"""Blocks of plans that may split a network, whose rows have bases in common, against the same plans as rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from planner import catalog
 from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configurations, Settings
 from planner.domain.framework import Framework
-from planner.domain.joined import JoinedConfigurations
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem, SpaceRequest
-from planner.search import split_block
+from planner.search import block
 from planner.search.allowed import order_and_limits
 from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import batches
-from planner.search.space import Space, space_of
+from planner.search.space import space_of
 from planner.steps.predict import Evaluator
 
 NETWORKS = (
@@ -46,17 +45,13 @@ def request_of(at: int) -> SpaceRequest:
     return SpaceRequest(16).changed(precision=("fp16",), pipeline_parallel=(1, 2, 4), **ASKED[at])
 
 
-def split_chunks(space: Space) -> list[Configurations]:
-    return [some for some in space.chunks() if isinstance(some, JoinedConfigurations)]
-
-
 @pytest.mark.parametrize("asked", range(len(ASKED)))
 @pytest.mark.parametrize("network", NETWORKS, ids=[name.partition(":")[0] for name in NETWORKS])
 def test_a_block_is_priced_as_its_rows(network: str, asked: int) -> None:
     problem, request = problem_of(network), request_of(asked)
     _, limits = order_and_limits(problem, request)
     assert limits.split is not None
-    (some,) = batches(iter(split_chunks(space_of(request, limits))))
+    (some,) = batches(space_of(request, limits).chunks())
     some = some.take(np.random.default_rng(asked).permutation(some.size)[: MOST[asked]])
     rows = Configurations.joined([some])
     np.testing.assert_allclose(limits.split.needed_bytes(some), limits.split.needed_bytes(rows), rtol=1e-12)
@@ -70,19 +65,19 @@ def test_chunks_of_any_size_hold_the_same_plans(monkeypatch: pytest.MonkeyPatch)
     _, limits = order_and_limits(problem, request)
     found = []
     for chunk in (2**16, 50, 1):
-        monkeypatch.setattr(split_block, "CHUNK", chunk)
-        parts = [Configurations.joined([one]) for one in split_chunks(space_of(request, limits))]
+        monkeypatch.setattr(block, "CHUNK", chunk)
+        parts = [Configurations.joined([one]) for one in space_of(request, limits).chunks()]
         whole = Configurations.joined(parts)
         found.append((len(parts), [whole.one(at) for at in range(0, whole.size, 7)]))
-    assert found[0][0] == 1
-    assert 1 < found[1][0] < found[2][0]
+    assert found[0][0] == 2  # with the whole network on every device, and split
+    assert 2 < found[1][0] < found[2][0]
     assert found[0][1] == found[1][1] == found[2][1]
 
 
 def test_what_is_kept_has_columns_of_its_own() -> None:
     problem, request = problem_of(NETWORKS[0]), request_of(0)
     order, limits = order_and_limits(problem, request)
-    (some,) = split_chunks(space_of(request, limits))
+    (some,) = batches(space_of(request, limits).chunks())
     best = order.best(PricedPlans(some, Evaluator(problem).evaluate(some)), 3).configurations
     changed = replace(best, precision=np.zeros(3, dtype=np.int64), precisions=("bf16",))
     assert [changed.one(at).precision for at in range(3)] == ["bf16"] * 3

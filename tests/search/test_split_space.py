@@ -19,8 +19,9 @@ from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.request import SpaceRequest
 from planner.errors import UsageError
+from planner.search.bases import SplitBases
+from planner.search.block import Plans
 from planner.search.explain import why_split
-from planner.search.split_block import SplitBlock, SplitCandidates
 from planner.search.split_space import SplitLimits, kinds_of, kinds_to_try, passes_within
 from planner.workload.memory import Memory
 
@@ -35,18 +36,16 @@ GPT3 = "gpt:layers=96,hidden=12288,heads=96,sequence=2048,vocabulary=51200"
 MEGATRON = Framework("megatron", can=("tensor", "pipeline"), schedules=("1f1b", "interleaved"), shardings=(0, 1))
 
 
-def block(
-    name: str, framework: Framework, most: tuple[int, int], batch: int, **asked: tuple[int | str, ...]
-) -> SplitBlock:
+def block(name: str, framework: Framework, most: tuple[int, int], batch: int, **asked: tuple[int | str, ...]) -> Plans:
     request = SpaceRequest(batch).changed(**asked)
     cluster = dict(zip(("nodes", "gpus_per_node"), most, strict=True))
-    candidates = SplitCandidates(catalog.find_network(name), framework, request, cluster, (batch, batch))
-    return SplitBlock(candidates, "fp16")
+    network = catalog.find_network(name)
+    return Plans(SplitBases(request, cluster, (batch, batch), network=network, framework=framework))
 
 
-def rows_of(of: SplitBlock) -> set[Plan]:
+def rows_of(of: Plans) -> set[Plan]:
     found: list[Plan] = []
-    for some in of.candidates(0, ("fp16",)):
+    for some in of.candidates((0, ("fp16",))):
         found += zip(*(getattr(some, name).tolist() for name in NAMES), strict=True)
     assert len(found) == len(set(found)) == of.count()
     return set(found)
@@ -128,7 +127,7 @@ def test_periods_of_recompute_are_tried_where_they_are_asked_for() -> None:
     )
     longest = {one: -(-6 // one[4]) for one in rows_of(plain) if one[NAMES.index("recompute")] == 2}
     assert several.count() == plain.count() + sum(min(layers, 4) - 1 for layers in longest.values())
-    (rows,) = several.candidates(0, ("fp16",))
+    (rows,) = several.candidates((0, ("fp16",)))
     assert set(rows.recompute[rows.recompute_every > 1].tolist()) == {2}
 
 
@@ -146,7 +145,7 @@ def test_schedules_are_tried_where_they_are_asked_for() -> None:
     """1f1b with virtual stages is interleaved; without a pipeline one schedule is like another."""
 
     def tried(**asked: tuple[int | str, ...]) -> set[tuple[int, str]]:
-        rows = block(SMALL, Framework("any"), (1, 2), 8, **asked).candidates(0, ("fp16",))
+        rows = block(SMALL, Framework("any"), (1, 2), 8, **asked).candidates((0, ("fp16",)))
         return {
             (int(p), SCHEDULES[code])
             for one in rows
@@ -199,7 +198,7 @@ def test_memory_is_asked_by_precision() -> None:
 
     limits = SplitLimits(catalog.find_network(SMALL), Framework("any"), memory, 8.0, _no_ledger)
     (rows,) = block(SMALL, Framework("any"), (1, 4), 16, recompute=("full",), tensor_parallel=(4,)).candidates(
-        0, ("fp16", "fp32")
+        (0, ("fp16", "fp32"))
     )
     assert limits.fits(rows).tolist() == (rows.sub_batch <= 4).tolist()
 
