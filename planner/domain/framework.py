@@ -19,6 +19,7 @@ __all__ = [
     "ANY",
     "BEST_FUSION",
     "COMPOSED",
+    "DEALS",
     "FUSIONS",
     "GENERIC",
     "GRADIENT_TYPES",
@@ -44,6 +45,9 @@ GRADIENT_TYPES = ("precision", "fp32", "fp16", "bf16")
 """What gradients are held or sent in: the gradients' type of the precision of training, or one of any."""
 ANY = "any"
 """In place of a precision: all that are not named."""
+DEALS = ("blocks", "ends", "equal")
+"""How it deals out blocks to stages: evenly, the first have one more; so, with what stands before and behind them
+counted as a block each; or equally many to each chunk between the first and the last, which have no more."""
 STATE_TYPES = ("fp32", "bf16")
 """What an optimizer keeps moments in."""
 PARALLELISMS = ("tensor", "context", "expert", "pipeline")
@@ -181,6 +185,8 @@ class Framework:
         Whether each tensor rank sends its part alone to the next stage, which gathers it.
     stages : one of STAGES
         What it pipelines.
+    deals : one of DEALS
+        How it deals out blocks to stages.
     selective : one of REPEATED
         What selective recompute makes again.
     overlaps_tensor : bool
@@ -238,6 +244,7 @@ class Framework:
     composes: tuple[str, ...] = ()
     scatters_boundary: bool = False
     stages: str = "modules"
+    deals: str = "blocks"
     selective: str = "attention"
     overlaps_tensor: bool = False
     gathers_ahead: int = 1
@@ -263,7 +270,7 @@ class Framework:
                 raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
         of_choices = (
             ("loss", LOSSES), ("stages", STAGES), ("strategy", tuple(STRATEGIES)), ("layout", LAYOUTS),
-            ("update", UPDATES), ("launch", LAUNCHES), ("state_type", STATE_TYPES),
+            ("update", UPDATES), ("launch", LAUNCHES), ("state_type", STATE_TYPES), ("deals", DEALS),
         )  # fmt: skip
         for what, value, known in ((what, getattr(self, what), known) for what, known in of_choices):
             if value not in known:

@@ -9,6 +9,7 @@ from planner.domain.axes import SCHEDULES, SHARD_GROUPS
 from planner.domain.framework import (
     ANY,
     COMPOSED,
+    DEALS,
     FUSIONS,
     GRADIENT_TYPES,
     LAUNCHES,
@@ -71,6 +72,9 @@ _DOES = (
     Field("launch", Text(LAUNCHES), "how kernels are launched", "eager"),
     Field("scatters_boundary", Flag(), "whether tensor ranks send parts to the next stage", default=False),
     Field("stages", Text(STAGES), "what its pipeline's stages are", "modules"),
+    Field(
+        "deals", Text(DEALS), "how it deals out blocks to stages: evenly, with both ends counted, or equally", "blocks"
+    ),
     Field("selective", Text(REPEATED), "what selective recompute makes again", "attention"),
     Field("overlaps_tensor", Flag(), "whether messages of tensor ranks run beside products", default=False),
     Field("gathers_ahead", Whole(least=0, most=1000), "units gathered ahead where weights are sharded", 1),

@@ -239,7 +239,8 @@ def _virtual(bases: SplitBases) -> IntArray:
     if not block_starts(bases.network) or not {PIPELINE, HYBRID} & set(bases.kinds):
         return np.ones(1, dtype=np.int64)
     number = most_stages(bases.network)
-    return _divisors(number, number // 2)
+    wholes = {"blocks": [number], "ends": [number, number + 2]}.get(bases.framework.deals, range(number, number + 3))
+    return distinct_values(np.concatenate([_divisors(whole, number // 2) for whole in wholes]))
 
 
 def _expert(bases: SplitBases) -> IntArray:

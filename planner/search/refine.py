@@ -26,7 +26,7 @@ from planner.search.search import Searcher, search
 from planner.search.space import Limits
 from planner.search.split_space import SplitLimits
 from planner.workload.blocks import block_starts
-from planner.workload.lawful import is_lawful, most_stages
+from planner.workload.lawful import is_lawful, most_stages, starts_even
 
 __all__ = ["REFINED", "Refined", "refinement", "without_refinement"]
 
@@ -121,7 +121,7 @@ def _more_chunks(leaders: Configurations, request: SpaceRequest, limits: SplitLi
         "stages": np.full(row.size, _BY_NAME["stages"].code(REFINED["stages"])),
     }
     every = Configurations(**columns, precisions=few.precisions)
-    is_even = most_stages(limits.network) % (every.pipeline_parallel * every.virtual_stages) == 0
+    is_even = starts_even(most_stages(limits.network), limits.framework, every)
     return every.take(~is_even & is_lawful(limits.network, limits.framework, every))
 
 

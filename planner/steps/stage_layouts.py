@@ -79,12 +79,14 @@ class _OfPlan:
 
     def layout(self) -> StageLayout:
         """Return what the stages hold, and compute again."""
-        stage = np.arange(self._stages)
-        of_chunks = even_layers((len(self._ahead) - 1) // self._chunks, self._plan.pipeline_parallel, stage)
-        first, end = of_chunks.first * self._chunks, of_chunks.end * self._chunks
+        stage, number, pipeline = np.arange(self._stages), len(self._ahead) - 1, self._plan.pipeline_parallel
+        is_best = self._stages > 1 and self._plan.stages[0] == BEST_STAGES
+        deals, chunks = ("blocks", self._chunks) if is_best else (self._costs.ledger.rules.deals, 1)
+        first, end, _ = even_layers(number // chunks, pipeline, stage, deals, self._plan.last_stage)
+        first, end = first * chunks, end * chunks
         rows, of_stage = self._options(stage, first, end)
         even = self._ways(rows, self._time_s(rows), of_stage)
-        if self._stages == 1 or self._plan.stages[0] != BEST_STAGES:
+        if not is_best:
             return rows.take(even.row)
         return self._best(float(even.time_s.max()))
 

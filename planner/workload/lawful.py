@@ -38,6 +38,7 @@ __all__ = [
     "micro_batches_run",
     "most_stages",
     "rules_of",
+    "starts_even",
 ]
 
 LAYER_AXES = ("pipeline_parallel", "schedule", "stages")
@@ -190,16 +191,7 @@ def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
     yield from _of_tensors(network)
     number = most_stages(network)
     yield Rule("pipeline_parallel", f"at most the {number} layers", lambda plans: plans.pipeline_parallel <= number)
-    words = f"such that stages x virtual stages divide the {number} layers"
-    yield Rule(
-        "virtual_stages",
-        words,
-        lambda plans: (
-            (plans.virtual_stages == 1)
-            | (plans.stages == BEST_STAGES)
-            | _multiple(number, plans.pipeline_parallel * plans.virtual_stages)
-        ),
-    )
+    yield from _of_even_stages(number, framework)
     words = f"a divisor of the {number} layers that leaves every chunk of best stages one"
     yield Rule("virtual_stages", words, partial(_holds_chunks, number))
     full = RECOMPUTES.index("full")
@@ -224,6 +216,34 @@ def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
         )
     else:
         yield Rule("expert_parallel", f"1 for {network.name}, which has no experts", _is("expert_parallel", 1))
+
+
+def starts_even(number: int, framework: Framework, plans: Configurations) -> BoolArray:
+    """Return whether a framework starts pipelines of so many blocks with stages that are even, of the plans' shape."""
+    chunks = plans.pipeline_parallel * plans.virtual_stages
+    if framework.deals == "ends":
+        return np.asarray(chunks <= number + 2)
+    if framework.deals == "blocks":
+        return np.asarray((plans.virtual_stages == 1) | _multiple(number, chunks))
+    each = -(-number // chunks)
+    short = each * chunks - number
+    return np.asarray((short <= 2) | ((short <= 2 * each) & (short < plans.pipeline_parallel)))
+
+
+def _of_even_stages(number: int, framework: Framework) -> Iterator[Rule]:
+    words = {
+        "blocks": f"such that stages x virtual stages divide the {number} layers",
+        "ends": f"such that stages x virtual stages are at most the {number} layers and two",
+        "equal": f"such that all {{}} but the first and last, which have no more, have equally many of the {number} "
+        f"layers in framework {framework.variant}, or stages best",
+    }[framework.deals]
+
+    def holds(plans: Configurations, *, chunked: bool) -> BoolArray:
+        others = (plans.stages == BEST_STAGES) | ((plans.virtual_stages > 1) != chunked)
+        return np.asarray(others | starts_even(number, framework, plans))
+
+    yield Rule("pipeline_parallel", words.format("stages"), partial(holds, chunked=False))
+    yield Rule("virtual_stages", words.format("chunks"), partial(holds, chunked=True))
 
 
 def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:

@@ -57,7 +57,7 @@ from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, 
 from planner.workload.memory_rules import LOSS_BYTES, WIDE_BYTES, MemoryRules
 from planner.workload.placement import shard_ranks
 from planner.workload.rank_sizes import MOST, SUMS, RankSizes, SizeRules
-from planner.workload.units import StageLayers, even_layers, few_blocks
+from planner.workload.units import StageLayers, even_layers, few_blocks, places
 
 __all__ = ["Memory", "fullest_stage"]
 
@@ -384,16 +384,19 @@ class Memory:
         if len(self._changes) >= _MOST_RUNS:
             return [np.minimum(stage, p - 1) for stage in range(most)]
         stages = [np.zeros_like(p), np.minimum(1, p - 1)]
-        for before in self._changes:
-            each, more = np.divmod(self.blocks, p)
-            long = (each + 1) * more
+        total, at_first, at_last = places(self.blocks, p, self.rules.deals)
+        each, more = np.divmod(total, p)
+        long = (each + 1) * more
+        for before in (one + at_first + at_last * (plans.last_stage < p - 1) for one in self._changes):
             of_long, of_short = before // (each + 1), more + (before - long) // np.maximum(each, 1)
             changes = np.where(before < long, of_long, of_short)
             stages += [np.clip(changes, 0, p - 1), np.clip(changes + 1, 0, p - 1)]
         return [*stages, p - 1]
 
     def _span(self, plans: Configurations, rank: IntArray, stage: IntArray, layers: StageLayers | None = None) -> _Span:
-        first, end, again = layers or even_layers(self.blocks, plans.pipeline_parallel, stage)
+        first, end, again = layers or even_layers(
+            self.blocks, plans.pipeline_parallel, stage, self.rules.deals, plans.last_stage
+        )
         start = first + self._ends
         is_first, is_last = stage == 0, stage == plans.last_stage
         return _Span(rank, start, end + self._ends, start + again, self._ends * is_first, self._ends * is_last)

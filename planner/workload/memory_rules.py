@@ -112,6 +112,8 @@ class MemoryRules:
         ``output_sharding``: with more, the framework runs without its pipeline.
     rank_order : tuple of str
         How ranks are numbered, innermost first: which of those that share shards lie in one node.
+    deals : one of DEALS
+        How blocks are dealt out to stages that are even.
     shrunk : float
         By what a scenario divides what grows with samples.
     framework_bytes, margin : float
@@ -125,6 +127,7 @@ class MemoryRules:
     output_buffers: int = 0
     output_sharding: int = WEIGHTS_SHARDED
     rank_order: tuple[str, ...] = RANK_ORDER
+    deals: str = "blocks"
     shrunk: float = 1.0
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
     margin: float = ASSUMED_MARGIN
@@ -199,6 +202,7 @@ class MemoryRules:
             output_buffers=framework.output_buffers,
             output_sharding=max(framework.shardings_in_pipeline),
             rank_order=rank_order,
+            deals=framework.deals,
             shrunk=shrunk,
             framework_bytes=ASSUMED_CONTEXT_BYTES[device_kind],
         )

@@ -18,7 +18,7 @@ from planner.workload.program import Program, program
 from planner.workload.shards import second_products
 
 __all__ = [
-    "StageLayers", "Units", "even_layers", "few_blocks", "repeats", "stage_units", "units_of",
+    "StageLayers", "Units", "even_layers", "few_blocks", "places", "repeats", "stage_units", "units_of",
 ]  # fmt: skip
 
 
@@ -33,11 +33,35 @@ class StageLayers(NamedTuple):
     again: IntArray
 
 
-def even_layers(number: int, pipeline: IntArray, stage: IntArray) -> StageLayers:
-    """Return the layers of stages that are dealt out evenly: the first stages have one more. All may be made again."""
-    each, more = number // pipeline, number % pipeline
-    first = stage * each + np.minimum(stage, more)
-    end = first + each + (stage < more)
+def places(number: int, pipeline: IntArray, deals: str = "blocks") -> tuple[IntArray, IntArray, IntArray]:
+    """Return the places of layers on stages that are dealt out evenly, and those left free on the first and the last.
+
+    ``deals``: one of :data:`planner.domain.framework.DEALS`.
+    """
+    if deals == "ends":
+        free = np.where(pipeline > 0, 1, 0)
+        return number + 2 * free, free, free
+    each = -(-number // pipeline)
+    short = each * pipeline - number
+    free = np.where((deals == "equal") & (short <= 2 * each), short, 0)
+    return number + free, free // 2, free - free // 2
+
+
+def even_layers(
+    number: int, pipeline: IntArray, stage: IntArray, deals: str = "blocks", last: IntArray | None = None
+) -> StageLayers:
+    """Return the layers of stages that are dealt out evenly: the first stages have one more. All may be made again.
+
+    ``deals``: as of :func:`places`; ``last``: the stage with the last layers.
+    """
+    total, at_first, at_last = places(number, pipeline, deals)
+    each, more = total // pipeline, total % pipeline
+    last = pipeline - 1 if last is None else last
+
+    def ahead(of: IntArray) -> IntArray:
+        return np.asarray(of * each + np.minimum(of, more) - at_first * (of > 0) - at_last * (of > last))
+
+    first, end = ahead(np.asarray(stage)), ahead(np.asarray(stage) + 1)
     return StageLayers(first, end, end - first)
 
 
@@ -165,14 +189,14 @@ def few_blocks(network: Network) -> tuple[Network, IntArray]:
     return replace(network, layers=tuple(layers)), place
 
 
-def stage_units(units: Units, stages: int, last: int = -1) -> FloatArray:
+def stage_units(units: Units, stages: int, last: int = -1, deals: str = "blocks") -> FloatArray:
     """Return how many of each distinct unit every stage holds, shape (p, U).
 
-    Blocks are dealt out evenly, the first stages hold one more where they do not divide; what stands before and behind
-    them is on the first stage and on the one where layers end, ``last``.
+    Blocks are dealt out evenly, see :func:`even_layers`; what stands before and behind them is on the first stage and
+    on the one where layers end, ``last``.
     """
     blocks = units.sequence[1:-1]
-    elements = np.full(stages, blocks.size // stages) + (np.arange(stages) < blocks.size % stages)
+    elements = even_layers(blocks.size, np.array(stages), np.arange(stages), deals, np.array(last % stages)).again
     counts = np.zeros((stages, units.distinct))
     np.add.at(counts, (np.repeat(np.arange(stages), elements), blocks), 1.0)
     counts[0, units.sequence[0]] += 1.0

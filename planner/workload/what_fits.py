@@ -26,7 +26,7 @@ from planner.domain.network import Network
 from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.fusion import with_attention
-from planner.workload.lawful import accumulates, most_stages
+from planner.workload.lawful import accumulates, most_stages, starts_even
 from planner.workload.memory import Memory
 from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
 
@@ -209,11 +209,10 @@ def _tensor(case: _Case, *, in_node: bool) -> Iterator[tuple[int, _Case]]:
 
 
 def _pipeline(case: _Case) -> Iterator[tuple[int, _Case]]:
-    chunks = case.get("virtual_stages")
     layers = most_stages(case.ledger.network)
     for degree in range(2, layers + 1):
         has_all = case.get("recompute_every") <= -(-layers // degree)
-        if has_all and (chunks == 1 or layers % (degree * chunks) == 0):
+        if has_all and starts_even(layers, case.framework, case.plan.but(pipeline_parallel=degree)).all():
             yield from _degree(case, "pipeline_parallel", degree)
 
 

@@ -63,10 +63,8 @@ def every_layout(plan: Configurations, number: int) -> list[StageLayout]:
     stages, kind = int(plan.pipeline_parallel[0]), int(plan.recompute[0])
     chunks = int(plan.virtual_stages[0])
     inner = combinations(range(chunks, number, chunks), stages - 1)
-    even = even_layers(number // chunks, plan.pipeline_parallel, np.arange(stages))
-    ways = (
-        [(0, *some, number) for some in inner] if plan.stages[0] == BEST_STAGES else [(*(even.first * chunks), number)]
-    )
+    even = even_layers(number, plan.pipeline_parallel, np.arange(stages))
+    ways = [(0, *some, number) for some in inner] if plan.stages[0] == BEST_STAGES else [(*even.first, number)]
     layouts = []
     for way in ways:
         held = np.diff(way)

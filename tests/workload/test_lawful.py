@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.catalog import find_network
+from planner.catalog import find_framework, find_network
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
-from planner.domain.split import OFFLOADS, RECOMPUTES, SCHEDULES
+from planner.domain.split import BEST_STAGES, OFFLOADS, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.lawful import check_allowed, check_lawful, is_lawful, is_told_apart, rules_of
 
@@ -92,6 +92,44 @@ def test_the_first_rule_that_is_broken_is_told(network: Any, values: dict[str, i
 )  # fmt: skip
 def test_a_framework_is_named_that_cannot(framework: Framework, values: dict[str, int], rule: str, got: str) -> None:
     refused(GPT, framework, values, rule, got)
+
+
+EQUAL = (
+    "such that all {} but the first and last, which have no more, have equally many of the 126 layers in framework "
+    "megatron-lm, or stages best"
+)
+MEGATRON, TITAN = find_framework("megatron-lm"), find_framework("torchtitan")
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "chunks"),
+    [(126, 8, 8), (126, 16, 1), (126, 16, 4), (126, 9, 7), (126, 16, 8), (94, 8, 12), (94, 16, 1), (94, 4, 12),
+     (94, 12, 1), (61, 16, 2), (61, 16, 1)],
+)  # fmt: skip
+def test_layouts_with_ends_counted_or_given_by_stage_start_in_megatron(layers: int, stages: int, chunks: int) -> None:
+    """Llama 3.1 405B has 126 layers, Qwen 3 235B 94, DeepSeek-V3 61."""
+    network = find_network(f"llama:layers={layers},hidden=512,heads=16,kv_heads=8,ffn=1536,sequence=96")
+    values = {"pipeline_parallel": stages, "virtual_stages": chunks, "accumulation_steps": 2 * stages}
+    check_lawful(network, MEGATRON, Configurations.having(**values))
+
+
+@pytest.mark.parametrize(
+    ("framework", "values", "rule", "got"),
+    [
+        (MEGATRON, {"pipeline_parallel": 45},
+         EQUAL.format("stages"), "45; the nearest are 44 and 63"),
+        (MEGATRON, {"virtual_stages": 5, "pipeline_parallel": 8, "accumulation_steps": 8},
+         EQUAL.format("chunks"), "5; the nearest are 4 and 8"),
+        (TITAN, {"virtual_stages": 17, "pipeline_parallel": 8, "accumulation_steps": 8},
+         "such that stages x virtual stages are at most the 126 layers and two", "17; the nearest is 16"),
+    ],
+)  # fmt: skip
+def test_pipelines_that_a_program_does_not_start_are_refused_by_its_rule(
+    framework: Framework, values: dict[str, int], rule: str, got: str
+) -> None:
+    refused(find_network("llama3-405b"), framework, values, rule, got)
+    if "virtual_stages" not in values:
+        check_lawful(find_network("llama3-405b"), framework, Configurations.having(**values, stages=BEST_STAGES))
 
 
 def refused(network: Any, framework: Framework, values: dict[str, int], rule: str, got: str) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from planner.catalog import find_network
+from planner.domain.configuration import Configurations
+from planner.domain.framework import DEALS, Framework
+from planner.workload.lawful import starts_even
 from planner.workload.program import program
 from planner.workload.shards import tensor_shard
-from planner.workload.units import stage_units, units_of
+from planner.workload.units import even_layers, stage_units, units_of
 
 GPT = find_network("gpt:layers=5,hidden=64,heads=4,sequence=32,vocabulary=128")
 H = 64
@@ -84,3 +89,27 @@ def test_units_of_a_network_without_blocks_start_with_its_layers_with_parameters
     assert units.parameters[units.sequence].sum() == program(vgg).parameters
     assert units.layers[units.sequence].sum() == len(vgg.layers)
     assert units.dealt.tolist() == units.sequence.tolist()
+
+
+@given(st.integers(1, 140), st.integers(1, 20), st.integers(1, 6), st.sampled_from(DEALS))
+def test_even_stages_hold_what_the_programs_chunks_add_up_to(blocks: int, stages: int, chunks: int, deals: str) -> None:
+    """Chunks are dealt out one after the other, as each program does, and chunk j lies on stage j mod p."""
+    number, framework = stages * chunks, Framework("own", deals=deals)
+    plans = Configurations.having(pipeline_parallel=stages, virtual_stages=chunks)
+    assume(stages <= blocks and (chunks == 1 or stages > 1) and bool(starts_even(blocks, framework, plans).all()))
+    if deals == "equal":  # all but the first and the last are full
+        each = -(-blocks // number)
+        held = np.full(number, each)
+        short = each * number - blocks
+        held[0] -= short // 2
+        held[-1] -= short - short // 2
+    else:
+        ends = 2 * (deals == "ends")
+        held = np.full(number, (blocks + ends) // number) + (np.arange(number) < (blocks + ends) % number)
+        held[0] -= ends // 2
+        held[-1] -= ends // 2
+    assert (held.sum(), held.min() >= 0) == (blocks, True)
+    of_stage = held.reshape(chunks, stages).sum(axis=0)
+    layers = even_layers(blocks, np.array(stages), np.arange(stages), deals)
+    assert layers.again.tolist() == of_stage.tolist()
+    assert (layers.first.tolist(), int(layers.end[-1])) == ([0, *np.cumsum(of_stage)[:-1]], blocks)
