@@ -57,7 +57,7 @@ from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, 
 from planner.workload.memory_rules import LOSS_BYTES, WIDE_BYTES, MemoryRules
 from planner.workload.placement import shard_ranks
 from planner.workload.rank_sizes import MOST, SUMS, RankSizes, SizeRules
-from planner.workload.units import StageLayers, even_layers, few_blocks, places
+from planner.workload.units import StageLayers, even_layers, few_blocks, stage_of
 
 __all__ = ["Memory", "fullest_stage"]
 
@@ -384,12 +384,8 @@ class Memory:
         if len(self._changes) >= _MOST_RUNS:
             return [np.minimum(stage, p - 1) for stage in range(most)]
         stages = [np.zeros_like(p), np.minimum(1, p - 1)]
-        total, at_first, at_last = places(self.blocks, p, self.rules.deals)
-        each, more = np.divmod(total, p)
-        long = (each + 1) * more
-        for before in (one + at_first + at_last * (plans.last_stage < p - 1) for one in self._changes):
-            of_long, of_short = before // (each + 1), more + (before - long) // np.maximum(each, 1)
-            changes = np.where(before < long, of_long, of_short)
+        for before in self._changes:
+            changes = stage_of(before, self.blocks, p, self.rules.deals, plans.last_stage)
             stages += [np.clip(changes, 0, p - 1), np.clip(changes + 1, 0, p - 1)]
         return [*stages, p - 1]
 

@@ -18,7 +18,7 @@ from planner.workload.program import Program, program
 from planner.workload.shards import second_products
 
 __all__ = [
-    "StageLayers", "Units", "even_layers", "few_blocks", "places", "repeats", "stage_units", "units_of",
+    "StageLayers", "Units", "even_layers", "few_blocks", "repeats", "stage_of", "stage_units", "units_of",
 ]  # fmt: skip
 
 
@@ -33,7 +33,7 @@ class StageLayers(NamedTuple):
     again: IntArray
 
 
-def places(number: int, pipeline: IntArray, deals: str = "blocks") -> tuple[IntArray, IntArray, IntArray]:
+def _places(number: int, pipeline: IntArray, deals: str = "blocks") -> tuple[IntArray, IntArray, IntArray]:
     """Return the places of layers on stages that are dealt out evenly, and those left free on the first and the last.
 
     ``deals``: one of :data:`planner.domain.framework.DEALS`.
@@ -52,9 +52,9 @@ def even_layers(
 ) -> StageLayers:
     """Return the layers of stages that are dealt out evenly: the first stages have one more. All may be made again.
 
-    ``deals``: as of :func:`places`; ``last``: the stage with the last layers.
+    ``deals``: as of :data:`planner.domain.framework.DEALS`; ``last``: the stage with the last layers.
     """
-    total, at_first, at_last = places(number, pipeline, deals)
+    total, at_first, at_last = _places(number, pipeline, deals)
     each, more = total // pipeline, total % pipeline
     last = pipeline - 1 if last is None else last
 
@@ -187,6 +187,14 @@ def few_blocks(network: Network) -> tuple[Network, IntArray]:
         if not is_like:
             layers += [replace(one, inputs=tuple(names.get(name, name) for name in one.inputs)) for one in mine]
     return replace(network, layers=tuple(layers)), place
+
+
+def stage_of(block: int, number: int, pipeline: IntArray, deals: str, last: IntArray) -> IntArray:
+    """Return the stage that holds a block, from 0, as of :func:`even_layers`."""
+    total, at_first, at_last = _places(number, pipeline, deals)
+    each, more = np.divmod(total, pipeline)
+    place, long = block + at_first + at_last * (last < pipeline - 1), (each + 1) * more
+    return np.where(place < long, place // (each + 1), more + (place - long) // np.maximum(each, 1))
 
 
 def stage_units(units: Units, stages: int, last: int = -1, deals: str = "blocks") -> FloatArray:
