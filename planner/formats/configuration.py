@@ -97,7 +97,7 @@ GROUPS = Field(
     ),
     "what each node group does, on a cluster that has several: nodes are those of all then, gpus_per_node, sub_batch "
     "and accumulation_steps the largest of a group",
-    None,
+    (),
 )
 CONFIGURATION_TABLE = Table(
     *(_field(axis) for axis in AXES),
@@ -160,24 +160,23 @@ def plan_keys(configuration: Configuration) -> dict[str, Any]:
     return {name: getattr(configuration, name) for name in names}
 
 
-def configuration_keys(configuration: Configuration, framework: Framework, *, named: bool = False) -> dict[str, Any]:
-    """Return the keys of a configuration; ``framework`` says what its gradients are sent as.
-
-    ``named``: whether the framework is one of several, and told.
-    """
+def configuration_keys(
+    configuration: Configuration, framework: Framework, own: Framework | None = None
+) -> dict[str, Any]:
+    """Return the keys of a configuration, with its ``own`` framework where several were asked for."""
     c = configuration
     return {
         **plan_keys(c),
-        "groups": c.groups or None,
-        "framework": framework.label if named else None,
-        "gradient_bytes_per_element": framework.message_bytes(c.precision),
+        "groups": c.groups,
+        "framework": own and own.label,
+        "gradient_bytes_per_element": (own or framework).message_bytes(c.precision),
         "mini_batch": None if c.mode == "async" else c.samples_per_update,
     }
 
 
 def configuration_of(keys: Mapping[str, Any]) -> Configuration:
     """Return the configuration of a document."""
-    return Configuration(**{axis.name: keys[axis.name] for axis in AXES}, groups=tuple(keys["groups"] or ()))
+    return Configuration(**{axis.name: keys[axis.name] for axis in AXES}, groups=keys["groups"])
 
 
 OPTION_KEYS = (

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 from unicodedata import category
 
@@ -551,13 +550,18 @@ class Table(Generic[R]):
             raise FieldError(place, error.refusal) from None
 
     def write(self, record: Any) -> dict[str, Any]:
-        """Return the table of a record, or of a mapping with its fields; keys at their default are left out."""
+        """Return the table of a record, or of a mapping with its fields.
+
+        Keys that are None or at their default are left out; a mapping need not have them.
+        """
         record = self.split(record) if self.split else record
-        value_of = record.__getitem__ if isinstance(record, Mapping) else partial(getattr, record)
-        table = {}
+        is_mapping, table = isinstance(record, Mapping), {}
         for field in self.fields:
-            value = value_of(field.into or field.name)
-            if field.default is REQUIRED or (value is not None and value != field.default):
+            target, is_required = field.target, field.default is REQUIRED
+            if is_mapping and not is_required and target not in record:
+                continue
+            value = record[target] if is_mapping else getattr(record, target)
+            if is_required or (value is not None and value != field.default):
                 table[field.name] = field.type.write(value)
         return table
 

@@ -38,7 +38,7 @@ from planner.formats.fields import (
 
 __all__ = [
     "CITATIONS", "LONGEST_LIST", "LOOSENING_TABLE", "REFUSAL_TABLE", "REQUEST_TABLE", "SEARCH_TABLE", "citation_keys",
-    "citations_of", "loosening_of", "request_keys", "request_of", "search_of", "warning_keys", "warning_table",
+    "citations_of", "request_keys", "request_of", "warning_keys", "warning_table",
     "warnings_of",
 ]  # fmt: skip
 
@@ -53,32 +53,28 @@ def warning_table(**lists: str) -> Table[dict[str, Any]]:
     of = (subject, *(Field(key, ListOf(Whole()), doc, None) for key, doc in lists.items()))
     again = ListOf(Table(*of, title="_".join(("said_again", *lists))), least=1)
     own = (Field("code", Text(), "for programs"), Field("message", Text(), "for people"))
-    also = Field("also", again, "other subjects of the same sentence", None)
+    also = Field("also", again, "other subjects of the same sentence", ())
     return Table(*own, *of, also, title="_".join(("warning", *lists)))
 
 
-def warning_keys(first: Iterable[PlanWarning], lists: Lists) -> list[dict[str, Any]]:
-    """Return the keys of every warning once: the ``first`` ones, then those that stand in lists alone, in order."""
+def warning_keys(first: Iterable[PlanWarning], lists: Lists) -> tuple[dict[str, Any], ...]:
+    """Return the keys of every warning once: the ``first`` ones, then those that stand in lists alone, in order.
+
+    The positions of one that all of a list have are left out.
+    """
     of_lists = (warning for rows in lists.values() for warnings in rows.values() for warning in warnings)
     by_sentence: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in dict.fromkeys((*first, *of_lists)):
-        by_sentence.setdefault((one.code, one.message), []).append(
-            {"subject": one.subject, **_positions_of(one, lists)}
-        )
-    return [
-        {"code": code, "message": message, **own, "also": also or None}
+        subject: dict[str, Any] = {"subject": one.subject}
+        for key, rows in lists.items():
+            positions = [at for at, warnings in rows.items() if one in warnings]
+            if len(positions) < len(rows):
+                subject[key] = positions
+        by_sentence.setdefault((one.code, one.message), []).append(subject)
+    return tuple(
+        {"code": code, "message": message, **own, "also": tuple(also)}
         for (code, message), (own, *also) in by_sentence.items()
-    ]
-
-
-def _positions_of(warning: PlanWarning, lists: Lists) -> dict[str, list[int] | None]:
-    """Return the positions of a warning in each list; None: all of them."""
-    positions_by_list = {
-        key: [at for at, warnings in rows.items() if warning in warnings] for key, rows in lists.items()
-    }
-    return {
-        key: positions if len(positions) < len(lists[key]) else None for key, positions in positions_by_list.items()
-    }
+    )
 
 
 def warnings_of(rows: Iterable[Mapping[str, Any]], key: str = "", position: int = 0) -> tuple[PlanWarning, ...]:
@@ -86,7 +82,7 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], key: str = "", position: int 
     return tuple(
         PlanWarning(row["code"], one["subject"], row["message"])
         for row in rows
-        for one in (row, *(row["also"] or ()))
+        for one in (row, *row["also"])
         if not key or one[key] is None or position in one[key]
     )
 
@@ -119,6 +115,7 @@ REFUSAL_TABLE = Table(
     Field("code", Text(_CODES), "for programs"),
     Field("reason", Text(), "for people"),
     Field("count", Whole(least=0, most=10**18), "plans that are refused for it"),
+    make=Refused,
 )
 SEARCH_TABLE = Table(
     Field("method", Text(), "how the space was searched"),
@@ -129,29 +126,24 @@ SEARCH_TABLE = Table(
     Field("discarded", Whole(least=0, most=10**18), "plans that a bound, or the end of the search, left out", 0),
     Field("trials", Whole(least=0, most=10**18), "plans that Optuna tried; absent: none", 0),
     Field("gap", Number(), "part of the best value by which another plan may be better at most", None),
+    make=SearchReport,
 )
+
+
+def _loosening(option: str, value: str, message: str) -> Loosening:
+    """Return a constraint to loosen; FieldError where it has not as many values as options."""
+    options, values = option.split(), value.split()
+    if len(options) != len(values):
+        raise FieldError("loosen", Refusal("value", f"value must be one for each of {option}", got=value))
+    return Loosening(tuple(zip(options, values, strict=True)), message)
+
+
 LOOSENING_TABLE = Table(
     Field("option", Text(), "option to loosen"),
     Field("value", Text(), "value that suffices"),
     Field("message", Text(), "what is reached then"),
+    make=_loosening,
 )
-
-
-def loosening_of(keys: Mapping[str, str]) -> Loosening:
-    """Return a constraint to loosen; FieldError where it has not as many values as options."""
-    options, values = keys["option"].split(), keys["value"].split()
-    if len(options) != len(values):
-        rule = f"value must be one for each of {keys['option']}"
-        raise FieldError("loosen", Refusal("value", rule, got=keys["value"]))
-    return Loosening(tuple(zip(options, values, strict=True)), keys["message"])
-
-
-def search_of(keys: Mapping[str, Any]) -> SearchReport:
-    """Return how a space was searched."""
-    refused = tuple(Refused(**one) for one in keys["refused"])
-    return SearchReport(**{**keys, "refused": refused})
-
-
 LONGEST_LIST = 256
 """Values up to which an even range is a list."""
 
@@ -216,36 +208,28 @@ REQUEST_TABLE = Table(
     ),
     make=without_none,
     doc="every value with its source",
-    split=lambda values: dict.fromkeys(_TYPES) | dict(values),
 )
 
 
 def request_keys(request: Mapping[str, Sourced[object]]) -> dict[str, Any]:
     """Return the keys of a request: values by option name, each with its source."""
-    return {key: {"value": _plain(one.value), "source": one.source} for key, one in request.items()}
+    return {key: {"value": _as_range(one.value), "source": one.source} for key, one in request.items()}
+
+
+def _as_range(value: object) -> object:
+    """Return many whole numbers that are evenly spaced as first, last and step; anything else as it is."""
+    if isinstance(value, tuple) and len(value) > LONGEST_LIST and all(isinstance(one, int) for one in value):
+        first, last, step = value[0], value[-1], value[1] - value[0]
+        if step > 0 and value == tuple(range(first, last + 1, step)):
+            return {"first": first, "last": last, "step": step}
+    return value
 
 
 def request_of(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Sourced[object]]:
     """Return the values of a request with their sources, in the order of the options."""
-    return {key: Sourced(_numbers_of(one["value"]), one["source"]) for key, one in keys.items()}
+    return {key: Sourced(_from_range(one["value"]), one["source"]) for key, one in keys.items()}
 
 
-def _numbers_of(value: Any) -> object:
-    """Return a range as its numbers."""
-    if isinstance(value, dict) and "step" in value:
-        return tuple(range(value["first"], value["last"] + 1, value["step"]))
-    return value
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, tuple) and len(value) > LONGEST_LIST and all(isinstance(one, int) for one in value):
-        return _as_range(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _as_range(values: Sequence[int]) -> Any:
-    """Return the first, last and step of numbers that are evenly spaced, else the numbers."""
-    step = values[1] - values[0]
-    if step > 0 and list(values) == list(range(values[0], values[-1] + 1, step)):
-        return {"first": values[0], "last": values[-1], "step": step}
-    return list(values)
+def _from_range(value: Any) -> object:
+    is_range = isinstance(value, dict) and "step" in value
+    return tuple(range(value["first"], value["last"] + 1, value["step"])) if is_range else value

@@ -61,8 +61,8 @@ __all__ = [
 
 
 INTERVAL_BASES = ("none", "assumed", "covariance", "conformal")
-SPLIT_KINDS = MEMORY_KINDS[6:]
 FITS_DIGITS = 4
+SPLIT_KINDS = MEMORY_KINDS[6:]
 """Kinds of memory of a device, those of split plans last; ``host``, of a rank in its host's memory, is in no total."""
 THREADS = {"sync": "step", "async": "gpu"}
 """Mode -> thread that computes."""
@@ -94,17 +94,18 @@ _STAGE = Table(
     title="layers_of_stages",
 )
 STAGE_LAYERS = Field(
-    "stage_layers", ListOf(_STAGE), "what stages hold, in order, where that is chosen; absent: all alike", None
+    "stage_layers", ListOf(_STAGE), "what stages hold, in order, where that is chosen; absent: all alike", ()
 )
 RANK_ORDER_FIELD = Field(
     "rank_order",
     ListOf(Text(RANK_ORDER)),
     "how ranks are numbered, innermost first, where that is chosen for the plan; absent: as the subject says",
-    None,
+    (),
 )
 _MINI_BATCH = Table(
     *(Field(name, Number(), f"{name} of the samples behind an update") for name in ("mean", "std", "p05", "p95")),
     Field("probability_in_window", Number("share"), "that it lies in the target's window; absent: no target", None),
+    make=MiniBatch,
 )
 _STALENESS = Table(
     Field("mean", Number(), "mean of the updates between reading and applying"),
@@ -141,6 +142,8 @@ SOURCES = Field(
     ),
     "where terms come from, each once",
 )
+_COPIED = ("mfu", "stages", "rank_order", "groups_s", "bottleneck", "kind")
+"""Figures that stand in documents as in predictions."""
 FIGURES = (
     Field("iteration_s", _QUANTITY, "one update; asynchronous: one period of the GPU thread"),
     Field("update_s", _QUANTITY, f"one period of the update thread, asynchronous only; {_FOLLOWS_WORDS}", None),
@@ -160,10 +163,10 @@ FIGURES = (
     Field("samples_per_s", _QUANTITY, f"samples a second; {_RATE_WORDS}"),
     Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
-    Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", None),
+    Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", ()),
     STAGE_LAYERS,
     RANK_ORDER_FIELD,
-    Field("groups_s", MapOf(Number()), "step that each node group of a plan across several needs by itself [s]", None),
+    Field("groups_s", MapOf(Number()), "step that each node group of a plan across several needs by itself [s]", {}),
     Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
@@ -185,21 +188,15 @@ FIGURES = (
         "shares of the kernel time of a step by how it was found; absent ones are 0",
         None,
     ),
-    Field("doubt", MapOf(Number("share")), "shares of the variance of the interval, by scope of coefficients", None),
+    Field("doubt", MapOf(Number("share")), "shares of the variance of the interval, by scope of coefficients", {}),
     Field("bottleneck", Text(), "what to improve first", ""),
     Field("kind", Text(), "whose scores the intervals are scaled by; absent: none", ""),
 )
 
 
-def stage_layers_keys(prediction: Prediction) -> list[dict[str, Any]] | None:
-    """Return the keys of what stages hold, those in a row that are equal once; None: it is not chosen."""
-    groups = groupby(prediction.stage_layers)
-    return [asdict(one) | {"stages": len(list(equal))} for one, equal in groups] or None
-
-
-def _stage_layers_of(keys: Sequence[Mapping[str, Any]]) -> tuple[LayersOfStage, ...]:
-    each = ((LayersOfStage(one["layers"], one["again"], one["recompute"]), one["stages"]) for one in keys)
-    return tuple(stage for stage, times in each for _ in range(times))
+def stage_layers_keys(prediction: Prediction) -> tuple[dict[str, Any], ...]:
+    """Return the keys of what stages hold, those in a row that are equal once; none: it is not chosen."""
+    return tuple(asdict(one) | {"stages": len(list(equal))} for one, equal in groupby(prediction.stage_layers))
 
 
 class Shared:
@@ -226,29 +223,26 @@ def figures_keys(
 
     ``inside``: probability that a mini-batch which is not random lies in the window; None without a target.
     """
-    p, lead, mode = prediction, prediction.iteration_s, prediction.configuration.mode
+    p, lead, c = prediction, prediction.iteration_s, prediction.configuration
     cost, first = p.epoch_usd(usd_per_gpu_hour), p.first_epoch_s
-    return {
+    is_exact = c.mode == "sync" and p.mini_batch == _exactly(c.samples_per_update, inside)
+    sizes = {kind: round(size) for kind, size in p.memory_bytes.items()}
+    if sizes.get("capacity") == shared.memory_bytes:
+        sizes.pop("capacity", None)
+    return {name: getattr(p, name) for name in (*_COPIED, "doubt")} | {
         "iteration_s": _quantity_keys(lead, replace(lead, low=None, high=None)),
-        "update_s": _quantity_keys(p.update_s, lead),
-        "epoch_s": _quantity_keys(p.epoch_s, lead),
-        "first_epoch_s": None if first == p.epoch_s else _quantity_keys(first, lead),
-        "epoch_usd": cost and _keys_of(cost.value),
+        "update_s": p.update_s and _quantity_keys(p.update_s, lead),
+        "epoch_s": p.epoch_s and _quantity_keys(p.epoch_s, lead),
+        "first_epoch_s": None if first in (None, p.epoch_s) else _quantity_keys(first, lead),
+        "epoch_usd": cost and {"value": cost.value},
         "samples_per_s": _quantity_keys(p.samples_per_s, lead, inverse=True),
-        "mfu": p.mfu,
         "hfu": None if p.hfu == p.mfu else p.hfu,
-        "stages": list(p.stages) or None,
         "stage_layers": stage_layers_keys(p),
-        "rank_order": list(p.rank_order) or None,
-        "groups_s": p.groups_s or None,
-        "mini_batch": _mini_batch_keys(p, inside),
+        "mini_batch": None if is_exact else p.mini_batch,
         "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
-        "memory_bytes": _memory_keys(p, shared),
-        "terms": [_term_keys(one, shared, THREADS[mode]) for one in p.terms if one.seconds or one.exposed_seconds],
+        "memory_bytes": sizes | {"fits": None if p.fits is None else round(p.fits, FITS_DIGITS)},
+        "terms": [_term_keys(one, shared, THREADS[c.mode]) for one in p.terms if one.seconds or one.exposed_seconds],
         "kernel_shares": p.kernel_shares if any(p.kernel_shares.values()) else None,
-        "doubt": p.doubt or None,
-        "bottleneck": p.bottleneck,
-        "kind": p.kind,
     }
 
 
@@ -267,46 +261,48 @@ def figures_of(
     own = THREADS[configuration.mode]
     if update_s is None and any(term["thread"] == "update" for term in keys["terms"]):
         raise FieldError("update_s", "key must be given beside terms of the thread update, got nothing")
+    if keys["mini_batch"] is None and configuration.mode == "async":
+        raise FieldError("mini_batch", "key must be given of an asynchronous configuration, got nothing")
     periods = dict.fromkeys(("step", "gpu"), lead.value) | {"update": update_s.value if update_s else 0.0}
-    return {
+    capacity = keys["memory_bytes"]["capacity"]
+    capacity = document["subject"]["memory_bytes"] if capacity is None else capacity
+    sizes = {
+        kind: size
+        for kind, size in {**keys["memory_bytes"], "capacity": capacity}.items()
+        if size is not None and kind != "fits" and (size or kind not in SPLIT_KINDS)
+    }
+    return {name: keys[name] for name in _COPIED} | {
         "iteration_s": lead,
         "update_s": update_s,
         "epoch_s": epoch_s,
         "first_epoch_s": first or epoch_s,
         "samples_per_s": _quantity_of(keys["samples_per_s"], lead, inverse=True),
-        "mfu": keys["mfu"],
         "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
-        "stages": tuple(keys["stages"] or ()),
-        "stage_layers": _stage_layers_of(keys["stage_layers"] or ()),
-        "rank_order": tuple(keys["rank_order"] or ()),
-        "groups_s": keys["groups_s"] or {},
-        "mini_batch": _mini_batch_of(keys["mini_batch"], configuration, inside),
+        "stage_layers": tuple(
+            LayersOfStage(one["layers"], one["again"], one["recompute"])
+            for one in keys["stage_layers"]
+            for _ in range(one["stages"])
+        ),
+        "mini_batch": keys["mini_batch"] or _exactly(configuration.samples_per_update, inside),
         "staleness": _staleness_of(keys["staleness"]),
-        "memory_bytes": _memory_of(keys["memory_bytes"], document["subject"]),
+        "memory_bytes": sizes,
         "terms": tuple(
             _term_of(term | {"thread": term["thread"] or own}, periods, document["sources"]) for term in keys["terms"]
         ),
         "kernel_shares": keys["kernel_shares"] or dict.fromkeys(LOOKUPS, 0.0),
-        "doubt": dict(sorted((keys["doubt"] or {}).items(), key=lambda pair: -pair[1])),
-        "bottleneck": keys["bottleneck"],
-        "kind": keys["kind"],
+        "doubt": dict(sorted(keys["doubt"].items(), key=lambda pair: -pair[1])),
     }
 
 
-def _keys_of(value: float, low: float | None = None, high: float | None = None, basis: str | None = None) -> Any:
-    return {"value": value, "low": low, "high": high, "interval_basis": basis}
-
-
-def _quantity_keys(quantity: Quantity | None, lead: Quantity, *, inverse: bool = False) -> Any:
+def _quantity_keys(quantity: Quantity, lead: Quantity, *, inverse: bool = False) -> dict[str, Any]:
     """Return the keys of a quantity: without ends where they follow from those of ``lead``; both ends, or neither."""
-    if quantity is None:
-        return None
     value, ends = quantity.value, (quantity.low, quantity.high)
     both = all(end is not None and math.isfinite(end) for end in (value, *ends))
     low, high, basis = (*ends, quantity.interval_basis) if both else (None, None, "none")
     after = _following(value, lead, inverse=inverse)
-    follows = basis == after.interval_basis and _same(low, after.low) and _same(high, after.high)
-    return _keys_of(value) if follows else _keys_of(value, low, high, basis)
+    if basis == after.interval_basis and _same(low, after.low) and _same(high, after.high):
+        return {"value": value}
+    return {"value": value, "low": low, "high": high, "interval_basis": basis}
 
 
 def _following(value: float, lead: Quantity, *, inverse: bool) -> Quantity:
@@ -333,23 +329,9 @@ def _quantity_of(keys: Mapping[str, Any], lead: Quantity | None, *, inverse: boo
     return Quantity(value) if basis or lead is None else _following(value, lead, inverse=inverse)
 
 
-def _mini_batch_keys(prediction: Prediction, inside: float | None) -> MiniBatch | None:
-    c = prediction.configuration
-    follows = c.mode == "sync" and prediction.mini_batch == _exactly(c.samples_per_update, inside)
-    return None if follows else prediction.mini_batch
-
-
 def _exactly(samples: int, inside: float | None) -> MiniBatch:
     size = float(samples)
     return MiniBatch(size, 0.0, size, size, inside)
-
-
-def _mini_batch_of(keys: Mapping[str, Any] | None, configuration: Configuration, inside: float | None) -> MiniBatch:
-    if keys is not None:
-        return MiniBatch(**keys)
-    if configuration.mode == "async":
-        raise FieldError("mini_batch", "key must be given of an asynchronous configuration, got nothing")
-    return _exactly(configuration.samples_per_update, inside)
 
 
 def _staleness_keys(staleness: Staleness) -> dict[str, Any]:
@@ -366,24 +348,6 @@ def _staleness_of(keys: Mapping[str, Any] | None) -> Staleness:
         return NO_STALENESS
     pmf = dict(sorted((int(updates), chance) for updates, chance in keys["pmf"].items()))
     return Staleness(keys["mean"], _std(keys["mean"], pmf) if keys["std"] is None else keys["std"], pmf)
-
-
-def _memory_keys(p: Prediction, shared: Shared) -> dict[str, float | None]:
-    sizes = {kind: round(size) for kind, size in p.memory_bytes.items()}
-    capacity = sizes.pop("capacity", None)
-    return {
-        **dict.fromkeys(MEMORY_KINDS, 0),
-        **dict.fromkeys(("low", "high")),
-        **sizes,
-        "fits": None if p.fits is None else round(p.fits, FITS_DIGITS),
-        "capacity": None if capacity == shared.memory_bytes else capacity,
-    }
-
-
-def _memory_of(keys: Mapping[str, Any], subject: Mapping[str, Any]) -> dict[str, float]:
-    capacity = subject["memory_bytes"] if keys["capacity"] is None else keys["capacity"]
-    present = {kind: size for kind, size in keys.items() if kind != "fits" and (size or kind not in SPLIT_KINDS)}
-    return {kind: size for kind, size in {**present, "capacity": capacity}.items() if size is not None}
 
 
 def _term_keys(term: Term, shared: Shared, thread: str) -> dict[str, Any]:
@@ -452,15 +416,13 @@ PREDICTIONS = Kind(
 def prediction_document(subject: Subject, prediction: Prediction, citations: Sequence[Citation] = ()) -> dict[str, Any]:
     """Return the document of one prediction, with the citations of the calibrations that it rests on."""
     shared = Shared([prediction])
-    keys = _prediction_keys(subject, prediction, shared)
-    warnings = tuple(warning_keys(prediction.warnings, {}))
     return PREDICTION.document(
         {
             "subject": subject_keys(subject, shared.memory_bytes),
-            **keys,
+            **_prediction_keys(subject, prediction, shared),
             "sources": shared.sources(),
             "citations": citation_keys(citations),
-            "warnings": warnings,
+            "warnings": warning_keys(prediction.warnings, {}),
         }
     )
 
@@ -476,16 +438,14 @@ def predictions_document(
     rows = []
     for (subject, one), about in zip(each, subjects, strict=True):
         own = {key: value for key, value in about.items() if key not in alike}
-        rows.append({"subject": _none_else(own) if own else None, **_prediction_keys(subject, one, shared)})
+        rows.append({"subject": own or None, **_prediction_keys(subject, one, shared)})
     return PREDICTIONS.document(
         {
-            "subject": _none_else(alike),
+            "subject": alike,
             "predictions": rows,
             "sources": shared.sources(),
             "citations": citation_keys(citations),
-            "warnings": tuple(
-                warning_keys((), {"predictions": {at: one.warnings for at, (_, one) in enumerate(each, 1)}})
-            ),
+            "warnings": warning_keys((), {"predictions": {at: one.warnings for at, (_, one) in enumerate(each, 1)}}),
         }
     )
 
@@ -509,10 +469,6 @@ def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
         prediction = _prediction_of(one, warnings, {**keys, "subject": about})
         answers.append((subject_of(about, [one["configuration"]]), prediction))
     return answers
-
-
-def _none_else(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return dict.fromkeys(field.name for field in SUBJECT_FIELDS) | dict(keys)
 
 
 def _prediction_keys(subject: Subject, prediction: Prediction, shared: Shared) -> dict[str, Any]:

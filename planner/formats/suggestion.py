@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from planner.domain.citation import Citation
-from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.objective import TERMS
 from planner.domain.precision import PRECISIONS
@@ -35,10 +34,8 @@ from planner.formats.parts import (
     SEARCH_TABLE,
     citation_keys,
     citations_of,
-    loosening_of,
     request_keys,
     request_of,
-    search_of,
     warning_keys,
     warning_table,
     warnings_of,
@@ -68,7 +65,7 @@ _PRECISIONS = Field(
     "precisions",
     ListOf(Text(tuple(PRECISIONS)), least=2),
     "all in which the plan is predicted the same; absent: that of the configuration alone",
-    None,
+    (),
 )
 _OBJECTIVE = Field("objective", Number(), "value of a weighted objective; absent: one quantity is minimised", None)
 _PLAN = Table(
@@ -77,7 +74,13 @@ _PLAN = Table(
     Field("prediction", _PREDICTION, "what it takes"),
     _WHY,
     _PRECISIONS,
-    Field("probability_first_better", Number("share"), "that plan 1 is better; absent: plan 1, or not known", None),
+    Field(
+        "probability_first_better",
+        Number("share"),
+        "that plan 1 is better; absent: plan 1, or not known",
+        None,
+        "first_is_better",
+    ),
     Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
     _OBJECTIVE,
     title="plan",
@@ -109,18 +112,20 @@ _SUGGESTION = Table(
     Field("chosen", Whole(), "position of the plan to take among the tied", None),
     Field("choice", Text(), "why it is taken", ""),
     Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
-    Field("deciding_runs", ListOf(Whole()), "positions of tied plans whose measured steps would decide", ()),
+    Field(
+        "deciding_runs", ListOf(Whole()), "positions of tied plans whose measured steps would decide", (), "deciding"
+    ),
     Field("sensitivity", ListOf(_SENSITIVITY), "what a change of single inputs does, where asked", ()),
     Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
     Field(
         "leasts",
         MapOf(Number(), choices=TERMS),
         "what the terms of a weighted objective are divided by: the least of all plans, in s and USD",
-        None,
+        {},
     ),
     Field("plans", ListOf(_PLAN), "best first; empty where nothing fits"),
     Field("pareto", ListOf(_OF_FRONT), "front of the objective, GPUs and distance from the target, where asked", None),
-    Field("pareto_more", Whole(), "plans of the front beyond those told; absent: none", None),
+    Field("pareto_more", Whole(), "plans of the front beyond those told; absent: none", 0),
     SOURCES,
     Field("search", SEARCH_TABLE, "how the space was searched"),
     Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits", ()),
@@ -157,6 +162,13 @@ SUGGESTIONS = Kind(
 )
 IN_WINDOW, OUTSIDE = 1.0, 0.0
 """Probability of the window for mini-batches that are not random: of plans, and of those that are only nearest."""
+_COPIED = (
+    "status", "chosen", "choice", "tied", "deciding", "leasts", "pareto_more", "search", "loosen", "conflict",
+    "switches", "frameworks",
+)  # fmt: skip
+"""What stands in documents as in suggestions."""
+_COPIED_OF_PLAN = ("position", "why", "objective", "first_is_better", "efficiency")
+_COPIED_OF_CHANGE = ("input", "factor", "is_other", "position", "behind")
 
 
 def suggestion_document(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
@@ -176,32 +188,26 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     plans = [_plan_keys(subject, plan, IN_WINDOW, shared) for plan in one.plans]
     nearest = tuple(_plan_keys(subject, plan, OUTSIDE, shared) for plan in one.nearest)
     front = [_front_keys(subject, plan, one.plans, shared) for plan in one.pareto]
-    return {
+    lists = {"plans": one.plans or one.nearest, "pareto": one.pareto}
+    warnings = {key: {plan.position: plan.prediction.warnings for plan in plans} for key, plans in lists.items()}
+    return {key: getattr(one, key) for key in _COPIED} | {
         "subject": subject_keys(subject, shared.memory_bytes),
         "request": request_keys(one.request),
-        **{key: getattr(one, key) for key in ("status", "chosen", "choice", "tied", "loosen", "conflict")},
-        "switches": one.switches,
-        "frameworks": one.frameworks,
         "citations": citation_keys(one.citations),
-        "baseline": one.baseline and _configuration_keys(one.baseline, framework, one.baseline_framework),
-        "leasts": one.leasts or None,
-        "deciding_runs": one.deciding,
+        "baseline": one.baseline and configuration_keys(one.baseline, framework, one.baseline_framework),
         "sensitivity": tuple(_sensitivity_keys(each, framework) for each in one.sensitivity),
         "plans": plans,
         "pareto": front if front or (pareto is not None and pareto.value) else None,
-        "pareto_more": one.pareto_more or None,
-        "search": one.search,
         "nearest": nearest,
         "sources": shared.sources(),
-        "warnings": tuple(warning_keys(one.warnings, _warnings(one))),
+        "warnings": warning_keys(one.warnings, warnings),
     }
 
 
 def _sensitivity_keys(one: Sensitivity, shared: Framework) -> dict[str, Any]:
     is_told = one.best is None or one.position is not None
-    configuration = None if is_told or one.best is None else _configuration_keys(one.best, shared, one.framework)
-    names = ("input", "factor", "is_other", "position", "behind")
-    return {name: getattr(one, name) for name in names} | {"configuration": configuration}
+    configuration = None if is_told or one.best is None else configuration_keys(one.best, shared, one.framework)
+    return {name: getattr(one, name) for name in _COPIED_OF_CHANGE} | {"configuration": configuration}
 
 
 def _sensitivity_of(keys: Mapping[str, Any], plans: Sequence[Plan]) -> Sensitivity:
@@ -209,71 +215,44 @@ def _sensitivity_of(keys: Mapping[str, Any], plans: Sequence[Plan]) -> Sensitivi
     own = keys["configuration"]
     best = told.prediction.configuration if told else configuration_of(own) if own else None
     framework = told.framework if told else framework_of(own)
-    names = ("input", "factor", "is_other", "position", "behind")
-    return Sensitivity(best=best, framework=framework, **{name: keys[name] for name in names})
-
-
-def _warnings(suggestion: Suggestion) -> Mapping[str, Mapping[int, Sequence[PlanWarning]]]:
-    lists = {"plans": suggestion.plans or suggestion.nearest, "pareto": suggestion.pareto}
-    return {key: {plan.position: plan.prediction.warnings for plan in plans} for key, plans in lists.items()}
+    return Sensitivity(best=best, framework=framework, **{name: keys[name] for name in _COPIED_OF_CHANGE})
 
 
 def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared) -> dict[str, Any]:
-    return {
-        "position": plan.position,
-        "configuration": _configuration_keys(plan.prediction.configuration, subject.settings.framework, plan.framework),
+    configuration = plan.prediction.configuration
+    return {name: getattr(plan, name) for name in _COPIED_OF_PLAN} | {
+        "configuration": configuration_keys(configuration, subject.settings.framework, plan.framework),
         "prediction": figures_keys(plan.prediction, subject.usd_per_gpu_hour, inside, shared),
-        "why": plan.why,
-        "precisions": plan.precisions if len(plan.precisions) > 1 else None,
-        "probability_first_better": plan.first_is_better,
-        "efficiency": plan.efficiency,
-        "objective": plan.objective,
+        "precisions": plan.precisions if len(plan.precisions) > 1 else (),
     }
-
-
-def _configuration_keys(one: Configuration, shared: Framework, own: Framework | None) -> dict[str, Any]:
-    """Return the keys of a configuration, with its own framework where several were asked for."""
-    return configuration_keys(one, own or shared, named=own is not None)
 
 
 def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Shared) -> dict[str, Any]:
     """Return the keys of a plan of the front; of one that is among ``plans``, its position there."""
-    same = next(
-        (one.position for one in plans if (one.prediction, one.framework) == (plan.prediction, plan.framework)), None
-    )
-    if same is None:
-        return _plan_keys(subject, plan, IN_WINDOW, shared) | {"plan": None}
-    return {
-        "position": plan.position,
-        "plan": same,
-        "configuration": None,
-        "prediction": None,
-        "precisions": None,
-        "why": plan.why,
-        "objective": None,
-    }
+    for one in plans:
+        if (one.prediction, one.framework) == (plan.prediction, plan.framework):
+            return {"position": plan.position, "plan": one.position, "why": plan.why}
+    return _plan_keys(subject, plan, IN_WINDOW, shared)
 
 
 def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
     """Return what the keys of a document say; UsageError or FieldError where no answer can be so."""
     plans = tuple(_plan_of(plan, keys, "plans", IN_WINDOW) for plan in keys["plans"])
     suggestion = Suggestion(
-        **{key: keys[key] for key in ("status", "chosen", "choice", "tied", "conflict")},
+        **{key: keys[key] for key in _COPIED},
         request=request_of(keys["request"]),
         plans=plans,
         pareto=tuple(_plan_of_front(plan, plans, keys) for plan in keys["pareto"] or ()),
-        pareto_more=keys["pareto_more"] or 0,
-        search=search_of(keys["search"]),
         nearest=tuple(_plan_of(plan, keys, "plans", OUTSIDE) for plan in keys["nearest"]),
-        loosen=tuple(map(loosening_of, keys["loosen"])),
-        warnings=_of_suggestion(keys["warnings"]),
+        warnings=tuple(
+            PlanWarning(row["code"], one["subject"], row["message"])
+            for row in keys["warnings"]
+            for one in (row, *row["also"])
+            if one["plans"] != () or not one["pareto"]  # those of plans of the front alone stand there
+        ),
         citations=citations_of(keys["citations"]),
-        switches=keys.get("switches", {}),
-        frameworks=keys.get("frameworks", {}),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
-        leasts=keys["leasts"] or {},
-        deciding=keys["deciding_runs"],
         sensitivity=tuple(_sensitivity_of(one, plans) for one in keys["sensitivity"]),
     )
     network = suggestion.request.get("network")
@@ -283,31 +262,17 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
     return replace(subject_of(keys["subject"], configurations), network_option=network_name), suggestion
 
 
-def _of_suggestion(rows: Sequence[Mapping[str, Any]]) -> tuple[PlanWarning, ...]:
-    """Return the warnings of a suggestion: all but those that are of plans of the front alone."""
-    of_front = [
-        PlanWarning(row["code"], one["subject"], row["message"])
-        for row in rows
-        for one in (row, *(row["also"] or ()))
-        if one["plans"] == () and one["pareto"]
-    ]
-    return tuple(warning for warning in warnings_of(rows) if warning not in of_front)
-
-
 def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, inside: float) -> Plan:
     """Return a plan; ``keys`` are those of the suggestion, ``where``: the positions in its warnings."""
     configuration = configuration_of(plan["configuration"])
     figures = figures_of(plan["prediction"], configuration, inside, keys)
     warnings = warnings_of(keys["warnings"], where, plan["position"])
+    copied: dict[str, Any] = {name: plan.get(name) for name in _COPIED_OF_PLAN}
     return Plan(
-        plan["position"],
-        Prediction(configuration, warnings=warnings, **figures),
-        plan["why"],
-        plan.get("precisions") or (),
-        plan.get("probability_first_better"),
-        plan.get("efficiency"),
-        framework_of(plan["configuration"]),
-        plan["objective"],
+        **copied,
+        prediction=Prediction(configuration, warnings=warnings, **figures),
+        precisions=plan["precisions"],
+        framework=framework_of(plan["configuration"]),
     )
 
 

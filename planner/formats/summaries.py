@@ -5,6 +5,7 @@ A brief is the plan to take, alone: few flat keys that stay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -15,7 +16,7 @@ from planner.domain.objective import is_sum
 from planner.domain.prediction import Quantity
 from planner.domain.request import Subject
 from planner.domain.runs import METRICS, STATUSES
-from planner.domain.suggestion import Plan, Suggestion
+from planner.domain.suggestion import Suggestion
 from planner.domain.validation import AXES as ROW_AXES
 from planner.domain.validation import ORDERS, ScoredRow, Validation
 from planner.domain.why_not import RankedPlan, Sweep, WhyNot
@@ -84,7 +85,6 @@ _BRIEF = Table(
 )
 BRIEF = Kind("brief", "json", _BRIEF)
 BRIEFS = Kind("briefs", "json", Table(Field("briefs", ListOf(_BRIEF), "one a network and scenario")))
-_NO_QUANTITY = Quantity(float("nan"))
 
 
 def brief_document(subject: Subject, suggestion: Suggestion, epochs: int | None = None) -> dict[str, Any]:
@@ -112,36 +112,25 @@ def _brief_keys(subject: Subject, suggestion: Suggestion, epochs: int | None) ->
         "warnings": list(dict.fromkeys(warning.code for warning in warnings)),
     }
     if plan is None:
-        return dict.fromkeys(field.name for field in _BRIEF.fields) | about | {"loosen": suggestion.loosen}
-    why = suggestion.choice or plan.why or None
-    of_plan = {"position": plan.position, "why": why, "certified": suggestion.search.certified, "loosen": None}
-    return about | _brief_configuration(plan) | _brief_figures(plan, epochs) | of_plan
-
-
-def _brief_configuration(plan: Plan) -> dict[str, Any]:
-    c = plan.prediction.configuration
-    ranks = c.nodes if c.mode == "async" else c.gpus
-    mini_batch = plan.prediction.mini_batch.mean if c.mode == "async" else c.samples_per_update
-    return plan_keys(c) | {"groups": c.groups or None, "ranks": ranks, "mini_batch": mini_batch}
-
-
-def _brief_figures(plan: Plan, epochs: int | None) -> dict[str, Any]:
-    p = plan.prediction
-    training = p.training_s(epochs) if epochs else None
-    return {
-        "iteration_s": _time(p.iteration_s),
-        "epoch_s": _time(p.epoch_s or _NO_QUANTITY),
+        return about | {"loosen": suggestion.loosen}
+    p, c = plan.prediction, plan.prediction.configuration
+    is_async = c.mode == "async"
+    return (about | plan_keys(c)) | {
+        "groups": c.groups,
+        "ranks": c.nodes if is_async else c.gpus,
+        "mini_batch": p.mini_batch.mean if is_async else c.samples_per_update,
+        "iteration_s": p.iteration_s,
+        "epoch_s": p.epoch_s or Quantity(math.nan),
         "samples_per_s": p.samples_per_s.value,
         "stage_layers": stage_layers_keys(p),
-        "rank_order": list(p.rank_order) or None,
+        "rank_order": p.rank_order,
         "memory_bytes": round(p.memory_bytes["total"]),
         "epochs": epochs,
-        "walltime_s": None if training is None else _time(training),
+        "walltime_s": p.training_s(epochs) if epochs else None,
+        "position": plan.position,
+        "why": suggestion.choice or plan.why or None,
+        "certified": suggestion.search.certified,
     }
-
-
-def _time(quantity: Quantity) -> dict[str, float | None]:
-    return {name: getattr(quantity, name) for name in ("value", "low", "high")}
 
 
 _SWEPT_PLAN = Table(
@@ -151,11 +140,7 @@ _SWEPT_PLAN = Table(
     Field("iteration_s", Number(), "one update; asynchronous: one period of a device's thread"),
     Field("epoch_s", Number(), "a later epoch; absent: no data set", None),
     Field("samples_per_s", Number(), "samples a second"),
-    Field(
-        "mini_batch",
-        OneOf((Whole(most=LARGEST_MINI_BATCH), Number()), rule="a number of samples"),
-        "samples behind an update; their mean when asynchronous",
-    ),
+    Field("mini_batch", _SAMPLES, "samples behind an update; their mean when asynchronous"),
     Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device"),
     title="swept_plan",
 )
@@ -169,17 +154,16 @@ SWEEP = Kind(
         Field("plans", ListOf(_SWEPT_PLAN, least=1), "by nodes, then sub-batch; those without a plan are absent"),
         Field("candidates", Whole(least=0, most=10**18), "plans of the space"),
         Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
-        Field("complete", Flag(), "whether all plans were priced; false: it was interrupted", True),  # noqa: FBT003 - the default
+        Field("complete", Flag(), "whether all plans were priced; false: it was interrupted", True, "is_complete"),  # noqa: FBT003
     ),
 )
 
 
 def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
     """Return the document of a sweep."""
-    figures = ("rank", "objective", "iteration_s", "epoch_s", "samples_per_s", "mini_batch", "memory_bytes")
     plans = [
-        {"configuration": configuration_keys(one.configuration, subject.settings.framework)}
-        | {name: getattr(one, name) for name in figures}
+        {field.name: getattr(one, field.name) for field in _SWEPT_PLAN.fields}
+        | {"configuration": configuration_keys(one.configuration, subject.settings.framework)}
         for one in sweep.plans
     ]
     objective = str(sweep.request["objective"].value)
@@ -191,9 +175,7 @@ def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
             "request": request_keys(sweep.request),
             "unit": "1" if is_sum(objective) else unit_of_one,
             "plans": plans,
-            "candidates": sweep.candidates,
-            "evaluated": sweep.evaluated,
-            "complete": sweep.is_complete,
+            **{name: getattr(sweep, name) for name in ("candidates", "evaluated", "is_complete")},
         }
     )
 
@@ -230,18 +212,16 @@ def why_not_document(subject: Subject, answer: WhyNot) -> dict[str, Any]:
     def plan(one: RankedPlan | None) -> dict[str, Any] | None:
         if one is None:
             return None
-        framework = one.framework or subject.settings.framework
-        configuration = configuration_keys(one.configuration, framework, named=one.framework is not None)
+        configuration = configuration_keys(one.configuration, subject.settings.framework, one.framework)
         return {"configuration": configuration, "objective": one.objective}
 
-    names = ("values", "rank", "evaluated", "outside", "candidates", "refused", "loosen")
+    names = ("values", "status", "rank", "evaluated", "outside", "candidates", "refused", "loosen")
     return WHY_NOT.document(
         {name: getattr(answer, name) for name in names}
         | {
             "subject": subject_keys(subject, None),
             "request": request_keys(answer.request),
             "framework": answer.framework or None,
-            "status": answer.status,
             "first": plan(answer.first),
             "best": plan(answer.best),
         }
@@ -250,8 +230,6 @@ def why_not_document(subject: Subject, answer: WhyNot) -> dict[str, Any]:
 
 _SIGNED = Nullable(Number(signed=True))
 _ROWS = Whole(least=0)
-_NAME = Text(empty=True)
-_STATUS = Nullable(Text(STATUSES))
 _ERRORS = Table(
     Field("n", _ROWS, "rows"),
     Field("mape", _NUMBER_OR_NULL, "mean of abs(predicted / measured - 1)"),
@@ -310,14 +288,14 @@ _TERM = Table(
     Field("scaled_mape", Number(), "mean error with the term scaled, each row by what the others ask for"),
 )
 _ROW = Table(
-    Field("id", _NAME, "name of the run"),
+    Field("id", Text(empty=True), "name of the run"),
     Field("line", Whole(least=0), "where it stands in its file"),
     Field("metric", Nullable(Text(METRICS)), "what the figures are; null where the row could not be read"),
     Field("predicted", _NUMBER_OR_NULL, "as if memory sufficed; null where refused"),
     Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval"),
     Field("high", _NUMBER_OR_NULL, "upper end"),
     Field("measured", _NUMBER_OR_NULL, "null where the run gave no value"),
-    Field("status_predicted", _STATUS, "whether memory suffices; null where refused"),
+    Field("status_predicted", Nullable(Text(STATUSES)), "whether memory suffices; null where refused"),
     Field("in_sample", Flag(), "whether a calibration that predicts the row has seen it"),
     Field("refused_reason", Nullable(Text()), "why it is not predicted"),
     Field("refused_code", Nullable(Text()), "the same for programs; absent where it is predicted", None),

@@ -48,9 +48,7 @@ def prediction_details(prediction: Prediction, subject: Subject, citations: Iter
 
 
 def prediction_rest(
-    rows: Sequence[tuple[Subject, Prediction]],
-    request: Mapping[str, Sourced[object]],
-    citations: Iterable[Citation],
+    rows: Sequence[tuple[Subject, Prediction]], request: Mapping[str, Sourced[object]], citations: Iterable[Citation]
 ) -> Iterator[Block]:
     """Yield what a short answer leaves out: every figure of each prediction, and the values they rest on."""
     all_citations = list(citations)

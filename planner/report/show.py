@@ -212,13 +212,7 @@ def calibrations_view(bundled: Iterable[Calibration], own: Iterable[Calibration]
     """Yield one line a calibration, those of the user behind the bundled ones."""
     columns = ("name", "cluster or\naccelerator", "origin", "entries", "held-out\nerror")
     rows = [
-        (
-            one.name,
-            one.cluster or one.accelerator,
-            one.origin + mark,
-            str(len(one.entries)),
-            _errors(one),
-        )
+        (one.name, one.cluster or one.accelerator, one.origin + mark, str(len(one.entries)), _errors(one))
         for mark, calibrations in (("", bundled), (", own", own))
         for one in calibrations
     ]
