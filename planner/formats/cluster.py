@@ -21,7 +21,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.scenario import Scenario
 from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, Kind, place_of
-from planner.formats.fields import Field, Flag, ListOf, MapOf, Name, Number, Table, Text, Whole, refuse
+from planner.formats.fields import Field, Flag, ListOf, MapOf, Name, Number, Table, Text, Whole, refuse, without_none
 from planner.units import parse_quantity
 
 __all__ = [
@@ -100,9 +100,10 @@ _LINKS = Table(
     Field("intra_node", _link("per GPU, one direction", {}), "between the GPUs of a node", None),
     Field("inter_node", _link("per NIC, one direction", {}, nics=True), "between nodes", None),
     Field("host", _link("host to device, per GPU", {"default": 0.0}), "between host and GPU", None),
+    make=without_none,
     doc="what joins GPUs, nodes and hosts",
 )
-_GROUP_FIELDS = (
+_GROUP = Table(
     Field("name", Name(), "name of the group"),
     Field("count", Whole(most=1_000_000), "nodes of the group"),
     *_NODE_FIELDS,
@@ -140,12 +141,12 @@ CLUSTER = Kind(
         Field("name", _ClusterName(), "name to refer to it; neither 'local' nor a path"),
         Field("nodes", Whole(most=1_000_000), "nodes of the cluster; required beside [node]", None),
         Field("node", Table(*_NODE_FIELDS), "short for one group of nodes", None),
-        Field("node_groups", ListOf(Table(*_GROUP_FIELDS), least=1), "groups of equal nodes", None),
+        Field("node_groups", ListOf(_GROUP, least=1), "groups of equal nodes", None),
         Field("accelerator", INLINE_ACCELERATOR, "the device of the nodes, where it is not a bundled one", None),
         Field("links", _LINKS, "what joins GPUs, nodes and hosts", None),
         Field("storage", _STORAGE, "where samples are read from", None),
         Field("price", _PRICE, "optional; never guessed", None),
-        Field("sources", MapOf(Text()), "key -> where its figure comes from", None),
+        Field("sources", MapOf(Text()), "key -> where its figure comes from", {}),
     ),
 )
 
@@ -199,30 +200,23 @@ def _cluster(
 
     ``place``: of the file, and who finds accelerators.
     """
-    own_links, (path, find) = group["links"] or {}, place
-    links = keys["links"]
-    if own_links:
-        links = {**(links or {}), **{name: one for name, one in own_links.items() if one is not None}}
-    links = _links(links, group["count"] + several, group["gpus"], place_of(path))
+    links, (path, find), nodes = keys["links"], place, group["count"] + several
+    if group["links"]:
+        links = {**(links or {}), **group["links"]}
+    if links is None and nodes * group["gpus"] > 1:
+        remedy = "copy those of a like cluster, as 'planner show clusters NAME --toml' prints them"
+        problem = f"table must be given ({_LINKS.doc}), got nothing for {nodes} x {group['gpus']} GPUs; {remedy}"
+        raise InputFileError(place_of(path), problem, "links")
     accelerator = _accelerator(keys["accelerator"], group["gpu"], find, several=several)
     return Cluster(
         name=f"{keys['name']}, group {group['name']}" if several else keys["name"],
         nodes=group["count"],
         node=Node(group["gpus"], accelerator, group["host_memory_bytes"], group["cpu_threads"]),
-        **{name: links.get(name) for name in _LINK_NAMES},
+        **(links or {}),
         storage=keys["storage"],
         usd_per_gpu_hour=(keys["price"] or {}).get("usd_per_gpu_hour"),
-        sources=keys["sources"] or {},
+        sources=keys["sources"],
     )
-
-
-def _links(links: Mapping[str, Any] | None, nodes: int, gpus: int, path: str) -> Mapping[str, Any]:
-    """Return the links; a GPU that is alone needs none."""
-    if links is None and nodes * gpus > 1:
-        remedy = "copy those of a like cluster, as 'planner show clusters NAME --toml' prints them"
-        problem = f"table must be given ({_LINKS.doc}), got nothing for {nodes} x {gpus} GPUs; {remedy}"
-        raise InputFileError(path, problem, "links")
-    return links or {}
 
 
 def _accelerator(
@@ -241,28 +235,19 @@ def _accelerator(
 def write_cluster(cluster: Cluster) -> str:
     """Return the text of a cluster's file; the accelerator is described in it, so that it needs no other file."""
     links = {name: getattr(cluster, name) for name in _LINK_NAMES}
+    node = {name: getattr(cluster.node, name) for name in ("gpus", "host_memory_bytes", "cpu_threads")}
     return CLUSTER.dump(
         {
             "name": cluster.name,
             "nodes": cluster.nodes,
-            "node": _node_keys(cluster.node),
-            "node_groups": None,
+            "node": node | {"gpu": cluster.node.accelerator.name},
             "accelerator": cluster.node.accelerator,
             "links": links if any(links.values()) else None,
             "storage": cluster.storage,
             "price": None if cluster.usd_per_gpu_hour is None else {"usd_per_gpu_hour": cluster.usd_per_gpu_hour},
-            "sources": cluster.sources or None,
+            "sources": cluster.sources,
         }
     )
-
-
-def _node_keys(node: Node) -> dict[str, Any]:
-    return {
-        "gpus": node.gpus,
-        "gpu": node.accelerator.name,
-        "host_memory_bytes": node.host_memory_bytes,
-        "cpu_threads": node.cpu_threads,
-    }
 
 
 EDR_BYTES_PER_S = 12.5e9
@@ -280,13 +265,7 @@ _FORM_WORDS = (
 FindAccelerator = Callable[[str], Accelerator]
 
 
-def _no_accelerator(name: str) -> Accelerator:
-    raise UnknownNameError("accelerator", name, ())
-
-
-def parse_scenarios(
-    text: str, cluster: Cluster, find_accelerator: FindAccelerator = _no_accelerator
-) -> tuple[Scenario, ...]:
+def parse_scenarios(text: str, cluster: Cluster, find_accelerator: FindAccelerator) -> tuple[Scenario, ...]:
     """Return the alternatives of a text, in its order, each once.
 
     Parameters
@@ -294,8 +273,8 @@ def parse_scenarios(
     text : str
     cluster : Cluster
         As it is.
-    find_accelerator : callable, optional
-        Name -> bundled accelerator, or UnknownNameError; none is known unless given.
+    find_accelerator : callable
+        Name -> bundled accelerator, or UnknownNameError.
 
     Raises
     ------
@@ -309,18 +288,24 @@ def parse_scenarios(
 def _alternative(text: str, cluster: Cluster, find_accelerator: FindAccelerator) -> Scenario:
     multipliers: dict[str, float] = {}
     link_values: dict[tuple[str, str], float] = {}
+    devices = []
     items = [item.strip() for item in text.split("+")]
     for at, item in enumerate(items):
+        name, sign, value = item.partition("*=" if "*=" in item else "=")
         if item in items[:at]:
             raise ParameterError("--scenario", "made of different items", item)
-        if _is_gpu(item):
-            continue
-        factors, values = _item(item, cluster)
-        for name, factor in factors.items():
-            multipliers[name] = multipliers.get(name, 1.0) * factor
-        if values.keys() & link_values.keys():
-            raise ParameterError("--scenario", "without two values for one key of a link", item)
-        link_values |= values
+        if item.partition("=")[0].strip() == GPU:
+            devices.append(item)
+        elif sign == "*=":
+            term = _known_name(name, "term", TERM_NAMES, item)
+            multipliers[term] = multipliers.get(term, 1.0) * _factor(value, item)
+        elif sign:
+            key, number = _link_value(name, value, item, cluster)
+            if key in link_values:
+                raise ParameterError("--scenario", "without two values for one key of a link", item)
+            link_values[key] = number
+        elif item not in ("fp16", "edr"):
+            raise ParameterError("--scenario item", _FORM_WORDS, item)
     if "edr" in items and ("inter_node", "bytes_per_s") in link_values:
         raise ParameterError("--scenario", "either edr or inter_node.bandwidth, which it stands for", text)
     return Scenario(
@@ -330,12 +315,8 @@ def _alternative(text: str, cluster: Cluster, find_accelerator: FindAccelerator)
         2 if "fp16" in items else 1,
         {"forward": 0.5, "backward": 0.5} if "fp16" in items else {},
         {"all_reduce": _edr_factor(cluster)} if "edr" in items else {},
-        _scenario_accelerator([item for item in items if _is_gpu(item)], cluster, find_accelerator),
+        _scenario_accelerator(devices, cluster, find_accelerator),
     )
-
-
-def _is_gpu(item: str) -> bool:
-    return item.partition("=")[0].strip() == GPU
 
 
 def _scenario_accelerator(items: list[str], cluster: Cluster, find_accelerator: FindAccelerator) -> Accelerator | None:
@@ -355,19 +336,6 @@ def _scenario_accelerator(items: list[str], cluster: Cluster, find_accelerator: 
         rule = f"used where the cluster has devices of kind {accelerator.kind}: a {present.kind} tells nothing of it"
         raise ParameterError(f"--scenario item {item!r}", rule, f"{present.name} of cluster {cluster.name!r}")
     return accelerator
-
-
-def _item(item: str, cluster: Cluster) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
-    """Return the multipliers and the link values of one item; fp16 and edr act by rules of their own."""
-    if item in ("fp16", "edr"):
-        return {}, {}
-    if "*=" in item:
-        name, _, factor = item.partition("*=")
-        return {_known_name(name, "term", TERM_NAMES, item): _factor(factor, item)}, {}
-    if "=" in item:
-        name, _, value = item.partition("=")
-        return {}, _link_value(name, value, item, cluster)
-    raise ParameterError("--scenario item", _FORM_WORDS, item)
 
 
 def _known_name(name: str, what: str, names: tuple[str, ...], item: str) -> str:
@@ -397,10 +365,10 @@ def _edr_factor(cluster: Cluster) -> float:
     return link.bytes_per_s / EDR_BYTES_PER_S
 
 
-def _link_value(name: str, value: str, item: str, cluster: Cluster) -> dict[tuple[str, str], float]:
+def _link_value(name: str, value: str, item: str, cluster: Cluster) -> tuple[tuple[str, str], float]:
     link_name, _, key = name.partition(".")
     link = _known_name(link_name, "link", _LINK_NAMES, item)
     into, dimension = LINK_KEYS[_known_name(key, "key", tuple(LINK_KEYS), item)]
     if getattr(cluster, link) is None:
         raise ParameterError(f"link of --scenario item {item!r}", f"one that cluster {cluster.name!r} has", link)
-    return {(link, into): parse_quantity(value.strip(), dimension, f"value of --scenario item {item!r}")}
+    return (link, into), parse_quantity(value.strip(), dimension, f"value of --scenario item {item!r}")

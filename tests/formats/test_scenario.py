@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.catalog import find_accelerator
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
 from planner.domain.precision import PRECISIONS
 from planner.errors import UnknownNameError, UsageError
@@ -16,7 +17,7 @@ from planner.formats.cluster import TERM_NAMES, parse_scenarios
 
 
 def test_fp16_halves_computation_and_doubles_the_sub_batch(cluster: Cluster) -> None:
-    (one,) = parse_scenarios("fp16", cluster)
+    (one,) = parse_scenarios("fp16", cluster, find_accelerator)
     assert (one.text, one.sub_batch_factor) == ("fp16", 2)
     assert {precision: float(one.factor("forward", precision, 9)) for precision in PRECISIONS} == {
         precision: 0.5 if precision == "fp32" else 1.0 for precision in PRECISIONS
@@ -27,7 +28,7 @@ def test_fp16_halves_computation_and_doubles_the_sub_batch(cluster: Cluster) -> 
 
 def test_edr_is_the_published_factor(cluster: Cluster) -> None:
     # 4X FDR 7 GB/s -> 4X EDR 12.5 GB/s: all-reduce divided by 12.5/7 (Oyama et al., SPRINT slides, 2016).
-    (one,) = parse_scenarios("edr", cluster)
+    (one,) = parse_scenarios("edr", cluster, find_accelerator)
     np.testing.assert_array_equal(one.factor("all_reduce", nodes=np.array([1, 2, 9])), [1, 7 / 12.5, 7 / 12.5])
     assert one.factor("sum_gradient", nodes=9) == 1
     assert one.sub_batch_factor == 1
@@ -35,7 +36,7 @@ def test_edr_is_the_published_factor(cluster: Cluster) -> None:
 
 def test_alternatives_and_items(cluster: Cluster) -> None:
     scenarios = parse_scenarios(
-        "fp16, edr ,fp16 + edr+all_reduce*=0.5,inter_node.latency=1us+host.bandwidth=24GB/s", cluster
+        "fp16, edr ,fp16 + edr+all_reduce*=0.5,inter_node.latency=1us+host.bandwidth=24GB/s", cluster, find_accelerator
     )
     assert [one.text for one in scenarios] == [
         "fp16", "edr", "fp16 + edr+all_reduce*=0.5", "inter_node.latency=1us+host.bandwidth=24GB/s",
@@ -50,7 +51,7 @@ def test_alternatives_and_items(cluster: Cluster) -> None:
 def test_any_term_takes_any_factor_above_zero(name: str, factor: float) -> None:
     text = f"{name}*={factor!r}"
     if "+" not in text:  # 1e+06 would read as two items
-        (one,) = parse_scenarios(text, _bare())
+        (one,) = parse_scenarios(text, _bare(), find_accelerator)
         assert one.multipliers == {name: factor}
 
 
@@ -86,7 +87,7 @@ def _bare() -> Cluster:
 )
 def test_mistakes_name_the_item_and_what_is_allowed(cluster: Cluster, text: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
-        parse_scenarios(text, cluster)
+        parse_scenarios(text, cluster, find_accelerator)
     assert caught.value.exit_code == 2
 
 
@@ -94,17 +95,17 @@ def test_mistakes_name_the_item_and_what_is_allowed(cluster: Cluster, text: str,
 def test_edr_is_refused_where_the_link_is_as_fast(cluster: Cluster, bandwidth: float) -> None:
     fast = replace(cluster, inter_node=Link("infiniband", bandwidth, 1e-6))
     with pytest.raises(UsageError, match=r"less than 12.5 GB/s, got '(12.5|25) GB/s on example'"):
-        parse_scenarios("edr", fast)
+        parse_scenarios("edr", fast, find_accelerator)
 
 
 @pytest.mark.parametrize("text", ["edr", "inter_node.bandwidth=1GB/s"])
 def test_a_missing_link_cannot_be_changed(text: str) -> None:
     with pytest.raises(UsageError, match="'bare'"):
-        parse_scenarios(text, _bare())
+        parse_scenarios(text, _bare(), find_accelerator)
 
 
 def test_an_alternative_given_twice_is_one(cluster: Cluster) -> None:
-    assert [one.text for one in parse_scenarios("edr, fp16,edr ,fp16", cluster)] == ["edr", "fp16"]
+    assert [one.text for one in parse_scenarios("edr, fp16,edr ,fp16", cluster, find_accelerator)] == ["edr", "fp16"]
 
 
 NEW = Accelerator("new", "gpu", 80e9, 2e12, {"fp32": 20e12})

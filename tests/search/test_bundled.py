@@ -36,7 +36,7 @@ def problem(scenario: str = "", network: str = "sprint-15", cluster: str = "tsub
     bare = Problem(
         catalog.find_network(network), catalog.find_dataset("imagenet-1k"), found, catalog.calibrations_for(found)
     )
-    return replace(bare, scenario=parse_scenarios(scenario, found)[0]) if scenario else bare
+    return replace(bare, scenario=parse_scenarios(scenario, found, catalog.find_accelerator)[0]) if scenario else bare
 
 
 def answer(scenario: str, request: SpaceRequest = REQUEST) -> Suggestion:
