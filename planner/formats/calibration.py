@@ -159,30 +159,25 @@ def _keys(calibration: Calibration) -> dict[str, Any]:
     return keys | {"warnings": (*calibration.warnings, *of_precisions)}
 
 
-CALIBRATION = Kind(
-    "calibration",
-    "json",
-    Table(
-        Field("name", Name(), "name to refer to it"),
-        Field("accelerator", Name(), "accelerator that the kernel entries belong to"),
-        Field("cluster", Nullable(Name()), "cluster that collectives, storage and host entries belong to", None),
-        Field("node", _NODE, "node it was measured on; the cluster 'local' is one such node", None),
-        Field("entries", ListOf(_ENTRY), "terms"),
-        Field("origin", Text(ORIGINS), "where the whole comes from; an entry may differ"),
-        Field("source", Text(empty=True), "citation, or the machine", ""),
-        Field("date", Text(empty=True), "ISO date of the measurement or publication", ""),
-        Field("environment", MapOf(Text(empty=True)), "library versions, threads, clocks", {}),
-        Field("seen", ListOf(Text()), "groups that took part in a fit", ()),
-        Field("warnings", ListOf(Text()), "what a reader should know", ()),
-        Field("input_warnings", ListOf(Text()), "the same about input, said where input is priced", ()),
-        Field(
-            "conformal", MapOf(_SCORE, choices=tuple(PREDICTION_KINDS)), "conformal scores by kind of prediction", {}
-        ),
-        Field("measured_steps", ListOf(_MEASURED_STEP), "plans whose whole steps were timed", ()),
-        make=_calibration,
-        split=_keys,
-    ),
+_CALIBRATION = Table(
+    Field("name", Name(), "name to refer to it"),
+    Field("accelerator", Name(), "accelerator that the kernel entries belong to"),
+    Field("cluster", Nullable(Name()), "cluster that collectives, storage and host entries belong to", None),
+    Field("node", _NODE, "node it was measured on; the cluster 'local' is one such node", None),
+    Field("entries", ListOf(_ENTRY), "terms"),
+    Field("origin", Text(ORIGINS), "where the whole comes from; an entry may differ"),
+    Field("source", Text(empty=True), "citation, or the machine", ""),
+    Field("date", Text(empty=True), "ISO date of the measurement or publication", ""),
+    Field("environment", MapOf(Text(empty=True)), "library versions, threads, clocks", {}),
+    Field("seen", ListOf(Text()), "groups that took part in a fit", ()),
+    Field("warnings", ListOf(Text()), "what a reader should know", ()),
+    Field("input_warnings", ListOf(Text()), "the same about input, said where input is priced", ()),
+    Field("conformal", MapOf(_SCORE, choices=tuple(PREDICTION_KINDS)), "conformal scores by kind of prediction", {}),
+    Field("measured_steps", ListOf(_MEASURED_STEP), "plans whose whole steps were timed", ()),
+    make=_calibration,
+    split=_keys,
 )
+CALIBRATION = Kind("calibration", "json", _CALIBRATION)
 
 
 def text_of_node(node: Node) -> str:
@@ -243,14 +238,11 @@ _PRECISION = Table(
     Field("sheet", Number(), "mean error of the specification on the same rows"),
     make=PrecisionScore,
 )
-TRANSFER = Kind(
-    "transfer",
-    "json",
-    Table(
-        Field("scores", ListOf(_TRANSFER_SCORE), "one for relation, units, kind and precision"),
-        Field("points", Whole(), "kernels of the device itself that own_points are from"),
-        Field("own_points", ListOf(_OWN), "one for units, kind and precision"),
-        Field("precisions", ListOf(_PRECISION), "one for units, kind and precision: derived from another", ()),
-        make=Transfers,
-    ),
+_TRANSFER = Table(
+    Field("scores", ListOf(_TRANSFER_SCORE), "one for relation, units, kind and precision"),
+    Field("points", Whole(), "kernels of the device itself that own_points are from"),
+    Field("own_points", ListOf(_OWN), "one for units, kind and precision"),
+    Field("precisions", ListOf(_PRECISION), "one for units, kind and precision: derived from another", ()),
+    make=Transfers,
 )
+TRANSFER = Kind("transfer", "json", _TRANSFER)

@@ -134,21 +134,18 @@ class _ClusterName(Name):
         return name
 
 
-CLUSTER = Kind(
-    "cluster",
-    "toml",
-    Table(
-        Field("name", _ClusterName(), "name to refer to it; neither 'local' nor a path"),
-        Field("nodes", Whole(most=1_000_000), "nodes of the cluster; required beside [node]", None),
-        Field("node", Table(*_NODE_FIELDS), "short for one group of nodes", None),
-        Field("node_groups", ListOf(_GROUP, least=1), "groups of equal nodes", None),
-        Field("accelerator", INLINE_ACCELERATOR, "the device of the nodes, where it is not a bundled one", None),
-        Field("links", _LINKS, "what joins GPUs, nodes and hosts", None),
-        Field("storage", _STORAGE, "where samples are read from", None),
-        Field("price", _PRICE, "optional; never guessed", None),
-        Field("sources", MapOf(Text()), "key -> where its figure comes from", {}),
-    ),
+_CLUSTER = Table(
+    Field("name", _ClusterName(), "name to refer to it; neither 'local' nor a path"),
+    Field("nodes", Whole(most=1_000_000), "nodes of the cluster; required beside [node]", None),
+    Field("node", Table(*_NODE_FIELDS), "short for one group of nodes", None),
+    Field("node_groups", ListOf(_GROUP, least=1), "groups of equal nodes", None),
+    Field("accelerator", INLINE_ACCELERATOR, "the device of the nodes, where it is not a bundled one", None),
+    Field("links", _LINKS, "what joins GPUs, nodes and hosts", None),
+    Field("storage", _STORAGE, "where samples are read from", None),
+    Field("price", _PRICE, "optional; never guessed", None),
+    Field("sources", MapOf(Text()), "key -> where its figure comes from", {}),
 )
+CLUSTER = Kind("cluster", "toml", _CLUSTER)
 
 
 def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator]) -> Cluster | MixedCluster:

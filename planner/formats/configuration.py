@@ -120,14 +120,20 @@ CONFIGURATION_TABLE = Table(
 
 def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     """Return the keys of what an answer is about, with the memory of a device and what no plan decides yet."""
-    constants: dict[str, Any] = {"parallelism": "data", "virtual_stages": 1, "recompute": "none", "sharding": 0}
-    constants["memory_bytes"] = memory_bytes
-    settings = {key: getattr(subject.settings, key) for key in ("optimizer", "strategy", "input")}
-    settings["framework"] = subject.settings.framework.label
-    settings["bucket_bytes"] = subject.settings.bucket_bytes or None
-    settings["rank_order"] = None if subject.settings.placed_by == RANK_ORDER else subject.settings.placed_by
-    own = {key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")}
-    return own | {"scenario": subject.scenario or None} | settings | constants
+    settings = subject.settings
+    return {
+        **{key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")},
+        "scenario": subject.scenario or None,
+        **{key: getattr(settings, key) for key in ("optimizer", "strategy", "input")},
+        "framework": settings.framework.label,
+        "bucket_bytes": settings.bucket_bytes or None,
+        "rank_order": None if settings.placed_by == RANK_ORDER else settings.placed_by,
+        "memory_bytes": memory_bytes,
+        "parallelism": "data",
+        "virtual_stages": 1,
+        "recompute": "none",
+        "sharding": 0,
+    }
 
 
 def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, Any] | None]) -> Subject:
@@ -195,19 +201,18 @@ _VALUE = OneOf(
 
 
 def _lists_and_values(**values: Any) -> Mapping[str, Any]:
-    given = without_none(**values)
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
+    return {key: list(one) if isinstance(one, tuple) else one for key, one in without_none(**values).items()}
 
 
 def _option_table(names: tuple[str, ...]) -> Table[Mapping[str, Any]]:
-    def complete(values: Mapping[str, Any]) -> Mapping[str, Any]:
-        return dict.fromkeys(names) | dict(values)
-
-    keys = tuple(
-        Field(name, Flag() if name in SWITCHES else _VALUE, f"value of --{name.replace('_', '-')}", None)
-        for name in names
+    return Table(
+        *(
+            Field(name, Flag() if name in SWITCHES else _VALUE, f"value of --{name.replace('_', '-')}", None)
+            for name in names
+        ),
+        make=_lists_and_values,
+        doc="values of options",
     )
-    return Table(*keys, make=_lists_and_values, doc="values of options", split=complete)
 
 
 REQUEST = Kind("request", "toml", _option_table(("target_batch", *OPTION_KEYS)))

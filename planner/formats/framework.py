@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planner.domain.axes import SCHEDULES, SHARD_GROUPS
@@ -29,7 +30,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.ranks import RANK_ORDER
 from planner.errors import ParameterError, UsageError
 from planner.formats.documents import Kind
-from planner.formats.fields import Field, Flag, ListOf, MapOf, Number, Table, Text, Whole
+from planner.formats.fields import Field, Flag, ListOf, MapOf, Number, Table, Text, Whole, without_none
 
 __all__ = ["FRAMEWORK", "framework_keys"]
 
@@ -96,50 +97,41 @@ _WITH_SOURCE = (*(one.name for one in _DOES), *(f"strategies.{name}" for name in
 def _switch(
     aliases: tuple[str, ...], needs: tuple[str, ...], excludes: tuple[str, ...], source: str, **changes: Any
 ) -> Switch:
-    given = {key: value for key, value in changes.items() if value is not None}
-    return Switch(given, aliases, needs, excludes, source)
+    return Switch(without_none(**changes), aliases, needs, excludes, source)
 
 
-def _keys_of_switch(switch: Switch) -> Mapping[str, Any]:
-    own = {key: getattr(switch, key) for key in ("aliases", "needs", "excludes", "source")}
-    return dict.fromkeys(one.target for one in _DOES) | own | dict(switch.changes)
-
-
+_CHANGES = tuple(replace(one, default=None) for one in _DOES)
 _SWITCH = Table(
     Field("aliases", ListOf(Text()), "names of the framework with this switch on, in lower case", ()),
     Field("needs", ListOf(Text()), "other switches that are on with it", ()),
     Field("excludes", ListOf(Text()), "other switches that cannot be on beside it", ()),
     Field("source", Text(), "what it is, and where that comes from", ""),
-    *(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+    *_CHANGES,
     make=_switch,
     doc="what a user may turn on: the keys that it changes; what it fuses is fused besides",
-    split=_keys_of_switch,
+    split=lambda one: {key: getattr(one, key) for key in ("aliases", "needs", "excludes", "source")} | one.changes,
 )
-
-
 _VERSION = Table(
-    *(Field(one.name, one.type, one.doc, None, one.into) for one in _DOES),
+    *_CHANGES,
     Field("source", Text(), "where that comes from", None),
-    make=lambda **changes: {key: value for key, value in changes.items() if value is not None},
+    make=without_none,
     doc="what a version did otherwise: the keys that it changes",
-    split=lambda changes: dict.fromkeys((*(one.target for one in _DOES), "source")) | dict(changes),
 )
 
 
 def _framework(**keys: Any) -> Framework:
-    """Return the framework of a file, whose strategies and switches must not contradict themselves.
-
-    Raises
-    ------
-    ParameterError
-        Buckets have no size, a strategy does not what its name says, or a switch needs what excludes each other.
-    """
+    """Return the framework of a file; ParameterError where its strategies or switches contradict themselves."""
     framework = Framework(**keys)
     changed = (one.changes for one in framework.switches.values())
     for some in (keys, *changed, *framework.versions.values()):
         _check_strategies(some.get("strategies", {}))
-    for name in framework.switches:
-        _check_needs(framework, name)
+    for name, switch in framework.switches.items():
+        try:
+            framework.with_switches([name])
+        except UsageError:
+            rule, needs = "switches that can be on together with it", ", ".join(switch.needs)
+            remedy = "one of them excludes another"
+            raise ParameterError(f"needs of switches.{name}", rule, needs or name, remedy) from None
     return framework
 
 
@@ -153,35 +145,22 @@ def _check_strategies(strategies: Mapping[str, Strategy]) -> None:
             raise ParameterError(f"overlap of strategies.{name}", str(overlap).lower(), got, remedy)
 
 
-def _check_needs(framework: Framework, name: str) -> None:
-    """Refuse a switch that cannot be on, as others that it needs exclude each other or itself."""
-    try:
-        framework.with_switches([name])
-    except UsageError:
-        needs = ", ".join(framework.switches[name].needs)
-        rule, remedy = "switches that can be on together with it", "one of them excludes another"
-        raise ParameterError(f"needs of switches.{name}", rule, needs or name, remedy) from None
-
-
-FRAMEWORK = Kind(
-    "framework",
-    "toml",
-    Table(
-        Field("name", Text(), "name to refer to it, in lower case; its overheads are looked up by it"),
-        Field("aliases", ListOf(Text()), "other names, in lower case", ()),
-        *_DOES,
-        Field("switches", MapOf(_SWITCH, "[a-z][a-z0-9.-]*"), "what a user may turn on, by name", {}),
-        Field(
-            "versions",
-            MapOf(_VERSION, r"\d+(\.\d+)*"),
-            "what older versions did otherwise, by the first numbers of the version",
-            {},
-        ),
-        Field("source", Text(), "where this comes from", ""),
-        Field("sources", MapOf(Text(), choices=_WITH_SOURCE), "where values of single keys come from, by key", {}),
-        make=_framework,
+_FRAMEWORK = Table(
+    Field("name", Text(), "name to refer to it, in lower case; its overheads are looked up by it"),
+    Field("aliases", ListOf(Text()), "other names, in lower case", ()),
+    *_DOES,
+    Field("switches", MapOf(_SWITCH, "[a-z][a-z0-9.-]*"), "what a user may turn on, by name", {}),
+    Field(
+        "versions",
+        MapOf(_VERSION, r"\d+(\.\d+)*"),
+        "what older versions did otherwise, by the first numbers of the version",
+        {},
     ),
+    Field("source", Text(), "where this comes from", ""),
+    Field("sources", MapOf(Text(), choices=_WITH_SOURCE), "where values of single keys come from, by key", {}),
+    make=_framework,
 )
+FRAMEWORK = Kind("framework", "toml", _FRAMEWORK)
 
 
 def framework_keys(framework: Framework) -> list[tuple[str, str, str, str]]:

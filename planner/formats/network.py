@@ -42,10 +42,9 @@ MOST_ELEMENTS = 10**13
 """Of an output for one sample, and parameters of a layer: the largest networks have as many in all."""
 MOST_LAYERS = 5_000
 """A network of a thousand convolutions, as ResNet-1001, has about 3,300; of more, steps take seconds to lay out."""
-_ATTRIBUTE_RULE = "true, false, text, a number of at least 0, or two whole numbers"
 _ATTRIBUTE = OneOf(
     (Flag(), Whole(least=0, most=LARGEST_WHOLE), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)),
-    rule=_ATTRIBUTE_RULE,
+    rule="true, false, text, a number of at least 0, or two whole numbers",
 )
 LAYER_FIELDS = (
     Field("name", Name(), "unique in the network"),
@@ -53,8 +52,7 @@ LAYER_FIELDS = (
     Field("inputs", ListOf(Name(), least=1), "names of the layers it reads; the one before unless given", None),
     Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
 )
-_LAYER = Table(*LAYER_FIELDS)
-_LAYERS = Field("layers", ListOf(_LAYER, 1, MOST_LAYERS), "layers, each behind those it reads")
+_LAYERS = Field("layers", ListOf(Table(*LAYER_FIELDS), 1, MOST_LAYERS), "layers, each behind those it reads")
 FIELDS_BUT_LAYERS = (
     Field("name", Name(), "name to refer to it"),
     Field("input", ListOf(Whole(most=LARGEST_COUNT), 1, 3), "shape of one sample", into="input_shape"),
@@ -66,20 +64,12 @@ _FOUND = "key must be left out, as blocks, heads and widths are found in the lay
 
 
 def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
-    """Return the network, or raise UsageError where a layer cannot read what it is given."""
+    """Return the network, or raise UsageError where a layer cannot read what it is given, or is beyond all belief."""
     graph: list[Layer] = []
-    for keys_of_layer in layers:
+    for one in layers:
         before = graph[-1].name if graph else INPUT
-        inputs = keys_of_layer["inputs"] or (before,)
-        name = keys_of_layer["name"]
-        graph.append(Layer(name, keys_of_layer["kind"], inputs, keys_of_layer["attributes"] or {}))
+        graph.append(Layer(one["name"], one["kind"], one["inputs"] or (before,), one["attributes"] or {}))
     network = Network(layers=tuple(graph), **keys)
-    _check_sizes(network)
-    return network
-
-
-def _check_sizes(network: Network) -> None:
-    """Refuse layers beyond all belief, whose sums no counter holds; shapes that do not fit are refused on the way."""
     for name, shape in layer_shapes(network).items():
         if math.prod(shape) > MOST_ELEMENTS:
             raise ParameterError(f"layer {name}: elements a sample", f"at most {MOST_ELEMENTS:,}", math.prod(shape))
@@ -89,19 +79,17 @@ def _check_sizes(network: Network) -> None:
         parameters = 2**63
     if parameters > MOST_ELEMENTS:
         raise ParameterError("parameters of a layer", f"at most {MOST_ELEMENTS:,}", f"{parameters:,} or more")
+    return network
 
 
-NETWORK = Kind(
-    "network",
-    "toml",
-    Table(
-        *FIELDS_BUT_LAYERS[:2],
-        _LAYERS,
-        *FIELDS_BUT_LAYERS[2:],
-        make=_network,
-        gone={"transformer": _FOUND, "blocks": _FOUND},
-    ),
+_NETWORK = Table(
+    *FIELDS_BUT_LAYERS[:2],
+    _LAYERS,
+    *FIELDS_BUT_LAYERS[2:],
+    make=_network,
+    gone={"transformer": _FOUND, "blocks": _FOUND},
 )
+NETWORK = Kind("network", "toml", _NETWORK)
 
 
 _WORK = Whole(least=0, most=10**18)
@@ -116,15 +104,12 @@ _TOTALS = Table(
     Field("forward_multiply_adds", _WORK, "of products, forward, a sample"),
     Field("kernel_calls", _WORK, "kernel calls of a step"),
 )
-NETWORK_WORK = Kind(
-    "network-work",
-    "json",
-    Table(
-        *FIELDS_BUT_LAYERS,
-        Field("layers", ListOf(_LAYER_WORK, least=1), "layers, each behind those it reads"),
-        Field("totals", _TOTALS, "of all layers"),
-    ),
+_NETWORK_WORK = Table(
+    *FIELDS_BUT_LAYERS,
+    Field("layers", ListOf(_LAYER_WORK, least=1), "layers, each behind those it reads"),
+    Field("totals", _TOTALS, "of all layers"),
 )
+NETWORK_WORK = Kind("network-work", "json", _NETWORK_WORK)
 
 
 class Work(Protocol):
@@ -155,34 +140,27 @@ def _figures(one: Work | WorkTotals) -> dict[str, int]:
     return {"parameters": one.parameters, "forward_flop": 2 * one.forward_mac, "training_flop": one.training_flop}
 
 
-DATASET = Kind(
-    "dataset",
-    "toml",
-    Table(
-        Field("name", Name(), "name to refer to it"),
-        Field("samples", Whole(most=10**13), "samples of one epoch"),
-        Field("bytes_per_sample", Number("sample", above=True), "mean size as stored (encoded)"),
-        Field("source", Text(), "where the figures come from", ""),
-        make=Dataset,
-    ),
+_DATASET = Table(
+    Field("name", Name(), "name to refer to it"),
+    Field("samples", Whole(most=10**13), "samples of one epoch"),
+    Field("bytes_per_sample", Number("sample", above=True), "mean size as stored (encoded)"),
+    Field("source", Text(), "where the figures come from", ""),
+    make=Dataset,
 )
+DATASET = Kind("dataset", "toml", _DATASET)
 
 
 LISTED_KINDS = ("networks", "clusters", "calibrations", "datasets", "accelerators", "frameworks")
 """What is listed, and shown by name."""
 
 
-NAMES = Kind(
-    "names",
-    "json",
-    Table(
-        *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED_KINDS),
-        Field("own", ListOf(Name()), "names of this user's own calibrations, newest first, or of own frameworks", None),
-        make=without_none,
-        doc="the names of one kind of thing",
-        split=lambda lists: dict.fromkeys((*LISTED_KINDS, "own")) | dict(lists),
-    ),
+_NAMES = Table(
+    *(Field(what, ListOf(Name()), f"names of bundled {what}", None) for what in LISTED_KINDS),
+    Field("own", ListOf(Name()), "names of this user's own calibrations, newest first, or of own frameworks", None),
+    make=without_none,
+    doc="the names of one kind of thing",
 )
+NAMES = Kind("names", "json", _NAMES)
 
 
 def names_document(what: str, names: Sequence[str], own: Sequence[str] = ()) -> dict[str, Any]:

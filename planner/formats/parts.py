@@ -38,8 +38,7 @@ from planner.formats.fields import (
 
 __all__ = [
     "CITATIONS", "LONGEST_LIST", "LOOSENING_TABLE", "REFUSAL_TABLE", "REQUEST_TABLE", "SEARCH_TABLE", "citation_keys",
-    "citations_of", "request_keys", "request_of", "warning_keys", "warning_table",
-    "warnings_of",
+    "citations_of", "request_keys", "request_of", "warning_keys", "warning_table", "warnings_of",
 ]  # fmt: skip
 
 

@@ -383,34 +383,28 @@ _ONE = Table(
     Field("subject", _OWN_SUBJECT, "keys of the subject that are not those of all predictions", None),
     title="prediction",
 )
-PREDICTION = Kind(
-    "prediction",
-    "json",
-    Table(
-        Field("subject", SUBJECT_TABLE, "what is predicted, by name"),
-        _CONFIGURATION,
-        *FIGURES,
-        SOURCES,
-        CITATIONS,
-        Field("warnings", ListOf(warning_table()), "what a reader should know", ()),
+_PREDICTION = Table(
+    Field("subject", SUBJECT_TABLE, "what is predicted, by name"),
+    _CONFIGURATION,
+    *FIGURES,
+    SOURCES,
+    CITATIONS,
+    Field("warnings", ListOf(warning_table()), "what a reader should know", ()),
+)
+PREDICTION = Kind("prediction", "json", _PREDICTION)
+_PREDICTIONS = Table(
+    Field("subject", _OWN_SUBJECT, "what is predicted, by name, as far as all predictions share it"),
+    Field("predictions", ListOf(_ONE), "in the order of the options"),
+    SOURCES,
+    CITATIONS,
+    Field(
+        "warnings",
+        ListOf(warning_table(predictions="positions, from 1, of those that it is of; absent: of all")),
+        "what a reader should know, each once",
+        (),
     ),
 )
-PREDICTIONS = Kind(
-    "predictions",
-    "json",
-    Table(
-        Field("subject", _OWN_SUBJECT, "what is predicted, by name, as far as all predictions share it"),
-        Field("predictions", ListOf(_ONE), "in the order of the options"),
-        SOURCES,
-        CITATIONS,
-        Field(
-            "warnings",
-            ListOf(warning_table(predictions="positions, from 1, of those that it is of; absent: of all")),
-            "what a reader should know, each once",
-            (),
-        ),
-    ),
-)
+PREDICTIONS = Kind("predictions", "json", _PREDICTIONS)
 
 
 def prediction_document(subject: Subject, prediction: Prediction, citations: Sequence[Citation] = ()) -> dict[str, Any]:

@@ -144,19 +144,16 @@ _SWEPT_PLAN = Table(
     Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device"),
     title="swept_plan",
 )
-SWEEP = Kind(
-    "sweep",
-    "json",
-    Table(
-        Field("subject", SUBJECT_TABLE, "what the plans share"),
-        Field("request", REQUEST_TABLE, "every value with its source"),
-        Field("unit", Text(("s", "s/sample", "USD", "USD/sample", "1")), "of the objective; 1: a weighted sum"),
-        Field("plans", ListOf(_SWEPT_PLAN, least=1), "by nodes, then sub-batch; those without a plan are absent"),
-        Field("candidates", Whole(least=0, most=10**18), "plans of the space"),
-        Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
-        Field("complete", Flag(), "whether all plans were priced; false: it was interrupted", True, "is_complete"),  # noqa: FBT003
-    ),
+_SWEEP = Table(
+    Field("subject", SUBJECT_TABLE, "what the plans share"),
+    Field("request", REQUEST_TABLE, "every value with its source"),
+    Field("unit", Text(("s", "s/sample", "USD", "USD/sample", "1")), "of the objective; 1: a weighted sum"),
+    Field("plans", ListOf(_SWEPT_PLAN, least=1), "by nodes, then sub-batch; those without a plan are absent"),
+    Field("candidates", Whole(least=0, most=10**18), "plans of the space"),
+    Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
+    Field("complete", Flag(), "whether all plans were priced; false: it was interrupted", True, "is_complete"),  # noqa: FBT003
 )
+SWEEP = Kind("sweep", "json", _SWEEP)
 
 
 def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
@@ -185,25 +182,22 @@ _RANKED_PLAN = Table(
     Field("objective", Number(), "what is minimised: s or USD of an epoch (no data set: of a sample), or a sum"),
     title="ranked_plan",
 )
-WHY_NOT = Kind(
-    "why_not",
-    "json",
-    Table(
-        Field("subject", SUBJECT_TABLE, "what the plans share"),
-        Field("request", REQUEST_TABLE, "every value with its source"),
-        Field("values", MapOf(Text()), "what is asked about, by option"),
-        Field("framework", Text(), "of the plans asked about, one of several; absent: that of the subject", None),
-        Field("status", Text(("ranked", "outside", "refused")), "whether the request tries and allows such plans"),
-        Field("first", _RANKED_PLAN, "the best plan of the request; absent: nothing satisfies it", None),
-        Field("best", _RANKED_PLAN, "the best plan with the values; absent: none of them satisfies the request", None),
-        Field("rank", Whole(), "of best among all plans, each precision by itself, from 1", None),
-        Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
-        Field("outside", ListOf(Text()), "values that the request does not try, or the cluster has not", ()),
-        Field("candidates", Whole(least=0, most=10**18), "candidates with the values"),
-        Field("refused", ListOf(REFUSAL_TABLE), "of them, by the reason", ()),
-        Field("loosen", ListOf(LOOSENING_TABLE), "what else to change; where all are refused", ()),
-    ),
+_WHY_NOT = Table(
+    Field("subject", SUBJECT_TABLE, "what the plans share"),
+    Field("request", REQUEST_TABLE, "every value with its source"),
+    Field("values", MapOf(Text()), "what is asked about, by option"),
+    Field("framework", Text(), "of the plans asked about, one of several; absent: that of the subject", None),
+    Field("status", Text(("ranked", "outside", "refused")), "whether the request tries and allows such plans"),
+    Field("first", _RANKED_PLAN, "the best plan of the request; absent: nothing satisfies it", None),
+    Field("best", _RANKED_PLAN, "the best plan with the values; absent: none of them satisfies the request", None),
+    Field("rank", Whole(), "of best among all plans, each precision by itself, from 1", None),
+    Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
+    Field("outside", ListOf(Text()), "values that the request does not try, or the cluster has not", ()),
+    Field("candidates", Whole(least=0, most=10**18), "candidates with the values"),
+    Field("refused", ListOf(REFUSAL_TABLE), "of them, by the reason", ()),
+    Field("loosen", ListOf(LOOSENING_TABLE), "what else to change; where all are refused", ()),
 )
+WHY_NOT = Kind("why_not", "json", _WHY_NOT)
 
 
 def why_not_document(subject: Subject, answer: WhyNot) -> dict[str, Any]:
@@ -301,39 +295,36 @@ _ROW = Table(
     Field("refused_code", Nullable(Text()), "the same for programs; absent where it is predicted", None),
     title="row",
 )
-VALIDATION = Kind(
-    "validation",
-    "json",
-    Table(
-        Field("summary", _ERRORS, "errors of rows that were predicted and that no calibration has seen"),
-        Field(
-            "by",
-            Table(*(Field(axis, MapOf(_ERRORS, pattern=r"[\s\S]*"), f"by {axis}") for axis in ROW_AXES)),
-            "the same by property of the row",
-        ),
-        Field("ranking", _RANKING, "how well plans of one group are ordered"),
-        Field("groups", ListOf(_GROUP), "the same group by group"),
-        Field("memory", _MEMORY, "predicted against observed shortage of memory, and against memory that was read"),
-        Field("memory_by", MapOf(_MEMORY, pattern=r"[\s\S]*"), "the same by source that tells of memory", {}),
-        Field("terms", ListOf(_TERM), "terms that explain what predictions miss, the best explanation first"),
-        Field("in_sample", _ERRORS, "errors of rows that a calibration has seen"),
-        Field("hold_out", Nullable(Text()), "what coefficients were refitted without, in turn"),
-        Field(
-            "omitted",
-            _ROWS,
-            "rows that are not listed, as there are too many: they could not be read, or stand beyond the most",
-        ),
-        Field("rows", ListOf(_ROW), "every row, file by file in its order, but for locked ones"),
-        Field("rankings", ListOf(_ORDERED), "ranking of large and of small groups, beside chance and simple rules", ()),
-        Field(
-            "free_numbers",
-            Whole(least=0),
-            "fitted values of the step model, the most of one fit; absent: nothing was refitted",
-            None,
-        ),
-        Field("locked", _LOCKED, "rows that are in sums alone, not in rows, groups, terms nor by network", None),
+_VALIDATION = Table(
+    Field("summary", _ERRORS, "errors of rows that were predicted and that no calibration has seen"),
+    Field(
+        "by",
+        Table(*(Field(axis, MapOf(_ERRORS, pattern=r"[\s\S]*"), f"by {axis}") for axis in ROW_AXES)),
+        "the same by property of the row",
     ),
+    Field("ranking", _RANKING, "how well plans of one group are ordered"),
+    Field("groups", ListOf(_GROUP), "the same group by group"),
+    Field("memory", _MEMORY, "predicted against observed shortage of memory, and against memory that was read"),
+    Field("memory_by", MapOf(_MEMORY, pattern=r"[\s\S]*"), "the same by source that tells of memory", {}),
+    Field("terms", ListOf(_TERM), "terms that explain what predictions miss, the best explanation first"),
+    Field("in_sample", _ERRORS, "errors of rows that a calibration has seen"),
+    Field("hold_out", Nullable(Text()), "what coefficients were refitted without, in turn"),
+    Field(
+        "omitted",
+        _ROWS,
+        "rows that are not listed, as there are too many: they could not be read, or stand beyond the most",
+    ),
+    Field("rows", ListOf(_ROW), "every row, file by file in its order, but for locked ones"),
+    Field("rankings", ListOf(_ORDERED), "ranking of large and of small groups, beside chance and simple rules", ()),
+    Field(
+        "free_numbers",
+        Whole(least=0),
+        "fitted values of the step model, the most of one fit; absent: nothing was refitted",
+        None,
+    ),
+    Field("locked", _LOCKED, "rows that are in sums alone, not in rows, groups, terms nor by network", None),
 )
+VALIDATION = Kind("validation", "json", _VALIDATION)
 
 
 def validation_document(validation: Validation, omitted: int = 0) -> dict[str, Any]:
