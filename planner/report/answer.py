@@ -11,7 +11,7 @@ from planner.domain.prediction import Prediction, Term
 from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import MOST_OF_FRONT, Plan, SearchReport, Suggestion
 from planner.report import parts
-from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, heading, line_count
+from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, given, heading, line_count
 from planner.report.doubt import deciding_commands, deciding_line, goodness, launch, notices, sensitivity_lines
 from planner.report.prediction import BEYOND_NOTE, Entry, entries_of, has_letters, place, plan_table, prediction_details
 from planner.units import format_duration, format_number
@@ -102,13 +102,12 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | Non
 
 
 def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None, switches: str) -> Iterator[Line]:
-    words = parts.configuration_words(plan.prediction.configuration, subject.device, plan.precisions)
     target = suggestion.request["target_batch"].value
-    words += f", in {plan.framework.label}" if plan.framework else ""
+    words = _plan_words(plan, subject)
     sentence = f"{place(subject)}, target mini-batch {target}: take plan {plan.position}, {words}"
     results = [_result(plan.prediction)]
     cost = plan.prediction.epoch_usd(subject.usd_per_gpu_hour)
-    if cost is not None and "cost" in weights_of(_objective(suggestion)):
+    if cost is not None and "cost" in weights_of(parts.objective_of(suggestion.request)):
         results[0] += f" for {parts.figure(cost, 'USD')}"
     if plan.objective is not None:
         results.append(f"objective {format_number(plan.objective, 4)}")
@@ -122,6 +121,11 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     order = plan.prediction.rank_order
     ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
     yield Line(f"{_why(suggestion)}{stages}{ranks} {switches}".rstrip())
+
+
+def _plan_words(plan: Plan, subject: Subject) -> str:
+    configuration = plan.prediction.configuration
+    return parts.configuration_words(configuration, subject.device, plan.precisions, plan.framework)
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
@@ -147,9 +151,7 @@ def _why(suggestion: Suggestion) -> str:
     if search.discarded or search.trials:
         those = search.ranked
     elif search.evaluated == 1:
-        return (
-            "It is the only plan that fits." if suggestion.search.certified else "It is the only plan tried that fits."
-        )
+        return f"It is the only plan{'' if search.certified else ' tried'} that fits."
     best = f"Plan {suggestion.plans[0].position} has the best prediction of {those}"
     choice = f"Of the plans tried {suggestion.choice}" if search.trials else suggestion.choice
     if len(suggestion.tied) > 1:
@@ -178,7 +180,7 @@ def _other_frameworks(suggestion: Suggestion, rows: Sequence[Entry]) -> Iterator
     others = [(label, times) for label, times in in_order if label not in shown]
     if len(shown) != 1:
         return
-    what = "as long" if _objective(suggestion) in ("", "epoch-time") else "the objective"
+    what = "as long" if parts.objective_of(suggestion.request) in ("", "epoch-time") else "the objective"
     line, told = f"Best of others, times {what}:", 0
     room = LINE_WIDTH - len(f"; {len(others)} more")
     for label, times in others:
@@ -189,17 +191,12 @@ def _other_frameworks(suggestion: Suggestion, rows: Sequence[Entry]) -> Iterator
         yield Line(f"{line}; {len(others) - told} more" if told < len(others) else line)
 
 
-def _objective(suggestion: Suggestion) -> str:
-    objective = suggestion.request.get("objective")
-    return "" if objective is None else str(objective.value)
-
-
 def _sum(suggestion: Suggestion) -> Iterator[Line]:
     """Yield what a weighted objective adds up: each term over its least."""
     if not suggestion.leasts:
         return
     words = []
-    for term, weight in weights_of(_objective(suggestion)).items():
+    for term, weight in weights_of(parts.objective_of(suggestion.request)).items():
         least = suggestion.leasts[term]
         value = f"{format_number(least, 4)} USD" if term == "cost" else format_duration(least, 4)
         words.append(f"{'' if weight == 1 else f'{weight:g} x '}{'cost' if term == 'cost' else 'time'} / {value}")
@@ -217,9 +214,7 @@ def _baseline(suggestion: Suggestion, subject: Subject) -> str:
     one = suggestion.baseline
     if one is None or all(plan.efficiency is None for plan in suggestion.plans):
         return ""
-    framework = suggestion.baseline_framework
-    of = f", in {framework.label}" if framework else ""
-    return f"100% efficiency: {parts.configuration_words(one, subject.device)}{of}"
+    return f"100% efficiency: {parts.configuration_words(one, subject.device, (), suggestion.baseline_framework)}"
 
 
 def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
@@ -241,14 +236,18 @@ def _term(term: Term, digits: int) -> str:
     if term.share < SMALLEST_SHARE_NAMED:
         worth_saying = term.seconds > 0 and term.exposed_seconds < term.seconds
         return f"{name} {format_duration(term.seconds, digits)} hidden" if worth_saying else ""
-    more = (
-        f" and {format_duration(overlap_s, digits)} hidden" if overlap_s > SMALLEST_SHARE_NAMED * term.seconds else ""
-    )
-    return f"{name} {term.share:.0%}{more}"
+    is_told = overlap_s > SMALLEST_SHARE_NAMED * term.seconds
+    return f"{name} {term.share:.0%}" + (f" and {format_duration(overlap_s, digits)} hidden" if is_told else "")
 
 
 def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
-    what = "objective" if suggestion.leasts else "cost" if _objective(suggestion) == "cost" else "epoch time"
+    what = (
+        "objective"
+        if suggestion.leasts
+        else "cost"
+        if parts.objective_of(suggestion.request) == "cost"
+        else "epoch time"
+    )
     told = suggestion.pareto[:MOST_OF_FRONT]
     more = suggestion.pareto_more + len(suggestion.pareto) - len(told)
     yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target", "bold")
@@ -311,13 +310,12 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
     batch = f"{parts.mini_batch(one.mini_batch)} samples"
     if one.staleness.mean:
         batch += f", staleness {format_number(one.staleness.mean)} updates"
-    used, stages, held = parts.utilization(one), parts.stages(one), parts.stage_layers(one)
     return [
         ("speed", speed),
-        *([] if used == "-" else [("utilization", used)]),
-        *([] if stages == "-" else [("stages start", f"with {stages}")]),
-        *([] if held == "-" else [("stages hold", held)]),
-        *([("ranks", f"numbered {', '.join(one.rank_order)}")] if one.rank_order else []),
+        ("utilization", parts.utilization(one)),
+        ("stages start", f"with {parts.stages(one)}" if one.stages else ""),
+        ("stages hold", parts.stage_layers(one)),
+        ("ranks", f"numbered {', '.join(one.rank_order)}" if one.rank_order else ""),
         ("mini-batch", batch),
         ("each group by itself", parts.group_steps(one)),
         ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
@@ -325,17 +323,17 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
     ]
 
 
-def predictions_answer(answers: Sequence[tuple[Subject, Prediction]], *, more: str = ALL_WORDS) -> Iterator[Block]:
+def predictions_answer(answers: Sequence[tuple[Subject, Prediction]]) -> Iterator[Block]:
     """Yield many predictions as one table in the order given; how good they are is that of the least sure one."""
-    yield from notices([warning for _, one in answers for warning in one.warnings], more)
+    yield from notices([warning for _, one in answers for warning in one.warnings], ALL_WORDS)
     yield Line(f"{_of_all([subject for subject, _ in answers])}: {len(answers)} predictions", "bold")
     yield from plan_table([Entry(at, one, subject) for at, (subject, one) in enumerate(answers, 1)])
     yield from _least_sure(answers)
 
 
-def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]], *, more: str = ALL_WORDS) -> Iterator[Block]:
+def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Iterator[Block]:
     """Yield the chosen plan of each of several requests, one a row, then the requests without a plan."""
-    yield from notices([warning for _, one in answers for warning in one.warnings], more)
+    yield from notices([warning for _, one in answers for warning in one.warnings], ALL_WORDS)
     target = answers[0][1].request["target_batch"].value
     words = f"{_of_all([subject for subject, _ in answers])}, target mini-batch {target}"
     yield Line(f"{words}: the plans to take", "bold")
@@ -428,9 +426,7 @@ def suggestion_rest(suggestion: Suggestion, subject: Subject, *, is_alone: bool 
 def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -> Iterator[Block]:
     """Yield one plan of an answer with every figure."""
     subject = plan.subject(subject)
-    words = parts.configuration_words(plan.prediction.configuration, subject.device, plan.precisions)
-    words += f", in {plan.framework.label}" if plan.framework else ""
-    yield heading(f"Plan {plan.position}: {words}")
+    yield heading(f"Plan {plan.position}: {_plan_words(plan, subject)}")
     if plan.why:
         yield Line(plan.why)
     yield from prediction_details(plan.prediction, subject, citations)
@@ -441,10 +437,8 @@ def _refusals(search: SearchReport) -> Iterator[Block]:
     proof = "no better prediction in the space" if search.certified else "a better one may exist"
     if search.gap is not None:
         proof = f"another is at most {100 * search.gap:.2g} % better"
-    rows = [(f"{one.count:,}", one.reason.replace("_", " ")) for one in search.refused]
     counts = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
-    counts += f", {sum(one.count for one in search.refused):,} refused" if rows else ""
+    counts += f", {sum(one.count for one in search.refused):,} refused" if search.refused else ""
     counts += f", {search.discarded:,} discarded" if search.discarded else ""
     yield Pairs([("method", f"{search.method}: {proof}"), ("plans", counts)])
-    if rows:
-        yield Table(("refused", "because"), rows, right=("refused",))
+    yield from parts.refusals(search.refused)

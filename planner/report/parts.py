@@ -15,13 +15,15 @@ from planner.domain.objective import is_sum
 from planner.domain.precision import precision_named
 from planner.domain.prediction import LayersOfStage, MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
+from planner.domain.suggestion import Refused
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
     "ORIGINS_HEADING", "by_group", "configuration_words", "counted", "digits_of", "duration", "factor", "figure",
-    "group_steps", "memory_line", "mini_batch", "mode_words", "objective", "origins", "precision_words",
-    "request_values", "sources_once", "stage_layers", "stages", "term_words", "terms", "utilization", "warnings",
+    "first_names", "group_steps", "memory_line", "mini_batch", "mode_words", "objective", "objective_of", "origins",
+    "precision_words", "refusals", "request_values", "sources_once", "stage_layers", "stages", "term_words", "terms",
+    "utilization", "warnings",
 ]  # fmt: skip
 
 
@@ -42,9 +44,9 @@ ORIGINS_HEADING = "Where the times come from"
 
 
 def duration(value: Quantity | None) -> str:
-    """Return a time with its central 90 % interval, in one unit, where there is one; a dash when it does not apply."""
+    """Return a time with its central 90 % interval, in one unit, where there is one; nothing of None."""
     if value is None:
-        return "-"
+        return ""
     digits = digits_of(value)
     text = format_duration(value.value, digits)
     if value.low is None or value.high is None:
@@ -68,6 +70,11 @@ def objective(value: float, of: str) -> str:
     if is_sum(of):
         return format_number(value, 4)
     return f"{format_number(value, 3)} USD" if of == "cost" else format_duration(value, 3)
+
+
+def objective_of(request: Mapping[str, Sourced[object]]) -> str:
+    """Return the objective of a request; empty: it has none."""
+    return str(request["objective"].value) if "objective" in request else ""
 
 
 def digits_of(value: Quantity) -> int:
@@ -104,33 +111,34 @@ def precision_words(name: str, framework: Framework) -> str:
     return f"{name}: mixed precision, fp32 master weights, gradients sent as {gradient_bytes} bytes an element"
 
 
-def configuration_words(configuration: Configuration, device: str = "GPU", precisions: Sequence[str] = ()) -> str:
-    """Return a configuration as one line; ``device``: what it computes on, ``precisions``: all that are alike."""
-    parts = [
-        *_places_and_passes(configuration, device),
-        " or ".join(precisions or (configuration.precision,)),
-        mode_words(configuration.mode),
-        *configuration.besides,
-    ]
-    return ", ".join(parts)
+def configuration_words(
+    configuration: Configuration,
+    device: str = "GPU",
+    precisions: Sequence[str] = (),
+    framework: Framework | None = None,
+) -> str:
+    """Return a configuration as one line.
+
+    ``device``: what it computes on; ``precisions``: all that are alike; ``framework``: its own, one of several.
+    """
+    one, groups = configuration, configuration.groups
+    of_group = f" of {groups[0].name}" if groups else ""
+    words = [f"{_places(one, device)}{of_group}", f"sub-batch {one.sub_batch}"]
+    if one.accumulation_steps > 1:
+        words.append(f"accumulation {one.accumulation_steps}")
+    if len(groups) > 1:
+        words = [" + ".join(_group_words(part, device) for part in groups)]
+    words += [" or ".join(precisions or (one.precision,)), mode_words(one.mode), *one.besides]
+    return ", ".join([*words, *([f"in {framework.label}"] if framework else [])])
 
 
-def _places_and_passes(one: Configuration, device: str) -> list[str]:
-    """Return nodes, devices and what each takes in a step, of every group of nodes."""
-    if len(one.groups) > 1:
-        return [" + ".join(_of_group(part, device) for part in one.groups)]
-    of_group = f" of {one.groups[0].name}" if one.groups else ""
-    return [
-        f"{counted(one.nodes, 'node')} x {counted(one.gpus_per_node, device)}{of_group}",
-        f"sub-batch {one.sub_batch}",
-        *([f"accumulation {one.accumulation_steps}"] if one.accumulation_steps > 1 else []),
-    ]
+def _places(one: Configuration | GroupPart, device: str) -> str:
+    return f"{counted(one.nodes, 'node')} x {counted(one.gpus_per_node, device)}"
 
 
-def _of_group(part: GroupPart, device: str) -> str:
+def _group_words(part: GroupPart, device: str) -> str:
     passes = f" x {part.accumulation_steps}" if part.accumulation_steps > 1 else ""
-    where = f"{counted(part.nodes, 'node')} x {counted(part.gpus_per_node, device)} of {part.name}"
-    return f"{where} at sub-batch {part.sub_batch}{passes}"
+    return f"{_places(part, device)} of {part.name} at sub-batch {part.sub_batch}{passes}"
 
 
 def by_group(configuration: Configuration, axis: str) -> str:
@@ -182,6 +190,13 @@ def terms(of_threads: Iterable[Term], bottleneck: str, device: str = "GPU", *, b
     return Table(list(columns), rows, right=("takes", "adds", "share"), strong=strong)
 
 
+def refusals(refused: Sequence[Refused]) -> Iterator[Table]:
+    """Yield how many plans were refused for which reason; nothing without any."""
+    if refused:
+        rows = [(f"{one.count:,}", one.reason.replace("_", " ")) for one in refused]
+        yield Table(("refused", "because"), rows, right=("refused",))
+
+
 def memory_needed(one: Prediction, device: str = "GPU") -> str:
     """Return needed of available memory of one device, its interval, and how likely it suffices."""
     memory, capacity = one.memory(), one.memory_bytes.get("capacity")
@@ -206,18 +221,22 @@ def memory_line(one: Prediction, device: str = "GPU") -> str:
     return memory_needed(one, device) + (f": {kinds_in_words}" if kinds_in_words else "")
 
 
+def first_names(names: Sequence[str], most: int) -> str:
+    """Return names, and how many more there are than ``most``."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def stages(prediction: Prediction) -> str:
-    """Return the layers that the stages of a pipeline start with, the first few of many; - where it is not cut so."""
-    shown, rest = prediction.stages[:MOST_STAGES], len(prediction.stages) - MOST_STAGES
-    return (", ".join(shown) + (f" and {rest} more" if rest > 0 else "")) or "-"
+    """Return the layers that the stages of a pipeline start with, the first few of many; nothing: not cut so."""
+    return first_names(prediction.stages, MOST_STAGES)
 
 
 def stage_layers(prediction: Prediction) -> str:
-    """Return what the stages of a pipeline hold, those in a row that are equal once; - where they are all alike."""
+    """Return what the stages of a pipeline hold, those in a row that are equal once; nothing: all alike."""
     groups = [(one, len(list(equal))) for one, equal in groupby(prediction.stage_layers)]
     words = [f"{f'{times} x ' if times > 1 else ''}{_layers_words(one)}" for one, times in groups[:MOST_STAGES]]
     rest = sum(times for _, times in groups[MOST_STAGES:])
-    return (", ".join(words) + (f" and {rest} more stages" if rest else "")) or "-"
+    return ", ".join(words) + (f" and {rest} more stages" if rest else "")
 
 
 def _layers_words(one: LayersOfStage) -> str:
@@ -229,9 +248,9 @@ def _layers_words(one: LayersOfStage) -> str:
 
 
 def utilization(prediction: Prediction) -> str:
-    """Return MFU, and HFU where something is computed again; a dash where they are not known."""
+    """Return MFU, and HFU where something is computed again; nothing where they are not known."""
     if prediction.mfu is None or prediction.hfu is None:
-        return "-"
+        return ""
     again = "" if prediction.hfu == prediction.mfu else f", HFU {prediction.hfu:.1%}"
     return f"MFU {prediction.mfu:.1%}{again}, masked pairs counted"
 

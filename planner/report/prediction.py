@@ -15,7 +15,7 @@ from planner.domain.prediction import LOOKUPS, Prediction, Quantity
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan
 from planner.report import parts
-from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, heading, width_of
+from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, heading, width_of
 from planner.units import format_duration, format_number
 
 __all__ = [
@@ -78,21 +78,21 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
     rows = [
         ("epoch", parts.duration(prediction.epoch_s)),
         ("first epoch", parts.duration(first_epoch_s)),
-        ("cost of an epoch", parts.figure(cost, "USD") if cost else "-"),
+        ("cost of an epoch", parts.figure(cost, "USD") if cost else ""),
         (iteration, parts.duration(prediction.iteration_s)),
         ("update thread's period", parts.duration(prediction.update_s)),
         ("speed", parts.figure(prediction.samples_per_s, "samples/s")),
         ("utilization", parts.utilization(prediction)),
         ("stages start with", parts.stages(prediction)),
         ("stages hold", parts.stage_layers(prediction)),
-        ("ranks numbered", ", ".join(prediction.rank_order) or "-"),
+        ("ranks numbered", ", ".join(prediction.rank_order)),
         ("mini-batch", _mini_batch_words(prediction)),
         ("staleness", _staleness(prediction)),
         ("memory", parts.memory_line(prediction, subject.device)),
         ("bottleneck", parts.term_words(prediction.bottleneck)),
         ("intervals", _intervals(prediction)),
     ]
-    return Pairs([row for row in rows if row[1] != "-"])
+    return given(rows)
 
 
 def lookups(predictions: Sequence[Prediction]) -> Iterator[Line]:
@@ -111,10 +111,10 @@ def _span(shares: Sequence[float]) -> str:
 
 
 def _intervals(prediction: Prediction) -> str:
-    """Return what the intervals of times rest on; a dash where there are none."""
+    """Return what the intervals of times rest on; nothing where there are none."""
     words = BASES.get(prediction.iteration_s.interval_basis)
     if words is None:
-        return "-"
+        return ""
     kind = PREDICTION_KINDS.get(prediction.kind)
     if prediction.iteration_s.interval_basis != "conformal" or kind is None:
         return f"90 %, {words}"

@@ -17,7 +17,7 @@ from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
 from planner.domain.samples import COMMAND
 from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, title
-from planner.report.parts import configuration_words, sources_once
+from planner.report.parts import configuration_words, first_names, sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = [
@@ -242,7 +242,7 @@ def calibration_view(
         ("source", sources_once(calibration.source)),
         ("date", calibration.date),
         ("environment", _environment(calibration)),
-        ("seen in fits", _some(calibration.seen)),
+        ("seen in fits", first_names(calibration.seen, MOST_NAMES)),
         *(("warning", one) for one in calibration.all_warnings),
     ]
     yield given(rows)
@@ -310,12 +310,6 @@ def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
 def _environment(calibration: Calibration) -> str:
     """Return the circumstances in a line, but the command, which has one of its own."""
     return ", ".join(f"{key} {value}" for key, value in calibration.environment.items() if key != COMMAND)
-
-
-def _some(names: Sequence[str]) -> str:
-    """Return names, and how many more there are than can be read at a glance."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:

@@ -29,7 +29,7 @@ def sweep_view(sweep: Sweep, subject: Subject) -> Iterator[Block]:
     """Yield the best plan in a sentence, and the objective by nodes and sub-batch; at most 25 lines."""
     best = sweep.best
     words = parts.configuration_words(best.configuration, subject.device)
-    value = parts.objective(best.objective, _sweep_objective(sweep))
+    value = parts.objective(best.objective, parts.objective_of(sweep.request))
     yield title(f"{place(subject)}: best {_what(sweep)} {value} with {words}")
     nodes = _spread([one.configuration.nodes for one in sweep.plans], MOST_ROWS, best.configuration.nodes)
     sizes = _spread([one.configuration.sub_batch for one in sweep.plans], MOST_COLUMNS, best.configuration.sub_batch)
@@ -93,20 +93,22 @@ def _spread(values: Sequence[int], most: int, kept: int | None = None) -> list[i
     return [int(one) for one in distinct]
 
 
-def _sweep_objective(sweep: Sweep) -> str:
-    return str(sweep.request["objective"].value)
-
-
 def _what(sweep: Sweep) -> str:
-    if is_sum(_sweep_objective(sweep)):
-        return f"objective {_sweep_objective(sweep)}"
-    quantity = "cost" if _sweep_objective(sweep) == "cost" else "time"
+    if is_sum(parts.objective_of(sweep.request)):
+        return f"objective {parts.objective_of(sweep.request)}"
+    quantity = "cost" if parts.objective_of(sweep.request) == "cost" else "time"
     return f"epoch {quantity}" if sweep.plans[0].epoch_s is not None else f"{quantity} of a sample"
 
 
 def _unit(sweep: Sweep) -> str:
     """Return the unit of the objective; empty: it has none."""
-    return "" if is_sum(_sweep_objective(sweep)) else "USD" if _sweep_objective(sweep) == "cost" else "s"
+    return (
+        ""
+        if is_sum(parts.objective_of(sweep.request))
+        else "USD"
+        if parts.objective_of(sweep.request) == "cost"
+        else "s"
+    )
 
 
 def _with_unit(sweep: Sweep, unit: str) -> str:
@@ -128,9 +130,8 @@ def why_not_view(answer: WhyNot, subject: Subject) -> Iterator[Block]:
         yield Line(_priced(answer, answer.best, subject))
         if answer.first and answer.rank != 1:
             yield Line(f"plan 1: {_plan_words(answer, answer.first, subject)}")
-    elif answer.refused:
-        rows = [(f"{one.count:,}", one.reason.replace("_", " ")) for one in answer.refused]
-        yield Table(("refused", "because"), rows, right=("refused",))
+    else:
+        yield from parts.refusals(answer.refused)
     for one in answer.loosen[:MOST_LOOSENINGS]:
         yield Line(one.message, label="what would help: ")
 
@@ -150,29 +151,19 @@ def _priced(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
     behind = ""
     if answer.first and answer.first.objective:
         share = one.objective / answer.first.objective - 1
-        worse, better = _comparatives(_why_not_objective(answer))
+        objective = parts.objective_of(answer.request)
+        worse, better = ("dearer", "cheaper") if objective == "cost" else ("slower", "faster")
+        worse, better = ("more", "less") if is_sum(objective) else (worse, better)
         if share:
             behind = f", {format_number(100 * abs(share))} % {worse if share > 0 else better} than plan 1"
     return f"the best of them: {_plan_words(answer, one, subject)}{behind}"
 
 
 def _plan_words(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
-    value = parts.objective(one.objective, _why_not_objective(answer))
+    value = parts.objective(one.objective, parts.objective_of(answer.request))
     dataset = answer.request.get("dataset")
     of_sample = " a sample" if dataset is None or not dataset.value else ""
-    framework = f", in {one.framework.label}" if one.framework else ""
-    return f"{parts.configuration_words(one.configuration, subject.device)}{framework}: {value}{of_sample}"
-
-
-def _why_not_objective(answer: WhyNot) -> str:
-    return str(answer.request["objective"].value)
-
-
-def _comparatives(objective: str) -> tuple[str, str]:
-    """Return what a plan with more of the objective is, and one with less."""
-    if is_sum(objective):
-        return "more", "less"
-    return ("dearer", "cheaper") if objective == "cost" else ("slower", "faster")
+    return f"{parts.configuration_words(one.configuration, subject.device, (), one.framework)}: {value}{of_sample}"
 
 
 MOST_WORST_ROWS = 5

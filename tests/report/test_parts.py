@@ -62,8 +62,8 @@ def test_an_interval_has_the_unit_of_its_value(ends: tuple[float, float | None, 
     assert duration(Quantity(*ends)) == text
 
 
-def test_what_does_not_apply_is_a_dash() -> None:
-    assert duration(None) == "-"
+def test_what_does_not_apply_is_left_out() -> None:
+    assert duration(None) == ""
 
 
 def test_a_unit_stands_once() -> None:
