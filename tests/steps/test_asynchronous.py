@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.catalog import calibrations_for, find_cluster, find_network
+from planner.catalog import calibrations_for, find_accelerator, find_cluster, find_network
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.request import Problem, SpaceRequest
 from planner.domain.scenario import NO_SCENARIO
@@ -85,7 +85,7 @@ def test_edr_divides_only_the_all_reduce() -> None:
     )
     timed = Problem(find_network("sprint-15"), None, cluster, (replace(reconstructed, entries=entries),))
     plan = Configurations.of([Configuration(8, 8, 8, mode="async")])
-    faster = replace(timed, scenario=parse_scenarios("edr", cluster)[0])
+    faster = replace(timed, scenario=parse_scenarios("edr", cluster, find_accelerator)[0])
     assert Evaluator(timed).evaluate(plan).update_s[0] == pytest.approx(0.22925)
     assert Evaluator(faster).evaluate(plan).update_s[0] == pytest.approx(0.1510, abs=5e-5)
 
@@ -99,7 +99,10 @@ def test_three_terms_reconstruct_the_published_update_periods() -> None:
     update_s = np.array([row["epoch_s"] * row["mini_batch_mean"] / PUBLISHED["samples"] for row in ROWS])
     deposited = np.array([row["mini_batch_mean"] / (row["nodes"] * row["sub_batch"]) for row in ROWS])
     nodes = np.array([row["nodes"] for row in ROWS])
-    scenarios = [parse_scenarios(row["scenario"], cluster)[0] if row["scenario"] else NO_SCENARIO for row in ROWS]
+    scenarios = [
+        parse_scenarios(row["scenario"], cluster, find_accelerator)[0] if row["scenario"] else NO_SCENARIO
+        for row in ROWS
+    ]
     faster = np.array([float(s.factor("all_reduce", nodes=int(n))) for s, n in zip(scenarios, nodes, strict=True)])
     columns = np.column_stack([np.ones(4), deposited, np.log2(nodes) * faster])
     constant_s, per_gradient_s, per_level_s = solve(columns, update_s, "relative-nnls")

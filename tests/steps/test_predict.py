@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.catalog import find_accelerator
 from planner.costs.collectives import all_reduce_s
 from planner.costs.specified import specified_collective, specified_entry
 from planner.costs.terms import Work, evaluate
@@ -214,7 +215,7 @@ def test_a_multiplier_scales_its_term_alone(make_problem: Make, cluster: Cluster
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_fp16_scenario_halves_computation_of_fp32_plans_alone(make_problem: Make, cluster: Cluster, mode: str) -> None:
-    fp16 = parse_scenarios("fp16", cluster)[0]
+    fp16 = parse_scenarios("fp16", cluster, find_accelerator)[0]
     for precision, factor in (("fp32", 0.5), ("fp16", 1.0)):
         plan = one(mode=mode, precision=precision, nodes=1, gpus_per_node=1)
         plain, halved = (
@@ -231,7 +232,7 @@ def test_edr_speeds_up_only_what_passes_between_nodes(
     make_problem: Make, cluster: Cluster, mode: str, nodes: int, factor: float
 ) -> None:
     """The link of the cluster has 1 GB/s. A multiplier that is typed acts on one node too."""
-    edr, typed = parse_scenarios("edr,all_reduce*=0.25", cluster)
+    edr, typed = parse_scenarios("edr,all_reduce*=0.25", cluster, find_accelerator)
     scenarios = (Scenario(), edr, typed)
     plain, faster, quarter = (
         {t.name: t.seconds for t in Evaluator(make_problem(scenario=s)).describe(one(nodes=nodes, mode=mode))[0].terms}[

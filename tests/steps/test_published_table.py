@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planner.catalog import calibrations_for, find_cluster, find_dataset, find_network
+from planner.catalog import calibrations_for, find_accelerator, find_cluster, find_dataset, find_network
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.request import Problem
 from planner.domain.scenario import NO_SCENARIO
@@ -22,7 +22,7 @@ PUBLISHED = json.loads((Path(__file__).parent.parent / "data" / "published" / "s
 
 def evaluator_of(row: dict[str, Any]) -> Evaluator:
     cluster = find_cluster("tsubame-kfc")
-    scenario = parse_scenarios(row["scenario"], cluster)[0] if row["scenario"] else NO_SCENARIO
+    scenario = parse_scenarios(row["scenario"], cluster, find_accelerator)[0] if row["scenario"] else NO_SCENARIO
     network, dataset = find_network("sprint-15"), find_dataset("imagenet-1k")
     return Evaluator(Problem(network, dataset, cluster, calibrations_for(cluster), scenario=scenario))
 
