@@ -119,10 +119,7 @@ class Operands:
         return itertools.cycle([self.warm(*shape) for _ in range(views)])
 
     def graphs(self, saved_bytes: int) -> int:
-        """Return how many graphs in turn find what they saved, ``saved_bytes`` each, as if last touched long ago.
-
-        At least one, else no more than cover what cold views cover, nor than MOST_GRAPHS or MOST_GPU_GRAPHS.
-        """
+        """Return how many graphs in turn find what they saved, ``saved_bytes`` each, as if last touched long ago."""
         most = MOST_GRAPHS if self.device == "cpu" else MOST_GPU_GRAPHS
         return min(most, max(1, self._cold_bytes // max(saved_bytes, 1)))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from planner.domain.arrays import check_count
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.network import INPUT, AttributeValue, Layer, Network
+from planner.domain.network import INPUT, Layer, Network
 from planner.domain.shapes import input_shapes, layer_shapes
 from planner.domain.training import TimedStep
 from planner.numbers import constant
@@ -382,38 +382,25 @@ def _step(
             return TimedStep(network, sub_batch, timing.time_s, timing.spread_s, precision), slower * quiet_s
 
 
-class _Chain:
-    """Layers that each read the one before."""
-
-    def __init__(self) -> None:
-        self.layers: list[Layer] = []
-
-    def add(self, kind: str, **attributes: AttributeValue) -> None:
-        source = self.layers[-1].name if self.layers else INPUT
-        self.layers.append(Layer(f"{kind}-{len(self.layers)}", kind, (source,), attributes))
+def _chain(name: str, input_shape: tuple[int, ...], layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Network:
+    """Return a network of layers that each read the one before, with a linear one and the loss behind them."""
+    whole = [*layers, ("linear", {"features": CLASSES}), ("loss", {})]
+    names = [f"{kind}-{at}" for at, (kind, _) in enumerate(whole)]
+    each = zip(names, [INPUT, *names], whole, strict=False)
+    return Network(name, input_shape, tuple(Layer(own, kind, (source,), of) for own, source, (kind, of) in each))
 
 
 def _convolutional(name: str, side: int, channels: tuple[int, ...], *, normalised: bool) -> Network:
-    chain = _Chain()
+    layers: list[tuple[str, Mapping[str, Any]]] = []
     for count in channels:
         for kernel in (3, 1, 5):
-            chain.add("convolution", channels=count, kernel=kernel, padding=kernel // 2, bias=not normalised)
-            if normalised:
-                chain.add("batch_norm")
-            chain.add("activation")
-        chain.add("pool", mode="max" if normalised else "average", window=2, stride=2)
-    chain.add("global_pool")
-    chain.add("flatten")
-    chain.add("linear", features=CLASSES)
-    chain.add("loss")
-    return Network(name, (3, side, side), tuple(chain.layers))
+            sizes = {"channels": count, "kernel": kernel, "padding": kernel // 2, "bias": not normalised}
+            layers += [("convolution", sizes), *[("batch_norm", {})] * normalised, ("activation", {})]
+        layers.append(("pool", {"mode": "max" if normalised else "average", "window": 2, "stride": 2}))
+    return _chain(name, (3, side, side), [*layers, ("global_pool", {}), ("flatten", {})])
 
 
 def _linear(name: str, features: int, sizes: tuple[int, ...]) -> Network:
-    chain = _Chain()
-    for size in sizes:
-        chain.add("linear", features=size)
-        chain.add("activation")
-    chain.add("linear", features=CLASSES)
-    chain.add("loss")
-    return Network(name, (features,), tuple(chain.layers))
+    return _chain(
+        name, (features,), [layer for size in sizes for layer in (("linear", {"features": size}), ("activation", {}))]
+    )

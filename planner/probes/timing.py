@@ -69,13 +69,10 @@ EVENT_RESOLUTION_S = 5e-7
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call ready to be timed.
+    """A call ready to be timed; ``calls``: kernel calls that one run makes, which share its time.
 
-    Attributes
-    ----------
-    kept_bytes : size of a result that outlives the clock, as gradients of parameters do: it is freed between blocks. 0:
-        the result is dropped before the next call
-    calls : kernel calls that one run makes: its time is shared among them
+    ``kept_bytes``: of a result that outlives the clock, as gradients of parameters do, and is freed between blocks; 0:
+    the result is dropped before the next call.
     """
 
     run: Callable[[], object]
@@ -90,10 +87,6 @@ class Timing:
     time_s: float
     spread_s: float
     repeats: int
-
-    def shared(self, calls: int) -> Timing:
-        """Return the time of one of so many calls that were made together."""
-        return Timing(self.time_s / calls, self.spread_s / calls, self.repeats)
 
 
 def own_clock(clock: Callable[[], float] = time.thread_time) -> Callable[[], float]:
@@ -142,63 +135,46 @@ MINOR_FAULTS_FIELD = 7
 
 
 def time_call(
-    call: Call,
-    clock: Callable[[], float] = time.perf_counter,
-    blocks: int = BLOCKS,
-    pages: Callable[[], int] = touched_pages,
+    call: Call, clock: Callable[[], float] = time.perf_counter, pages: Callable[[], int] = touched_pages
 ) -> Timing:
     """Return the time of a call, after calls that are not timed: until one touches no memory for the first time.
 
     The last of these sets the block's length, and counts as a block where the call is long. Blocks that touch memory
     for the first time do not count, unless all do.
     """
+
+    def block(calls: int) -> tuple[float, bool]:
+        """Return the mean time of some calls [s], and whether they touched hardly any memory for the first time."""
+        before = pages()
+        each_s = _block(call, calls, clock)
+        return each_s, (pages() - before) * FIRST_TOUCH_S <= TOUCHING_SHARE * calls * each_s
+
     call.run()
-    once, is_settled = _settled(call, clock, pages)
-    if once >= LONG_CALL_S:
-        times = [once] if is_settled else []
-        few = VERY_LONG_CALL_BLOCKS if once >= VERY_LONG_CALL_S else LONG_CALL_BLOCKS
-        return summary(_clean(times, few, lambda: _touching(call, 1, clock, pages))).shared(call.calls)
-    in_block = max(1, math.ceil(LEAST_BLOCK_S / once))
-    if call.kept_bytes:
-        in_block = max(1, min(in_block, MOST_KEPT_BYTES // call.kept_bytes))
-    times = _clean([], blocks, lambda: _touching(call, in_block, clock, pages))
-    return summary(times, in_block).shared(call.calls)
-
-
-def _settled(call: Call, clock: Callable[[], float], pages: Callable[[], int]) -> tuple[float, bool]:
-    """Return the time [s] of the first call that touches hardly any memory for the first time, else of the last tried.
-
-    Besides, whether it did.
-    """
-    once, is_clean = math.inf, False
+    once_s, is_settled = math.inf, False
     for _ in range(MOST_WARM_UP_CALLS):
-        once, is_clean = _touching(call, 1, clock, pages)
-        if is_clean:
+        once_s, is_settled = block(1)
+        if is_settled:
             break
-    return max(once, 1e-9), is_clean
-
-
-def _touching(call: Call, n: int, clock: Callable[[], float], pages: Callable[[], int]) -> tuple[float, bool]:
-    """Return the seconds of one run, the mean of n, and whether they touched hardly any memory for the first time."""
-    before = pages()
-    each_s = _block(call, n, clock)
-    return each_s, (pages() - before) * FIRST_TOUCH_S <= TOUCHING_SHARE * n * each_s
-
-
-def _clean(times_s: list[float], count: int, block: Callable[[], tuple[float, bool]]) -> list[float]:
-    """Return times with those of further blocks, so many in all; of spoilt ones where too few others were found."""
-    spoilt_s: list[float] = []
+    once_s, in_block, count = max(once_s, 1e-9), 1, BLOCKS
+    times_s, spoilt_s = list[float](), list[float]()
+    if once_s >= LONG_CALL_S:
+        times_s += [once_s] if is_settled else []
+        count = VERY_LONG_CALL_BLOCKS if once_s >= VERY_LONG_CALL_S else LONG_CALL_BLOCKS
+    else:
+        in_block = max(1, math.ceil(LEAST_BLOCK_S / once_s))
+        if call.kept_bytes:
+            in_block = max(1, min(in_block, MOST_KEPT_BYTES // call.kept_bytes))
     while len(times_s) < count and len(spoilt_s) < MOST_SPOILT_BLOCKS:
-        each_s, is_clean = block()
+        each_s, is_clean = block(in_block)
         (times_s if is_clean else spoilt_s).append(each_s)
-    return times_s or spoilt_s[-count:]
+    return summary(times_s or spoilt_s[-count:], in_block, call.calls)
 
 
-def summary(times_s: list[float], calls_each: int = 1) -> Timing:
-    """Return median and spread of times of one call, each the mean of so many calls."""
+def summary(times_s: list[float], calls_each: int = 1, kernels: int = 1) -> Timing:
+    """Return median and spread of times, each the mean of so many calls, which share it among kernels."""
     median = statistics.median(times_s)
     spread = 1.4826 * statistics.median([abs(t - median) for t in times_s])
-    return Timing(median, spread, len(times_s) * calls_each)
+    return Timing(median / kernels, spread / kernels, len(times_s) * calls_each)
 
 
 def _block(call: Call, n: int, clock: Callable[[], float]) -> float:
@@ -226,7 +202,7 @@ class Stopwatch(Protocol):
         """
 
 
-def time_queued_call(call: Call, stopwatch: Stopwatch, blocks: int = BLOCKS) -> Timing:
+def time_queued_call(call: Call, stopwatch: Stopwatch) -> Timing:
     """Return the time of a call on a device that works through a queue, after one call that is not timed.
 
     Blocks of at least 1 ms, their calls handed over before the first one begins, so that no time of the host is in
@@ -241,16 +217,16 @@ def time_queued_call(call: Call, stopwatch: Stopwatch, blocks: int = BLOCKS) -> 
         ahead_s = _ahead(handing_s)
     if once_s >= LONG_CALL_S:
         times = [once_s, *(stopwatch.run(call.run, 1, ahead_s)[0] for _ in range(LONG_CALL_BLOCKS - 1))]
-        return summary(times).shared(call.calls)
+        return summary(times, 1, call.calls)
     in_block = min(MOST_QUEUED_CALLS, max(1, math.ceil(LEAST_QUEUED_BLOCK_S / max(once_s, 1e-9))))
-    times, attempts, ahead_s = [], 2 * blocks, _ahead(in_block * min(handing_s, TYPICAL_HANDING_S))
-    while len(times) < blocks:
+    times, attempts, ahead_s = [], 2 * BLOCKS, _ahead(in_block * min(handing_s, TYPICAL_HANDING_S))
+    while len(times) < BLOCKS:
         block_s, handing_s = stopwatch.run(call.run, in_block, ahead_s)
         attempts -= 1
-        if handing_s <= ahead_s or attempts < blocks:  # else the device has waited; the next block begins later
+        if handing_s <= ahead_s or attempts < BLOCKS:  # else the device has waited; the next block begins later
             times.append(block_s / in_block)
         ahead_s = _ahead(handing_s)
-    return summary(times, in_block).shared(call.calls)
+    return summary(times, in_block, call.calls)
 
 
 def _ahead(handing_s: float) -> float:
