@@ -49,7 +49,9 @@ def run(arguments: Mapping[str, Any]) -> None:
         if mixed is not None:
             _write(_across(values, mixed), values, arguments)
             return
-        _check_no_group(values)
+        if "group" in values:
+            rule = "left out on a cluster without node groups"
+            raise ParameterError("--group", rule, values["group"].value[0].group, "use --nodes and --sub-batch")
         machine, cases = resolve(values)
         answers = []
         for case in cases:
@@ -69,13 +71,6 @@ def _across(values: Values, mixed: MixedCluster) -> Answers:
         (subject_of_all(question, mixed), tuple(question.values()), node_groups.predictions_across(question, plans))
         for question in questions(values, mixed, note)
     ]
-
-
-def _check_no_group(values: Values) -> None:
-    """Refuse ``--group`` where all nodes are alike."""
-    if "group" in values:
-        rule = "left out on a cluster without node groups"
-        raise ParameterError("--group", rule, values["group"].value[0].group, "use --nodes and --sub-batch")
 
 
 def completed(values: Values, cluster: Cluster, framework: Framework) -> Values:

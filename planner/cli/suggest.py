@@ -203,7 +203,11 @@ def run(arguments: Mapping[str, Any]) -> None:
             return
         options = kept_options(values, arguments)
         trials = None if mixed else searcher_of(values, cases, options)
-        _check_sensitivity(values)
+        method = value_of(values, "search", "exact")
+        if "sensitivity" in values and (method != "exact" or "time_limit" in values):
+            got, remedy = f"--search {method}", "each change is a search of the whole space"
+            got = got if method != "exact" else "--time-limit"
+            raise ParameterError("--sensitivity", "of an exact search without a time limit", got, remedy)
         exact = StoppableSearch(value_of(values, "time_limit"))
         if mixed is not None:
             answers = _answers_across(values, mixed)
@@ -215,15 +219,6 @@ def run(arguments: Mapping[str, Any]) -> None:
     if exact.is_interrupted:
         raise KeyboardInterrupt
     check_found(answers)
-
-
-def _check_sensitivity(values: Values) -> None:
-    """Refuse to say what changes of inputs do to an answer that is not the best of the whole space."""
-    method = value_of(values, "search", "exact")
-    if "sensitivity" in values and (method != "exact" or "time_limit" in values):
-        got = f"--search {method}" if method != "exact" else "--time-limit"
-        remedy = "each change is a search of the whole space"
-        raise ParameterError("--sensitivity", "of an exact search without a time limit", got, remedy)
 
 
 def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, Suggestion]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,22 +117,15 @@ def _parsed(option: Option, what: str, value: Any) -> Any:
 
 
 def _single(what: str, text: str) -> str:
-    """Return a value of an option that is given once for each, or refuse a list of names in one.
-
-    The arguments of a network stand behind a colon and may have commas; so may the name of a file.
-    """
-    several = [one.strip() for one in text.partition(":")[0].split(",") if one.strip()]
-    if len(several) < 2 or _exists(text):
+    """Return a value of an option that is given once for each, or refuse a list of names in one."""
+    several = [one.strip() for one in text.partition(":")[0].split(",") if one.strip()]  # arguments may have commas
+    is_file = False
+    with suppress(OSError):  # of a name that no file can have
+        is_file = Path(text).exists()
+    if len(several) < 2 or is_file:
         return text
     again = " ".join(f"{what} {one}" for one in several) if what.startswith("-") else f"{what} = {several}"
     raise ParameterError(what, "one name or file", text, f"for several write {again}")
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:  # a name that no file can have
-        return False
 
 
 def _texts(option: Option, value: Any) -> Any:

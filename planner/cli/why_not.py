@@ -34,7 +34,11 @@ def write_why_nots(questions: Sequence[Allowed], values: Values, arguments: Mapp
     UnknownNameError: a key is no option of a plan.
     ParameterError: a value breaks the rule of its option; or several answers are wanted as one document.
     """
-    _check_alone(values, arguments)
+    given = [key for key in _OF_RANKING if key in values and values[key].source == OPTION]
+    given += ["brief"] if "brief" in arguments else []
+    if given:
+        rule, remedy = "given without options of a ranking", "leave one of them out"
+        raise ParameterError("--why-not", rule, f"--{given[0].replace('_', '-')}", remedy)
     asked, framework = _asked(values)
     answers = [one for question in questions for one in _answers(question, asked, framework)]
     if "json" not in arguments:
@@ -44,15 +48,6 @@ def write_why_nots(questions: Sequence[Allowed], values: Values, arguments: Mapp
         rule = "of one network, framework and scenario with --json"
         raise ParameterError("--why-not", rule, f"{len(answers)} of them", "run it once for each")
     output.write_document(why_not_document(*answers[0]))
-
-
-def _check_alone(values: Values, arguments: Mapping[str, Any]) -> None:
-    """Refuse options of a ranking beside --why-not, which has no use for them."""
-    given = [key for key in _OF_RANKING if key in values and values[key].source == OPTION]
-    given += ["brief"] if "brief" in arguments else []
-    if given:
-        rule = "given without options of a ranking"
-        raise ParameterError("--why-not", rule, f"--{given[0].replace('_', '-')}", "leave one of them out")
 
 
 def _asked(values: Values) -> tuple[dict[str, tuple[Any, ...]], str]:
@@ -82,7 +77,11 @@ def _answers(question: Allowed, asked: Mapping[str, tuple[Any, ...]], framework:
     told = {case.problem.settings.framework.label: provenance(case, request) for case, request in cases}
     searchable = searchable_among([(case.problem, request) for case, request in cases], left_out)
     labels = [one.problem.settings.framework.label for one in searchable]
-    _check_framework(framework, labels, left_out)
+    if framework in left_out:
+        raise left_out[framework]
+    if framework and framework not in labels:
+        rule, remedy = f"one of those of --framework, {', '.join(labels)}", "name it in --framework too"
+        raise ParameterError("framework in --why-not", rule, framework, remedy)
     if not searchable:
         raise next(iter(left_out.values()))
     for label, error in left_out.items():
@@ -100,12 +99,3 @@ def _answers(question: Allowed, asked: Mapping[str, tuple[Any, ...]], framework:
     ]
     answers = zip(labels, why_nots(among, asked), strict=True)
     return [(subjects[label], one) for label, one in answers if framework in ("", label)]
-
-
-def _check_framework(framework: str, labels: Sequence[str], left_out: Mapping[str, PlannerError]) -> None:
-    """Refuse to ask about a framework that is none of those searched."""
-    if framework in left_out:
-        raise left_out[framework]
-    if framework and framework not in labels:
-        rule, remedy = f"one of those of --framework, {', '.join(labels)}", "name it in --framework too"
-        raise ParameterError("framework in --why-not", rule, framework, remedy)

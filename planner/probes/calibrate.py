@@ -316,8 +316,8 @@ def measure_device(
         run.measure_again(step_times.reference_s, until_s)
         samples = with_shared_rows(run.samples(name, place.circumstances), place.precisions)
     samples = samples.joined(input_rows) if input_rows else samples
-    findings = {**(input_rows.circumstances if input_rows else {}), **disturbed(samples), **_step_warnings(step_times)}
-    findings |= _besides(load, place.seen(), earlier.failed)
+    findings = {**(input_rows.circumstances if input_rows else {}), **disturbed(samples)}
+    findings |= _findings(step_times, load, place.seen(), earlier.failed)
     for sentence in (findings[key] for key in LATE_WARNINGS if key in findings):
         tell(sentence)
     samples = replace(samples, circumstances={**samples.circumstances, **findings})
@@ -326,11 +326,23 @@ def measure_device(
     return Measurement(samples, step_times.steps, accelerator, node, place.precisions, run.missing)
 
 
-def _besides(load: Mapping[str, str], of_place: Mapping[str, str], failures: Sequence[str]) -> dict[str, str]:
-    """Return what lasting load and the device have shown, as circumstances, with all that was left out."""
-    sentence = f"what the device failed in before: {'; '.join(failures)}" if failures else ""
-    left_out = "; ".join(filter(None, (of_place.get(LEFT_OUT), load.get(LEFT_OUT), sentence)))
-    return {**load, **of_place, **({LEFT_OUT: left_out} if left_out else {})}
+def _findings(
+    times: StepTimes, load: Mapping[str, str], of_place: Mapping[str, str], failures: Sequence[str]
+) -> dict[str, str]:
+    """Return what steps, lasting load and the device have shown, as circumstances, with all that was left out."""
+    nothing = (
+        "no training step was timed in quiet and in time, so what the framework adds to kernels is not known; run it "
+        "again when the machine is quiet, or with a larger --budget"
+    )
+    before = f"what the device failed in before: {'; '.join(failures)}" if failures else ""
+    sentences = {
+        WARNING_STEPS: "" if times.steps else nothing,
+        WARNING_FAILED_STEPS: f"training steps are left out of {'; '.join(times.failed)}" if times.failed else "",
+        **load,
+        **of_place,
+        LEFT_OUT: "; ".join(filter(None, (of_place.get(LEFT_OUT), load.get(LEFT_OUT), before))),
+    }
+    return {key: sentence for key, sentence in sentences.items() if sentence}
 
 
 def disturbed(samples: Samples) -> dict[str, str]:
@@ -347,17 +359,6 @@ def disturbed(samples: Samples) -> dict[str, str]:
         WARNING_DISTURBED: f"{share:.0%} of the {what} were measured while the machine was disturbed; "
         "run it again when it is quiet"
     }
-
-
-def _step_warnings(times: StepTimes) -> dict[str, str]:
-    """Return what says that there are no training steps, or which are left out and why, as circumstances."""
-    nothing = (
-        "no training step was timed in quiet and in time, so what the framework adds to kernels is not known; run it "
-        "again when the machine is quiet, or with a larger --budget"
-    )
-    gaps = f"training steps are left out of {'; '.join(times.failed)}" if times.failed else ""
-    sentences = {WARNING_STEPS: "" if times.steps else nothing, WARNING_FAILED_STEPS: gaps}
-    return {key: sentence for key, sentence in sentences.items() if sentence}
 
 
 LARGE_COPY_ELEMENTS = {"cpu": 1 << 21, "gpu": 1 << 25}

@@ -82,7 +82,12 @@ def _embedding(torch: Any, point: Point, operands: Operands) -> Call:
 
 def add(_torch: Any, point: Point, operands: Operands) -> Call:
     """Return a sum; of 16-bit numbers and fp32 with the cast of the gradient, as the layer has no call backward."""
-    elements, (is_wide, is_other_wide) = point.work["elements"], _wide_terms(point, operands)
+    elements, call, wide = point.work["elements"], point.call, wide_tensors(point, operands)
+    is_wide = is_other_wide = False  # of gradients of a layer's output or of weights, or of the layer's two inputs
+    if call is not None:
+        is_wide = is_other_wide = wide[-1] or (is_mixed(point, operands) and not call.depends_on_sub_batch)
+        if call.layer.kind == "add" and call.direction == FORWARD:
+            is_wide, is_other_wide = wide[0], wide[1]
     first, second = kept(operands, wide=is_wide).warm(elements), kept(operands, wide=is_other_wide).cold(elements)
     if point.direction != FORWARD:
         total = first.clone()
@@ -91,17 +96,6 @@ def add(_torch: Any, point: Point, operands: Operands) -> Call:
         return Call(lambda: first + next(second))
     gradient = operands.of("fp32").warm(elements)
     return Call(lambda: (first + next(second), gradient.to(operands.dtype)))
-
-
-def _wide_terms(point: Point, operands: Operands) -> tuple[bool, bool]:
-    """Tell whether either term of a sum is fp32: inputs of a layer, or gradients of its output or of weights."""
-    call, wide = point.call, wide_tensors(point, operands)
-    if call is None:
-        return False, False
-    if call.layer.kind == "add" and call.direction == FORWARD:
-        return wide[0], wide[1]
-    of_weights = is_mixed(point, operands) and not call.depends_on_sub_batch
-    return (wide[-1] or of_weights,) * 2
 
 
 def update(torch: Any, point: Point, operands: Operands) -> Call:

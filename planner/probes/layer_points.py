@@ -131,7 +131,9 @@ def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU, precision: str = "f
     """
     if call.optimizer and call.optimizer not in OPTIMIZERS:
         return Unmeasured(0, f"of optimizer {call.optimizer}, which is not part of PyTorch")
-    if _is_in_parts(call):
+    is_unfused = call.layer.kind == "attention" and call.kind != "attention" and not is_plain(call.layer)
+    in_parts = ("experts",) if call.optimizer else IN_PARTS
+    if call.layer.kind in in_parts or (is_unfused and not call.optimizer):
         return Unmeasured(0, f"one of several calls of a layer of kind {call.layer.kind}, which are made together")
     needs_two = call.depends_on_sub_batch and not extent.on_gpu
     least = SMALL_SUB_BATCH + 1 if needs_two else SMALL_SUB_BATCH
@@ -152,13 +154,6 @@ def unmeasurable(call: LayerCall, extent: Extent = THIS_CPU, precision: str = "f
 
 IN_PARTS = ("class_token", "cross_attention", "experts", "latent")
 """Kinds of layers whose modules make several calls that no call of its own stands for."""
-
-
-def _is_in_parts(call: LayerCall) -> bool:
-    if call.optimizer:
-        return call.layer.kind == "experts"
-    is_unfused = call.layer.kind == "attention" and call.kind != "attention"
-    return call.layer.kind in IN_PARTS or (is_unfused and not is_plain(call.layer))
 
 
 def _points(call: LayerCall, precision: str, extent: Extent) -> tuple[Point, ...]:

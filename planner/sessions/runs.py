@@ -178,8 +178,11 @@ def learned_from(
     InputFileError: a file that is named cannot be read.
     """
     known = {_place(path): some for path, some in asked.items()}
+    given = [Path(path) for path in paths if path != STANDARD_INPUT]
+    beside = (one for path in given for one in sorted(path.parent.glob("*.csv")))
+    each_once = {_place(str(one)): one for one in (*given, *beside)}
     found: list[Asked] = []
-    for path in map(Path, named) if named else _files_beside(paths):
+    for path in map(Path, named) if named else each_once.values():
         left_out = frozenset() if named else unfitted_sources(path.parent)
         if _place(str(path)) in known:
             some = known[_place(str(path))]
@@ -193,13 +196,6 @@ def learned_from(
             some = [Asked(problem, each) for problem, each in table_of(runs, path.parent, values, say).problems]
         found += [one for one in some if one.runs[0].source not in left_out]
     return found
-
-
-def _files_beside(paths: Sequence[str]) -> list[Path]:
-    """Return the files themselves, and all others of their folders that may hold runs, each once."""
-    given = [Path(path) for path in paths if path != STANDARD_INPUT]
-    beside = (one for path in given for one in sorted(path.parent.glob("*.csv")))
-    return list({_place(str(one)): one for one in (*given, *beside)}.values())
 
 
 def _place(path: str) -> str:

@@ -205,7 +205,10 @@ def _selection(files: SampleFiles, accelerator: Accelerator) -> _Selection:
     _check_repeats(selection.files)
     selection = selection.without(_disputed_rows(selection.files, _rows_by_file(selection.files)))
     _check_units(selection.files, accelerator)
-    selection = selection.without(_off_course_rows(selection.files, accelerator))
+    rows, times = selection.files, selection.files.samples.time_s
+    off = outliers(rows.samples, accelerator)
+    _refuse_other_units(rows, off)
+    selection = selection.without({one.row: f"time_s is {times[one.row]:g} s, {_off(one)} as its like" for one in off})
     _check_files(selection.files)
     return _without_disputed(selection)
 
@@ -297,13 +300,6 @@ def _refuse_other_units(files: SampleFiles, off: Sequence[Outlier]) -> None:
     for one in off:
         if one.unit is not None:
             raise _error(files, one.row, _other_unit(files, one, *one.unit, off))
-
-
-def _off_course_rows(files: SampleFiles, accelerator: Accelerator) -> dict[int, str]:
-    """Return the rows whose times are far off those of their like, with the reason; refuse those off by a unit."""
-    off, times = outliers(files.samples, accelerator), files.samples.time_s
-    _refuse_other_units(files, off)
-    return {one.row: f"time_s is {times[one.row]:g} s, {_off(one)} as its like" for one in off}
 
 
 def _off(one: Outlier) -> str:
