@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from planner.errors import ParameterError
 from planner.numbers import constant
@@ -55,19 +55,6 @@ LARGE_RESIDENT_BYTES = 0.8e9
 """Held by the process: short calls leave memory in pieces too, a little each."""
 
 Result = TypeVar("Result")
-
-
-class Bench(Protocol):
-    """What the measuring loop needs of a device."""
-
-    def clock(self) -> float:
-        """Return the wall time [s]."""
-
-    def time(self, point: Point) -> Timing | None:
-        """Return the time of a point's call; None where the device cannot make it: no memory, no such kernel."""
-
-    def reference(self) -> float:
-        """Return the time of the reference kernel [s]."""
 
 
 class CpuBench:
@@ -301,6 +288,9 @@ class CudaBench:
         with computing_in("fp32"):
             times = [self._stopwatch.run(self._reference, 1, 1e-4)[0] for _ in range(REFERENCE_REPEATS)]
         return statistics.median(times)
+
+
+Bench = CpuBench | CudaBench
 
 
 def usable_bytes(free_bytes: float, memory_bytes: float) -> float:
