@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,13 +21,13 @@ from planner.domain.configuration import DEGREES, SHARD_AXES, SPLIT_AXES, Config
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
-from planner.search.split_space import DATA, HYBRID, MODEL, PIPELINE, kinds_to_try, values_to_try
+from planner.search.split_space import DATA, HYBRID, MODEL, PIPELINE, kinds_to_try
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES, is_lawful, is_told_apart, micro_batches_run, most_stages
 from planner.workload.shards import expert_number
 from planner.workload.what_fits import tensor_degrees
 
-__all__ = ["PASSES", "Bases", "SplitBases"]
+__all__ = ["PASSES", "Bases", "SplitBases", "values_to_try"]
 
 CHECKED = 2**18
 """Bases checked at once whether they are lawful."""
@@ -50,8 +51,11 @@ class Bases:
     window : tuple of int
         Accepted mini-batches [whole samples].
     mode : str
+    counts_outside : bool
+        Whether candidates outside the window are counted: whether there is an end to them.
     """
 
+    counts_outside: ClassVar[bool] = True
     request: SpaceRequest
     most: Mapping[str, int]
     window: tuple[int, int]
@@ -115,6 +119,7 @@ class Bases:
 class SplitBases(Bases):
     """Those that split a network; ``network``, ``framework``: what tells the lawful ones."""
 
+    counts_outside: ClassVar[bool] = False
     network: Network
     framework: Framework
 
@@ -201,6 +206,14 @@ class SplitBases(Bases):
         """Tell of data-parallel degrees whether some mini-batch of the window is a multiple."""
         low, high = self.window
         return np.asarray(high // copies * copies >= max(low, 1))
+
+
+def values_to_try(axis: Axis, asked: tuple[Any, ...] | None, most: Mapping[str, int]) -> IntArray:
+    """Return the values of an axis, ascending, as numbers or codes: those asked for, of the cluster, or the default."""
+    if asked is None and axis.of_cluster:
+        return np.arange(1 if axis.of_cluster == "any" else most[axis.name], most[axis.name] + 1)
+    values = (axis.default,) if asked is None else asked
+    return distinct_values(np.array([axis.code(one) for one in values], dtype=np.int64))
 
 
 def _default(axis: Axis) -> int:

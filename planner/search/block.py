@@ -11,6 +11,7 @@ mini-batch of an asynchronous plan is random: it has one step, and its sub-batch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,10 +22,9 @@ from planner.domain.arrays import IntArray, distinct_numbers, distinct_rows, dis
 from planner.domain.axes import AXES, MODES
 from planner.domain.configuration import LARGEST_MINI_BATCH, Configurations
 from planner.domain.joined import JoinedConfigurations
-from planner.errors import Refusal
-from planner.search.bases import PASSES, Bases
+from planner.errors import Refusal, UsageError
+from planner.search.bases import PASSES, Bases, values_to_try
 from planner.search.reasons import ABOVE_WINDOW, ASYNC_ACCUMULATION, BELOW_WINDOW, LARGE_SUB_BATCH, UNEVEN_DEGREES
-from planner.search.split_space import check_passes, passes_within, values_to_try
 
 __all__ = ["CHUNK", "Block", "Kinds", "Plans", "Runs", "each", "members", "spans"]
 
@@ -34,6 +34,8 @@ PAIRS = 2**20
 """Runs counted at once."""
 MOST_PAIRS = 2**23
 """Runs in the window up to which they are searched."""
+MOST_PASSES = 2**17
+"""Sub-batches with their accumulation steps, of a data-parallel degree, up to which they are searched."""
 _STEPS = 2**31
 """More than any accumulation that is asked for."""
 _PRICED_TOGETHER = (
@@ -83,7 +85,7 @@ class Plans:
     ----------
     bases : Bases
     sub_batches : ndarray of int, ascending, or None
-        Those to try; None: those asked for, or any, and what is outside the window is not counted: it has no end.
+        Those to try; None: any.
     """
 
     bases: Bases
@@ -110,7 +112,7 @@ class Plans:
 
     def outside(self) -> Mapping[int, int]:
         """Return how many are refused before they are made, by the position in REASONS of the reason."""
-        if self.sub_batches is None:
+        if self.sub_batches is None or not self.bases.counts_outside:
             return {}
         below, inside, above = self._counts
         places, lawful = self.bases.places, self.bases.lawful[0]
@@ -145,7 +147,7 @@ class Plans:
 
         ``largest``: sub-batch that fits in memory.
         """
-        if self.mode == "async" or self.sub_batches is None:
+        if self.mode == "async" or self.sub_batches is None or not self.bases.counts_outside:
             return
         copies, kind, _ = self.groups
         tried = self.sub_batches[self.sub_batches <= largest]
@@ -298,17 +300,27 @@ class Plans:
         """Return sub-batches, and where those of groups that are not above the window start in them, and how many."""
         if tried is not None:
             return tried, np.zeros_like(copies), self._reached(copies, tried)
-        asked = self.bases.request[PASSES[0]]
-        sub_batches = None if asked is None else distinct_values(np.array(asked, dtype=np.int64))
         degrees, which = np.unique(copies, return_inverse=True)
-        of = (passes_within(self.window, sub_batches, self._asked, degree)[0] for degree in degrees.tolist())
-        parts = [np.zeros(0, dtype=np.int64), *map(distinct_values, of)]
+        parts = [np.zeros(0, dtype=np.int64), *map(self._with_some_steps, degrees.tolist())]
         sizes = np.array([part.size for part in parts])
         return np.concatenate(parts), np.cumsum(sizes)[which], sizes[1:][which]
 
+    def _with_some_steps(self, copies: int) -> IntArray:
+        """Return the sub-batches, ascending, of which so many copies take some number of steps within the window.
+
+        Of two factors one is at most the root: neither the sub-batches nor the steps are listed up to the window.
+        """
+        low, high = -(-max(self.window[0], 1) // copies), self.window[1] // copies
+        small = np.arange(1, math.isqrt(high) + 1)
+        steps = small if self._asked is None else self._asked
+        first = -(-low // steps)
+        number = np.maximum(high // steps - first + 1, 0)
+        check_passes(int(number.sum()))
+        return distinct_values(np.concatenate([members(first, number)[1], small]))
+
     def _reached(self, copies: IntArray, tried: IntArray) -> IntArray:
         """Return how many of the sub-batches, ascending, are not above the window in each group."""
-        least = int(self._table[0]) if self._asked is not None and self._table.size else 1
+        least = 1 if self._asked is None else int(self._asked[0])
         return np.searchsorted(tried, self.window[1] // np.maximum(copies * least, 1), side="right")
 
     def _first_above(self, copies: IntArray, tried: IntArray) -> Runs:
@@ -334,6 +346,14 @@ class Block:
     plans: Plans
     precision: str
     refused: Refusal | None = None
+
+
+def check_passes(number: int, most: int = MOST_PASSES) -> None:
+    """Raise UsageError where a window holds more sub-batches with their accumulation steps than are searched."""
+    if number > most:
+        rule = f"the window must hold at most {most:,} sub-batches with their accumulation steps"
+        remedy = "; narrow --tolerance, or give --sub-batch and --accumulation"
+        raise UsageError(Refusal("space_size", rule, "the window", f"{number:,}", remedy))
 
 
 def each(starts: IntArray, sizes: IntArray) -> Iterator[tuple[IntArray, IntArray]]:

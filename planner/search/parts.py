@@ -75,7 +75,7 @@ class _Sites:
 
     @property
     def _is_split(self) -> bool:
-        return self.plans.sub_batches is None
+        return not self.plans.bases.counts_outside
 
     @cached_property
     def _site(self) -> tuple[IntArray, IntArray]:

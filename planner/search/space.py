@@ -246,11 +246,11 @@ def _window(request: SpaceRequest, mode: str) -> tuple[int, int]:
 
 def _split_plans(request: SpaceRequest, limits: Limits) -> Plans | None:
     """Return the candidates that split the network, of any precision; None where there are none."""
-    of = limits.split
+    of, asked = limits.split, request["sub_batch"]
     if of is None or "sync" not in request.modes:
         return None
-    window = _window(request, "sync")
-    return Plans(SplitBases(request, limits.most, window, network=of.network, framework=of.framework))
+    bases = SplitBases(request, limits.most, _window(request, "sync"), network=of.network, framework=of.framework)
+    return Plans(bases, None if asked is None else distinct_values(np.array(asked, dtype=np.int64)))
 
 
 def sub_batches_to_try(request: SpaceRequest, limits: Limits, kind: tuple[str, str]) -> IntArray:

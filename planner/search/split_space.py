@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_values
+from planner.domain.arrays import BoolArray, FloatArray, distinct_values
 from planner.domain.axes import AXES, Axis
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
-from planner.errors import Refusal, UsageError
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES
 from planner.workload.memory import Memory
@@ -26,17 +23,12 @@ __all__ = [
     "MODEL",
     "PIPELINE",
     "SplitLimits",
-    "check_passes",
     "kinds_of",
     "kinds_to_try",
     "layer_axis_asked",
-    "passes_within",
-    "values_to_try",
 ]
 
 DATA, MODEL, PIPELINE, HYBRID = "data", "model", "pipeline", "hybrid"
-MOST_PASSES = 2**17
-"""Sub-batches with their accumulation steps, of a data-parallel degree, up to which they are searched."""
 
 
 def kinds_of(network: Network, framework: Framework) -> tuple[str, ...]:
@@ -100,64 +92,3 @@ class SplitLimits:
     def fits(self, rows: Configurations) -> BoolArray:
         """Return whether each fits in memory, shape (n,)."""
         return self.needed_bytes(rows) <= self.capacity_bytes
-
-
-def values_to_try(axis: Axis, asked: tuple[Any, ...] | None, most: Mapping[str, int]) -> IntArray:
-    """Return the values of an axis, ascending, as numbers or codes: those asked for, of the cluster, or the default."""
-    if asked is None and axis.of_cluster:
-        return np.arange(1 if axis.of_cluster == "any" else most[axis.name], most[axis.name] + 1)
-    values = (axis.default,) if asked is None else asked
-    return distinct_values(np.array([axis.code(one) for one in values], dtype=np.int64))
-
-
-def passes_within(
-    window: tuple[int, int], sub_batches: IntArray | None = None, steps: IntArray | None = None, copies: int = 1
-) -> tuple[IntArray, IntArray]:
-    """Return the sub-batches and accumulation steps whose product lies in a window, by sub-batch, then steps.
-
-    Parameters
-    ----------
-    window : tuple of int
-        Least and most samples between updates.
-    sub_batches, steps : ndarray of int, ascending, or None
-        Those to try; None: any.
-    copies : int
-        That take the samples together.
-
-    Raises
-    ------
-    UsageError
-        There are more than MOST_PASSES.
-    """
-    window = least, most = -(-max(window[0], 1) // copies), window[1] // copies
-    root = math.isqrt(max(most, 0))
-    if sub_batches is not None:
-        return _factors(window, sub_batches, steps)
-    if steps is not None:
-        m, n = _factors(window, steps, None)
-    else:  # of two factors one is at most the root: neither is listed up to the window
-        small, large = _factors((least, most), np.arange(1, root + 1), None)
-        above = large > root
-        n, m = np.concatenate([small, large[above]]), np.concatenate([large, small[above]])
-    order = np.lexsort((m, n))
-    return n[order], m[order]
-
-
-def check_passes(number: int, most: int = MOST_PASSES) -> None:
-    """Raise UsageError where a window holds more sub-batches with their accumulation steps than are searched."""
-    if number > most:
-        rule = f"the window must hold at most {most:,} sub-batches with their accumulation steps"
-        remedy = "; narrow --tolerance, or give --sub-batch and --accumulation"
-        raise UsageError(Refusal("space_size", rule, "the window", f"{number:,}", remedy))
-
-
-def _factors(window: tuple[int, int], first: IntArray, second: IntArray | None) -> tuple[IntArray, IntArray]:
-    """Return first and second factors, ascending, whose product lies in a window; ``second`` None: any."""
-    low, high = -(-max(window[0], 1) // first), window[1] // first
-    if second is not None:
-        low, high = np.searchsorted(second, low), np.searchsorted(second, high, side="right") - 1
-    number = np.maximum(high - low + 1, 0)
-    check_passes(int(number.sum()))
-    owner = np.repeat(np.arange(first.size), number)
-    other = low[owner] + np.arange(owner.size) - np.repeat(np.cumsum(number) - number, number)
-    return first[owner], other if second is None else second[other]

@@ -19,10 +19,10 @@ from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.request import SpaceRequest
 from planner.errors import UsageError
-from planner.search.bases import SplitBases
+from planner.search.bases import Bases, SplitBases
 from planner.search.block import Plans
 from planner.search.explain import why_split
-from planner.search.split_space import SplitLimits, kinds_of, kinds_to_try, passes_within
+from planner.search.split_space import SplitLimits, kinds_of, kinds_to_try
 from planner.workload.memory import Memory
 
 Plan = tuple[int, ...]
@@ -40,7 +40,9 @@ def block(name: str, framework: Framework, most: tuple[int, int], batch: int, **
     request = SpaceRequest(batch).changed(**asked)
     cluster = dict(zip(("nodes", "gpus_per_node"), most, strict=True))
     network = catalog.find_network(name)
-    return Plans(SplitBases(request, cluster, (batch, batch), network=network, framework=framework))
+    bases = SplitBases(request, cluster, (batch, batch), network=network, framework=framework)
+    sub_batches = request["sub_batch"]
+    return Plans(bases, None if sub_batches is None else np.array(sub_batches))
 
 
 def rows_of(of: Plans) -> set[Plan]:
@@ -83,6 +85,15 @@ def test_candidates_of_a_large_network_are_those_of_plain_loops() -> None:
     assert found == set(by_loops((96, 96), 8, 4096, range(512, 513), 1))
 
 
+def passes(window: tuple[int, int], sub_batches: Any = None, steps: Any = None) -> list[tuple[int, int]]:
+    """Return the sub-batches and accumulation steps of one device whose product lies in a window."""
+    request = SpaceRequest(1).changed(accumulation_steps=None if steps is None else tuple(steps))
+    tried = None if sub_batches is None else np.array(sub_batches)
+    of = Plans(Bases(request, {"nodes": 1, "gpus_per_node": 1}, window), tried)
+    assert of.inside() == sum(some.size for some in of.candidates((0, ("fp32",))))
+    return list(zip(*(one.tolist() for one in of.passes_of(0)), strict=True))
+
+
 @given(
     st.integers(0, 40),
     st.integers(0, 60),
@@ -91,22 +102,19 @@ def test_candidates_of_a_large_network_are_those_of_plain_loops() -> None:
 def test_passes_are_those_of_plain_loops(low: int, wide: int, sub_batches: Any, steps: Any) -> None:
     every = range(1, 101)
     wanted = [(n, m) for n in sub_batches or every for m in steps or every if max(low, 1) <= n * m <= low + wide]
-    tried = [None if one is None else np.array(one) for one in (sub_batches, steps)]
-    n, m = passes_within((low, low + wide), tried[0], tried[1])
-    assert list(zip(n.tolist(), m.tolist(), strict=True)) == wanted
+    assert passes((low, low + wide), sub_batches, steps) == wanted
 
 
 def test_a_large_target_costs_the_root_and_a_wide_window_around_it_is_refused() -> None:
     tracemalloc.start()
-    n, m = passes_within((10**8, 10**8))
-    listed, peak = n.size, tracemalloc.get_traced_memory()[1]
+    listed, peak = passes((10**8, 10**8)), tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (n * m == 10**8).all()
-    assert listed == 81  # divisors of 2^8 5^8
+    assert all(n * m == 10**8 for n, m in listed)
+    assert len(listed) == 81  # divisors of 2^8 5^8
     assert peak < 2**22
-    for steps in (None, np.arange(1, 10**6)):
+    for steps in (None, range(1, 10**6)):
         with pytest.raises(UsageError, match=r"at most 131,072 sub-batches .* narrow --tolerance"):
-            passes_within((3 * 10**7, 10**8), None, steps)
+            passes((3 * 10**7, 10**8), steps=steps)
 
 
 def test_kinds_restrict_the_degrees() -> None:
