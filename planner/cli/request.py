@@ -127,6 +127,6 @@ def ordered(values: Values) -> Values:
     Without those that only say how to print or search, and without how a network is split where
     nothing but defaults says that it is not.
     """
-    unsplit = {a.option for a in AXES if a.is_split and values.get(a.option) == Sourced((a.default,), DEFAULT)}
+    unsplit = {a.option for a in AXES if a.splits and values.get(a.option) == Sourced((a.default,), DEFAULT)}
     left_out = PRINTING_OPTIONS | SEARCHING_OPTIONS | unsplit
     return {name: values[name] for name in OPTIONS if name in values and name not in left_out}

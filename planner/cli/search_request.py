@@ -110,7 +110,7 @@ def _tried(axis: Axis, problem: Problem, request: SpaceRequest) -> Sourced[objec
     if axis.of_cluster:
         most = problem.cluster.nodes if axis.name == "nodes" else problem.cluster.node.gpus
         return Sourced(tuple(range(1 if axis.of_cluster == "any" else most, most + 1)), "cluster")
-    is_whole = axis.is_split and request.parallelism == ("data",)
+    is_whole = axis.splits and request.parallelism == ("data",)
     if is_whole or not axis.default_in_suggest or (axis.only_sync and request.modes == ("async",)):
         is_scheduled = axis.name == "schedule" and {PIPELINE, HYBRID} & {*request.parallelism}
         return Sourced((problem.settings.framework.schedule if is_scheduled else axis.default,), DEFAULT)

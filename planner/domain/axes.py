@@ -56,7 +56,7 @@ class Axis:
         What a prediction and a run take that do not say; None: it follows from others.
     is_degree : bool
         Whether so many devices share one copy of the network: the data-parallel degree is GPUs over all such degrees.
-    is_split : bool
+    splits : bool
         Whether it says how a network is split over devices, or what is kept of it: a plan with the defaults of all
         such axes has a whole network on every device. A search tries more than the default where a network's
         architecture and the framework allow it.
@@ -96,7 +96,7 @@ class Axis:
     most: int = 0
     default: int | str | None = None
     is_degree: bool = False
-    is_split: bool = False
+    splits: bool = False
     is_shard: bool = False
     ranks: str = ""
     only_sync: bool = False
@@ -168,55 +168,55 @@ class Axes(Generic[Count, Word]):
         doc="synchronous or asynchronous updates", asked="kinds of updates to try", heading="mode",
     )  # fmt: skip
     tensor_parallel: Count = axis(
-        default=1, is_degree=True, is_split=True, only_sync=True, is_shard=True, ranks="tensor",
+        default=1, is_degree=True, splits=True, only_sync=True, is_shard=True, ranks="tensor",
         title="tensor-parallel degree", short="tensor {}", option="tensor",
         help="GPUs that share each layer of a transformer.",
         default_in_suggest=SPLIT, doc="devices that share each layer", asked="tensor-parallel degrees to try",
         heading="ten-\nsor",
     )  # fmt: skip
     sequence_parallel: Word = axis(
-        words=("off", "on"), default="off", is_split=True, only_sync=True, is_shard=True,
+        words=("off", "on"), default="off", splits=True, only_sync=True, is_shard=True,
         title="sequence parallelism", short="sequence parallel", option="sequence_parallel",
         help="Whether tensor-parallel ranks share normalisation, dropout and sums by positions too.",
         default_in_suggest=SPLIT, doc="whether tensor-parallel ranks share what is between products by positions",
         asked="sequence parallelism to try", heading="seq.\npar.",
     )  # fmt: skip
     context_parallel: Count = axis(
-        default=1, is_degree=True, is_split=True, only_sync=True, is_shard=True, ranks="context",
+        default=1, is_degree=True, splits=True, only_sync=True, is_shard=True, ranks="context",
         title="context-parallel degree", short="context {}", option="context",
         help="GPUs that share the positions of each sample.",
         default_in_suggest="1", doc="devices that share the positions of a sample",
         asked="context-parallel degrees to try", heading="con-\ntext",
     )  # fmt: skip
     expert_parallel: Count = axis(
-        default=1, is_split=True, only_sync=True, is_shard=True, ranks="expert",
+        default=1, splits=True, only_sync=True, is_shard=True, ranks="expert",
         title="expert-parallel degree", short="expert {}", option="expert",
         help="GPUs, of those that share no layer, that share experts.",
         default_in_suggest=SPLIT, doc="devices that share the experts of a layer",
         asked="expert-parallel degrees to try", heading="ex-\npert",
     )  # fmt: skip
     pipeline_parallel: Count = axis(
-        default=1, is_degree=True, is_split=True, only_sync=True, ranks="pipeline",
+        default=1, is_degree=True, splits=True, only_sync=True, ranks="pipeline",
         title="pipeline stages", short="pipeline {}", option="pipeline",
         help="Stages of layers, each on GPUs of its own.",
         default_in_suggest=SPLIT, doc="stages of layers", asked="numbers of pipeline stages to try",
         heading="pipe-\nline",
     )  # fmt: skip
     virtual_stages: Count = axis(
-        default=1, is_split=True, only_sync=True,
+        default=1, splits=True, only_sync=True,
         title="virtual stages", short="virtual {}", option="virtual_stages",
         help="Chunks of layers that each pipeline stage holds.",
         default_in_suggest=SPLIT, doc="chunks of layers on each pipeline stage", asked="virtual stages to try",
         heading="vir-\ntual",
     )  # fmt: skip
     schedule: Word = axis(
-        words=SCHEDULES, default="1f1b", is_split=True, only_sync=True,
+        words=SCHEDULES, default="1f1b", splits=True, only_sync=True,
         title="schedule", option="schedule",
         help="Order of a pipeline's passes; 1f1b with virtual stages is interleaved.",
         doc="order of a pipeline's passes", asked="schedules of pipelines to try", heading="sched-\nule",
     )  # fmt: skip
     stages: Word = axis(
-        words=("even", "best"), default="even", is_split=True, only_sync=True, is_loosened=False,
+        words=("even", "best"), default="even", splits=True, only_sync=True, is_loosened=False,
         title="stages", short="{} stages", option="stages",
         help="Layers of each pipeline stage: as many on each (other networks than transformers: as long), or those "
         "that make the slowest stage fastest, of all that fit.",
@@ -224,7 +224,7 @@ class Axes(Generic[Count, Word]):
         asked="ways to deal out layers to stages to try", heading="stages",
     )  # fmt: skip
     sharding: Count = axis(
-        least=0, most=3, default=0, is_split=True, only_sync=True,
+        least=0, most=3, default=0, splits=True, only_sync=True,
         title="sharding", option="sharding",
         help="What data-parallel ranks share: 1 optimizer state, 2 gradients too, 3 weights too (ZeRO, FSDP).",
         default_in_suggest=SPLIT,
@@ -232,12 +232,12 @@ class Axes(Generic[Count, Word]):
         asked="stages of sharding to try", heading="shard-\ning",
     )  # fmt: skip
     shard_group: Word = axis(
-        words=SHARD_GROUPS, default="all", is_split=True, only_sync=True,
+        words=SHARD_GROUPS, default="all", splits=True, only_sync=True,
         title="sharding group", option="shard_group", help="Whether all data-parallel ranks share, or those of a node.",
         doc="ranks that share sharded state", asked="groups of sharding to try", heading="shard\ngroup",
     )  # fmt: skip
     recompute: Word = axis(
-        words=("none", "selective", "full", "per-stage"), default="none", is_split=True, only_sync=True,
+        words=("none", "selective", "full", "per-stage"), default="none", splits=True, only_sync=True,
         title="recompute", option="recompute",
         help="Activations computed again in the backward pass: none, attention's (selective), all of each layer, or on "
         "each pipeline stage the least that fits.",
@@ -245,14 +245,14 @@ class Axes(Generic[Count, Word]):
         asked="kinds of recompute to try", heading="re-\ncompute",
     )  # fmt: skip
     recompute_every: Count = axis(
-        default=1, is_split=True, only_sync=True,
+        default=1, splits=True, only_sync=True,
         title="layers between kept inputs", short="inputs of 1 layer in {}", option="recompute_every",
         help="With recompute full: layers of which one input is kept, and which are computed again together.",
         doc="layers of which one input is kept, with recompute full",
         asked="layers of which one input is kept, with recompute full", heading="1 in",
     )  # fmt: skip
     offload: Word = axis(
-        words=("none", "optimizer", "activations"), default="none", is_split=True, only_sync=True,
+        words=("none", "optimizer", "activations"), default="none", splits=True, only_sync=True,
         title="offload", option="offload", help="What lies in host memory.",
         doc="what lies in host memory", asked="kinds of offload to try", heading="off-\nload",
     )  # fmt: skip

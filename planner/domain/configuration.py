@@ -34,7 +34,7 @@ RANK_AXES = {name: _BY_RANKS.get(name, "data_parallel") for name in RANK_ORDER}
 """Name in orders of ranks -> the degree."""
 SHARD_AXES = tuple(axis.name for axis in AXES if axis.is_shard)
 """Which part of each layer a rank computes."""
-SPLIT_AXES = tuple(axis for axis in AXES if axis.is_split)
+SPLIT_AXES = tuple(axis for axis in AXES if axis.splits)
 """How a network is split over devices, and what is kept of it."""
 
 
@@ -313,7 +313,7 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def is_split(self) -> BoolArray:
         """Whether a device holds, or keeps, less than the whole network, shape (n,)."""
-        return splits({axis.name: _once(getattr(self, axis.name)) for axis in SPLIT_AXES})
+        return np.asarray(self.of_bases(splits))
 
     def code(self, axis: Axis, value: int | str | None) -> int:
         """Return the number that stands for a value of an axis in its array."""
@@ -455,6 +455,7 @@ def _in_box(column: IntArray, box: Box) -> IntArray:
     return column
 
 
-def splits(columns: Mapping[str, IntArray]) -> BoolArray:
-    """Tell which rows of columns by axis split the network, or keep less than the whole of it, of their shape."""
-    return reduce(np.logical_or, [np.not_equal(columns[a.name], a.code(a.default)) for a in SPLIT_AXES])
+def splits(plans: Configurations) -> BoolArray:
+    """Tell which plans split the network, or keep less than the whole of it, of the plans' shape."""
+    differs = [np.not_equal(_once(getattr(plans, axis.name)), axis.code(axis.default)) for axis in SPLIT_AXES]
+    return np.broadcast_to(reduce(np.logical_or, differs), plans.shape)

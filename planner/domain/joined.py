@@ -75,11 +75,6 @@ class JoinedConfigurations(Configurations):
         """Whether what each stage holds, or computes again, follows from what fits, shape (n,)."""
         return np.asarray(self.of_bases(lambda bases: bases.is_laid_out))
 
-    @property
-    def is_split(self) -> BoolArray:
-        """Whether a device holds, or keeps, less than the whole network, shape (n,)."""
-        return np.asarray(self.of_bases(lambda bases: np.broadcast_to(bases.is_split, bases.shape)))
-
     def of_bases(self, function: Callable[[Configurations], Any]) -> Any:
         """Return what a function makes of rows, (n,), which looks at no sub-batch and no accumulation."""
         return self._gathered(function(self.bases))

@@ -191,7 +191,7 @@ def _command(one: Prediction, subject: Subject, *, is_kept: bool) -> str:
     """
     has_steps, is_sync = _has_measured_steps(one), one.configuration.mode == "sync"
     if has_steps or (sum(one.kernel_shares[name] for name in MEASURED_LOOKUPS) >= LARGE_SHARE and one.doubt):
-        is_run_here = not one.configuration.is_split and subject.settings.framework.variant == PYTORCH.name
+        is_run_here = not one.configuration.besides and subject.settings.framework.variant == PYTORCH.name
         runs = f" {RUNS}" if has_steps or not is_run_here else ""
         return f"planner calibrate --plan plan.json{runs}" if is_kept and (is_sync or not runs) else ""
     return f"planner calibrate --network {shlex.quote(subject.network_option or subject.network)}"

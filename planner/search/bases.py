@@ -186,7 +186,7 @@ class SplitBases(Bases):
         plans = Configurations(**of, sub_batch=np.ones((1, 1), dtype=np.int64), precisions=("fp32",))
         lawful = is_lawful(self.network, self.framework, plans, but_accumulation=True)
         told_apart = is_told_apart(self.network, self.framework, plans)
-        return np.asarray(lawful & told_apart & is_scheduled & splits(of))
+        return np.asarray(lawful & told_apart & is_scheduled & splits(plans))
 
     def _is_of_kind(self, of: Mapping[str, IntArray]) -> BoolArray:
         """Tell which degrees are of the kinds of parallelism to try."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.configuration import MODES, Configurations
+from planner.domain.configuration import MODES, Configurations, splits
 from planner.domain.dataset import Dataset
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError
@@ -62,17 +62,11 @@ class Rules:
 
     def fits(self, configurations: Configurations) -> BoolArray:
         """Return whether each sub-batch fits in memory, shape (n,)."""
-        is_split = configurations.is_split
-        if self.split is not None and is_split.all():
-            return self.split.fits(configurations.rows)
         largest = self.largest_sub_batch[configurations.precision, configurations.mode]
-        whole = np.less_equal(configurations.sub_batch, largest)
-        if self.split is None or not is_split.any():
-            return whole
-        result = np.broadcast_to(whole, configurations.shape).copy()
-        where = np.broadcast_to(is_split, configurations.shape)
-        result[where] = self.split.fits(configurations.where(where).rows)
-        return result
+        fits = np.less_equal(configurations.sub_batch, largest)
+        if self.split is not None and (of_split := configurations.of_bases(splits)).any():
+            fits[of_split] = self.split.fits(configurations.where(of_split))
+        return fits
 
     def why_not_after_pricing(self, plans: PricedPlans) -> IntArray:
         """Return the reason of each, as positions in REASONS, shape (n,)."""

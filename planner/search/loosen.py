@@ -412,11 +412,8 @@ def shortages(request: SpaceRequest, limits: Limits, space: Space) -> tuple[Loos
 def _leanest(of: SplitLimits, space: Space) -> Configuration | None:
     """Return the candidate that needs least; None where one fits or none is split."""
     best: tuple[float, Configuration] | None = None
-    for chunk in space.chunks():
-        rows = chunk.rows
-        rows = rows.take(np.broadcast_to(rows.is_split, rows.shape))
-        if rows.size == 0:
-            continue
+    split = (some for some in space.open_blocks() if not some[0].bases.counts_outside)
+    for rows in (rows for plans, kinds in split for rows in plans.candidates(kinds)):
         need = of.needed_bytes(rows)
         at = int(np.argmin(need))
         if best is None or need[at] < best[0]:

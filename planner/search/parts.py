@@ -74,14 +74,15 @@ class _Sites:
         return Parts(self.gpus, self.least_s(), self.unit, self.open)
 
     @property
-    def _is_split(self) -> bool:
+    def _has_choices(self) -> bool:
+        """Whether plans of a site differ in more than what is open in every bound."""
         return not self.plans.bases.counts_outside
 
     @cached_property
     def _site(self) -> tuple[IntArray, IntArray]:
         """The first base of each site, and the site of each base."""
         bases = self.plans.bases
-        return distinct_rows(bases.lawful[0] if self._is_split else bases.copies)
+        return distinct_rows(bases.lawful[0] if self._has_choices else bases.copies)
 
     @cached_property
     def _columns(self) -> dict[str, IntArray]:
@@ -151,12 +152,12 @@ class _Sites:
         columns["accumulation_steps"] = self.plans.steps(runs.first[run] + runs.inside[run] - 1)
         columns |= {name: one[site[part]] for name, one in self._columns.items() if name != "data_parallel"}
         rows = self.plans.configurations(columns, self.kinds)
-        return self.evaluator.least_epoch_s(rows, split=self._is_split, closely=closely)
+        return self.evaluator.least_epoch_s(rows, split=self._has_choices, closely=closely)
 
     def open(self, parts: IntArray, promises: Promises, progress: Progress) -> Iterator[Configurations]:
         (site, runs, run), (openings, bases, starts) = self._parts, self._fine
         gpus, unit, of = self.gpus[parts], self.unit[parts], run[parts]
-        if not self._is_split:  # no bound is closer than that of the part
+        if not self._has_choices:  # no bound is closer than that of the part
             part, at = members(*spans(self._site[1][bases], site[parts]))
             yield from self.plans.made(bases[at], runs.sub_batch[of[part]], self.kinds)
             return

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.domain.arrays import FloatArray, distinct_values
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import Configurations, splits
 from planner.search.evaluator import Evaluator
 from planner.search.feasibility import Rules
 from planner.search.parts import parts_of
@@ -25,7 +25,7 @@ MOST_BOUNDED = 2**18
 def least_values(plans: Configurations, evaluator: Evaluator, order: Order) -> FloatArray:
     """Return a lower bound of the objective of each plan, shape (n,); 0 where none is known."""
     seconds = np.zeros(plans.size)
-    kind = np.where(plans.is_async, -1, plans.precision * 2 + plans.is_split)
+    kind = np.where(plans.is_async, -1, plans.precision * 2 + plans.of_bases(splits))
     for value in distinct_values(kind[kind >= 0]).tolist():
         rows = np.flatnonzero(kind == value)
         seconds[rows] = evaluator.least_epoch_s(plans.take(rows), split=bool(value % 2), closely=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, distinct_rows
 from planner.domain.axes import AXES
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import Configurations, splits
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.search.evaluator import Evaluator, PricedPlans
@@ -84,7 +84,7 @@ class Refined:
 
     def _refined(self, leaders: Configurations, more: Configurations, network: Network) -> Configurations:
         """Return the refined plans of leaders, each once; of plans that do not split the network there are none."""
-        split = leaders.take(leaders.is_split)
+        split = leaders.take(splits(leaders))
         if "stages" in self.values and more.size:
             split = Configurations.joined([split, more])
         columns = {axis.name: getattr(split, axis.name) for axis in AXES}

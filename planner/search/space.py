@@ -220,7 +220,7 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
         if word not in axis.words:
             raise UnknownNameError(axis.title, word, axis.words)
     is_whole = limits.split is None or (not block_starts(limits.split.network) and axis.name not in LAYER_AXES)
-    if axis.is_split and is_whole and set(values) != {axis.default}:
+    if axis.splits and is_whole and set(values) != {axis.default}:
         remedy = "the network is not made of attention blocks"
         raise ParameterError(
             f"--{axis.option.replace('_', '-')}", str(axis.default), ",".join(map(str, values)), remedy
@@ -234,7 +234,7 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
 
 def has_whole_plans(request: SpaceRequest) -> bool:
     """Tell whether plans with a whole network on every device are candidates."""
-    split = [(request[axis.name], axis.default) for axis in AXES if axis.is_split]
+    split = [(request[axis.name], axis.default) for axis in AXES if axis.splits]
     is_default = all(values is None or default in values for values, default in split)
     return DATA in (request.parallelism or (DATA,)) and is_default
 

@@ -213,7 +213,7 @@ def _answer(
     plans, choice = _ranked_plans(searches, order, ranking, baseline, compare)
     chosen, reason = next(one for one in plans if one.position == choice.row + 1), choice.reason
     split = searches[ranking.search[choice.row]].limits.split
-    if split is not None and chosen.prediction.configuration.is_split and has_whole_plans(request):
+    if split is not None and chosen.prediction.configuration.besides and has_whole_plans(request):
         reason += f". {_whole_first(why_split(chosen.prediction, _whole_bytes(split, chosen)))}"
     tied = tuple(row + 1 for row in choice.tied)
     front, more = _front(searches, order)

@@ -110,7 +110,7 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
 
 def _plans_of_one_device(suggested: Suggested, say: Say) -> list[Mapping[str, Any]]:
     """Return the plans that one device can run: those that leave the network whole; say of how many it is not so."""
-    split = [plan for plan in suggested.plans if configuration_of(plan["configuration"]).is_split]
+    split = [plan for plan in suggested.plans if configuration_of(plan["configuration"]).besides]
     if not split:
         return list(suggested.plans)
     rest = [plan for plan in suggested.plans if plan not in split]

@@ -116,7 +116,7 @@ def problem_and_plans(
         "precision": np.full(ROWS, random.integers(len(precisions))),
         "mode": np.full(ROWS, MODES.index(mode)),
     }
-    for axis in (one for one in AXES if one.is_split):
+    for axis in (one for one in AXES if one.splits):
         values = np.array(SPLIT.get(axis.name, range(len(axis.words))))
         columns[axis.name] = np.where(random.random(ROWS) < OFF, random.choice(values, ROWS), axis.code(axis.default))
     if mode == "async":
@@ -134,7 +134,7 @@ def lawful(problem: Problem, rows: Configurations, most: int) -> Configurations:
     framework = problem.settings.framework
     at = np.flatnonzero(holds)
     holds[at] &= ~rows.take(at).is_split | is_lawful(problem.network, framework, rows.take(at))
-    off = sum((getattr(rows, a.name) != rows.code(a, a.default or 1)).astype(np.int64) for a in AXES if a.is_split)
+    off = sum((getattr(rows, a.name) != rows.code(a, a.default or 1)).astype(np.int64) for a in AXES if a.splits)
     at = np.flatnonzero(holds)
     return rows.take(at[np.argsort(np.asarray(off)[at], kind="stable")][:: max(1, at.size // most)][:most])
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planner.cli.main import main
 from planner.domain.axes import AXES
+from planner.domain.configuration import splits
 from planner.steps.predict import Evaluator
 from tests.properties.conftest import Options, lawful, problem_and_plans, problem_names, said, trials
 
@@ -77,7 +78,7 @@ def test_recompute_never_saves_time_nor_costs_memory(names: Options, seed: int) 
     full = replace(rows, recompute=np.full(rows.size, axis.code("full")))
     kept = lawful(problem, full, rows.size)
     none = replace(kept, recompute=np.full(kept.size, axis.code("none")))
-    kept, none = (one.take(np.flatnonzero(none.is_split)) for one in (kept, none))
+    kept, none = (one.take(np.flatnonzero(splits(none))) for one in (kept, none))
     if not kept.size:
         reject()
     before, after = (Evaluator(problem).evaluate(one) for one in (none, kept))

@@ -44,7 +44,7 @@ from tests.properties.conftest import (
 )
 
 SEEDS = st.integers(0, 2**32 - 1)
-WHOLE = {axis.name: (axis.default,) for axis in AXES if axis.is_split}
+WHOLE = {axis.name: (axis.default,) for axis in AXES if axis.splits}
 """Values of axes of plans with the whole network on every device."""
 SAME = 1e-9
 """Relative difference by rounding."""
@@ -70,7 +70,7 @@ def small_request(problem: Problem, random: np.random.Generator) -> SpaceRequest
     for name, values in lawful_choices(problem).items():
         chosen = random.choice(len(values), min(int(random.integers(1, 4)), len(values)), replace=False)
         some = {values[at] for at in chosen}
-        if axes[name].is_split:  # the default is lawful with any other axis: few requests are refused
+        if axes[name].splits:  # the default is lawful with any other axis: few requests are refused
             some = {axes[name].default} | (some if random.random() < OPEN else set())
         asked[name] = tuple(one for one in values if one in some)
     names = [name for name, why in candidate_precisions(Sources(problem), allow_specified=False).items() if why is None]
@@ -94,7 +94,7 @@ def lawful_choices(problem: Problem) -> dict[str, tuple[Any, ...]]:
     most = {"nodes": problem.cluster.nodes, "gpus_per_node": problem.cluster.node.gpus}
     found = {}
     for axis in (one for one in AXES if one.name in CHOICES):
-        is_open = not axis.is_split or bool(block_starts(problem.network)) or axis.name in LAYER_AXES
+        is_open = not axis.splits or bool(block_starts(problem.network)) or axis.name in LAYER_AXES
         values = tuple(x for x in CHOICES[axis.name] if axis.words or x <= most.get(axis.name, x))
         found[axis.name] = values if is_open else (axis.default,)
     return found
