@@ -60,7 +60,7 @@ class Derived:
 
 def further_rows() -> list[Fitted]:
     """Return the fits of products in several precisions that no calibration is made from, a fold left out each."""
-    samples, found = read_samples(XLA), []
+    samples, found = read_samples(XLA)[0], []
     for gpu in sorted(set(samples.text["device"].tolist())):
         device = catalog.find_accelerator(gpu)
         for key, part in populations(gpu, samples.select(samples.text["device"] == gpu)):
@@ -155,7 +155,7 @@ def precisions_section(
             np.abs(one.errors).mean(), one.errors.mean(), np.abs(one.sheet).mean(), one.sheet.mean())))
         for one in ones
     )  # fmt: skip
-    source = read_samples(XLA).circumstances["source"]
+    source = read_samples(XLA)[0].circumstances["source"]
     return "\n".join(
         (
             TEXT.format(source),

@@ -28,9 +28,7 @@ from planner.errors import InputFileError, VersionError, nearest_name, shown
 from planner.formats.documents import read_text
 from planner.formats.tables import TextTable, check_control_characters, parse_table, to_numbers, write_table
 
-__all__ = [
-    "COLUMNS", "VERSION", "SampleFiles", "read_sample_files", "read_samples", "read_samples_and_lines", "write_samples",
-]  # fmt: skip
+__all__ = ["COLUMNS", "VERSION", "SampleFiles", "read_sample_files", "read_samples", "write_samples"]
 
 VERSION = 1
 COLUMNS = (
@@ -65,8 +63,8 @@ LONGEST_SHOWN = 60
 """Characters of a line that a sentence shows."""
 
 
-def read_samples(path: Path | str) -> Samples:
-    """Return the samples of a file.
+def read_samples(path: Path | str) -> tuple[Samples, IntArray]:
+    """Return the samples of a file, and the line on which each row stands, shape (k,).
 
     Raises
     ------
@@ -75,11 +73,6 @@ def read_samples(path: Path | str) -> Samples:
     VersionError
         Newer than this program.
     """
-    return read_samples_and_lines(path)[0]
-
-
-def read_samples_and_lines(path: Path | str) -> tuple[Samples, IntArray]:
-    """Return the samples of a file as ``read_samples`` does, and the line on which each row stands, shape (k,)."""
     name = str(path)
     text = read_text(path, LARGEST_FILE)
     check_control_characters(text, name)
@@ -358,7 +351,7 @@ def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
     first: dict[str, Path] = {}
     values: dict[str, list[str]] = {}
     for path in paths:
-        part, lines = read_samples_and_lines(path)
+        part, lines = read_samples(path)
         for key, value in part.circumstances.items():
             values_so_far = values.setdefault(key, [value])
             if value not in values_so_far and key not in FREE_CIRCUMSTANCES:

@@ -23,7 +23,6 @@ __all__ = ["MOST_NOTICES", "deciding_commands", "deciding_line", "goodness", "la
 
 
 MOST_NOTICES = 3
-"""Lines."""
 WARNING_LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {
     "framework_refused": "{subjects} was asked for and is no candidate",
@@ -79,16 +78,10 @@ def notices(warnings: Iterable[PlanWarning], more: str) -> Iterator[Line]:
     order = list(HEADLINES)
     codes = sorted(by_code, key=lambda code: order.index(code) if code in HEADLINES else -1)
     first = codes if len(codes) <= MOST_NOTICES else codes[: MOST_NOTICES - 1]
-    for code in first:
-        yield _notice(_headline(code, by_code[code]))
-    rest = codes[len(first) :]
-    if rest:
-        count = sum(len(by_code[code]) for code in rest)
-        yield _notice(f"{count} more; {more}")
-
-
-def _notice(words: str) -> Line:
-    return Line(words, label=WARNING_LABEL, aside=True)
+    sentences = [_headline(code, by_code[code]) for code in first]
+    if codes[len(first) :]:
+        sentences.append(f"{sum(len(by_code[code]) for code in codes[len(first) :])} more; {more}")
+    yield from (Line(words, label=WARNING_LABEL, aside=True) for words in sentences)
 
 
 def _headline(code: str, warnings: list[PlanWarning]) -> str:

@@ -13,7 +13,7 @@ from planner.domain.limits import LIMITS
 from planner.domain.node_groups import GroupPart
 from planner.domain.objective import is_sum
 from planner.domain.precision import precision_named
-from planner.domain.prediction import LayersOfStage, MiniBatch, PlanWarning, Prediction, Quantity, Term
+from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import Refused
 from planner.report.blocks import Line, Pairs, Table
@@ -234,17 +234,14 @@ def stages(prediction: Prediction) -> str:
 def stage_layers(prediction: Prediction) -> str:
     """Return what the stages of a pipeline hold, those in a row that are equal once; nothing: all alike."""
     groups = [(one, len(list(equal))) for one, equal in groupby(prediction.stage_layers)]
-    words = [f"{f'{times} x ' if times > 1 else ''}{_layers_words(one)}" for one, times in groups[:MOST_STAGES]]
+    words = []
+    for one, times in groups[:MOST_STAGES]:
+        again = "all" if one.again == one.layers else str(one.again)
+        selective = ", selective" if one.recompute == "selective" else ""
+        recomputed = f" ({again} recomputed{selective})" if one.again else ""
+        words.append(f"{f'{times} x ' if times > 1 else ''}{counted(one.layers, 'layer')}{recomputed}")
     rest = sum(times for _, times in groups[MOST_STAGES:])
     return ", ".join(words) + (f" and {rest} more stages" if rest else "")
-
-
-def _layers_words(one: LayersOfStage) -> str:
-    held = counted(one.layers, "layer")
-    if not one.again:
-        return held
-    some = "all" if one.again == one.layers else str(one.again)
-    return f"{held} ({some} recomputed{', selective' if one.recompute == 'selective' else ''})"
 
 
 def utilization(prediction: Prediction) -> str:
@@ -259,27 +256,21 @@ def origins(of_answer: Iterable[Term], citations: Iterable[Citation]) -> Pairs:
     """Return origin and source of every calibration that the terms name, then what is stated or assumed."""
     terms_of_answer = list(of_answer)
     names = {name for term in terms_of_answer for name in term.calibrations}
-    rows = [(one.name, _citation_line(one)) for one in citations if one.name in names]
-    return Pairs([*rows, *_stated_origins(terms_of_answer)])
-
-
-def _citation_line(one: Citation) -> str:
-    origin = "" if one.source.startswith(one.origin) else one.origin
-    return ", ".join(filter(None, (origin, sources_once(one.source), one.date)))
+    rows = []
+    for one in citations:
+        if one.name in names:
+            origin = "" if one.source.startswith(one.origin) else one.origin
+            rows.append((one.name, ", ".join(filter(None, (origin, sources_once(one.source), one.date)))))
+    for origin, words in (("specified", "from stated figures of the hardware"), ("assumed", "in part")):
+        of_origin = dict.fromkeys(term_words(term.name) for term in terms_of_answer if origin in term.origins)
+        if of_origin:
+            rows.append((origin, f"{', '.join(of_origin)}: {words}"))
+    return Pairs(rows)
 
 
 def sources_once(text: str) -> str:
     """Return citations joined by semicolons, each once: files of one source may have named it several times."""
     return "; ".join(dict.fromkeys(text.split("; ")))
-
-
-def _stated_origins(of_answer: Iterable[Term]) -> Iterator[tuple[str, str]]:
-    """Yield each origin that needs no calibration, and the terms that rest on it."""
-    terms_of_answer = list(of_answer)
-    for origin, words in (("specified", "from stated figures of the hardware"), ("assumed", "in part")):
-        names = dict.fromkeys(term_words(term.name) for term in terms_of_answer if origin in term.origins)
-        if names:
-            yield origin, f"{', '.join(names)}: {words}"
 
 
 def warnings(of_all: Iterable[PlanWarning], of_rows: Rows = (), *, result: bool = False) -> Iterable[Line]:
@@ -333,18 +324,12 @@ def _plain(value: object) -> str:
     if value is None or value in ("", ()):
         return "none"
     if isinstance(value, Mapping):
-        return _by_key(value)
+        words = {key: _plain(one) for key, one in value.items()}
+        shared = set(words.values())
+        return shared.pop() if len(shared) == 1 else ", ".join(f"{text} {key}" for key, text in words.items())
     if isinstance(value, tuple | list):
         return _numbers(value) if all(isinstance(one, int) for one in value) else ", ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _by_key(values: Mapping[str, object]) -> str:
-    """Return the value that all keys share, or each value with its key."""
-    words = {key: _plain(value) for key, value in values.items()}
-    if len(set(words.values())) == 1:
-        return next(iter(words.values()))
-    return ", ".join(f"{text} {key}" for key, text in words.items())
 
 
 def _numbers(values: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
@@ -90,11 +90,8 @@ def validation_plot(points: Points, form: str) -> bytes:
     return picture(lambda axes: _draw(axes, points), form)
 
 
-def picture(draw: Callable[[Any], None], form: str, size: tuple[float, float] = (5.4, 5.4)) -> bytes:
-    """Return a picture of what ``draw`` puts on the axes it is given, the same bytes every time; raise as above.
-
-    ``size``: width and height [inch] of the axes with their ticks.
-    """
+def picture(draw: Callable[[Any], None], form: str) -> bytes:
+    """Return a picture of what ``draw`` puts on the axes it is given, the same bytes every time; raise as above."""
     check_matplotlib()
     from matplotlib import rc_context, style  # noqa: PLC0415 - heavy, and optional
     from matplotlib.figure import Figure  # noqa: PLC0415 - as above
@@ -106,7 +103,7 @@ def picture(draw: Callable[[Any], None], form: str, size: tuple[float, float] = 
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
-        figure = Figure(figsize=size)
+        figure = Figure(figsize=(5.4, 5.4))  # inch, the axes with their ticks
         draw(figure.add_subplot())
         figure.savefig(file, format=form, bbox_inches="tight", metadata=dict(PICTURE_FORMS[form]))
     return file.getvalue()
@@ -117,7 +114,9 @@ def _draw(axes: Any, points: Points) -> None:
     _scale(axes, limits)
     lines = _lines(axes, limits)
     handles = [*_series(axes, points), *_fillings(axes, points), *lines]
-    unit = _unit({row.metric for row in points.rows})
+    metrics = {row.metric for row in points.rows}
+    *others, last = [name for metric, name in TIME_OF_METRIC.items() if metric in metrics]
+    unit = f"seconds per {', '.join(others)}{' or ' if others else ''}{last}"
     axes.set(xlabel=f"measured {unit}", ylabel=f"predicted {unit}")
     axes.set_title(_title(points), loc="left")
     axes.legend(handles=handles, title=_axis(points.rows), **BESIDE)
@@ -127,11 +126,6 @@ BESIDE: Mapping[str, Any] = {
     "loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0, "alignment": "left", "frameon": False,
 }  # fmt: skip
 """Where a legend stands."""
-
-
-def _unit(metrics: Collection[str]) -> str:
-    *others, last = [name for metric, name in TIME_OF_METRIC.items() if metric in metrics]
-    return f"seconds per {', '.join(others)}{' or ' if others else ''}{last}"
 
 
 def _title(points: Points) -> str:

@@ -17,7 +17,7 @@ MEASURED = Path(__file__).parents[2] / "validation/samples/cpu-epyc-example/cpu-
 @pytest.fixture(scope="module")
 def measured() -> Samples:
     """Return a CPU's samples as they were measured."""
-    return read_samples(MEASURED)
+    return read_samples(MEASURED)[0]
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_rows_of_samples_files_become_entries_of_the_calibration(tmp_path: Any) 
     ]
     path = tmp_path / "rows.csv"
     path.write_text(write_samples(Samples.from_rows(rows, {"source": "made up"})))
-    made = fit_calibration(read_samples(path), "here", DEVICE, Node(1, DEVICE))
+    made = fit_calibration(read_samples(path)[0], "here", DEVICE, Node(1, DEVICE))
     assert [one.kind for one in made.entries] == ["load", "decode"]
     assert made.entries[0].coefficients["samples"] == pytest.approx(2e-4)
     assert made.entries[0].source == "made up"

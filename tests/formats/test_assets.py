@@ -106,7 +106,7 @@ def test_truncated_file_is_refused_with_a_line(path: Path, tmp_path: Path) -> No
 
 
 def test_kept_samples_runs_and_cluster_read() -> None:
-    assert read_samples(ASSETS / "samples" / "v1" / "example.csv").size == 6
+    assert read_samples(ASSETS / "samples" / "v1" / "example.csv")[0].size == 6
     assert len(read_runs(ASSETS / "runs" / "v1" / "example.csv").rows) == 4
     cluster = read_cluster(ASSETS / "cluster" / "v1" / "example.toml", lambda _: pytest.fail("is described"))
     assert isinstance(cluster, Cluster)

@@ -214,7 +214,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfa = 1\n")
     assert parse_text(read_text(path), str(path), "toml") == {"a": 1}
     path.write_bytes(b"\xef\xbb\xbf# planner/samples 1\nkind,time_s\ngemm,1\n")
-    assert read_samples(path).size == 1
+    assert read_samples(path)[0].size == 1
 
 
 def test_an_output_that_is_no_regular_file_is_never_replaced(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.errors import InputFileError, VersionError
-from planner.formats.samples import COLUMNS, read_samples, read_samples_and_lines, write_samples
+from planner.formats.samples import COLUMNS, read_samples, write_samples
 
 HEAD = "# planner/samples 1\n# host: a: b\n"
 
@@ -19,7 +19,7 @@ HEAD = "# planner/samples 1\n# host: a: b\n"
 def read(tmp_path: Path, text: str) -> Samples:
     path = tmp_path / "s.csv"
     path.write_text(text)
-    return read_samples(path)
+    return read_samples(path)[0]
 
 
 def same(one: Samples, other: Samples) -> None:
@@ -31,7 +31,7 @@ def same(one: Samples, other: Samples) -> None:
 
 
 def test_kept_example_means_what_it_says(assets: Path) -> None:
-    samples = read_samples(assets / "samples" / "v1" / "example.csv")
+    samples = read_samples(assets / "samples" / "v1" / "example.csv")[0]
     number = samples.number
     assert samples.circumstances == {"device": "imagined", "threads": "1"}
     assert list(samples.text["kind"]) == ["gemm", "convolution", "convolution", "max_pool", "copy", "all_reduce"]
@@ -48,7 +48,7 @@ def test_kept_example_means_what_it_says(assets: Path) -> None:
 
 
 def test_kept_example_comes_back_as_it_was(assets: Path, tmp_path: Path) -> None:
-    samples = read_samples(assets / "samples" / "v1" / "example.csv")
+    samples = read_samples(assets / "samples" / "v1" / "example.csv")[0]
     text = write_samples(samples)
     assert text.splitlines()[3] == ",".join(COLUMNS)
     again = read(tmp_path, text)
@@ -155,14 +155,14 @@ def test_mistakes_name_the_line(tmp_path: Path, text: str, line: str, sentence: 
 def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_text(HEAD + 'kind,notes,time_s\n\ngemm,,1\ngemm,"a\nb",2\r\ngemm,,3\n')
-    samples, lines = read_samples_and_lines(path)
+    samples, lines = read_samples(path)
     assert list(zip(samples.time_s, lines, strict=True)) == [(1, 5), (2, 6), (3, 8)]
 
 
 def test_blank_lines_among_the_circumstances_say_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_text(HEAD + '\n# node: {"gpus": 1}\n \r\n# date: today\n\n' + "kind,time_s\ngemm,1\n")
-    samples, lines = read_samples_and_lines(path)
+    samples, lines = read_samples(path)
     assert {**samples.circumstances} == {"host": "a: b", "node": '{"gpus": 1}', "date": "today"}
     assert lines.tolist() == [9]
 

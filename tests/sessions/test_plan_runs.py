@@ -100,7 +100,7 @@ def test_the_next_suggestion_uses_the_runs_and_says_so(
     (entry,) = (entry for entry in CALIBRATION.read("better.json").entries if entry.library == PLAN_POINTS)
     factors = {cell.sub_batch: cell.factor for cell in points_of_entry(entry, "mlp")}
     assert factors == pytest.approx({n: math.exp(math.log(times[n] / plain[n]) / 1.2) for n in before})
-    steps = read_samples("better.samples.csv")
+    steps = read_samples("better.samples.csv")[0]
     assert (sorted(steps.number["sub_batch"].tolist()), set(steps.text["kind"].tolist())) == ([1, 2, 4, 8], {"step"})
     sub_batches = np.array(list(plain))
     used = plan_point_factors(
@@ -176,7 +176,7 @@ def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
     assert better.warnings == ()
     (entry,) = (entry for entry in better.entries if entry.library == PLAN_POINTS)
     assert [cell.sub_batch for cell in points_of_entry(entry, "mlp")] == [1, 2]
-    assert sorted(read_samples("better.samples.csv").number["sub_batch"].tolist()) == [1, 2]
+    assert sorted(read_samples("better.samples.csv")[0].number["sub_batch"].tolist()) == [1, 2]
     quiet.clear()
     code, _, err = run(*arguments, "--force")
     assert code == 5

@@ -65,7 +65,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def test_published_tables_become_samples(out: Path) -> None:
-    convolution = read_samples(out / V100 / "convolution.csv")
+    convolution = read_samples(out / V100 / "convolution.csv")[0]
     assert convolution.text["group"].tolist() == ["Resnet", "Face"]
     assert convolution.text["precision"].tolist() == ["fp32", "fp16"]
     assert convolution.text["direction"].tolist() == ["forward", "backward_weight"]
@@ -74,27 +74,27 @@ def test_published_tables_become_samples(out: Path) -> None:
         "images": [16, 8], "out_c": [128, 64], "stride_h": [2, 1], "stride_w": [1, 1], "time_s": [2.5e-3, 1e-4]
     }  # fmt: skip
     assert convolution.circumstances["origin"] == "published"
-    gemm = read_samples(out / V100 / "gemm.csv")
+    gemm = read_samples(out / V100 / "gemm.csv")[0]
     assert [gemm.number[name].tolist() for name in ("m", "n", "k")] == [[1760], [16], [2048]]
-    pointwise = read_samples(out / V100 / "pointwise.csv")
+    pointwise = read_samples(out / V100 / "pointwise.csv")[0]
     assert pointwise.text["kind"].tolist() == ["add", "activation", "softmax"]
     assert pointwise.number["traffic"].tolist() == [3 * 50000, 2 * 50000, 2 * 50000]
     assert set(pointwise.number["fixed_bytes"]) == {0}
 
 
 def test_products_of_language_models_are_turned_and_their_random_ones_left_out(out: Path) -> None:
-    linear = read_samples(out / "l4" / "gemm.csv")
+    linear = read_samples(out / "l4" / "gemm.csv")[0]
     assert [linear.number[name].tolist() for name in ("m", "n", "k", "batch")] == [[3072], [512], [1024], [1]]
-    batched = read_samples(out / "t4" / "gemm.csv")
+    batched = read_samples(out / "t4" / "gemm.csv")[0]
     assert [batched.number[name].tolist()[1] for name in ("m", "n", "k", "batch")] == [512, 128, 64, 96]
-    half = read_samples(out / "a40" / "gemm.csv")
+    half = read_samples(out / "a40" / "gemm.csv")[0]
     assert half.text["precision"].tolist() == ["fp16", "bf16"]
     assert [half.number[name].tolist() for name in ("m", "n", "k")] == [[12288] * 2, [16] * 2, [4096] * 2]
 
 
 def test_fused_attention_of_a_board_stands_in_a_file_of_its_own(out: Path) -> None:
     for name in ("h100-sxm5-80gb", "a100-sxm4-80gb"):
-        attention = read_samples(out / name / "attention.csv")
+        attention = read_samples(out / name / "attention.csv")[0]
         assert attention.text["direction"].tolist() == ["forward", "backward_data"] * 2
         assert attention.text["precision"].tolist() == ["fp16"] * 2 + ["bf16"] * 2
         columns = ("batch", "queries", "keys", "width", "causal")
@@ -103,8 +103,8 @@ def test_fused_attention_of_a_board_stands_in_a_file_of_its_own(out: Path) -> No
 
 
 def test_single_products_of_a_board_come_from_one_table(out: Path) -> None:
-    assert set(read_samples(out / V100 / "gemm.csv").text["source"]) == {DEEPBENCH}
-    assert set(read_samples(out / "l4" / "gemm.csv").text["source"]) == {NEUSIGHT}
+    assert set(read_samples(out / V100 / "gemm.csv")[0].text["source"]) == {DEEPBENCH}
+    assert set(read_samples(out / "l4" / "gemm.csv")[0].text["source"]) == {NEUSIGHT}
 
 
 def cells(times: dict[str, list[float]]) -> list[dict[str, str]]:
@@ -141,7 +141,7 @@ def test_stale_rows_are_left_out_listed_and_counted(tmp_path: Path) -> None:
     for name, text in OTHERS.items():
         (tmp_path / name).write_text(text)
     assert main(["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--gpu", "m40"]) == 0
-    samples = read_samples(tmp_path / "out" / "m40" / "convolution.csv")
+    samples = read_samples(tmp_path / "out" / "m40" / "convolution.csv")[0]
     assert samples.number["images"].tolist() == [1, 2, 4]
     assert samples.circumstances["rejected"].startswith("1 rows of DeepBench at least 1.5 times off")
     listed = (tmp_path / "out" / "m40" / "rejected.txt").read_text().splitlines()
@@ -165,27 +165,27 @@ def test_every_board_has_its_own_rows(out: Path) -> None:
     assert sorted(folder.name for folder in out.iterdir()) == sorted(board.name for board in BOARDS)
     times = {V100: [0.04e-3], "t4": [0.09e-3], P100: [0.08e-3], "p100-sxm2-16gb": [0.08e-3]}
     for name, expected in times.items():
-        gemm = read_samples(out / name / "gemm.csv")
+        gemm = read_samples(out / name / "gemm.csv")[0]
         assert gemm.number["time_s"].tolist()[:1] == pytest.approx(expected)
         assert set(gemm.text["device"]) == {name}
 
 
 def test_applications_come_by_shape_where_the_sheet_has_none(out: Path) -> None:
-    convolution = read_samples(out / P100 / "convolution.csv")
+    convolution = read_samples(out / P100 / "convolution.csv")[0]
     assert convolution.text["group"].tolist() == ["Face", "Face"]
     assert convolution.text["precision"].tolist() == ["fp32", "fp16"]  # fp16 tensors, sums in fp32
-    assert read_samples(out / P100 / "gemm.csv").text["group"].tolist() == ["DeepSpeech 1760x2048"]
+    assert read_samples(out / P100 / "gemm.csv")[0].text["group"].tolist() == ["DeepSpeech 1760x2048"]
 
 
 def test_gradient_of_the_networks_input_is_left_out(out: Path) -> None:
     for path in out.glob("*/convolution.csv"):
-        assert 3.0 not in read_samples(path).number["in_c"].tolist()
+        assert 3.0 not in read_samples(path)[0].number["in_c"].tolist()
 
 
 def test_rows_that_stand_in_say_so(out: Path) -> None:
     for name, stands_in in (("p100-sxm2-16gb", True), (P100, False)):
         for file in ("convolution.csv", "gemm.csv", "pointwise.csv"):
-            notes = read_samples(out / name / file).text["notes"].tolist()
+            notes = read_samples(out / name / file)[0].text["notes"].tolist()
             assert all(("stands in" in note) is stands_in for note in notes)
 
 
