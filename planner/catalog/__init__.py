@@ -283,7 +283,6 @@ def find_calibration(text: str) -> Calibration:
 
 
 def _calibration_file(path: Path | str) -> Calibration:
-    """Return the calibration of a user's file."""
     calibration = with_present_names(CALIBRATION.read(path))
     bundled = _calibration_files().get(calibration.name)
     if bundled is not None:
@@ -490,13 +489,7 @@ BESIDE_FIELDS = ("name", "source", "sources", "notes", "date")
 
 
 def _check_own(own: Any, bundled: Any, what: str, path: Path | str, where: str = "name") -> None:
-    """Refuse the record of a file that has the name of a bundled one and differs from it.
-
-    Raises
-    ------
-    InputFileError
-        With a name that is free, at the key ``where``.
-    """
+    """Refuse the record of a file that has a bundled name but differs; the key ``where`` is to get a free name."""
     if _described(own) != _described(bundled):
         rule = f"value must be a name of your own, as this {what} differs from the bundled one of that name"
         free = own.name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX

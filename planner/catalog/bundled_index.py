@@ -103,7 +103,6 @@ def _written_ns(*folders: Path) -> dict[str, int]:
 
 
 def _calibration(content: bytes) -> tuple[Any, ...]:
-    """Return the fields of a BundledCalibration."""
     text = content.decode()
     keys = {key: (value, start, end) for key, value, start, end in _members(text)}
 
@@ -137,6 +136,5 @@ def _items(text: str, at: int) -> Iterator[tuple[Any, int, int]]:
 
 
 def _next(text: str, at: int) -> int:
-    """Return where what stands between values ends."""
     found = _BETWEEN.match(text, at)
     return at if found is None else found.end()

@@ -174,7 +174,6 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
 
 
 def _groups(keys: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the groups of nodes of a file."""
     groups: Sequence[Mapping[str, Any]] | None = keys["node_groups"]
     if groups is None:
         for name in ("nodes", "node"):
@@ -193,10 +192,7 @@ def _cluster(
     several: bool,
     place: tuple[Path | str, Callable[[str], Accelerator]],
 ) -> Cluster:
-    """Return the cluster as if it had one group's nodes alone; ``several``: whether it has others.
-
-    ``place``: of the file, and who finds accelerators.
-    """
+    """Return the cluster of one group's nodes; ``place``: path of the file, and what finds accelerators."""
     links, (path, find), nodes = keys["links"], place, group["count"] + several
     if group["links"]:
         links = {**(links or {}), **group["links"]}
@@ -317,7 +313,6 @@ def _alternative(text: str, cluster: Cluster, find_accelerator: FindAccelerator)
 
 
 def _scenario_accelerator(items: list[str], cluster: Cluster, find_accelerator: FindAccelerator) -> Accelerator | None:
-    """Return the accelerator of the one item that names it, if any."""
     if not items:
         return None
     if len(items) > 1:

@@ -365,7 +365,6 @@ def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _text(value: Any, depth: int) -> str:
-    """Return the text of a value; a table of plain values and lists of them is on one line where it fits."""
     if type(value) in _PLAIN or not _is_nested(value):
         return json_scalar(value)
     outside = "\n" + "  " * depth
@@ -542,7 +541,6 @@ class Kind(Generic[R]):
 
 
 def _definitions_apart(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Return a schema without the definitions in it, which go to ``definitions``."""
     if isinstance(schema, list):
         return [_definitions_apart(item, definitions) for item in schema]
     if not isinstance(schema, dict):

@@ -271,7 +271,6 @@ class Number:
         return float(value) * self.scale.times / self.scale.over
 
     def _is_lawful(self, value: float) -> bool:
-        """Return whether a number has a lawful size and sign."""
         scale, size = self.scale, abs(value) if self.signed else value
         return scale.least <= size <= scale.most or (size == 0 and not self.above)
 
@@ -431,10 +430,7 @@ class MapOf:
 
 
 def _each(kind: Type, values: Sequence[Any], keys: Sequence[str | int], place: str) -> Sequence[Any]:
-    """Return what a type reads of values that stand at the keys of a place: all at once where it can.
-
-    What is wrong with one of them is found by reading it on its own.
-    """
+    """Return what a type reads of values at the keys of a place: all at once where all are plainly right."""
     read_all = getattr(kind, "read_all", None)
     together: Sequence[Any] | None = read_all(values) if read_all else None
     return (

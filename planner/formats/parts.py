@@ -157,7 +157,6 @@ _NAMES = ListOf(Text(), least=1)
 
 
 def _type_of(axis: Axis) -> Type:
-    """Return the type of the values of an axis to try."""
     words: Type = ListOf(Text(axis.words), least=1)
     if axis.splits:
         words = OneOf((words, Text(axis.words)), f"values of {axis.option}")

@@ -151,7 +151,6 @@ def _check_header(header: list[str], path: str, where: str) -> None:
 
 
 def _guess(column: str) -> str:
-    """Return what to do about an unknown column."""
     separators = [name for name, sign in SEPARATORS.items() if column.count(sign) >= len(REQUIRED) - 1]
     if separators:
         return f"; separate columns by commas, not by {separators[0]}"

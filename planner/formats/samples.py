@@ -81,7 +81,7 @@ def read_samples(path: Path | str) -> tuple[Samples, IntArray]:
     _check_quotes(body, name, lines_before)
     table = parse_table(body, name, lines_before)
     _check_header(table, name, lines_before + 1)
-    words = {column: table.columns.get(column, _empty(table)) for column in TEXT_COLUMNS}
+    words = {column: table.column(column) for column in TEXT_COLUMNS}
     number = {column: _numbers(table, column, name) for column in _NUMBER_COLUMNS}
     for column, sides in _PAIR_COLUMNS.items():
         number |= zip(sides, _pairs(table, column, name), strict=True)
@@ -121,7 +121,6 @@ def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
 
 
 def _first_lines(text: str) -> list[str]:
-    """Return the first lines of a text with their ends: a file may be full of them."""
     parts = text.split("\n", MOST_COMMENTS)
     lines = [f"{part}\n" for part in parts[:MOST_COMMENTS]]
     if len(parts) <= MOST_COMMENTS:
@@ -181,21 +180,15 @@ def _check_quotes(body: str, path: str, lines_before: int) -> None:
         )
 
 
-def _empty(table: TextTable) -> NDArray[np.str_]:
-    return np.full(table.lines.size, "", dtype=np.str_)
-
-
 def _refuse(wrong: BoolArray, table: TextTable, path: str, column: str, rule: str) -> None:
-    """Raise InputFileError at the first row, of shape (r,), that is wrong."""
     bad = np.flatnonzero(wrong)
     if bad.size:
-        cell = str(table.columns.get(column, _empty(table))[bad[0]])
+        cell = str(table.column(column)[bad[0]])
         raise InputFileError(path, f"{column} must be {rule}, got {shown(cell)}", f"line {table.lines[bad[0]]}")
 
 
 def _check_words(table: TextTable, column: str, choices: tuple[str, ...], path: str) -> None:
-    """Raise InputFileError at the first row whose word is not known, offering the nearest."""
-    cells = table.columns.get(column, _empty(table))
+    cells = table.column(column)
     bad = np.flatnonzero(~np.isin(cells, choices))
     if bad.size:
         cell, words = str(cells[bad[0]]), [word for word in choices if word]
@@ -206,7 +199,7 @@ def _check_words(table: TextTable, column: str, choices: tuple[str, ...], path: 
 
 
 def _numbers(table: TextTable, column: str, path: str) -> FloatArray:
-    cells = table.columns.get(column, _empty(table))
+    cells = table.column(column)
     values = to_numbers(cells)
     above = column in _POSITIVE_COLUMNS
     is_there = ~np.isnan(values)
@@ -223,7 +216,7 @@ def _numbers(table: TextTable, column: str, path: str) -> FloatArray:
 
 
 def _pairs(table: TextTable, column: str, path: str) -> tuple[FloatArray, FloatArray]:
-    cells = table.columns.get(column, _empty(table))
+    cells = table.column(column)
     parts = [str(cell).partition("x") for cell in cells]
     heights = np.array([height for height, _, _ in parts], dtype=np.str_)
     widths = np.array([width if cross else height for height, cross, width in parts], dtype=np.str_)

@@ -43,6 +43,10 @@ class TextTable:
     columns: Mapping[str, NDArray[np.str_]]
     lines: IntArray
 
+    def column(self, name: str) -> NDArray[np.str_]:
+        """Return the cells of a column, shape (r,); of one that is absent, empty ones."""
+        return self.columns.get(name, np.full(self.lines.size, "", dtype=np.str_))
+
 
 def parse_table(text: str, path: str, lines_before: int) -> TextTable:
     """Return the cells of a CSV text; rows without any value are left out.
@@ -85,7 +89,6 @@ def parse_table(text: str, path: str, lines_before: int) -> TextTable:
 
 
 def _rows(text: str, path: str, lines_before: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each row with the line that it starts on."""
     reader = csv.reader(io.StringIO(text), strict=True)
     start = lines_before + 1
     try:

@@ -55,13 +55,13 @@ class NetworkBuilder:
         """Append a fully connected layer."""
         return self.add("linear", name, source, features=features, **attributes)
 
-    def classifier(self, names: tuple[str, ...], source: str, hidden: tuple[int, ...], classes: int = 1000) -> str:
+    def classifier(self, names: tuple[str, ...], source: str, hidden: tuple[int, ...]) -> str:
         """Append flattening, hidden layers each with ReLU and dropout, the output layer, and the loss."""
         top = self.add("flatten", "flatten", source)
         for name, features in zip(names[:-1], hidden, strict=True):
             top = self.relu(f"{name}.relu", self.linear(name, top, features))
             top = self.add("dropout", f"{name}.dropout", top)
-        return self.add("loss", "loss", self.linear(names[-1], top, classes))
+        return self.add("loss", "loss", self.linear(names[-1], top, 1000))
 
     def network(
         self,

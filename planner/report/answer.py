@@ -145,7 +145,6 @@ def _first(plans: Sequence[Plan], chosen: Plan, most: int) -> list[Plan]:
 
 
 def _why(suggestion: Suggestion) -> str:
-    """Return why the chosen plan is taken, and what was proved."""
     search = suggestion.search
     those = f"all {search.evaluated:,}" if search.certified else f"the {search.evaluated:,} tried"
     if search.discarded or search.trials:
@@ -210,7 +209,6 @@ def _result(one: Prediction) -> str:
 
 
 def _baseline(suggestion: Suggestion, subject: Subject) -> str:
-    """Return what efficiencies are relative to."""
     one = suggestion.baseline
     if one is None or all(plan.efficiency is None for plan in suggestion.plans):
         return ""
@@ -424,7 +422,6 @@ def suggestion_rest(suggestion: Suggestion, subject: Subject, *, is_alone: bool 
 
 
 def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -> Iterator[Block]:
-    """Yield one plan of an answer with every figure."""
     subject = plan.subject(subject)
     yield heading(f"Plan {plan.position}: {_plan_words(plan, subject)}")
     if plan.why:
@@ -433,7 +430,6 @@ def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -
 
 
 def _refusals(search: SearchReport) -> Iterator[Block]:
-    """Yield how a space was searched, and how many plans were refused for which reason."""
     proof = "no better prediction in the space" if search.certified else "a better one may exist"
     if search.gap is not None:
         proof = f"another is at most {100 * search.gap:.2g} % better"

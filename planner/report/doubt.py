@@ -111,7 +111,6 @@ def _without_switches(subject: str) -> str:
 
 
 def _first_names(subjects: list[str], count: int) -> str:
-    """Return the first subjects, and how many more there are."""
     words = subjects[:count] if count == len(subjects) else [*subjects[:count], f"{len(subjects) - count} more"]
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
@@ -177,11 +176,7 @@ def _because_of_overheads(one: Prediction, subject: Subject) -> str:
 
 
 def _command(one: Prediction, subject: Subject, *, is_kept: bool) -> str:
-    """Return the command that measures what is unsure most; none where that is runs of plans that no file keeps.
-
-    Layers that were not timed yet come first; then short runs of the plans themselves, which one device makes in
-    PyTorch of those that leave the network whole.
-    """
+    """Return the command that measures what is unsure most: layers first, then runs of plans that a file keeps."""
     has_steps, is_sync = _has_measured_steps(one), one.configuration.mode == "sync"
     if has_steps or (sum(one.kernel_shares[name] for name in MEASURED_LOOKUPS) >= LARGE_SHARE and one.doubt):
         is_run_here = not one.configuration.besides and subject.settings.framework.variant == PYTORCH.name
@@ -214,7 +209,6 @@ def sensitivity_lines(suggestion: Suggestion, subject: Subject) -> Iterator[Line
 
 
 def _change_words(one: Sensitivity, subject: Subject) -> str:
-    """Return a change and what is the best plan then."""
     amount = f"{_share(one)} {'more' if one.factor > 1 else 'less'}"
     change = f"{amount} {one.input.replace('device', subject.device)}"
     if one.best is None:
@@ -297,7 +291,6 @@ def _across_groups(one: Configuration, subject: Subject) -> Iterator[Line]:
 
 
 def _passes(one: Configuration) -> str:
-    """Return what the ranks of each group take in a step, and the precision."""
     each = []
     for part in one.groups:
         accumulate = f" x {part.accumulation_steps}" if part.accumulation_steps > 1 else ""

@@ -170,7 +170,6 @@ def _scale(axes: Any, limits: tuple[float, float]) -> None:
 
 
 def _lines(axes: Any, limits: tuple[float, float]) -> list[Any]:
-    """Draw the diagonal and a line on either side; return what the legend names."""
     ends = np.array(limits)
     look = {"color": LINE_COLOUR, "zorder": 1.5, "linewidth": 0.9}
     equal = axes.plot(ends, ends, label="predicted = measured", **look)
@@ -223,7 +222,6 @@ def _fillings(axes: Any, points: Points) -> list[Any]:
 
 
 def _size(points: Points) -> float:
-    """Return the size of markers: the more rows, the smaller."""
     return next(size for most, size in MARKER_SIZES if len(points.rows) <= most)
 
 

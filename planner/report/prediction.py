@@ -274,7 +274,6 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
 
 
 def _places(one: Configuration) -> str:
-    """Return nodes x devices, of every node group."""
     places = [(part.nodes, part.gpus_per_node) for part in one.groups] or [(one.nodes, one.gpus_per_node)]
     return " + ".join(f"{nodes} x {gpus}" for nodes, gpus in places)
 
@@ -297,7 +296,6 @@ def _where_they_differ(cells: list[str]) -> list[str]:
 
 
 def _speeds(predictions: Sequence[Prediction]) -> dict[str, list[str]]:
-    """Return the column of epoch times, or of samples/s where one has no data set."""
     epochs = [one.epoch_s for one in predictions if one.epoch_s]
     if len(epochs) == len(predictions):
         return {"epoch": [format_duration(one.value, parts.digits_of(one)) for one in epochs]}

@@ -264,7 +264,6 @@ def calibration_view(
 
 
 def _measured_steps(steps: Sequence[MeasuredStep]) -> Iterator[Block]:
-    """Yield the plans whose whole steps were timed; nothing without any."""
     if not steps:
         return
     yield heading("Measured steps: what they take over what is predicted of them without")
@@ -284,7 +283,6 @@ def _measured_steps(steps: Sequence[MeasuredStep]) -> Iterator[Block]:
 
 
 def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
-    """Yield the widths of conformal intervals by kind of prediction; nothing without any."""
     if not scores:
         return
     yield heading("Conformal intervals: ends are so many times the value, and one over that")

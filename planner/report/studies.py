@@ -101,7 +101,6 @@ def _what(sweep: Sweep) -> str:
 
 
 def _unit(sweep: Sweep) -> str:
-    """Return the unit of the objective; empty: it has none."""
     return (
         ""
         if is_sum(parts.objective_of(sweep.request))
@@ -219,7 +218,6 @@ def _errors(validation: Validation) -> Iterator[Block]:
 
 
 def _why_no_coverage(validation: Validation) -> str:
-    """Return why no share of held-out rows can be inside their intervals."""
     if validation.summary.n:
         return "nothing is left to make intervals of, so that predictions state none"
     if validation.in_sample.n:
@@ -292,7 +290,6 @@ def _memory_cells(source: str, one: MemoryScore) -> tuple[str, ...]:
 
 
 def _refusals(rows: Sequence[ScoredRow]) -> Iterator[Block]:
-    """Yield how many rows broke each rule, with the values that did so most often."""
     rules: dict[str, Counter[str]] = {}
     first: dict[str, int] = {}
     for row in rows:
@@ -315,7 +312,6 @@ def _refusals(rows: Sequence[ScoredRow]) -> Iterator[Block]:
 
 
 def _values_in_words(values: Counter[str], total: int) -> str:
-    """Return the most frequent values, with their rows where there are several."""
     by_count = sorted(((value, count) for value, count in values.items() if value), key=lambda pair: -pair[1])
     if not by_count:
         return ""

@@ -168,7 +168,6 @@ def _inception_v3(name: str, _arguments: Mapping[str, str]) -> Network:
 
 
 def _unit(net: NetworkBuilder, name: str, source: str, channels: int, kernel: Pair, *, stride: int = 1) -> str:
-    """Append convolution without padding, batch normalisation and ReLU."""
     return net.relu(f"{name}.relu", net.convolution_norm(name, source, channels, kernel, stride=stride))
 
 

@@ -37,6 +37,7 @@ from planner.networks.zoo.transformers import (
     Latent,
     Sizes,
     head_features,
+    plain_block,
     preset,
     sequence,
     sizes,
@@ -75,9 +76,10 @@ def _llama(name: str, arguments: Mapping[str, str]) -> Network:
         top = net.add("add", f"{block}.attention.add", (branch, top))
         source = net.add("rms_norm", f"{block}.mlp.norm", top)
         has_experts = of.experts > 0 and number > of.dense_layers
-        branch = (
-            _experts(net, block, source, of) if has_experts else _gated_feed_forward(net, f"{block}.mlp", source, of)
-        )
+        if has_experts:
+            branch = _experts(net, block, source, of)
+        else:
+            branch = _gated_feed_forward(net, f"{block}.mlp", source, of)
         top = net.add("add", f"{block}.mlp.add", (branch, top))
     top = net.add("rms_norm", "norm", top)
     net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=of.tied, bias=False))
@@ -246,25 +248,13 @@ def _mpt(name: str, arguments: Mapping[str, str]) -> Network:
     )
     net = NetworkBuilder()
     top = net.add("embedding", "embedding", "input", features=hidden, vocabulary=of.vocabulary)
+    how: dict[str, AttributeValue] = {"heads": of.heads, "causal": True, "fused": of.fused, "bias": "fixed"}
     for number in range(1, of.layers + 1):
-        top = _mpt_block(net, f"layer{number}", top, of)
+        top = plain_block(net, f"layer{number}", top, of, biases=False, **how)
     top = net.add("layer_norm", "norm", top, shift=False)
     net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=True, bias=False))
     notes = f"decoder of {of.layers} layers, {hidden} features, {heads} heads, {of.sequence} positions"
     return net.network(name, (of.sequence,), notes, dataset=None, optimizer="adam")
-
-
-def _mpt_block(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
-    name = f"{block}.attention"
-    top = net.add("layer_norm", f"{name}.norm", source, shift=False)
-    joined = net.linear(f"{name}.qkv", top, 3 * of.query_width, bias=False)
-    how: dict[str, AttributeValue] = {"heads": of.heads, "causal": True, "fused": of.fused, "bias": "fixed"}
-    core = net.add("attention", f"{name}.core", joined, **how)
-    source = net.add("add", f"{name}.add", (net.linear(f"{name}.project", core, of.hidden, bias=False), source))
-    name = f"{block}.mlp"
-    wide = net.linear(f"{name}.widen", net.add("layer_norm", f"{name}.norm", source, shift=False), of.ffn, bias=False)
-    wide = net.add("activation", f"{name}.gelu", wide, function="gelu")
-    return net.add("add", f"{name}.add", (net.linear(f"{name}.narrow", wide, of.hidden, bias=False), source))
 
 
 _OF_7B, _VOCABULARY = sequence(2048) | ATTENTION, 50432

@@ -41,23 +41,14 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-from planner.domain.network import Network, family_of
+from planner.domain.network import AttributeValue, Network, family_of
 from planner.errors import ParameterError
 from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
 
 __all__ = [
-    "ATTENTION",
-    "FFN",
-    "GPT",
-    "HEAD_SIZE",
-    "VIT",
-    "Latent",
-    "Sizes",
-    "head_features",
-    "preset",
-    "sequence",
-    "sizes",
-]
+    "ATTENTION", "FFN", "GPT", "HEAD_SIZE", "VIT", "Latent", "Sizes", "head_features", "plain_block", "preset",
+    "sequence", "sizes",
+]  # fmt: skip
 
 
 FFN = "4 x hidden"
@@ -324,7 +315,7 @@ def _vit(name: str, arguments: Mapping[str, str]) -> Network:
     top = net.convolution("patches", "input", of.hidden, patch, stride=patch)
     top = net.add("class_token", "class_token", top)
     for number in range(1, of.layers + 1):
-        top = _vit_block(net, f"layer{number}", top, of)
+        top = plain_block(net, f"layer{number}", top, of, heads=of.heads, fused=of.fused)
     top = net.add("first_position", "first", net.add("layer_norm", "norm", top))
     net.add("loss", "loss", net.linear("classes", top, of.classes))
     notes = f"encoder of {of.layers} layers, {of.hidden} features, {of.heads} heads, patches of {patch} x {patch}"
@@ -350,15 +341,20 @@ def _vit_sizes(name: str, arguments: Mapping[str, str]) -> Sizes:
     )
 
 
-def _vit_block(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
-    name = f"{block}.attention"
-    joined = net.linear(f"{name}.qkv", net.add("layer_norm", f"{name}.norm", source), 3 * of.query_width)
-    core = net.add("attention", f"{name}.core", joined, heads=of.heads, fused=of.fused)
-    source = net.add("add", f"{name}.add", (net.linear(f"{name}.project", core, of.hidden), source))
-    name = f"{block}.mlp"
-    wide = net.linear(f"{name}.widen", net.add("layer_norm", f"{name}.norm", source), of.ffn)
-    wide = net.add("activation", f"{name}.gelu", wide, function="gelu")
-    return net.add("add", f"{name}.add", (net.linear(f"{name}.narrow", wide, of.hidden), source))
+def plain_block(
+    net: NetworkBuilder, name: str, source: str, of: Sizes, *, biases: bool = True, **how: AttributeValue
+) -> str:
+    """Append attention (``how``: its attributes) and an MLP, each behind a normalisation, without dropout."""
+    bias: dict[str, AttributeValue] = {} if biases else {"bias": False}
+    shift: dict[str, AttributeValue] = {} if biases else {"shift": False}
+    part = f"{name}.attention"
+    normed = net.add("layer_norm", f"{part}.norm", source, **shift)
+    core = net.add("attention", f"{part}.core", net.linear(f"{part}.qkv", normed, 3 * of.query_width, **bias), **how)
+    source = net.add("add", f"{part}.add", (net.linear(f"{part}.project", core, of.hidden, **bias), source))
+    part = f"{name}.mlp"
+    wide = net.linear(f"{part}.widen", net.add("layer_norm", f"{part}.norm", source, **shift), of.ffn, **bias)
+    wide = net.add("activation", f"{part}.gelu", wide, function="gelu")
+    return net.add("add", f"{part}.add", (net.linear(f"{part}.narrow", wide, of.hidden, **bias), source))
 
 
 _OF_VIT = {
