@@ -20,10 +20,10 @@ from typing import Any
 
 from planner.domain.axes import AXES
 from planner.domain.runs import RefusedRow, Run, Runs
-from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, VersionError, nearest_name
+from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, VersionError
 from planner.formats.documents import opened, place_of
 from planner.formats.fields import LONGEST_NAME, hidden
-from planner.formats.tables import Rows, lines_of, rows_of, write_table
+from planner.formats.tables import Rows, did_you_mean, lines_of, rows_of, write_table
 from planner.units import BOUNDS
 
 __all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_runs"]
@@ -41,9 +41,7 @@ COLUMNS = (
     "framework", "metric", "value", "status", "group", "notes", *OPTIONAL_COLUMNS,
 )  # fmt: skip
 REQUIRED = ("id", "network", "cluster", "metric")
-WHOLE_COLUMNS = (
-    *(axis.name for axis in AXES if not axis.words), "mini_batch", "data_parallel",
-)  # fmt: skip
+WHOLE_COLUMNS = (*(axis.name for axis in AXES if not axis.words), "mini_batch", "data_parallel")
 LARGEST_FILE = 2**29
 """Bytes of a file of runs: MOST_RUNS of 150 bytes each, which are read line by line."""
 MOST_RUNS = 3_500_000
@@ -79,14 +77,8 @@ class NoRunError(InputFileError):
         self.runs = runs
 
 
-def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
+def read_runs(path: Path | str) -> Runs:
     """Return the runs of a file, or of standard input where ``path`` is the text ``-``, and the rows refused.
-
-    Parameters
-    ----------
-    path : path
-    wanted : bool
-        Whether ``value`` may be empty of a run that did not run out of memory.
 
     Raises
     ------
@@ -104,7 +96,7 @@ def read_runs(path: Path | str, *, wanted: bool = False) -> Runs:
     ):
         lines = lines_of(text)
         header, rows = _header(lines, name)
-        runs = _Reading(header, wanted=wanted).of(rows)
+        runs = _Reading(header).of(rows)
     if not runs.rows:
         raise NoRunError(name, runs)
     return runs
@@ -140,9 +132,8 @@ def _check_header(header: list[str], path: str, where: str) -> None:
         raise InputFileError(path, "header must name the columns, got an empty line; remove it", where)
     for column in header:
         if column not in COLUMNS:
-            raise InputFileError(
-                path, f"column must be a known one, got {_short(column, LONGEST_SHOWN)!r}{_guess(column)}", where
-            )
+            problem = f"column must be a known one, got {_short(column, LONGEST_SHOWN)!r}{_guess(column)}"
+            raise InputFileError(path, problem, where)
         if header.count(column) > 1:
             raise InputFileError(path, f"header must name each column once, got {column!r} twice", where)
     for column in REQUIRED:
@@ -156,16 +147,14 @@ def _guess(column: str) -> str:
         return f"; separate columns by commas, not by {separators[0]}"
     if not column:
         return "; name the column or remove it"
-    near = nearest_name(column[:LONGEST_SHOWN], COLUMNS)
-    return f"; did you mean {near!r}?" if near else f"; known: {', '.join(COLUMNS)}"
+    return did_you_mean(column[:LONGEST_SHOWN], COLUMNS) or f"; known: {', '.join(COLUMNS)}"
 
 
 class _Reading:
     """Rows of one file on their way to runs: what earlier rows said limits later ones."""
 
-    def __init__(self, header: list[str], *, wanted: bool) -> None:
-        self.header, self.wanted = header, wanted
-        self.id_at = header.index("id")
+    def __init__(self, header: list[str]) -> None:
+        self.header, self.id_at = header, header.index("id")
         self.runs: list[Run] = []
         self.refused: list[RefusedRow] = []
         self.omitted = 0
@@ -211,15 +200,14 @@ class _Reading:
             remedy = "quote a cell that has a comma"
             raise ParameterError("row", f"of at most {len(self.header)} cells, as the header", len(cells), remedy)
         run = run_of(dict(zip(self.header, cells, strict=False)), line)
-        if run.value is None and run.status == "ok" and not self.wanted:
+        if run.value is None and run.status == "ok":
             raise ParameterError("value", "given where status is ok", NOTHING)
         return run
 
     def _add(self, run: Run) -> None:
         if run.id in self.lines:
-            raise ParameterError(
-                "id", "given once", _short(run.id, LONGEST_SHOWN), f"it stands on line {self.lines[run.id]} too"
-            )
+            remedy = f"it stands on line {self.lines[run.id]} too"
+            raise ParameterError("id", "given once", _short(run.id, LONGEST_SHOWN), remedy)
         if run.group:
             first = self.groups.setdefault(run.group, run)
             if first.metric != run.metric:
@@ -259,10 +247,6 @@ def _word(column: str, text: str) -> str:
     return text
 
 
-def _shared_word(column: str, text: str) -> str:
-    return sys.intern(_word(column, text))  # kept once, however many rows have it
-
-
 def _value(text: str) -> float:
     number = float(text) if NUMBER_PATTERN.fullmatch(text) else math.nan
     least, most = BOUNDS["count"]
@@ -286,19 +270,15 @@ def _placement(text: str) -> tuple[int, ...]:
     return tuple(int(count) for count in text.split("+"))
 
 
-def _rank_order(text: str) -> tuple[str, ...]:
-    return tuple(_short(text).replace(",", "+").split("+"))
-
-
 READERS: Mapping[str, Callable[[str], Any]] = {
-    # A million rows share a few words and numbers: look them up rather than read them again.
-    **{column: lru_cache(512)(partial(_shared_word, column)) for column in COLUMNS},
+    # A million rows share a few words and numbers: look them up rather than read them again, and keep them once.
+    **{column: lru_cache(512)(lambda text, column=column: sys.intern(_word(column, text))) for column in COLUMNS},
     **{column: lru_cache(512)(partial(_whole, column)) for column in WHOLE_COLUMNS},
     "id": partial(_word, "id"),
     "notes": sys.intern,
     "value": _value,
     "placement": _placement,
-    "rank_order": _rank_order,
+    "rank_order": lambda text: tuple(_short(text).replace(",", "+").split("+")),
 }
 """Columns -> what their cells become; an empty cell has the default of the record."""
 

@@ -24,9 +24,16 @@ from planner.domain.kernels import DIRECTIONS, KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import FREE_CIRCUMSTANCES, NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.domain.training import STEP
-from planner.errors import InputFileError, VersionError, nearest_name, shown
+from planner.errors import InputFileError, VersionError, shown
 from planner.formats.documents import read_text
-from planner.formats.tables import TextTable, check_control_characters, parse_table, to_numbers, write_table
+from planner.formats.tables import (
+    TextTable,
+    check_control_characters,
+    did_you_mean,
+    parse_table,
+    to_numbers,
+    write_table,
+)
 
 __all__ = ["COLUMNS", "VERSION", "SampleFiles", "read_sample_files", "read_samples", "write_samples"]
 
@@ -87,7 +94,8 @@ def read_samples(path: Path | str) -> tuple[Samples, IntArray]:
         number |= zip(sides, _pairs(table, column, name), strict=True)
     _refuse(words["kind"] == "", table, name, "kind", "given")
     for column, choices in _WORD_COLUMNS.items():
-        _check_words(table, column, choices, name)
+        known, known_words = np.isin(table.column(column), choices), [word for word in choices if word]
+        _refuse(~known, table, name, column, f"one of {', '.join(known_words)}", words=known_words)
     number |= _traffic(words, number, _numbers(table, "passes", name), table, name)
     return Samples(words, {column: number[column] for column in NUMBER_COLUMNS}, circumstances), table.lines
 
@@ -98,9 +106,8 @@ def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
     if opening is None:
         received = repr(_short(lines[0])) if lines else "an empty file"
         remedy = "write it above the header, or move a file that holds no samples out of the folder"
-        raise InputFileError(
-            path, f"first line must be '# planner/samples {VERSION}', got {received}; {remedy}", "line 1"
-        )
+        rule = f"first line must be '# planner/samples {VERSION}'"
+        raise InputFileError(path, f"{rule}, got {received}; {remedy}", "line 1")
     if int(opening[1]) > VERSION:
         remedy = "the file is newer than this program; update planner"
         raise VersionError(path, f"version must be at most {VERSION}, got {opening[1]}; {remedy}", "line 1")
@@ -163,8 +170,7 @@ def _instead(column: str) -> str:
     unit = OTHER_UNITS.get(column.removeprefix("time_"))
     if column.startswith("time_") and unit:
         return f"; times are in seconds: divide by {unit} and call the column time_s"
-    near = nearest_name(column, COLUMNS)
-    return f"; did you mean {near!r}?" if near else ""
+    return did_you_mean(column, COLUMNS)
 
 
 def _check_quotes(body: str, path: str, lines_before: int) -> None:
@@ -174,27 +180,18 @@ def _check_quotes(body: str, path: str, lines_before: int) -> None:
     if at >= 0:
         begin = max(rest.rfind(mark, 0, at) for mark in ",\n") + 1
         cell = re.split(r"[,\r\n]", rest[begin:], maxsplit=1)[0]
-        rule = "quotes must enclose a whole cell, and be doubled inside it"
-        raise InputFileError(
-            path, f"{rule}, got {shown(cell)}", f"line {lines_before + 1 + rest.count(chr(10), 0, at)}"
-        )
+        problem = f"quotes must enclose a whole cell, and be doubled inside it, got {shown(cell)}"
+        raise InputFileError(path, problem, f"line {lines_before + 1 + rest.count(chr(10), 0, at)}")
 
 
-def _refuse(wrong: BoolArray, table: TextTable, path: str, column: str, rule: str) -> None:
+def _refuse(
+    wrong: BoolArray, table: TextTable, path: str, column: str, rule: str, *, words: Sequence[str] = ()
+) -> None:
+    """Raise InputFileError at the first row, of shape (r,), that is wrong, offering the nearest of ``words``."""
     bad = np.flatnonzero(wrong)
     if bad.size:
         cell = str(table.column(column)[bad[0]])
-        raise InputFileError(path, f"{column} must be {rule}, got {shown(cell)}", f"line {table.lines[bad[0]]}")
-
-
-def _check_words(table: TextTable, column: str, choices: tuple[str, ...], path: str) -> None:
-    cells = table.column(column)
-    bad = np.flatnonzero(~np.isin(cells, choices))
-    if bad.size:
-        cell, words = str(cells[bad[0]]), [word for word in choices if word]
-        near = nearest_name(cell, words)
-        guess = f"; did you mean {near!r}?" if near else ""
-        problem = f"{column} must be one of {', '.join(words)}, got {shown(cell)}{guess}"
+        problem = f"{column} must be {rule}, got {shown(cell)}{did_you_mean(cell, words)}"
         raise InputFileError(path, problem, f"line {table.lines[bad[0]]}")
 
 
@@ -208,9 +205,8 @@ def _numbers(table: TextTable, column: str, path: str) -> FloatArray:
         wrong |= is_there & (np.rint(values) != values)
     if column in REQUIRED:
         wrong |= ~is_there
-    kind, most = (
-        ("number", f"{LARGEST_NUMBER:g}") if column in _FRACTION_COLUMNS else ("whole number", f"{LARGEST_NUMBER:.0f}")
-    )
+    kind = "number" if column in _FRACTION_COLUMNS else "whole number"
+    most = f"{LARGEST_NUMBER:g}" if column in _FRACTION_COLUMNS else f"{LARGEST_NUMBER:.0f}"
     _refuse(wrong, table, path, column, f"a {kind} {'above 0' if above else 'of at least 0'}, at most {most}")
     return values
 

@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.errors import InputFileError, Refusal, shown
+from planner.errors import InputFileError, Refusal, nearest_name, shown
 
 __all__ = [
-    "Rows", "TextTable", "check_control_characters", "lines_of", "parse_table", "rows_of", "to_numbers", "write_table",
+    "Rows", "TextTable", "check_control_characters", "did_you_mean", "lines_of", "parse_table", "rows_of", "to_numbers",
+    "write_table",
 ]  # fmt: skip
 
 LONGEST_LINE = 2**16
@@ -116,6 +117,12 @@ def check_control_characters(text: str, path: str) -> None:
         character = "one" if control[0] == "\0" else f"U+{ord(control[0]):04X}"
         problem = f"text must be free of {kind} characters, got {character} as character {control.start() - begin + 1}"
         raise InputFileError(path, f"{problem}; remove it", f"line {line}")
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown word: the nearest known one, if any is near."""
+    near = nearest_name(word, words)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def to_numbers(cells: NDArray[np.str_]) -> FloatArray:

@@ -230,12 +230,6 @@ def test_overlong_line_costs_itself_alone(tmp_path: Path) -> None:
     assert [one.line for one in runs.refused] == [2]
 
 
-def test_wanted_runs_need_no_value(tmp_path: Path) -> None:
-    path = tmp_path / "wanted.csv"
-    path.write_text("id,network,cluster,sub_batch,metric\na,vgg16,x,8,epoch_s\n")
-    assert read_runs(path, wanted=True).rows[0].value is None
-
-
 def test_refused_rows_beyond_those_listed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_format, "MOST_LISTED_REFUSALS", 3)
     runs = read(tmp_path, HEAD, GOOD, *["bad"] * 10)
