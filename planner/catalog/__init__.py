@@ -21,6 +21,7 @@ from planner.catalog.bundled_index import BundledCalibration, BundledIndex, Entr
 from planner.catalog.frameworks import (
     bundled_fusions,
     find_framework,
+    is_path,
     own_folder,
     own_frameworks,
     unused_own_names,
@@ -46,8 +47,8 @@ from planner.units import BOUNDS
 
 __all__ = [
     "arguments", "bundled_fusions", "calibrations_for", "default_request", "find_accelerator", "find_any_cluster",
-    "find_calibration", "find_cluster", "find_dataset", "find_framework", "find_network", "known_accelerator",
-    "names", "nearest_calibrations", "newest_own_calibration", "own_calibration_file", "own_calibrations",
+    "find_calibration", "find_cluster", "find_dataset", "find_framework", "find_network", "known_accelerator", "names",
+    "nearest_calibrations", "newest_own_calibration", "own_calibration_file", "own_calibrations",
     "own_calibrations_folder", "own_frameworks", "read_settings", "sibling_calibrations", "transfer_scores",
     "typed_dataset", "unused_own_names", "with_switches",
 ]  # fmt: skip
@@ -59,6 +60,7 @@ CALIBRATIONS = next(
     folder for folder in (BUNDLED / "calibrations", PACKAGE.parent / "calibrations", BUNDLED) if folder.is_dir()
 )
 SETTINGS_FILE = "planner.toml"
+SINGULAR = {"datasets": "data set", "accelerators": "accelerator", "clusters": "cluster"}
 FILE_KEYS: Mapping[str, str] = {
     "network": ".toml", "dataset": ".toml", "cluster": ".toml", "calibration": ".json", "framework": ".toml",
 }  # fmt: skip
@@ -77,10 +79,6 @@ def names(what: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (BUNDLED / what).glob("*.toml")))
 
 
-def _is_path(text: str, suffix: str) -> bool:
-    return text == STANDARD_INPUT or text.endswith(suffix) or "/" in text or os.sep in text
-
-
 def _is_file(path: Path | str) -> bool:
     try:
         return Path(path).is_file()
@@ -88,18 +86,15 @@ def _is_file(path: Path | str) -> bool:
         return False
 
 
-def _file_of(text: str, what: str, singular: str) -> Path | str:
+def _file_of(text: str, what: str) -> Path | str:
     """Return the TOML file of a path, of a bundled name, or else the file that is called ``text``."""
-    all_names = names(what)
-    if _is_path(text, ".toml") or (text not in all_names and _is_file(text)):
-        return text
-    return _bundled_file(what, singular, text)
+    is_file = is_path(text, ".toml") or (text not in names(what) and _is_file(text))
+    return text if is_file else _bundled_file(what, text)
 
 
-def _bundled_file(what: str, singular: str, name: str) -> Path:
-    all_names = names(what)
-    if name not in all_names:
-        raise UnknownNameError(singular, name, all_names)
+def _bundled_file(what: str, name: str) -> Path:
+    if name not in names(what):
+        raise UnknownNameError(SINGULAR[what], name, names(what))
     return BUNDLED / what / f"{name}.toml"
 
 
@@ -119,7 +114,7 @@ def find_network(text: str) -> Network:
     """
     name, colon, rest = text.partition(":")
     unknown = name not in names("networks")
-    if text.endswith(".toml") or (not colon and _is_path(text, ".toml")) or (unknown and _is_file(text)):
+    if text.endswith(".toml") or (not colon and is_path(text, ".toml")) or (unknown and _is_file(text)):
         return _network_file(text)
     if colon and "=" not in rest and unknown:
         raise UsageError(
@@ -140,33 +135,30 @@ def _network_file(path: str) -> Network:
         raise InputFileError(place_of(path), str(error), "dataset") from None
     family = family_of(network.name)
     if family in names("networks"):
-        _check_own(network, _bundled_network(family, network.name[len(family) + 1 :]), "network", path)
+        rest = network.name[len(family) + 1 :]
+        try:
+            bundled = build(family, arguments(rest, f"argument of network {family}") if rest else {})
+        except UsageError:  # what stands there are no arguments
+            bundled = build(family, {})
+        _check_own(network, bundled, "network", path)
     return network
-
-
-def _bundled_network(family: str, rest: str) -> Network:
-    """Return the bundled network of a name in a file; where its arguments are none, the one without any."""
-    try:
-        return build(family, arguments(rest, f"argument of network {family}") if rest else {})
-    except UsageError:
-        return build(family, {})
 
 
 def find_dataset(text: str) -> Dataset:
     """Return the data set of a name, of a TOML file, or of ``samples=N,bytes_per_sample=B``."""
-    if "=" in text and not _is_path(text, ".toml"):
+    if "=" in text and not is_path(text, ".toml"):
         return typed_dataset(text)
-    path = _file_of(text, "datasets", "data set")
+    path = _file_of(text, "datasets")
     dataset = DATASET.read(path)
     if path is text and dataset.name in names("datasets"):
-        _check_own(dataset, DATASET.read(_bundled_file("datasets", "data set", dataset.name)), "data set", text)
+        _check_own(dataset, DATASET.read(_bundled_file("datasets", dataset.name)), "data set", text)
     return dataset
 
 
 @cache
 def find_accelerator(name: str) -> Accelerator:
     """Return the bundled accelerator of a name."""
-    path = _bundled_file("accelerators", "accelerator", name)
+    path = _bundled_file("accelerators", name)
     return ACCELERATOR.build(_index().accelerators[name], str(path))
 
 
@@ -185,14 +177,14 @@ def find_cluster(text: str) -> Cluster:
 
 def find_any_cluster(text: str) -> Cluster | MixedCluster:
     """Return the cluster of a bundled name, or of a TOML file; a mixed one where it has several node groups."""
-    path = _file_of(text, "clusters", "cluster")
+    path = _file_of(text, "clusters")
     cluster = read_cluster(path, find_accelerator)
     if path is text:
         for device in cluster.accelerators if isinstance(cluster, MixedCluster) else (cluster.node.accelerator,):
             if device.name in names("accelerators"):
                 _check_own(device, find_accelerator(device.name), "accelerator", text, "accelerator")
         if cluster.name in names("clusters"):
-            bundled = read_cluster(_bundled_file("clusters", "cluster", cluster.name), find_accelerator)
+            bundled = read_cluster(_bundled_file("clusters", cluster.name), find_accelerator)
             _check_own(cluster, bundled, "cluster", text)
     return cluster
 
@@ -269,7 +261,7 @@ def _keys_of(path: Path, _written_ns: int) -> Mapping[str, Any]:
 
 def find_calibration(text: str) -> Calibration:
     """Return the calibration of a bundled name, of one of the user's own (newest first), or of a JSON file."""
-    if _is_path(text, ".json"):
+    if is_path(text, ".json"):
         return _calibration_file(text)
     bundled = _calibration_files()
     if text in bundled:
@@ -410,7 +402,8 @@ def read_settings(start: Path) -> tuple[Path, Mapping[str, Any]] | None:
         The file is wrong, belongs to somebody else, or can be written by everybody: it may be in a shared folder.
     """
     folder = start.resolve()
-    path = _first_file(parent / SETTINGS_FILE for parent in (folder, *folder.parents))
+    paths = (parent / SETTINGS_FILE for parent in (folder, *folder.parents))
+    path = next((path for path in paths if path.exists() and not path.is_dir()), None)  # a pipe is refused by name
     if path is None:
         return None
     _check_owned(path)
@@ -436,12 +429,8 @@ def _from_folder(folder: Path, value: Any, key: str) -> Any:
         return [_from_folder(folder, one, key) for one in value]
     if key not in FILE_KEYS or not isinstance(value, str) or "=" in value:
         return value
-    is_file = _is_path(value, FILE_KEYS[key]) or (value not in names(f"{key}s") and _is_file(folder / value))
+    is_file = is_path(value, FILE_KEYS[key]) or (value not in names(f"{key}s") and _is_file(folder / value))
     return str(folder / value) if is_file else value
-
-
-def _first_file(paths: Iterable[Path]) -> Path | None:
-    return next((path for path in paths if path.exists() and not path.is_dir()), None)  # a pipe is refused by name
 
 
 def default_request() -> Mapping[str, Any]:

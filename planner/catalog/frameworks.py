@@ -15,8 +15,8 @@ from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.framework import FRAMEWORK
 
 __all__ = [
-    "bundled_fusions", "find_framework", "own_folder", "own_framework_files", "own_frameworks", "unused_own_names",
-    "with_present_names", "with_switches",
+    "bundled_fusions", "find_framework", "is_path", "own_folder", "own_framework_files", "own_frameworks",
+    "unused_own_names", "with_present_names", "with_switches",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).resolve().parent.parent / "_bundled" / "frameworks"
@@ -46,7 +46,7 @@ def find_framework(text: str) -> Framework:
         The file is wrong.
     """
     name, version, switches = framework_parts(text)
-    if _is_file(name):
+    if is_path(name):
         return FRAMEWORK.read(name).of_version(version).with_switches(switches)
     found, on = _bundled_named(name.lower()) or _own(name)
     return found.of_version(version).with_switches([*on, *(one.lower() for one in switches)])
@@ -59,7 +59,7 @@ def with_switches(text: str, framework: Framework) -> str:
     './own.toml:wide+deep'
     """
     name = framework_parts(text)[0]
-    return label_of(name if _is_file(name) else framework.name, framework.version, framework.switched)
+    return label_of(name if is_path(name) else framework.name, framework.version, framework.switched)
 
 
 def bundled_fusions(name: str) -> tuple[str, ...]:
@@ -117,8 +117,9 @@ def with_present_names(calibration: Calibration) -> Calibration:
     return replace(calibration, entries=entries, measured_steps=steps)
 
 
-def _is_file(name: str) -> bool:
-    return name == STANDARD_INPUT or name.endswith(".toml") or "/" in name or os.sep in name
+def is_path(text: str, suffix: str = ".toml") -> bool:
+    """Tell whether a text names a file rather than something bundled: a path, or standard input."""
+    return text == STANDARD_INPUT or text.endswith(suffix) or "/" in text or os.sep in text
 
 
 def _own(name: str) -> tuple[Framework, list[str]]:

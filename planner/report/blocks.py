@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TextIO
 
@@ -119,13 +119,12 @@ def given(rows: Iterable[tuple[str, str]]) -> Pairs:
 FIRST_COMBINING = "\u0300"
 """Printable signs before this one are one column wide."""
 _WORD = re.compile(r"\s*\S+\s*")
-Glue = Callable[[str], str]
 
 
-def plain_lines(block: Block, width: int, glued: Glue) -> list[str] | None:
-    """Return the lines of a block; None where rich is needed. ``glued``: text whose lines break at spaces alone."""
+def plain_lines(block: Block, width: int) -> list[str] | None:
+    """Return the lines of a block; None where rich is needed."""
     if isinstance(block, Line):
-        return _plain_line(block, width, glued)
+        return _plain_line(block, width)
     if isinstance(block, Pairs):
         return _plain_grid(Table(("", ""), block.rows), width, names=True)
     return _plain_grid(block.within(width) if block.dropped else block, width, names=False)
@@ -139,12 +138,12 @@ def _is_plain(text: str) -> bool:
     return _has_plain_signs(text) and all(line == line.strip() for line in text.split("\n"))
 
 
-def _plain_line(line: Line, width: int, glued: Glue) -> list[str] | None:
+def _plain_line(line: Line, width: int) -> list[str] | None:
     if line.whole and _has_plain_signs(line.label + line.text):
         return f"{' ' * line.indent}{line.label}{line.text}".split("\n")
     if line.whole or not _is_plain(line.label + line.text) or (line.indent and "" in line.text.split("\n")):
         return None
-    wrapped = _wrapped(line.label + glued(line.text), width - line.indent)
+    wrapped = _wrapped(line.label + _glued(line.text), width - line.indent)
     return None if wrapped is None else [" " * line.indent + one for one in wrapped]
 
 
@@ -233,7 +232,7 @@ def line_count(blocks: Iterable[Block]) -> int:
     """Return the lines of blocks at LINE_WIDTH; what only rich can lay out counts two lines a row, or paragraph."""
     count = 0
     for block in blocks:
-        lines = plain_lines(block, LINE_WIDTH, _glued)
+        lines = plain_lines(block, LINE_WIDTH)
         rows = 1 if isinstance(block, Line) else len(block.rows)
         count += 2 * rows if lines is None else len(lines)
     return count
@@ -247,7 +246,7 @@ def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
     """
     blocks, width = list(blocks), _width(stream)
     if width is not None and not stream.isatty() and not _has_style(stream):
-        plain = [plain_lines(block, width, _glued) for block in blocks]
+        plain = [plain_lines(block, width) for block in blocks]
         lines = [line for one in plain for line in one or ()]
         if None not in plain:
             stream.writelines(f"{line.replace(GLUE, ' ').rstrip()}\n" for line in lines)

@@ -339,23 +339,16 @@ AT_BOUND_WORDS = "held at 0"
 
 
 class CellFigures(Protocol):
-    """What is shown of runs of one plan."""
+    """What is shown of runs of one plan: tensor degree, sub-batch, measured over predicted time (drawn towards 1)."""
 
     @property
-    def tensor(self) -> int:
-        """Tensor-parallel degree."""
-
+    def tensor(self) -> int: ...  # noqa: D102 - described by the class
     @property
-    def sub_batch(self) -> int:
-        """Samples a replica takes at once."""
-
+    def sub_batch(self) -> int: ...  # noqa: D102
     @property
-    def factor(self) -> float:
-        """Measured over predicted time, drawn towards 1."""
-
+    def factor(self) -> float: ...  # noqa: D102
     @property
-    def runs(self) -> int:
-        """Number of runs."""
+    def runs(self) -> int: ...  # noqa: D102
 
 
 Cells = Callable[[Entry], Mapping[str, Sequence[CellFigures]]]

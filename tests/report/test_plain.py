@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.report.blocks import Block, Line, Pairs, Table, _glued, _print_styled, plain_lines, print_blocks
+from planner.report.blocks import Block, Line, Pairs, Table, _print_styled, plain_lines, print_blocks
 
 words = st.text("ab1.`é \n", max_size=120)
 cells = st.text("ab1.é \n", max_size=40)
@@ -31,7 +31,7 @@ blocks = st.one_of(
 
 @given(block=blocks)
 def test_plain_lines_are_those_of_rich(block: Block) -> None:
-    lines = plain_lines(block, 80, _glued)
+    lines = plain_lines(block, 80)
     assume(lines is not None)
     assert printed([block]) == printed([block], styled=True)
 
@@ -44,5 +44,5 @@ def printed(some: Sequence[Block], *, styled: bool = False) -> str:
 
 @pytest.mark.parametrize("block", [Line("a" * 81), Line("宽"), Table(["a"], [["b " * 50]]), Line("a\tb")])
 def test_what_is_no_plain_text_is_left_to_rich(block: Block) -> None:
-    assert plain_lines(block, 80, _glued) is None
+    assert plain_lines(block, 80) is None
     assert printed([block]) == printed([block], styled=True)
