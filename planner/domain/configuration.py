@@ -242,9 +242,21 @@ class Configurations(Axes[IntArray, IntArray]):
     def distinct(self, names: Iterable[str], *more: tuple[IntArray, int]) -> tuple[IntArray, IntArray]:
         """Return :func:`planner.domain.arrays.distinct_rows` of some axes, or properties, of rows.
 
+        Of a product the positions are those of its rows, and numbers have a shape that broadcasts to that of the
+        product: axes that are not asked for have length 1.
+
         ``more``: further columns of whole numbers from 0, and what they stay below.
         """
-        return distinct_rows(*(getattr(self, name) for name in names), *(column for column, _ in more))
+        columns = [*(getattr(self, name) for name in names), *(column for column, _ in more)]
+        if not self.is_product:
+            return distinct_rows(*columns)
+        shape = np.broadcast_shapes(*(one.shape for one in columns))
+        first, number = distinct_rows(*(np.broadcast_to(one, shape).ravel() for one in columns))
+        return np.ravel_multi_index(np.unravel_index(first, shape), self.shape), number.reshape(shape)
+
+    def at(self, of_plans: Any, rows: IntArray) -> Any:
+        """Return what plans at positions have of an array that broadcasts to the shape of all."""
+        return _in_rows(of_plans, rows, self.shape) if self.is_product else of_plans[rows]
 
     def pieces(self, most: int) -> Iterator[Configurations]:
         """Yield them in order, a product in products, at most so many at once."""
@@ -359,6 +371,10 @@ class Configurations(Axes[IntArray, IntArray]):
 
     def take(self, rows: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice, of rows."""
+        if self.is_product:
+            is_positions = isinstance(rows, np.ndarray) and rows.dtype != np.bool_
+            places: Any = rows if is_positions else np.arange(self.size)[rows]
+            return self._each(partial(_in_rows, rows=places, shape=self.shape))
         at = rows if isinstance(rows, slice) else np.arange(self.size)[rows]
         return self._each(partial(taken, at=at))
 
@@ -415,6 +431,14 @@ def _row_column(column: IntArray, shape: tuple[int, ...]) -> IntArray:
     if column.size == 1:
         return np.broadcast_to(column.ravel(), (math.prod(shape),))
     return np.broadcast_to(column, shape).ravel()
+
+
+def _in_rows(column: Any, rows: IntArray, shape: tuple[int, ...]) -> Any:
+    """Return what positions among the rows of a product have of a column that broadcasts to its shape."""
+    if column.size == 1:
+        return np.broadcast_to(column.ravel()[0], rows.shape)
+    places = np.unravel_index(rows, shape)
+    return column[tuple(0 if length == 1 else place for length, place in zip(column.shape, places, strict=True))]
 
 
 def _is_alike(column: IntArray) -> bool:

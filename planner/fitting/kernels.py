@@ -151,8 +151,9 @@ def learns_from_calls(accelerator: Accelerator | None) -> bool:
 def _stands_twice(samples: Samples) -> BoolArray:
     """Tell which rows repeat, for a network in another precision, a call that was timed in fp32, shape (k,)."""
     columns = zip(samples.text["kind"].tolist(), samples.text["precision"].tolist(), strict=True)
-    repeats: BoolArray = np.array([is_that_of_fp32(*one) for one in columns], dtype=np.bool_)
-    return repeats & (samples.text["call"] != "")
+    is_known = np.array([is_that_of_fp32(*one) for one in columns], dtype=np.bool_)
+    twice: BoolArray = is_known & (samples.text["call"] != "")
+    return twice
 
 
 def _misaligned(samples: Samples, mask: BoolArray, accelerator: Accelerator | None) -> BoolArray:

@@ -11,25 +11,27 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Self
 
 import numpy as np
 
+from planner.costs.collectives import collective_s
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configurations
+from planner.domain.messages import GRADIENTS
 from planner.domain.request import Problem
 from planner.fitting.passes import Passes
 from planner.sources.links import slower
 from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, NEUTRAL_COEFFICIENTS, exponent_name
 from planner.sources.sources import Sources
-from planner.steps.compute import started
-from planner.steps.host_and_gpu import TOGETHER
+from planner.steps.compute import PASSES, started
+from planner.steps.host_and_gpu import STAGES, TOGETHER, CallCounts
+from planner.steps.one_stage import OneStage, SlotExchange
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
-from planner.steps.schedule import STAGE_RUNS, TimedSchedule
-from planner.steps.synchronous import communication_prefix_s
+from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s
 
 __all__ = [
     "ESTIMATOR",
@@ -186,17 +188,32 @@ class Observed:
             return None
         return Observed(self.problem, self.configurations.take(rows), self.measured_s[rows], self.evaluator)
 
-    def priced(self, coefficients: Mapping[str, float]) -> tuple[Pricer, TimedSchedule]:
-        """Return what prices the rows under overheads, with links as they are, and their steps."""
+    def priced(self, coefficients: Mapping[str, float]) -> OneStage:
+        """Return the steps of the rows under overheads, with links as they are."""
         entry = overheads_entry(
             self.problem.settings.framework.label, self.precision, self.properties["kernels"], coefficients
         )
         own = calibrations_of(self.problem, [entry], (1.0, 1.0))
         problem = replace(self.problem, calibrations=(*own, *self.problem.calibrations))
-        evaluator = Evaluator(problem, like=self.evaluator)
-        evaluator.evaluate(self.configurations)
-        pricer = evaluator.pricers[self.precision, "sync"]
-        return pricer, pricer.price(self.configurations).iteration
+        pricer = Evaluator(problem, like=self.evaluator).pricer_of(self.configurations)
+        assert isinstance(pricer, Pricer)  # noqa: S101 - rows are synchronous
+        return pricer.one_stage(self.configurations)
+
+
+@dataclass(frozen=True)
+class _Input:
+    """Loading of n steps: ``load_s``, shape (n,), beside the step before where ``prefetches``, shape (n,)."""
+
+    load_s: FloatArray
+    prefetches: BoolArray
+
+    def period_s(self, step_s: FloatArray) -> FloatArray:
+        """Return the periods of steps that take so long without their input [s], shape (n,)."""
+        return np.where(self.prefetches, np.maximum(step_s, self.load_s), step_s + self.load_s)
+
+    def is_paced(self, step_s: FloatArray) -> BoolArray:
+        """Tell which periods grow with the step, shape (n,)."""
+        return ~self.prefetches | (step_s >= self.load_s)
 
 
 class AloneSteps:
@@ -208,25 +225,30 @@ class AloneSteps:
         Those of STAGES; the exponent is at first that of the network's family.
     runs : ndarray of float, shape (n, 4)
         How often a step holds each.
+    copies_s : ndarray of float, shape (n,)
+        Of samples to the device.
     """
 
     def __init__(self, observed: Observed) -> None:
         exponent = EXPONENTS[exponent_name(observed.problem.network)]
-        pricer, step = observed.priced(NEUTRAL_COEFFICIENTS)
-        compute, sub_batch = pricer.compute, observed.configurations.sub_batch
-        kernels = compute.kernels_alone(sub_batch)
-        matrix_s, traffic_s = (
-            np.column_stack([compute.program.total(getattr(one, name)) for one in kernels])
-            for name in ("matrix_s", "traffic_s")
+        step = observed.priced(NEUTRAL_COEFFICIENTS)
+        costs, cases, m = step.costs, step.passes.cases, observed.configurations.accumulation_steps
+        units, table = costs.compute.ranks[0].units, costs.compute.cases.columns
+        number = np.bincount(units.sequence, minlength=units.distinct).astype(np.float64)
+        row, passes = cases.compute_rows(costs.compute)[cases.case], [PASSES.index(name) for name in STAGES]
+
+        def totals(column: FloatArray) -> FloatArray:
+            return np.asarray(column[row][:, passes] @ number)
+
+        counts = CallCounts(totals(table.calls), totals(table.measured_calls), totals(table.launches))
+        calls, launches_s = (
+            np.broadcast_to(each, (row.size, len(STAGES))) for each in started(costs.sources, costs.overheads, counts)
         )
-        calls, launches_s = np.broadcast_to(
-            np.array([started(compute.sources, compute.overheads, one.counts) for one in kernels]).T[:, None, :],
-            (2, *matrix_s.shape),
-        )
-        self.stages = Passes(matrix_s, traffic_s, calls, exponent, launches_s, TOGETHER["sync"])
-        self.runs = np.column_stack([of.of(observed.configurations.accumulation_steps) for of in STAGE_RUNS.values()])
-        nothing = np.zeros(len(calls))
-        self.step = step.changed({"all_reduce": nothing}, {"all_reduce": nothing})
+        beside = TOGETHER["sync"][: len(STAGES), : len(STAGES)]
+        self.stages = Passes(totals(table.matrix_s), totals(table.traffic_s), calls, exponent, launches_s, beside)
+        self.runs = np.column_stack([np.ones(m.size) * m, np.ones(m.size), m - 1, np.ones(m.size)])
+        self.copies_s = m * step.passes.copy_s[cases.case]
+        self.input = _input_of(step)
 
     def at_exponent(self, exponent: float) -> AloneSteps:
         """Return the same steps under another exponent."""
@@ -236,49 +258,58 @@ class AloneSteps:
 
     @staticmethod
     def stacked(parts: Sequence[AloneSteps]) -> AloneSteps:
-        """Return the steps of several, one after another; all have the same schedule."""
+        """Return the steps of several, one after another."""
         steps = copy(parts[0])
         steps.stages = Passes.stacked([one.stages for one in parts])
         steps.runs = np.concatenate([one.runs for one in parts])
-        steps.step = TimedSchedule.stacked([one.step for one in parts])
+        steps.copies_s = np.concatenate([one.copies_s for one in parts])
+        steps.input = _Input(
+            np.concatenate([one.input.load_s for one in parts]), np.concatenate([one.input.prefetches for one in parts])
+        )
         return steps
 
     def times_s(self, values: FloatArray) -> FloatArray:
         """Return step times [s], shape (n,), where (k, m, h) are ``values``, shape (3,), or (n, 3) step by step."""
-        return self._timed(values).period_s
+        return self.input.period_s(self._step_s(values))
 
     def slopes(self, values: FloatArray, _width: float = 0.0) -> FloatArray:
         """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3): exact, of no width."""
-        by_stage = self._timed(values).slopes
-        weight = self.runs * np.column_stack([by_stage[stage] for stage in STAGE_RUNS])
+        weight = self.runs * self.input.is_paced(self._step_s(values))[:, None]
         return np.asarray((weight[:, :, None] * self.stages.slopes(values)).sum(axis=1))
 
-    def _timed(self, values: FloatArray) -> TimedSchedule:
-        stage_s = self.runs * self.stages.times_s(values)
-        return self.step.changed(dict(zip(STAGE_RUNS, stage_s.T, strict=True)))
+    def _step_s(self, values: FloatArray) -> FloatArray:
+        return np.asarray(self.copies_s + (self.runs * self.stages.times_s(values)).sum(axis=1))
 
 
 class JointSteps:
-    """Steps on several GPUs by replica_wait and the scales of the links, with compute as the other coefficients say."""
+    """Steps on several GPUs by replica_wait and the scales of the links, with compute as the other coefficients say.
+
+    Attributes
+    ----------
+    computed_s, quiet_s : ndarray of float, shape (n,)
+        What a step computes, and what it takes but for messages, waits and input [s].
+    """
 
     def __init__(self, observed: Observed, coefficients: Mapping[str, float]) -> None:
-        self.pricer, self.step = observed.priced({**coefficients, "replica_wait": 0.0})
-        pricer = self.pricer
-        configurations = observed.configurations
-        groups = np.column_stack([configurations.nodes, configurations.gpus_per_node])
-        self.places, group = np.unique(groups, axis=0, return_inverse=True)
-        row = pricer.compute.cases.rows(configurations.sub_batch)
-        pairs = (2 * row + (configurations.accumulation_steps > 1)) * len(self.places) + group.ravel()
+        step = observed.priced({**coefficients, "replica_wait": 0.0})
+        self._costs, self._ready, configurations = step.costs, step.ready, observed.configurations
+        self.computed_s, self.quiet_s = step.computed_s, step.period_s - step.exchange_s[1]
+        self.input, self._exchange = _input_of(step), SlotExchange(step.state, 0)
+        case = np.searchsorted(self._exchange.rows, step.state.cases.case)
+        last = 2 * step.passes.cases.case + (configurations.accumulation_steps > 1)
+        pairs = last * self._exchange.rows.size + case
         distinct, self.pair = np.unique(pairs, return_inverse=True)
-        self.last_pass, self.group = distinct // len(self.places), distinct % len(self.places)
-        self.is_specified = pricer.messages.source.entry.estimator == ESTIMATOR
+        self.last, self.case = distinct // self._exchange.rows.size, distinct % self._exchange.rows.size
+        self._groups = step.state.cases.groups(GRADIENTS).rows(self._exchange.rows)
+        self._bytes, self._counts = self._exchange.bytes_of(self._exchange.slot), dict[str, FloatArray]()
+        self.is_specified = self._costs.gradient_source.entry.estimator == ESTIMATOR
         is_link_busy = [bool(np.any(count > 1)) for count in (configurations.gpus_per_node, configurations.nodes)]
         self.live = [at for at, is_used in enumerate(is_link_busy) if is_used and self.is_specified]
         self._kept: dict[tuple[float, ...], FloatArray] = {}
 
     def times_s(self, values: FloatArray) -> FloatArray:
         """Return step times [s], shape (n,), where ``values`` are replica_wait and the scales inside and between."""
-        return self._timed(values).period_s
+        return self.input.period_s(self._step_s(values))
 
     def slopes(self, values: FloatArray, width: float) -> FloatArray:
         """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3).
@@ -287,37 +318,52 @@ class JointSteps:
         the backward pass, or are paced by another link, have no derivative, though not far away they have.
         """
         _, *scales = values.tolist()
-        step = self._timed(values)
         slopes = np.zeros((self.pair.size, 3))
-        slopes[:, 0] = reduce(np.add, [step.seconds[stage] for stage in STAGE_RUNS])
+        slopes[:, 0] = self.computed_s
         for at in self.live:
             smaller, larger = (
                 self._exposed_s([scale * math.exp(sign * width * (at == place)) for place, scale in enumerate(scales)])
                 for sign in (-1, 1)
             )
             slopes[:, 1 + at] = (larger - smaller) / (2 * width * scales[at])
-        slopes *= step.on_path["replica_wait"][:, None]
+        slopes *= self.input.is_paced(self._step_s(values))[:, None]
         return slopes
 
-    def _timed(self, values: FloatArray) -> TimedSchedule:
+    def _step_s(self, values: FloatArray) -> FloatArray:
         wait, *scales = values.tolist()
-        messages = {"all_reduce": self.exposed_s(scales)}
-        return self.step.changed(messages | {"replica_wait": np.full(self.pair.size, wait)}, messages)
+        return np.asarray(self.quiet_s + wait * self.computed_s + self.exposed_s(scales))
 
     def exposed_s(self, scales: Sequence[float]) -> FloatArray:
-        """Return what messages add to a step [s], shape (n,); see :class:`planner.steps.price.Pricer`."""
+        """Return what messages add to a step [s], shape (n,)."""
         key = tuple(scales)
         if key not in self._kept:
             self._kept = {key: self._exposed_s(key)}
         return self._kept[key]
 
     def _exposed_s(self, scales: Sequence[float]) -> FloatArray:
-        messages = self.pricer.messages
-        entry = slower(messages.source.entry, *scales) if self.is_specified else None
-        nodes, gpus_per_node = self.places.T
-        sent_s = messages.message_s(nodes, gpus_per_node, entry)
-        if not self.pricer.strategy.overlap:
-            return np.asarray(sent_s.sum(axis=1)[self.group][self.pair])
-        if self.pricer.strategy.is_timed:
-            return self.pricer.fused_s(self.last_pass, self.group, self.places, entry)[0][self.pair]
-        return self.pricer.outlasting_s(communication_prefix_s(sent_s), self.last_pass, self.group)[self.pair]
+        exchange, (ready, backward), entry = self._exchange, self._ready, self._costs.gradient_source.entry
+        if not self._bytes.size:
+            return np.zeros(self.pair.size)
+        if self.is_specified:
+            entry = slower(entry, *scales)
+        if self._costs.strategy.is_timed:
+            if self.is_specified:
+                exchange = exchange.by_entry(entry)
+            return exchange.fused_s(ready, backward, self.last, self.case)[0][self.pair]
+        sent_s = exchange.message_s
+        if self.is_specified:
+            operation = self._costs.gradient_operation
+            sent_s = collective_s(entry, operation, self._bytes, self._groups, self._counts)
+            sent_s = self._costs.sources.multiplied("all_reduce", sent_s, nodes=self._groups.nodes[:, None])
+        if not self._costs.strategy.overlap:
+            return np.asarray(sent_s.sum(axis=1)[self.case][self.pair])
+        end_s = backward_end_s(ready[:, exchange.slot], communication_prefix_s(sent_s), self.last, self.case)
+        return exposed_s(end_s, backward[self.last])[self.pair]
+
+
+def _input_of(step: OneStage) -> _Input:
+    """Return how loading the samples of steps takes part in them."""
+    costs, number = step.costs, step.plans.size
+    loads = costs.loads(step.plans) if isinstance(costs, Pricer) else []
+    load_s = np.broadcast_to(loads[-1] if loads else 0.0, number)
+    return _Input(load_s, np.full(number, costs.strategy.prefetch))

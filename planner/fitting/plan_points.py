@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.configuration import Configurations
 from planner.domain.request import Problem
 from planner.domain.training import TimedStep
 from planner.fitting.measured_steps import without_measured_plans
 from planner.sources.plan_points import PLAN_POINTS, PlanPoint, as_setting, points_of_entry, weight_of_runs
 from planner.sources.sources import Sources
-from planner.steps.compute import Compute
+from planner.steps.split_costs import StepCosts
+from planner.steps.split_passes import Passes
 
 __all__ = ["PlanPointRun", "with_plan_points"]
 
@@ -65,10 +67,10 @@ def _holds_points(entry: Entry, problem: Problem, precision: str) -> bool:
 def _points(problem: Problem, runs: Sequence[PlanPointRun]) -> tuple[PlanPoint, ...]:
     """Plan points of runs in one precision: measured over predicted without runs."""
     bare = replace(problem, calibrations=tuple(map(without_measured_plans, problem.calibrations)))
-    compute = Compute(Sources(bare), runs[0].precision)
-    sub_batches = np.array([run.step.sub_batch for run in runs])
-    compute.cases.ensure(sub_batches)
-    predicted_s = (compute.table.forward_s + compute.table.backward_s[:, 0])[compute.cases.rows(sub_batches)]
+    costs = StepCosts(Sources(bare), runs[0].precision)
+    plans = Configurations.having(sub_batch=np.array([run.step.sub_batch for run in runs]))
+    passes = Passes(costs, plans, costs.ranks(plans))
+    predicted_s = (passes.forward_s + passes.backward.first_s)[passes.cases.case]
     ratios: dict[tuple[int, int], list[float]] = {}
     for run, seconds in zip(runs, predicted_s.tolist(), strict=True):
         ratios.setdefault((run.tensor, run.step.sub_batch), []).append(math.log(run.step.time_s / seconds))

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray
-from planner.domain.schedule import Schedule
 from planner.fitting.observed import AloneSteps, JointSteps, Observed
 from planner.numbers import constant
 
@@ -57,16 +56,14 @@ class Coefficient(NamedTuple):
 
 
 def stacks(rows: Sequence[Rows]) -> list[tuple[list[Observed], Steps]]:
-    """Return rows on one GPU with the others of their schedule, to be computed at once; other rows one by one."""
-    alone: dict[Schedule, list[tuple[Observed, AloneSteps]]] = {}
-    joint: list[tuple[list[Observed], Steps]] = []
-    for observed, steps in rows:
-        if isinstance(steps, AloneSteps):
-            alone.setdefault(steps.step.schedule, []).append((observed, steps))
-        else:
-            joint.append(([observed], steps))
-    stacked = (([one for one, _ in some], AloneSteps.stacked([steps for _, steps in some])) for some in alone.values())
-    return [*stacked, *joint]
+    """Return rows on one GPU together, to be computed at once; other rows one by one."""
+    alone = [(observed, steps) for observed, steps in rows if isinstance(steps, AloneSteps)]
+    joint: list[tuple[list[Observed], Steps]] = [
+        ([observed], steps) for observed, steps in rows if not isinstance(steps, AloneSteps)
+    ]
+    if not alone:
+        return joint
+    return [([one for one, _ in alone], AloneSteps.stacked([steps for _, steps in alone])), *joint]
 
 
 class Residuals:

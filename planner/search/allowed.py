@@ -18,8 +18,8 @@ from planner.search.split_space import DATA, SplitLimits, kinds_of
 from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps.compute import memory_rules
-from planner.steps.layer_pipeline import split_pricer
-from planner.steps.split_price import SplitPricer
+from planner.steps.layer_pipeline import step_pricer
+from planner.steps.price import Pricer
 from planner.workload.blocks import block_starts
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
@@ -81,8 +81,8 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
         return Memory(problem.network, memory_rules(sources.Sources(problem), precision))
 
     @cache
-    def pricer(precision: str) -> SplitPricer:
-        return split_pricer(sources.Sources(problem), precision)
+    def pricer(precision: str) -> Pricer:
+        return step_pricer(sources.Sources(problem), precision)
 
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
         if not has_blocks or rows.is_laid_out.any():

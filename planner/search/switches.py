@@ -17,9 +17,10 @@ from planner.domain.request import Problem
 from planner.errors import CoverageError, PlannerError
 from planner.search.ranking import rounded
 from planner.sources.sources import Sources
-from planner.steps.compute import Compute
+from planner.steps.compute import ComputeCases
 from planner.steps.host_and_gpu import STAGES
 from planner.steps.predict import Evaluator
+from planner.steps.split_costs import StepCosts
 from planner.workload.fusion import idle_fusions, with_attention
 
 __all__ = ["LEAST_GAIN", "Gains", "different_sets", "of_kernels", "switch_gains"]
@@ -95,7 +96,7 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes
     precisions, modes : sequence of str
         Of plans.
     """
-    shared: dict[tuple[Framework, str], Compute] = {}
+    shared: dict[tuple[Framework, str], ComputeCases] = {}
     sources = Sources(problems[0])
     terms = [_terms(sources.of_problem(one), precisions, modes, shared) for one in problems]
     useful = [_useful(one) for one in problems]
@@ -151,21 +152,22 @@ def _useful(problem: Problem) -> Framework:
 
 
 def _terms(
-    sources: Sources, precisions: Sequence[str], modes: Sequence[str], shared: dict[tuple[Framework, str], Compute]
+    sources: Sources, precisions: Sequence[str], modes: Sequence[str], shared: dict[tuple[Framework, str], ComputeCases]
 ) -> FloatArray:
     """Return terms of plans on one device, rounded, shape (sub-batches, 12, precisions x modes); NaN: not priced.
 
-    Columns are those of :meth:`planner.steps.compute.Compute.alone`. ``shared``: what computes the same kernels.
+    Columns are those of :meth:`planner.steps.split_costs.StepCosts.on_one_device`. ``shared``: what computes the same
+    kernels.
     """
     columns, alike = [], _of_network(sources.problem)
     for precision, mode in product(precisions, modes):
         try:
-            compute = Compute(sources, precision, mode, shared.get((alike, precision)))
+            costs = StepCosts(sources, precision, shared.get((alike, precision)), mode=mode)
         except CoverageError:
             columns.append(np.full((len(_SUB_BATCHES), 2 * _STAGES + 4), np.nan))
             continue
-        shared.setdefault((alike, precision), compute)
-        columns.append(compute.alone(np.array(_SUB_BATCHES)))
+        shared.setdefault((alike, precision), costs.compute)
+        columns.append(costs.on_one_device(np.array(_SUB_BATCHES)))
     return rounded(np.stack(columns, axis=-1))
 
 

@@ -1,17 +1,19 @@
-"""Compute cases: what one sub-batch takes on one device, tabled by precision and sub-batch.
+"""Compute cases: what one micro-batch takes of each unit of the network, on one of its ranks.
 
-Backward runs in reverse order of the layers. A slot is a layer with parameters; its segment holds its own backward
-time and that of the parameterless layers behind it, so that a slot's gradient is ready when its segment is done. What
-stands before the first slot is the head: computed last, with no gradient of its own. Of equal segments one is timed
-(:mod:`planner.workload.program`).
+A unit is what no pipeline divides: what stands before the first block, each block, and what stands behind the last one;
+of a network without blocks a layer with parameters and those behind it. Units of equal structure are one. A rank
+computes its shard (:mod:`planner.workload.shards`); with sequence parallelism what a shard leaves whole between the
+products, such as normalisation, dropout and sums, is shared by positions.
+
+Backward runs in reverse order of the layers. A slot is a layer with parameters; its segment holds its own backward time
+and that of the parameterless layers behind it, so that a slot's gradient is ready when its segment is done. What stands
+before the first slot is the head: computed last, with no gradient of its own (:mod:`planner.workload.program`).
 
 Of several sub-batches before an update, each but the first adds its gradients to those that are there: its backward
 pass holds one more kernel a layer with parameters, ``accumulating`` (read, read, write).
 
-A step of a framework takes ((Σ scale·GPU)^p + host^p)^(1/p) of all its kernels and all that the host starts: p = 1
-adds, a large p takes the longer. The host runs ahead from stage to stage, so that kernels of a long backward pass hide
-what it takes for the update too (:data:`TOGETHER`). Stages and layers share that in proportion to their GPU time. So
-does a step of each stage of a pipeline.
+Whole layers are computed again by their forward pass, attention weights (``selective``) by that of attention where it
+keeps them: fused attention keeps none.
 
 What kernels take by themselves depends on neither overheads nor messages: it is kept for problems that differ in
 those.
@@ -19,40 +21,47 @@ those.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Entry
-from planner.domain.configuration import Configurations
 from planner.domain.framework import PYTORCH
-from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls
+from planner.domain.layers.record import Layer, Shape
+from planner.domain.messages import INPUT_GRADIENT, WEIGHT_GRADIENT
+from planner.domain.network import Network
 from planner.domain.precision import precision_named
-from planner.domain.split import SplitMemoryBytes
+from planner.domain.shapes import layer_shapes
 from planner.numbers import constant
 from planner.sources.overheads import Overheads
-from planner.sources.plan_points import plan_point_factors
-from planner.sources.sources import Source, Sources
+from planner.sources.source import Source
+from planner.sources.sources import Sources
 from planner.sources.usable import check_precision
-from planner.steps.host_and_gpu import STAGES, TOGETHER, CallCounts, call_counts, together_s
-from planner.steps.synchronous import ready_s
+from planner.steps.host_and_gpu import STAGES, CallCounts
 from planner.steps.tables import CaseTable
 from planner.workload.composition import composed_calls
 from planner.workload.fusion import fused_calls
 from planner.workload.gradients import GradientSlots, gradient_slots
 from planner.workload.lowering import lower
-from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.program import Program, program
+from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, whole_parameters
+from planner.workload.split_messages import ATTENTION, FEED_FORWARD
+from planner.workload.units import Units, repeats, units_of
 from planner.workload.updates import transposes, updated_calls
 
-__all__ = ["Compute", "ComputeTable", "call_work", "host_s", "memory_rules", "started", "term_of"]
+__all__ = [
+    "BACKWARD", "BESIDE", "HEAD", "PASSES", "ComputeCases", "RankCompute", "UnitTable", "call_work", "host_s",
+    "memory_rules", "started", "term_of",
+]  # fmt: skip
 
 GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
 """Host time of a kernel call in a graph that was recorded once (docs/numbers.md)."""
@@ -130,98 +139,95 @@ def _launch(sources: Sources) -> str:
     return sources.problem.settings.framework.launch
 
 
+_GRADIENT_OF = {BACKWARD_WEIGHT: WEIGHT_GRADIENT, BACKWARD_DATA: INPUT_GRADIENT}
+PASSES = ("forward", "attention", "backward", "accumulating", "update", "core", "core_backward", "weights")
+"""Passes over a unit, and parts of them: ``attention`` is the forward pass of what selective recompute repeats,
+``core`` and ``core_backward`` are those of all attention, ``weights`` is gradients of weights in the backward pass."""
+
+
+_Served = Mapping[str, list[tuple[KernelCalls, Source]]]
+"""Stage -> its calls and what serves them."""
+BACKWARD = ("backward", "accumulating")
+"""Passes whose gradients become ready slot by slot."""
+HEAD = "head"
+PARTS = (ATTENTION, FEED_FORWARD, HEAD)
+BESIDE = tuple((under, part) for under in (WEIGHT_GRADIENT, INPUT_GRADIENT) for part in PARTS)
+"""Gradients and parts of a layer whose products messages may run beside: behind what is gathered, or summed."""
+
+
 @dataclass(frozen=True, slots=True)
-class KernelTimes:
-    """What the kernels of a stage take by themselves, s sub-batches.
+class UnitTable:
+    """What c cases take by distinct unit, without what a framework adds.
 
     Attributes
     ----------
-    matrix_s, traffic_s : ndarray of float, shape (s, D)
-        Kernels of MATRIX_KINDS and all others, by distinct segment.
-    counts : CallCounts
+    matrix_s, traffic_s : ndarray of float, shape (c, len(PASSES), U)
+        On the device: kernels of MATRIX_KINDS, and all others.
+    calls, measured_calls, launches : ndarray of float, shape (c, len(PASSES), U)
+        See :class:`planner.steps.host_and_gpu.CallCounts`.
+    layers : ndarray of float, shape (c, len(PASSES), U)
+        That host time counts.
+    products_s : ndarray of float, shape (c, len(BESIDE), U)
+        Products of the backward pass of what is split by columns.
+    slot_matrix_s, slot_traffic_s : ndarray of float, shape (c, len(BACKWARD), J + 1)
+        Of a backward pass what each segment takes, the head first.
     """
 
     matrix_s: FloatArray
     traffic_s: FloatArray
-    counts: CallCounts
+    calls: FloatArray
+    measured_calls: FloatArray
+    launches: FloatArray
+    layers: FloatArray
+    products_s: FloatArray
+    slot_matrix_s: FloatArray
+    slot_traffic_s: FloatArray
+
+    def repeat(self, name: str, other: str) -> None:
+        """Put the kernels of one pass into another."""
+        for column in (self.matrix_s, self.traffic_s, self.calls, self.measured_calls, self.launches):
+            column[:, PASSES.index(other)] = column[:, PASSES.index(name)]
+        for column in (self.slot_matrix_s, self.slot_traffic_s):
+            column[:, BACKWARD.index(other)] = column[:, BACKWARD.index(name)]
+
+    def kernels_s(self, overheads: Overheads) -> FloatArray:
+        """Return times on the device, scaled as the framework's overheads say, shape (c, len(PASSES), U)."""
+        return overheads.scale_of("gemm") * self.matrix_s + overheads.kernel_scale * self.traffic_s
+
+    @property
+    def counts(self) -> CallCounts:
+        """What the host has to start, same shape."""
+        return CallCounts(self.calls, self.measured_calls, self.launches)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCosts:
-    """What s sub-batches take whatever the overheads and messages: kernel times by stage, and memory by mode."""
+class RankCompute:
+    """What one rank computes in one precision: the network, or its shard of it.
 
-    kernels: Mapping[str, KernelTimes]
-    sync_bytes: FloatArray
-    async_bytes: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class ComputeTable:
-    """Times of c compute cases of one precision.
+    ``shared``: layers whose work is divided by positions among so many ``ranks``.
 
     Attributes
     ----------
-    forward_s, update_s, host_to_device_s : ndarray of float, shape (c,)
-    backward_s : ndarray of float, shape (c, 2)
-        A pass without and one with adding to gradients.
-    ready_s : ndarray of float, shape (c, 2, J)
-        When each slot's gradient is ready, from the start of either backward pass.
-    memory_bytes, async_memory_bytes : ndarray of float, shape (c,)
-        Of a synchronous and of an asynchronous plan.
+    units : Units
+    whole : ndarray of float, shape (U,)
+        Parameters of one unit that every tensor rank has whole.
+    slots : GradientSlots
     """
 
-    forward_s: FloatArray
-    backward_s: FloatArray
-    update_s: FloatArray
-    host_to_device_s: FloatArray
-    ready_s: FloatArray
-    memory_bytes: FloatArray
-    async_memory_bytes: FloatArray
-
-
-class Compute:
-    """The compute cases of one precision and mode.
-
-    ``like``: of a problem that differs in overheads and collectives alone; what its kernels take is used again.
-    ``is_checked``: the precision is known to be served.
-    """
-
-    def __init__(
-        self,
-        sources: Sources,
-        precision: str,
-        mode: str = "sync",
-        like: Compute | None = None,
-        *,
-        is_checked: bool = False,
-    ) -> None:
-        if like is None and not is_checked:
-            check_precision(sources, precision)
-        self.sources = sources
-        self.overheads = sources.overheads(precision, mode)
-        self.beside = TOGETHER[mode]
+    def __init__(self, sources: Sources, precision: str, shared: BoolArray, ranks: int) -> None:
+        self.sources, self._shared, self._ranks = sources, shared, ranks
         self.precision = precision_named(precision)
         self.network = sources.problem.network
-        self.convolution: str = like.convolution if like else sources.convolution_lowering(precision)
+        self.convolution: str = sources.convolution_lowering(precision)
         self.itemsize = self.precision.activation_bytes
         settings = sources.problem.settings
         self.framework, self.optimizer = settings.framework, settings.optimizer
         self.program: Program = program(self.network, input_gradient=settings.framework.input_gradient)
         self.slots: GradientSlots = gradient_slots(self.network)
-        self.kernel_costs: dict[bytes, KernelCosts] = like.kernel_costs if like else {}
-
-    @cached_property
-    def cases(self) -> CaseTable[ComputeTable]:
-        """A row a sub-batch that was asked for."""
-        return CaseTable(self._table_of)
-
-    @property
-    def table(self) -> ComputeTable:
-        """The cases that were asked for."""
-        return self.cases.columns
+        self.units: Units
+        self.whole: FloatArray
 
     def lowered(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
-        """Return the kernel calls of sub-batches, shape (s,), but those that accumulation adds."""
+        """Return the kernel calls of sub-batches, (s,), but those of accumulation; shared layers with their share."""
         settings = self.sources.problem.settings
         calls = lower(
             self.network,
@@ -230,7 +236,8 @@ class Compute:
             optimizer=settings.optimizer,
             input_gradient=settings.framework.input_gradient,
         )
-        return fused_calls(calls, self.program, settings.framework.fuses, self.itemsize)
+        fused = fused_calls(calls, self.program, settings.framework.fuses, self.itemsize)
+        return tuple(self._divided(one) for one in fused) if self._ranks > 1 else fused
 
     def calls_with_sources(self, sub_batch: IntArray) -> dict[str, list[tuple[KernelCalls, Source]]]:
         """Return the kernel calls of sub-batches, shape (s,), and what serves them, by stage.
@@ -303,41 +310,6 @@ class Compute:
         work = {"elements": elements[None, :], "traffic": np.zeros_like(traffic_bytes), "fixed_bytes": traffic_bytes}
         return KernelCalls("add", BACKWARD_DATA, layer, count, work)
 
-    def memory(self, sub_batch: IntArray, mode: str) -> SplitMemoryBytes:
-        """Return bytes on one device by kind, each of shape (s,)."""
-        ledger = Memory(self.network, memory_rules(self.sources, self.precision.name, mode))
-        return ledger.fullest(Configurations.having(sub_batch=sub_batch))
-
-    def host_s(self, stage: str, counts: CallCounts) -> float:
-        """Return the framework's host time of a stage [s]."""
-        layers = self.slots.layer.size if stage == UPDATE else len(self.network.layers)
-        return float(host_s(self.sources, self.overheads, counts, layers))
-
-    def kernels_alone(self, sub_batch: IntArray) -> list[KernelTimes]:
-        """Return what kernels of sub-batches, shape (s,), take by themselves, in the order of STAGES."""
-        kernels = self._kernel_costs(sub_batch).kernels
-        return [kernels[stage] for stage in STAGES]
-
-    def alone(self, sub_batch: IntArray) -> FloatArray:
-        """Return what makes the time and memory of sub-batches on one device, shape (s, 12).
-
-        GPU time by stage and host time by stage [s], in the order of STAGES; memory [bytes], the share that replicas
-        wait, and the exponent that composes the times and its negative: where no column is larger, no step is longer.
-        """
-        overheads, alone = self.overheads, self._kernel_costs(sub_batch)
-        kernels = [alone.kernels[stage] for stage in STAGES]
-        gpu_s = [overheads.kernel_scale * (overheads.matrix_scale * one.matrix_s + one.traffic_s) for one in kernels]
-        host_s = [self.host_s(stage, one.counts) for stage, one in zip(STAGES, kernels, strict=True)]
-        rest = (overheads.replica_wait, overheads.exponent, -overheads.exponent)
-        return np.column_stack(
-            [
-                *(self.program.total(one) for one in gpu_s),
-                np.broadcast_to(host_s, (sub_batch.size, len(STAGES))),
-                alone.sync_bytes if self.beside is TOGETHER["sync"] else alone.async_bytes,
-                np.broadcast_to(rest, (sub_batch.size, len(rest))),
-            ]
-        )
-
     def host_to_device_s(self, sub_batch: IntArray) -> FloatArray:
         """Return the copy of a sub-batch to the device [s], shape (s,); 0 where the input is synthetic or on a CPU."""
         source = self.sources.host_to_device
@@ -351,63 +323,207 @@ class Compute:
         """Bytes of one sample on the device."""
         return float(prod(self.network.input_shape) * self.itemsize)
 
-    def _table_of(self, sub_batch: IntArray) -> ComputeTable:
-        alone = self._kernel_costs(sub_batch)
-        points = self.sources.plan_points(self.precision.name)
-        stages = {
-            stage: seconds * plan_point_factors(points, stage, sub_batch)[:, None]
-            for stage, seconds in self._stages_s(alone.kernels).items()
-        }
-        passes = (stages[stage][:, self.program.segment] for stage in ("backward", "accumulating"))
-        ready = np.stack([ready_s(one) for one in passes], axis=1)
-        return ComputeTable(
-            self.program.total(stages["forward"]),
-            # The sum in the order of the suffix sums: nothing is exposed by rounding.
-            ready[:, :, 0],
-            self.program.total(stages["update"]),
-            self.host_to_device_s(sub_batch),
-            np.ascontiguousarray(ready[:, :, 1:]),
-            alone.sync_bytes,
-            alone.async_bytes,
-        )
+    def _divided(self, calls: KernelCalls) -> KernelCalls:
+        mine = self._shared[calls.layer]
+        if calls.direction == UPDATE or calls.kind in MATRIX_KINDS or not mine.any():
+            return calls
+        part = np.where(mine, 1.0 / self._ranks, 1.0)
+        return replace(calls, work={name: column * part for name, column in calls.work.items()})
 
-    def _kernel_costs(self, sub_batch: IntArray) -> KernelCosts:
-        key = sub_batch.tobytes()
-        if key not in self.kernel_costs:
-            sync, later = (self.memory(sub_batch, mode).total for mode in ("sync", "async"))
-            self.kernel_costs[key] = KernelCosts(self._kernel_times(sub_batch), sync, later)
-        return self.kernel_costs[key]
+    def unit_table(self, served: _Served, times_s: Mapping[int, FloatArray], cases: int) -> UnitTable:
+        """Return what so many micro-batches take.
 
-    def _kernel_times(self, sub_batch: IntArray) -> dict[str, KernelTimes]:
-        """Return kernel times by stage; what stages share is timed once."""
-        by_stage = self.calls_with_sources(sub_batch) if sub_batch.size else {stage: [] for stage in STAGES}
-        shape = (2, sub_batch.size, self.program.repeats.size)
-        gpu_s = {stage: np.zeros(shape) for stage in STAGES}
-        in_backward = {id(calls) for calls, _ in by_stage["backward"]}
-        for stage in STAGES:
-            for calls, source in by_stage[stage]:
-                if stage == "accumulating" and id(calls) in in_backward:
-                    continue
-                part = 0 if calls.kind in MATRIX_KINDS else 1
-                times = np.broadcast_to(call_times_s(source.entry, calls, self.itemsize), (shape[1], calls.layer.size))
-                gpu_s[stage][part] += self.program.by_segment(times, calls.layer)
-        gpu_s["accumulating"] += gpu_s["backward"]
-        return {stage: KernelTimes(gpu_s[stage][0], gpu_s[stage][1], call_counts(by_stage[stage])) for stage in STAGES}
+        ``served``: their calls by stage; ``times_s``: of each of these, by its identity.
+        """
+        units = self.units
+        table = _empty(cases, units.distinct, self.slots.layer.size)
+        in_backward = {id(calls) for calls, _ in served["backward"]}
+        for stage, of_stage in served.items():
+            is_later = stage == "accumulating"  # and holds all of the backward pass, which stands before it
+            if is_later:
+                table.repeat("backward", stage)
+            for calls, source in of_stage:
+                if not (is_later and id(calls) in in_backward):
+                    self._add(table, stage, (calls, source), times_s[id(calls)])
+            table.layers[:, PASSES.index(stage)] = units.slots if stage == "update" else units.layers
+        return table
 
-    def _stages_s(self, kernels: Mapping[str, KernelTimes]) -> dict[str, FloatArray]:
-        """Return the stages by distinct segment [s], shape (s, D) each."""
-        overheads = self.overheads
-        gpu_s = {
-            stage: overheads.kernel_scale * (overheads.matrix_scale * one.matrix_s + one.traffic_s)
-            for stage, one in kernels.items()
-        }
-        totals = np.column_stack([self.program.total(gpu_s[stage]) for stage in STAGES])
-        host_s = np.array([self.host_s(stage, kernels[stage].counts) for stage in STAGES])
-        wholes = together_s(totals, np.broadcast_to(host_s, totals.shape), self.beside, overheads.exponent)
-        seconds = {}
-        for stage, total, whole in zip(STAGES, totals.T, wholes.T, strict=True):
-            factor = np.divide(whole, total, out=np.zeros_like(total), where=total > 0)
-            even_share = np.where(total > 0, 0.0, whole / self.program.segment.size)
-            by_segment = gpu_s[stage] * factor[:, None] + even_share[:, None]
-            seconds[stage] = self.sources.multiplied(term_of(stage), by_segment, self.precision.name)
-        return seconds
+    def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], times: FloatArray) -> None:
+        """Add calls of a stage to the passes that have them; to parts of it those of some layers."""
+        (calls, source), units = served, self.units
+        site, is_matrix = self.program.site[calls.layer], calls.kind in MATRIX_KINDS
+        seconds = table.matrix_s if is_matrix else table.traffic_s
+        for name, where in self._parts_of(stage, calls, units).items():
+            at = PASSES.index(name)
+            seconds[:, at] += units.by_unit(times if where is None else times * where, site)
+            kernels = calls.count.astype(np.float64)
+            made = kernels if calls.operations is None else calls.operations.astype(np.float64)
+            operations, launches = (
+                units.by_unit(one if where is None else one * where, site) for one in (made, kernels - made)
+            )
+            table.calls[:, at] += operations
+            table.launches[:, at] += launches
+            if source.origin != "specified":
+                table.measured_calls[:, at] += operations
+        if stage in BACKWARD:
+            slots = table.slot_matrix_s if is_matrix else table.slot_traffic_s
+            slots[:, BACKWARD.index(stage)] += self.program.by_segment(times, calls.layer)[:, self.program.segment]
+        under = _GRADIENT_OF.get(calls.direction) if calls.kind == "gemm" and stage == "backward" else None
+        for part in PARTS if under else ():
+            is_part = self._columns[part][calls.layer]
+            table.products_s[:, BESIDE.index((under, part))] += units.by_unit(times * is_part, site)
+
+    def _parts_of(self, stage: str, calls: KernelCalls, units: Units) -> dict[str, FloatArray | None]:
+        """Return the passes that calls of a stage are in, and the share of each call that is, shape (k,); None: all."""
+        core = units.is_attention[calls.layer].astype(np.float64)
+        parts: dict[str, FloatArray] = {}
+        if stage == "forward":
+            selective = self.sources.problem.settings.framework.selective
+            again = repeats(self.network, units, selective, is_product=calls.kind in MATRIX_KINDS)
+            parts |= {"attention": again[calls.layer], "core": core}
+        elif stage == "backward":
+            parts["core_backward"] = core
+        of_weights = {"weights": None} if stage == "backward" and calls.direction == BACKWARD_WEIGHT else {}
+        return {stage: None, **of_weights, **{name: where for name, where in parts.items() if where.any()}}
+
+    @cached_property
+    def _columns(self) -> dict[str, BoolArray]:
+        """Which layers, (L,), are the first products of each part: those that are split by columns, and the logits."""
+        behind = {name: _part_of([one.kind for one in some]) for name, some in columns_of(self.network)}
+        part_of = [behind.get(layer.name) for layer in self.network.layers]
+        return {part: np.array([one == part for one in part_of], dtype=np.bool_) for part in PARTS}
+
+
+def _part_of(behind: list[str]) -> str:
+    if behind[:1] == ["loss"]:
+        return HEAD
+    return FEED_FORWARD if behind[0].endswith("activation") else ATTENTION
+
+
+def _empty(cases: int, units: int, slots: int) -> UnitTable:
+    one, two, three, four, five, six = np.zeros((6, cases, len(PASSES), units))
+    of_slots = np.zeros((2, cases, len(BACKWARD), slots + 1))
+    return UnitTable(one, two, three, four, five, six, np.zeros((cases, len(BESIDE), units)), *of_slots)
+
+
+def _times_s(parts: Iterable[tuple[_Served, int, int]]) -> dict[int, FloatArray]:
+    """Return the times [s] of calls times their count by the identity of the calls, shape (s, k) or (1, k).
+
+    Calls that one entry serves are one evaluation, of all ranks together. ``parts``: of each rank its calls, how many
+    cases they are of, and the bytes of an element.
+    """
+    alike: dict[tuple[Any, ...], dict[int, tuple[Source, KernelCalls, tuple[int, int], int]]] = {}
+    for served, cases, itemsize in parts:
+        for calls, source in (one for of_stage in served.values() for one in of_stage):
+            apart = id(calls) if calls.looked_up else ()
+            key = id(source.entry), calls.kind, calls.direction, tuple(calls.work), itemsize, apart
+            alike.setdefault(key, {})[id(calls)] = source, calls, (cases, calls.layer.size), itemsize
+    times_s: dict[int, FloatArray] = {}
+    for some in alike.values():
+        (source, calls, _, itemsize), *others = some.values()
+        if not others:
+            times_s[id(calls)] = call_times_s(source.entry, calls, itemsize)
+            continue
+        work, each = call_work(calls, itemsize), list(some.values())
+        for name in calls.work:
+            columns = (np.broadcast_to(one.work[name], shape).ravel() for _, one, shape, _ in each)
+            work[name] = np.concatenate(list(columns))
+        ends = np.cumsum([rows * columns for _, _, (rows, columns), _ in each])
+        every = np.broadcast_to(evaluate(source.entry, work), ends[-1:])
+        for (_, one, shape, _), part in zip(each, np.split(every, ends[:-1]), strict=True):
+            times_s[id(one)] = part.reshape(shape) * one.count
+    return times_s
+
+
+class ComputeCases:
+    """Compute cases of one precision: a rank of each tensor, context and expert degree, positions shared or not.
+
+    Attributes
+    ----------
+    ranks : list of RankCompute
+        Those that were asked for.
+    cases : CaseTable of (position in ``ranks``, sub-batch)
+
+    Raises
+    ------
+    CoverageError
+        The precision cannot be priced.
+    """
+
+    def __init__(self, sources: Sources, precision: str) -> None:
+        check_precision(sources, precision)
+        self.sources, self.precision = sources, precision
+        self.ranks: list[RankCompute] = []
+        self._place: dict[tuple[int, ...], int] = {}
+        self.rank_of(1, 0)  # of the whole network: it says how many units there are
+        self.cases = CaseTable(self._made, LARGEST_COUNT + 1)
+
+    def rank_of(self, tensor: int, shares_positions: int, context: int = 1, experts: int = 1) -> int:
+        """Return the position of a rank in ``ranks``, made where it is new; ``experts``: ranks that share them."""
+        key = tensor, shares_positions if tensor > 1 else 0, context, experts
+        if key not in self._place:
+            whole = self.sources.problem.network
+            shard, shared, whole_parts = _shard_of(whole, tensor, context, experts)
+            rank = RankCompute(self.sources.of_network(shard), self.precision, shared, tensor if key[1] else 1)
+            rank.units = units_of(whole, rank.program)
+            rank.whole = rank.units.of_distinct(whole_parts)
+            self._place[key] = len(self.ranks)
+            self.ranks.append(rank)
+        return self._place[key]
+
+    @property
+    def parameters(self) -> FloatArray:
+        """Parameters of one unit of each rank, shape (R, U)."""
+        return np.stack([rank.units.parameters for rank in self.ranks])
+
+    @property
+    def experts(self) -> FloatArray:
+        """Those of them that are of experts, shape (R, U)."""
+        return np.stack([rank.units.experts for rank in self.ranks])
+
+    @property
+    def whole(self) -> FloatArray:
+        """Those of them that every tensor rank has whole, shape (R, U)."""
+        return np.stack([rank.whole for rank in self.ranks])
+
+    def _made(self, rank: IntArray, sub_batch: IntArray) -> UnitTable:
+        """Return the cases of ranks and sub-batches, shape (k,)."""
+        first = self.ranks[0] if self.ranks else None
+        table = _empty(sub_batch.size, first.units.distinct if first else 0, first.slots.layer.size if first else 0)
+        parts = [(rank == place, self.ranks[place]) for place in sorted(set(rank.tolist()))]
+        served = [one.calls_with_sources(sub_batch[rows]) for rows, one in parts]
+        sizes = [int(rows.sum()) for rows, _ in parts]
+        times_s = _times_s(zip(served, sizes, (one.itemsize for _, one in parts), strict=True))
+        for (rows, one), of_rank, size in zip(parts, served, sizes, strict=True):
+            part = one.unit_table(of_rank, times_s, size)
+            for column in fields(UnitTable):
+                getattr(table, column.name)[rows] = getattr(part, column.name)
+        return table
+
+
+_LARGEST_CACHE = 64
+_SHARDS: dict[tuple[int, ...], tuple[Network, Network, BoolArray, FloatArray]] = {}
+"""Of the networks split last, by their identity, which holding them keeps, and degrees."""
+
+
+def _shard_of(whole: Network, tensor: int, context: int, experts: int) -> tuple[Network, BoolArray, FloatArray]:
+    """Return a rank's shard, and of its layers, shape (L,), two more.
+
+    Which ones tensor ranks leave whole and may share by positions, and the parameters that each of these ranks has
+    whole (:func:`planner.workload.shards.whole_parameters`).
+    """
+    key = id(whole), tensor, context, experts
+    if key not in _SHARDS:
+        split = tensor_shard(whole, tensor)
+        shard = expert_shard(split, experts)
+        shapes = layer_shapes(whole), layer_shapes(shard)
+        shared = np.array([_is_between_products(one, *(of[one.name] for of in shapes)) for one in whole.layers])
+        while len(_SHARDS) >= _LARGEST_CACHE:
+            del _SHARDS[next(iter(_SHARDS))]
+        _SHARDS[key] = whole, context_shard(shard, context), shared, whole_parameters(whole, split)
+    return _SHARDS[key][1:]
+
+
+def _is_between_products(layer: Layer, whole: Shape, of_rank: Shape) -> bool:
+    """Tell whether tensor ranks leave a layer whole which sequence parallelism shares by positions."""
+    return whole == of_rank and layer.kind not in ("linear", "attention", "embedding", "experts", "loss")

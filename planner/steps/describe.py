@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import IntArray
-from planner.domain.calibration import Calibration
-from planner.domain.configuration import Configuration, Configurations
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import ORIGINS, Calibration
+from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
-from planner.domain.split import MEMORY_KINDS
 from planner.errors import CoverageError, Refusal
 from planner.numbers import constant
 from planner.sources.overheads import Overheads
 from planner.sources.sources import Source, Sources
-from planner.steps.asynchronous import Asynchrony
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
 from planner.steps.laid_stages import StageLayout
-from planner.steps.price import Pricer, asynchrony_of
-from planner.steps.stages import kernel_shares, stages_of
-from planner.steps.terms import Case, gradient_of, terms_of, update_gradient
+from planner.steps.stages import Part
 from planner.steps.utilization import utilization
-from planner.steps.warnings import StepWarnings, empty_updates, own_layers, window_missed
+from planner.steps.warnings import StepWarnings, own_layers
 from planner.units import BOUNDS
 
-__all__ = ["Description", "Rest", "Told", "described", "descriptions", "synchronous_updates"]
+__all__ = [
+    "Description", "Rest", "Told", "Updates", "add_parts", "check_bounds", "described", "synchronous_updates",
+    "term_of_sources",
+]  # fmt: skip
 
 Window = Callable[[str], tuple[float, float]]
-CASES_AT_ONCE = 64
-"""Sub-batches looked at in detail at once; bounds memory at some 50 MB."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +46,6 @@ class Description:
     def prediction(self) -> Prediction:
         """The prediction with every field, worked out when it is first read."""
         return self.finish()
-
-
-def descriptions(pricer: Pricer, configurations: Configurations, window: Window | None) -> list[Description]:
-    """Return the predictions of configurations of one precision and mode, whose cases are tabled."""
-    prices = pricer.price(configurations)
-    warnings = StepWarnings(pricer.sources, pricer.compute.precision.name, pricer.mode)
-    by_row: dict[int, Description] = {}
-    sub_batches, which = np.unique(configurations.sub_batch, return_inverse=True)
-    for first in range(0, sub_batches.size, CASES_AT_ONCE):
-        cases = sub_batches[first : first + CASES_AT_ONCE]
-        stages, memory = stages_of(pricer, cases), _memory(pricer, cases, pricer.mode)
-        for i in np.flatnonzero((which >= first) & (which < first + CASES_AT_ONCE)).tolist():
-            place = int(which[i]) - first
-            case = Case(pricer, configurations.one(i), stages[place], prices, i)
-            by_row[i] = described(_told(case, configurations, memory[place], window, warnings))
-    return [by_row[i] for i in range(configurations.size)]
 
 
 @dataclass(frozen=True)
@@ -142,7 +122,7 @@ def described(told: Told) -> Description:
     kind = kind_of(one, told.terms, sources.evidence(one.precision)) if told.has_kinds else ""
     score = score_of(kind, _score_calibrations(sources, told.overheads, is_unseen=told.is_unseen))
     iteration = quantity(told.period_s, deviation, score)
-    _check_bounds(iteration.value, "time", "a step", "s")
+    check_bounds(iteration.value, "time", "a step", "s")
 
     def finish() -> Prediction:
         (first_s, first_gradient), memory, shares, updates, layout, first_layers = told.rest()
@@ -200,60 +180,7 @@ def synchronous_updates(one: Configuration, window: Window | None, staleness: St
     return Updates(None, mini_batch, staleness or Staleness(0.0, 0.0, {0: 1.0}))
 
 
-def _told(
-    case: Case,
-    configurations: Configurations,
-    memory: Mapping[str, float],
-    window: Window | None,
-    warnings: StepWarnings,
-) -> Told:
-    pricer, one, prices, row = case.pricer, case.one, case.priced, case.row
-    gradient = gradient_of(case, prices.iteration)
-    threads = [terms_of(case, thread) for thread in prices.threads.values()]
-    terms, in_use = (tuple(chain.from_iterable(part)) for part in zip(*threads, strict=True))
-    period_s, first_s = (float(each.period_s[row]) for each in (prices.iteration, prices.first_epoch))
-
-    def rest() -> Rest:
-        first_gradient = gradient
-        if first_s != period_s:
-            first_gradient = gradient_of(replace(case, in_first_epoch=True), prices.first_epoch)
-        is_sync = pricer.mode == "sync"
-        updates = synchronous_updates(one, window) if is_sync else _updates(case, configurations, gradient, window)
-        return Rest((first_s, first_gradient), memory, kernel_shares(case.stages, one.accumulation_steps), updates)
-
-    return Told(
-        sources=pricer.sources,
-        overheads=pricer.compute.overheads,
-        one=one,
-        period_s=period_s,
-        gradient=gradient,
-        terms=terms,
-        in_use=in_use,
-        thread=prices.iteration.schedule.thread,
-        warnings=warnings,
-        rest=rest,
-        is_unseen=one.gpus > 1 and pricer.messages.source.origin == "specified",
-    )
-
-
-def _updates(case: Case, configurations: Configurations, gradient: Gradient, window: Window | None) -> Updates:
-    """Return what lies behind an update of an asynchronous plan."""
-    statistics = asynchrony_of(configurations, case.priced, slice(case.row, case.row + 1))
-    _check_bounds(float(statistics.update_s[0]), "time", "an update", "s")
-    _check_bounds(float(statistics.mini_batch_mean[0]), "count", "a mini-batch", "samples")
-    mini_batch = _mini_batch(statistics, window)
-    staleness = Staleness(
-        float(statistics.staleness_mean[0]), float(statistics.staleness_std[0]), statistics.staleness_pmf(0)
-    )
-    notes = (
-        *empty_updates(float(statistics.empty_probability[0]), mini_batch.mean),
-        *(() if window is None else window_missed(mini_batch, window("async"))),
-    )
-    update = quantity(float(statistics.update_s[0]), update_gradient(case, gradient).spread())
-    return Updates(update, mini_batch, staleness, notes)
-
-
-def _check_bounds(value: float, dimension: str, what: str, unit: str) -> None:
+def check_bounds(value: float, dimension: str, what: str, unit: str) -> None:
     """Refuse a figure that nobody believes: coefficients of a calibration may be of any size."""
     least, most = BOUNDS[dimension]
     if not least <= value <= most:
@@ -271,16 +198,6 @@ def _score_calibrations(sources: Sources, overheads: Overheads, *, is_unseen: bo
     return (*of_all_gpus, *own) if overheads.pooled or is_unseen else (*own, *of_all_gpus)
 
 
-def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:
-    return MiniBatch(
-        float(statistics.mini_batch_mean[0]),
-        float(statistics.mini_batch_std[0]),
-        statistics.mini_batch_quantile(0, 0.05),
-        statistics.mini_batch_quantile(0, 0.95),
-        None if window is None else float(statistics.window_probability(*window("async"))[0]),
-    )
-
-
 def _times_steps(period: Quantity, steps: float | None) -> Quantity | None:
     if steps is None:
         return None
@@ -288,13 +205,25 @@ def _times_steps(period: Quantity, steps: float | None) -> Quantity | None:
     return replace(period, value=period.value * steps, low=low, high=high)
 
 
-def _memory(pricer: Pricer, sub_batch: IntArray, mode: str) -> list[dict[str, float]]:
-    """Return bytes by kind, and in all, of each sub-batch."""
-    sizes = pricer.compute.memory(sub_batch, mode)
-    columns = {name: getattr(sizes, name).tolist() for name in (*MEMORY_KINDS, "total")}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
 def _bottleneck(terms: tuple[Term, ...], thread: str) -> str:
     """Return the term with the largest share of the thread that sets the throughput; the first of equals."""
     return max((term for term in terms if term.thread == thread), key=lambda term: term.share).name
+
+
+def term_of_sources(
+    name: str, thread: str, seconds: tuple[float, float, float], sources: Iterable[Source], *, extrapolated: bool
+) -> Term:
+    """Return a term of a thread: seconds, exposed ones, and their share of its period; and where it comes from."""
+    distinct = tuple({id(source): source for source in sources}.values())
+    origins = {source.origin for source in distinct}
+    provenance = tuple(dict.fromkeys(source.provenance for source in distinct))
+    names = tuple(dict.fromkeys(one.name for one in provenance if one.name))
+    in_order = tuple(one for one in ORIGINS if one in origins) or ("none",)
+    return Term(name, thread, *seconds, in_order, names, extrapolated, provenance)
+
+
+def add_parts(gradient: Gradient, parts: Iterable[Part], weight: FloatArray) -> None:
+    """Add parts to a gradient, so many times each distinct segment, shape (D,)."""
+    for part in parts:
+        if np.any(seconds := weight @ part.seconds):
+            gradient.add_vector(part.entry, weight @ part.slopes, seconds)

@@ -26,6 +26,7 @@ from planner.domain.cluster import Cluster
 from planner.domain.inputs import DECODE, LOAD_CACHED
 from planner.numbers import constant
 from planner.sources.sources import Source, Sources
+from planner.steps.intervals import Gradient
 
 __all__ = ["CACHED_SHARE", "Input", "InputPart", "InputTimes", "worker_threads"]
 
@@ -159,6 +160,24 @@ class Input:
         reading_s, decoding_s = (np.array([sum(part.seconds for part in parts)]) for parts in (reading, decoding))
         storage_s, all_s = self._node_s(reading_s, decoding_s, np.array([gpus_per_node]), alone=alone)
         return reading if all_s[0] <= storage_s[0] else (*reading, *decoding)
+
+    def add_to(
+        self,
+        gradient: Gradient,
+        seconds: float,
+        samples: int,
+        gpus_per_node: int,
+        nodes: int,
+        *,
+        first_epoch: bool,
+        alone: bool,
+    ) -> None:
+        """Add what loading takes to the gradient of a period: so many seconds, in the proportions of :meth:`parts`."""
+        parts = self.parts(samples, gpus_per_node, nodes, first_epoch=first_epoch, alone=alone)
+        whole = sum(part.seconds for part in parts)
+        for part in parts if whole else ():
+            factor = seconds / whole
+            gradient.add_vector(part.source.entry, factor * part.slopes, factor * part.seconds)
 
     def _node_s(
         self, reading_s: FloatArray, decoding_s: FloatArray, gpus_per_node: IntArray, *, alone: bool

@@ -10,11 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.kernels import KernelCalls
-from planner.sources.sources import Source
 
 __all__ = [
-    "BESIDE", "STAGES", "TOGETHER", "WITH_RECOMPUTE", "CallCounts", "beside_s", "call_counts", "composed_s",
+    "STAGES", "TOGETHER", "WITH_RECOMPUTE", "CallCounts", "beside_s", "composed_s",
     "composed_slopes", "together_s",
 ]  # fmt: skip
 
@@ -25,16 +23,14 @@ _PASS, _STEP = ("forward", "accumulating", "recompute"), ("forward", "backward",
 _THREAD = ("forward", "backward")
 
 
-def _beside(step: tuple[str, ...], stages: tuple[str, ...] = STAGES) -> BoolArray:
-    with_each = [_PASS if one == "accumulating" else step if one in step else (one,) for one in stages]
-    return np.array([[other in some for other in stages] for some in with_each])
+def _beside(step: tuple[str, ...]) -> BoolArray:
+    with_each = [_PASS if one == "accumulating" else step if one in step else (one,) for one in WITH_RECOMPUTE]
+    return np.array([[other in some for other in WITH_RECOMPUTE] for some in with_each])
 
 
-BESIDE = _beside(_STEP, WITH_RECOMPUTE)
-"""The same as of TOGETHER, shape (5, 5), of a synchronous step in the order of WITH_RECOMPUTE."""
 TOGETHER = {"sync": _beside(_STEP), "async": _beside(_THREAD)}
-"""Mode -> whose GPU and host time compose with a stage's, shape (4, 4), both in the order of STAGES: those of a step
-with one pass, of each further pass those of the pass; asynchronous steps leave updates to another thread."""
+"""Mode -> whose GPU and host time compose with a stage's, shape (5, 5), both in the order of WITH_RECOMPUTE: those of a
+step with one pass, of each further pass those of the pass; asynchronous steps leave updates to another thread."""
 
 
 class CallCounts(NamedTuple):
@@ -42,26 +38,15 @@ class CallCounts(NamedTuple):
 
     Attributes
     ----------
-    calls, measured_calls : int, or ndarray of float
+    calls, measured_calls : ndarray of float
         Operations of the framework in all, and without those whose kernels are specified.
-    launches : int, or ndarray of float
+    launches : ndarray of float
         Kernels beyond one an operation.
     """
 
-    calls: int | FloatArray
-    measured_calls: int | FloatArray
-    launches: int | FloatArray
-
-
-def call_counts(calls_with_sources: list[tuple[KernelCalls, Source]]) -> CallCounts:
-    """Return what the host starts of calls."""
-    kernels = operations = measured = 0
-    for calls, source in calls_with_sources:
-        count = int(calls.count.sum())
-        made = count if calls.operations is None else int(calls.operations.sum())
-        kernels, operations = kernels + count, operations + made
-        measured += made if source.origin != "specified" else 0
-    return CallCounts(operations, measured, kernels - operations)
+    calls: FloatArray
+    measured_calls: FloatArray
+    launches: FloatArray
 
 
 def composed_s(gpu_s: FloatArray, host_s: FloatArray | float, exponent: FloatArray | float) -> FloatArray:

@@ -16,7 +16,7 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.prediction import LayersOfStage
 from planner.domain.split import RECOMPUTES, SplitMemoryBytes
-from planner.steps.split_costs import SplitCosts
+from planner.steps.split_costs import StepCosts
 from planner.steps.split_stages import OfStages, StageCases
 from planner.workload.units import StageLayers, Units
 
@@ -62,7 +62,7 @@ def laid_out(layouts: list[StageLayout]) -> OfStages:
     return partial(LaidStages, layouts=layouts)
 
 
-def layout_memory(costs: SplitCosts, plan: Configurations, layout: StageLayout) -> SplitMemoryBytes:
+def layout_memory(costs: StepCosts, plan: Configurations, layout: StageLayout) -> SplitMemoryBytes:
     """Return the memory of a rank of each stage; ``plan`` of shape (1,)."""
     return costs.ledger.of_stages(layout.rows(plan), layout.stage, layout.layers)
 
@@ -72,7 +72,7 @@ class LaidStages(StageCases):
 
     def __init__(
         self,
-        costs: SplitCosts,
+        costs: StepCosts,
         plans: Configurations,
         rank: IntArray,
         but: tuple[str, ...],

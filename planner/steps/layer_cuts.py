@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.steps.compute import PASSES, RankCompute
 from planner.steps.host_and_gpu import STAGES
-from planner.steps.split_compute import PASSES, RankCompute
-from planner.steps.split_costs import SplitCosts
+from planner.steps.split_costs import StepCosts
 from planner.workload.partition import Partition
 
 __all__ = ["LayerCuts", "cut_at"]
@@ -36,7 +36,7 @@ class LayerCuts:
     ``crossing``: bytes of a sample that cross a cut before each unit, and behind the last nothing, shape (V + 1,).
     """
 
-    def __init__(self, costs: SplitCosts, crossing: FloatArray) -> None:
+    def __init__(self, costs: StepCosts, crossing: FloatArray) -> None:
         self.costs, self.crossing = costs, crossing
         self._partitions: dict[int, Partition] = {}
         self._cuts: dict[tuple[int, int], IntArray] = {}

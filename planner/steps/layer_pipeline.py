@@ -23,8 +23,9 @@ from planner.errors import ParameterError
 from planner.sources.sources import Sources
 from planner.steps.laid_stages import StageLayout
 from planner.steps.layer_cuts import LayerCuts, cut_at
-from planner.steps.split_part import SplitPart
-from planner.steps.split_price import SplitPricer
+from planner.steps.price import Pricer
+from planner.steps.split_costs import StepCosts
+from planner.steps.split_part import StepPart
 from planner.steps.synchronous import Runs
 from planner.workload.blocks import block_starts
 from planner.workload.gradients import gradient_buckets
@@ -32,18 +33,18 @@ from planner.workload.partition import best_cuts
 from planner.workload.placement import Placement
 from planner.workload.units import StageLayers
 
-__all__ = ["LayerPart", "LayerPricer", "split_pricer"]
+__all__ = ["LayerPart", "LayerPricer", "step_pricer"]
 
 Both = tuple[FloatArray, FloatArray]
 
 
-def split_pricer(sources: Sources, precision: str, like: SplitPricer | None = None) -> SplitPricer:
-    """Return the pricer of plans that split the network of a problem."""
-    kind = SplitPricer if block_starts(sources.problem.network) else LayerPricer
+def step_pricer(sources: Sources, precision: str, like: StepCosts | None = None) -> Pricer:
+    """Return the pricer of synchronous plans of the network of a problem."""
+    kind = Pricer if block_starts(sources.problem.network) else LayerPricer
     return kind(sources, precision, like)
 
 
-class LayerPricer(SplitPricer):
+class LayerPricer(Pricer):
     """Prices plans whose stages hold layers.
 
     Attributes
@@ -51,13 +52,15 @@ class LayerPricer(SplitPricer):
     cuts : LayerCuts
     """
 
-    def __init__(self, sources: Sources, precision: str, like: SplitPricer | None = None) -> None:
+    def __init__(self, sources: Sources, precision: str, like: StepCosts | None = None) -> None:
         super().__init__(sources, precision, like)
         self.cuts = LayerCuts(self, self.ledger.whole.crossing)
         self._best: dict[tuple[int, ...], IntArray] = {}
 
     def memory(self, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
+        if np.all(plans.pipeline_parallel == 1):
+            return super().memory(plans)
         parts, (first, which) = [], self.cut_alike(plans)
         for at, row in enumerate(first.tolist()):
             some = plans.take(np.flatnonzero(which == at))
@@ -97,8 +100,8 @@ class LayerPricer(SplitPricer):
         return self._best[key]
 
     def is_laid_out(self, plans: Configurations) -> BoolArray:
-        """Tell that all plans have stages that are laid out."""
-        return np.ones(plans.shape, dtype=np.bool_)
+        """Tell which plans have stages that are laid out: all that have several."""
+        return np.asarray(plans.pipeline_parallel > 1)
 
     def layouts(self, plans: Configurations) -> list[StageLayout]:
         """Return what the stages of each plan hold; plans that are cut alike share one."""
@@ -124,7 +127,7 @@ def _least(memory: FloatArray, crossing: FloatArray) -> IntArray:
     return cuts
 
 
-class LayerPart(SplitPart):
+class LayerPart(StepPart):
     """Plans whose stages hold layers: what they send between stages, and their gradients, depend on the cuts."""
 
     costs: LayerPricer

@@ -23,28 +23,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, distinct_values
+from planner.domain.arrays import FloatArray, distinct_values
 from planner.domain.configuration import Configurations
 from planner.domain.split import BUBBLES, RECOMPUTES
+from planner.steps.compute import PASSES
 from planner.steps.host_and_gpu import composed_s
 from planner.steps.price import Pricer
-from planner.steps.split_compute import PASSES
 from planner.steps.split_passes import Passes
-from planner.steps.split_price import SplitPricer
 from planner.workload.units import Units
 
 __all__ = ["least_pass_s", "least_scheduled_s", "least_step_s"]
 
 
-def least_pass_s(pricer: Pricer, sub_batch: IntArray) -> FloatArray:
-    """Return what the passes of one sub-batch take at least on one device that holds the whole network [s], (n,)."""
-    cases = pricer.compute.cases
-    cases.ensure(distinct_values(sub_batch))
-    table, row = pricer.compute.table, cases.rows(sub_batch)
-    return np.asarray((table.forward_s + table.backward_s.min(axis=1))[row])
+def least_pass_s(pricer: Pricer, plans: Configurations) -> FloatArray:
+    """Return what the passes of one sub-batch take at least on a device that holds the whole network [s], (n,)."""
+    passes = Passes(pricer, plans, pricer.ranks(plans))
+    return passes.least_s(messages=False)[passes.cases.case]
 
 
-def least_step_s(pricer: SplitPricer, plans: Configurations) -> FloatArray:
+def least_step_s(pricer: Pricer, plans: Configurations) -> FloatArray:
     """Return a lower bound of the step of every plan that is like one of these but for what is open [s], shape (n,).
 
     Open are sharding, offloading, fewer virtual stages, and of schedules that have a bubble which one; stages are cut
@@ -52,7 +49,7 @@ def least_step_s(pricer: SplitPricer, plans: Configurations) -> FloatArray:
 
     Parameters
     ----------
-    pricer : SplitPricer
+    pricer : Pricer
     plans : Configurations, fields of shape (n,)
         With a schedule without a bubble, every schedule is open; without recompute, all recompute.
     """
@@ -81,7 +78,7 @@ def least_step_s(pricer: SplitPricer, plans: Configurations) -> FloatArray:
     return np.asarray(np.maximum(m * every[plans.recompute, row] / p, (m + waiting) * of_blocks) + replica_wait)
 
 
-def least_scheduled_s(pricer: SplitPricer, plans: Configurations) -> FloatArray:
+def least_scheduled_s(pricer: Pricer, plans: Configurations) -> FloatArray:
     """Return a closer bound than :func:`least_step_s`, which takes longer."""
     passes = Passes(pricer, plans, pricer.ranks(plans))
     cases, case = passes.cases, passes.cases.case

@@ -18,19 +18,21 @@ from dataclasses import replace
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.calibration import Entry
-from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
+from planner.domain.messages import Groups
 from planner.domain.node_groups import GroupPart
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Predictions, Quantity
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.sources.sources import Source, Sources
+from planner.sources.sources import Sources
+from planner.steps.async_price import AsyncPricer
 from planner.steps.describe import Description
 from planner.steps.intervals import reciprocal
-from planner.steps.messages import Messages
+from planner.steps.one_stage import bucket_bytes
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
+from planner.steps.split_costs import Ring, StepCosts
+from planner.steps.split_messages import operation_s
 
 __all__ = ["AcrossGroups", "configuration_in_group", "in_group"]
 
@@ -168,44 +170,26 @@ class _OfGroup(Evaluator):
         super().__init__(problem, like)
         self._all_groups = tuple(all_groups.values())
 
-    def _pricer_of(self, alike: Configurations) -> Pricer:
-        """Return the pricer of the part's precision, which sends at the pace of the slowest group."""
-        pricer = super()._pricer_of(alike)
-        if not isinstance(pricer.messages, _PacedMessages):
-            pricer.messages = _PacedMessages(pricer.messages, self._all_groups)
+    def _made(self, precision: str, mode: str, like: StepCosts | None) -> Pricer | AsyncPricer:
+        """Return the pricer of the part, whose messages go at the pace of the group whose take longest over all nodes.
+
+        As if all nodes were of that group.
+        """
+        pricer = super()._made(precision, mode, like)
+        buffers = bucket_bytes(pricer)
+        each = [(_all_reduce_s(Sources(one), pricer.gradient_operation, buffers), one) for one in self._all_groups]
+        _, slowest = max(each, key=lambda one: one[0])
+        pricer.ring = Ring(Sources(slowest), slowest.cluster.node.gpus)
         return pricer
 
 
-class _PacedMessages(Messages):
-    """The all-reduce over the nodes of several groups, at the pace of the one whose takes longest over all nodes."""
-
-    def __init__(self, own: Messages, problems: Sequence[Problem]) -> None:
-        each = [(Messages(Sources(one), own.by_slot), one.cluster) for one in problems]
-        self._pace, cluster = max(each, key=lambda one: _all_reduce_s(*one))
-        self._gpus = cluster.node.gpus
-        super().__init__(own.sources, own.by_slot)
-
-    @property
-    def source(self) -> Source:
-        """What serves the all-reduce of the slowest group."""
-        return self._pace.source
-
-    def message_s(self, nodes: IntArray, gpus_per_node: IntArray, entry: Entry | None = None) -> FloatArray:
-        """Return the time of each message [s], shape (g, B), as if all nodes were of the slowest group."""
-        return self._pace.message_s(nodes, np.full_like(gpus_per_node, self._gpus), entry)
-
-    def gradient(self, nodes: int, _gpus_per_node: int, buffer_bytes: FloatArray) -> tuple[FloatArray, float]:
-        """Return the derivatives of messages of so many bytes by the coefficients of the slowest, and their sum [s]."""
-        return self._pace.gradient(nodes, self._gpus, buffer_bytes)
-
-    def extrapolates(self, nodes: int, _gpus_per_node: int) -> bool:
-        """Tell whether a message lies outside what the all-reduce of the slowest group was fitted on."""
-        return self._pace.extrapolates(nodes, self._gpus)
-
-
-def _all_reduce_s(messages: Messages, cluster: Cluster) -> float:
-    """Return what all messages take over all nodes, as if all were of one group [s]."""
-    return float(messages.message_s(np.array([cluster.nodes]), np.array([cluster.node.gpus])).sum())
+def _all_reduce_s(sources: Sources, operation: str, buffer_bytes: FloatArray) -> float:
+    """Return what all messages take over all nodes of a cluster [s]."""
+    cluster = sources.problem.cluster
+    link = cluster.inter_node
+    streams = max(cluster.node.gpus / (link.nics_per_node if link else 1), 1.0)
+    groups = Groups(np.array([cluster.nodes]), np.array([cluster.node.gpus]), np.array([streams]))
+    return float(operation_s(sources, operation, buffer_bytes[None], groups).sum())
 
 
 def _step_of_first_epoch(one: Prediction) -> Quantity | None:

@@ -15,15 +15,15 @@ from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.sources.refusals import missing_link
 from planner.sources.sources import Sources
-from planner.sources.usable import check_precision
-from planner.steps.describe import Description, descriptions
-from planner.steps.layer_pipeline import split_pricer
+from planner.steps.async_describe import async_descriptions
+from planner.steps.async_price import AsyncPricer, asynchrony_of
+from planner.steps.describe import Description
+from planner.steps.layer_pipeline import step_pricer
 from planner.steps.least_time import least_pass_s, least_scheduled_s, least_step_s
 from planner.steps.measured import Deviation, as_measured, deviation_left, deviation_of_ratio
-from planner.steps.price import Pricer, asynchrony_of
-from planner.steps.split_describe import split_descriptions
-from planner.steps.split_price import SplitPricer
-from planner.steps.tables import CHUNK
+from planner.steps.price import Pricer
+from planner.steps.split_costs import Ring, StepCosts
+from planner.steps.step_describe import step_descriptions
 from planner.workload.blocks import block_starts
 from planner.workload.in_flight import mean_staleness
 from planner.workload.lawful import check_lawful
@@ -33,6 +33,8 @@ __all__ = ["Evaluator", "compare_among"]
 Window = Callable[[str], tuple[float, float]]
 _ABSENT = {"staleness_mean": 0.0}
 """What a field of Predictions holds that does not apply, where that is not NaN."""
+_ALWAYS = ("iteration_s", "samples_per_s", "memory_bytes", "mini_batch_mean")
+"""Fields of Predictions that apply to every plan."""
 Index = slice | IntArray | tuple[slice | IntArray, ...]
 OF_FRAMEWORK = ("overheads",)
 """Scopes that a framework has of its own: what is stated of two of them is not one error."""
@@ -55,8 +57,7 @@ class Evaluator:
     def __init__(self, problem: Problem, like: Evaluator | None = None, mean_ranks: float | None = None) -> None:
         self.problem, self.mean_ranks = problem, mean_ranks
         self.sources = Sources(problem)
-        self.pricers: dict[tuple[str, str], Pricer] = {}
-        self.split_pricers: dict[str, SplitPricer] = {}
+        self.pricers: dict[tuple[str, str], Pricer | AsyncPricer] = {}
         self._like = like
 
     def evaluate(self, configurations: Configurations) -> Predictions:
@@ -71,20 +72,17 @@ class Evaluator:
         ParameterError
             A configuration is larger than the cluster.
         """
-        self._prepare(configurations)
-        size = configurations.size
-        columns = {f.name: np.broadcast_to(_ABSENT.get(f.name, np.nan), size) for f in fields(Predictions)}
-        start = 0
-        for piece in configurations.pieces(CHUNK):
-            whole = slice(start, start + piece.size)
-            for where, alike in _alike(piece):
-                shape = piece.shape if alike.is_product else (piece.size,)
-                for name, value in self._columns(alike).items():
-                    if not columns[name].flags.writeable:
-                        columns[name] = columns[name].copy()
-                    columns[name][whole].reshape(shape)[where] = value
-            start += piece.size
-        return Predictions(**columns)
+        self._check(configurations)
+        shape = configurations.shape
+        columns = {f.name: np.broadcast_to(_ABSENT.get(f.name, np.nan), shape) for f in fields(Predictions)}
+        for where, alike in _alike(configurations):
+            for name, value in self._columns(alike).items():
+                if not columns[name].flags.writeable:
+                    absent = _ABSENT.get(name, np.nan)
+                    columns[name] = np.empty(shape) if name in _ALWAYS else np.full(shape, absent)
+                of_all = columns[name] if alike.is_product else columns[name].reshape(-1)
+                of_all[where] = value
+        return Predictions(**{name: value.reshape(-1) for name, value in columns.items()})
 
     def describe(self, configurations: Configurations, window: Window | None = None) -> list[Prediction]:
         """Return predictions with every field, one a configuration, from the same tables.
@@ -109,14 +107,15 @@ class Evaluator:
 
     def descriptions(self, configurations: Configurations, window: Window | None = None) -> list[Description]:
         """Return what tells configurations apart, one each, from which their predictions follow."""
-        self._prepare(configurations)
+        self._check(configurations)
         by_row: dict[int, Description] = {}
         for where, alike in _alike(configurations):
             positions = np.arange(configurations.size)[where].tolist()
-            if alike.is_split.flat[0]:
-                of_kind = split_descriptions(self._split_pricer_of(alike), alike.rows, window)
+            pricer = self.pricer_of(alike)
+            if isinstance(pricer, AsyncPricer):
+                of_kind = async_descriptions(pricer, alike.rows, window)
             else:
-                of_kind = descriptions(self._pricer_of(alike), alike, window)
+                of_kind = step_descriptions(pricer, alike.rows, window)
             by_row |= zip(positions, (as_measured(one, self.sources) for one in of_kind), strict=True)
         return [by_row[i] for i in range(configurations.size)]
 
@@ -140,44 +139,40 @@ class Evaluator:
             return np.zeros(configurations.size)
         samples = float(self.problem.dataset.samples) if self.problem.dataset else 1.0
         copies = configurations.data_parallel * configurations.sub_batch
+        pricer = self.pricer_of(configurations)
+        if isinstance(pricer, AsyncPricer):
+            return np.zeros(configurations.size)
         if not split:
-            return samples / copies * least_pass_s(self._pricer_of(configurations), configurations.sub_batch)
+            return samples / copies * least_pass_s(pricer, configurations)
         bound = least_scheduled_s if closely else least_step_s
-        step_s = bound(self._split_pricer_of(configurations), configurations)
-        return samples / (copies * configurations.accumulation_steps) * step_s
+        return samples / (copies * configurations.accumulation_steps) * bound(pricer, configurations)
 
-    def _split_pricer_of(self, alike: Configurations) -> SplitPricer:
-        """Return the pricer of split plans of one precision."""
-        precision = alike.precisions[int(alike.precision.flat[0])]
-        if precision not in self.split_pricers:
-            check_precision(self.sources, precision)
-            like = self._like.split_pricers.get(precision) if self._like else None
-            self.split_pricers[precision] = split_pricer(self.sources, precision, like)
-        return self.split_pricers[precision]
-
-    def _pricer_of(self, alike: Configurations) -> Pricer:
+    def pricer_of(self, alike: Configurations) -> Pricer | AsyncPricer:
         """Return the pricer of configurations of one precision and mode, a new one where there is none yet."""
         key = precision, mode = alike.precisions[int(alike.precision.flat[0])], MODES[int(alike.mode.flat[0])]
         if key not in self.pricers:
             # Kernels are the same in either mode.
             pricers = (self._like.pricers.get(key) if self._like else None, *self.pricers.values())
-            like = next((one for one in pricers if one and one.compute.precision.name == precision), None)
-            self.pricers[key] = Pricer(self.sources, precision, mode, like, self.mean_ranks)
+            like = next((one for one in pricers if one and one.precision == precision), None)
+            self.pricers[key] = self._made(precision, mode, like)
         return self.pricers[key]
 
-    def _prepare(self, configurations: Configurations) -> None:
-        self._check(configurations)
-        for _, alike in _alike(configurations):
-            if alike.is_split.flat[0]:
-                if not isinstance(alike, JoinedConfigurations):  # which are lawful
-                    check_lawful(self.problem.network, self.problem.settings.framework, alike)
-                continue
-            self._pricer_of(alike).ensure(alike)
+    def _made(self, precision: str, mode: str, like: StepCosts | None) -> Pricer | AsyncPricer:
+        if mode == "async":
+            return AsyncPricer(self.sources, precision, like)
+        pricer = step_pricer(self.sources, precision, like)
+        if self.mean_ranks is not None:
+            pricer.ring = Ring(self.sources, self.mean_ranks)
+        return pricer
 
     def _check(self, configurations: Configurations) -> None:
         cluster = self.problem.cluster
         if configurations.size == 0:
             return
+        if not isinstance(configurations, JoinedConfigurations):  # which are lawful
+            split = configurations.where(configurations.is_split)
+            if split.size:
+                check_lawful(self.problem.network, self.problem.settings.framework, split.rows)
         bases = configurations.bases
         if (gpus := int(bases.gpus_per_node.max())) > cluster.node.gpus:
             raise ParameterError("gpus_per_node", f"at most the {cluster.node.gpus} of {cluster.name}", gpus)
@@ -194,20 +189,17 @@ class Evaluator:
     def _columns(self, configurations: Configurations) -> dict[str, FloatArray]:
         """Return the fields of Predictions for configurations of one precision and mode, but those that are absent."""
         more: dict[str, FloatArray] = {}
-        if configurations.is_split.flat[0]:
-            period, memory_bytes = self._split_pricer_of(configurations).totals(configurations)
-            first = period
-            more["staleness_mean"] = configurations.of_bases(mean_staleness)
-        else:
-            prices = self._pricer_of(configurations).price(configurations)
-            period, first = prices.iteration.period_s, prices.first_epoch.period_s
-            memory_bytes = prices.memory_bytes
-        if configurations.is_async.flat[0]:
-            statistics = asynchrony_of(configurations, prices)
+        pricer = self.pricer_of(configurations)
+        if isinstance(pricer, AsyncPricer):
+            prices = pricer.price(configurations)
+            period, first, memory_bytes = prices.period_s, prices.first_period_s, prices.memory_bytes
             amount = (configurations.gpus * configurations.sub_batch).astype(np.float64)
+            statistics = asynchrony_of(configurations.gpus, configurations.sub_batch, prices)
             more["update_s"], more["staleness_mean"] = statistics.update_s, statistics.staleness_mean
             more["mini_batch_mean"] = statistics.mini_batch_mean
         else:
+            period, first, memory_bytes = pricer.totals(configurations)
+            more["staleness_mean"] = configurations.of_bases(mean_staleness)
             more["mini_batch_mean"] = amount = configurations.synchronous_mini_batch.astype(np.float64)
         is_later = first is period
         factors = self._measured_factors(configurations)
@@ -221,18 +213,18 @@ class Evaluator:
 
 
 def _alike(some: Configurations) -> Iterator[tuple[Index, Configurations]]:
-    """Yield the configurations of each precision and mode, split ones apart as rows, and their places.
+    """Yield the configurations of each precision and mode, and their places.
 
     Places are those among rows, or of a part that is a product the part of each dimension.
     """
     of_bases = _kinds(some.bases)
     if of_bases.size and np.all(of_bases == of_bases.flat[0]):
-        yield slice(None), some.rows if some.is_split.flat[0] else some
+        yield slice(None), some
         return
     kind = _kinds(some)
     for value in distinct_values(kind).tolist():
         has_kind = kind == value
-        box = None if value % 2 else some.box(has_kind)
+        box = some.box(has_kind)
         if box is None:
             places = np.flatnonzero(np.broadcast_to(has_kind, some.shape))
             yield places, some.rows.take(places)
@@ -241,7 +233,7 @@ def _alike(some: Configurations) -> Iterator[tuple[Index, Configurations]]:
 
 
 def _kinds(some: Configurations) -> IntArray:
-    return (some.precision * len(MODES) + some.mode) * 2 + some.is_split
+    return some.precision * len(MODES) + some.mode
 
 
 def _index(box: Box, shape: tuple[int, ...]) -> Index:

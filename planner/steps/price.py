@@ -1,238 +1,282 @@
-"""Times of configurations term by term, gathered from the tables: the one path of evaluating and of describing."""
+"""Prices of synchronous plans: what plans share once, then the distinct steps, those of like pipelines together.
+
+A plan without a pipeline is one stage (:mod:`planner.steps.one_stage`). Its input is loaded beside the step before, or
+ahead of the step where the framework does not prefetch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self
 
 import numpy as np
 
-from planner.costs.terms import evaluate
-from planner.domain.arrays import FloatArray, IntArray, distinct_values
-from planner.domain.calibration import Entry
-from planner.domain.configuration import Configurations
-from planner.domain.schedule import ONCE
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows, distinct_values
+from planner.domain.configuration import RANK_AXES, Configurations
+from planner.domain.messages import GRADIENTS
+from planner.domain.split import OFFLOADS, SplitMemoryBytes
 from planner.sources.sources import Sources
-from planner.steps.asynchronous import Asynchrony, update_period_s
-from planner.steps.best_fusion import Fusion, best_fusion
-from planner.steps.compute import Compute
-from planner.steps.cycle_fusion import cycle_fusion
-from planner.steps.epoch import Input, InputTimes
-from planner.steps.messages import Messages, host_all_reduce_s
-from planner.steps.schedule import GPU_THREAD, UPDATE_THREAD, TimedSchedule, step_schedule
-from planner.steps.synchronous import backward_end_s, exposed_s
-from planner.steps.tables import PairTable, distinct_pairs
+from planner.steps.best_order import best_orders
+from planner.steps.epoch import Input
+from planner.steps.laid_stages import StageLayout, laid_out, layout_memory
+from planner.steps.one_stage import OneStage
+from planner.steps.split_costs import StepCosts
+from planner.steps.split_offload import offload_s
+from planner.steps.split_part import STEP_TERMS, StepPart
+from planner.steps.split_passes import Passes
+from planner.steps.split_stages import OfStages, StageCases
+from planner.steps.split_state import State
+from planner.steps.stage_layouts import StageLayouts
+from planner.workload.memory import fullest_stage
 
-__all__ = ["Pricer", "Prices", "asynchrony_of", "deposited_gradients"]
+__all__ = ["Priced", "Pricer"]
+
+_OF_STEP = ("pipeline_parallel", "schedule", "accumulation_steps", "virtual_stages")
+"""What a step depends on besides its passes and its state."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
-    """n configurations of one precision and mode.
+class Priced:
+    """n plans.
 
     Attributes
     ----------
-    threads : thread -> TimedSchedule
-        Of later epochs; the first thread is the one whose period sets the throughput.
-    first_epoch : TimedSchedule
-        That one in the first epoch.
-    memory_bytes : ndarray of float, shape (n,)
+    period_s, first_period_s : ndarray of float, shape (n,)
+        In later epochs, and in the first.
+    seconds, exposed_s : term -> ndarray of float, shape (n,)
+        What a term takes, and what it adds to the step. The second add up to ``period_s``, but where loading input
+        beside the step takes longer: then what loading adds is all.
+    memory : SplitMemoryBytes
+    slowest : ndarray of int, shape (n,)
+        The stage with the most work.
     """
 
-    threads: Mapping[str, TimedSchedule]
-    first_epoch: TimedSchedule
-    memory_bytes: FloatArray
+    period_s: FloatArray
+    first_period_s: FloatArray
+    seconds: Mapping[str, FloatArray]
+    exposed_s: Mapping[str, FloatArray]
+    memory: SplitMemoryBytes
+    slowest: IntArray
 
-    @property
-    def iteration(self) -> TimedSchedule:
-        """The thread that sets the throughput, in later epochs."""
-        return next(iter(self.threads.values()))
+    @staticmethod
+    def joined(parts: Sequence[Priced], at: IntArray) -> Priced:
+        """Return the plans of parts, one after the other, at positions."""
+
+        def terms(of: str) -> dict[str, FloatArray]:
+            names = getattr(parts[0], of)
+            return {name: np.concatenate([getattr(one, of)[name] for one in parts])[at] for name in names}
+
+        names = [one.name for one in fields(SplitMemoryBytes)]
+        memory = {name: np.concatenate([getattr(one.memory, name) for one in parts])[at] for name in names}
+        period, first, slowest = (
+            np.concatenate([getattr(one, name) for one in parts])[at]
+            for name in ("period_s", "first_period_s", "slowest")
+        )
+        return Priced(period, first, terms("seconds"), terms("exposed_s"), SplitMemoryBytes(**memory), slowest)
 
 
-class Pricer:
-    """Prices configurations of one precision and mode; what it tabled stays for later calls.
+class Pricer(StepCosts):
+    """Prices synchronous plans of one precision; what a rank takes of a micro-batch stays for later calls.
 
-    See :class:`planner.steps.messages.Messages` for ``mean_ranks``.
+    ``like``: of a problem that differs in overheads and collectives alone; what its ranks take is used again.
+
+    Attributes
+    ----------
+    stage_layouts : StageLayouts
+    input : Input
+    part : kind of StepPart
     """
 
-    def __init__(
-        self, sources: Sources, precision: str, mode: str, like: Pricer | None = None, mean_ranks: float | None = None
-    ) -> None:
-        self.sources, self.mode = sources, mode
-        self.strategy = sources.problem.settings.overlap
-        self.compute: Compute = Compute(sources, precision, mode, like.compute if like else None)
-        gradient_bytes = sources.problem.settings.framework.message_bytes(precision)
-        by_slot = (self.compute.slots.elements * gradient_bytes).astype(np.float64)
-        self.messages = Messages(sources, by_slot, mean_ranks)
+    part: ClassVar[type[StepPart]] = StepPart
+
+    def __init__(self, sources: Sources, precision: str, like: StepCosts | None = None) -> None:
+        super().__init__(sources, precision, like.compute if like else None)
+        self.stage_layouts = StageLayouts(self, sources.accelerator.memory_bytes)
         self.input = Input(sources)
-        self._pairs = PairTable(self._outlasting)
-        self._taken = PairTable(lambda last_pass, case: self.fused_s(last_pass, case, self.messages.places)[1])
+        self._in_orders: dict[tuple[str, ...], Self] = {}
 
-    @cached_property
-    def parameters(self) -> int:
-        """Trained parameters of the network."""
-        return int(self.compute.slots.elements.sum())
+    def is_laid_out(self, plans: Configurations) -> BoolArray:
+        """Tell which plans have stages that :meth:`layouts` lays out."""
+        return plans.is_laid_out
 
-    def outlasting_s(self, prefix: FloatArray, last_pass: IntArray, message_case: IntArray) -> FloatArray:
-        """Return by how much messages outlast a backward pass [s], shape (k,), or (r, q) of cases of (r, 1) and (q,).
+    def first_layers(self, layout: StageLayout) -> tuple[str, ...]:  # noqa: ARG002 - blocks have no names
+        """Return the names of the layers that stages start with, where they are cut between layers."""
+        return ()
 
-        Parameters
-        ----------
-        prefix : ndarray of float, shape (m, B)
-            See :class:`planner.steps.messages.Messages`.
-        last_pass : ndarray of int, shape (k,)
-            Twice the compute case, and 1 for a pass that adds to gradients.
-        message_case : ndarray of int, shape (k,)
+    def memory(self, plans: Configurations) -> SplitMemoryBytes:
+        """Return the memory of each plan's fullest rank."""
+        laid = plans.is_laid_out
+        if not laid.any():
+            return self.ledger.fullest(plans)
+        memory = self.ledger.fullest(plans.but(stages=0, recompute=np.where(laid, 0, plans.recompute)))
+        where = np.flatnonzero(laid)
+        of_laid = [
+            layout_memory(self, plans.take(np.array([row])), layout)
+            for row, layout in zip(where.tolist(), self.layouts(plans.take(where)), strict=True)
+        ]
+        columns = {one.name: np.array(getattr(memory, one.name)) for one in fields(SplitMemoryBytes)}
+        for row, each in zip(where.tolist(), of_laid, strict=True):
+            worst = fullest_stage(each)
+            for name, column in columns.items():
+                column[row] = getattr(worst, name)
+        return SplitMemoryBytes(**columns)
+
+    def layouts(self, plans: Configurations) -> list[StageLayout]:
+        """Return what the stages of each plan hold and compute again, of plans that leave that to what fits."""
+        return self.stage_layouts.of(plans, self.ranks(plans))
+
+    def in_order(self, rank_order: tuple[str, ...]) -> Self:
+        """Return a pricer that differs in how ranks are numbered alone, and shares what a rank takes by itself."""
+        if rank_order not in self._in_orders:
+            other = copy(self)
+            other.rank_order, other.chooses_order = rank_order, False
+            other.ledger = self.ledger.with_rules(rank_order=rank_order)
+            other.stage_layouts = StageLayouts(other, self.sources.accelerator.memory_bytes)
+            self._in_orders[rank_order] = other
+        return self._in_orders[rank_order]
+
+    def best_orders(self, configurations: Configurations) -> list[tuple[str, ...]]:
+        """Return the order of ranks that is fastest for each plan, of those that fit where any do."""
+
+        def price(order: tuple[str, ...], rows: IntArray) -> tuple[FloatArray, BoolArray]:
+            priced = self.in_order(order).price(configurations.take(rows))
+            return priced.period_s, priced.memory.total <= self.sources.accelerator.memory_bytes
+
+        return best_orders(configurations, self.rank_order, price)
+
+    def price(self, configurations: Configurations) -> Priced:
+        """Price configurations, rows of shape (n,), with their ranks as all are numbered or as is best for each."""
+        if not self.chooses_order:
+            return self._priced(configurations)
+        orders = self.best_orders(configurations)
+        parts, places = [], []
+        for order in dict.fromkeys(orders):
+            rows = np.array([at for at, one in enumerate(orders) if one == order])
+            parts.append(self.in_order(order).price(configurations.take(rows)))
+            places.append(rows)
+        return Priced.joined(parts, np.argsort(np.concatenate(places)))
+
+    def _priced(self, plans: Configurations) -> Priced:
+        """Price rows whose ranks are numbered alike.
+
+        Passes of a micro-batch, and what a step does once, are priced for each distinct stage; then the distinct steps
+        that they make.
         """
-        table = self.compute.table
-        backward = table.backward_s.ravel()
-        ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])[:, self.messages.slot]
-        return exposed_s(backward_end_s(ready, prefix, last_pass, message_case), backward[last_pass])
+        kind = 2 * (plans.pipeline_parallel > 1) + self.is_laid_out(plans)
+        if plans.size and np.any(kind != kind[0]):
+            every = [np.flatnonzero(kind == value) for value in distinct_values(kind).tolist()]
+            parts = [self._priced(plans.take(rows)) for rows in every]
+            return Priced.joined(parts, np.argsort(np.concatenate(every)))
+        terms, slowest = self._terms(plans, laid_out(self.layouts(plans)) if plans.size and kind[0] % 2 else StageCases)
+        memory = self.memory(plans)
+        self._offload(plans, memory, terms)
+        step_s = np.sum([exposed for _, exposed in terms.values()], axis=0)
+        loads = self.loads(plans) or [np.zeros(plans.size)]
+        periods = [self._with_input(step_s, load) for load in loads]
+        sets_pace = loads[-1] > step_s if self.strategy.prefetch else True
+        terms["load_input"][:] = loads[-1], np.where(sets_pace, loads[-1], 0.0)
+        seconds = {name: both[0] for name, both in terms.items()}
+        exposed = {name: both[1] for name, both in terms.items()}
+        return Priced(periods[-1], periods[0], seconds, exposed, memory, slowest)
 
-    def fused_s(
-        self, last_pass: IntArray, group: IntArray, places: IntArray, entry: Entry | None = None
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return by how much messages that are chosen by what is ready when outlast a backward pass, and take [s].
+    def totals(self, plans: Configurations) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the step in later epochs and in the first [s], and the memory of the fullest rank [bytes] of plans.
 
-        Both of the shape that ``last_pass`` and ``group`` broadcast to.
-
-        Parameters
-        ----------
-        last_pass : ndarray of int
-            As of :meth:`outlasting_s`.
-        group : ndarray of int
-            Position in ``places``.
-        places : ndarray of int, shape (g, 2)
-            Nodes of groups, and GPUs of each.
-        entry : Entry, optional
-            What serves the messages; else their own.
+        What :meth:`price` says term by term, up to rounding: parts of a step that a sum over terms would cancel are not
+        worked out. Of rows, shape (n,) each, or of a product without a pipeline, of its shape.
         """
-        table = self.compute.table
-        backward = table.backward_s.ravel()
-        ready = table.ready_s.reshape(backward.size, table.ready_s.shape[2])
-        last_pass, group = np.broadcast_arrays(last_pass, group)
-        ends, taken = np.zeros((2, *group.shape))
-        for at in np.unique(group).tolist():
-            rows = np.nonzero(group == at)
-            sent = self.fusion(ready[last_pass[rows]], int(places[at, 0]), int(places[at, 1]), entry)
-            ends[rows], taken[rows] = sent.end_s, sent.taken_s
-        return exposed_s(ends, backward[last_pass]), taken
+        is_summed = plans.of_bases(lambda some: (~self.is_laid_out(some)) & (some.offload == 0))
+        if plans.is_product and (self.chooses_order or not np.all(is_summed & (plans.pipeline_parallel == 1))):
+            step_s, first_s, memory = self.totals(plans.rows)
+            return step_s.reshape(plans.shape), first_s.reshape(plans.shape), memory.reshape(plans.shape)
+        if not is_summed.any() or self.chooses_order:
+            return self._in_full(plans)
+        if not is_summed.all():
+            totals = np.zeros((3, plans.size))
+            for some, of_some in ((is_summed, self.totals), (~is_summed, self._in_full)):
+                totals[:, some] = of_some(plans.take(some))
+            return totals[0], totals[1], totals[2]
+        step_s, loads = self._periods(plans), self.loads(plans)
+        periods = [self._with_input(step_s, load) for load in loads] or [step_s]
+        return periods[-1], periods[0], self.ledger.totals(plans)
 
-    def fusion(self, ready: FloatArray, nodes: int, gpus_per_node: int, entry: Entry | None = None) -> Fusion:
-        """Return the messages of backward passes whose gradients are ready at times of shape (c, J) [s]."""
-        together, strategy = self.messages.together_s(nodes, gpus_per_node, entry), self.strategy
-        if strategy.best_buckets:
-            return best_fusion(ready, together)
-        return cycle_fusion(ready, together, self.messages.by_slot, strategy.bucket_bytes, strategy.cycle_s)
+    def _in_full(self, plans: Configurations) -> tuple[FloatArray, FloatArray, FloatArray]:
+        priced = self.price(plans)
+        return priced.period_s, priced.first_period_s, priced.memory.total
 
-    def _outlasting(self, last_pass: IntArray, message_case: IntArray) -> FloatArray:
-        if self.strategy.is_timed:
-            return self.fused_s(last_pass, message_case, self.messages.places)[0]
-        return self.outlasting_s(self.messages.prefix_s, last_pass, message_case)
+    def _periods(self, plans: Configurations) -> FloatArray:
+        """Return the step of each plan [s], of none that offloads; input is loaded besides."""
+        is_one = plans.pipeline_parallel == 1
+        if is_one.all():
+            return self.one_stage(plans, StageCases).period_s
+        periods = np.zeros(plans.size)
+        if is_one.any():
+            periods[is_one] = self.one_stage(plans.take(is_one), StageCases).period_s
+        rows = np.flatnonzero(~is_one)
+        parts, which = self._parts(plans.take(rows), StageCases)
+        of_parts = np.zeros(which.max(initial=-1) + 1)
+        for where, part in parts:
+            of_parts[where] = part.period_s
+        periods[rows] = of_parts[which]
+        return periods
 
-    def ensure(self, plans: Configurations) -> None:
-        """Table the cases of configurations of this mode."""
-        sub_batch = distinct_values(plans.sub_batch)
-        self.compute.cases.ensure(sub_batch)
-        if self.mode == "async":
+    def one_stage(self, plans: Configurations, stages: OfStages = StageCases) -> OneStage:
+        """Return the steps of plans without a pipeline, rows or a product."""
+        rank = self.ranks(plans)
+        return OneStage(self, plans, (Passes(self, plans, rank, stages), State(self, plans, rank, stages)))
+
+    def _terms(self, plans: Configurations, stages: OfStages) -> tuple[dict[str, FloatArray], IntArray]:
+        """Return what each term takes and adds, (2, n) each, but what offloading does, and the slowest stage, (n,)."""
+        if np.all(plans.pipeline_parallel == 1):
+            one, terms = self.one_stage(plans, stages), {name: np.zeros((2, plans.size)) for name in STEP_TERMS}
+            for name, both in one.terms().items():
+                terms[name][:] = both
+            return terms, one.slowest
+        parts, which = self._parts(plans, stages)
+        size = which.max(initial=-1) + 1
+        terms = {name: np.zeros((2, size)) for name in STEP_TERMS}
+        slowest = np.zeros(size, dtype=np.int64)
+        for where, part in parts:
+            slowest[where] = part.slowest
+            for name, both in part.terms().items():
+                terms[name][:, where] = both
+        return {name: both[:, which] for name, both in terms.items()}, slowest[which]
+
+    def _parts(self, plans: Configurations, stages: OfStages) -> tuple[Iterator[tuple[IntArray, StepPart]], IntArray]:
+        """Return the distinct steps of plans in parts, and the step of each plan, shape (n,)."""
+        rank = self.ranks(plans)
+        of = passes, state = Passes(self, plans, rank, stages), State(self, plans, rank, stages)
+        cases = (passes.case, passes.number), (state.cases.case, state.cases.rank.size)
+        rows, which = plans.distinct(_OF_STEP, *cases)
+        alike = distinct_rows(*StepPart.alike(plans.take(rows), passes.cases.run_number[rows]))[1]
+        wheres = (np.flatnonzero(alike == at) for at in range(int(alike.max(initial=-1)) + 1))
+        return ((where, self.part(self, plans, of, rows[where])) for where in wheres), which
+
+    def loads(self, plans: Configurations) -> list[FloatArray]:
+        """Return what loading the samples of a step takes [s], in the first epoch and where they differ in later ones.
+
+        The ranks of the first stage load, one of each copy of the network.
+        """
+        if self.sources.storage is None:
+            return []
+        samples = plans.sub_batch * plans.accumulation_steps
+        first, which = plans.distinct((*RANK_AXES.values(), "nodes", "gpus_per_node"))
+        copies = self.placement(plans.take(first).rows).groups(GRADIENTS)
+        in_node = np.ceil(copies.ranks_per_node).astype(np.int64)[which]
+        epochs = (True, False) if self.input.is_cached else (True,)
+        return [self.input.times(samples, in_node, copies.nodes[which], first_epoch=one).node_s for one in epochs]
+
+    def _with_input(self, step_s: FloatArray, load_s: FloatArray) -> FloatArray:
+        """Return the step with its input, which is loaded beside the step before, or ahead of it."""
+        return np.asarray(np.maximum(step_s, load_s) if self.strategy.prefetch else step_s + load_s)
+
+    def _offload(self, plans: Configurations, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
+        """Put what offloading takes into the terms; what the host updates, the device does not."""
+        if not plans.offload.any():
             return
-        groups = distinct_pairs(plans.nodes, plans.gpus_per_node)
-        self.messages.cases.ensure(*groups)
-        if plans.is_product and self.strategy.overlap:
-            last_pass = 2 * self.compute.cases.rows(sub_batch)[:, None] + distinct_values(
-                (plans.accumulation_steps > 1).astype(np.int64)
-            )
-            self._pairs.ensure(last_pass.ravel(), self.messages.cases.rows(*groups))
-
-    def price(self, plans: Configurations) -> Prices:
-        """Price configurations of this mode whose cases are tabled."""
-        return self._asynchronous(plans) if self.mode == "async" else self._synchronous(plans)
-
-    def _synchronous(self, plans: Configurations) -> Prices:
-        table, steps = self.compute.table, plans.accumulation_steps
-        further = steps > 1
-        if further.any():
-            self.compute.check_accumulation()
-        row = self.compute.cases.rows(plans.sub_batch)
-        group = self.messages.cases.rows(plans.nodes, plans.gpus_per_node)
-        schedule = step_schedule(self.strategy)
-        stage_s = {
-            "host_to_device": table.host_to_device_s,
-            "forward": table.forward_s,
-            "backward": table.backward_s[:, 0],
-            "accumulating": table.backward_s[:, 1],
-            "update": table.update_s,
-        }
-        seconds = {
-            task.name: stage_s[task.name][row] if task.count == ONCE else stage_s[task.name][row] * task.count.of(steps)
-            for task in schedule.tasks
-            if task.name in stage_s
-        }
-        all_reduce = self.messages.prefix_s[group, -1] if self.messages.slot.size else np.zeros(group.shape)
-        if self.strategy.is_timed:
-            all_reduce = self._taken.gather(2 * row + further, group)
-        outlasting = {}
-        if self.strategy.overlap:
-            outlasting["all_reduce"] = np.where(all_reduce > 0, self._pairs.gather(2 * row + further, group), 0.0)
-        wait_share = np.where(plans.gpus > 1, self.compute.overheads.replica_wait, 0.0)
-        first, later = self._loads(plans)
-        times = {**seconds, "all_reduce": all_reduce, "replica_wait": wait_share}
-        step = TimedSchedule(schedule, {**times, "load_input": later.node_s}, outlasting)
-        return self._prices({"step": step}, {"load_input": first.node_s}, table.memory_bytes[row])
-
-    def _prices(
-        self, threads: Mapping[str, TimedSchedule], first: Mapping[str, FloatArray], memory: FloatArray
-    ) -> Prices:
-        thread = next(iter(threads.values()))
-        return Prices(threads, thread.changed(first) if self.input.is_cached else thread, memory)
-
-    def _loads(self, plans: Configurations) -> tuple[InputTimes, InputTimes]:
-        """Return what loading the samples of a step takes in the first epoch, and in later ones."""
-        arguments = (plans.sub_batch * plans.accumulation_steps, plans.gpus_per_node, plans.nodes)
-        first = self.input.times(*arguments, first_epoch=True)
-        return first, self.input.times(*arguments, first_epoch=False) if self.input.is_cached else first
-
-    def _asynchronous(self, plans: Configurations) -> Prices:
-        table, row = self.compute.table, self.compute.cases.rows(plans.sub_batch)
-        first, later = ({"load_node_input": load.node_s, "load_input": load.alone_s} for load in self._loads(plans))
-        update_gradient, weights, empty_sum, sum_of_one = (
-            np.full(row.shape, self.host_s(kind, buffers))
-            for kind, buffers in (
-                ("update_gradient", 1.0), ("update_weights", 1.0), ("sum_gradient", 0.0), ("sum_gradient", 1.0)
-            )
-        )  # fmt: skip
-        computing = {
-            "host_to_device": table.host_to_device_s[row],
-            "forward": table.forward_s[row],
-            "backward": table.backward_s[row, 0],
-            "update_gradient": update_gradient,
-        }
-        gpu = TimedSchedule(GPU_THREAD, {**later, **computing}, {})
-        all_reduce = host_all_reduce_s(self.sources, self.parameters, plans.nodes)
-        per_gradient, constant = sum_of_one - empty_sum, empty_sum + all_reduce + weights
-        period = update_period_s(constant, per_gradient, plans.gpus_per_node, gpu.period_s)
-        summing = per_gradient * deposited_gradients(period, gpu.period_s, plans.gpus_per_node) + empty_sum
-        times = {"sum_gradient": summing, "host_all_reduce": all_reduce, "update_weights": weights}
-        update = TimedSchedule(UPDATE_THREAD, times, {})
-        return self._prices({"gpu": gpu, "update": update}, first, table.async_memory_bytes[row])
-
-    def host_s(self, kind: str, buffers: float) -> float:
-        """Return a host term [s] where so many gradient buffers are summed."""
-        work = {"parameters": float(self.parameters), "buffers": buffers}
-        seconds = np.atleast_1d(evaluate(self.sources.host(kind).entry, work))
-        return float(self.sources.multiplied(kind, seconds)[0])
-
-
-def asynchrony_of(plans: Configurations, prices: Prices, rows: slice = slice(None)) -> Asynchrony:
-    """Return the statistics of priced asynchronous plans, of some rows."""
-    periods = (prices.threads[name].period_s[rows] for name in ("gpu", "update"))
-    return Asynchrony(plans.gpus[rows], plans.sub_batch[rows], *periods)
-
-
-def deposited_gradients(
-    update_s: FloatArray | float, gpu_s: FloatArray | float, gpus_per_node: IntArray | int
-) -> FloatArray:
-    """Return the gradients that a node's update thread finds on average, of the common shape."""
-    gradients: FloatArray = np.minimum(update_s / gpu_s, 1.0) * gpus_per_node
-    return gradients
+        m = plans.accumulation_steps
+        passes = terms["forward"][1] / m, (terms["backward"][1] + terms["recompute"][1]) / m
+        terms["offload"][:] = offload_s(self.sources, plans, memory, memory.to_device / self.parameter.weight, passes)
+        terms["update"][:, plans.offload == OFFLOADS.index("optimizer")] = 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from planner.domain.messages import (
     REDUCE_SCATTER,
 )
 from planner.domain.split import SHARD_GROUPS
-from planner.steps.split_costs import SplitCosts
+from planner.steps.split_costs import StepCosts
 from planner.steps.split_stages import StageCases
 from planner.workload.placement import shard_ranks
 
@@ -40,7 +40,7 @@ _EXPERT_RANKS = (EXPERT_GRADIENTS, EXPERT_NODE_SHARDS, EXPERT_NODE_REPLICAS)
 
 
 class Elements(NamedTuple):
-    """Elements of a rank of every distinct stage, each of shape (f,): of experts, and of all other parameters."""
+    """Elements of a rank of every distinct stage, of experts and of all other parameters, of shape (f,) or (f, k)."""
 
     experts: FloatArray
     others: FloatArray
@@ -56,11 +56,15 @@ class Elements(NamedTuple):
 
 
 class StageExchange:
-    """Exchanges of the distinct stages of plans. Times have shape (f,)."""
+    """Exchanges of the distinct stages of plans, or of some of them. Times have the shape of the elements.
 
-    def __init__(self, costs: SplitCosts, cases: StageCases) -> None:
+    ``only``: which stages, shape (f,); None: all.
+    """
+
+    def __init__(self, costs: StepCosts, cases: StageCases, only: IntArray | None = None) -> None:
         self.costs, self.cases = costs, cases
-        self._in_node = (cases.plans.shard_group == SHARD_GROUPS.index("node"))[cases.of]
+        self._of = cases.of if only is None else cases.of[only]
+        self._in_node = (cases.plans.shard_group == SHARD_GROUPS.index("node"))[self._of]
 
     def gather_s(self, weights: Elements) -> FloatArray:
         """Return the gather of weights from the ranks that share them or their state [s]."""
@@ -81,18 +85,16 @@ class StageExchange:
     def update_share(self, of: Elements) -> FloatArray:
         """Return the share of its parameters that a rank updates."""
         plans = self.cases.plans
-        experts, others = (
-            shard_ranks(plans, self.costs.rank_order, experts=one)[self.cases.of] for one in (True, False)
-        )
+        experts, others = (shard_ranks(plans, self.costs.rank_order, experts=one)[self._of] for one in (True, False))
         shards = of.experts / experts + of.others / others
         share = np.divide(shards, of.total, out=np.ones_like(shards), where=of.total > 0)
-        return np.where(plans.sharding[self.cases.of] > 0, share, 1.0)
+        return np.where(plans.sharding[self._of] > 0, share, 1.0)
 
     def _of_both(
         self, seconds: Callable[[Ranks, FloatArray], FloatArray], elements: Elements, itemsize: float
     ) -> FloatArray:
         """Return the times of what goes between all copies, and of experts between those that have the same."""
-        apart = (self.cases.plans.expert_parallel > 1)[self.cases.of]
+        apart = _along((self.cases.plans.expert_parallel > 1)[self._of], elements.others)
         together = _of_something(partial(seconds, _ALL_RANKS), itemsize * (elements.total - elements.experts * apart))
         if not apart.any():
             return together
@@ -112,26 +114,32 @@ class StageExchange:
         _, inside, across = ranks
 
         def of_shards() -> FloatArray:
-            shards = np.maximum(self.cases.groups(inside).ranks, 1)[self.cases.of]
-            return self._operation_s(ALL_REDUCE, buffer_bytes / shards, across)
+            shards = np.maximum(self.cases.groups(inside).ranks, 1)[self._of]
+            return self._operation_s(ALL_REDUCE, buffer_bytes / _along(shards, buffer_bytes), across)
 
         return self._where_in_node(of_shards, np.zeros_like(buffer_bytes))
 
     def _sum_s(self, ranks: Ranks, buffer_bytes: FloatArray) -> FloatArray:
-        is_whole: BoolArray = (self.cases.plans.sharding == 0)[self.cases.of]
-        whole = self._operation_s(ALL_REDUCE, buffer_bytes, ranks[0])
+        is_whole: BoolArray = (self.cases.plans.sharding == 0)[self._of]
+        whole = self._operation_s(self.costs.gradient_operation, buffer_bytes, ranks[0])
         if is_whole.all():
             return whole
         shards = self._scatter_s(ranks, buffer_bytes) + self._across_s(ranks, buffer_bytes)
-        return np.where(is_whole, whole, shards)
+        return np.where(_along(is_whole, whole), whole, shards)
 
     def _where_in_node(self, seconds: Callable[[], FloatArray], otherwise: FloatArray) -> FloatArray:
-        return np.where(self._in_node, seconds(), otherwise) if np.any(self._in_node) else otherwise
+        return np.where(_along(self._in_node, otherwise), seconds(), otherwise) if self._in_node.any() else otherwise
 
     def _operation_s(self, operation: str, buffer_bytes: FloatArray, group: str) -> FloatArray:
-        return self.costs.operation_s(operation, buffer_bytes, self.cases.groups(group).rows(self.cases.of))
+        send = self.costs.between_copies_s if group == GRADIENTS else self.costs.operation_s
+        return send(operation, buffer_bytes, self.cases.groups(group).rows(self._of))
 
 
 def _of_something(seconds: Callable[[FloatArray], FloatArray], buffer_bytes: FloatArray) -> FloatArray:
-    """Return times of what stages send, shape (f,); 0 of nothing."""
+    """Return times of what stages send; 0 of nothing."""
     return np.where(buffer_bytes > 0, seconds(buffer_bytes), 0.0)
+
+
+def _along(of_stages: Any, like: FloatArray) -> Any:
+    """Return an array of shape (f,) so that it broadcasts with one of shape (f,) or (f, k)."""
+    return of_stages.reshape(-1, *[1] * (like.ndim - 1))

@@ -23,18 +23,18 @@ from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_chunks import SPLIT_BACKWARD
 from planner.steps.pipeline_drain import exchange_s
 from planner.steps.pipeline_runs import RUN_SCHEDULES, runs_s
-from planner.steps.split_costs import SplitCosts
+from planner.steps.split_costs import StepCosts
 from planner.steps.split_passes import Passes
 from planner.steps.split_stages import StageCases
 from planner.steps.split_state import State
 from planner.steps.synchronous import Runs
 
-__all__ = ["SPLIT_TERMS", "SplitPart"]
+__all__ = ["STEP_TERMS", "StepPart"]
 
-SPLIT_TERMS = (
-    "host_to_device", "forward", "backward", "recompute", "tensor_messages", "context_messages", "expert_messages",
-    "sharded_weights", "bubble", "stage_messages", "all_reduce", "embedding_all_reduce", "update", "updated_weights",
-    "offload", "replica_wait", "load_input",
+STEP_TERMS = (
+    "load_input", "host_to_device", "forward", "backward", "recompute", "tensor_messages", "context_messages",
+    "expert_messages", "sharded_weights", "bubble", "stage_messages", "all_reduce", "embedding_all_reduce", "update",
+    "updated_weights", "offload", "replica_wait",
 )  # fmt: skip
 """Terms of a step in the order of an answer."""
 
@@ -51,14 +51,14 @@ class _Pipelines(NamedTuple):
     gathered: tuple[FloatArray, FloatArray]
 
 
-class SplitPart:
+class StepPart:
     """Plans of one schedule and number of stages, or of runs of equal stages: some ``rows`` of n plans.
 
     The longest path of :func:`planner.steps.pipeline.pipeline_s` is what all passes of a step take; its terms say what
     of it the slowest stage is busy with.
     """
 
-    def __init__(self, costs: SplitCosts, every: Configurations, of: tuple[Passes, State], rows: IntArray) -> None:
+    def __init__(self, costs: StepCosts, every: Configurations, of: tuple[Passes, State], rows: IntArray) -> None:
         self.costs, self.plans, self._rows = costs, every.take(rows), rows
         self.passes, self.state = of
         self.m = self.plans.accumulation_steps.astype(np.float64)
@@ -85,16 +85,27 @@ class SplitPart:
         """The step of each plan [s], shape (n,), but for offloading."""
         state = self.state
         once_s = state.norms_s + state.tied_s + state.updated_weights_s
-        period = self._whole_s[self._which] + once_s[self._state] + self._update_s + self.exchange_s[1]
+        period: FloatArray = self.exchange_s[1] + (self._whole_s[self._which] + self._update_s)
+        if once_s.any():
+            period = period + once_s[self._state]
         if self.costs.overheads.replica_wait:
-            period += self._replica_wait_s(self._computed_s[self._which])
+            period = period + self._replica_wait_s(self._computed_s[self._which])
         return period
+
+    def _of_slowest(self, of_stages: Any, slowest: IntArray) -> Any:
+        """Return what the slowest stage has of an array of shape (r, k): shape (k,)."""
+        return np.take_along_axis(of_stages, slowest[None], axis=0)[0]
+
+    @property
+    def computed_s(self) -> FloatArray:
+        """Kernels and host time of all passes and the update, of the slowest stage [s], shape (n,)."""
+        return np.asarray(self._computed_s[self._which] + self._update_s)
 
     @property
     def slowest(self) -> IntArray:
         """The stage with the most work, shape (n,)."""
         stages = np.broadcast_to(np.cumsum(self._repeats, axis=0) - self._repeats, self._pipelines.at.shape)
-        return np.asarray(_of_slowest(stages, self._slowest)[self._which])
+        return np.asarray(self._of_slowest(stages, self._slowest)[self._which])
 
     @cached_property
     def _pipelines(self) -> _Pipelines:
@@ -127,7 +138,7 @@ class SplitPart:
     @cached_property
     def _computed_s(self) -> FloatArray:
         """Kernels and host time of all passes on the slowest stage of each pipeline, shape (k,)."""
-        m, passes, at = self.m[self._first], self.passes, _of_slowest(self._pipelines.at, self._slowest)
+        m, passes, at = self.m[self._first], self.passes, self._of_slowest(self._pipelines.at, self._slowest)
         return np.asarray(m * (passes.forward_s[at] + passes.backward.mean_s(at, m) + passes.recompute_s[at]))
 
     def _at(self, cases: StageCases, rows: IntArray) -> tuple[IntArray, IntArray]:
@@ -166,7 +177,7 @@ class SplitPart:
     def terms(self) -> dict[str, tuple[FloatArray, FloatArray]]:
         """Return what each term takes, and what it adds to the step [s], (n,) each, but for offloading."""
         passes, state, m, which = self.passes, self.state, self.m, self._which
-        at = _of_slowest(self._pipelines.at, self._slowest)[which]
+        at = self._of_slowest(self._pipelines.at, self._slowest)[which]
         computed = {
             "forward": m * passes.forward_s[at],
             "backward": m * passes.backward.mean_s(at, m),
@@ -194,8 +205,8 @@ class SplitPart:
         still = self._pipeline_s(np.zeros(self._first.size))
         is_pipeline = self.plans.pipeline_parallel[self._first] > 1
         return {
-            "sharded_weights": _of_slowest(waited, self._slowest),
-            "bubble": np.maximum(still - _of_slowest(self._own_s, self._slowest), 0.0) * is_pipeline,
+            "sharded_weights": self._of_slowest(waited, self._slowest),
+            "bubble": np.maximum(still - self._of_slowest(self._own_s, self._slowest), 0.0) * is_pipeline,
             "stage_messages": np.where(is_pipeline, self._whole_s - still, 0.0),
         }
 
@@ -223,8 +234,3 @@ class SplitPart:
         schedule = self._schedule(np.arange(self._rows.size)[some])
         backward_s, overlaps = self._pipelines.gathered[1][:, self._which[some]], self.costs.strategy.overlap
         return exchange_s(backward_s, self.transfer_s[some], every, overlaps=overlaps, **schedule)
-
-
-def _of_slowest(of_stages: Any, slowest: IntArray) -> Any:
-    """Return what the slowest stage has of an array of shape (r, k): shape (k,)."""
-    return np.take_along_axis(of_stages, slowest[None], axis=0)[0]

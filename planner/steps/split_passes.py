@@ -7,17 +7,21 @@ gradients, those of the others add to them.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, distinct_numbers
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.messages import NEIGHBOURS
 from planner.domain.split import RECOMPUTES
-from planner.steps.host_and_gpu import BESIDE, STAGES, beside_s, composed_s
-from planner.steps.split_compute import PASSES
-from planner.steps.split_costs import SplitCosts
+from planner.sources.plan_points import plan_point_factors
+from planner.steps.compute import PASSES
+from planner.steps.host_and_gpu import STAGES, TOGETHER, beside_s, composed_s
+from planner.steps.split_costs import StepCosts
 from planner.steps.split_sent import SENT_BETWEEN, StageMessages
 from planner.steps.split_stages import OfStages, StageCases
+from planner.steps.synchronous import ready_s
 from planner.workload.split_messages import boundary_messages
 
 __all__ = ["Backward", "Passes"]
@@ -59,10 +63,12 @@ class Passes:
         Between neighbouring stages.
     """
 
-    def __init__(self, costs: SplitCosts, plans: Configurations, rank: IntArray, stages: OfStages = StageCases) -> None:
+    def __init__(self, costs: StepCosts, plans: Configurations, rank: IntArray, stages: OfStages = StageCases) -> None:
         self.costs = costs
         self.cases = cases = stages(costs, plans, rank, _SAME_PASSES, costs.placed_alike(plans, SENT_BETWEEN))
         row = cases.compute_rows(costs.compute)
+        if np.any(plans.accumulation_steps > 1):
+            costs.compute.ranks[0].check_accumulation()
         repeated, both = cases.again, costs.unit_s()
 
         def times(name: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -75,7 +81,12 @@ class Passes:
         by_stage.append(self._again(times("forward", repeated), times("attention", repeated)))
         kernels, host = (np.stack(each, axis=-1) for each in zip(*by_stage, strict=True))
         stage_s = costs.stages_s(kernels, host)
-        self._kernels_s, self._host_s = beside_s(kernels, BESIDE)[:, 0], beside_s(host, BESIDE)[:, 0]
+        if points := costs.sources.plan_points(costs.precision):
+            is_whole = (cases.rank == 0) & (cases.plans.pipeline_parallel == 1)
+            for name in STAGES:
+                factors = np.where(is_whole, plan_point_factors(points, name, cases.plans.sub_batch), 1.0)
+                stage_s[name] = stage_s[name] * factors[cases.of]
+        self._kernels_s, self._host_s = (beside_s(one, TOGETHER["sync"])[:, 0] for one in (kernels, host))
         self._update_kernels_s = kernels[:, STAGES.index("update")]
         self.forward_s, self.recompute_s, self.update_s = (stage_s[name] for name in ("forward", "recompute", "update"))
         self.backward = Backward(stage_s["backward"], stage_s["accumulating"])
@@ -88,7 +99,7 @@ class Passes:
         total = parts.sum(axis=0)
         self.backward_shares = np.divide(parts, total, out=np.zeros_like(parts), where=total > 0)
         neighbours = costs.placed_alike(plans, (NEIGHBOURS,))
-        rows, self.case = distinct_numbers((cases.case, cases.rank.size), neighbours)
+        rows, self.case = plans.distinct((), (cases.case, cases.rank.size), neighbours)
         self.number, self.transfer_s = rows.size, _transfer_s(costs, plans.take(rows).rows)
         nothing = np.zeros(cases.of.size)
         sent = self.messages.values()
@@ -96,6 +107,24 @@ class Passes:
         self.copy_s = np.where(cases.stage == 0, copied_s[cases.of], 0.0)
         self._ahead_s = self.forward_s + self.copy_s + sum((one.forward_s for one in sent), nothing)
         self._back_s = self.recompute_s + sum((one.backward_s for one in sent), nothing)
+
+    @cached_property
+    def last_backward_s(self) -> FloatArray:
+        """The last backward pass of a step with one micro-batch, and with several, shape (f, 2) [s]."""
+        first = self.backward.first_s
+        return np.stack([first, first + self.backward.more_s], axis=1) + self._back_s[:, None]
+
+    @cached_property
+    def ready_shares(self) -> FloatArray:
+        """Of cases of one stage the share of such a pass after which each slot's gradient is ready, shape (c, 2, J).
+
+        In proportion to the kernels of segments; where there are none these take equally long.
+        """
+        columns, overheads = self.costs.compute.cases.columns, self.costs.overheads
+        slots = overheads.scale_of("gemm") * columns.slot_matrix_s + overheads.kernel_scale * columns.slot_traffic_s
+        slots = slots[self.cases.compute_rows(self.costs.compute)]
+        ready = ready_s(np.where(slots.sum(axis=-1, keepdims=True) > 0, slots, 1.0))
+        return np.asarray(ready[..., 1:] / ready[..., :1])
 
     def smaller_update_s(self, at: IntArray, share: FloatArray, m: FloatArray) -> FloatArray:
         """Return the update of a share of the parameters of stages, and what of the host it hides no more [s].
@@ -142,7 +171,7 @@ class Passes:
         return kernel, host
 
 
-def _transfer_s(costs: SplitCosts, plans: Configurations) -> FloatArray:
+def _transfer_s(costs: StepCosts, plans: Configurations) -> FloatArray:
     """Return what one micro-batch takes between neighbouring stages, shape (n,); one stage sends nothing."""
     placement, total_s = costs.placement(plans), np.zeros(plans.shape)
     for one in boundary_messages(costs.sends, plans, costs.message_rules):

@@ -24,8 +24,8 @@ from planner.domain.messages import (
     WEIGHT_GRADIENT,
     Message,
 )
-from planner.steps.split_compute import BESIDE, HEAD, PASSES
-from planner.steps.split_costs import SplitCosts
+from planner.steps.compute import BESIDE, HEAD, PASSES
+from planner.steps.split_costs import StepCosts
 from planner.steps.split_stages import StageCases
 from planner.workload.split_messages import BlockSends, embedding_messages, head_messages, layer_messages
 
@@ -54,7 +54,7 @@ class Sent(NamedTuple):
 class StageMessages:
     """Messages of one micro-batch on each of the distinct stages of plans."""
 
-    def __init__(self, costs: SplitCosts, cases: StageCases) -> None:
+    def __init__(self, costs: StepCosts, cases: StageCases) -> None:
         self.costs, self.cases = costs, cases
 
     def seconds(self, row: IntArray) -> dict[str, Sent]:

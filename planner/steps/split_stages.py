@@ -15,8 +15,8 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.messages import Groups
-from planner.steps.split_compute import SplitCompute
-from planner.steps.split_costs import SplitCosts
+from planner.steps.compute import ComputeCases
+from planner.steps.split_costs import StepCosts
 from planner.workload.units import Units, stage_units
 
 __all__ = ["OfStages", "StageCases"]
@@ -27,7 +27,7 @@ class StageCases:
 
     Parameters
     ----------
-    costs : SplitCosts
+    costs : StepCosts
     plans : Configurations, fields of shape (n,)
     rank : ndarray of int, shape (n,)
         The rank of each in ``costs.compute``.
@@ -52,7 +52,7 @@ class StageCases:
 
     def __init__(
         self,
-        costs: SplitCosts,
+        costs: StepCosts,
         plans: Configurations,
         rank: IntArray,
         but: tuple[str, ...],
@@ -60,7 +60,7 @@ class StageCases:
     ) -> None:
         names = [one.name for one in AXES if one.name not in but]
         first, self.case = plans.distinct((*names, "last_stage"), *more)
-        self.plans, self.rank = plans.take(first).rows, rank[first]
+        self.plans, self.rank = plans.take(first).rows, plans.at(rank, first)
         self.units: Units = costs.compute.ranks[0].units
         self._placement, self._placed = costs.placement(self.plans), dict[str, Groups]()
         ends = self.plans.pipeline_parallel, self.plans.last_stage
@@ -132,7 +132,7 @@ class StageCases:
         """Return the largest of each case's stages: shape (f,) to (c,)."""
         return np.maximum.reduceat(of_stages, self._start) if self.of.size else np.zeros(0)
 
-    def compute_rows(self, compute: SplitCompute) -> IntArray:
+    def compute_rows(self, compute: ComputeCases) -> IntArray:
         """Return the row of each case in the table of compute, made where it is new, shape (c,)."""
         compute.cases.ensure(self.rank, self.plans.sub_batch)
         return compute.cases.rows(self.rank, self.plans.sub_batch)

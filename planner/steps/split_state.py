@@ -11,7 +11,7 @@ from planner.domain.configuration import Configurations
 from planner.domain.messages import ALL_REDUCE, ENDS, TENSOR
 from planner.domain.split import GRADIENTS_SHARDED, OPTIMIZER_SHARDED, WEIGHTS_SHARDED
 from planner.steps.gathers import equal_backward_s, equal_forward_s
-from planner.steps.split_costs import SplitCosts
+from planner.steps.split_costs import StepCosts
 from planner.steps.split_exchange import Elements, StageExchange
 from planner.steps.split_stages import OfStages, StageCases
 from planner.workload.shards import padded_vocabulary, tied_table
@@ -41,7 +41,7 @@ class State:
         ranks have of their own positions alone.
     """
 
-    def __init__(self, costs: SplitCosts, plans: Configurations, rank: IntArray, stages: OfStages = StageCases) -> None:
+    def __init__(self, costs: StepCosts, plans: Configurations, rank: IntArray, stages: OfStages = StageCases) -> None:
         # Ranks that share gradients send what those do that share the optimizer's state alone.
         plans = plans.with_bases(
             lambda some: some.but(

@@ -25,7 +25,7 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, WEIGHTS_SHARDED
 from planner.steps.laid_stages import StageLayout, laid_out, layout_memory, units_ahead
-from planner.steps.split_costs import SplitCosts
+from planner.steps.split_costs import StepCosts
 from planner.steps.split_passes import Passes
 from planner.steps.split_state import State
 from planner.workload.partition import best_cuts
@@ -41,7 +41,7 @@ _NONE, _SELECTIVE, _FULL = map(RECOMPUTES.index, ("none", "selective", "full"))
 class StageLayouts:
     """Layouts of plans of one network; those that were asked for stay."""
 
-    def __init__(self, costs: SplitCosts, capacity_bytes: float) -> None:
+    def __init__(self, costs: StepCosts, capacity_bytes: float) -> None:
         self._costs, self._capacity = costs, capacity_bytes
         self._layouts: dict[_Key, StageLayout] = {}
 
@@ -71,7 +71,7 @@ class _Ways(NamedTuple):
 class _OfPlan:
     """The stages that one plan can have; ``plan`` and ``rank`` of shape (1,)."""
 
-    def __init__(self, costs: SplitCosts, plan: Configurations, rank: IntArray, capacity_bytes: float) -> None:
+    def __init__(self, costs: StepCosts, plan: Configurations, rank: IntArray, capacity_bytes: float) -> None:
         self._costs, self._plan, self._rank, self._capacity = costs, plan, rank, capacity_bytes
         self._stages, self._chunks = int(plan.pipeline_parallel[0]), int(plan.virtual_stages[0])
         self._ahead = units_ahead(costs.compute.ranks[0].units)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -18,13 +18,13 @@ from planner.domain.prediction import LOOKUPS
 from planner.domain.provenance import EXACT, SCALING_CURVE
 from planner.sources.overheads import Overheads
 from planner.sources.sources import Source
-from planner.steps.compute import Compute, call_work, term_of
-from planner.steps.host_and_gpu import STAGES, beside_s, call_counts, composed_s, composed_slopes
+from planner.steps.compute import PASSES, RankCompute, call_work, term_of
+from planner.steps.host_and_gpu import STAGES, TOGETHER, beside_s, composed_s, composed_slopes
 from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
-from planner.steps.price import Pricer
+from planner.steps.split_costs import StepCosts
 from planner.workload.program import Program
 
-__all__ = ["Composed", "Part", "Stage", "TimedCalls", "composed_stages", "kernel_shares", "stages_of", "timed_calls"]
+__all__ = ["Held", "Part", "Stage", "kernel_shares", "stages_of"]
 
 EXTRAPOLATED_SHARE = 0.05
 """A stage counts as extrapolated when calls outside their fit take more than this share of its GPU time."""
@@ -88,6 +88,15 @@ class TimedCalls:
     work: Work
     program: Program
     cases: int
+
+    def take(self, rows: IntArray) -> TimedCalls:
+        """Return some of the cases."""
+        if rows.size == self.cases:
+            return self
+        some = replace(self, cases=rows.size)
+        for name in ("times_s", "by_segment", "slopes", "unsure_s", "outside_s", "lookups_s"):
+            some.__dict__[name] = getattr(self, name)[rows]
+        return some
 
     @cached_property
     def features(self) -> FloatArray:
@@ -171,8 +180,8 @@ class Composed(NamedTuple):
     ----------
     held : ndarray of float, shape (D,)
         How many segments of each kind are in it.
-    gpu_s, host_s : ndarray of float, shape (s,)
-        Kernels, scaled, and host time of all stages that compose with it [s]; ``own_host_s`` is its own.
+    gpu_s, host_s, own_host_s : ndarray of float, shape (s,)
+        Kernels, scaled, and host time of all stages that compose with it [s], and its own host time.
     factor : float
         By what a scenario multiplies it.
     """
@@ -180,28 +189,62 @@ class Composed(NamedTuple):
     held: FloatArray
     gpu_s: FloatArray
     host_s: FloatArray
-    own_host_s: float
+    own_host_s: FloatArray
     factor: float
 
 
-def stages_of(pricer: Pricer, sub_batch: IntArray) -> list[dict[str, Stage]]:
-    """Return the stages of a step of the whole network for each of s sub-batches by name."""
-    compute, timed = pricer.compute, timed_calls(pricer.compute, sub_batch)
-    held, scenario = compute.program.repeats.astype(np.float64), pricer.sources.problem.scenario
-    gpu_s, host_s = np.zeros((2, sub_batch.size, len(STAGES)))
-    for at, name in enumerate(STAGES):
-        gpu_s[:, at] = sum(compute.overheads.scale_of(one.calls.kind) * one.times_s.sum(axis=1) for one in timed[name])
-        host_s[:, at] = compute.host_s(name, call_counts([(one.calls, one.source) for one in timed[name]]))
-    gpu, host = beside_s(gpu_s, compute.beside), beside_s(host_s, compute.beside)
-    stages = []
-    for at, name in enumerate(STAGES):
-        factor = float(scenario.factor(term_of(name), compute.precision.name))
-        of = Composed(held, gpu[:, at], host[:, at], float(host_s[0, at]), factor)
-        stages.append(composed_stages(compute.overheads, name, timed[name], of))
-    return [dict(zip(STAGES, of_case, strict=True)) for of_case in zip(*stages, strict=True)]
+class Held(NamedTuple):
+    """What a stage of a plan holds.
+
+    ``rank``: in the table of compute; ``units``, ``again``: how many of each distinct unit it has, and may compute
+    again as ``recompute`` says, shape (U,).
+    """
+
+    rank: int
+    sub_batch: int
+    units: FloatArray
+    again: FloatArray
+    recompute: str = "none"
 
 
-def timed_calls(compute: Compute, sub_batch: IntArray) -> dict[str, list[TimedCalls]]:
+def stages_of(costs: StepCosts, every: Sequence[Held]) -> list[dict[str, Stage]]:
+    """Return the passes over each of some stages by name; those that differ in the sub-batch alone are one look."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for place, one in enumerate(every):
+        alike.setdefault((one.rank, one.units.tobytes(), one.again.tobytes(), one.recompute), []).append(place)
+    sub_batches = {
+        rank: np.unique([one.sub_batch for one in every if one.rank == rank]) for rank in {one.rank for one in every}
+    }
+    timed = {rank: timed_calls(costs.compute.ranks[rank], some) for rank, some in sub_batches.items()}
+    unit_s, found = costs.unit_s(), dict[int, dict[str, Stage]]()
+    for places in alike.values():
+        one = every[places[0]]
+        own, which = np.unique([every[place].sub_batch for place in places], return_inverse=True)
+        row = costs.compute.cases.rows(np.full(own.shape, one.rank), own)
+        sums = [_of_units(each[row], one) for each in unit_s]
+        gpu_s, host_s = (beside_s(each, TOGETHER[costs.mode]) for each in sums)
+        at = np.searchsorted(sub_batches[one.rank], own)
+        held: FloatArray = one.units @ costs.compute.ranks[one.rank].units.segments
+        of_cases: list[dict[str, Stage]] = [{} for _ in own]
+        for number, name in enumerate(STAGES):
+            factor = float(costs.sources.problem.scenario.factor(term_of(name), costs.precision))
+            of = Composed(held, gpu_s[:, number], host_s[:, number], sums[1][:, number], factor)
+            stages = composed_stages(costs.overheads, name, [each.take(at) for each in timed[one.rank][name]], of)
+            for case, stage in zip(of_cases, stages, strict=True):
+                case[name] = stage
+        found |= {place: of_cases[case] for place, case in zip(places, which.tolist(), strict=True)}
+    return [found[place] for place in range(len(every))]
+
+
+def _of_units(unit_s: FloatArray, one: Held) -> FloatArray:
+    """Return what each of WITH_RECOMPUTE takes by itself [s], shape (s, 5), of times by pass and unit, (s, P, U)."""
+    repeated = {"full": "forward", "selective": "attention"}.get(one.recompute)
+    of_stages = [unit_s[:, PASSES.index(name)] @ one.units for name in STAGES]
+    again = unit_s[:, PASSES.index(repeated)] @ one.again if repeated else np.zeros(len(unit_s))
+    return np.stack([*of_stages, again], axis=-1)
+
+
+def timed_calls(compute: RankCompute, sub_batch: IntArray) -> dict[str, list[TimedCalls]]:
     """Return the calls of sub-batches by stage; those that stages share are one."""
     by_stage = compute.calls_with_sources(sub_batch)
     groups: dict[int, TimedCalls] = {}

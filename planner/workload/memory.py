@@ -590,7 +590,7 @@ class Memory:
         names = [one.name for one in AXES if one.name not in (*same, "accumulation_steps")]
         steps = np.minimum(plans.accumulation_steps, plans.of_bases(self._most_steps))
         first, which = plans.distinct(names, (steps, int(steps.max(initial=0)) + 1))
-        return plans.take(first), steps[first], which
+        return plans.take(first), plans.at(steps, first), which
 
     def _most_steps(self, plans: Configurations) -> IntArray:
         """Return from how many micro-batches on more of them change nothing; gpipe keeps all."""

@@ -73,7 +73,8 @@ def updated_calls(
     moved -= OPTIMIZERS[optimizer] * narrow_state
     work = dict(calls.work)
     if update == "layer":
-        work["fixed_bytes"] = calls.work["fixed_bytes"] * (moved / UPDATE_BYTES[optimizer])
+        share = moved / UPDATE_BYTES[optimizer]
+        work["fixed_bytes"] = np.asarray(calls.work["fixed_bytes"] * share, dtype=np.float64)
         return replace(calls, work=work) if narrow_state else calls
     sites = {site.position: site for site in of.sites}
     tensors = np.array(

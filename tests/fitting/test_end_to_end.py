@@ -374,7 +374,7 @@ def test_steps_that_wait_for_their_input_say_nothing() -> None:
     observed = made(problem_of(), ALONE)
     bound = made(problem_of(), ALONE, host_s_per_call=90e-6)
     steps = AloneSteps(bound)
-    steps.step = steps.step.changed({"load_input": np.full(len(ALONE), 10.0)})
+    steps.input = replace(steps.input, load_s=np.full(len(ALONE), 10.0))
     object.__setattr__(bound, "alone", bound)
     object.__setattr__(bound, "alone_steps", steps)
     found = fit_end_to_end([observed, bound]).coefficients(observed.properties)

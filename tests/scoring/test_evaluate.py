@@ -27,6 +27,7 @@ from planner.errors import PlannerError, Refusal
 from planner.scoring import evaluate
 from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs, unread, validation_of
 from planner.steps.predict import Evaluator
+from planner.steps.price import Pricer
 from planner.workload.calls import layer_calls
 
 
@@ -129,11 +130,13 @@ def test_unequal_nodes_send_around_one_ring_of_all_gpus() -> None:
     like.evaluate(plans)
     uneven = Evaluator(PROBLEM, like, mean_ranks=1.25)
     assert seconds_of(placed(1, 1, 1, 2)) == pytest.approx(uneven.evaluate(plans).iteration_s.tolist(), rel=1e-12)
-    messages = uneven.pricers["fp32", "sync"].messages
+    pricer = uneven.pricers["fp32", "sync"]
+    assert isinstance(pricer, Pricer)
+    ((exchange, _),) = pricer.one_stage(plans).exchanges()
     groups = Groups(np.array([4]), np.array([1.25]), np.array([1.0]))
     assert int(groups.ranks[0]) == 5
-    wanted = all_reduce_s(messages.source.entry, messages.buffer_bytes, groups)
-    np.testing.assert_allclose(messages.message_s(np.array([4]), np.array([2])), wanted, rtol=1e-12)
+    wanted = all_reduce_s(pricer.gradient_source.entry, exchange.bytes_of(exchange.slot), groups)
+    np.testing.assert_allclose(exchange.message_s, wanted, rtol=1e-12)
 
 
 def test_memory_is_called_and_the_time_is_as_if_it_sufficed() -> None:

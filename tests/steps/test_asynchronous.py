@@ -19,7 +19,9 @@ from planner.domain.scenario import NO_SCENARIO
 from planner.errors import ParameterError
 from planner.fitting.estimators import solve
 from planner.formats.cluster import parse_scenarios
+from planner.steps.async_price import AsyncPrices
 from planner.steps.asynchronous import INTEGER_GUARD, Asynchrony, binomial_pmf, update_period_s, whole_and_fraction
+from planner.steps.epoch import InputTimes
 from planner.steps.predict import Evaluator
 
 PUBLISHED = json.loads((Path(__file__).parent.parent / "data" / "published" / "sprint.json").read_text())
@@ -59,6 +61,28 @@ def test_published_rows_satisfy_the_identities_for_any_node(row: dict[str, Any],
     assert found.epoch_s(samples)[0] == pytest.approx(row["epoch_s"], rel=1e-9)
     little = found.mini_batch_mean[0] * (found.staleness_mean[0] - 1)
     assert little == pytest.approx(gpus * row["sub_batch"], rel=1e-9)
+
+
+def repeated_s(threads: int, load: float, computing: float, repetitions: int = 200) -> float:
+    """Return how long threads take to repeat that load one at a time, whoever is ready first, and then compute."""
+    ready, free, begun = [0.0] * threads, 0.0, []
+    for _ in range(threads * repetitions):
+        thread = ready.index(min(ready))
+        begin = max(ready[thread], free)
+        free, ready[thread] = begin + load, begin + load + computing
+        begun.append(begin)
+    half = threads * repetitions // 2
+    return (begun[-1] - begun[-1 - half]) / (repetitions // 2)
+
+
+@given(st.integers(1, 5), st.lists(PERIODS, min_size=6, max_size=6))
+def test_threads_of_a_node_wait_for_the_storage_that_they_share(threads: int, seconds: list[float]) -> None:
+    first, later, *own = seconds
+    loads = {one: InputTimes(np.array([one]), np.array([threads * one])) for one in (later, first)}
+    computing = {str(at): np.array([one]) for at, one in enumerate(own)}
+    prices = AsyncPrices(computing, {}, loads[later], loads[first], np.zeros(1))
+    assert prices.period_s[0] == pytest.approx(repeated_s(threads, later, sum(own)), rel=1e-9)
+    assert prices.first_period_s[0] == pytest.approx(repeated_s(threads, first, sum(own)), rel=1e-9)
 
 
 def test_worked_example_of_64_gpus() -> None:

@@ -118,17 +118,14 @@ def test_a_plan_with_the_best_messages_is_never_slower(make_problem: Make, clust
 def test_messages_that_take_longer_never_end_earlier(make_problem: Make, cluster: Cluster) -> None:
     settings = Settings(strategy="best-fusion", input="synthetic")
     problem = make_problem(settings=settings, cluster=cluster)
-    pricer = Pricer(Sources(problem), "fp32", "sync")
-    pricer.compute.cases.ensure(np.array([32]))
-    nodes, gpus = np.array([4]), np.array([4])
-    pricer.messages.cases.ensure(nodes, gpus)
-    last_pass = 2 * pricer.compute.cases.rows(np.array([32]))
-    entry = pricer.messages.source.entry
-    places = pricer.messages.places
-    before = pricer.fused_s(last_pass, np.array([0]), places)[0][0]
+    step = Pricer(Sources(problem), "fp32").one_stage(Configurations.of([Configuration(4, 4, 32)]))
+    ((exchange, _),) = step.exchanges()
+    entry, case = step.costs.gradient_source.entry, np.array([0])
+    before = exchange.fused_s(*step.ready, case, case)[0][0]
+    assert before == step.exchange_s[1][0] > 0
     for name, value in entry.coefficients.items():
         more = replace(entry, coefficients=dict(entry.coefficients) | {name: value * (1 + 1e-6) + 1e-18})
-        assert pricer.fused_s(last_pass, np.array([0]), places, more)[0][0] >= before
+        assert exchange.by_entry(more).fused_s(*step.ready, case, case)[0][0] >= before
 
 
 @pytest.mark.parametrize("stages", [1, 2])

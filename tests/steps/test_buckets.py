@@ -68,13 +68,12 @@ def test_buckets_follow_the_recurrence_of_merged_slots(
     settings = Settings(strategy="bucketed", input="synthetic", framework=sizes(1.0, 1e12))
     problem = make_problem(settings=settings, cluster=cluster)
     (found,) = Evaluator(problem).describe(plan)
-    pricer = Pricer(Sources(problem), "fp32", "sync")
-    pricer.compute.cases.ensure(np.array([8]))
-    assert (pricer.messages.buffer_bytes / 4).tolist() == [224 + 584, 5130]
-    ready = pricer.compute.table.ready_s[0, 0]
+    step = Pricer(Sources(problem), "fp32").one_stage(plan)
+    ((exchange, _),) = step.exchanges()
+    assert (exchange.bytes_of(exchange.slot) / 4).tolist() == [224 + 584, 5130]
+    ready = step.ready[0][0]
     merged = np.array([ready[0] - ready[2], ready[2]])
-    sent = pricer.messages.message_s(np.array([4]), np.array([2]))[0]
-    end = communication_end_s(merged, sent)
+    end = communication_end_s(merged, exchange.message_s[0])
     exposed = max(0.0, end - seconds(found, "backward"))
     assert next(term.exposed_seconds for term in found.terms if term.name == "all_reduce") == pytest.approx(exposed)
     assert exposed > 0

@@ -15,11 +15,11 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
-from planner.steps.compute import Compute
 from planner.steps.laid_stages import laid_out
 from planner.steps.layer_cuts import cut_at
 from planner.steps.layer_pipeline import LayerPart, LayerPricer
 from planner.steps.predict import Evaluator
+from planner.steps.price import Pricer
 from planner.steps.split_passes import Passes
 from planner.steps.split_state import State
 from tests.simulation.events import count_events, operations
@@ -72,9 +72,9 @@ def test_a_stage_of_everything_takes_both_passes_of_the_whole_network(launch: st
     problem = bundled("resnet50")
     framework = replace(problem.settings.framework, launch=launch)
     problem = replace(problem, settings=replace(problem.settings, framework=framework))
-    compute = Compute(Sources(problem), "fp16")
-    compute.cases.ensure(np.array([8]))
-    both = compute.table.forward_s[0] + compute.table.backward_s[0, 0]
+    whole = Configurations.of([Configuration(1, 1, 8, precision="fp16")])
+    passes = Pricer(Sources(problem), "fp16").one_stage(whole).passes
+    both = passes.forward_s[0] + passes.backward.first_s[0]
     assert LayerPricer(Sources(problem), "fp16").cuts.stage_s(8)[0, -1] == pytest.approx(both, rel=1e-9)
 
 

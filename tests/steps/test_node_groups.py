@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from planner import catalog
@@ -15,6 +14,7 @@ from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.steps.node_groups import AcrossGroups
 from planner.steps.predict import Evaluator
+from planner.steps.price import Pricer
 
 NETWORK = "alexnet"
 
@@ -68,21 +68,18 @@ def counted_step_s(across: AcrossGroups, one: Configuration, steps: int = 6) -> 
     parts, free_s, ends = {}, {}, []
     for part in one.groups:
         own = Configuration(one.nodes, 8, part.sub_batch, part.accumulation_steps, precision=one.precision)
-        sub_batch, accumulation = np.array([part.sub_batch]), np.array([part.accumulation_steps])
-        across.evaluate(part.name, one.nodes, sub_batch, accumulation, one.precision)
-        pricer = across.evaluators[part.name].pricers[one.precision, "sync"]
-        prices = pricer.price(Configurations.of([own])).iteration
-        row = pricer.compute.cases.rows(sub_batch)[0]
+        plans = Configurations.of([own])
+        pricer = across.evaluators[part.name].pricer_of(plans)
+        assert isinstance(pricer, Pricer)
+        seconds = {name: float(value[0]) for name, value in pricer.price(plans).seconds.items()}
+        step = pricer.one_stage(plans)
+        ((exchange, _),) = step.exchanges()
         adding = int(part.accumulation_steps > 1)
-        ready = pricer.compute.table.ready_s[row, adding][pricer.messages.slot]
-        last_s = pricer.compute.table.backward_s[row, adding]
-        seconds = {name: float(value[0]) for name, value in prices.seconds.items()}
-        before = sum(seconds[name] for name in ("host_to_device", "forward", "backward", "accumulating")) - last_s
+        ready, last_s = step.ready[0][adding][exchange.slot], step.ready[1][adding]
+        before = sum(seconds[name] for name in ("host_to_device", "forward", "backward")) - last_s
         after = seconds["update"] + seconds["replica_wait"]
-        messages = pricer.messages
-        at = messages.cases.rows(np.array([one.nodes]), np.array([8]))[0]
-        sent = np.diff(messages.prefix_s[at], prepend=0.0)
-        parts[part.name], free_s[part.name] = (before + ready, before + last_s, after, sent), 0.0
+        parts[part.name] = before + ready, before + last_s, after, exchange.message_s[0]
+        free_s[part.name] = 0.0
     sent = next(iter(parts.values()))[3]
     for _ in range(steps):
         network_s = 0.0

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,23 @@ from planner.costs.terms import Work, evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Storage
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.framework import PYTORCH, Framework
+from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
 from planner.domain.messages import Groups
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.cluster import parse_scenarios
+from planner.sources.sources import Sources
+from planner.steps.one_stage import OneStage
 from planner.steps.predict import Evaluator
+from planner.steps.price import Pricer
 from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower
 
 Make = Callable[..., Problem]
 SYNTHETIC = Settings(input="synthetic")
+REPLICA_WAIT = 0.1
 MEGATRON = Framework("megatron-lm")
 PLAIN = replace(PYTORCH, layout="unstated", update="layer")  # so that loops over layers are plain
 
@@ -89,6 +94,57 @@ def test_wait_free_step_equals_plain_loops(
     no_overlap = Evaluator(replace(problem, settings=replace(problem.settings, strategy="no-overlap")))
     plain = steps * forward + first.sum() + (steps - 1) * later.sum() + sent.sum() + update
     assert no_overlap.evaluate(configurations).iteration_s[0] == pytest.approx(plain, rel=1e-9)
+
+
+def step_end_s(step: OneStage, strategy: Strategy, begun_s: float) -> float:
+    """Return when a step ends that has begun [s]: one thing after another on the device, and on the network."""
+    passes, now_s, computed_s = step.passes, begun_s, 0.0
+    steps = int(step.plans.accumulation_steps[0])
+    first_s, later_s = (float(one) for one in (passes.backward.first_s[0], passes.last_backward_s[0, 1]))
+    for backward_s in [first_s, *[later_s] * (steps - 1)]:
+        now_s += float(passes.copy_s[0] + passes.forward_s[0]) + backward_s
+        computed_s += float(passes.forward_s[0]) + backward_s
+    ((exchange, _),), last = step.exchanges(), int(steps > 1)
+    ready = now_s - step.ready[1][last] + step.ready[0][last]
+    alone = step.ready[0][last]
+    lowest = exchange.fusion(alone[None], 0).slots(0) if strategy.is_timed else exchange.slot
+    together, sent_s = exchange.together_s(0), begun_s
+    for low, high in reversed(list(pairwise([*lowest.tolist(), alone.size]))):
+        ready_s = ready[low]
+        if strategy.cycle_s:
+            ready_s += np.ceil(alone[low] / strategy.cycle_s) * strategy.cycle_s - alone[low]
+        sent_s = max(sent_s, ready_s if strategy.overlap else now_s) + together[low, high - 1]
+    update_s = float(passes.update_s[0])
+    return max(now_s, sent_s) + update_s + REPLICA_WAIT * (computed_s + update_s)
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e10, 2e8, 1e8])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_period_is_that_of_many_steps_event_by_event(
+    make_problem: Make, strategy: str, steps: int, bytes_per_s: float
+) -> None:
+    """The next input is loaded once a step has begun, or has ended; in later epochs half of it is in a cache."""
+    problem = make_problem(settings=Settings(strategy=strategy))
+    (calibration,) = problem.calibrations
+    *kernels, overheads = calibration.entries
+    waits = replace(overheads, coefficients={**overheads.coefficients, "replica_wait": REPLICA_WAIT})
+    problem = replace(
+        problem,
+        cluster=replace(problem.cluster, storage=Storage(bytes_per_s, shared=True, cache_bytes=5e7)),
+        calibrations=(replace(calibration, entries=(*kernels, waits)),),
+    )
+    plans, what = one(accumulation_steps=steps), STRATEGIES[strategy]
+    pricer = Pricer(Sources(problem), "fp32")
+    step, priced = pricer.one_stage(plans), pricer.price(plans)
+    first_s = 8 * 8 * steps * 1e4 / bytes_per_s
+    for load_s, period_s in ((first_s, priced.first_period_s), (first_s / 2, priced.period_s)):
+        loaded_s, ends_s = load_s, [0.0]
+        for _ in range(8):
+            begun_s = max(loaded_s, ends_s[-1])
+            ends_s.append(step_end_s(step, what, begun_s))
+            loaded_s = max(loaded_s, begun_s if what.prefetch else ends_s[-1]) + load_s
+        assert period_s[0] == pytest.approx((ends_s[-1] - ends_s[-5]) / 4, rel=1e-9)
 
 
 def test_input_of_a_shared_server_bounds_the_step(make_problem: Make) -> None:

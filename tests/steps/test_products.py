@@ -44,15 +44,9 @@ def problem(cluster_name: str, network: str, **changed: Any) -> Problem:
     ],
     ids=["two precisions", "precisions in turn", "bucketed", "no overlap", "storage", "asynchronous"],
 )
-@pytest.mark.parametrize("chunk", [1 << 16, 7])
 def test_a_product_is_priced_as_its_rows(
-    asked: Problem,
-    values: dict[str, tuple[int, ...]],
-    precisions: tuple[str, ...],
-    chunk: int,
-    monkeypatch: pytest.MonkeyPatch,
+    asked: Problem, values: dict[str, tuple[int, ...]], precisions: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("planner.steps.predict.CHUNK", chunk)
     plans = product(values, precisions)
     together, apart = (Evaluator(asked).evaluate(one) for one in (plans, plans.rows))
     for field in fields(Predictions):

@@ -14,8 +14,8 @@ from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.sources.sources import Sources
-from planner.steps.compute import GRAPH_S_PER_CALL, LAUNCH_S, Compute, call_times_s
-from planner.steps.host_and_gpu import CallCounts, call_counts
+from planner.steps.compute import GRAPH_S_PER_CALL, LAUNCH_S, PASSES, ComputeCases, RankCompute, call_times_s, host_s
+from planner.steps.host_and_gpu import CallCounts
 from planner.steps.predict import Evaluator
 
 BATCH = np.array([64])
@@ -27,9 +27,21 @@ def problem_of(framework: Framework, cluster: str = "dgx1-v100", network: str = 
     return Problem(found, None, machine, catalog.calibrations_for(machine), settings=settings)
 
 
+def whole(problem: Problem, precision: str) -> RankCompute:
+    return ComputeCases(Sources(problem), precision).ranks[0]
+
+
+def host_of(problem: Problem, calls: int, launches: int) -> float:
+    """Return the host time of a pass of so many operations, and kernels beyond one each [s]."""
+    made, more = (np.array([float(count)]) for count in (calls, launches))
+    sources = Sources(problem)
+    (seconds,) = np.atleast_1d(host_s(sources, sources.overheads("fp16", "sync"), CallCounts(made, made, more), 0.0))
+    return float(seconds)
+
+
 def kernels_s(framework: Framework, precision: str) -> tuple[float, float]:
     """Return what products and all other kernels of a step take by themselves."""
-    compute = Compute(Sources(problem_of(framework)), precision)
+    compute = whole(problem_of(framework), precision)
     matrix_s = traffic_s = 0.0
     for stage, served in compute.calls_with_sources(BATCH).items():
         for calls, source in served if stage != "accumulating" else ():
@@ -53,12 +65,12 @@ def test_norms_in_one_kernel_with_activations_take_less_than_apart() -> None:
 
 
 def test_a_replayed_graph_takes_a_microsecond_of_the_host_a_call() -> None:
-    eager, graph = (Compute(Sources(problem_of(Framework("own", launch=how))), "fp16") for how in ("eager", "graph"))
-    counts = CallCounts(90, 90, 10)
-    assert graph.host_s("forward", counts) == pytest.approx(100 * GRAPH_S_PER_CALL)
-    assert graph.host_s("forward", counts) < eager.host_s("forward", counts)
-    compiled = Compute(Sources(problem_of(Framework("own", launch="compiled"))), "fp16")
-    assert compiled.host_s("forward", counts) == pytest.approx(100 * LAUNCH_S)
+    eager, graph, compiled = (
+        host_of(problem_of(Framework("own", launch=how)), 90, 10) for how in ("eager", "graph", "compiled")
+    )
+    assert graph == pytest.approx(100 * GRAPH_S_PER_CALL)
+    assert graph < eager
+    assert compiled == pytest.approx(100 * LAUNCH_S)
     small = Configurations.of([Configuration(nodes=1, gpus_per_node=1, sub_batch=1, precision="fp16")])
     rates = [
         float(Evaluator(problem_of(Framework("own", launch=how))).evaluate(small).samples_per_s[0])
@@ -69,23 +81,27 @@ def test_a_replayed_graph_takes_a_microsecond_of_the_host_a_call() -> None:
 
 def test_the_host_takes_a_launch_for_each_further_kernel_of_an_operation() -> None:
     """Not what was learned of operations that start one: a chain of primitives would take as many times as long."""
-    compute = Compute(Sources(problem_of(Framework("own"))), "fp16")
-    one, chain = (compute.host_s("forward", counts) for counts in (CallCounts(1, 1, 0), CallCounts(1, 1, 7)))
+    problem = problem_of(Framework("own"))
+    one, chain = (host_of(problem, 1, launches) for launches in (0, 7))
     assert chain - one == pytest.approx(7 * LAUNCH_S)
-    twice = replace(problem_of(Framework("own")), scenario=Scenario("", host_factor=2.0))
-    doubled = Compute(Sources(twice), "fp16")
-    assert doubled.host_s("forward", CallCounts(1, 1, 7)) == pytest.approx(2 * chain)
+    twice = replace(problem, scenario=Scenario("", host_factor=2.0))
+    assert host_of(twice, 1, 7) == pytest.approx(2 * chain)
 
 
 def test_primitives_of_a_transformer_are_launched_and_no_operations() -> None:
-    whole, chains = (
-        Compute(Sources(problem_of(Framework("own", composes=composes), network="bert-base")), "fp16")
-        for composes in ((), ("gelu", "layer_norm", "dropout", "softmax"))
-    )
-    counts = [call_counts(one.calls_with_sources(BATCH)["forward"]) for one in (whole, chains)]
-    assert counts[0].calls == counts[1].calls
-    assert counts[0].launches == 0
-    assert counts[1].launches > counts[1].calls
+    started = []
+    for composes in ((), ("gelu", "layer_norm", "dropout", "softmax")):
+        compute = ComputeCases(Sources(problem_of(Framework("own", composes=composes), network="bert-base")), "fp16")
+        compute.cases.ensure(np.zeros(1, dtype=np.int64), BATCH)
+        units, counts = compute.ranks[0].units.sequence, compute.cases.columns.counts
+        both = (one[0, PASSES.index("forward")][units].sum() for one in (counts.calls, counts.launches))
+        started.append(tuple(both))
+        by_call = compute.ranks[0].calls_with_sources(BATCH)["forward"]
+        assert sum(started[-1]) == sum(calls.count.sum() for calls, _ in by_call)
+    (operations, apart), (chains, launches) = started
+    assert operations == chains
+    assert apart == 0
+    assert launches > chains
 
 
 def test_transposes_of_a_layout_are_counted_for_16_bits_but_not_for_tf32() -> None:
@@ -93,7 +109,7 @@ def test_transposes_of_a_layout_are_counted_for_16_bits_but_not_for_tf32() -> No
     for precision, differs in (("tf32", False), ("fp16", True)):
         moved = []
         for layout in ("nchw", "channels-last"):
-            compute = Compute(Sources(problem_of(Framework("own", layout=layout), cluster="dgx-a100")), precision)
+            compute = whole(problem_of(Framework("own", layout=layout), cluster="dgx-a100"), precision)
             by_stage = compute.calls_with_sources(BATCH)
             moved.append(sum(int(calls.count.sum()) for calls, _ in by_stage["forward"] if calls.kind == "copy"))
         assert (moved[0] > moved[1]) == differs

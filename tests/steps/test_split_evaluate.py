@@ -87,9 +87,7 @@ def test_plans_together_are_as_each_alone_and_as_described(network: int, drawn: 
         assert all(0 <= s <= term.seconds * (1 + 1e-9) for s, term in zip(added, prediction.terms, strict=True))
 
 
-@pytest.mark.parametrize("chunk", [1 << 16, 5])
-def test_a_product_of_axes_is_as_its_rows(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.steps.predict.CHUNK", chunk)
+def test_a_product_of_axes_is_as_its_rows() -> None:
     values = {
         "nodes": (1, 2), "gpus_per_node": (8,), "sub_batch": (1, 3), "accumulation_steps": (4, 8),
         "precision": (0, 1), "mode": (0,), "tensor_parallel": (1, 2), "pipeline_parallel": (1, 2, 4),

@@ -15,37 +15,51 @@ import pytest
 
 from planner.catalog import find_network
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.framework import Framework
+from planner.domain.framework import Framework, Strategy
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Groups
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.gathers import backward_s, forward_s
+from planner.steps.price import Pricer
 from planner.steps.split_exchange import Elements
 from planner.steps.split_messages import operation_s
-from planner.steps.split_price import SplitPricer
 from planner.steps.split_state import State
 from planner.workload.placement import Placement, shard_ranks
 from tests.workload.closed_memory import stage_parameters
 from tests.workload.closed_transformer import record_of
 
 Make = Callable[..., Problem]
+Sum = Callable[[Problem, float, float], float]
+"""Makes the time of a message of so many elements of experts and of others [s]."""
 MOE = find_network(
     "moe:layers=3,hidden=64,heads=4,ffn=160,sequence=32,vocabulary=128,experts=4,expert_ffn=96,shared_experts=1"
 )
 EVERYONE, INSIDE, ACROSS = (2, 8, 8), (1, 8, 1), (2, 1, 8)
 """Nodes, ranks a node and messages on a NIC at a time."""
 SAME_EXPERTS, SAME_INSIDE, SAME_ACROSS = (2, 2, 8), (1, 2, 1), (2, 1, 8)
+EXPERT = 3 * 64 * 96
+LAYER = ((0, 64), (0, 3 * 64 * 64), (0, 64 * 64), (0, 64), (0, 64 * 4), (EXPERT, 0), (0, 2 * 64 * 96), (0, 96 * 64))
+SLOTS = ((0, 128 * 64), *LAYER, *LAYER, *LAYER, (0, 64), (0, 128 * 64))
+"""Parameters on a rank of every layer that has any: of its expert, and all others."""
 
 
 @pytest.fixture
 def problem(make_problem: Make) -> Problem:
+    """Each slot is a message."""
     settings = Settings("adam", input="synthetic", framework=Framework("own"), strategy="no-overlap")
     return make_problem(network=MOE, dataset=None, settings=settings)
 
 
-def plans_and_pricer(problem: Problem, **changes: Any) -> tuple[Configurations, SplitPricer]:
+def in_one_bucket(problem: Problem) -> Problem:
+    """Return a problem whose gradients go in one message between all copies, and one of experts."""
+    whole = Strategy(prefetch=False, overlap=False, first_bucket_bytes=1e12, bucket_bytes=1e12)
+    framework = replace(problem.settings.framework, strategies={"no-overlap": whole})
+    return replace(problem, settings=replace(problem.settings, framework=framework))
+
+
+def plans_and_pricer(problem: Problem, **changes: Any) -> tuple[Configurations, Pricer]:
     asked = {"nodes": 2, "gpus_per_node": 8, "sub_batch": 2, "expert_parallel": 4} | changes
-    return Configurations.of([Configuration(**asked)]), SplitPricer(Sources(problem), "fp32")
+    return Configurations.of([Configuration(**asked)]), Pricer(Sources(problem), "fp32")
 
 
 def state_of(problem: Problem, **changes: Any) -> State:
@@ -61,6 +75,8 @@ def terms_of(problem: Problem, **changes: Any) -> dict[str, float]:
 def seconds_of(problem: Problem, operation: str, elements: float, groups: tuple[int, int, int]) -> float:
     """Return the time of an operation on 4-byte elements; 8 ranks of a node share its NICs."""
     assert problem.cluster.inter_node is not None
+    if not elements:
+        return 0.0
     nodes, ranks, streams = groups
     share = max(streams / problem.cluster.inter_node.nics_per_node, 1.0)
     where = Groups(np.array([nodes]), np.array([ranks]), np.array([share]))
@@ -69,10 +85,23 @@ def seconds_of(problem: Problem, operation: str, elements: float, groups: tuple[
 
 def parameter_counts() -> tuple[float, float]:
     """Return the parameters on a rank: of its expert in 3 layers, and all others."""
-    experts = 3 * 3 * 64 * 96
     attention, router, norms = 64 * 64 * 4, 64 * 4, 2 * 64
     shared = 3 * 64 * 96
-    return experts, 3 * (attention + router + norms + shared) + 2 * 128 * 64 + 64
+    return 3 * EXPERT, 3 * (attention + router + norms + shared) + 2 * 128 * 64 + 64
+
+
+def sums_s(problem: Problem, sum_s: Sum, own_experts: int = 1) -> tuple[float, float]:
+    """Return what messages of experts and of others take slot by slot, and what they do in one bucket [s]."""
+    experts, others = (sum(column) for column in zip(*SLOTS, strict=True))
+    assert (experts, others) == parameter_counts()
+    each = sum(sum_s(problem, own_experts * of_experts, of_others) for of_experts, of_others in SLOTS)
+    return each, sum_s(problem, own_experts * experts, others)
+
+
+def exchanges_of(problem: Problem, **changes: Any) -> tuple[float, float]:
+    """Return what the exchange of gradients adds to a step slot by slot, and in one bucket [s]."""
+    each, whole = (terms_of(one, **changes)["all_reduce"] for one in (problem, in_one_bucket(problem)))
+    return each, whole
 
 
 def test_parameters_by_hand(problem: Problem) -> None:
@@ -85,23 +114,27 @@ def test_parameters_by_hand(problem: Problem) -> None:
 @pytest.mark.parametrize(("sharding", "group"), [(0, "all"), (1, "all"), (1, "node"), (2, "all"), (2, "node")])
 def test_gradients_and_updated_weights(problem: Problem, sharding: int, group: str) -> None:
     experts, others = parameter_counts()
-    terms = terms_of(problem, sharding=sharding, shard_group=group)
+    plan = {"sharding": sharding, "shard_group": group}
     if sharding == 0:
-        exchange = seconds_of(problem, ALL_REDUCE, others, EVERYONE) + seconds_of(
-            problem, ALL_REDUCE, experts, SAME_EXPERTS
-        )
-        gather = 0.0
+        exchanges, gather = sums_s(problem, between_all(ALL_REDUCE)), 0.0
     elif group == "all":
-        exchange = seconds_of(problem, REDUCE_SCATTER, others, EVERYONE)
-        exchange += seconds_of(problem, REDUCE_SCATTER, experts, SAME_EXPERTS)
-        gather = seconds_of(problem, ALL_GATHER, others, EVERYONE) + seconds_of(
-            problem, ALL_GATHER, experts, SAME_EXPERTS
-        )
+        exchanges = sums_s(problem, between_all(REDUCE_SCATTER))
+        gather = between_all(ALL_GATHER)(problem, experts, others)
     else:
-        exchange = in_node(problem, experts, others)
+        exchanges = sums_s(problem, in_node)
         gather = seconds_of(problem, ALL_GATHER, others, INSIDE) + seconds_of(problem, ALL_GATHER, experts, SAME_INSIDE)
-    assert terms["all_reduce"] == pytest.approx(exchange, rel=1e-9)
-    assert terms["updated_weights"] == pytest.approx(gather, rel=1e-9)
+    assert exchanges_of(problem, **plan) == pytest.approx(exchanges, rel=1e-9)
+    assert terms_of(problem, **plan)["updated_weights"] == pytest.approx(gather, rel=1e-9)
+
+
+def between_all(operation: str) -> Sum:
+    """Return what makes the time of an operation between all ranks, of experts between those that have the same."""
+
+    def both_s(problem: Problem, experts: float, others: float) -> float:
+        of_experts = seconds_of(problem, operation, experts, SAME_EXPERTS)
+        return seconds_of(problem, operation, others, EVERYONE) + of_experts
+
+    return both_s
 
 
 def in_node(problem: Problem, experts: float, others: float) -> float:
@@ -148,17 +181,25 @@ def test_each_rank_updates_its_shards(problem: Problem, sharding: int, group: st
 
 
 def test_ranks_that_have_all_experts_exchange_them_with_all_else(problem: Problem) -> None:
-    experts, others = parameter_counts()
     for sharding, operation in ((0, ALL_REDUCE), (1, REDUCE_SCATTER)):
-        exchange = terms_of(problem, expert_parallel=1, sharding=sharding)["all_reduce"]
-        assert exchange == pytest.approx(seconds_of(problem, operation, 4 * experts + others, EVERYONE), rel=1e-9)
+
+        def together_s(problem: Problem, experts: float, others: float, operation: str = operation) -> float:
+            return seconds_of(problem, operation, experts + others, EVERYONE)
+
+        found = exchanges_of(problem, expert_parallel=1, sharding=sharding)
+        assert found == pytest.approx(sums_s(problem, together_s, own_experts=4), rel=1e-9)
 
 
 def test_an_expert_that_one_rank_has_is_not_sent(problem: Problem) -> None:
     _, others = parameter_counts()
-    terms = terms_of(problem, nodes=1, gpus_per_node=4, sharding=1)
-    assert terms["all_reduce"] == pytest.approx(seconds_of(problem, REDUCE_SCATTER, others, (1, 4, 1)), rel=1e-9)
-    assert terms["updated_weights"] == pytest.approx(seconds_of(problem, ALL_GATHER, others, (1, 4, 1)), rel=1e-9)
+    plan = {"nodes": 1, "gpus_per_node": 4, "sharding": 1}
+
+    def without_s(problem: Problem, experts: float, others: float) -> float:  # noqa: ARG001 - they stay
+        return seconds_of(problem, REDUCE_SCATTER, others, (1, 4, 1))
+
+    assert exchanges_of(problem, **plan) == pytest.approx(sums_s(problem, without_s), rel=1e-9)
+    gather = seconds_of(problem, ALL_GATHER, others, (1, 4, 1))
+    assert terms_of(problem, **plan)["updated_weights"] == pytest.approx(gather, rel=1e-9)
 
 
 def test_stages_without_experts_send_none(problem: Problem) -> None:

@@ -12,8 +12,8 @@ from planner.domain.configuration import Configurations, Settings
 from planner.domain.messages import ALL_REDUCE, SEND_RECEIVE, Groups
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
+from planner.steps.price import Pricer
 from planner.steps.split_messages import operation_s
-from planner.steps.split_price import SplitPricer
 from planner.steps.split_state import State
 from tests.steps.test_split_price import GPT, HIDDEN, OWN, SEQUENCE, plan, terms
 
@@ -38,7 +38,7 @@ def test_a_pipeline_inside_nodes_sends_between_stages_there_and_gradients_across
     for order, stages, copies in (((), 2, 1), (inner, 1, 2)):
         asked = replace(plain, settings=replace(plain.settings, rank_order=order))
         taken, _ = terms(asked, **degrees)
-        pricer, plans = SplitPricer(Sources(asked), "fp32"), Configurations.of([plan(**degrees)])
+        pricer, plans = Pricer(Sources(asked), "fp32"), Configurations.of([plan(**degrees)])
         sources = pricer.sources
         elements = float(State(pricer, plans, pricer.ranks(plans)).parameters.total.max())
         apart = {nodes: Groups(np.array([nodes]), np.array([2 / nodes]), np.array([float(nodes)])) for nodes in (1, 2)}

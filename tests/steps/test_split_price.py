@@ -1,4 +1,4 @@
-"""Prices of split plans: against the pricer of whole networks, loops over layers, event counts and each other."""
+"""Prices of synchronous plans: against loops over layers and calls, event counts and each other."""
 
 from __future__ import annotations
 
@@ -11,34 +11,38 @@ import pytest
 
 from planner.catalog import calibrations_for, find_cluster, find_network
 from planner.costs.terms import evaluate
-from planner.domain.cluster import Cluster
+from planner.domain.cluster import Cluster, Storage
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
-from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE, TENSOR, Groups
+from planner.domain.kernels import MATRIX_KINDS
+from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, REDUCE_SCATTER, SEND_RECEIVE, TENSOR, Groups
 from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.domain.shapes import layer_parameters
 from planner.domain.split import SplitMemoryBytes
 from planner.sources.sources import Sources
-from planner.steps.compute import Compute
+from planner.steps.compute import ComputeCases, call_times_s, host_s
 from planner.steps.gathers import backward_s, forward_s
-from planner.steps.host_and_gpu import STAGES, composed_s
+from planner.steps.host_and_gpu import CallCounts, composed_s
 from planner.steps.predict import Evaluator
+from planner.steps.price import Priced, Pricer
 from planner.steps.split_messages import operation_s
-from planner.steps.split_part import SPLIT_TERMS
-from planner.steps.split_price import SplitPriced, SplitPricer
+from planner.steps.split_part import STEP_TERMS
 from planner.steps.split_state import State
 from planner.workload.blocks import block_starts
 from planner.workload.lowering import lower
+from planner.workload.shards import tensor_shard
 from planner.workload.units import stage_units
 from tests.simulation.events import count_events, operations
 
 Make = Callable[..., Problem]
 HIDDEN, SEQUENCE, LAYERS, TOKENS = 64, 32, 4, 128
 GPT = find_network(f"gpt:layers={LAYERS},hidden={HIDDEN},heads=4,sequence={SEQUENCE},vocabulary={TOKENS}")
+COPIED = 2 * SEQUENCE * 4
+"""Bytes of two samples on the device."""
 OWN = Framework("own")
 STEP = ("forward", "backward", "update")
-MESSAGES = [name for name in SPLIT_TERMS if name.endswith("messages") or "all_reduce" in name or "weights" in name]
+MESSAGES = [name for name in STEP_TERMS if name.endswith("messages") or "all_reduce" in name or "weights" in name]
 
 
 @pytest.fixture
@@ -51,14 +55,14 @@ def plan(**changes: Any) -> Configuration:
     return Configuration(**({"nodes": 1, "gpus_per_node": 1, "sub_batch": 2} | changes))
 
 
-def priced(problem: Problem, *plans: Configuration) -> SplitPriced:
-    return SplitPricer(Sources(problem), plans[0].precision).price(Configurations.of(list(plans)))
+def priced(problem: Problem, *plans: Configuration) -> Priced:
+    return Pricer(Sources(problem), plans[0].precision).price(Configurations.of(list(plans)))
 
 
 def terms(problem: Problem, **changes: Any) -> tuple[dict[str, float], dict[str, float]]:
     """Return what each term of one plan takes, and what it adds."""
     found = priced(problem, plan(**changes))
-    taken, added = ({name: float(one[name][0]) for name in SPLIT_TERMS} for one in (found.seconds, found.exposed_s))
+    taken, added = ({name: float(one[name][0]) for name in STEP_TERMS} for one in (found.seconds, found.exposed_s))
     return taken, added
 
 
@@ -98,42 +102,79 @@ def accumulated(problem: Problem, stages: int) -> np.ndarray:
     return found
 
 
-def test_a_plan_that_splits_nothing_costs_what_the_whole_network_does(problem: Problem) -> None:
+def test_a_plan_that_splits_nothing_costs_what_its_layers_do(problem: Problem) -> None:
+    (forward,), (backward,), _, (update,) = stage_times(problem, 1, 2)
+    (adding,) = accumulated(problem, 1)
     for steps in (1, 3):
-        one = plan(accumulation_steps=steps)
-        taken, _ = terms(problem, accumulation_steps=steps)
-        (whole,) = Evaluator(problem).describe(Configurations.of([one]))
-        expected = {term.name: term.seconds for term in whole.terms}
-        for name in ("forward", "backward", "update"):
-            assert taken[name] == pytest.approx(expected[name], rel=1e-9), name
-        assert priced(problem, one).period_s[0] == pytest.approx(whole.iteration_s.value, rel=1e-9)
+        expected = {"forward": steps * forward, "backward": steps * backward + (steps - 1) * adding, "update": update}
+        taken, added = terms(problem, accumulation_steps=steps)
+        assert taken == added == pytest.approx(dict.fromkeys(STEP_TERMS, 0.0) | expected, rel=1e-9)
+        found = priced(problem, plan(accumulation_steps=steps))
+        assert found.period_s[0] == pytest.approx(sum(expected.values()), rel=1e-9)
+
+
+def stages_alone(problem: Problem, sub_batch: int) -> dict[str, tuple[float, float]]:
+    """Return what kernels and host take of each stage of the whole network in fp16 [s], call by call."""
+    sources, compute = Sources(problem), ComputeCases(Sources(problem), "fp16").ranks[0]
+    overheads, units, found = sources.overheads("fp16", "sync"), compute.units, {}
+    for stage, served in compute.calls_with_sources(np.array([sub_batch])).items():
+        kernels_s, started = 0.0, np.zeros(3)
+        for each, source in served:
+            scale = overheads.scale_of("gemm") if each.kind in MATRIX_KINDS else overheads.kernel_scale
+            kernels_s += scale * float(call_times_s(source.entry, each, compute.itemsize).sum())
+            made = float((each.count if each.operations is None else each.operations).sum())
+            started += made, made * (source.origin != "specified"), float(each.count.sum()) - made
+        layers = (units.slots if stage == "update" else units.layers)[units.sequence].sum()
+        counts = CallCounts(*(np.array([one]) for one in started))
+        found[stage] = kernels_s, float(np.atleast_1d(host_s(sources, overheads, counts, layers))[0])
+    return found
+
+
+def computed_s(problem: Problem, sub_batch: int, steps: int, updated: float = 1.0) -> float:
+    """Return what kernels and host take together in a step that updates a share of the parameters [s].
+
+    The forward pass takes its part of a step with one pass, adding to gradients its part of a further pass.
+    """
+    (forward, backward, accumulating, update), hosts = zip(*stages_alone(problem, sub_batch).values(), strict=True)
+    exponent = Sources(problem).overheads("fp16", "sync").exponent
+    kernels_s = np.array([forward + backward + updated * update, forward + accumulating])
+    both = composed_s(kernels_s, np.array([hosts[0] + hosts[1] + hosts[3], hosts[0] + hosts[2]]), exponent)
+    slower = both / kernels_s
+    return float(both[0] + (steps - 1) * (forward * slower[0] + accumulating * slower[1]))
 
 
 @pytest.mark.parametrize("launch", ["eager", "graph", "compiled"])
-def test_the_host_composes_with_a_stage_as_with_a_whole_network(launch: str) -> None:
+def test_the_host_composes_with_all_stages_of_a_step_and_with_those_of_each_further_pass(launch: str) -> None:
     cluster = find_cluster("dgx-a100")
     network = find_network("gpt:layers=3,hidden=1024,heads=16,sequence=512,vocabulary=50304")
     settings = Settings("adam", input="synthetic", framework=Framework("own", launch=launch))
     asked = Problem(network, None, cluster, calibrations_for(cluster), settings=settings)
     for steps in (1, 2):
-        one = plan(precision="fp16", sub_batch=4, accumulation_steps=steps)
-        found, (whole,) = priced(asked, one), Evaluator(asked).describe(Configurations.of([one]))
-        for name, seconds in {term.name: term.seconds for term in whole.terms}.items():
-            assert found.seconds[name][0] == pytest.approx(seconds, rel=1e-5), name  # calls over lists are rounded
+        found = priced(asked, plan(precision="fp16", sub_batch=4, accumulation_steps=steps))
+        taken = sum(float(found.seconds[name][0]) for name in STEP)
+        assert taken == pytest.approx(computed_s(asked, 4, steps), rel=1e-5)  # calls over lists are rounded
 
 
-def test_samples_are_read_and_copied_as_for_a_whole_network(make_problem: Make) -> None:
-    asked, one = make_problem(network=GPT, settings=Settings("adam", framework=OWN)), plan(accumulation_steps=2)
-    found, (whole,) = priced(asked, one), Evaluator(asked).describe(Configurations.of([one]))
-    seconds = {term.name: (term.seconds, term.exposed_seconds) for term in whole.terms}
-    assert min(seconds["load_input"][0], seconds["host_to_device"][0]) > 0
-    for name, (taken, added) in seconds.items():
-        both = found.seconds[name][0], found.exposed_s[name][0]
-        assert both == pytest.approx((taken, added), rel=1e-9, abs=1e-15), name
-    assert found.period_s[0] == pytest.approx(whole.iteration_s.value, rel=1e-9)
-    assert SplitPricer(Sources(asked), "fp32").totals(Configurations.of([one]))[0][0] == pytest.approx(
-        found.period_s[0]
-    )
+@pytest.mark.parametrize("bytes_per_s", [1e9, 1e6])
+@pytest.mark.parametrize("strategy", ["wait-free", "no-overlap"])
+def test_samples_are_read_and_copied(make_problem: Make, cluster: Cluster, strategy: str, bytes_per_s: float) -> None:
+    """Two sub-batches of two samples of 10 kB, half of them from a cache later; 32 tokens of 4 bytes are copied."""
+    where = replace(cluster, storage=Storage(bytes_per_s, shared=True, cache_bytes=5e7))
+    asked = make_problem(network=GPT, cluster=where, settings=Settings("adam", strategy, framework=OWN))
+    still = replace(asked, settings=replace(asked.settings, input="synthetic"))
+    one = plan(accumulation_steps=2)
+    found, quiet = priced(asked, one), priced(still, one)
+    load = 4 * 1e4 / bytes_per_s
+    copies = found.seconds["host_to_device"][0]
+    assert copies == found.exposed_s["host_to_device"][0] == pytest.approx(2 * (1e-5 + COPIED / 1e10), rel=1e-9)
+    step = float(quiet.period_s[0]) + copies
+    periods = [max(step, load_s) if strategy == "wait-free" else step + load_s for load_s in (load / 2, load)]
+    assert [found.period_s[0], found.first_period_s[0]] == pytest.approx(periods, rel=1e-9)
+    assert found.seconds["load_input"][0] == pytest.approx(load / 2, rel=1e-9)
+    is_all = strategy == "no-overlap" or load / 2 > step
+    assert found.exposed_s["load_input"][0] == pytest.approx(load / 2 if is_all else 0.0, rel=1e-9)
+    later, first, _ = Pricer(Sources(asked), "fp32").totals(Configurations.of([one]))
+    assert (later[0], first[0]) == pytest.approx((found.period_s[0], found.first_period_s[0]), rel=1e-12)
 
 
 def test_a_smaller_update_hides_less_of_the_host() -> None:
@@ -141,21 +182,9 @@ def test_a_smaller_update_hides_less_of_the_host() -> None:
     cluster = find_cluster("dgx-a100")
     network = find_network("gpt:layers=3,hidden=1024,heads=16,sequence=512,vocabulary=50304")
     asked = Problem(network, None, cluster, calibrations_for(cluster), settings=Settings("adam", input="synthetic"))
-    one = plan(precision="fp16", gpus_per_node=4, sub_batch=1, sharding=1)
-    found, compute = priced(asked, one), Compute(Sources(asked), "fp16")
-    stages = dict(zip(STAGES, compute.kernels_alone(np.array([1])), strict=True))
-    overheads, host_s = compute.overheads, sum(compute.host_s(name, stages[name].counts) for name in STEP)
-    kernels_s = {
-        name: overheads.kernel_scale
-        * compute.program.total(overheads.matrix_scale * stages[name].matrix_s + stages[name].traffic_s)
-        for name in STEP
-    }
-    both = composed_s(
-        kernels_s["forward"] + kernels_s["backward"] + kernels_s["update"] / 4, host_s, overheads.exponent
-    )
-    assert sum(found.seconds[name][0] for name in STEP) == pytest.approx(
-        both[0], rel=2e-3
-    )  # calls over lists are rounded
+    found = priced(asked, plan(precision="fp16", gpus_per_node=4, sub_batch=1, sharding=1))
+    taken = sum(float(found.seconds[name][0]) for name in STEP)
+    assert taken == pytest.approx(computed_s(asked, 1, 1, updated=0.25), rel=2e-3)  # calls over lists are rounded
 
 
 def test_a_single_rank_sends_nothing_and_waits_for_nothing(problem: Problem) -> None:
@@ -202,7 +231,7 @@ def test_a_pipeline_is_the_event_count_of_its_stages(problem: Problem, stages: i
 
 def sent(problem: Problem, operation: str, bytes_: float, group: str, *, stages: int = 1, **degrees: int) -> np.ndarray:
     one = Configurations.of([plan(gpus_per_node=4 if stages < 3 else stages, pipeline_parallel=stages, **degrees)])
-    pricer = SplitPricer(Sources(problem), "fp32")
+    pricer = Pricer(Sources(problem), "fp32")
     groups = pricer.placement(one).groups(group)
     return operation_s(pricer.sources, operation, np.array([float(bytes_)]), groups)
 
@@ -221,7 +250,7 @@ def test_the_table_of_tokens_is_summed_between_ends_that_both_have_it(
     asked = replace(problem, network=network)
     _, added = terms(asked, gpus_per_node=2, pipeline_parallel=2)
     assert (added["embedding_all_reduce"] > 0) == sums
-    pricer = SplitPricer(Sources(asked), "fp32")
+    pricer = Pricer(Sources(asked), "fp32")
     plans = Configurations.of([plan(gpus_per_node=2, pipeline_parallel=2)])
     held = State(pricer, plans, pricer.ranks(plans)).parameters.total.sum()
     assert held == layer_parameters(network).sum() + TOKENS * HIDDEN * sums
@@ -327,12 +356,43 @@ def test_tensor_ranks_that_share_positions_sum_gradients_of_what_they_have_whole
     assert plain[1]["tensor_messages"] == pytest.approx(3 * plain[0]["tensor_messages"], rel=1e-9)
 
 
+@pytest.mark.parametrize("degrees", [{}, {"tensor_parallel": 2}, {"tensor_parallel": 2, "sharding": 1}], ids=str)
+@pytest.mark.parametrize("bytes_per_s", [1e10, 1e9, 1e8])
+def test_gradients_of_a_shard_are_sent_behind_its_layers(
+    problem: Problem, communication_end_s: Callable[..., float], degrees: dict[str, int], bytes_per_s: float
+) -> None:
+    """Message by message; what a pass waits for tensor ranks makes each of its kernels as much longer."""
+    assert problem.cluster.intra_node is not None
+    link = replace(problem.cluster.intra_node, bytes_per_s=bytes_per_s)
+    asked = replace(problem, cluster=replace(problem.cluster, intra_node=link))
+    tensor, pricer = degrees.get("tensor_parallel", 1), Pricer(Sources(asked), "fp32")
+    shard, plans = tensor_shard(GPT, tensor), Configurations.of([plan(gpus_per_node=4, **degrees)])
+    backward, messages = np.zeros(len(shard.layers)), np.zeros(len(shard.layers))
+    for _, direction, layer, seconds in calls(asked, shard, 2):
+        backward[layer] += seconds * direction.startswith("backward")
+    sizes = layer_parameters(shard)
+    operation, placement = REDUCE_SCATTER if "sharding" in degrees else ALL_REDUCE, pricer.placement(plans)
+
+    def sent_s(operation: str, elements: float, group: str) -> float:
+        return float(operation_s(pricer.sources, operation, np.array([4.0 * elements]), placement.groups(group))[0])
+
+    for layer in np.flatnonzero(sizes).tolist():
+        messages[layer] = sent_s(operation, sizes[layer], GRADIENTS)
+    waits = (2 * LAYERS + 1) * sent_s(ALL_REDUCE, 2 * SEQUENCE * HIDDEN, TENSOR)  # of blocks, and of the logits
+    whole = backward.sum() + (waits if tensor > 1 else 0.0)
+    end = communication_end_s(backward * whole / backward.sum(), messages)
+    found = pricer.price(plans)
+    assert found.seconds["all_reduce"][0] == pytest.approx(messages.sum(), rel=1e-9)
+    assert found.exposed_s["all_reduce"][0] == pytest.approx(end - whole, rel=1e-9)
+    assert 0 < end - whole < messages.sum()
+
+
 def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) -> None:
     slow = replace(problem, cluster=replace(problem.cluster, intra_node=problem.cluster.inter_node))
     whole, _ = terms(slow, gpus_per_node=4)
     taken, added = terms(slow, gpus_per_node=4, sharding=3)
     units = LAYERS + 2  # the blocks, and what stands before and behind them
-    pricer = SplitPricer(Sources(slow), "fp32")
+    pricer = Pricer(Sources(slow), "fp32")
     groups = pricer.placement(Configurations.of([plan(gpus_per_node=4, sharding=3)])).groups(GRADIENTS)
     parameters = pricer.compute.ranks[0].program.parameters
     gather, scatter = (
@@ -353,7 +413,7 @@ def test_an_exchange_behind_the_pass_is_hidden_by_what_stages_above_still_comput
     _, backward, _, _ = stage_times(plain, 2, 2)
     taken, added = terms(plain, gpus_per_node=4, pipeline_parallel=2)
     one = Configurations.of([plan(gpus_per_node=4, pipeline_parallel=2)])
-    pricer = SplitPricer(Sources(plain), "fp32")
+    pricer = Pricer(Sources(plain), "fp32")
     units, groups = pricer.compute.ranks[0].units, pricer.placement(one).groups(GRADIENTS)
     parameters = stage_units(units, 2) @ units.parameters + np.array([0, TOKENS * HIDDEN])  # the last has a copy
     x = float(sent(plain, SEND_RECEIVE, 4 * 2 * SEQUENCE * HIDDEN, NEIGHBOURS, stages=2)[0])
@@ -380,7 +440,7 @@ def test_memory_is_that_of_the_fullest_rank(problem: Problem) -> None:
         plan(gpus_per_node=4, context_parallel=2, sub_batch=4),
     ]
     found = priced(problem, *rows)
-    pricer = SplitPricer(Sources(problem), "fp32")
+    pricer = Pricer(Sources(problem), "fp32")
     expected = pricer.ledger.fullest(Configurations.of(rows))
     for one in fields(SplitMemoryBytes):
         assert np.array_equal(getattr(found.memory, one.name), getattr(expected, one.name)), one.name
@@ -412,17 +472,18 @@ def test_gradients_of_experts_are_summed_by_the_ranks_that_have_them(problem: Pr
     moe = replace(problem, network=find_network(text), settings=replace(problem.settings, strategy="no-overlap"))
     taken, _ = terms(moe, gpus_per_node=4, expert_parallel=4)
     whole, _ = terms(moe, gpus_per_node=4, sharding=0, recompute="full")
-    pricer = SplitPricer(Sources(moe), "fp32")
+    pricer = Pricer(Sources(moe), "fp32")
     groups = pricer.placement(Configurations.of([plan(gpus_per_node=4)])).groups(GRADIENTS)
-    units = pricer.compute.ranks[0].units
-    every, experts = (float((stage_units(units, 1) @ one)[0]) for one in (units.parameters, units.experts))
-    for found, count in ((whole, every), (taken, every - experts)):
-        expected = operation_s(pricer.sources, ALL_REDUCE, np.array([4.0 * count]), groups)[0]
-        assert found["all_reduce"] == pytest.approx(expected, rel=1e-9)
+    sizes = layer_parameters(moe.network).tolist()
+    every = [n for n in sizes if n]
+    others = [n for one, n in zip(moe.network.layers, sizes, strict=True) if n and one.kind != "experts"]
+    for found, some in ((whole, every), (taken, others)):
+        each = [operation_s(pricer.sources, ALL_REDUCE, np.array([4.0 * n]), groups)[0] for n in some]
+        assert found["all_reduce"] == pytest.approx(sum(each), rel=1e-9)
     assert taken["expert_messages"] > 0
 
 
 def test_tensor_groups_are_innermost(problem: Problem) -> None:
     one = Configurations.of([plan(nodes=2, gpus_per_node=4, tensor_parallel=4)])
-    groups = SplitPricer(Sources(problem), "fp32").placement(one).groups(TENSOR)
+    groups = Pricer(Sources(problem), "fp32").placement(one).groups(TENSOR)
     assert (groups.nodes.tolist(), groups.ranks.tolist()) == ([1], [4])

@@ -12,8 +12,8 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
-from planner.steps.split_compute import BESIDE
-from planner.steps.split_price import SplitPricer
+from planner.steps.compute import BESIDE
+from planner.steps.price import Pricer
 
 GPT = catalog.find_network("gpt:layers=8,hidden=2048,heads=16,sequence=1024,vocabulary=50304")
 PLANS = Configurations.of(
@@ -32,7 +32,7 @@ def terms(framework: Framework) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         (),
         settings=Settings("adam", input="synthetic", framework=framework),
     )
-    priced = SplitPricer(Sources(problem), "fp16").price(PLANS)
+    priced = Pricer(Sources(problem), "fp16").price(PLANS)
     return priced.period_s, dict(priced.exposed_s)
 
 
@@ -56,7 +56,7 @@ def test_parts_of_a_boundary_are_cheaper_than_the_whole_sent_by_every_rank() -> 
 def test_products_beside_messages_are_those_of_the_layer() -> None:
     """Weight and input gradients of QKV, of h x 3h, take as long as each other, and less than all of the layer."""
     problem = Problem(GPT, None, catalog.find_cluster("dgx-a100"), (), settings=Settings("adam", input="synthetic"))
-    compute = SplitPricer(Sources(problem), "fp16").compute
+    compute = Pricer(Sources(problem), "fp16").compute
     rank = compute.rank_of(2, 0)
     compute.cases.ensure(np.array([rank]), np.array([4]))
     table, block = compute.cases.columns, int(compute.ranks[rank].units.sequence[1])

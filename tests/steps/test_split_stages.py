@@ -8,7 +8,7 @@ from planner.catalog import find_cluster, find_network
 from planner.domain.configuration import Configurations, Settings
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
-from planner.steps.split_price import SplitPricer
+from planner.steps.price import Pricer
 from planner.steps.split_stages import StageCases
 from planner.workload.units import stage_units
 
@@ -19,7 +19,7 @@ PROBLEM = Problem(GPT, None, find_cluster("dgx-a100"), (), settings=Settings("ad
 def cases_of(stages: list[int], steps: list[int]) -> StageCases:
     columns = {"pipeline_parallel": np.array(stages), "accumulation_steps": np.array(steps)}
     plans = Configurations.having(**columns)
-    pricer = SplitPricer(Sources(PROBLEM), "fp32")
+    pricer = Pricer(Sources(PROBLEM), "fp32")
     return StageCases(pricer, plans, pricer.ranks(plans), ("accumulation_steps",))
 
 

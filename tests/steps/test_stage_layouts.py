@@ -15,8 +15,8 @@ from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES
 from planner.sources.sources import Sources
 from planner.steps.laid_stages import StageLayout, laid_out, layout_memory
 from planner.steps.predict import Evaluator
+from planner.steps.price import Pricer
 from planner.steps.split_passes import Passes
-from planner.steps.split_price import SplitPricer
 from planner.steps.split_state import State
 from planner.steps.stage_layouts import StageLayouts
 from planner.workload.units import StageLayers, even_layers
@@ -34,8 +34,8 @@ def problem_of(network: str) -> Problem:
     return Problem(find_network(network), None, find_cluster("dgx-a100"), (), settings=settings)
 
 
-def pricer_of(network: str) -> SplitPricer:
-    return SplitPricer(Sources(problem_of(network)), "fp16")
+def pricer_of(network: str) -> Pricer:
+    return Pricer(Sources(problem_of(network)), "fp16")
 
 
 def plan_of(**values: int) -> Configurations:
@@ -43,7 +43,7 @@ def plan_of(**values: int) -> Configurations:
     return plans.rows
 
 
-def times(costs: SplitPricer, plan: Configurations, layout: StageLayout) -> FloatArray:
+def times(costs: Pricer, plan: Configurations, layout: StageLayout) -> FloatArray:
     """Return both passes of each stage of a layout, gathers of sharded weights included."""
     stages, rank, at = laid_out([layout]), costs.ranks(plan), np.arange(layout.stage.size)
     forward, backward = Passes(costs, plan, rank, stages).alone_s(at, plan.accumulation_steps.astype(float))
@@ -75,7 +75,7 @@ def every_layout(plan: Configurations, number: int) -> list[StageLayout]:
     return layouts
 
 
-def every_price(costs: SplitPricer, plan: Configurations, number: int) -> tuple[FloatArray, FloatArray]:
+def every_price(costs: Pricer, plan: Configurations, number: int) -> tuple[FloatArray, FloatArray]:
     """Return times and memory of the stages of every layout, (layouts, p), fullest stage of each last."""
     layouts = every_layout(plan, number)
     joined = StageLayout(

@@ -12,7 +12,7 @@ from planner.domain.kernels import BACKWARD_DATA, FORWARD, KernelCalls
 from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
-from planner.steps.compute import Compute, call_times_s
+from planner.steps.compute import ComputeCases, call_times_s
 from planner.workload.composition import composed_calls
 from planner.workload.lowering import lower
 from planner.workload.program import program
@@ -98,7 +98,7 @@ def kernels_s(framework: Framework, network: str, precision: str) -> tuple[int, 
         network_of(network), None, machine, catalog.calibrations_for(machine),
         settings=Settings("adam", "wait-free", "synthetic", framework),
     )  # fmt: skip
-    compute = Compute(Sources(problem), precision)
+    compute = ComputeCases(Sources(problem), precision).ranks[0]
     served = [one for stage in ("forward", "backward") for one in compute.calls_with_sources(np.array([8]))[stage]]
     seconds = sum(float(call_times_s(source.entry, calls, compute.itemsize).sum()) for calls, source in served)
     return sum(int(calls.count.sum()) for calls, _ in served), seconds
