@@ -66,7 +66,7 @@ class StageCases:
         ends = self.plans.pipeline_parallel, self.plans.last_stage
         alike, self._pipeline = distinct_rows(*ends)
         of_firsts = [
-            stage_units(self.units, *each, costs.ledger.rules.deals)
+            stage_units(self.units, *each, deals=costs.ledger.rules.deals)
             for each in zip(*(one[alike].tolist() for one in ends), strict=True)
         ]
         self._numbers = [_numbers(one) for one in of_firsts]

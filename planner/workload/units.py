@@ -194,7 +194,7 @@ def stage_of(block: int, number: int, pipeline: IntArray, deals: str, last: IntA
     total, at_first, at_last = _places(number, pipeline, deals)
     each, more = np.divmod(total, pipeline)
     place, long = block + at_first + at_last * (last < pipeline - 1), (each + 1) * more
-    return np.where(place < long, place // (each + 1), more + (place - long) // np.maximum(each, 1))
+    return np.asarray(np.where(place < long, place // (each + 1), more + (place - long) // np.maximum(each, 1)))
 
 
 def stage_units(units: Units, stages: int, last: int = -1, deals: str = "blocks") -> FloatArray:
