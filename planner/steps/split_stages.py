@@ -66,8 +66,8 @@ class StageCases:
         ends = self.plans.pipeline_parallel, self.plans.last_stage
         alike, self._pipeline = distinct_rows(*ends)
         of_firsts = [
-            stage_units(self.units, *each, deals=costs.ledger.rules.deals)
-            for each in zip(*(one[alike].tolist() for one in ends), strict=True)
+            stage_units(self.units, stages, last, costs.ledger.rules.deals)
+            for stages, last in zip(*(one[alike].tolist() for one in ends), strict=True)
         ]
         self._numbers = [_numbers(one) for one in of_firsts]
         firsts = [np.unique(one, return_index=True)[1] for one in self._numbers]
