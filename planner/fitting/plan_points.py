@@ -19,8 +19,8 @@ from planner.domain.training import TimedStep
 from planner.fitting.measured_steps import without_measured_plans
 from planner.sources.plan_points import PLAN_POINTS, PlanPoint, as_setting, points_of_entry, weight_of_runs
 from planner.sources.sources import Sources
-from planner.steps.split_costs import StepCosts
-from planner.steps.split_passes import Passes
+from planner.steps.passes import Passes
+from planner.steps.step_costs import StepCosts
 
 __all__ = ["PlanPointRun", "with_plan_points"]
 

@@ -20,7 +20,7 @@ from planner.sources.sources import Sources
 from planner.steps.compute import ComputeCases
 from planner.steps.host_and_gpu import STAGES
 from planner.steps.predict import Evaluator
-from planner.steps.split_costs import StepCosts
+from planner.steps.step_costs import StepCosts
 from planner.workload.fusion import idle_fusions, with_attention
 
 __all__ = ["LEAST_GAIN", "Gains", "different_sets", "of_kernels", "switch_gains"]
@@ -156,7 +156,7 @@ def _terms(
 ) -> FloatArray:
     """Return terms of plans on one device, rounded, shape (sub-batches, 12, precisions x modes); NaN: not priced.
 
-    Columns are those of :meth:`planner.steps.split_costs.StepCosts.on_one_device`. ``shared``: what computes the same
+    Columns are those of :meth:`planner.steps.step_costs.StepCosts.on_one_device`. ``shared``: what computes the same
     kernels.
     """
     columns, alike = [], _of_network(sources.problem)

@@ -19,7 +19,7 @@ from planner.numbers import constant
 from planner.sources.overheads import Overheads
 from planner.sources.sources import Source, Sources
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
-from planner.steps.laid_stages import StageLayout
+from planner.steps.stage_cases import StageLayout
 from planner.steps.stages import Part
 from planner.steps.utilization import utilization
 from planner.steps.warnings import StepWarnings, own_layers

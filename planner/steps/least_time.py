@@ -28,8 +28,8 @@ from planner.domain.configuration import Configurations
 from planner.domain.split import BUBBLES, RECOMPUTES
 from planner.steps.compute import PASSES
 from planner.steps.host_and_gpu import composed_s
+from planner.steps.passes import Passes
 from planner.steps.price import Pricer
-from planner.steps.split_passes import Passes
 from planner.workload.units import Units
 
 __all__ = ["least_pass_s", "least_scheduled_s", "least_step_s"]

@@ -25,14 +25,13 @@ from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Predic
 from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
-from planner.steps.async_price import AsyncPricer
+from planner.steps.async_plans import AsyncPricer
 from planner.steps.describe import Description
 from planner.steps.intervals import reciprocal
 from planner.steps.one_stage import bucket_bytes
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
-from planner.steps.split_costs import Ring, StepCosts
-from planner.steps.split_messages import operation_s
+from planner.steps.step_costs import Ring, StepCosts, operation_s
 
 __all__ = ["AcrossGroups", "configuration_in_group", "in_group"]
 

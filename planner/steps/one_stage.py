@@ -23,14 +23,12 @@ from planner.domain.calibration import Entry
 from planner.domain.configuration import Configurations
 from planner.domain.messages import GRADIENTS, Groups
 from planner.domain.split import WEIGHTS_SHARDED
-from planner.steps.best_fusion import Fusion, best_fusion
-from planner.steps.cycle_fusion import cycle_fusion
-from planner.steps.split_costs import StepCosts
-from planner.steps.split_exchange import Elements, StageExchange
-from planner.steps.split_part import StepPart
-from planner.steps.split_passes import Passes
-from planner.steps.split_stages import StageCases
-from planner.steps.split_state import State
+from planner.steps.message_fusion import Fusion, best_fusion, cycle_fusion
+from planner.steps.passes import Passes
+from planner.steps.stage_cases import StageCases
+from planner.steps.state import Elements, StageExchange, State
+from planner.steps.step_costs import StepCosts
+from planner.steps.step_part import StepPart
 from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s
 from planner.steps.tables import PairTable
 from planner.workload.gradients import gradient_buckets

@@ -15,14 +15,13 @@ from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.sources.refusals import missing_link
 from planner.sources.sources import Sources
-from planner.steps.async_describe import async_descriptions
-from planner.steps.async_price import AsyncPricer, asynchrony_of
+from planner.steps.async_plans import AsyncPricer, async_descriptions, asynchrony_of
 from planner.steps.describe import Description
 from planner.steps.layer_pipeline import step_pricer
 from planner.steps.least_time import least_pass_s, least_scheduled_s, least_step_s
 from planner.steps.measured import Deviation, as_measured, deviation_left, deviation_of_ratio
 from planner.steps.price import Pricer
-from planner.steps.split_costs import Ring, StepCosts
+from planner.steps.step_costs import Ring, StepCosts
 from planner.steps.step_describe import step_descriptions
 from planner.workload.blocks import block_starts
 from planner.workload.in_flight import mean_staleness

@@ -24,10 +24,10 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, WEIGHTS_SHARDED
-from planner.steps.laid_stages import StageLayout, laid_out, layout_memory, units_ahead
-from planner.steps.split_costs import StepCosts
-from planner.steps.split_passes import Passes
-from planner.steps.split_state import State
+from planner.steps.passes import Passes
+from planner.steps.stage_cases import StageLayout, laid_out, layout_memory, units_ahead
+from planner.steps.state import State
+from planner.steps.step_costs import StepCosts
 from planner.workload.partition import best_cuts
 from planner.workload.units import StageLayers, even_layers
 

@@ -21,7 +21,7 @@ from planner.sources.sources import Source
 from planner.steps.compute import PASSES, RankCompute, call_work, term_of
 from planner.steps.host_and_gpu import STAGES, TOGETHER, beside_s, composed_s, composed_slopes
 from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
-from planner.steps.split_costs import StepCosts
+from planner.steps.step_costs import StepCosts
 from planner.workload.program import Program
 
 __all__ = ["Held", "Part", "Stage", "kernel_shares", "stages_of"]

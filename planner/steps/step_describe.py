@@ -22,14 +22,12 @@ from planner.domain.split import MEMORY_KINDS, RECOMPUTES
 from planner.sources.source import Source
 from planner.steps.describe import Description, Rest, Told, add_parts, described, synchronous_updates, term_of_sources
 from planner.steps.intervals import Gradient, derivatives
-from planner.steps.laid_stages import StageLayout, laid_out
-from planner.steps.messages import all_reduce_gradient
 from planner.steps.one_stage import MessagePath
-from planner.steps.price import Priced, Pricer
-from planner.steps.split_offload import offload_source
-from planner.steps.split_part import STEP_TERMS
-from planner.steps.split_stages import StageCases
+from planner.steps.price import Priced, Pricer, offload_source
+from planner.steps.stage_cases import StageCases, StageLayout, laid_out
 from planner.steps.stages import Held, Stage, kernel_shares, stages_of
+from planner.steps.step_costs import all_reduce_gradient
+from planner.steps.step_part import STEP_TERMS
 from planner.steps.warnings import StepWarnings
 from planner.workload.blocks import block_starts
 from planner.workload.in_flight import weight_versions

@@ -19,7 +19,7 @@ from planner.domain.scenario import NO_SCENARIO
 from planner.errors import ParameterError
 from planner.fitting.estimators import solve
 from planner.formats.cluster import parse_scenarios
-from planner.steps.async_price import AsyncPrices
+from planner.steps.async_plans import AsyncPrices
 from planner.steps.asynchronous import INTEGER_GUARD, Asynchrony, binomial_pmf, update_period_s, whole_and_fraction
 from planner.steps.epoch import InputTimes
 from planner.steps.predict import Evaluator

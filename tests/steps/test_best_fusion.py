@@ -17,8 +17,8 @@ from planner.domain.framework import Framework, Strategy
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
-from planner.steps.best_fusion import best_fusion
-from planner.steps.pipeline_drain import exchange_s
+from planner.steps.message_fusion import best_fusion
+from planner.steps.pipeline_runs import exchange_s
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.synchronous import Runs, backward_end_s, communication_prefix_s, ready_s

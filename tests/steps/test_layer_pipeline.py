@@ -15,13 +15,12 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
-from planner.steps.laid_stages import laid_out
-from planner.steps.layer_cuts import cut_at
-from planner.steps.layer_pipeline import LayerPart, LayerPricer
+from planner.steps.layer_pipeline import LayerPart, LayerPricer, cut_at
+from planner.steps.passes import Passes
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
-from planner.steps.split_passes import Passes
-from planner.steps.split_state import State
+from planner.steps.stage_cases import laid_out
+from planner.steps.state import State
 from tests.simulation.events import count_events, operations
 
 Make = Callable[..., Problem]

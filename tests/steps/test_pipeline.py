@@ -15,7 +15,7 @@ from planner.domain.framework import Framework
 from planner.domain.split import SCHEDULES
 from planner.errors import ParameterError
 from planner.steps.pipeline import pipeline_s
-from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.pipeline_runs import drain_s, exposed_exchange_s
 from planner.steps.synchronous import Runs
 from planner.workload.in_flight import live_micro_batches
 from planner.workload.lawful import is_lawful

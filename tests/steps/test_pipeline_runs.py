@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.steps.pipeline import pipeline_s
-from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
-from planner.steps.pipeline_runs import RUN_SCHEDULES, runs_s
+from planner.steps.pipeline_runs import RUN_SCHEDULES, drain_s, exposed_exchange_s, runs_s
 from planner.steps.synchronous import Runs, runs_end_s
 
 PLANS = 8

@@ -21,9 +21,8 @@ from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.gathers import backward_s, forward_s
 from planner.steps.price import Pricer
-from planner.steps.split_exchange import Elements
-from planner.steps.split_messages import operation_s
-from planner.steps.split_state import State
+from planner.steps.state import Elements, State
+from planner.steps.step_costs import operation_s
 from planner.workload.placement import Placement, shard_ranks
 from tests.workload.closed_memory import stage_parameters
 from tests.workload.closed_transformer import record_of

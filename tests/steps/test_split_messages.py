@@ -24,7 +24,7 @@ from planner.domain.request import Problem
 from planner.domain.scenario import Scenario
 from planner.networks.zoo import build
 from planner.sources.sources import Sources
-from planner.steps.split_messages import operation_s
+from planner.steps.step_costs import operation_s
 from planner.workload.placement import Placement
 from planner.workload.split_messages import MessageRules, layer_messages, network_sends
 

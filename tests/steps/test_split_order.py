@@ -13,8 +13,8 @@ from planner.domain.messages import ALL_REDUCE, SEND_RECEIVE, Groups
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.price import Pricer
-from planner.steps.split_messages import operation_s
-from planner.steps.split_state import State
+from planner.steps.state import State
+from planner.steps.step_costs import operation_s
 from tests.steps.test_split_price import GPT, HIDDEN, OWN, SEQUENCE, plan, terms
 
 

@@ -26,9 +26,9 @@ from planner.steps.gathers import backward_s, forward_s
 from planner.steps.host_and_gpu import CallCounts, composed_s
 from planner.steps.predict import Evaluator
 from planner.steps.price import Priced, Pricer
-from planner.steps.split_messages import operation_s
-from planner.steps.split_part import STEP_TERMS
-from planner.steps.split_state import State
+from planner.steps.state import State
+from planner.steps.step_costs import operation_s
+from planner.steps.step_part import STEP_TERMS
 from planner.workload.blocks import block_starts
 from planner.workload.lowering import lower
 from planner.workload.shards import tensor_shard

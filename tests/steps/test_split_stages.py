@@ -9,7 +9,7 @@ from planner.domain.configuration import Configurations, Settings
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.price import Pricer
-from planner.steps.split_stages import StageCases
+from planner.steps.stage_cases import StageCases
 from planner.workload.units import stage_units
 
 GPT = find_network("gpt:layers=7,hidden=64,heads=4,sequence=32,vocabulary=128")

@@ -13,12 +13,12 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
 from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES
 from planner.sources.sources import Sources
-from planner.steps.laid_stages import StageLayout, laid_out, layout_memory
+from planner.steps.passes import Passes
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
-from planner.steps.split_passes import Passes
-from planner.steps.split_state import State
+from planner.steps.stage_cases import StageLayout, laid_out, layout_memory
 from planner.steps.stage_layouts import StageLayouts
+from planner.steps.state import State
 from planner.workload.units import StageLayers, even_layers
 
 NONE, SELECTIVE, FULL = (RECOMPUTES.index(name) for name in ("none", "selective", "full"))

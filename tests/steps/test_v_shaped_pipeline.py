@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
 from planner.steps.pipeline import pipeline_s
-from planner.steps.pipeline_drain import drain_s, exposed_exchange_s
+from planner.steps.pipeline_runs import drain_s, exposed_exchange_s
 from planner.steps.synchronous import Runs
 from tests.simulation.events import Events, count_events, operations
 

@@ -19,14 +19,12 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED
-from planner.steps.pipeline import pipeline_s
-from planner.steps.pipeline_chunks import SPLIT_BACKWARD
-from planner.steps.pipeline_drain import exchange_s
-from planner.steps.pipeline_runs import RUN_SCHEDULES, runs_s
-from planner.steps.split_costs import StepCosts
-from planner.steps.split_passes import Passes
-from planner.steps.split_stages import StageCases
-from planner.steps.split_state import State
+from planner.steps.passes import Passes
+from planner.steps.pipeline import SPLIT_BACKWARD, pipeline_s
+from planner.steps.pipeline_runs import RUN_SCHEDULES, exchange_s, runs_s
+from planner.steps.stage_cases import StageCases
+from planner.steps.state import State
+from planner.steps.step_costs import StepCosts
 from planner.steps.synchronous import Runs
 
 __all__ = ["STEP_TERMS", "StepPart"]

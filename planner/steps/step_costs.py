@@ -1,11 +1,18 @@
-"""What plans of one precision and mode share: what the network sends by, and what serves it."""
+"""What plans of one precision and mode share: what the network sends by, and what serves it.
+
+Times of messages between devices: any operation, one buffer a group or several.
+
+Derivatives of collectives by their coefficients, and the all-reduce between hosts.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from planner.costs.collectives import ALPHA_BETA, all_reduce_s, collective_s
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.calibration import Entry
 from planner.domain.configuration import RANK_AXES, SHARD_AXES, Configurations
@@ -15,12 +22,19 @@ from planner.sources.source import Source
 from planner.sources.sources import Sources
 from planner.steps.compute import PASSES, ComputeCases, host_s, memory_rules, term_of
 from planner.steps.host_and_gpu import STAGES, TOGETHER, WITH_RECOMPUTE, together_s
-from planner.steps.split_messages import operation_s
 from planner.workload.memory import Memory
 from planner.workload.placement import Placement
 from planner.workload.split_messages import MessageRules, NetworkSends, network_sends
 
-__all__ = ["Ring", "StepCosts"]
+__all__ = [
+    "HOST_GRADIENT_BYTES",
+    "Ring",
+    "StepCosts",
+    "all_reduce_gradient",
+    "host_all_reduce_s",
+    "host_gradient",
+    "operation_s",
+]
 
 _PLACED_BY = (*RANK_AXES.values(), "gpus_per_node")
 
@@ -167,3 +181,93 @@ class StepCosts:
             stage: self.sources.multiplied(term_of(stage), whole[..., at], self.precision)
             for at, stage in enumerate(WITH_RECOMPUTE)
         }
+
+
+def operation_s(
+    sources: Sources, operation: str, buffer_bytes: FloatArray, groups: Groups, served: Entry | None = None
+) -> FloatArray:
+    """Return times [s] of an operation between devices, of the shape of the buffers, the scenario applied.
+
+    By an entry of the operation, else by that of the all-reduce, whose multipliers in a scenario are those of every
+    operation.
+
+    Parameters
+    ----------
+    operation : str
+        See :func:`planner.costs.collectives.collective_s`.
+    buffer_bytes : ndarray of shape (n,), or (n, k): several of each group
+    groups : Groups, n of them, or a single one
+    served : Entry, optional
+        What serves the operation in place of the sources' entry.
+
+    Raises
+    ------
+    CoverageError
+        The groups need a link, or a kind of placement, that nothing serves.
+    """
+    entry = served or sources.device_collective(operation).entry
+    every = buffer_bytes if buffer_bytes.ndim > 1 else buffer_bytes[:, None]
+    if entry.term == ALPHA_BETA:
+        times = collective_s(entry, operation, every, groups)
+    else:
+        columns = (*(one[:, None] for one in (groups.nodes, groups.ranks_per_node, groups.streams_per_nic)), every)
+        n, r, s, v = (one.ravel() for one in np.broadcast_arrays(*columns))
+        first, number = distinct_rows(n, r, s, v)
+        distinct = Groups(n, r, s).rows(first)
+        measured = collective_s(entry, operation, v[first][:, None], distinct)[:, 0] * _crowd(sources, distinct)
+        times = measured[number].reshape(-1, every.shape[1])
+    times = sources.multiplied("all_reduce", times, nodes=groups.nodes[:, None])
+    return times if buffer_bytes.ndim > 1 else times[:, 0]
+
+
+def _crowd(sources: Sources, groups: Groups) -> FloatArray:
+    """Return how many times longer measured times get where several groups of a node share its NICs.
+
+    Measured was one group at a time, with all ranks of its nodes.
+    """
+    link, gpus = sources.cluster.inter_node, sources.cluster.node.gpus
+    probe_share = max(gpus / (link.nics_per_node if link else 1), 1.0) / gpus
+    share = np.maximum(groups.streams_per_nic / groups.ranks_per_node / probe_share, 1.0)
+    return np.where(groups.nodes > 1, share, 1.0)
+
+
+HOST_GRADIENT_BYTES = 4
+"""Gradients are summed in host memory in single precision."""
+
+
+def host_all_reduce_s(sources: Sources, parameters: int, nodes: IntArray) -> FloatArray:
+    """Return the all-reduce [s] of the host's gradient sum, one rank a node, shape of ``nodes``; 0 for one node."""
+    distinct, inverse = np.unique(nodes, return_inverse=True)
+    if distinct.size == 0 or int(distinct[-1]) == 1:
+        return np.zeros(nodes.shape)
+    source = sources.host_all_reduce
+    groups = Groups(distinct, np.ones_like(distinct), np.ones(distinct.size))
+    buffer = np.array([float(parameters * HOST_GRADIENT_BYTES)])
+    times = all_reduce_s(source.entry, buffer, groups)[:, 0]
+    return sources.multiplied("all_reduce", times, nodes=distinct)[inverse].reshape(nodes.shape)
+
+
+def all_reduce_gradient(
+    entry: Entry, buffer_bytes: FloatArray, groups: Groups, operation: str = ALL_REDUCE
+) -> tuple[FloatArray, float]:
+    """Return the derivatives of the sum over buffers by the entry's coefficients, shape (p,), and the sum [s].
+
+    For one group. Operation: of :func:`planner.costs.collectives.collective_s`.
+
+    By differences: which algorithm is least, and which link paces it, depends on the coefficients; between the kinks
+    the time is linear in them.
+    """
+    total = float(collective_s(entry, operation, buffer_bytes, groups).sum())
+    slopes = []
+    for name, value in entry.coefficients.items():
+        step = 1e-6 * max(abs(value), 1e-15)
+        neighbour = replace(entry, coefficients=dict(entry.coefficients) | {name: value + step})
+        slopes.append((float(collective_s(neighbour, operation, buffer_bytes, groups).sum()) - total) / step)
+    return np.array(slopes), total
+
+
+def host_gradient(sources: Sources, parameters: int, nodes: int) -> tuple[FloatArray, float]:
+    """Return the derivatives of the host's all-reduce by its entry's coefficients, shape (p,), and its time [s]."""
+    groups = Groups(np.array([nodes]), np.array([1]), np.array([1.0]))
+    buffer = np.array([float(parameters * HOST_GRADIENT_BYTES)])
+    return all_reduce_gradient(sources.host_all_reduce.entry, buffer, groups)
