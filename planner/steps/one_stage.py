@@ -117,6 +117,8 @@ class SlotExchange:
     def by_entry(self, entry: Entry) -> SlotExchange:
         """Return the same exchange where an entry serves its messages."""
         other = copy(self)
+        for name in ("message_s", "prefix_s"):
+            other.__dict__.pop(name, None)
         other._costs = copy(self._costs)  # noqa: SLF001 - of its own kind
         other._costs.gradient_entry = entry  # noqa: SLF001
         return other

@@ -319,6 +319,7 @@ def test_memory_is_compared_with_what_was_read_and_its_run_is_called_once(readin
     left_out = {"in use": (), "reserved": ("framework",), "allocated": ("framework", "margin")}[reading]
     assert one.row.predicted == pytest.approx(kinds["total"] - sum(kinds.get(name, 0.0) for name in left_out))
     assert one.row.low is not None
+    assert one.row.predicted is not None
     assert one.row.high is not None
     assert one.row.low < one.row.predicted < one.row.high
     assert (time.row.repeats_run, one.row.repeats_run, one.shares) == (False, True, {})
