@@ -42,29 +42,23 @@ FURTHER_PRECISION_STEP = 3
 """One point in so many is measured in the further precisions too."""
 
 
-def designed_points(
-    *,
-    precisions: Sequence[str] = ("fp32",),
-    convolutions: int = 190,
-    products: int = 50,
-    passes: int = 14,
-    sequences: int = 14,
-    depthwise: int = 24,
-    attention: int = 10,
-    rows: int = 12,
-) -> tuple[Point, ...]:
-    """Return the points of a calibration, kinds in turn so that any prefix is balanced.
+def designed_points(precisions: Sequence[str] = ("fp32",)) -> tuple[Point, ...]:
+    """Return the points of a calibration of a CPU, kinds in turn so that any prefix is balanced.
 
-    fp32 is first of the precisions; a third of the points is measured in each further one too, those that it has a
-    kernel for. Others are numbers of shapes: of convolutions, of matrix products, of each kind whose work is bytes, of
-    each kind of layer on sequences, and so on; a few large ones come on top.
+    fp32 is first of the precisions; a third of the points that a further one has a kernel for is measured in it too,
+    the same ones every time.
     """
     random = np.random.default_rng(SEED + 1)
-    further = [*sequence_families(random, sequences), *(depthwise_convolution(random) for _ in range(depthwise))]
-    further += attention_families(random, attention)
-    further += (sequence_product(random) for _ in range(rows))
-    points = image_points(convolutions, products, passes, further)
-    return (*points, *(point for precision in precisions[1:] for point in _also_in(precision, points, precisions)))
+    further = [*sequence_families(random, shapes=14), *(depthwise_convolution(random) for _ in range(24))]
+    further += attention_families(random, shapes=10)
+    further += (sequence_product(random) for _ in range(12))
+    points = image_points(convolutions=190, products=50, passes=14, further=further)
+    whole = [*points]
+    for precision in precisions[1:]:
+        own = in_precision(points, precision, precisions)
+        positions = np.random.default_rng(SEED + 3).permutation(len(own))[: len(own) // FURTHER_PRECISION_STEP]
+        whole += [own[at] for at in sorted(positions.tolist())]
+    return tuple(whole)
 
 
 def in_precision(points: Iterable[Point], precision: str, precisions: Sequence[str]) -> list[Point]:
@@ -74,13 +68,6 @@ def in_precision(points: Iterable[Point], precision: str, precisions: Sequence[s
         for one in points
         if measures(precision, precisions, (one.kind, one.direction), one.work.get("batch", 1))
     ]
-
-
-def _also_in(precision: str, points: Sequence[Point], precisions: Sequence[str]) -> list[Point]:
-    """Return a third of the points of the kinds that a precision has, the same ones every time."""
-    own = in_precision(points, precision, precisions)
-    positions = np.random.default_rng(SEED + 3).permutation(len(own))[: len(own) // FURTHER_PRECISION_STEP]
-    return [own[at] for at in sorted(positions.tolist())]
 
 
 GPU_DESIGN = f"{SEED}, gpu"

@@ -26,49 +26,30 @@ __all__ = [
     "present_accelerators", "processes", "state_circumstances", "states", "throttled", "watched",
 ]  # fmt: skip
 
-_NAMES = (
-    (r"b200", "b200-sxm-180gb", 179),
-    (r"h200", "h200-sxm-141gb", 140.4),
-    (r"h100 80gb hbm3", "h100-sxm5-80gb", 80),
-    (r"h100 pcie", "h100-pcie-80gb", 80),
-    (r"a100-sxm4-80gb|a100-sxm-80gb", "a100-sxm4-80gb", 80),
-    (r"a100-sxm4-40gb", "a100-sxm4-40gb", 40),
-    (r"a100 80gb pcie|a100-pcie-80gb", "a100-pcie-80gb", 80),
-    (r"a100-pcie-40gb", "a100-pcie-40gb", 40),
-    (r"a40", "a40", 48),
-    (r"a10", "a10", 24),
-    (r"rtx a6000", "rtx-a6000", 48),
-    (r"rtx 6000 ada generation", "rtx-6000-ada", 48),
-    (r"quadro rtx 8000", "quadro-rtx-8000", 48),
-    (r"gh200 480gb", "gh200-96gb", 96),
-    (r"l4", "l4", 24),
-    (r"t4", "t4", 16),
-    (r"v100-sxm2-16gb", "v100-sxm2-16gb", 16),
-    (r"v100-sxm2-32gb", "v100-sxm2-32gb", 32),
-    (r"v100-sxm3-32gb", "v100-sxm3-32gb", 32),
-    (r"v100-pcie-16gb", "v100-pcie-16gb", 16),
-    (r"v100-pcie-32gb", "v100-pcie-32gb", 32),
-    (r"p100-sxm2-16gb", "p100-sxm2-16gb", 16),
-    (r"p100-pcie-16gb", "p100-pcie-16gb", 16),
-    (r"p40", "p40", 24),
-    (r"p4", "p4", 8),
-    (r"m40", "m40", 12),
-    (r"m60", "m60", 8),
-    (r"k80", "k80", 12),
-    (r"k40[cmst]?", "k40", 12),
-    (r"k20x?m", "k20x", 6),
-    (r"gtx 1080 ti", "gtx-1080ti", 11),
-    (r"gtx 1080", "gtx-1080", 8),
-    (r"rtx 2080 ti", "rtx-2080ti", 11),
-    (r"rtx 3090", "rtx-3090", 24),
-    (r"rtx 4090", "rtx-4090", 24),
-    (r"titan v", "titan-v", 12),
-    (r"titan rtx", "titan-rtx", 24),
-    (r"titan xp", "titan-xp", 12),
-    (r"titan x \(pascal\)", "titan-x-pascal", 12),
-    (r"gtx titan x", "titan-x-maxwell", 12),
-)
-"""Pattern of what the driver says without the maker and line, bundled name, GiB of memory."""
+MEMORY_GIB = {
+    "b200-sxm-180gb": 179, "h200-sxm-141gb": 140.4, "h100-sxm5-80gb": 80, "h100-pcie-80gb": 80, "gh200-96gb": 96,
+    "a100-sxm4-80gb": 80, "a100-sxm4-40gb": 40, "a100-pcie-80gb": 80, "a100-pcie-40gb": 40, "a40": 48, "a10": 24,
+    "rtx-a6000": 48, "rtx-6000-ada": 48, "quadro-rtx-8000": 48, "l4": 24, "t4": 16, "v100-sxm2-16gb": 16,
+    "v100-sxm2-32gb": 32, "v100-sxm3-32gb": 32, "v100-pcie-16gb": 16, "v100-pcie-32gb": 32, "p100-sxm2-16gb": 16,
+    "p100-pcie-16gb": 16, "p40": 24, "p4": 8, "m40": 12, "m60": 8, "k80": 12, "k40": 12, "k20x": 6, "gtx-1080ti": 11,
+    "gtx-1080": 8, "rtx-2080ti": 11, "rtx-3090": 24, "rtx-4090": 24, "titan-v": 12, "titan-rtx": 24, "titan-xp": 12,
+    "titan-x-pascal": 12, "titan-x-maxwell": 12,
+}  # fmt: skip
+"""Bundled name -> what memory a GPU of that name has [GiB]."""
+DRIVER_NAMES = {
+    "b200-sxm-180gb": "b200",
+    "h200-sxm-141gb": "h200",
+    "h100-sxm5-80gb": "h10080gbhbm3",
+    "h100-pcie-80gb": "h100pcie",
+    "gh200-96gb": "gh200480gb",
+    "a100-sxm4-80gb": "a100sxm4?80gb",
+    "a100-pcie-80gb": "a10080gbpcie|a100pcie80gb",
+    "rtx-6000-ada": "rtx6000adageneration",
+    "k40": "k40[cmst]?",
+    "k20x": "k20x?m",
+    "titan-x-maxwell": "gtxtitanx",
+}
+"""Bundled name -> pattern of the letters and digits that the driver says, where those are not its own."""
 MEMORY_TOLERANCE = 0.1
 """Drivers keep some of the memory, error correction on GDDR a sixteenth of it."""
 GIB = 2.0**30
@@ -81,8 +62,9 @@ def gpu_name(driver_name: str, memory_bytes: float) -> str:
     ('h100-sxm5-80gb', 'geforce-rtx-5090')
     """
     plain = re.sub(r"^nvidia\s+", "", driver_name.strip().lower())
-    model = re.sub(r"^(?:tesla|geforce)\s+", "", plain)
-    for pattern, name, size_gib in _NAMES:
+    model = re.sub(r"[^a-z0-9]", "", re.sub(r"^(?:tesla|geforce)\s+", "", plain))
+    for name, size_gib in MEMORY_GIB.items():
+        pattern = DRIVER_NAMES.get(name, name.replace("-", ""))
         if re.fullmatch(pattern, model) and abs(memory_bytes / (size_gib * GIB) - 1) <= MEMORY_TOLERANCE:
             return name
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown-gpu"

@@ -109,7 +109,7 @@ def of_layer(
     )
 
 
-def image_points(convolutions: int, products: int, passes: int, further: Sequence[Family] = ()) -> Family:
+def image_points(convolutions: int, products: int, passes: int, further: Sequence[Family]) -> Family:
     """Return the points of networks on images, kinds in turn so that any prefix is balanced.
 
     Parameters
