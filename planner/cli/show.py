@@ -32,22 +32,8 @@ from planner.formats.network import (
     network_work_document,
 )
 from planner.networks.zoo import arguments_of, zoo_names
+from planner.report import show as views
 from planner.report.blocks import Block
-from planner.report.show import (
-    accelerator_view,
-    accelerators_view,
-    calibration_view,
-    calibrations_view,
-    cluster_view,
-    clusters_view,
-    dataset_view,
-    datasets_view,
-    framework_view,
-    frameworks_view,
-    gaps_view,
-    network_view,
-    networks_view,
-)
 from planner.scoring.gaps import gaps_of
 from planner.sessions.measure_next import can_be_measured, measured_for, measuring
 from planner.sources.overheads import FORMULA
@@ -112,10 +98,10 @@ def _networks() -> Shelf:
     def view(name: str, network: Any) -> Iterable[Block]:
         family = family_of(name)
         arguments = arguments_of(family) if family in zoo_names() else {}
-        return network_view(network, layer_work(network), totals(network), arguments)
+        return views.network_view(network, layer_work(network), totals(network), arguments)
 
     def listing(networks: Iterable[Any]) -> Iterable[Block]:
-        return networks_view((network, totals(network)) for network in networks)
+        return views.networks_view((network, totals(network)) for network in networks)
 
     def document(network: Any) -> Mapping[str, Any]:
         return network_work_document(network, layer_work(network), totals(network))
@@ -132,10 +118,10 @@ def _clusters() -> Shelf:
 
     def view(_: str, cluster: Cluster | MixedCluster) -> Iterator[Block]:
         groups = [one.cluster for one in cluster.groups] if isinstance(cluster, MixedCluster) else [cluster]
-        return chain.from_iterable(map(cluster_view, groups))
+        return chain.from_iterable(map(views.cluster_view, groups))
 
     return Shelf(
-        catalog.find_any_cluster, clusters_view, view, lambda cluster: tomllib.loads(written(cluster)), written
+        catalog.find_any_cluster, views.clusters_view, view, lambda cluster: tomllib.loads(written(cluster)), written
     )
 
 
@@ -147,12 +133,12 @@ def _calibrations() -> Shelf:
     formulas = {**{name: term.doc for name, term in TERMS.items()}, "overheads": FORMULA}
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
-        yield from calibration_view(calibration, formulas, _plan_points, _stored)
+        yield from views.calibration_view(calibration, formulas, _plan_points, _stored)
         gaps = gaps_of(calibration, measured_for(calibration), can_be_measured(calibration))
-        yield from gaps_view(gaps, measuring(gaps, calibration))
+        yield from views.gaps_view(gaps, measuring(gaps, calibration))
 
     def listing(calibrations: Iterable[Any]) -> Iterable[Block]:
-        return calibrations_view(calibrations, _own("calibrations"))
+        return views.calibrations_view(calibrations, _own("calibrations"))
 
     return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(CALIBRATION.dump(one)))
 
@@ -165,12 +151,21 @@ def _plan_points(entry: Entry) -> Mapping[str, Sequence[PlanPoint]]:
 
 
 def _datasets() -> Shelf:
-    return Shelf(catalog.find_dataset, datasets_view, lambda _, one: dataset_view(one), DATASET.document, DATASET.dump)
+    return Shelf(
+        catalog.find_dataset,
+        views.datasets_view,
+        lambda _, one: views.dataset_view(one),
+        DATASET.document,
+        DATASET.dump,
+    )
 
 
 def _accelerators() -> Shelf:
     return Shelf(
-        catalog.find_accelerator, accelerators_view, lambda _, one: accelerator_view(one), ACCELERATOR.document
+        catalog.find_accelerator,
+        views.accelerators_view,
+        lambda _, one: views.accelerator_view(one),
+        ACCELERATOR.document,
     )
 
 
@@ -178,8 +173,8 @@ def _frameworks() -> Shelf:
     say_unused_frameworks()
     return Shelf(
         catalog.find_framework,
-        lambda bundled: frameworks_view(bundled, _own("frameworks")),
-        lambda _, one: framework_view(one, framework_keys(one)),
+        lambda bundled: views.frameworks_view(bundled, _own("frameworks")),
+        lambda _, one: views.framework_view(one, framework_keys(one)),
         FRAMEWORK.document,
         FRAMEWORK.dump,
     )

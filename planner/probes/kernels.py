@@ -21,20 +21,11 @@ from planner.domain.kernels import FORWARD
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.attention_modules import is_plain
 from planner.domain.network import INPUT, Layer
+from planner.probes import products
 from planner.probes.layer_points import OPTIMIZERS
 from planner.probes.operands import Operands, backward_call, is_mixed, kept, wide_tensors
 from planner.probes.points import Point
 from planner.probes.precisions import NARROW, autocast, import_torch
-from planner.probes.products import (
-    attention_dropout,
-    attention_product,
-    attention_softmax,
-    convolution,
-    embedding,
-    fused_attention_call,
-    narrow_product,
-    product,
-)
 from planner.probes.timing import Call
 
 __all__ = ["reference_call", "timed_call"]
@@ -77,7 +68,7 @@ def _embedding(torch: Any, point: Point, operands: Operands) -> Call:
         summands = point.sub_batch if traffic == slope else 1
         tokens = positions if traffic == slope else positions * point.sub_batch
         geometry = {"rows": rows, "tokens": tokens, "features": features, "summed": summands}
-    return embedding(torch, Point(call.kind, call.direction, work, geometry), operands)
+    return products.embedding(torch, Point(call.kind, call.direction, work, geometry), operands)
 
 
 def add(_torch: Any, point: Point, operands: Operands) -> Call:
@@ -157,8 +148,8 @@ def _saved_bytes(torch: Any, run: Callable[[], object]) -> int:
 
 
 OWN_CALLS: Mapping[str, Callable[[Any, Point, Operands], Call]] = {
-    "convolution": convolution,
-    "gemm": product,
+    "convolution": products.convolution,
+    "gemm": products.product,
     "embedding": _embedding,
     "add": add,
     "update": update,
@@ -176,7 +167,7 @@ def timed_call(point: Point, operands: Operands) -> Call:
     """Return the call of a point, ready to be timed."""
     torch, operands = import_torch(), operands.of(point.precision)
     if point.precision in NARROW:
-        return narrow_product(torch, point, operands)
+        return products.narrow_product(torch, point, operands)
     if point.call and point.call.layer.kind == "attention" and is_plain(point.call.layer):
         point = of_heads(point, operands)
     own: Mapping[str, _Maker] = OWN_CALLS if point.call else _GENERIC_CALLS
@@ -335,30 +326,27 @@ def _copy(torch: Any, point: Point, operands: Operands) -> _Made:
 
 _Maker = Callable[[Any, Point, Operands], _Made]
 _ATTENTION_CALLS: Mapping[str, _Maker] = {
-    "attention": fused_attention_call,
-    "gemm": attention_product,
-    "softmax": attention_softmax,
-    "dropout": attention_dropout,
+    "attention": products.fused_attention_call,
+    "gemm": products.attention_product,
+    "softmax": products.attention_softmax,
+    "dropout": products.attention_dropout,
 }
 """Of attention, by kind."""
 _GENERIC_CALLS: Mapping[str, _Maker] = {
-    "convolution": convolution,
-    "gemm": product,
+    **OWN_CALLS,
     "activation": _activation,
     "max_pool": _max_pool,
     "average_pool": _average_pool,
     "batch_norm": _batch_norm,
     "lrn": partial(_by_layer, "lrn"),
     "dropout": _dropout,
-    "add": add,
     "bias": _bias,
     "concat": _concat,
-    "embedding": embedding,
+    "embedding": products.embedding,
     "gelu": _gelu,
     "layer_norm": _layer_norm,
     "upsample": _upsample,
     "copy": _copy,
     "softmax": partial(_by_layer, "loss"),
-    "update": update,
 }
 """Of the generic design, by kind."""
