@@ -1,7 +1,7 @@
 import pytest
 
 from planner.catalog import find_accelerator, names
-from planner.probes.machine import _NAMES, gpu_name
+from planner.probes.machine import DRIVER_NAMES, MEMORY_GIB, gpu_name
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,7 @@ def test_other_devices_and_parts_of_devices_keep_a_name_of_their_own(said: str, 
 
 def test_names_and_memories_are_those_of_the_bundled_accelerators() -> None:
     nvidia = [name for name in names("accelerators") if find_accelerator(name).vendor == "NVIDIA"]
-    assert sorted(name for _, name, _ in _NAMES) == sorted(nvidia)
-    for _, name, size_gib in _NAMES:
+    assert sorted(MEMORY_GIB) == sorted(nvidia)
+    assert DRIVER_NAMES.keys() <= MEMORY_GIB.keys()
+    for name, size_gib in MEMORY_GIB.items():
         assert find_accelerator(name).memory_bytes == pytest.approx(size_gib * 2.0**30)
