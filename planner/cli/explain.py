@@ -58,7 +58,6 @@ def run(arguments: Mapping[str, Any]) -> None:
 
 
 def _runs(answers: Sequence[tuple[Subject, Suggestion]], position: int | None) -> str:
-    """Return the table of runs that would decide between plans."""
     if position is not None:
         raise ParameterError("--position", "left out beside --part runs", position)
     if len(answers) != 1:

@@ -45,8 +45,6 @@ def _value_of(parameter: Any, context: typer.Context, value: Any) -> Any:
 
 
 class _TextCommand(TyperCommand):
-    """A command whose options stay text."""
-
     def get_params(self, ctx: Any) -> list[Any]:
         return _as_text(super().get_params(ctx))
 
@@ -100,7 +98,6 @@ def _once(option: Option, value: Any) -> Any:
 
 
 def _callback(command: Command) -> Callable[..., None]:
-    """Return the function that typer calls: its signature is the command's options."""
 
     def call(command_context: typer.Context, **values: Any) -> None:
         options = {
@@ -117,7 +114,6 @@ def _callback(command: Command) -> Callable[..., None]:
 
 
 def _program_of(commands: Sequence[Command]) -> TyperGroup:
-    """Return the parser of some commands."""
     app = typer.Typer(
         cls=_TextGroup,
         name="planner",

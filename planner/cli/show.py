@@ -144,7 +144,6 @@ def _calibrations() -> Shelf:
 
 
 def _plan_points(entry: Entry) -> Mapping[str, Sequence[PlanPoint]]:
-    """Return the measured runs that an entry holds, by network."""
     return (
         {network: points_of_entry(entry, network) for network in entry.settings} if entry.library == PLAN_POINTS else {}
     )

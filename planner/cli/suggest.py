@@ -362,7 +362,6 @@ def _settings(cases: Sequence[Case], values: Values) -> Settings:
 
 
 def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[str, Any]:
-    """Return the document of the answers; with ``brief`` of the plans to take alone."""
     if brief:
         from planner.formats.summaries import brief_document, briefs_document  # noqa: PLC0415 - JSON alone
 

@@ -129,7 +129,6 @@ def _single(what: str, text: str) -> str:
 
 
 def _texts(option: Option, value: Any) -> Any:
-    """Return a value of a settings file as it would be typed."""
     if option.switch:
         return value
     items = value if isinstance(value, list) else [value]

@@ -159,6 +159,5 @@ def _odd(random: np.random.Generator) -> int:
 
 
 def _fits(m: int, n: int, k: int, batch: int = 1) -> bool:
-    """Tell whether a product takes neither too long nor too much memory."""
     largest = batch * max(m * n, m * k, n * k)
     return largest <= MOST_PRODUCT_ELEMENTS and 2 * batch * m * n * k <= MOST_PRODUCT_FLOP

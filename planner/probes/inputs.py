@@ -117,8 +117,6 @@ def _write(file: int, most_bytes: int, until_s: float, clock: Clock) -> int:
 
 
 class _Read(NamedTuple):
-    """Bytes to read from an offset."""
-
     offset: int
     size: int
 
@@ -172,7 +170,6 @@ def _planned(size: int) -> list[_Read]:
 
 
 def _rows(kind: str, reads: Sequence[_Read], times_s: Sequence[float]) -> tuple[Row, ...]:
-    """Return a row for every size."""
     # A sub-batch waits for all cold reads, the slow ones too; what slows a cached one is another program.
     typical = statistics.median if kind == LOAD_CACHED else statistics.fmean
     by_size: dict[int, list[float]] = {}

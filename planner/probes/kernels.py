@@ -245,7 +245,6 @@ def _batch_norm(torch: Any, point: Point, operands: Operands) -> _Made:
 
 
 def _by_layer(kind: str, torch: Any, point: Point, operands: Operands) -> Call:
-    """Return the call as a network's layer of a kind makes it."""
     classes = point.geometry.get("classes")
     shape = (point.geometry["images"], classes) if classes else _shape(point)
     call = LayerCall(point.kind, point.direction, {}, Layer(kind, kind, (INPUT,)), (shape[1:],))

@@ -203,7 +203,6 @@ def first_of_another_way(work: Mapping[str, int]) -> int:
 
 
 def _fits(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
-    """Tell whether the operands fit, the largest and all together."""
     return _largest(call, sub_batch) <= extent.operand_elements and _held(call, sub_batch) <= extent.elements
 
 
@@ -214,7 +213,6 @@ def _largest(call: LayerCall, sub_batch: int) -> int:
 
 
 def _fits_alone(call: LayerCall, sub_batch: int, extent: Extent) -> bool:
-    """Tell whether the operands fit where they are made for the call alone."""
     return not extent.on_gpu and _held(call, sub_batch) <= extent.most_alone
 
 

@@ -69,7 +69,6 @@ class Operands:
         self._sources = {"float32": self}
 
     def _set_block(self, type_name: str) -> None:
-        """Make the block of random numbers of a type."""
         self.dtype: Any = getattr(self._torch, type_name)
         piece = (self._piece * _INT8_DEVIATION).clamp(-127, 127) if type_name == "int8" else self._piece
         self._tile = piece.to(self.dtype).to(self.device)

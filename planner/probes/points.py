@@ -441,7 +441,6 @@ def attention_families(
 
 
 def _rows(random: np.random.Generator, sizes: Sizes) -> tuple[int, int]:
-    """Return rows and features of a sequence."""
     while True:
         rows, width = geometric(random, 16, sizes.rows), 16 * geometric(random, 4, 256)
         if rows * width <= sizes.elements:

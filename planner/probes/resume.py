@@ -185,7 +185,6 @@ def _append(path: Path, values: Iterable[object]) -> None:
 
 
 def _text(values: Iterable[object]) -> str:
-    """Return a line of JSON for each value."""
     return "".join(json.dumps(value) + "\n" for value in values)
 
 

@@ -178,7 +178,6 @@ def summary(times_s: list[float], calls_each: int = 1, kernels: int = 1) -> Timi
 
 
 def _block(call: Call, n: int, clock: Callable[[], float]) -> float:
-    """Return the seconds of one run, the mean of n."""
     run = call.run
     if call.kept_bytes:
         start = clock()

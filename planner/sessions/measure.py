@@ -147,7 +147,6 @@ def stolen(circumstances: Mapping[str, str], wall_s: float) -> str:
 
 
 def _number(values: Mapping[str, str], key: str) -> float:
-    """Return a number; 0 where it is absent or none."""
     try:
         return float(values.get(key, "0"))
     except ValueError:

@@ -77,7 +77,6 @@ def enough_s(budget_s: float) -> float:
 
 
 def _layer(call: LayerCall, networks: Sequence[Network]) -> str:
-    """Return the name of the layer that makes a call, with that of its network."""
     owner = next((network.name for network in networks if call.layer in network.layers), "")
     return f"{call.layer.name} of {owner}" if owner else call.layer.name
 

@@ -136,7 +136,6 @@ class _Files:
         return machine_of(values | {key: one for key, one in self.values.items() if key == "calibration"}, self.say)
 
     def _path(self, text: str) -> str:
-        """Return a path from the folder of the file of runs; a name stays as it is."""
         return str(self.folder / text) if _is_path(text) else text
 
 

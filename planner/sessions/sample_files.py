@@ -187,7 +187,6 @@ def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Cal
 
 
 def _steps_apart(files: SampleFiles, off: Sequence[Outlier], rows: int) -> InputFileError:
-    """Return the refusal of a file most of whose steps are far off their kernels."""
     path, median = files.places[off[0].row][0], float(np.median([one.factor for one in off]))
     middle = Outlier(off[0].row, median)
     got = f"got {len(off)} of {rows} rows of kind step that are {_off(middle)} as their kernels (median)"
@@ -265,7 +264,6 @@ def _node(files: SampleFiles) -> Node:
 
 
 def _device_name(files: SampleFiles) -> str:
-    """Return the one device of all rows."""
     devices = files.samples.text["device"]
     first = str(devices[0])
     other = np.flatnonzero(devices != first)
@@ -334,7 +332,6 @@ def _file_numbers(files: SampleFiles) -> IntArray:
 
 
 def _rows_by_file(files: SampleFiles) -> list[IntArray]:
-    """Return the rows of each file."""
     numbers = _file_numbers(files)
     return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
 

@@ -137,8 +137,6 @@ MOST_REASONS = 3
 
 
 class _Row(NamedTuple):
-    """A run, and where it stands in which file."""
-
     run: Run
     place: str
 
@@ -245,7 +243,6 @@ def _times(problem: Problem, rows: Sequence[_Row]) -> tuple[dict[Configuration, 
 
 
 def _tell(suggested: Suggested, steps: Sequence[MeasuredStep], say: Say) -> None:
-    """Say how many steps are of which plans."""
     first, *_ = suggested.frameworks
     plans = {
         (plan["configuration"]["framework"] or first, configuration_of(plan["configuration"]))
@@ -257,7 +254,6 @@ def _tell(suggested: Suggested, steps: Sequence[MeasuredStep], say: Say) -> None
 
 
 def _because(left_out: Mapping[str, str]) -> str:
-    """Return the first reasons, in brackets; nothing without any."""
     reasons = [f"{place}: {why.rstrip('.')}" for place, why in left_out.items()]
     more = [f"{len(reasons) - MOST_REASONS} more"] * (len(reasons) > MOST_REASONS)
     return f" ({'; '.join((*reasons[:MOST_REASONS], *more))})" if reasons else ""
