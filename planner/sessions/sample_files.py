@@ -202,7 +202,7 @@ def _selection(files: SampleFiles, accelerator: Accelerator) -> _Selection:
     """Return the rows that a fit can use, and those it cannot; refuse files that are wrong as a whole."""
     selection = _Selection(files).without(dict(usable(files.samples)[1]))
     _check_repeats(selection.files)
-    selection = selection.without(_disputed_rows(selection.files, _rows_by_file(selection.files)))
+    selection = _without_disputed(selection, _rows_by_file(selection.files))
     _check_units(selection.files, accelerator)
     rows, times = selection.files, selection.files.samples.time_s
     off = outliers(rows.samples, accelerator)
@@ -212,9 +212,14 @@ def _selection(files: SampleFiles, accelerator: Accelerator) -> _Selection:
     return _without_disputed(selection)
 
 
-def _without_disputed(selection: _Selection) -> _Selection:
-    """Return rows without those that disagree with another one of their call in any file."""
-    return selection.without(_disputed_rows(selection.files, [np.arange(selection.files.samples.size)]))
+def _without_disputed(selection: _Selection, groups: Sequence[IntArray] = ()) -> _Selection:
+    """Return rows without those that disagree with the best one of their call, in their group or any file."""
+    files, disturbed = selection.files, _disturbed(selection.files)
+    rows = (
+        own[~undisputed(take(files.samples, own), disturbed[own])].tolist()
+        for own in groups or [np.arange(files.samples.size)]
+    )
+    return selection.without(dict.fromkeys(itertools.chain.from_iterable(rows), DISPUTED))
 
 
 def _told(selection: _Selection, again: str, say: Say) -> Samples:
@@ -295,27 +300,20 @@ def _check_units(files: SampleFiles, accelerator: Accelerator) -> None:
 
 
 def _refuse_other_units(files: SampleFiles, off: Sequence[Outlier]) -> None:
-    for one in off:
-        if one.unit is not None:
-            raise _error(files, one.row, _other_unit(files, one, *one.unit, off))
+    """Refuse the first time that is off by a unit, and name all those off to the same side by no other."""
+    one = next((one for one in off if one.unit is not None), None)
+    if one is None or one.unit is None:
+        return
+    alike = [other.row for other in off if (other.factor > 1) == (one.factor > 1) and other.unit in (None, one.unit)]
+    kind, time_s = files.samples.text["kind"][one.row], files.samples.time_s[one.row]
+    more = f" (and so {files.where(alike)})" if alike[1:] else ""
+    got = f"{time_s:g}, {_off(one)} as rows of kind {kind} of like size{more}"
+    guess = _guess(one, *one.unit, f"these {len(alike)} rows" if alike[1:] else "this row")
+    raise _error(files, one.row, f"time_s must be in seconds, got {got}: {guess}")
 
 
 def _off(one: Outlier) -> str:
     return f"{one.factor:,.0f} times as long" if one.factor > 1 else f"{1 / one.factor:,.0f} times as short"
-
-
-def _other_unit(files: SampleFiles, one: Outlier, unit: str, per_second: float, off: Sequence[Outlier]) -> str:
-    """Return what is wrong with a time that is off by a unit, and with all those off to the same side by no other."""
-    alike = [
-        other.row
-        for other in off
-        if (other.factor > 1) == (one.factor > 1) and other.unit in (None, (unit, per_second))
-    ]
-    kind, time_s = files.samples.text["kind"][one.row], files.samples.time_s[one.row]
-    more = f" (and so {files.where(alike)})" if alike[1:] else ""
-    got = f"{time_s:g}, {_off(one)} as rows of kind {kind} of like size{more}"
-    these = f"these {len(alike)} rows" if alike[1:] else "this row"
-    return f"time_s must be in seconds, got {got}: {_guess(one, unit, per_second, these)}"
 
 
 def _guess(one: Outlier, unit: str, per_second: float, these: str) -> str:
@@ -363,13 +361,10 @@ def _check_files(files: SampleFiles) -> None:
     if apart is not None:
         rule = f"times of one call must be alike in all files, got {times[apart.slow]:g} s, but {times[apart.fast]:g} s"
         noisy = [row for row in (apart.slow, apart.fast) if disturbed[row]]
-        raise _error(
-            files,
-            apart.slow,
-            f"{rule} in {files.where([apart.fast])} (of {apart.common} calls in both {apart.far} are 3 times or more "
-            f"apart, and one file takes {apart.ratio:.2f} times as long in the median); "
-            f"{_noise(files, noisy) if noisy else 'fit such files apart'}",
-        )
+        why = f"of {apart.common} calls in both {apart.far} are 3 times or more apart"
+        ratio = f"one file takes {apart.ratio:.2f} times as long in the median"
+        remedy = _noise(files, noisy) if noisy else "fit such files apart"
+        raise _error(files, apart.slow, f"{rule} in {files.where([apart.fast])} ({why}, and {ratio}); {remedy}")
 
 
 def _noise(files: SampleFiles, noisy: Sequence[int]) -> str:
@@ -379,13 +374,6 @@ def _noise(files: SampleFiles, noisy: Sequence[int]) -> str:
     worst = max(shares, key=lambda path: shares[path])
     were = f"{files.where(noisy)} {'were' if noisy[1:] else 'was'} {DISTURBED_NOTE}, as {shares[worst]:.0%}"
     return f"{were} of the rows of {worst} were: leave that file out, or calibrate again on a quiet machine"
-
-
-def _disputed_rows(files: SampleFiles, groups: Sequence[IntArray]) -> dict[int, str]:
-    """Return the rows that disagree with the best one of their call in the same group, with the reason."""
-    disturbed = _disturbed(files)
-    rows = (own[~undisputed(take(files.samples, own), disturbed[own])].tolist() for own in groups)
-    return dict.fromkeys(itertools.chain.from_iterable(rows), DISPUTED)
 
 
 MOST_FOLDERS = 3
