@@ -83,7 +83,7 @@ class LayerPricer(Pricer):
         fitted = plans.stages == BEST_STAGES
         sub_batch = np.where(fitted, plans.sub_batch, cut_at(plans.sub_batch))
         memory = (np.where(fitted, one, 0) for one in (plans.accumulation_steps, plans.schedule))
-        return distinct_rows(plans.pipeline_parallel, plans.stages, sub_batch, *memory)
+        return distinct_rows(plans.pipeline_parallel, plans.stages, sub_batch, plans.recompute, *memory)
 
     def cuts_of(self, plan: Configurations) -> IntArray:
         """Return the unit that each stage starts with, and V, shape (p + 1,); ``plan`` of shape (1,).
@@ -93,11 +93,11 @@ class LayerPricer(Pricer):
         stages, sub_batch = int(plan.pipeline_parallel[0]), int(plan.sub_batch[0])
         if plan.stages[0] != BEST_STAGES or stages == 1:
             return self.cuts.cuts(stages, sub_batch)
-        key = stages, sub_batch, int(plan.accumulation_steps[0]), int(plan.schedule[0])
+        key = stages, sub_batch, *(int(one[0]) for one in (plan.accumulation_steps, plan.schedule, plan.recompute))
         if key not in self._best:
             ends = np.arange(self.cuts.crossing.size)
             first, end = np.minimum(ends[:, None], ends[-1] - 1), ends[None]
-            layers = StageLayers(first, end, np.zeros_like(first))
+            layers = StageLayers(first, end, np.maximum(end - first, 0))
             memory = self.ledger.of_stages(plan, np.arange(stages)[:, None, None], layers).total
             time_s = self.cuts.stage_s(int(cut_at(plan.sub_batch)[0]))
             fits = np.where(memory <= self.sources.accelerator.memory_bytes, time_s, np.inf)
@@ -113,12 +113,13 @@ class LayerPricer(Pricer):
     def layouts(self, plans: Configurations) -> list[StageLayout]:
         """Return what the stages of each plan hold; plans that are cut alike share one."""
         first, which = self.cut_alike(plans)
-        each = [self._layout(self.cuts_of(plans.take(np.array([row])))) for row in first.tolist()]
+        each = [self._layout(plans.take(np.array([row]))) for row in first.tolist()]
         return [each[at] for at in which.tolist()]
 
-    def _layout(self, cuts: IntArray) -> StageLayout:
-        stage, nothing = np.arange(cuts.size - 1), np.zeros(cuts.size - 1, dtype=np.int64)
-        return StageLayout(stage, StageLayers(cuts[:-1], cuts[1:], nothing), nothing)
+    def _layout(self, plan: Configurations) -> StageLayout:
+        cuts = self.cuts_of(plan)
+        layers = StageLayers(cuts[:-1], cuts[1:], np.diff(cuts))
+        return StageLayout(np.arange(cuts.size - 1), layers, np.full(cuts.size - 1, plan.recompute[0]))
 
     def first_layers(self, layout: StageLayout) -> tuple[str, ...]:
         """Return the names of the layers that stages start with."""

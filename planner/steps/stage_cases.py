@@ -103,6 +103,8 @@ class StageCases:
     @property
     def blocks(self) -> FloatArray:
         """How many of each distinct unit a stage holds, without the ends of the network, shape (f, U)."""
+        if not self.units.has_ends:
+            return self.counts
         is_end = np.zeros(self.units.distinct, dtype=bool)
         is_end[self.units.sequence[[0, -1]]] = True
         return np.where(is_end, 0.0, self.counts)

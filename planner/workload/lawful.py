@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 LAYER_AXES = ("pipeline_parallel", "schedule", "stages")
-"""Axes that split networks without blocks."""
+"""Axes of networks without blocks that a search tries."""
 INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("interleaved", "zero-bubble-v", "no-flush"))
 _OF_LAYERS = [SCHEDULES.index(name) for name in ("gpipe", "1f1b", "zero-bubble")]
 """Schedules of networks without blocks."""
@@ -250,9 +250,11 @@ def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
     """Yield the rules of a network whose layers a pipeline alone splits."""
     for axis in SPLIT_AXES:
         default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
-        if axis.name not in LAYER_AXES:
+        if axis.name not in (*LAYER_AXES, "recompute"):
             words = f"{axis.default} for {network.name}, which is not made of attention blocks"
             yield Rule(axis.name, words, _is(axis.name, default))
+    words = f"none or full for {network.name}, which is not made of attention blocks"
+    yield Rule("recompute", words, lambda plans: np.isin(plans.recompute, (0, RECOMPUTES.index("full"))))
     words = f"gpipe, 1f1b or zero-bubble for {network.name}, which is not made of attention blocks"
     yield Rule("schedule", words, lambda plans: np.isin(plans.schedule_run, _OF_LAYERS))
     if framework.stages == "blocks":

@@ -298,7 +298,7 @@ class Memory:
         ``cuts``: the unit that each stage starts with, and V, shape (p + 1,).
         """
         first, end = cuts[:-1, None], cuts[1:, None]
-        layers = StageLayers(first, end, np.zeros_like(first))
+        layers = StageLayers(first, end, end - first)
         return fullest_stage(self.of_stages(plans, np.arange(cuts.size - 1)[:, None], layers))
 
     def totals(self, plans: Configurations) -> FloatArray:

@@ -66,7 +66,7 @@ IS_CNN = "for alexnet, which is not made of attention blocks"
         (GROUPED, {"sequence_parallel": 1, "tensor_parallel": 16, "context_parallel": 4},
          "off unless tensor ranks divide the 96 positions of a context rank", "'on'"),
         (CNN, {"tensor_parallel": 2}, f"1 {IS_CNN}", "2"),
-        (CNN, {"recompute": RECOMPUTES.index("full")}, f"none {IS_CNN}", "'full'"),
+        (CNN, {"recompute": RECOMPUTES.index("selective")}, f"none or full {IS_CNN}", "'selective'"),
         (CNN, {"sharding": 2}, f"0 {IS_CNN}", "2"),
         (CNN, {"offload": OFFLOADS.index("optimizer")}, f"none {IS_CNN}", "'optimizer'"),
     ],
