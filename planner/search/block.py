@@ -39,13 +39,9 @@ MOST_PASSES = 2**17
 _STEPS = 2**31
 """More than any accumulation that is asked for."""
 _PRICED_TOGETHER = (
-    "sharding",
-    "schedule",
-    "expert_parallel",
-    "sequence_parallel",
-    "tensor_parallel",
-    "pipeline_parallel",
-)
+    "sharding", "schedule", "expert_parallel", "sequence_parallel", "tensor_parallel", "pipeline_parallel",
+)  # fmt: skip
+"""Axes of which bases with the same values follow each other, the last first."""
 _ACCUMULATION = next(axis for axis in AXES if axis.name == PASSES[1])
 Kinds = tuple[int, tuple[str, ...]]
 """Position of a precision, and the names of those of the space."""
@@ -127,14 +123,10 @@ class Plans:
 
     def candidates(self, kinds: Kinds) -> Iterator[Configurations]:
         """Yield those in the window, at most CHUNK at a time."""
-        (_, kind, group), runs = self.groups, self.searched(*self.groups[:2])
-        before = np.append(0, np.cumsum(runs.inside))
-        starts = before[np.searchsorted(runs.group, np.arange(kind.size + 1))]
-        order = np.lexsort([self.bases.column(name) for name in _PRICED_TOGETHER])
-        for owner, at in each(starts[group[order]], np.diff(starts)[group[order]]):
-            run = np.searchsorted(before, at, side="right") - 1
-            steps = self.steps(runs.first[run] + at - before[run], kind[runs.group[run]])
-            yield self.rows(order[owner], runs.sub_batch[run], steps, kinds)
+        *groups, group = self.groups
+        runs, order = self.searched(*groups), np.lexsort([self.bases.column(name) for name in _PRICED_TOGETHER])
+        for owner, run in each(*spans(runs.group, group[order])):
+            yield from self.made(order[owner], runs.sub_batch[run], kinds)
 
     def too_large(self, kinds: Kinds) -> Iterator[Configurations]:
         """Yield asynchronous candidates whose sub-batch alone is above the window, at most CHUNK at a time."""

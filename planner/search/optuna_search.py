@@ -19,6 +19,7 @@ from planner.domain.axes import AXES, MODES
 from planner.domain.configuration import Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
+from planner.search.bases import PASSES
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, Progress, Watch, unwatched
 from planner.search.feasibility import Rules
@@ -41,7 +42,6 @@ PASSED_OVER = 32
 """Plans nearest to a proposal that are passed over, as their bounds are above the best ones."""
 ROUNDING = 1e-6
 """Relative, by which prices of one plan on two machines may differ."""
-_PASSES = ("sub_batch", "accumulation_steps")
 _WORDS = {axis.name: axis.words for axis in AXES if axis.words}
 
 
@@ -78,7 +78,7 @@ class LawfulPlans:
             codes = {"precision": precision, "mode": MODES.index(plans.mode), "": at}
             own = {name: np.full(plans.bases.size, code) for name, code in codes.items()}
             tables.append(plans.bases.columns() | own)
-        names = ["", *(axis.name for axis in AXES if axis.name not in _PASSES)]
+        names = ["", *(axis.name for axis in AXES if axis.name not in PASSES)]
         self._columns = {name: np.concatenate([np.zeros(0, int), *(one[name] for one in tables)]) for name in names}
         self._block = self._columns.pop("")
         self._open = np.arange(self._block.size)
@@ -91,13 +91,13 @@ class LawfulPlans:
         while self._open.size:
             rows = self._open
             for name in self.axes:
-                if name not in _PASSES and rows.size > 1:
+                if name not in PASSES and rows.size > 1:
                     column, value = self._columns[name][rows], self._code(name, wanted[name])
                     far = np.abs(np.log1p(column) - np.log1p(value))
                     rows = rows[far == far.min()]
             row = int(rows[0])
             passes = self._passes_of(row)
-            far_passes = [np.abs(np.log(p / int(wanted.get(name, 1)))) for name, p in zip(_PASSES, passes, strict=True)]
+            far_passes = [np.abs(np.log(p / int(wanted.get(name, 1)))) for name, p in zip(PASSES, passes, strict=True)]
             for at in np.lexsort(far_passes[::-1]).tolist():
                 plan = LawfulPlan(row, int(passes[0][at]), int(passes[1][at]))
                 if plan not in self.taken:
@@ -111,13 +111,13 @@ class LawfulPlans:
             return None
         rows = np.arange(self._block.size)
         for name in self.axes:
-            if name not in _PASSES:
+            if name not in PASSES:
                 rows = rows[self._columns[name][rows] == self._code(name, values[name])]
         if not rows.size:
             return None
         n, m = self._passes_of(int(rows[0]))
         keeps = np.ones(n.size, dtype=np.bool_)
-        for name, column in zip(_PASSES, (n, m), strict=True):
+        for name, column in zip(PASSES, (n, m), strict=True):
             keeps &= column == values.get(name, column)
         at = np.flatnonzero(keeps)
         return LawfulPlan(int(rows[0]), int(n[at[0]]), int(m[at[0]])) if at.size else None
@@ -135,7 +135,7 @@ class LawfulPlans:
 
     def _axes(self) -> Iterator[tuple[str, AxisValues]]:
         for axis in AXES:
-            if axis.name in _PASSES:
+            if axis.name in PASSES:
                 values = np.array([1, max(map(self._most, range(len(self._blocks)), [axis.name] * len(self._blocks)))])
             else:
                 values = np.unique(self._columns[axis.name])
@@ -145,14 +145,13 @@ class LawfulPlans:
 
     def _most(self, at: int, name: str) -> int:
         """Return a bound of the sub-batches of a block, or of the accumulation that does not follow from them."""
-        block, rows = self._blocks[at], np.flatnonzero(self._block == at)
+        block = self._blocks[at]
         is_async = block.mode == "async"
-        if not rows.size or (name == _PASSES[1] and (is_async or block.window[0] == block.window[1])):
+        if not block.bases.size or (name == PASSES[1] and (is_async or block.window[0] == block.window[1])):
             return 1
         if is_async:
-            return int(self._passes_of(int(rows[0]))[0].max(initial=1))
-        copies = self.configurations([LawfulPlan(row, 1, 1) for row in rows.tolist()]).data_parallel
-        return max(1, block.window[1] // max(1, int(copies.min())))
+            return int(block.passes_of(0)[0].max(initial=1))
+        return max(1, block.window[1] // int(block.bases.copies.min()))
 
     def _passes_of(self, row: int) -> tuple[IntArray, IntArray]:
         if row not in self._passes:
