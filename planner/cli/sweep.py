@@ -13,7 +13,7 @@ from planner.cli.suggest import StoppableSearch, check_found, check_price, wante
 from planner.cli.suggest import answer as suggested
 from planner.cli.values import settings_named
 from planner.errors import ParameterError
-from planner.formats.documents import write_bytes
+from planner.formats.documents import write_file
 from planner.formats.summaries import sweep_document
 from planner.report.studies import sweep_plot, sweep_view
 from planner.search.sweep import sweep
@@ -51,7 +51,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     else:
         output.write_view(sweep_view(answer, case.subject))
     if plot:
-        write_bytes(plot, sweep_plot(answer, case.subject, output.form_of(plot)), "force" in arguments)
+        write_file(plot, sweep_plot(answer, case.subject, output.form_of(plot)), "force" in arguments)
         note(f"objective against nodes in {plot}")
     if search.is_interrupted:
         raise KeyboardInterrupt

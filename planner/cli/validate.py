@@ -24,7 +24,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.runs import Runs
 from planner.domain.validation import Validation
 from planner.errors import NOTHING, InputFileError, ParameterError, UsageError
-from planner.formats.documents import write_bytes
+from planner.formats.documents import write_file
 from planner.formats.runs import NoRunError, read_runs
 from planner.formats.summaries import validation_document
 from planner.report.plots import Points, validation_plot
@@ -168,7 +168,7 @@ def draw(validation: Validation, path: Path, *, force: bool) -> None:
     if not points.rows:
         got = f"none in {len(validation.rows):,}"
         raise UsageError(f"--plot must be given for rows with a predicted and a measured time, got {got}")
-    write_bytes(path, validation_plot(points, output.form_of(path)), force)
+    write_file(path, validation_plot(points, output.form_of(path)), force)
     omission = f"; left out, as they are neither times nor rates: {points.omitted:,}" if points.omitted else ""
     note(f"rows shown in {path}: {len(points.rows):,}{omission}")
 

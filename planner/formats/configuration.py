@@ -54,7 +54,6 @@ def _field(axis: Axis) -> Field:
     return Field(axis.name, axis_type(axis), f"{axis.doc}; absent: {axis.default}", axis.default)
 
 
-_IN_ORDER = ", ".join(RANK_ORDER)
 _KINDS = ("data", "model", "pipeline", "hybrid")
 SUBJECT_FIELDS = (
     Field("network", Text(), "network that is trained"),

@@ -36,7 +36,7 @@ from planner.formats.fields import FieldError, Table, received
 __all__ = [
     "DEEPEST_LEVELS", "LARGEST_DOCUMENTS", "STANDARD_INPUT", "TEMPORARY_PREFIX", "WIDEST_TABLE", "Kind", "check_depth",
     "check_nesting", "check_replaceable", "dump_json", "dump_toml", "json_pieces", "json_scalar", "key_order", "opened",
-    "parse_text", "place_of", "read_text", "write_bytes", "write_file",
+    "parse_text", "place_of", "read_text", "write_file",
 ]  # fmt: skip
 
 
@@ -257,13 +257,8 @@ def _toml_value(value: Any) -> str:
     return _toml_text(value) if isinstance(value, str) else json_scalar(value)
 
 
-def write_file(path: Path | str, text: str, force: bool = False) -> None:  # noqa: FBT001, FBT002 - the option as given
-    """Write a text, in UTF-8, as ``write_bytes`` does."""
-    write_bytes(path, text.encode(), force)
-
-
-def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None:  # noqa: FBT001, FBT002 - as above
-    """Write a file whole or not at all.
+def write_file(path: Path | str, content: str | bytes, force: bool = False) -> None:  # noqa: FBT001, FBT002 - the option as given
+    """Write a file, of text in UTF-8, whole or not at all.
 
     The content goes to a temporary file in the same folder, which then takes the place of ``path``: a reader, or an
     interruption, never meets half a document. What a killed process left of one goes with the next write to the folder.
@@ -279,7 +274,7 @@ def write_bytes(path: Path | str, content: bytes, force: bool = False) -> None: 
     temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(8).hex()}.tmp")
     try:
         with temporary.open("xb") as file:  # a new file: no link that somebody laid is followed
-            file.write(content)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
@@ -497,8 +492,14 @@ class Kind(Generic[R]):
     def build(self, document: Mapping[str, Any], path: str) -> R:
         """Return the record of a parsed document."""
         keys = dict(document)
-        self._check_format(keys.pop("format", None), path)
-        self._check_version(keys.pop("version", None), path)
+        name, version = keys.pop("format", None), keys.pop("version", None)
+        if name != self.format:
+            raise InputFileError(path, f"value must be {self.format!r}, got {received(name)}", "format")
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+            raise InputFileError(path, f"value must be {self.version}, got {received(version)}", "version")
+        if version > self.version:
+            remedy = "the file is newer than this program; update planner"
+            raise VersionError(path, f"value must be at most {self.version}, got {shown(version)}; {remedy}", "version")
         try:
             return self.table.read(keys, "")
         except FieldError as error:
@@ -527,17 +528,6 @@ class Kind(Generic[R]):
             "required": ["format", "version", *table["required"]],
             **({"$defs": definitions} if definitions else {}),
         }
-
-    def _check_format(self, name: Any, path: str) -> None:
-        if name != self.format:
-            raise InputFileError(path, f"value must be {self.format!r}, got {received(name)}", "format")
-
-    def _check_version(self, version: Any, path: str) -> None:
-        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-            raise InputFileError(path, f"value must be {self.version}, got {received(version)}", "version")
-        if version > self.version:
-            remedy = "the file is newer than this program; update planner"
-            raise VersionError(path, f"value must be at most {self.version}, got {shown(version)}; {remedy}", "version")
 
 
 def _definitions_apart(schema: Any, definitions: dict[str, Any]) -> Any:

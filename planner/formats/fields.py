@@ -539,7 +539,14 @@ class Table(Generic[R]):
         for key in value:
             if key not in names:
                 raise FieldError(at(place, key), (self.gone or {}).get(key) or unknown_key(key, names))
-        values = {field.target: _read_key(field, value, place) for field in self.fields}
+        values = {}
+        for field in self.fields:
+            if field.name in value:
+                values[field.target] = field.type.read(value[field.name], at(place, field.name))
+            elif field.default is REQUIRED:
+                raise FieldError(at(place, field.name), f"key must be given ({field.doc}), got nothing")
+            else:
+                values[field.target] = field.default
         try:
             return self.make(**values)
         except UsageError as error:
@@ -576,11 +583,3 @@ class Table(Generic[R]):
 def _with_title(title: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return a reference with its definition beside it; the kind of document gathers the definitions."""
     return {"$ref": f"#/$defs/{title}", "$defs": {title: schema}} if title else schema
-
-
-def _read_key(field: Field, table: Mapping[str, Any], place: str) -> Any:
-    if field.name in table:
-        return field.type.read(table[field.name], at(place, field.name))
-    if field.default is REQUIRED:
-        raise FieldError(at(place, field.name), f"key must be given ({field.doc}), got nothing")
-    return field.default

@@ -264,9 +264,9 @@ def write_samples(samples: Samples) -> str:
         if column in samples.text:
             columns[column] = [str(cell) for cell in samples.text[column]]
         elif column in _PAIR_COLUMNS:
-            columns[column] = [
-                _pair_text(*sides) for sides in zip(*(number[s] for s in _PAIR_COLUMNS[column]), strict=True)
-            ]
+            heights, widths = (list(map(_number_text, number[side])) for side in _PAIR_COLUMNS[column])
+            sides = zip(heights, widths, strict=True)
+            columns[column] = [one if one == other else f"{one}x{other}" for one, other in sides]
         else:
             columns[column] = [_number_text(value) for value in number[column]]
     comments = "".join(f"# {key}: {samples.circumstances[key]}\n" for key in sorted(samples.circumstances))
@@ -277,11 +277,6 @@ def _number_text(value: float) -> str:
     if np.isnan(value):
         return ""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
-
-
-def _pair_text(height: float, width: float) -> str:
-    one, other = _number_text(height), _number_text(width)
-    return one if one == other else f"{one}x{other}"
 
 
 SOURCE = "source"
@@ -321,11 +316,6 @@ def _lines(lines: Sequence[int]) -> str:
     return f"lines {', '.join(first)} and {last}" if first else f"line {last}"
 
 
-def _each_once(key: str, values: Sequence[str]) -> Iterable[str]:
-    """Return values, each once; of sources, which a file may join by semicolons itself, each of those."""
-    return dict.fromkeys(part for value in values for part in (value.split("; ") if key == SOURCE else [value]))
-
-
 def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
     """Return the samples of one or more files, in order, with the circumstances of all.
 
@@ -350,7 +340,9 @@ def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
             values_so_far.append(value)
         parts.append(part)
         places += [(str(path), int(line)) for line in lines]
-    circumstances = {key: "; ".join(_each_once(key, values_so_far)) for key, values_so_far in values.items()}
+    if SOURCE in values:  # a file may join several itself
+        values[SOURCE] = [one for value in values[SOURCE] for one in value.split("; ")]
+    circumstances = {key: "; ".join(dict.fromkeys(values_so_far)) for key, values_so_far in values.items()}
     whole = parts[0]
     samples = Samples(
         {name: np.concatenate([part.text[name] for part in parts]) for name in whole.text},

@@ -6,7 +6,7 @@ A brief is the plan to take, alone: few flat keys that stay.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -18,7 +18,7 @@ from planner.domain.request import Subject
 from planner.domain.runs import METRICS, STATUSES
 from planner.domain.suggestion import Suggestion
 from planner.domain.validation import AXES as ROW_AXES
-from planner.domain.validation import ORDERS, ScoredRow, Validation
+from planner.domain.validation import ORDERS, Validation
 from planner.domain.why_not import RankedPlan, Sweep, WhyNot
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,
@@ -331,11 +331,10 @@ def validation_document(validation: Validation, omitted: int = 0) -> dict[str, A
     """Return the document of a validation; ``omitted`` counts the rows that it does not list."""
     keys = {one.name: getattr(validation, one.name) for one in fields(Validation)}
     rankings = tuple({"order": one.order, "plans": one.plans, **asdict(one.figures)} for one in validation.rankings)
-    told = {"rows": map(_row_keys, validation.rows), "omitted": omitted, "rankings": rankings}
-    return VALIDATION.document(keys | told)
-
-
-def _row_keys(row: ScoredRow) -> Mapping[str, Any]:
-    refusal = {"refused_reason": row.refused and str(row.refused), "refused_code": row.refused and row.refused.code}
-    rest = {one.name: getattr(row, one.name) for one in _ROW.fields if one.name not in refusal}
-    return {**rest, **refusal, "metric": row.metric or None}
+    rows = (
+        {one.name: getattr(row, one.name, None) for one in _ROW.fields}
+        | {"metric": row.metric or None, "refused_reason": row.refused and str(row.refused)}
+        | {"refused_code": row.refused and row.refused.code}
+        for row in validation.rows
+    )
+    return VALIDATION.document(keys | {"rows": rows, "omitted": omitted, "rankings": rankings})

@@ -76,7 +76,11 @@ def _suggestion(
     yield from _choice(suggestion, plan, subject, epochs, switches)
     yield Line("")
     own, rows = plan.subject(subject), _rows(suggestion, plan, subject)
-    yield from plan_table(rows, plan.position, _baseline(suggestion, subject))
+    baseline, note = suggestion.baseline, ""
+    if baseline and any(one.efficiency is not None for one in suggestion.plans):
+        words = parts.configuration_words(baseline, subject.device, (), suggestion.baseline_framework)
+        note = f"100% efficiency: {words}"
+    yield from plan_table(rows, plan.position, note)
     yield from _other_frameworks(suggestion, rows)
     yield from _sum(suggestion)
     yield from _terms(plan.prediction, subject)
@@ -206,13 +210,6 @@ def _result(one: Prediction) -> str:
     if one.epoch_s is not None:
         return f"an epoch in {parts.duration(one.epoch_s)}"
     return parts.figure(one.samples_per_s, "samples/s")
-
-
-def _baseline(suggestion: Suggestion, subject: Subject) -> str:
-    one = suggestion.baseline
-    if one is None or all(plan.efficiency is None for plan in suggestion.plans):
-        return ""
-    return f"100% efficiency: {parts.configuration_words(one, subject.device, (), suggestion.baseline_framework)}"
 
 
 def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:

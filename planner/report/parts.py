@@ -143,7 +143,7 @@ def _group_words(part: GroupPart, device: str) -> str:
 
 def by_group(configuration: Configuration, axis: str) -> str:
     """Return the value of an axis, or those of several node groups where they differ."""
-    values = [getattr(part, axis) for part in configuration.groups] or [getattr(configuration, axis)]
+    values = [getattr(part, axis) for part in configuration.groups or (configuration,)]
     return " + ".join(map(str, values)) if len(set(values)) > 1 else str(values[0])
 
 

@@ -8,7 +8,6 @@ from string import ascii_uppercase
 
 from planner.domain.axes import AXES, Axis
 from planner.domain.citation import Citation
-from planner.domain.configuration import Configuration
 from planner.domain.conformal import PREDICTION_KINDS
 from planner.domain.framework import framework_parts, label_of
 from planner.domain.prediction import LOOKUPS, Prediction, Quantity
@@ -256,7 +255,10 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
         "scenario": _where_they_differ([one.scenario or "none" for one in subjects]),
         "framework": _where_they_differ([one.settings.framework.label for one in subjects]),
         "group": [" + ".join(part.name for part in one.groups) for one in configurations],
-        f"nodes\nx {device}s": [_places(one) for one in configurations],
+        f"nodes\nx {device}s": [
+            " + ".join(f"{part.nodes} x {part.gpus_per_node}" for part in one.groups or (one,))
+            for one in configurations
+        ],
         **{axis.heading: _cells(axis, entries) for axis in AXES if axis.heading},
         "mini-\nbatch": sizes if any(one.mini_batch.std for one in predictions) else _where_they_differ(sizes),
         "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in predictions],
@@ -271,11 +273,6 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
         "memory\nGiB": [format_number(one.memory_bytes["total"] / 2**30, 3) for one in predictions],
         "": ["".join(mark for mark, holds in MARKS.items() if holds(one)) for one in predictions],
     }
-
-
-def _places(one: Configuration) -> str:
-    places = [(part.nodes, part.gpus_per_node) for part in one.groups] or [(one.nodes, one.gpus_per_node)]
-    return " + ".join(f"{nodes} x {gpus}" for nodes, gpus in places)
 
 
 def _cells(axis: Axis, entries: Sequence[Entry]) -> list[str]:

@@ -24,7 +24,6 @@ from planner.formats.documents import (
     dump_toml,
     parse_text,
     read_text,
-    write_bytes,
     write_file,
 )
 from planner.formats.samples import read_samples
@@ -146,7 +145,7 @@ def test_write_file_leaves_nothing_else_behind(tmp_path: Path) -> None:
 
 
 def test_text_and_bytes_are_written_alike(tmp_path: Path) -> None:
-    write_bytes(tmp_path / "a.svg", b"\r\n\x00\xff")
+    write_file(tmp_path / "a.svg", b"\r\n\x00\xff")
     assert (tmp_path / "a.svg").read_bytes() == b"\r\n\x00\xff"
     write_file(tmp_path / "a.json", "\u00fc\r\n")
     assert (tmp_path / "a.json").read_bytes() == b"\xc3\xbc\r\n"
