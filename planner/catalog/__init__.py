@@ -101,16 +101,9 @@ def _bundled_file(what: str, name: str) -> Path:
 def find_network(text: str) -> Network:
     """Return the network of ``NAME[:key=value,...]`` or of a TOML file.
 
-    Raises
-    ------
-    UnknownNameError
-        No bundled network, or argument, of that name.
-    ParameterError
-        An argument is not ``key=value``, is given twice, or has a value that it does not take.
-    UsageError
-        ``module:factory``: importers do not exist yet.
-    InputFileError
-        The file is wrong.
+    UnknownNameError where no bundled network or argument has that name; ParameterError where an argument is not
+    ``key=value``, is given twice, or has a value that it does not take; UsageError of ``module:factory``, as importers
+    do not exist yet; InputFileError where the file is wrong.
     """
     name, colon, rest = text.partition(":")
     unknown = name not in names("networks")
@@ -394,12 +387,8 @@ def own_calibrations(report: Callable[[InputFileError], None] = lambda _: None) 
 def read_settings(start: Path) -> tuple[Path, Mapping[str, Any]] | None:
     """Return the first ``planner.toml`` from a folder upward, with its values, or None where there is none.
 
-    Files that it names are found from its own folder.
-
-    Raises
-    ------
-    InputFileError
-        The file is wrong, belongs to somebody else, or can be written by everybody: it may be in a shared folder.
+    Files that it names are found from its own folder. InputFileError where it is wrong, belongs to somebody else, or
+    can be written by everybody: it may be in a shared folder.
     """
     folder = start.resolve()
     paths = (parent / SETTINGS_FILE for parent in (folder, *folder.parents))

@@ -53,13 +53,7 @@ class BundledCalibration(NamedTuple):
 
 
 class BundledIndex:
-    """What an index says: calibrations by name, and the keys of accelerators by name.
-
-    Parameters
-    ----------
-    document : mapping
-        As of :func:`made_index`.
-    """
+    """What the document of an index says: calibrations by name, and the keys of accelerators by name."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.accelerators: Mapping[str, Mapping[str, Any]] = document["accelerators"]
@@ -80,14 +74,9 @@ class BundledIndex:
 
 
 def made_index(calibrations: Path, accelerators: Path, *, final: bool = False) -> dict[str, Any]:
-    """Return the document of an index of two folders.
+    """Return the document of an index of two folders, of JSON files and of TOML files.
 
-    Parameters
-    ----------
-    calibrations, accelerators : Path
-        Folders of JSON files and of TOML files.
-    final : bool
-        Whether the files do not change from now on, as in a wheel: else the index holds when each was written.
+    It holds when each file was written, but where it is ``final``: they do not change from now on, as in a wheel.
     """
     return {
         "form": FORM,

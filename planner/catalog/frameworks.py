@@ -36,14 +36,8 @@ def own_framework_files() -> dict[str, Path]:
 def find_framework(text: str) -> Framework:
     """Return the framework of ``NAME[@version][:switch+switch]``, whatever the case, or of a TOML file and switches.
 
-    Raises
-    ------
-    UnknownNameError
-        No bundled or own framework has that name or alias, or it has no such switch.
-    UsageError
-        Switches exclude each other.
-    InputFileError
-        The file is wrong.
+    UnknownNameError where no bundled or own framework has that name or alias, or it has no such switch; UsageError
+    where switches exclude each other; InputFileError where the file is wrong.
     """
     name, version, switches = framework_parts(text)
     if is_path(name):

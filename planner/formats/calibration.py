@@ -186,13 +186,7 @@ def text_of_node(node: Node) -> str:
 
 
 def parse_node(text: str, path: str) -> Node:
-    """Return the first node of a text of one or several, separated by semicolons.
-
-    Raises
-    ------
-    InputFileError
-        It is none; ``path`` and what is wrong are named.
-    """
+    """Return the first node of a text of one or several, separated by semicolons, or raise InputFileError."""
     try:
         keys, _ = json.JSONDecoder().raw_decode(text)
         return _NODE.read(keys, "node")

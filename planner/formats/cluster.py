@@ -151,11 +151,7 @@ CLUSTER = Kind("cluster", "toml", _CLUSTER)
 def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator]) -> Cluster | MixedCluster:
     """Return the cluster of a file: a mixed one where it has several groups of nodes.
 
-    Parameters
-    ----------
-    path : path
-    find_accelerator : callable
-        Name -> bundled accelerator, or UnknownNameError; asked only where the file describes none.
+    ``find_accelerator``: name -> bundled accelerator, or UnknownNameError; asked only where the file describes none.
     """
     keys = CLUSTER.read(path)
     try:
@@ -259,20 +255,9 @@ FindAccelerator = Callable[[str], Accelerator]
 
 
 def parse_scenarios(text: str, cluster: Cluster, find_accelerator: FindAccelerator) -> tuple[Scenario, ...]:
-    """Return the alternatives of a text, in its order, each once.
+    """Return the alternatives of a text, in its order, each once; ``find_accelerator``: name -> bundled accelerator.
 
-    Parameters
-    ----------
-    text : str
-    cluster : Cluster
-        As it is.
-    find_accelerator : callable
-        Name -> bundled accelerator, or UnknownNameError.
-
-    Raises
-    ------
-    ParameterError, UnknownNameError
-        An item is unknown, impossible on this cluster, or contradicts another; the item is named.
+    ParameterError or UnknownNameError where an item is unknown, impossible on this cluster, or contradicts another.
     """
     parts = dict.fromkeys(part.strip() for part in text.split(","))
     return tuple(_alternative(one, cluster, find_accelerator) for one in parts)

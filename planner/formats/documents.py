@@ -67,18 +67,8 @@ def place_of(path: Path | str) -> str:
 def read_text(path: Path | str, most: int = LARGEST_DOCUMENTS["json"]) -> str:
     """Return the text of a file, or of standard input: lines end in a line feed, no byte-order mark.
 
-    Standard input is read once, so that what asks for it again gets the same text.
-
-    Parameters
-    ----------
-    path : path, or "-"
-    most : int
-        Bytes that it may have; no more than one byte beyond is read.
-
-    Raises
-    ------
-    InputFileError
-        Not readable, no regular file, too large, or no UTF-8; of standard input, that it is a terminal.
+    Standard input is read once, so that what asks for it again gets the same text. InputFileError where it is not
+    readable, no regular file, no UTF-8, or has more than ``most`` bytes; of standard input, that it is a terminal.
     """
     if path == STANDARD_INPUT:
         content = _read_once(sys.stdin, max(LARGEST_DOCUMENTS.values()))
@@ -98,14 +88,9 @@ def read_text(path: Path | str, most: int = LARGEST_DOCUMENTS["json"]) -> str:
 
 @contextmanager
 def opened(path: Path | str, most: int) -> Iterator[BinaryIO]:
-    """Open a regular file, or standard input, of at most ``most`` bytes.
+    """Open a regular file, or standard input, of at most ``most`` bytes; InputFileError where it cannot be read.
 
     Nothing else is opened: to open a pipe waits for who writes to it, and a device may never end.
-
-    Raises
-    ------
-    InputFileError
-        Not readable, no regular file, or too large; also where reading it fails later.
     """
     if path == STANDARD_INPUT:
         yield io.BufferedReader(_Limited(_standard_input(), most))
@@ -262,11 +247,7 @@ def write_file(path: Path | str, content: str | bytes, force: bool = False) -> N
 
     The content goes to a temporary file in the same folder, which then takes the place of ``path``: a reader, or an
     interruption, never meets half a document. What a killed process left of one goes with the next write to the folder.
-
-    Raises
-    ------
-    OutputError
-        The file exists and ``force`` is false, or the folder is missing or not writable.
+    OutputError where the file exists and ``force`` is false, or the folder is missing or not writable.
     """
     target = Path(path)
     check_replaceable(target, force=force)
@@ -287,13 +268,7 @@ def write_file(path: Path | str, content: str | bytes, force: bool = False) -> N
 
 
 def check_replaceable(target: Path, *, force: bool) -> None:
-    """Refuse an output that exists, and with ``force`` all but a regular file: renaming would replace a device.
-
-    Raises
-    ------
-    OutputError
-        It exists, is no regular file, or cannot be looked at.
-    """
+    """Raise OutputError where an output exists; with ``force``, where it is no regular file, as a device would go."""
     try:
         status = target.stat()
     except FileNotFoundError:
@@ -450,18 +425,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[R]):
-    """A kind of document.
-
-    Attributes
-    ----------
-    name : str
-        ``format`` is ``planner/<name>``.
-    syntax : {"toml", "json"}
-    table : Table
-        Keys of the present version.
-    version : int
-        The present one, written to files.
-    """
+    """A kind of document: ``format`` is ``planner/<name>``, ``syntax`` toml or json; ``table`` has its keys."""
 
     name: str
     syntax: str
@@ -476,12 +440,8 @@ class Kind(Generic[R]):
     def read(self, path: Path | str) -> R:
         """Return the record of a file, or of standard input where ``path`` is the text ``-``.
 
-        Raises
-        ------
-        InputFileError
-            Unreadable, truncated, of another format, or a key or value against its rule; path and place are named.
-        VersionError
-            Newer than this program.
+        InputFileError, with path and place, where it is unreadable, truncated, of another format, or a key or value
+        breaks its rule; VersionError where it is newer than this program.
         """
         return self.parse(read_text(path, LARGEST_DOCUMENTS[self.syntax]), place_of(path))
 

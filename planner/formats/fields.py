@@ -453,19 +453,10 @@ def unknown_key(key: str, names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A key of a table.
+    """A key of a table: its name with the suffix of its unit, its type, and what it means, for schema and errors.
 
-    Attributes
-    ----------
-    name : str
-        The key, with the suffix of its unit.
-    type : Type
-    doc : str
-        What it means, for the schema and for the error when it is missing.
-    default : Any
-        Record value where the key is absent; REQUIRED: it must be there.
-    into : str
-        Field of the record; empty: the key.
+    ``default``: record value where the key is absent, REQUIRED where it must be there; ``into``: field of the record,
+    where it is not called as the key.
     """
 
     name: str
@@ -481,20 +472,11 @@ class Field:
 
 
 class Table(Generic[R]):
-    """Keys that together are a record, a dictionary unless told otherwise.
+    """Keys that together are a record, a dictionary unless ``make`` makes it, of one keyword argument a key.
 
-    Parameters
-    ----------
-    *fields : Field
-    make : callable
-        Gets one keyword argument a key. Its expected failure (a record's own rule) becomes a FieldError at the place of
-        the table.
-    doc, title : str
-        For the schema, in which a table with a title is written once, however often it is used.
-    split : callable
-        Undoes ``make``; without it the record has the keys' targets as fields, or is a mapping with them.
-    gone : mapping
-        Keys that the table once had, with what to do.
+    An expected failure of ``make`` (a record's own rule) is a FieldError at the place of the table. ``split`` undoes
+    it; without it the record has the keys' targets as fields, or is a mapping with them. A table with a ``title`` is
+    written once in a schema, however often it is used. ``gone``: keys that it once had, with what to do.
     """
 
     words = "a table"

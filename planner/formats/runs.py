@@ -80,14 +80,8 @@ class NoRunError(InputFileError):
 def read_runs(path: Path | str) -> Runs:
     """Return the runs of a file, or of standard input where ``path`` is the text ``-``, and the rows refused.
 
-    Raises
-    ------
-    InputFileError
-        Not readable, or its header is wrong: an unknown column, one that is missing, one given twice.
-    NoRunError
-        The header is right, no row is.
-    VersionError
-        Newer than this program.
+    InputFileError where it is not readable, or its header has an unknown column, misses one, or gives one twice;
+    NoRunError where no row is right; VersionError where it is newer than this program.
     """
     name = place_of(path)
     with (
@@ -224,10 +218,7 @@ def _short(text: str, most: int = LONGEST_REASON) -> str:
 def run_of(cells: Mapping[str, str], line: int = 0) -> Run:
     """Return the run of the cells of a row by column; an empty cell has the default of the record.
 
-    Raises
-    ------
-    ParameterError
-        A cell, or what cells say together, is wrong.
+    ParameterError where a cell, or what cells say together, is wrong.
     """
     values: dict[str, Any] = {column: READERS[column](text) for column, text in cells.items() if text}
     if "placement" in values:

@@ -73,12 +73,8 @@ LONGEST_SHOWN = 60
 def read_samples(path: Path | str) -> tuple[Samples, IntArray]:
     """Return the samples of a file, and the line on which each row stands, shape (k,).
 
-    Raises
-    ------
-    InputFileError
-        Not a samples file, an unknown column, or a value against its rule, with the line.
-    VersionError
-        Newer than this program.
+    InputFileError, with the line, where it is no samples file, has an unknown column, or a value against its rule;
+    VersionError where it is newer than this program.
     """
     name = str(path)
     text = read_text(path, LARGEST_FILE)
@@ -286,14 +282,7 @@ MOST_LINES = 4
 
 @dataclass(frozen=True, slots=True)
 class SampleFiles:
-    """The samples of files, in order.
-
-    Attributes
-    ----------
-    samples : Samples
-        k rows.
-    places : tuple of k (path, line)
-    """
+    """The samples of files, in order: k rows, and the path and line of each."""
 
     samples: Samples
     places: tuple[tuple[str, int], ...]
@@ -319,12 +308,8 @@ def _lines(lines: Sequence[int]) -> str:
 def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
     """Return the samples of one or more files, in order, with the circumstances of all.
 
-    Circumstances that FREE_CIRCUMSTANCES are joined by semicolons; a file may leave out any.
-
-    Raises
-    ------
-    InputFileError
-        A file is wrong, or was measured under other circumstances than one before it.
+    Circumstances that FREE_CIRCUMSTANCES are joined by semicolons; a file may leave out any. InputFileError where a
+    file is wrong, or was measured under other circumstances than one before it.
     """
     parts, places = [], []
     first: dict[str, Path] = {}

@@ -313,14 +313,8 @@ def read_answers(path: Path | str) -> Answers:
     """Return the answers of a file, as ``--json`` prints them.
 
     Intervals that follow from others are equal to what was written but for rounding, and the deviations behind them are
-    not told.
-
-    Raises
-    ------
-    InputFileError
-        Unreadable, truncated, no answer, or a key or value against its rule; path and place are named.
-    VersionError
-        Newer than this program.
+    not told. InputFileError, with path and place, where it is unreadable, no answer, or a key or value breaks its rule;
+    VersionError where it is newer than this program.
     """
     return parse_answers(read_text(path), str(path))
 

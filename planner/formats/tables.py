@@ -50,21 +50,10 @@ class TextTable:
 
 
 def parse_table(text: str, path: str, lines_before: int) -> TextTable:
-    """Return the cells of a CSV text; rows without any value are left out.
+    """Return the cells of a CSV text, header first; rows without any value are left out.
 
-    Parameters
-    ----------
-    text : str
-        Header line first.
-    path : str
-    lines_before : int
-        Lines of the file before ``text``.
-
-    Raises
-    ------
-    InputFileError
-        No header, a column twice, rows of different lengths, or more or longer ones than a table may have; the line is
-        named.
+    ``lines_before``: of the file before the text. InputFileError, with the line, where there is no header, a column
+    twice, rows of different lengths, or more or longer ones than a table may have.
     """
     numbered_rows = _rows(text, path, lines_before)
     line, header = next(numbered_rows, (lines_before + 1, []))

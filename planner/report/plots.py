@@ -72,20 +72,10 @@ def check_matplotlib() -> None:
 
 
 def validation_plot(points: Points, form: str) -> bytes:
-    """Return a picture of predicted against measured times, both axes logarithmic and of one scale.
+    """Return a picture (png, svg or pdf) of predicted against measured times, both axes logarithmic and of one scale.
 
     One colour and marker a source, or a network where there is one source; held-out rows are filled, in-sample ones
-    hollow.
-
-    Parameters
-    ----------
-    points : Points
-    form : {"png", "svg", "pdf"}
-
-    Raises
-    ------
-    MissingPackageError
-        Matplotlib is not installed.
+    hollow. MissingPackageError where Matplotlib is not installed.
     """
     return picture(lambda axes: _draw(axes, points), form)
 

@@ -61,10 +61,7 @@ def sweep_view(sweep: Sweep, subject: Subject) -> Iterator[Block]:
 def sweep_plot(sweep: Sweep, subject: Subject, form: str) -> bytes:
     """Return a picture of the objective against nodes, a line a sub-batch, and the best of all.
 
-    Raises
-    ------
-    MissingPackageError
-        Matplotlib is not installed.
+    MissingPackageError where Matplotlib is not installed.
     """
     sizes = _spread([one.configuration.sub_batch for one in sweep.plans], MOST_COLUMNS)
 

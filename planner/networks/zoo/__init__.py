@@ -25,13 +25,7 @@ def zoo_names() -> tuple[str, ...]:
 
 
 def arguments_of(name: str) -> Mapping[str, str]:
-    """Return the arguments of a network, each with one line of documentation that ends in its values.
-
-    Raises
-    ------
-    UnknownNameError
-        No bundled network has that name.
-    """
+    """Return the arguments of a network, each with one line of documentation that ends in its values."""
     return {
         key: f"{argument.doc} ({argument.rule if argument.counts or argument.factor else ', '.join(argument.values)}; "
         f"default {argument.values[0]})"
@@ -40,25 +34,10 @@ def arguments_of(name: str) -> Mapping[str, str]:
 
 
 def build(name: str, arguments: Mapping[str, str]) -> Network:
-    """Return a bundled network.
+    """Return a bundled network, with the default of every argument (value by name, as typed) that is absent.
 
-    Parameters
-    ----------
-    name : str
-        One of :func:`zoo_names`.
-    arguments : mapping of argument to value, as typed; absent ones have their default
-
-    Returns
-    -------
-    Network
-        Its name holds the arguments that were given, in alphabetical order: ``resnet50:stride=1x1``.
-
-    Raises
-    ------
-    UnknownNameError
-        No such network, or no such argument of it.
-    ParameterError
-        An argument has a value that it does not take.
+    Its name holds the arguments that were given, in alphabetical order: ``resnet50:stride=1x1``. UnknownNameError where
+    there is no such network or argument of it, ParameterError where an argument does not take its value.
     """
     entry = _entry(name)
     for key, value in arguments.items():
