@@ -46,9 +46,9 @@ def test_records_state_what_frameworks_can_and_where_that_is_from(name: str) -> 
     """A key that a file leaves out has a default, which is no fact about the framework."""
     path = FOLDER / f"{name}.toml"
     keys = tomllib.loads(path.read_text(encoding="utf-8"))
-    needed = {"can", "shardings", "shardings_in_pipeline", "strategy"}
+    needed = {"can", "shardings", "shardings_in_pipeline", "asynchronous", "strategy"}
     needed |= {"schedules", "stages"} if "pipeline" in keys["can"] else set()
-    needed |= {"shard_groups"} if keys["shardings"] != [0] else set()
+    needed |= {"deals"} if keys.get("stages") in ("blocks", "layers") and "pipeline" in keys["can"] else set()
     assert needed <= {*keys}
     does = {*keys} - {"format", "version", "name", "aliases", "source", "sources", "switches", "versions", "strategies"}
     of_strategies = {f"strategies.{one}" for one in keys.get("strategies", {})}
@@ -138,7 +138,7 @@ def test_records_say_what_frameworks_do_otherwise_than_most() -> None:
     every = {name: catalog.find_framework(name) for name in catalog.names("frameworks")}
     assert [name for name, one in every.items() if one.input_gradient] == ["torch7"]
     wide = {name for name, one in every.items() if one.gradient_bytes("fp16") == 4}
-    assert wide == {"fsdp", "nanotron", "pytorch", "torchtitan"}
+    assert wide == {"accelerate", "composer", "fsdp", "lightning", "nanotron", "pytorch", "torchtitan"}
     assert every["generic"].strategies == STRATEGIES
     assert {name: one.strategy for name, one in every.items() if one.strategy != "wait-free"} == {
         "chainer": "no-overlap", "cntk": "no-overlap", "deepspeed": "no-overlap", "megatron-deepspeed": "no-overlap",
@@ -185,9 +185,9 @@ def test_records_say_how_frameworks_split_networks() -> None:
     assert catalog.find_framework("megatron") == megatron
     assert (megatron.shardings, fork.shardings, fork.shardings_in_pipeline) == ((0, 1), (0, 1, 2, 3), (0, 1))
     assert {name for name, one in every.items() if len(one.shardings) > 1 and 1 not in one.shardings} == {
-        "fsdp", "torchtitan",
+        "accelerate", "composer", "fsdp", "lightning", "torchtitan",
     }  # fmt: skip
-    assert {name for name, one in every.items() if one.shard_groups == ("all",)} == {"nanotron"}
+    assert {name for name, one in every.items() if "shard_group" in one.lawful} == {"nanotron"}
     assert {name for name, one in every.items() if one.schedule != "1f1b"} == {"hypar-flow"}
     assert {name for name, one in every.items() if one.overlaps_tensor} == {
         "megatron-lm", "nanotron",
@@ -195,6 +195,49 @@ def test_records_say_how_frameworks_split_networks() -> None:
     assert {name for name, one in every.items() if one.pads_vocabulary} == {"megatron-deepspeed", "megatron-lm"}
     assert every["fsdp"].can == ()
     assert all(set(one.fuses) <= set(FUSIONS) for one in every.values())
+
+
+@pytest.mark.parametrize(
+    ("typed", "label"),
+    [("fsdp2", "fsdp"), ("megatron-bridge", "megatron-lm:bridge"), ("megatron-fsdp", "megatron-lm:megatron-fsdp"),
+     ("primus", "megatron-lm:primus"), ("composer", "composer"), ("llm-foundry", "composer:llm-foundry"),
+     ("accelerate", "accelerate"), ("pytorch-lightning", "lightning")],
+)  # fmt: skip
+def test_programs_are_found_by_the_names_that_people_type(typed: str, label: str) -> None:
+    assert catalog.find_framework(typed).label == label
+
+
+def test_switches_change_what_is_held_sent_and_kept() -> None:
+    def sizes(label: str) -> tuple[int, int]:
+        found = catalog.find_framework(label)
+        return found.gradient_bytes("bf16"), found.message_bytes("bf16")
+
+    assert [sizes(one) for one in ("megatron-lm", "megatron-lm:grad-reduce-bf16")] == [(4, 4), (2, 2)]
+    assert [sizes(one) for one in ("pytorch", "pytorch:compress-fp16")] == [(4, 4), (4, 2)]
+    assert [sizes(one) for one in ("fsdp", "fsdp:grad-reduce-fp32", "composer")] == [(4, 2), (4, 4), (4, 4)]
+    assert {
+        catalog.find_framework(f"{one}:bf16-optimizer-state").state_type for one in ("megatron-lm", "torchtitan")
+    } == {"bf16"}
+    fused = (
+        "accelerate",
+        "composer",
+        "deepspeed",
+        "fsdp",
+        "lightning",
+        "pytorch",
+        "torchtitan",
+        "transformers-deepspeed",
+    )
+    assert {catalog.find_framework(f"{one}:fused-loss").loss for one in fused} == {"fused"}
+    assert catalog.find_framework("megatron-fsdp").shardings == (0, 1, 2, 3)
+    assert catalog.find_framework("tensorflow:compress-fp16").switched == ("horovod", "compress-fp16")
+
+
+def test_a_file_states_values_that_exist(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('format = "planner/framework"\nversion = 1\nname = "own"\nlawful = { recompute = ["some"] }\n')
+    with pytest.raises(InputFileError, match=r"lawful\.recompute must be a known name, got 'some'"):
+        catalog.find_framework(str(path))
 
 
 def test_a_file_says_how_its_framework_splits(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ __all__ = [
     "AXES",
     "MODES",
     "SCHEDULES",
-    "SHARD_GROUPS",
     "Axes",
     "Axis",
     "Count",
@@ -31,8 +30,6 @@ __all__ = [
 MODES = ("sync", "async")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
 """Orders of a pipeline's passes; zero-bubble is ZB-H1, zero-bubble-v ZB-V (Qi et al. 2023), no-flush PipeDream's."""
-SHARD_GROUPS = ("all", "node")
-"""Which replicas share shards: all of them, or those of one node."""
 SPLIT = "every lawful one, as --parallelism says"
 
 Count = TypeVar("Count")
@@ -185,7 +182,8 @@ class Axes(Generic[Count, Word]):
         default=1, is_degree=True, splits=True, only_sync=True, is_shard=True, ranks="context",
         title="context-parallel degree", short="context {}", option="context",
         help="GPUs that share the positions of each sample.",
-        default_in_suggest="1", doc="devices that share the positions of a sample",
+        default_in_suggest="what leaves a rank 8192 positions of long samples, else 1",
+        doc="devices that share the positions of a sample",
         asked="context-parallel degrees to try", heading="con-\ntext",
     )  # fmt: skip
     expert_parallel: Count = axis(
@@ -232,7 +230,7 @@ class Axes(Generic[Count, Word]):
         asked="stages of sharding to try", heading="shard-\ning",
     )  # fmt: skip
     shard_group: Word = axis(
-        words=SHARD_GROUPS, default="all", splits=True, only_sync=True,
+        words=("all", "node"), default="all", splits=True, only_sync=True,
         title="sharding group", option="shard_group", help="Whether all data-parallel ranks share, or those of a node.",
         doc="ranks that share sharded state", asked="groups of sharding to try", heading="shard\ngroup",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import combinations
 from typing import Any
 
-from planner.domain.axes import SCHEDULES, SHARD_GROUPS
+from planner.domain.axes import SCHEDULES
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER, check_rank_order
 from planner.domain.strategies import BEST_FUSION, STRATEGIES, Strategy
@@ -17,9 +17,12 @@ from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError
 
 __all__ = [
     "ANY",
+    "ASYNCHRONOUS",
     "BEST_FUSION",
     "COMPOSED",
+    "CONTEXTS",
     "DEALS",
+    "FEWEST",
     "FUSIONS",
     "GENERIC",
     "GRADIENT_TYPES",
@@ -45,6 +48,12 @@ GRADIENT_TYPES = ("precision", "fp32", "fp16", "bf16")
 """What gradients are held or sent in: the gradients' type of the precision of training, or one of any."""
 ANY = "any"
 """In place of a precision: all that are not named."""
+ASYNCHRONOUS = ("none", "update-threads", "parameter-server")
+"""Not at all; by a thread of each node that sums and updates, as SPRINT; or by servers that hold the weights."""
+CONTEXTS = ("positions", "heads")
+"""Of a ring of ranks, each with two parts of the positions; or of ranks that exchange these for heads (Ulysses)."""
+FEWEST = ("any", "stages", "stages - 1")
+"""Micro-batches that a 1f1b schedule takes at least."""
 DEALS = ("blocks", "ends", "equal")
 """How it deals out blocks to stages: evenly, the first have one more; so, with what stands before and behind them
 counted as a block each; or equally many to each chunk between the first and the last, which have no more."""
@@ -175,8 +184,18 @@ class Framework:
         Orders of a pipeline's passes that it has.
     shardings, shardings_in_pipeline : tuple of int
         Stages of sharding that it has, alone and beside a pipeline.
-    shard_groups : tuple of one of SHARD_GROUPS
-        Ranks that it can share state among.
+    lawful : mapping of axis to tuple of str
+        Values of axes of words that it has, where it lacks some: of recompute, sequence_parallel, shard_group, offload.
+    asynchronous : one of ASYNCHRONOUS
+        How replicas update weights that do not wait for each other.
+    context : one of CONTEXTS
+        What its context-parallel ranks divide in attention.
+    copies_keys : bool
+        Whether tensor ranks that are more than heads of keys and values have copies of them.
+    experts_take_sequence : bool
+        Whether tensor ranks of a network with experts are sequence parallel.
+    fewest_micro_batches : one of FEWEST
+        That a 1f1b schedule takes.
     fuses : tuple of one of FUSIONS
         Kernels that are one.
     composes : tuple of one of COMPOSED
@@ -239,7 +258,12 @@ class Framework:
     schedules: tuple[str, ...] = SCHEDULES
     shardings: tuple[int, ...] = (0, 1, 2, 3)
     shardings_in_pipeline: tuple[int, ...] = (0, 1, 2, 3)
-    shard_groups: tuple[str, ...] = SHARD_GROUPS
+    lawful: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    asynchronous: str = "update-threads"
+    context: str = "positions"
+    copies_keys: bool = True
+    experts_take_sequence: bool = False
+    fewest_micro_batches: str = "any"
     fuses: tuple[str, ...] = ()
     composes: tuple[str, ...] = ()
     scatters_boundary: bool = False
@@ -271,6 +295,7 @@ class Framework:
         of_choices = (
             ("loss", LOSSES), ("stages", STAGES), ("strategy", tuple(STRATEGIES)), ("layout", LAYOUTS),
             ("update", UPDATES), ("launch", LAUNCHES), ("state_type", STATE_TYPES), ("deals", DEALS),
+            ("asynchronous", ASYNCHRONOUS), ("context", CONTEXTS), ("fewest_micro_batches", FEWEST),
         )  # fmt: skip
         for what, value, known in ((what, getattr(self, what), known) for what, known in of_choices):
             if value not in known:
@@ -399,6 +424,7 @@ PYTORCH = Framework(
     strategy="bucketed",
     keeps_weight_shards=False,
     schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"),
+    fewest_micro_batches="stages",
     layout="nchw",
     update="foreach",
 )

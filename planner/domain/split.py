@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.axes import AXES, SCHEDULES, SHARD_GROUPS
+from planner.domain.axes import AXES, SCHEDULES
 
 __all__ = [
     "BEST_STAGES",
@@ -31,6 +31,8 @@ PER_STAGE = RECOMPUTES.index("per-stage")
 STAGES = _WORDS["stages"]
 """How layers are dealt out to stages: evenly, or so that the slowest is fastest."""
 BEST_STAGES = STAGES.index("best")
+SHARD_GROUPS = _WORDS["shard_group"]
+"""Which replicas share shards: all of them, or those of one node."""
 BUBBLES = tuple(SCHEDULES.index(name) for name in ("gpipe", "1f1b", "interleaved"))
 """Schedules, as positions, whose last stage waits for the first micro-batch and does nothing else meanwhile."""
 OPTIMIZER_SHARDED, GRADIENTS_SHARDED, WEIGHTS_SHARDED = 1, 2, 3

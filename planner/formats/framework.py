@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.domain.axes import SCHEDULES, SHARD_GROUPS
+from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.framework import (
     ANY,
+    ASYNCHRONOUS,
     COMPOSED,
+    CONTEXTS,
     DEALS,
+    FEWEST,
     FUSIONS,
     GRADIENT_TYPES,
     LAUNCHES,
@@ -28,7 +31,7 @@ from planner.domain.framework import (
 )
 from planner.domain.precision import PRECISIONS
 from planner.domain.ranks import RANK_ORDER
-from planner.errors import ParameterError, UsageError
+from planner.errors import ParameterError, UnknownNameError, UsageError
 from planner.formats.documents import Kind
 from planner.formats.fields import Field, Flag, ListOf, MapOf, Number, Table, Text, Whole, without_none
 
@@ -45,6 +48,7 @@ _STRATEGY = Table(
     make=Strategy,
     doc="what overlaps in a synchronous step",
 )
+_LAWFUL = ("recompute", "sequence_parallel", "shard_group", "offload")
 _BY_PRECISION = MapOf(Text(GRADIENT_TYPES), choices=(ANY, *PRECISIONS))
 _DOES = (
     Field("input_gradient", Flag(), "whether the gradient of the network's input is computed", default=False),
@@ -58,7 +62,12 @@ _DOES = (
     Field("schedules", ListOf(Text(SCHEDULES)), "orders of a pipeline's passes that it has", SCHEDULES),
     Field("shardings", ListOf(Whole(least=0, most=3)), "stages of sharding that it has", (0, 1, 2, 3)),
     Field("shardings_in_pipeline", ListOf(Whole(least=0, most=3)), "the same beside a pipeline", (0, 1, 2, 3)),
-    Field("shard_groups", ListOf(Text(SHARD_GROUPS)), "ranks that it can share state among", SHARD_GROUPS),
+    Field("lawful", MapOf(ListOf(Text(), least=1), choices=_LAWFUL), "values of other axes, where it lacks some", {}),
+    Field("asynchronous", Text(ASYNCHRONOUS), "how replicas update weights that do not wait", "update-threads"),
+    Field("context", Text(CONTEXTS), "what context-parallel ranks divide in attention", "positions"),
+    Field("copies_keys", Flag(), "whether more tensor ranks than heads of keys and values copy them", default=True),
+    Field("experts_take_sequence", Flag(), "whether tensor ranks with experts are sequence parallel", default=False),
+    Field("fewest_micro_batches", Text(FEWEST), "how many a 1f1b schedule takes at least", "any"),
     Field(
         "fuses",
         ListOf(Text(FUSIONS)),
@@ -122,6 +131,10 @@ _VERSION = Table(
 def _framework(**keys: Any) -> Framework:
     """Return the framework of a file; ParameterError where its strategies or switches contradict themselves."""
     framework = Framework(**keys)
+    for name, values in framework.lawful.items():
+        for value in values:
+            if value not in (words := next(one.words for one in AXES if one.name == name)):
+                raise UnknownNameError(f"lawful.{name}", value, words)
     changed = (one.changes for one in framework.switches.values())
     for some in (keys, *changed, *framework.versions.values()):
         _check_strategies(some.get("strategies", {}))

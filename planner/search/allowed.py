@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -32,18 +33,19 @@ def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Li
     check_target(request, problem.dataset)
     order = order_of(problem, request)
     check_limits(request.most, order)
-    limits = limits_of(problem, allow_specified=request.allow_specified)
+    named = request["precision"] or ()
+    limits = limits_of(problem, allow_specified=request.allow_specified, named=named)
     names = [precision_named(name).name for name in request["precision"] or PRECISIONS]
     if all(limits.why_not(name, mode) for name in names for mode in request.modes):
         kernel_sources = sources.Sources(problem)
         for mode in request.modes:
             kernel_sources.check_mode(mode)
-        check_candidate(kernel_sources, names[0], allow_specified=request.allow_specified)
+        check_candidate(kernel_sources, names[0], allow_specified=request.allow_specified or names[0] in named)
     return order, limits
 
 
-def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
-    """Return what the cluster of a problem allows; ``allow_specified``: 8 bits by the data sheet too."""
+def limits_of(problem: Problem, *, allow_specified: bool = False, named: Sequence[str] = ()) -> Limits:
+    """Return what the cluster of a problem allows; ``allow_specified``: 8 bits that are not ``named`` too."""
     cluster, kernel_sources = problem.cluster, sources.Sources(problem)
 
     @cache
@@ -60,7 +62,9 @@ def limits_of(problem: Problem, *, allow_specified: bool = False) -> Limits:
         {pair: largest_sub_batch(rules) for pair, rules in whole.items()},
         {
             name: reason
-            for name, reason in candidate_precisions(kernel_sources, allow_specified=allow_specified).items()
+            for name, reason in candidate_precisions(
+                kernel_sources, allow_specified=allow_specified, named=named
+            ).items()
             if reason is not None
         },
         problem.scenario.sub_batch_factor,

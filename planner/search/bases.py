@@ -18,19 +18,21 @@ import numpy as np
 from planner.domain.arrays import BoolArray, IntArray, distinct_values
 from planner.domain.axes import AXES, SCHEDULES, Axis
 from planner.domain.configuration import DEGREES, SHARD_AXES, SPLIT_AXES, Configurations, splits, taken
-from planner.domain.framework import Framework
+from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.search.split_space import DATA, HYBRID, MODEL, PIPELINE, kinds_to_try
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES, is_lawful, is_told_apart, micro_batches_run, most_stages
-from planner.workload.shards import expert_number
-from planner.workload.what_fits import tensor_degrees
+from planner.workload.shards import attended_positions, expert_number
+from planner.workload.what_fits import context_degrees, tensor_degrees
 
 __all__ = ["PASSES", "Bases", "SplitBases", "values_to_try"]
 
 CHECKED = 2**18
 """Bases checked at once whether they are lawful."""
+LEAST_POSITIONS = 8192
+"""Of a sample, that a context rank has at least where no degree is asked for."""
 PASSES = ("sub_batch", "accumulation_steps")
 """Axes that no base has."""
 _CHOICE = tuple(axis.name for axis in SPLIT_AXES if not axis.is_degree)
@@ -51,6 +53,8 @@ class Bases:
     window : tuple of int
         Accepted mini-batches [whole samples].
     mode : str
+    framework : Framework
+        Whose schedules run the micro-batches.
     counts_outside : bool
         Whether candidates outside the window are counted: whether there is an end to them.
     """
@@ -60,6 +64,7 @@ class Bases:
     most: Mapping[str, int]
     window: tuple[int, int]
     mode: str = "sync"
+    framework: Framework = GENERIC
 
     @cached_property
     def places(self) -> dict[str, IntArray]:
@@ -98,7 +103,9 @@ class Bases:
 
     def scheduled(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return of what the accumulation of each must be a multiple, its least and its most, shape (b,)."""
-        return micro_batches_run(Configurations.having(**{name: self.column(name) for name in _SCHEDULED}))
+        return micro_batches_run(
+            self.framework, Configurations.having(**{name: self.column(name) for name in _SCHEDULED})
+        )
 
     def column(self, name: str, some: IntArray | slice = slice(None)) -> IntArray:
         """Return an axis of all, or of some."""
@@ -117,11 +124,10 @@ class Bases:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitBases(Bases):
-    """Those that split a network; ``network``, ``framework``: what tells the lawful ones."""
+    """Those that split a network; with ``framework``, ``network`` tells the lawful ones."""
 
     counts_outside: ClassVar[bool] = False
     network: Network
-    framework: Framework
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -237,6 +243,18 @@ def _tensor(bases: SplitBases) -> IntArray:
     return np.array([one for one in degrees if one <= bases.most["gpus_per_node"]])
 
 
+def _context(bases: SplitBases) -> IntArray:
+    """Return powers of two that leave each rank LEAST_POSITIONS: 1 unless samples are long."""
+    if (
+        not block_starts(bases.network)
+        or "context" not in bases.framework.can
+        or not {MODEL, HYBRID} & set(bases.kinds)
+    ):
+        return np.ones(1, dtype=np.int64)
+    most = max(attended_positions(bases.network), default=1) // LEAST_POSITIONS
+    return np.array([one for one in context_degrees(bases.network) if one & (one - 1) == 0 and one <= max(most, 1)])
+
+
 def _pipeline(bases: SplitBases) -> IntArray:
     """Return the stages to try: as many as there are blocks, else those that fill nodes evenly."""
     if not {PIPELINE, HYBRID} & set(bases.kinds):
@@ -263,6 +281,7 @@ def _expert(bases: SplitBases) -> IntArray:
 
 _DEFAULTS: Mapping[str, Callable[[SplitBases], IntArray]] = {
     "tensor_parallel": _tensor,
+    "context_parallel": _context,
     "pipeline_parallel": _pipeline,
     "virtual_stages": _virtual,
     "expert_parallel": _expert,

@@ -413,6 +413,10 @@ class Sources:
 
         ParameterError: without an optimizer there are no weights to update.
         """
+        framework = self.problem.settings.framework
+        if framework.asynchronous == "none":
+            rule = f"sync in framework {framework.variant}, whose updates are synchronous alone"
+            raise ParameterError("mode", rule, "async")
         if kind == "update_weights" and self.problem.settings.optimizer == "none":
             raise ParameterError("optimizer", "one that updates the weights of an asynchronous plan", "none")
         source = self.cluster_entry("host", kind)

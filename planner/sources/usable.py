@@ -6,7 +6,7 @@ too little of them, and the fastest guess would win every search. `--allow-speci
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -72,9 +72,16 @@ def _is_measured(sources: Sources, kind: str, direction: str, precision: str) ->
     return source is not None and source.origin in ("measured", "published")
 
 
-def candidate_precisions(sources: Sources, *, allow_specified: bool = False) -> dict[str, Refusal | None]:
-    """Return each training precision with the reason why it is no candidate; None where it is one."""
-    return {name: why_not_candidate(sources, name, allow_specified=allow_specified) for name in PRECISIONS}
+def candidate_precisions(
+    sources: Sources, *, allow_specified: bool = False, named: Sequence[str] = ()
+) -> dict[str, Refusal | None]:
+    """Return each training precision with the reason why it is no candidate; None where it is one.
+
+    ``allow_specified``: 8 bits may rest on a data sheet; those that are ``named`` always may.
+    """
+    return {
+        name: why_not_candidate(sources, name, allow_specified=allow_specified or name in named) for name in PRECISIONS
+    }
 
 
 def check_precision(sources: Sources, precision: str) -> None:

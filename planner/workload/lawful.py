@@ -18,9 +18,9 @@ import numpy as np
 from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.axes import AXES
 from planner.domain.configuration import LARGEST_MINI_BATCH, NEUTRAL, SPLIT_AXES, Configurations
-from planner.domain.framework import Framework
+from planner.domain.framework import FEWEST, Framework
 from planner.domain.network import Network
-from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, SHARD_GROUPS
+from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.blocks import block_starts
 from planner.workload.program import program
@@ -43,7 +43,7 @@ __all__ = [
 
 LAYER_AXES = ("pipeline_parallel", "schedule", "stages")
 """Axes of networks without blocks that a search tries."""
-INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("interleaved", "zero-bubble-v", "no-flush"))
+ONE_BY_ONE, INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("1f1b", "interleaved", "zero-bubble-v", "no-flush"))
 _OF_LAYERS = [SCHEDULES.index(name) for name in ("gpipe", "1f1b", "zero-bubble")]
 """Schedules of networks without blocks."""
 _AXES = {axis.name: axis for axis in AXES}
@@ -71,19 +71,21 @@ class Rule:
 
 def rules_of(network: Network, framework: Framework) -> tuple[Rule, ...]:
     """Return the rules of plans that train a network in a framework, the first to be told first."""
-    return (*_of_framework(framework), *_of_network(network, framework), *_of_schedules(), *_OF_ACCUMULATION)
+    on_passes = _of_accumulation(framework)
+    return (*_of_framework(framework), *_of_network(network, framework), *_of_schedules(), *on_passes)
 
 
 def is_lawful(
     network: Network, framework: Framework, plans: Configurations, *, but_accumulation: bool = False
 ) -> BoolArray:
     """Return whether each plan obeys all rules, or all but those of accumulation; of the plans' shape."""
-    return _obeys(rules_of(network, framework)[: -len(_OF_ACCUMULATION) if but_accumulation else None], plans)
+    left_out = len(_of_accumulation(framework)) if but_accumulation else 0
+    return _obeys(rules_of(network, framework)[: -left_out or None], plans)
 
 
-def accumulates(plans: Configurations) -> BoolArray:
+def accumulates(framework: Framework, plans: Configurations) -> BoolArray:
     """Return whether the schedule of each plan runs its micro-batches, of the plans' shape."""
-    return _obeys(_OF_ACCUMULATION, plans)
+    return _obeys(_of_accumulation(framework), plans)
 
 
 def _obeys(rules: tuple[Rule, ...], plans: Configurations) -> BoolArray:
@@ -166,9 +168,9 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
     if {*alone} - {*beside}:
         words = f"{_any_of(beside)} beside a pipeline in framework {framework.variant}"
         yield Rule("sharding", words, lambda plans: (plans.pipeline_parallel == 1) | np.isin(plans.sharding, beside))
-    groups = [SHARD_GROUPS.index(name) for name in framework.shard_groups]
-    words = f"{_any_of(framework.shard_groups)} in framework {framework.variant}"
-    yield Rule("shard_group", words, lambda plans: np.isin(plans.shard_group, groups))
+    for name, values in framework.lawful.items():
+        places = [_AXES[name].words.index(value) for value in values]
+        yield Rule(name, f"{_any_of(values)} in framework {framework.variant}", partial(_is_one_of, name, places))
 
 
 def _any_of(values: Sequence[object]) -> str:
@@ -180,15 +182,15 @@ def _is(axis: str, value: int) -> Callable[[Configurations], BoolArray]:
     return lambda plans: np.equal(getattr(plans, axis), value)
 
 
-def _divides(whole: int, axis: str) -> Callable[[Configurations], BoolArray]:
-    return lambda plans: _multiple(whole, getattr(plans, axis))
+def _is_one_of(axis: str, codes: list[int], plans: Configurations) -> BoolArray:
+    return np.isin(getattr(plans, axis), codes)
 
 
 def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
     if not block_starts(network):
         yield from _of_layers(network, framework)
         return
-    yield from _of_tensors(network)
+    yield from _of_tensors(network, framework)
     number = most_stages(network)
     yield Rule("pipeline_parallel", f"at most the {number} layers", lambda plans: plans.pipeline_parallel <= number)
     yield from _of_even_stages(number, framework)
@@ -205,7 +207,7 @@ def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
         "at most the layers of a pipeline stage, whose inputs it groups",
         lambda plans: plans.recompute_every <= -(-number // plans.pipeline_parallel),
     )
-    yield from _of_positions(network)
+    yield from _of_positions(network, framework)
     if experts := expert_number(network):
         yield Rule(
             "expert_parallel",
@@ -273,16 +275,24 @@ def most_stages(network: Network) -> int:
     return units
 
 
-def _of_tensors(network: Network) -> Iterator[Rule]:
+def _of_tensors(network: Network, framework: Framework) -> Iterator[Rule]:
     for one in divided_by_tensors(network):
-        yield Rule("tensor_parallel", one.words, partial(_splits, one))
+        yield Rule("tensor_parallel", one.words, partial(_splits, one, "tensor_parallel"))
+        if one.is_shared and not framework.copies_keys:
+            words = f"a divisor of the {one.whole} {one.what} in framework {framework.variant}, which copies none"
+            yield Rule("tensor_parallel", words, partial(_splits, one._replace(is_shared=False), "tensor_parallel"))
+    if framework.experts_take_sequence and expert_number(network):
+        words = f"on where tensor ranks share experts in framework {framework.variant}"
+        yield Rule(
+            "sequence_parallel", words, lambda plans: (plans.sequence_parallel == 1) | (plans.tensor_parallel == 1)
+        )
     for number in attended_positions(network):
         words = f"off unless tensor ranks divide the {number} positions of a context rank"
         yield Rule("sequence_parallel", words, partial(_shares, number))
 
 
-def _splits(one: Divided, plans: Configurations) -> BoolArray:
-    return one.holds(plans.tensor_parallel)
+def _splits(one: Divided, axis: str, plans: Configurations) -> BoolArray:
+    return one.holds(getattr(plans, axis))
 
 
 def _shares(positions: int, plans: Configurations) -> BoolArray:
@@ -290,10 +300,14 @@ def _shares(positions: int, plans: Configurations) -> BoolArray:
     return np.asarray((plans.sequence_parallel == 0) | _multiple(positions, degree))
 
 
-def _of_positions(network: Network) -> Iterator[Rule]:
+def _of_positions(network: Network, framework: Framework) -> Iterator[Rule]:
     if len(network.input_shape) > 2:
         yield Rule("context_parallel", f"1 for {network.name}, which reads images", _is("context_parallel", 1))
         return
+    if framework.context == "heads":
+        for one in divided_by_tensors(network):
+            if one.what.startswith("heads"):
+                yield Rule("context_parallel", one.words, partial(_splits, one, "context_parallel"))
     for number in attended_positions(network):
         words = f"such that twice as many divide the {number} positions"
         yield Rule("context_parallel", words, partial(_deals_out, number))
@@ -331,7 +345,7 @@ def _of_schedules() -> Iterator[Rule]:
     )
 
 
-def micro_batches_run(plans: Configurations) -> tuple[IntArray, IntArray, IntArray]:
+def micro_batches_run(framework: Framework, plans: Configurations) -> tuple[IntArray, IntArray, IntArray]:
     """Return of what the micro-batches that the schedule of each plan runs are a multiple, their least and their most.
 
     Of the plans' shape; their accumulation is not looked at.
@@ -339,23 +353,40 @@ def micro_batches_run(plans: Configurations) -> tuple[IntArray, IntArray, IntArr
     run, stages = plans.schedule_run, plans.pipeline_parallel
     is_v = run == V_SHAPED
     multiple = np.where((plans.virtual_stages == 1) | is_v, 1, stages)
-    return multiple, np.where(is_v & (stages > 1), 2 * stages, 1), np.where(run == NO_FLUSH, 1, LARGEST_MINI_BATCH)
+    least = np.where(is_v & (stages > 1), 2 * stages, 1)
+    if (idle := _idle_stages(framework)) is not None:
+        least = np.where(run == ONE_BY_ONE, np.maximum(stages - idle, 1), least)
+    return multiple, least, np.where(run == NO_FLUSH, 1, LARGEST_MINI_BATCH)
 
 
-_OF_ACCUMULATION = (
-    Rule(
-        "accumulation_steps",
-        "a multiple of the pipeline stages, with virtual stages",
-        lambda plans: plans.accumulation_steps % micro_batches_run(plans)[0] == 0,
-    ),
-    Rule(
-        "accumulation_steps",
-        "at least twice the pipeline stages in a zero-bubble-v schedule",
-        lambda plans: plans.accumulation_steps >= micro_batches_run(plans)[1],
-    ),
-    Rule(
-        "accumulation_steps",
-        "1 in a no-flush schedule, which updates after every micro-batch",
-        lambda plans: plans.accumulation_steps <= micro_batches_run(plans)[2],
-    ),
-)
+def _idle_stages(framework: Framework) -> int | None:
+    """Return by how much the micro-batches of a 1f1b schedule may be fewer than its stages; None: by any number."""
+    fewest = framework.fewest_micro_batches
+    return None if fewest == "any" else FEWEST.index(fewest) - FEWEST.index("stages")
+
+
+def _of_accumulation(framework: Framework) -> tuple[Rule, ...]:
+    def run(plans: Configurations) -> tuple[IntArray, IntArray, IntArray]:
+        return micro_batches_run(framework, plans)
+
+    idle = _idle_stages(framework)
+    stages = f"at least the pipeline stages{f' but {idle}' if idle else ''} in a 1f1b schedule"
+    rules = (
+        (
+            "a multiple of the pipeline stages, with virtual stages",
+            lambda plans: plans.accumulation_steps % run(plans)[0] == 0,
+        ),
+        (
+            "at least twice the pipeline stages in a zero-bubble-v schedule",
+            lambda plans: (plans.schedule_run != V_SHAPED) | (plans.accumulation_steps >= run(plans)[1]),
+        ),
+        (
+            f"{stages} of framework {framework.variant}",
+            lambda plans: plans.accumulation_steps >= run(plans)[1],
+        ),
+        (
+            "1 in a no-flush schedule, which updates after every micro-batch",
+            lambda plans: plans.accumulation_steps <= run(plans)[2],
+        ),
+    )
+    return tuple(Rule("accumulation_steps", *rule) for rule in rules)

@@ -31,7 +31,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.kernels import KernelCalls
 from planner.domain.layers import LAYER_KINDS
@@ -71,7 +71,7 @@ def updated_calls(
     """
     operations, moved = _IN_PARTS.get(update, {}).get(optimizer, (1, UPDATE_BYTES[optimizer]))
     moved -= OPTIMIZERS[optimizer] * narrow_state
-    work = dict(calls.work)
+    work: dict[str, IntArray | FloatArray] = dict(calls.work)
     if update == "layer":
         share = moved / UPDATE_BYTES[optimizer]
         work["fixed_bytes"] = np.asarray(calls.work["fixed_bytes"] * share, dtype=np.float64)

@@ -31,8 +31,8 @@ from planner.workload.memory import Memory
 from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
 
 __all__ = [
-    "CHANGES", "TERMS", "Change", "Shortage", "divisors", "least_gpus", "least_memory", "lowest_plans",
-    "tensor_degrees", "what_fits",
+    "CHANGES", "TERMS", "Change", "Shortage", "context_degrees", "divisors", "least_gpus", "least_memory",
+    "lowest_plans", "tensor_degrees", "what_fits",
 ]  # fmt: skip
 
 TERMS = tuple(name for name in MEMORY_KINDS if name != "host")
@@ -160,7 +160,7 @@ def _change(
 ) -> Change | None:
     """Return the first try that fits, else the one that needs least; None: there is none that the schedule runs."""
     best: Change | None = None
-    for value, after in ((value, after) for value, after in tries(case) if accumulates(after.plan)):
+    for value, after in ((value, after) for value, after in tries(case) if accumulates(case.framework, after.plan)):
         total = after.bytes_of()
         change = Change(name, value, after.plan, before - total, total <= case.capacity_bytes)
         if change.fits:
@@ -217,7 +217,7 @@ def _pipeline(case: _Case) -> Iterator[tuple[int, _Case]]:
 
 
 def _context(case: _Case) -> Iterator[tuple[int, _Case]]:
-    for degree in _context_degrees(case.ledger.network):
+    for degree in context_degrees(case.ledger.network):
         yield from _degree(case, "context_parallel", degree)
 
 
@@ -303,7 +303,7 @@ def lowest_plans(
     stage or the framework has it with several, else 1. Stages have equally many layers.
     """
     t = [d for d in tensor_degrees(network) if d <= (tensor_most or d)]
-    c = [d for d in _context_degrees(network) if d <= _MOST_CONTEXT]
+    c = [d for d in context_degrees(network) if d <= _MOST_CONTEXT]
     p, x = divisors(most_stages(network)), divisors(max(expert_number(network), 1))
     tensor, context, pipeline, expert = (np.ravel(axis) for axis in np.meshgrid(t, c, p, x, indexing="ij"))
     return Configurations.having(
@@ -368,7 +368,7 @@ def tensor_degrees(network: Network) -> list[int]:
     return [one for one in divisors(heads) if all(each.holds(np.array(one)) for each in divided)]
 
 
-def _context_degrees(network: Network) -> list[int]:
+def context_degrees(network: Network) -> list[int]:
     """Return the context-parallel degrees that deal out the positions of a network with blocks, rising."""
     positions = gcd(*attended_positions(network)) if len(network.input_shape) <= 2 else 1
     return divisors(positions // 2) if positions % 2 == 0 else [1]

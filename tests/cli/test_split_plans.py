@@ -19,7 +19,7 @@ BEST_CHUNKS = "--virtual-stages must be a divisor of the 12 layers that leaves e
 PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
 SOME_LAYER = "--recompute-every must be at most the layers of a pipeline stage, whose inputs it groups"
 TWICE = "--accumulation must be at least twice the pipeline stages in a zero-bubble-v schedule"
-OF_MEGATRON = "1f1b, interleaved, zero-bubble, zero-bubble-h2 or zero-bubble-v"
+OF_MEGATRON = "1f1b or interleaved"
 EXPERTS = "--expert must be a divisor of the 8 experts and of data x context ranks"
 CNN = ("--network", "resnet50", "--cluster", "dgx-a100", "--sub-batch", "1")
 ALEXNET = ("--network", "alexnet", *CNN[2:])
@@ -321,3 +321,31 @@ def test_a_network_of_layers_alone_is_split_and_a_layer_that_no_rank_divides_is_
     code, out, err = run(*asked, "--pipeline", "4", "--accumulation", "4")
     assert (code, out) == (2, "")
     assert err.startswith("planner: --pipeline must be at most the 3 layers, got 4")
+
+
+def test_context_degrees_are_searched_where_samples_are_long(run: Run) -> None:
+    """Where the program has them and each rank keeps 8192 positions; else 1, as where 1 is asked for."""
+
+    def contexts(sequence: int, framework: str) -> set[int]:
+        network = f"llama:layers=4,hidden=1024,heads=8,kv_heads=8,ffn=2048,sequence={sequence}"
+        about = ("--network", network, "--cluster", "dgx-h100", "--nodes", "2", "--precision", "bf16")
+        asked = ("--target-batch", "4", "--framework", framework, "--top", "100", "--sharding", "0", "--pipeline", "1")
+        code, out, _ = run("suggest", *about, *asked, "--recompute", "none", "--json")
+        assert code == 0
+        return {plan["configuration"].get("context_parallel", 1) for plan in json.loads(out)["plans"]}
+
+    assert contexts(32768, "megatron") == {1, 2, 4}
+    assert contexts(8192, "megatron") == contexts(32768, "megatron-deepspeed") == {1}
+
+
+def test_fp8_is_searched_where_it_is_named(run: Run) -> None:
+    network = "llama:layers=4,hidden=1024,heads=8,kv_heads=8,ffn=4096,sequence=2048"
+    asked = ("--cluster", "dgx-h100", "--nodes", "1", "--target-batch", "64", "--framework", "megatron", "--top", "200")
+
+    def precisions(*more: str) -> set[str]:
+        code, out, _ = run("suggest", "--network", network, *asked, *more, "--json")
+        assert code == 0
+        return {plan["configuration"]["precision"] for plan in json.loads(out)["plans"]}
+
+    assert "fp8" in precisions("--precision", "bf16,fp8", "--tensor", "1", "--pipeline", "1")
+    assert "fp8" not in precisions("--tensor", "1", "--pipeline", "1")

@@ -86,8 +86,14 @@ def test_the_first_rule_that_is_broken_is_told(network: Any, values: dict[str, i
         (CANNOT, {"sharding": 1}, "0 or 2 in framework narrow", "1"),
         (Framework("own", shardings_in_pipeline=(0, 1)), {"sharding": 3, "pipeline_parallel": 2},
          "0 or 1 beside a pipeline in framework own", "3; the nearest is 1"),
-        (Framework("own", shard_groups=("all",)), {"shard_group": 1, "data_parallel": 16, "sharding": 1},
+        (Framework("own", lawful={"shard_group": ("all",)}), {"shard_group": 1, "data_parallel": 16, "sharding": 1},
          "all in framework own", "'node'"),
+        (Framework("own", lawful={"recompute": ("none", "full")}), {"recompute": RECOMPUTES.index("selective")},
+         "none or full in framework own", "'selective'"),
+        (Framework("own", fewest_micro_batches="stages"), {"accumulation_steps": 3, "pipeline_parallel": 4},
+         "at least the pipeline stages in a 1f1b schedule of framework own", "3; the nearest is 4"),
+        (Framework("own", fewest_micro_batches="stages - 1"), {"accumulation_steps": 2, "pipeline_parallel": 4},
+         "at least the pipeline stages but 1 in a 1f1b schedule of framework own", "2; the nearest is 3"),
     ],
 )  # fmt: skip
 def test_a_framework_is_named_that_cannot(framework: Framework, values: dict[str, int], rule: str, got: str) -> None:
@@ -99,6 +105,20 @@ EQUAL = (
     "megatron-lm, or stages best"
 )
 MEGATRON, TITAN = find_framework("megatron-lm"), find_framework("torchtitan")
+
+
+def test_degrees_that_a_program_does_not_start_are_refused_by_its_rule() -> None:
+    """Key and value heads below tensor ranks (pytorch/torchtitan 2577), Ulysses by heads, experts of Megatron-LM."""
+    few = find_network("llama:layers=8,hidden=2048,heads=16,kv_heads=2,ffn=5632")
+    for name in ("torchtitan", "nanotron"):
+        words = f"a divisor of the 2 heads of keys and values in framework {name}, which copies none"
+        refused(few, find_framework(name), {"tensor_parallel": 4}, words, "4; the nearest is 2")
+    check_lawful(few, MEGATRON, Configurations.having(tensor_parallel=4))
+    heads = "a divisor of the 12 heads of layer layer1.attention.core"
+    refused(GPT, find_framework("deepspeed"), {"context_parallel": 8}, heads, "8; the nearest are 6 and 12")
+    words = "on where tensor ranks share experts in framework megatron-lm"
+    refused(MOE, MEGATRON, {"sequence_parallel": 0, "tensor_parallel": 2}, words, "'off'")
+    check_lawful(MOE, MEGATRON, Configurations.having(tensor_parallel=2, sequence_parallel=1))
 
 
 @pytest.mark.parametrize(
