@@ -26,7 +26,7 @@ from planner.domain.network import Network
 from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.fusion import with_attention
-from planner.workload.lawful import accumulates, most_stages, starts_even
+from planner.workload.lawful import accumulates, is_lawful, most_stages
 from planner.workload.memory import Memory
 from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
 
@@ -91,6 +91,7 @@ class _Case(NamedTuple):
     capacity_bytes: float
     framework: Framework
     most_nodes: int
+    before: Configurations
 
     def bytes_of(self) -> float:
         return float(self.ledger.fullest(self.plan).total.item())
@@ -104,6 +105,14 @@ class _Case(NamedTuple):
     def shardings(self) -> tuple[int, ...]:
         alone = self.get("pipeline_parallel") == 1
         return self.framework.shardings if alone else self.framework.shardings_in_pipeline
+
+    @property
+    def starts(self) -> bool:
+        """Whether the framework starts the plan, or would not start the one that is changed either."""
+        rules = self.ledger.network, self.framework
+        return bool(accumulates(self.framework, self.plan)) and bool(
+            is_lawful(*rules, self.plan) or not is_lawful(*rules, self.before)
+        )
 
     def get(self, name: str) -> int:
         return int(getattr(self.plan, name).item())
@@ -145,7 +154,7 @@ def what_fits(
     """
     if int(np.prod(plan.shape)) != 1:
         raise ParameterError("number of plans", "1, as each has changes of its own", int(np.prod(plan.shape)))
-    case = _Case(ledger, plan, capacity_bytes, framework, most_nodes)
+    case = _Case(ledger, plan, capacity_bytes, framework, most_nodes, plan)
     memory = ledger.fullest(plan)
     terms = sorted(((name, float(getattr(memory, name).item())) for name in TERMS), key=lambda term: -term[1])
     total_bytes = case.bytes_of()
@@ -160,7 +169,7 @@ def _change(
 ) -> Change | None:
     """Return the first try that fits, else the one that needs least; None: there is none that the schedule runs."""
     best: Change | None = None
-    for value, after in ((value, after) for value, after in tries(case) if accumulates(case.framework, after.plan)):
+    for value, after in ((value, after) for value, after in tries(case) if after.starts):
         total = after.bytes_of()
         change = Change(name, value, after.plan, before - total, total <= case.capacity_bytes)
         if change.fits:
@@ -211,8 +220,7 @@ def _tensor(case: _Case, *, in_node: bool) -> Iterator[tuple[int, _Case]]:
 def _pipeline(case: _Case) -> Iterator[tuple[int, _Case]]:
     layers = most_stages(case.ledger.network)
     for degree in range(2, layers + 1):
-        has_all = case.get("recompute_every") <= -(-layers // degree)
-        if has_all and starts_even(layers, case.framework, case.plan.but(pipeline_parallel=degree)).all():
+        if case.get("recompute_every") <= -(-layers // degree):
             yield from _degree(case, "pipeline_parallel", degree)
 
 

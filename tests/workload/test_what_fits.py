@@ -3,12 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.catalog import find_framework, find_network
 from planner.domain.configuration import Configurations
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
 from planner.domain.split import RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
-from planner.workload.lawful import check_lawful
+from planner.workload.lawful import check_lawful, is_lawful
 from planner.workload.memory import Memory
 from planner.workload.what_fits import CHANGES, TERMS, divisors, least_gpus, least_memory, lowest_plans, what_fits
 from tests.workload.closed_memory import stage_parameters
@@ -171,3 +172,17 @@ def test_divisors() -> None:
 def test_one_plan_at_a_time() -> None:
     with pytest.raises(ParameterError, match="plans"):
         what_fits(rules_of(GPT3_NETWORK), Configurations.having(sub_batch=np.array([1, 2])), 80e9)
+
+
+def test_changes_of_a_plan_that_its_program_starts_start_too() -> None:
+    """Torchtitan copies no heads of keys and values, nanotron recomputes whole layers alone."""
+    network, plan = (
+        "llama:layers=8,hidden=2048,heads=16,kv_heads=2,ffn=5632,attention=unfused",
+        Configurations.having(data_parallel=16),
+    )
+    for name, missing in (("torchtitan", "tensor degree beyond a node"), ("nanotron", "selective recompute")):
+        framework = find_framework(name)
+        changes = what_fits(rules_of(network), plan, 1e9, framework=framework).changes
+        assert all(is_lawful(find_network(network), framework, one.plan) for one in changes)
+        assert missing not in {one.name for one in changes}
+        assert max((one.value for one in changes if one.name.startswith("tensor")), default=2) == 2
