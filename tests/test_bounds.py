@@ -51,10 +51,10 @@ def example(kind: Type) -> Any:  # noqa: PLR0911 - a case a type
             return {key: example(kind.item) for key in kind.choices[:1] or ("0" if "0" in kind.pattern else "x",)}
         case Table():
             return {one.name: example(one.type) for one in kind.fields if one.default is not None and one.name}
-        case Text():
-            return next(iter(kind.choices), "x")
         case Name():
             return "x"
+        case Text():
+            return next(iter(kind.choices), "x")
         case Flag():
             return True
         case Whole():

@@ -149,12 +149,8 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class Name(Text):
     """What something is called: text on one line, shown as it is, of at most LONGEST_NAME characters."""
-
-    empty: bool = False
-
-    words = "text"
 
     def read_all(self, values: Sequence[Any]) -> Sequence[str] | None:
         """Return names that are plainly right; None where each is to be read on its own."""
@@ -165,20 +161,16 @@ class Name:
 
     def read(self, value: Any, place: str) -> str:
         """Return the name."""
-        name = Text(empty=self.empty).read(value, place)
+        name = Text.read(self, value, place)
         if hidden(name):
             refuse(place, "a name without control characters or hidden ones", name)
         if len(name) > LONGEST_NAME:
             raise FieldError(place, f"name must be of at most {LONGEST_NAME} characters, got {len(name):,}")
         return name
 
-    def write(self, value: Any) -> str:
-        """Return the name."""
-        return str(value)
-
     def schema(self) -> dict[str, Any]:
         """Return a schema of type string."""
-        return Text(empty=self.empty).schema() | {"maxLength": LONGEST_NAME}
+        return Text.schema(self) | {"maxLength": LONGEST_NAME}
 
 
 @dataclass(frozen=True, slots=True)
