@@ -120,8 +120,7 @@ def searcher_of(values: Values, cases: Sequence[Case], options: Mapping[str, Any
                 raise ParameterError(f"--{name}", "given with --search optuna", values[name].value)
         return None
     if "time_limit" in values:
-        rule = "given with --search exact"
-        raise ParameterError("--time-limit", rule, values["time_limit"].value, "give --trials")
+        raise ParameterError("--time-limit", "given with --search exact", values["time_limit"].value, "give --trials")
     from planner.search.fingerprint import fingerprints  # noqa: PLC0415 - only this search needs it
     from planner.search.optuna_search import OptunaSearch  # noqa: PLC0415 - as above
     from planner.search.optuna_study import StudyPlace  # noqa: PLC0415 - as above
