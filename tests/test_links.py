@@ -11,7 +11,7 @@ import pytest
 
 from planner.errors import OutputError
 from planner.formats.documents import TEMPORARY_PREFIX, write_file
-from planner.probes.resume import Measured, append_failed, append_measured, start_file
+from planner.probes.resume import Measured, append, start_file
 from planner.sessions.calibrate import held_alone
 
 Run = Callable[..., tuple[int, str, str]]
@@ -33,8 +33,8 @@ WRITERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a lock": (lock, "fit.json.lock"),
     "partial samples": (lambda path: start_file(path, {}, ()), "fit.json"),
     "their temporary file": (lambda path: start_file(path, {}, ()), f".fit.json.{'0' * 16}.tmp"),
-    "their next line": (lambda path: append_measured(path, [TIMING]), "fit.json"),
-    "a line of what failed": (lambda path: append_failed(path, "gemm"), "fit.json"),
+    "their next line": (lambda path: append(path, [TIMING]), "fit.json"),
+    "a line of what failed": (lambda path: append(path, ["gemm"]), "fit.json"),
 }
 """What is written -> what writes it, and the name where a link lies in wait."""
 

@@ -39,7 +39,7 @@ from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.probes.machine import busy, cpu_steal_s, describe_cpu, first_look, state_circumstances, throttled, watched
 from planner.probes.points import Point
 from planner.probes.precisions import CPU_PRECISIONS, HALVES, import_torch, wanted_precisions
-from planner.probes.run import DISTURBED_NOTE, Goal, Progress, Run, continued, nothing_kept
+from planner.probes.run import DISTURBED_NOTE, Goal, Progress, Run, continued
 from planner.probes.steps import StepNeed, StepTimes, timed_steps
 from planner.probes.timing import keep_freed_memory
 
@@ -282,7 +282,7 @@ def measure_device(
     with told_when_lost(place.device, resume), place.measuring() as bench:
         for_load = 0.0 if place.device == "cpu" else SUSTAINED_SHARE
         share = 1 - STEPS_SHARE - for_load - (INPUT_SHARE if input_folder else 0.0)
-        before_s, kept_s = time.perf_counter() - start, goal.kept_s if goal else nothing_kept
+        before_s, kept_s = time.perf_counter() - start, goal.kept_s if goal else lambda _points: 0.0
         run = Run(
             bench,
             points,

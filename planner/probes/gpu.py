@@ -15,7 +15,7 @@ from planner.domain.cluster import Accelerator, Node
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes.machine import describe_cpu, first_look, gpu_name
 from planner.probes.precisions import COMPUTING, gpu_precisions, import_torch
-from planner.probes.resume import append_failed, holds_measured
+from planner.probes.resume import append, holds_measured
 
 __all__ = [
     "DeviceLostError", "Gpu", "Lookup", "check_computes", "check_gpu", "default_device", "describe_gpu", "first_line",
@@ -234,6 +234,6 @@ def told_when_lost(device: str, resume: Path | None) -> Iterator[None]:
         elif resume and lost.what:
             remedy = f"the same command begins again{without}"
         if resume and lost.what:
-            append_failed(resume, lost.what)
+            append(resume, [lost.what])
         rule, value = "a device that goes on computing", f"{device}, which failed{where}: {lost}"
         raise ParameterError("--device", rule, value, remedy) from lost

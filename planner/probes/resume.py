@@ -15,7 +15,7 @@ from pathlib import Path
 from planner.errors import OutputError
 
 __all__ = [
-    "Earlier", "Measured", "append_failed", "append_measured", "holds_measured", "read_measured", "remove_if_empty",
+    "Earlier", "Measured", "append", "holds_measured", "read_measured", "remove_if_empty",
     "seconds_used", "start_file",
 ]  # fmt: skip
 
@@ -148,7 +148,7 @@ def start_file(
 
     OutputError: it cannot be written.
     """
-    text = _text((_lasting(circumstances), *map(asdict, timings), *({FAILED: what} for what in failures)))
+    text = _text((_lasting(circumstances), *timings, *failures))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,18 +164,11 @@ def start_file(
             temporary.unlink()
 
 
-def append_measured(path: Path, timings: Sequence[Measured]) -> None:
-    """Add lines to the file, all at once; OutputError where it cannot be written."""
-    _append(path, map(asdict, timings))
+def append(path: Path, values: Iterable[Measured | str]) -> None:
+    """Add a line for each timing, or point or step in which a device was lost, all at once.
 
-
-def append_failed(path: Path, what: str) -> None:
-    """Add a line that says in which point or step a device was lost; OutputError where it cannot be written."""
-    _append(path, [{FAILED: what}])
-
-
-def _append(path: Path, values: Iterable[object]) -> None:
-    """Add a line for each value; a link in place of the file is not followed."""
+    A link in place of the file is not followed. OutputError: the file cannot be written.
+    """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         with os.fdopen(descriptor, "a", encoding="utf-8") as file:
@@ -185,7 +178,12 @@ def _append(path: Path, values: Iterable[object]) -> None:
 
 
 def _text(values: Iterable[object]) -> str:
-    return "".join(json.dumps(value) + "\n" for value in values)
+    """Return a line of JSON for each timing, mapping, or what failed."""
+    texts = []
+    for one in values:
+        table = {FAILED: one} if isinstance(one, str) else one
+        texts.append(json.dumps(asdict(table) if isinstance(table, Measured) else table) + "\n")
+    return "".join(texts)
 
 
 def _lines(path: Path) -> list[object]:

@@ -25,12 +25,10 @@ import numpy as np
 from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.probes.bench import DISTURBED_RATIO, Bench, as_if_quiet, quietest
 from planner.probes.points import SEED, Point
-from planner.probes.resume import Earlier, Measured, append_measured, read_measured, start_file
+from planner.probes.resume import Earlier, Measured, append, read_measured, start_file
 from planner.probes.timing import Timing
 
-__all__ = [
-    "DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Goal", "Progress", "Run", "continued", "nothing_kept",
-]  # fmt: skip
+__all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Goal", "Progress", "Run", "continued"]
 
 STRETCH_S = 0.7
 CHOICE_S, CHOICE_SHARE = 1.5, 0.05
@@ -278,7 +276,7 @@ class Run:
         self.measured += timings
         self.timed |= {one.name for one in timings}
         if self.resume:
-            append_measured(self.resume, timings)
+            append(self.resume, timings)
         self.tell()
 
     def tell(self, doing: str = "kernels") -> None:
@@ -325,11 +323,6 @@ class Chooser(Protocol):
         """Return names among those left that take about so long to measure, each at most ``most_s``; none help: ()."""
 
 
-def nothing_kept(_points: int) -> float:
-    """Keep nothing of the budget for a fit."""
-    return 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Goal:
     """What a run is for.
@@ -346,4 +339,4 @@ class Goal:
     chooser: Callable[[Sequence[Point]], Chooser]
     later: tuple[Point, ...] = ()
     target_error: float | None = None
-    kept_s: Callable[[int], float] = nothing_kept
+    kept_s: Callable[[int], float] = lambda _points: 0.0

@@ -11,7 +11,7 @@ from planner.domain.kernels import FORWARD
 from planner.domain.samples import Samples
 from planner.errors import OutputError
 from planner.probes.points import Point
-from planner.probes.resume import Measured, append_failed, append_measured, read_measured, seconds_used
+from planner.probes.resume import Measured, append, read_measured, seconds_used
 from planner.probes.run import Progress, Run, continued
 
 MakeBench = Callable[..., Any]
@@ -98,8 +98,8 @@ def test_cut_off_and_foreign_lines_are_left_out(fake_bench: MakeBench, tmp_path:
 @pytest.mark.parametrize(
     "append",
     [
-        lambda path: append_measured(path, [Measured("a", 1.0, 0.1, 3, 1.0, 2.0)]),
-        lambda path: append_failed(path, "step 3"),
+        lambda path: append(path, [Measured("a", 1.0, 0.1, 3, 1.0, 2.0)]),
+        lambda path: append(path, ["step 3"]),
     ],
 )
 def test_a_full_disk_names_the_file(append: Callable[[Path], None]) -> None:
