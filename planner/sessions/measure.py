@@ -114,7 +114,12 @@ def with_doubts(measurement: Measurement, wall_s: float, earlier: Iterable[Calib
 
 def slower_than_before(circumstances: Mapping[str, str], device: str, earlier: Iterable[Calibration]) -> str:
     """Return that the reference kernel was much slower than in an earlier run of the same circumstances, else ''."""
-    alike = [one for one in earlier if one.accelerator == device and _is_alike(one.environment, circumstances)]
+    # Another design may have another reference kernel.
+    lasting = {key: value for key, value in circumstances.items() if key not in FREE_CIRCUMSTANCES or key == "design"}
+    of_device = [one for one in earlier if one.accelerator == device]
+    alike = [
+        one for one in of_device if all(one.environment.get(key, value) == value for key, value in lasting.items())
+    ]
     times = [(seconds, one) for one in alike if (seconds := _number(one.environment, REFERENCE_KEY))]
     now_s = _number(circumstances, REFERENCE_KEY)
     if not times or not now_s:
@@ -127,12 +132,6 @@ def slower_than_before(circumstances: Mapping[str, str], device: str, earlier: I
         f"the {format_seconds(best_s)} of calibration {best.name!r} of {best.date or 'an unknown day'} under the same "
         "circumstances: the machine was slow throughout; run it again when it is quiet"
     )
-
-
-def _is_alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    # Another design may have another reference kernel.
-    lasting = [key for key in one.keys() & other.keys() if key not in FREE_CIRCUMSTANCES or key == "design"]
-    return all(one[key] == other[key] for key in lasting)
 
 
 def stolen(circumstances: Mapping[str, str], wall_s: float) -> str:
