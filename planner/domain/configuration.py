@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
@@ -257,16 +257,6 @@ class Configurations(Axes[IntArray, IntArray]):
     def at(self, of_plans: Any, rows: IntArray) -> Any:
         """Return what plans at positions have of an array that broadcasts to the shape of all."""
         return _in_rows(of_plans, rows, self.shape) if self.is_product else of_plans[rows]
-
-    def pieces(self, most: int) -> Iterator[Configurations]:
-        """Yield them in order, a product in products, at most so many at once."""
-        if self.size <= most:
-            yield self
-            return
-        at = next(at for at, length in enumerate(self.shape) if length > 1)
-        step = max(1, most * self.shape[at] // self.size)
-        for start in range(0, self.shape[at], step):
-            yield from self.boxed((*[slice(None)] * at, slice(start, start + step))).pieces(most)
 
     def _each(self, change: Callable[[IntArray], IntArray]) -> Configurations:
         return Configurations(**{a.name: change(getattr(self, a.name)) for a in AXES}, precisions=self.precisions)

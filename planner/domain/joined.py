@@ -7,7 +7,7 @@ bases, of which there are few.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -102,10 +102,6 @@ class JoinedConfigurations(Configurations):
         """Return those at positions, where a mask is true, or of a slice."""
         own = (one[rows] for one in (self.base, self.sub_batch, self.accumulation_steps))
         return JoinedConfigurations(self.bases, *own)
-
-    def pieces(self, most: int) -> Iterator[Configurations]:  # noqa: ARG002 - what is priced is fewer distinct cases
-        """Yield all of them at once."""
-        yield self
 
     def where(self, mask: BoolArray) -> Configurations:
         """Return those where a mask is true."""

@@ -30,48 +30,20 @@ Promises = Callable[[FloatArray, IntArray, IntArray], BoolArray]
 """(least epoch [s], GPUs, mini-batch), shape (n,) each: whether plans with these may be among the best."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The parts of one block, k of them.
-
-    Attributes
-    ----------
-    gpus, least_s, unit : ndarray, shape (k,)
-        The least GPUs, and the least epoch [s] (without a data set time a sample), of a plan of each; what divides the
-        mini-batch of every plan of each [samples], 0 where it is random.
-    open : (parts, promises, progress) -> iterator of Configurations
-        Candidates of some parts that may be among the best, some at a time.
-    """
-
-    gpus: IntArray
-    least_s: FloatArray
-    unit: IntArray
-    open: Callable[[IntArray, Promises, Progress], Iterator[Configurations]]
-
-
 def parts_of(space: Space, evaluator: Evaluator) -> list[Parts]:
-    """Return the parts of every block that can be priced; of asynchronous plans no bound is known: they are one."""
+    """Return the parts of every block that can be priced."""
     return [
-        _of_async(plans, kinds) if plans.mode == "async" else _Sites(plans, evaluator, kinds).parts()
-        for plans, kinds in space.open_blocks()
+        (Parts if plans.mode == "sync" else _Unbounded)(plans, evaluator, kinds) for plans, kinds in space.open_blocks()
     ]
 
 
-def _of_async(plans: Plans, kinds: Kinds) -> Parts:
-    none = np.zeros(1, dtype=np.int64)
-    return Parts(none + 1, np.zeros(1), none, lambda *_: plans.candidates(kinds))
-
-
 @dataclass(frozen=True)
-class _Sites:
-    """Sites of plans, each with the runs of its data-parallel degree, whatever schedules run of them."""
+class Parts:
+    """The parts of plans in a precision, k of them: of sites each with a run of its data-parallel degree."""
 
     plans: Plans
     evaluator: Evaluator
     kinds: Kinds
-
-    def parts(self) -> Parts:
-        return Parts(self.gpus, self.least_s(), self.unit, self.open)
 
     @property
     def _has_choices(self) -> bool:
@@ -100,18 +72,21 @@ class _Sites:
 
     @cached_property
     def gpus(self) -> IntArray:
-        (_, of), bases = self._site, self.plans.bases
-        least = np.full(self._columns["nodes"].size, np.iinfo(np.int64).max)
+        """The least GPUs of a plan of each, shape (k,)."""
+        (first, of), bases = self._site, self.plans.bases
+        least = np.full(first.size, np.iinfo(np.int64).max)
         np.minimum.at(least, of, bases.column("nodes") * bases.column("gpus_per_node"))
         return least[self._parts[0]]
 
     @cached_property
     def unit(self) -> IntArray:
+        """What divides the mini-batch of every plan of each [samples], 0 where it is random, shape (k,)."""
         site, runs, run = self._parts
-        return np.asarray(self._columns["data_parallel"][site] * runs.sub_batch[run])
+        return self._columns["data_parallel"][site] * runs.sub_batch[run]
 
+    @cached_property
     def least_s(self) -> FloatArray:
-        """Return that of the most micro-batches of each."""
+        """The least epoch of a plan of each [s], without a data set of a sample, shape (k,); 0 where none is known."""
         site = self._parts[0]
         least_s = np.full(site.size, np.inf)
         coarse = self._openings(())
@@ -155,6 +130,7 @@ class _Sites:
         return self.evaluator.least_epoch_s(rows, split=self._has_choices, closely=closely)
 
     def open(self, parts: IntArray, promises: Promises, progress: Progress) -> Iterator[Configurations]:
+        """Yield candidates of some parts that may be among the best, some at a time."""
         (site, runs, run), (openings, bases, starts) = self._parts, self._fine
         gpus, unit, of = self.gpus[parts], self.unit[parts], run[parts]
         if not self._has_choices:  # no bound is closer than that of the part
@@ -184,3 +160,15 @@ class _Sites:
         for rows in self.plans.made(base[fits], sub_batch[fits], self.kinds):
             seconds = self.evaluator.least_epoch_s(rows, split=True, closely=True)
             yield rows.where(promises(seconds, rows.gpus, rows.synchronous_mini_batch))
+
+
+class _Unbounded(Parts):
+    """One part of all plans, of whose epochs and mini-batches nothing is known."""
+
+    gpus = cached_property(lambda _: np.ones(1, dtype=np.int64))
+    least_s = cached_property(lambda _: np.zeros(1))
+    unit = cached_property(lambda _: np.zeros(1, dtype=np.int64))
+
+    def open(self, *_: object) -> Iterator[Configurations]:
+        """Yield all candidates."""
+        return self.plans.candidates(self.kinds)

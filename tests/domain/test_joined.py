@@ -58,7 +58,6 @@ def test_parts_of_rows_stay_joined() -> None:
         assert isinstance(part, JoinedConfigurations)
         assert rows_of(part) == [every[row] for row in at.tolist()]
     assert rows_of(some.take(slice(3, 9))) == every[3:9]
-    assert list(some.pieces(4)) == [some]
     assert some.bases.bases is some.bases
 
 

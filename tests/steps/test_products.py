@@ -54,15 +54,6 @@ def test_a_product_is_priced_as_its_rows(
         assert found == pytest.approx(expected, rel=1e-13, nan_ok=True), field.name
 
 
-def test_pieces_are_the_product_in_order() -> None:
-    plans = product(SYNC)
-    for most in (1, 4, 10, 100):
-        pieces = list(plans.pieces(most))
-        assert max(piece.size for piece in pieces) <= most
-        joined = Configurations.joined([piece.rows for piece in pieces])
-        assert [joined.one(i) for i in range(54)] == [plans.rows.one(i) for i in range(54)]
-
-
 def test_what_a_mask_leaves_is_a_product_where_it_can_be() -> None:
     plans = product(SYNC)
     few = plans.where((plans.sub_batch > 1) & (plans.nodes != 2))
