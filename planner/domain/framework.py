@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -16,33 +16,10 @@ from planner.domain.strategies import BEST_FUSION, STRATEGIES, Strategy
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
 
 __all__ = [
-    "ANY",
-    "ASYNCHRONOUS",
-    "BEST_FUSION",
-    "COMPOSED",
-    "CONTEXTS",
-    "DEALS",
-    "FEWEST",
-    "FUSIONS",
-    "GENERIC",
-    "GRADIENT_TYPES",
-    "LAUNCHES",
-    "LAYOUTS",
-    "LOSSES",
-    "PARALLELISMS",
-    "PYTORCH",
-    "REPEATED",
-    "STAGES",
-    "STATE_TYPES",
-    "STRATEGIES",
-    "UPDATES",
-    "Framework",
-    "Strategy",
-    "Switch",
-    "framework_parts",
-    "label_of",
-    "variant_and_version",
-]
+    "ANY", "BEST_FUSION", "COMPOSED", "FACTS", "FEWEST", "FUSIONS", "GENERIC", "LAUNCHES", "LAYOUTS", "LOSSES",
+    "PARALLELISMS", "PYTORCH", "STATE_TYPES", "STRATEGIES", "UPDATES", "WITH_LAWFUL", "Framework", "Strategy", "Switch",
+    "framework_parts", "label_of", "variant_and_version",
+]  # fmt: skip
 
 GRADIENT_TYPES = ("precision", "fp32", "fp16", "bf16")
 """What gradients are held or sent in: the gradients' type of the precision of training, or one of any."""
@@ -57,6 +34,8 @@ FEWEST = ("any", "stages", "stages - 1")
 DEALS = ("blocks", "ends", "equal")
 """How it deals out blocks to stages: evenly, the first have one more; so, with what stands before and behind them
 counted as a block each; or equally many to each chunk between the first and the last, which have no more."""
+WITH_LAWFUL = ("recompute", "sequence_parallel", "shard_group", "offload")
+"""Axes of words of which it may lack values."""
 STATE_TYPES = ("fp32", "bf16")
 """What an optimizer keeps moments in."""
 PARALLELISMS = ("tensor", "context", "expert", "pipeline")
@@ -152,9 +131,17 @@ class Switch:
     source: str = ""
 
 
+def _fact(doc: str, choices: Iterable[str] = (), *, default: Any) -> Any:
+    """Return the field of a key of framework files; ``doc``: what it means, ``choices``: its words."""
+    metadata = {"doc": doc, "choices": tuple(choices)}
+    if isinstance(default, dict):
+        return field(default_factory=dict, hash=False, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework, of a version and with switches on where they are asked for.
+    """A framework, of a version and with switches on where they are asked for; what its facts mean stands with them.
 
     Attributes
     ----------
@@ -162,77 +149,10 @@ class Framework:
         In lower case; what coefficients of its overheads are looked up by.
     aliases : tuple of str
         Other names, in lower case.
-    input_gradient : bool
-        Whether its backward pass ends at the network's input, whose gradient nothing needs.
-    gradient_type, message_type : mapping of precision, or ANY, to one of GRADIENT_TYPES
-        What gradients are held in, and sent in: where nothing is said, in the precision's type, and as they are held.
-    narrow_gradients : bool
-        Whether those that kernels write stay beside wider ones, which add them up.
-    state_type : one of STATE_TYPES
-        What the optimizer keeps moments in.
-    strategy : one of STRATEGIES
-        The one that a user gets who asks for none.
-    strategies : mapping of one of STRATEGIES to Strategy
-        Those that it follows in a way of its own.
     source : str
         Where that comes from.
     version : str
         Free text; empty: any.
-    can : tuple of one of PARALLELISMS
-        Ways in which it splits networks.
-    schedules : tuple of one of SCHEDULES
-        Orders of a pipeline's passes that it has.
-    shardings, shardings_in_pipeline : tuple of int
-        Stages of sharding that it has, alone and beside a pipeline.
-    lawful : mapping of axis to tuple of str
-        Values of axes of words that it has, where it lacks some: of recompute, sequence_parallel, shard_group, offload.
-    asynchronous : one of ASYNCHRONOUS
-        How replicas update weights that do not wait for each other.
-    context : one of CONTEXTS
-        What its context-parallel ranks divide in attention.
-    copies_keys : bool
-        Whether tensor ranks that are more than heads of keys and values have copies of them.
-    experts_take_sequence : bool
-        Whether tensor ranks of a network with experts are sequence parallel.
-    fewest_micro_batches : one of FEWEST
-        That a 1f1b schedule takes.
-    fuses : tuple of one of FUSIONS
-        Kernels that are one.
-    composes : tuple of one of COMPOSED
-        What it computes from primitives, each a kernel of its own.
-    scatters_boundary : bool
-        Whether each tensor rank sends its part alone to the next stage, which gathers it.
-    stages : one of STAGES
-        What it pipelines.
-    deals : one of DEALS
-        How it deals out blocks to stages.
-    selective : one of REPEATED
-        What selective recompute makes again.
-    overlaps_tensor : bool
-        Whether messages of tensor ranks run beside products of the backward pass that do not wait for them.
-    gathers_ahead : int
-        Units whose sharded weights are gathered ahead of their use.
-    loss : one of LOSSES
-        How it computes the loss of tokens.
-    pads_vocabulary : bool
-        Whether it rounds the vocabulary up to 128 rows a tensor rank.
-    pads_products : bool
-        Whether it rounds sides of products up to what matrix units want.
-    main_gradients : bool
-        Whether its optimizer reads fp32 copies of gradients that are not fp32.
-    output_buffers : int
-        Micro-batches whose fp32 logits stay on the last stage until others take their place; 0: those that wait for
-        their backward pass alone.
-    keeps_weight_shards : bool
-        Whether sharding 3 keeps shards of narrow weights beside those of the fp32 master copy, or makes them of it.
-    rank_order : tuple of str
-        Order of RANK_ORDER in which it numbers ranks, innermost first.
-    layout : one of LAYOUTS
-        How images lie in memory.
-    update : one of UPDATES
-        Kernels of an update.
-    launch : one of LAUNCHES
-        How kernels are launched.
     switches : mapping of str to Switch
         What may be turned on, by name; those that are on changed the fields above.
     switched : tuple of str
@@ -245,43 +165,57 @@ class Framework:
 
     name: str
     aliases: tuple[str, ...] = ()
-    input_gradient: bool = False
-    gradient_type: Mapping[str, str] = field(default_factory=dict, hash=False)
-    message_type: Mapping[str, str] = field(default_factory=dict, hash=False)
-    narrow_gradients: bool = False
-    state_type: str = "fp32"
-    strategy: str = "wait-free"
-    strategies: Mapping[str, Strategy] = field(default_factory=dict, hash=False)
+    input_gradient: bool = _fact("whether the gradient of the network's input is computed", default=False)
+    gradient_type: Mapping[str, str] = _fact(
+        "what gradients are held in, by precision; others: in its own type", GRADIENT_TYPES, default={}
+    )
+    message_type: Mapping[str, str] = _fact(
+        "what gradients are sent in, by precision; others: as they are held", GRADIENT_TYPES, default={}
+    )
+    narrow_gradients: bool = _fact("whether those that kernels write stay beside wider ones", default=False)
+    state_type: str = _fact("what the optimizer keeps moments in", STATE_TYPES, default="fp32")
+    strategy: str = _fact("when gradients are sent, where nothing else is asked for", STRATEGIES, default="wait-free")
+    strategies: Mapping[str, Strategy] = _fact("those it follows in its own way", STRATEGIES, default={})
+    can: tuple[str, ...] = _fact("ways in which it splits networks", PARALLELISMS, default=PARALLELISMS)
+    schedules: tuple[str, ...] = _fact("orders of a pipeline's passes that it has", SCHEDULES, default=SCHEDULES)
+    shardings: tuple[int, ...] = _fact("stages of sharding that it has", default=(0, 1, 2, 3))
+    shardings_in_pipeline: tuple[int, ...] = _fact("the same beside a pipeline", default=(0, 1, 2, 3))
+    lawful: Mapping[str, tuple[str, ...]] = _fact("values of other axes, where it lacks some", WITH_LAWFUL, default={})
+    asynchronous: str = _fact("how replicas update weights that do not wait", ASYNCHRONOUS, default="update-threads")
+    context: str = _fact("what context-parallel ranks divide in attention", CONTEXTS, default="positions")
+    copies_keys: bool = _fact("whether more tensor ranks than heads of keys and values copy them", default=True)
+    experts_take_sequence: bool = _fact("whether tensor ranks with experts are sequence parallel", default=False)
+    fewest_micro_batches: str = _fact("how many a 1f1b schedule takes at least", FEWEST, default="any")
+    fuses: tuple[str, ...] = _fact(
+        "what its kernels do in one: bias and activation, bias and sum, scale, mask and softmax, norm and activation",
+        FUSIONS,
+        default=(),
+    )
+    composes: tuple[str, ...] = _fact(
+        "what it computes from primitives, each a kernel of its own", COMPOSED, default=()
+    )
+    layout: str = _fact("how images lie in memory", LAYOUTS, default="unstated")
+    update: str = _fact(
+        "kernels of an update: one a layer, over many tensors, or one an operation", UPDATES, default="layer"
+    )
+    launch: str = _fact("how kernels are launched", LAUNCHES, default="eager")
+    scatters_boundary: bool = _fact("whether tensor ranks send parts to the next stage", default=False)
+    stages: str = _fact("what its pipeline's stages are", STAGES, default="modules")
+    deals: str = _fact(
+        "how it deals out blocks to stages: evenly, with both ends counted, or equally", DEALS, default="blocks"
+    )
+    selective: str = _fact("what selective recompute makes again", REPEATED, default="attention")
+    overlaps_tensor: bool = _fact("whether messages of tensor ranks run beside products", default=False)
+    gathers_ahead: int = _fact("units gathered ahead where weights are sharded", default=1)
+    loss: str = _fact("how the loss of tokens is computed", LOSSES, default="eager")
+    pads_vocabulary: bool = _fact("whether it is rounded up to 128 rows a tensor rank", default=False)
+    pads_products: bool = _fact("whether sides of products are rounded up to 16 bytes", default=False)
+    main_gradients: bool = _fact("whether the optimizer reads fp32 copies of gradients", default=False)
+    output_buffers: int = _fact("micro-batches whose logits the last stage keeps; 0: those that wait alone", default=0)
+    keeps_weight_shards: bool = _fact("whether sharding 3 keeps shards of narrow weights", default=True)
+    rank_order: tuple[str, ...] = _fact("how ranks are numbered, innermost first", RANK_ORDER, default=RANK_ORDER)
     source: str = ""
     version: str = ""
-    can: tuple[str, ...] = PARALLELISMS
-    schedules: tuple[str, ...] = SCHEDULES
-    shardings: tuple[int, ...] = (0, 1, 2, 3)
-    shardings_in_pipeline: tuple[int, ...] = (0, 1, 2, 3)
-    lawful: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    asynchronous: str = "update-threads"
-    context: str = "positions"
-    copies_keys: bool = True
-    experts_take_sequence: bool = False
-    fewest_micro_batches: str = "any"
-    fuses: tuple[str, ...] = ()
-    composes: tuple[str, ...] = ()
-    scatters_boundary: bool = False
-    stages: str = "modules"
-    deals: str = "blocks"
-    selective: str = "attention"
-    overlaps_tensor: bool = False
-    gathers_ahead: int = 1
-    loss: str = "eager"
-    pads_vocabulary: bool = False
-    pads_products: bool = False
-    main_gradients: bool = False
-    output_buffers: int = 0
-    keeps_weight_shards: bool = True
-    rank_order: tuple[str, ...] = RANK_ORDER
-    layout: str = "unstated"
-    update: str = "layer"
-    launch: str = "eager"
     switches: Mapping[str, Switch] = field(default_factory=dict, hash=False, compare=False)
     switched: tuple[str, ...] = ()
     versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, compare=False)
@@ -292,14 +226,10 @@ class Framework:
         for what, name in (("name", self.name), *(("aliases", alias) for alias in aliases)):
             if not _NAME.fullmatch(name):
                 raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
-        of_choices = (
-            ("loss", LOSSES), ("stages", STAGES), ("strategy", tuple(STRATEGIES)), ("layout", LAYOUTS),
-            ("update", UPDATES), ("launch", LAUNCHES), ("state_type", STATE_TYPES), ("deals", DEALS),
-            ("asynchronous", ASYNCHRONOUS), ("context", CONTEXTS), ("fewest_micro_batches", FEWEST),
-        )  # fmt: skip
-        for what, value, known in ((what, getattr(self, what), known) for what, known in of_choices):
-            if value not in known:
-                raise UnknownNameError(what, value, known)
+        for one in FACTS:
+            value, known = getattr(self, one.name), one.metadata["choices"]
+            if isinstance(value, str) and value not in known:
+                raise UnknownNameError(one.name, value, known)
         for name in (other for one in self.switches.values() for other in (*one.needs, *one.excludes)):
             if name not in self.switches:
                 raise UnknownNameError("switch", name, self.switches)
@@ -416,6 +346,8 @@ def _of_precision(types: Mapping[str, str], precision: str, otherwise: str) -> s
     return types.get(precision, types.get(ANY, otherwise))
 
 
+FACTS = tuple(one for one in fields(Framework) if one.metadata)
+"""What a framework does; a switch changes some of it."""
 GENERIC = Framework("generic")
 """Stands for any other."""
 PYTORCH = Framework(

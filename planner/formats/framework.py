@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.domain.axes import AXES, SCHEDULES
+from planner.domain.axes import AXES
 from planner.domain.framework import (
     ANY,
-    ASYNCHRONOUS,
-    COMPOSED,
-    CONTEXTS,
-    DEALS,
-    FEWEST,
-    FUSIONS,
+    FACTS,
     GRADIENT_TYPES,
-    LAUNCHES,
-    LAYOUTS,
-    LOSSES,
-    PARALLELISMS,
-    REPEATED,
-    STAGES,
-    STATE_TYPES,
     STRATEGIES,
-    UPDATES,
+    WITH_LAWFUL,
     Framework,
     Strategy,
     Switch,
 )
 from planner.domain.precision import PRECISIONS
-from planner.domain.ranks import RANK_ORDER
 from planner.errors import ParameterError, UnknownNameError, UsageError
 from planner.formats.documents import Kind
-from planner.formats.fields import Field, Flag, ListOf, MapOf, Number, Table, Text, Whole, without_none
+from planner.formats.fields import Field, Flag, ListOf, MapOf, Number, Table, Text, Type, Whole, without_none
 
 __all__ = ["FRAMEWORK", "framework_keys"]
 
@@ -48,54 +36,26 @@ _STRATEGY = Table(
     make=Strategy,
     doc="what overlaps in a synchronous step",
 )
-_LAWFUL = ("recompute", "sequence_parallel", "shard_group", "offload")
-_BY_PRECISION = MapOf(Text(GRADIENT_TYPES), choices=(ANY, *PRECISIONS))
-_DOES = (
-    Field("input_gradient", Flag(), "whether the gradient of the network's input is computed", default=False),
-    Field("gradient_type", _BY_PRECISION, "what gradients are held in, by precision; others: in its own type", {}),
-    Field("message_type", _BY_PRECISION, "what gradients are sent in, by precision; others: as they are held", {}),
-    Field("narrow_gradients", Flag(), "whether those that kernels write stay beside wider ones", default=False),
-    Field("state_type", Text(STATE_TYPES), "what the optimizer keeps moments in", "fp32"),
-    Field("strategy", Text(tuple(STRATEGIES)), "when gradients are sent, where nothing else is asked for", "wait-free"),
-    Field("strategies", MapOf(_STRATEGY, choices=tuple(STRATEGIES)), "those it follows in its own way", {}),
-    Field("can", ListOf(Text(PARALLELISMS)), "ways in which it splits networks", PARALLELISMS),
-    Field("schedules", ListOf(Text(SCHEDULES)), "orders of a pipeline's passes that it has", SCHEDULES),
-    Field("shardings", ListOf(Whole(least=0, most=3)), "stages of sharding that it has", (0, 1, 2, 3)),
-    Field("shardings_in_pipeline", ListOf(Whole(least=0, most=3)), "the same beside a pipeline", (0, 1, 2, 3)),
-    Field("lawful", MapOf(ListOf(Text(), least=1), choices=_LAWFUL), "values of other axes, where it lacks some", {}),
-    Field("asynchronous", Text(ASYNCHRONOUS), "how replicas update weights that do not wait", "update-threads"),
-    Field("context", Text(CONTEXTS), "what context-parallel ranks divide in attention", "positions"),
-    Field("copies_keys", Flag(), "whether more tensor ranks than heads of keys and values copy them", default=True),
-    Field("experts_take_sequence", Flag(), "whether tensor ranks with experts are sequence parallel", default=False),
-    Field("fewest_micro_batches", Text(FEWEST), "how many a 1f1b schedule takes at least", "any"),
-    Field(
-        "fuses",
-        ListOf(Text(FUSIONS)),
-        "what its kernels do in one: bias and activation, bias and sum, scale, mask and softmax, norm and activation",
-        (),
-    ),
-    Field("composes", ListOf(Text(COMPOSED)), "what it computes from primitives, each a kernel of its own", ()),
-    Field("layout", Text(LAYOUTS), "how images lie in memory", "unstated"),
-    Field(
-        "update", Text(UPDATES), "kernels of an update: one a layer, over many tensors, or one an operation", "layer"
-    ),
-    Field("launch", Text(LAUNCHES), "how kernels are launched", "eager"),
-    Field("scatters_boundary", Flag(), "whether tensor ranks send parts to the next stage", default=False),
-    Field("stages", Text(STAGES), "what its pipeline's stages are", "modules"),
-    Field(
-        "deals", Text(DEALS), "how it deals out blocks to stages: evenly, with both ends counted, or equally", "blocks"
-    ),
-    Field("selective", Text(REPEATED), "what selective recompute makes again", "attention"),
-    Field("overlaps_tensor", Flag(), "whether messages of tensor ranks run beside products", default=False),
-    Field("gathers_ahead", Whole(least=0, most=1000), "units gathered ahead where weights are sharded", 1),
-    Field("loss", Text(LOSSES), "how the loss of tokens is computed", "eager"),
-    Field("pads_vocabulary", Flag(), "whether it is rounded up to 128 rows a tensor rank", default=False),
-    Field("pads_products", Flag(), "whether sides of products are rounded up to 16 bytes", default=False),
-    Field("main_gradients", Flag(), "whether the optimizer reads fp32 copies of gradients", default=False),
-    Field("output_buffers", Whole(least=0, most=1000), "micro-batches whose logits the last stage keeps", 0),
-    Field("keeps_weight_shards", Flag(), "whether sharding 3 keeps shards of narrow weights", default=True),
-    Field("rank_order", ListOf(Text(RANK_ORDER)), "how ranks are numbered, innermost first", RANK_ORDER),
-)
+_TYPES: Mapping[str, Type] = {
+    **dict.fromkeys(("gradient_type", "message_type"), MapOf(Text(GRADIENT_TYPES), choices=(ANY, *PRECISIONS))),
+    **dict.fromkeys(("shardings", "shardings_in_pipeline"), ListOf(Whole(least=0, most=3))),
+    "strategies": MapOf(_STRATEGY, choices=tuple(STRATEGIES)),
+    "lawful": MapOf(ListOf(Text(), least=1), choices=WITH_LAWFUL),
+}
+
+
+def _key(one: dataclasses.Field[Any]) -> Field:
+    """Return the key of a fact, whose type its default tells where it is of its own."""
+    default = {} if one.default is dataclasses.MISSING else one.default
+    words = Text(one.metadata["choices"])
+    kinds: tuple[tuple[type, Type], ...] = (
+        (bool, Flag()), (int, Whole(least=0, most=1000)), (tuple, ListOf(words)), (str, words),
+    )  # fmt: skip
+    kind = _TYPES.get(one.name) or next(of for python, of in kinds if isinstance(default, python))
+    return Field(one.name, kind, one.metadata["doc"], default)
+
+
+_DOES = tuple(map(_key, FACTS))
 """What a framework does; a switch changes some of it."""
 
 
