@@ -349,3 +349,22 @@ def test_fp8_is_searched_where_it_is_named(run: Run) -> None:
 
     assert "fp8" in precisions("--precision", "bf16,fp8", "--tensor", "1", "--pipeline", "1")
     assert "fp8" not in precisions("--tensor", "1", "--pipeline", "1")
+
+
+def test_gradients_of_megatron_are_wide_in_bf16_and_narrow_in_fp16(run: Run) -> None:
+    """NVIDIA/Megatron-LM 372: 6 + 12/d bytes a parameter and messages of fp32, against 4 + 16/d and fp16."""
+    asked = ("--network", "llama2-13b:sequence=2048", "--cluster", "dgx-a100", "--nodes", "8", "--sub-batch", "1")
+    of_plan = ("--framework", "megatron-lm", "--sharding", "1", "--precision", "bf16,fp16", "--json")
+    code, out, _ = run("predict", *asked, *of_plan)
+    wide, narrow = json.loads(out)["predictions"]
+    (sent, gathered), (half, _) = (
+        [
+            next(term["seconds"] for term in one["terms"] if term["name"] == name)
+            for name in ("all_reduce", "updated_weights")
+        ]
+        for one in (wide, narrow)
+    )
+    state = sum(wide["memory_bytes"][name] for name in ("weights", "gradients", "optimizer"))
+    assert (code, state / 2**30) == (0, pytest.approx(75.0, abs=0.1))
+    assert sent - half == pytest.approx(gathered, rel=0.02), "two bytes more a parameter take what gathering two does"
+    assert wide["memory_bytes"]["total"] > wide["memory_bytes"]["capacity"] > narrow["memory_bytes"]["total"]
