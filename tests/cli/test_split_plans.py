@@ -367,4 +367,4 @@ def test_gradients_of_megatron_are_wide_in_bf16_and_narrow_in_fp16(run: Run) -> 
     state = sum(wide["memory_bytes"][name] for name in ("weights", "gradients", "optimizer"))
     assert (code, state / 2**30) == (0, pytest.approx(75.0, abs=0.1))
     assert sent - half == pytest.approx(gathered, rel=0.02), "two bytes more a parameter take what gathering two does"
-    assert wide["memory_bytes"]["total"] > wide["memory_bytes"]["capacity"] > narrow["memory_bytes"]["total"]
+    assert wide["memory_bytes"]["total"] > 80 * 2**30 > narrow["memory_bytes"]["total"]
