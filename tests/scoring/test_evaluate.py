@@ -156,7 +156,7 @@ def test_memory_is_called_and_the_time_is_as_if_it_sufficed() -> None:
     [
         ({"tensor_parallel": 2}, "tensor_parallel must be 1 for .*, which is not made of attention blocks, got 2"),
         ({"context_parallel": 4}, "context_parallel must be 1"),
-        ({"recompute": "full"}, "recompute must be none"),
+        ({"recompute": "selective"}, "recompute must be none or full"),
         ({"sharding": 1}, "sharding must be 0"),
         (
             {"placement": (1, 2), "nodes": 2, "gpus_per_node": 2, "metric": "samples_per_s"},
