@@ -180,7 +180,8 @@ _ALL = (
     ),
     Option(
         "limit", "KEY=VALUE,...",
-        f"What a plan may take at most: {', '.join(LIMITS)}; as in epoch=1h,gpu-hours=500.",
+        f"What a plan may take at most: {', '.join(name for name, one in LIMITS.items() if not one.is_least)}; as in "
+        "epoch=1h,gpu-hours=500. window=0.5: the least share of updates whose mini-batch is inside the window.",
         parsing.limits, "none",
     ),
     Option(
@@ -261,7 +262,8 @@ _ALL = (
     Option("json", "", "Print one JSON document instead of tables."),
     Option(
         "choose", "fewest-gpus|fastest|least-regret", "Which of the plans that are tied with the best to take.",
-        parsing.choice("fewest-gpus", "fastest", "least-regret"), "fewest-gpus, then the larger sub-batch",
+        parsing.choice("fewest-gpus", "fastest", "least-regret"),
+        "fewest-gpus, then the larger sub-batch, asynchronous: the smaller staleness",
     ),
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option("position", "N", "The plan at this position alone.", parsing.whole(1, 10_000)),

@@ -139,6 +139,8 @@ def limits(what: str, value: str) -> dict[str, float]:
         choice(*LIMITS)(what, name)
         key = f"{name} in {what}"
         most[name] = parse_quantity(text, "time", key) if LIMITS[name].unit == "s" else parse_number(text, key)
+        if LIMITS[name].is_least and most[name] > 1:
+            raise ParameterError(key, "a share of updates, at most 1", text)
     return most
 
 

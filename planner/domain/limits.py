@@ -13,12 +13,18 @@ class Limited:
     """A quantity that may be limited.
 
     ``words``: in a sentence. ``unit``: of the number that stands in documents. ``of_epoch``: whether it needs a data
-    set.
+    set. ``is_least``: whether a plan must have at least as much, where it may take at most as much of the others.
     """
 
     words: str
     unit: str
     of_epoch: bool = True
+    is_least: bool = False
+
+    @property
+    def side(self) -> str:
+        """On which side of its limit a plan is refused."""
+        return "below" if self.is_least else "above"
 
 
 LIMITS: Mapping[str, Limited] = {
@@ -27,4 +33,5 @@ LIMITS: Mapping[str, Limited] = {
     "cost": Limited("cost of an epoch", "USD"),
     "nodes": Limited("nodes", "", of_epoch=False),
     "staleness": Limited("mean staleness", "", of_epoch=False),
+    "window": Limited("share of updates inside the window", "share", of_epoch=False, is_least=True),
 }

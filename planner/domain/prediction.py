@@ -215,6 +215,12 @@ class Prediction:
         return Quantity(value, value * low / total, value * high / total, "conformal")
 
     @property
+    def empty_share(self) -> float:
+        """Share of updates that find no gradient: (1 - 1/r)^G, r = mean staleness - 1, of asynchronous plans."""
+        one, periods = self.configuration, self.staleness.mean - 1
+        return (1 - 1 / periods) ** one.gpus if one.mode == "async" and periods > 1 else 0.0
+
+    @property
     def fits(self) -> float | None:
         """Probability that its memory suffices: ln(needed / predicted) is normal, with the interval of ``memory``."""
         capacity, memory = self.memory_bytes.get("capacity"), self.memory()

@@ -45,6 +45,9 @@ class Plan:
         One of several that were asked for; None: that of the subject.
     objective : float or None
         Value of a weighted objective; None: a single quantity is minimised.
+    alike : mapping of str to tuple of str
+        Of the plans that share its line, within 1 % of it on as many ranks of each kind: their values by axis in which
+        they differ, its own first.
     """
 
     position: int
@@ -55,6 +58,7 @@ class Plan:
     efficiency: float | None = None
     framework: Framework | None = None
     objective: float | None = None
+    alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.precisions:

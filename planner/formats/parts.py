@@ -183,7 +183,10 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "target_batch": (Whole(most=10**15), "wanted mini-batch [samples]"),
     "tolerance": (MapOf(Number(), choices=MODES), "accepted distance from the target, relative to it, by mode"),
     "objective": (Text(), "what is minimised"),
-    "limit": (MapOf(Number(), choices=tuple(LIMITS)), "what a plan may take at most: epoch [s], cost [USD], numbers"),
+    "limit": (
+        MapOf(Number(), choices=tuple(LIMITS)),
+        "what a plan may take at most: epoch [s], cost [USD], numbers; window: the least share of updates inside it",
+    ),
     "allow_specified": (Flag(), "whether fp8 and int8 are candidates by the data sheet alone"),
     "top": (Whole(), "plans to report"),
     "pareto": (Flag(), "whether the Pareto front is wanted"),

@@ -55,6 +55,12 @@ _PRECISIONS = Field(
     "all in which the plan is predicted the same; absent: that of the configuration alone",
     (),
 )
+_ALIKE = Field(
+    "alike",
+    MapOf(ListOf(Text(), least=2)),
+    "values, by axis, of the plans within 1 % of it that share its line, its own first; absent: none does",
+    {},
+)
 _OBJECTIVE = Field("objective", Number(), "value of a weighted objective; absent: one quantity is minimised", None)
 _PLAN = Table(
     Field("position", Whole(), "rank"),
@@ -71,6 +77,7 @@ _PLAN = Table(
     ),
     Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
     _OBJECTIVE,
+    _ALIKE,
     title="plan",
 )
 _OF_FRONT = Table(
@@ -155,7 +162,7 @@ _COPIED = (
     "switches", "frameworks",
 )  # fmt: skip
 """What stands in documents as in suggestions."""
-_COPIED_OF_PLAN = ("position", "why", "objective", "first_is_better", "efficiency")
+_COPIED_OF_PLAN = ("position", "why", "objective", "first_is_better", "efficiency", "alike")
 _COPIED_OF_CHANGE = ("input", "factor", "is_other", "position", "behind")
 
 
@@ -257,7 +264,7 @@ def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, insid
     warnings = parts.warnings_of(keys["warnings"], where, plan["position"])
     copied: dict[str, Any] = {name: plan.get(name) for name in _COPIED_OF_PLAN}
     return Plan(
-        **copied,
+        **copied | {"alike": copied["alike"] or {}},
         prediction=Prediction(configuration, warnings=warnings, **figures),
         precisions=plan["precisions"],
         framework=framework_of(plan["configuration"]),

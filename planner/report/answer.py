@@ -304,7 +304,7 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
     price = "" if cost is None else f", {format_number(cost.value, parts.digits_of(cost))} USD"
     batch = f"{parts.mini_batch(one.mini_batch)} samples"
     if one.staleness.mean:
-        batch += f", staleness {format_number(one.staleness.mean)} updates"
+        batch += f", staleness {format_number(one.staleness.mean)} updates{parts.empty_updates(one)}"
     return [
         ("speed", speed),
         ("utilization", parts.utilization(one)),

@@ -207,6 +207,11 @@ def memory_needed(one: Prediction, device: str = "GPU") -> str:
     return f"{format_bytes(memory.value)}{ends}{of} on one {device}{fits}"
 
 
+def empty_updates(one: Prediction) -> str:
+    """Return the end of a phrase on the mini-batch: how many updates find no gradient; empty where hardly any does."""
+    return f"; {one.empty_share:.0%} of updates empty" if one.empty_share >= 1 - SURE else ""
+
+
 def chance(probability: float) -> str:
     """Return a probability; nothing is sure enough to be printed as 0 or 100 %."""
     return ">99%" if probability >= SURE else "<1%" if probability < 1 - SURE else f"{probability:.0%}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from string import ascii_uppercase
 
 from planner.domain.axes import AXES, Axis
@@ -127,7 +127,8 @@ def _mini_batch_words(prediction: Prediction) -> str:
         return f"{parts.mini_batch(batch)} samples"
     inside = batch.probability_in_window
     chance = f"; {inside:.0%} of updates inside the window" if inside is not None else ""
-    return f"{parts.mini_batch(batch)} samples, 90 % between {batch.p05:.4g} and {batch.p95:.4g}{chance}"
+    empty = parts.empty_updates(prediction)
+    return f"{parts.mini_batch(batch)} samples, 90 % between {batch.p05:.4g} and {batch.p95:.4g}{chance}{empty}"
 
 
 def _staleness(prediction: Prediction) -> str:
@@ -152,6 +153,9 @@ EVIDENCE_IN_WORDS = {
 }
 
 
+LINE_NOTE = "plans within 1 % on the same ranks share a line"
+MOST_KINDS = 2
+"""Numbers of a line that are all printed."""
 BEYOND_NOTE = "* outside what was measured"
 FACTOR_HEADING = "factor\n(90 %)"
 EFFICIENCY_HEADING = "effi-\nciency"
@@ -184,11 +188,12 @@ class Entry:
     first_is_better: float | None = None
     efficiency: float | None = None
     objective: float | None = None
+    alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def entries_of(plans: Iterable[Plan], subject: Subject) -> list[Entry]:
     """Return a row a plan."""
-    names = ("precisions", "first_is_better", "efficiency", "objective")
+    names = ("precisions", "first_is_better", "efficiency", "objective", "alike")
     return [
         Entry(one.position, one.prediction, one.subject(subject), **{name: getattr(one, name) for name in names})
         for one in plans
@@ -223,6 +228,8 @@ def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = 
         for mark, meaning in MEANINGS.items()
         if any(MARKS[mark](one.prediction) for one in entries)
     ]
+    if any(one.alike for one in entries):
+        meanings.append(LINE_NOTE)
     told = note if EFFICIENCY_HEADING in table.within(LINE_WIDTH).columns else ""
     words = "; ".join(filter(None, (*meanings, told)))
     if words:
@@ -279,13 +286,20 @@ def _cells(axis: Axis, entries: Sequence[Entry]) -> list[str]:
     """Return the cells of an axis, empty where all plans have its default, or one mode."""
     if axis.name == "precision":
         return [" / ".join(one.precisions or (one.prediction.configuration.precision,)) for one in entries]
-    if axis.name in _OF_GROUPS:
-        cells = [parts.by_group(one.prediction.configuration, axis.name) for one in entries]
-    else:
-        cells = [str(getattr(one.prediction.configuration, axis.name)) for one in entries]
+    value = parts.by_group if axis.name in _OF_GROUPS else getattr
+    plain = [str(value(one.prediction.configuration, axis.name)) for one in entries]
+    cells = [_alike(one.alike.get(axis.name, (cell,))) for one, cell in zip(entries, plain, strict=True)]
     if axis.name == "mode":
         return _where_they_differ(cells)
     return [""] * len(cells) if set(cells) == {str(axis.default)} else cells
+
+
+def _alike(values: Sequence[str]) -> str:
+    """Return the values of the plans of a line: of two kinds both, of more numbers the ends."""
+    kinds = list(dict.fromkeys(values))
+    if len(kinds) > MOST_KINDS and all(one.isdecimal() for one in kinds):
+        return f"{min(map(int, kinds))} to {max(map(int, kinds))}"
+    return " / ".join(kinds)
 
 
 def _where_they_differ(cells: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ from planner.search.batch_shares import BatchShares, best_shares
 from planner.search.evaluator import PricedPlans
 from planner.search.optuna_sampler import Sampler, quiet
 from planner.search.ranking import Order
-from planner.search.reasons import LIMIT_REASONS, limited
+from planner.search.reasons import LIMIT_REASONS, keeps
 from planner.search.space import Limits, accepted_mini_batches, has_whole_plans
 from planner.steps.node_groups import AcrossGroups
 from planner.steps.predict import Evaluator
@@ -134,7 +134,7 @@ def _within_limits(
     keep = np.ones(priced.size, dtype=np.bool_)
     for name, most in request.most.items():
         if name != "nodes":  # of which no choice has more
-            exceeds = keep & ~(limited(name, priced, order) <= most)
+            exceeds = keep & ~keeps(name, priced, order, most)
             if exceeds.any():
                 refused[LIMIT_REASONS[name]] = int(exceeds.sum())
             keep &= ~exceeds

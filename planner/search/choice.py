@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.domain.axes import AXES
 from planner.domain.configuration import SPLIT_AXES, Configuration
 from planner.domain.suggestion import Plan
+from planner.numbers import constant
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.explain import listed_positions
 from planner.search.ranking import Order
 from planner.steps.measured import Deviation
 
 __all__ = [
-    "MOST_COMPARED_PLANS", "SURE_PROBABILITY", "Choice", "Distinct", "choice_of", "chosen_of", "deciding_plans",
+    "MOST_COMPARED_PLANS", "SURE_PROBABILITY", "Choice", "Distinct", "alike_of", "choice_of", "chosen_of",
+    "deciding_plans",
     "distinct_plans", "expected_regret", "in_all_precisions", "largest_regrets", "probability_better", "tied_plans",
 ]  # fmt: skip
 
@@ -24,6 +27,12 @@ MOST_COMPARED_PLANS = 50
 """Plans, best first, that are looked at for ties."""
 MOST_RUNS = 3
 """Plans that are worth a run: of three tried the best one is rarely much slower than the best of all."""
+LARGEST_PROBABILITY = constant("ties.largest")
+FAMILY = (
+    "nodes", "gpus_per_node", "precision", "mode", "expert_parallel", *(axis.name for axis in AXES if axis.is_degree),
+)  # fmt: skip
+"""Axes that the plans of a line have in common."""
+LINE_SLACK = 0.01
 SURE_PROBABILITY = 0.9
 """Probability that plan 1 is better from which a plan is not tied with it."""
 
@@ -85,17 +94,21 @@ def in_all_precisions(order: Order, evaluator: Evaluator, some: PricedPlans) -> 
     )
 
 
-def probability_better(first: float, other: float, deviation: float | None) -> float | None:
+def probability_better(first: float, other: float, deviation: float | None, most: float | None = None) -> float | None:
     """Return the probability that the first of two values of the objective is the smaller; None: not known.
 
-    P = Φ(ln(other / first) / s) with s the standard deviation of the logarithm of their ratio.
+    P = F(ln(other / first) / s), s the standard deviation of the logarithm of their ratio and F of Student's t with 5
+    degrees of freedom, as errors have heavy tails: with θ = atan(x / √5),
+    F(x) = 1/2 + (θ + sinθ·cosθ·(1 + 2/3·cos²θ)) / π. No more is claimed than ``most``; None:
+    LARGEST_PROBABILITY.
     """
     if deviation is None or not (first > 0 and other > 0):
         return None
     ratio = math.log(other / first)
-    if deviation == 0:
-        return 0.5 if ratio == 0 else float(ratio > 0)
-    return 0.5 * math.erfc(-ratio / deviation / math.sqrt(2))
+    angle = math.atan2(ratio, deviation * math.sqrt(5)) if ratio or deviation else 0.0
+    beyond = (angle + math.sin(angle) * math.cos(angle) * (1 + 2 / 3 * math.cos(angle) ** 2)) / math.pi
+    reach = (LARGEST_PROBABILITY if most is None else most) - 0.5
+    return 0.5 + max(-reach, min(reach, beyond))
 
 
 def expected_regret(value: float, other: float, deviation: float | None) -> float | None:
@@ -138,26 +151,38 @@ class Choice:
         Position from 0 of the plan to take.
     reason : str
         Why it is taken, in words.
+    lines : tuple of tuple of int
+        Positions from 0 of the plans of each line, the first plan of a line first.
     """
 
     first_is_better: tuple[float | None, ...]
     tied: tuple[int, ...]
     row: int
     reason: str
+    lines: tuple[tuple[int, ...], ...]
 
-    def reported(self, top: int) -> list[int]:
-        """Return the rows of the first plans, and of the one to take, which stands for the last of so many."""
-        rows = list(range(min(top, len(self.first_is_better))))
-        return rows if self.row in rows else [*rows[: max(top - 1, 1)], self.row]
+    def reported(self, top: int) -> list[tuple[int, ...]]:
+        """Return the first lines, and that of the plan to take, which stands for the last of so many."""
+        lines = list(self.lines[:top])
+        of_chosen = next(line for line in self.lines if line[0] == self.row)
+        return lines if of_chosen in lines else [*lines[: max(top - 1, 1)], of_chosen]
 
 
 def choice_of(
-    values: Sequence[float], plans: Sequence[Configuration], deviation: Deviation, choose: str, device: str = "GPU"
+    values: Sequence[float],
+    plans: Sequence[Configuration],
+    deviation: Deviation,
+    choose: str,
+    device: str = "GPU",
+    *,
+    staleness: Sequence[float] = (),
+    which: Sequence[int] = (),
 ) -> Choice:
     """Return which of plans in order of ``values`` of the objective, least first, is taken.
 
     ``choose``: one of :data:`planner.domain.suggestion.CHOICES`. ``least-regret`` takes the plan whose largest expected
-    regret against another of the tied is least.
+    regret against another of the tied is least. ``staleness``: its mean, plan by plan, and ``which``: numbers of
+    frameworks; empty: the same of all.
     """
     first_is_better = (None, *(probability_better(values[0], values[i], deviation(0, i)) for i in range(1, len(plans))))
     tied = tied_plans(first_is_better)
@@ -168,8 +193,35 @@ def choice_of(
         words = f"{100 * math.expm1(worst):.2g} %" if math.isfinite(worst) else "not known"
         reason = f"{_listed(tied)} are tied; its largest expected regret against another of them is least, {words}"
     else:
-        row, reason = chosen_of(plans, tied, choose, device)
-    return Choice(first_is_better, tied, row, reason)
+        row, reason = chosen_of(plans, tied, choose, device, staleness)
+    return Choice(first_is_better, tied, row, reason, lines_of(values, plans, which or [0] * len(plans), row))
+
+
+def lines_of(
+    values: Sequence[float], plans: Sequence[Configuration], which: Sequence[int], chosen: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return the positions of plans by line: those of one family within LINE_SLACK of the first share its line.
+
+    A family has its places, degrees, precision and framework in common; ``which`` tells frameworks apart. The chosen
+    plan is the first of its line.
+    """
+    lines: list[list[int]] = []
+    open_lines: dict[object, list[int]] = {}
+    for at, one in enumerate(plans):
+        family = (which[at], one.groups, *(getattr(one, name) for name in FAMILY))
+        line = open_lines.get(family)
+        if at != chosen and line is not None and values[at] <= (1 + LINE_SLACK) * values[line[0]]:
+            line.append(at)
+            continue
+        lines.append([at])
+        open_lines[family] = lines[-1] if line is None or at != chosen else line
+    return tuple(map(tuple, lines))
+
+
+def alike_of(plans: Sequence[Configuration]) -> dict[str, tuple[str, ...]]:
+    """Return the values of the plans of a line, by axis in which they differ; the first plan's first."""
+    columns = {axis.name: tuple(str(getattr(one, axis.name)) for one in plans) for axis in AXES}
+    return {name: values for name, values in columns.items() if len(set(values)) > 1}
 
 
 def tied_plans(first_is_better: Sequence[float | None]) -> tuple[int, ...]:
@@ -185,12 +237,18 @@ def _listed(tied: Sequence[int]) -> str:
     return f"plans {listed_positions([at + 1 for at in tied])}"
 
 
-def chosen_of(plans: Sequence[Configuration], tied: Sequence[int], choose: str, device: str = "GPU") -> tuple[int, str]:
+def chosen_of(
+    plans: Sequence[Configuration],
+    tied: Sequence[int],
+    choose: str,
+    device: str = "GPU",
+    staleness: Sequence[float] = (),
+) -> tuple[int, str]:
     """Return the position of the plan to take among the tied, and why in words.
 
-    ``fewest-gpus``: the fewest devices, then the larger sub-batch, then the network least split, then the better
-    position. A plan that is tied only because little is known of it is not taken: one that another plan beats by
-    prediction on no more devices, though plan 0 is surely better than that one. Else the first.
+    ``fewest-gpus``: the fewest devices, then the smaller mean staleness, the larger sub-batch, the network least split,
+    the better position. A plan that is tied only because little is known of it is not taken: one that another plan
+    beats by prediction on no more devices, though plan 0 is surely better than that one. Else the first.
     """
     if len(tied) == 1:
         return tied[0], "no other plan is tied with it"
@@ -198,15 +256,17 @@ def chosen_of(plans: Sequence[Configuration], tied: Sequence[int], choose: str, 
         return tied[0], f"{_listed(tied)} are tied; it has the best prediction of them"
     surely_worse = [at for at in range(min(len(plans), MOST_COMPARED_PLANS)) if at not in tied]
     sound = [at for at in tied if not any(one < at and plans[one].gpus <= plans[at].gpus for one in surely_worse)]
-    row = min(sound, key=lambda at: (plans[at].gpus, -plans[at].sub_batch, _splits(plans[at]), at))
+    stale = staleness or [0.0] * len(plans)
+    row = min(sound, key=lambda at: (plans[at].gpus, stale[at], -plans[at].sub_batch, _splits(plans[at]), at))
     choice = plans[row]
-    alike = [plans[at] for at in sound if plans[at].gpus == choice.gpus]
-    larger = any(one.sub_batch < choice.sub_batch for one in alike)
-    simpler = any(_splits(one) > _splits(choice) for one in alike)
+    alike = [at for at in sound if plans[at].gpus == choice.gpus]
+    fresher = any(stale[at] > stale[row] for at in alike)
+    larger = any(stale[at] == stale[row] and plans[at].sub_batch < choice.sub_batch for at in alike)
+    simpler = any(_splits(plans[at]) > _splits(choice) for at in alike)
     fewest = any(plans[at].gpus > choice.gpus for at in sound)
     fewer_aside = any(plans[at].gpus < choice.gpus for at in tied)
-    reasons = (f"the fewest {device}s" * fewest, "the largest sub-batch" * larger, "the simplest split" * simpler)
-    why = " and ".join(filter(None, reasons))
+    words = {f"the fewest {device}s": fewest, "the smallest staleness": fresher, "the largest sub-batch": larger}
+    why = " and ".join(name for name, holds in (words | {"the simplest split": simpler}).items() if holds)
     if fewer_aside:
         of = f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
     else:

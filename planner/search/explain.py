@@ -148,10 +148,13 @@ def why_split(prediction: Prediction, whole_bytes: float) -> str:
 
 def hardly_inside(prediction: Prediction) -> str:
     """Return the end of a sentence about a plan whose mean lies inside the window that its updates hardly ever hit."""
-    if all(warning.code != "window_missed" for warning in prediction.warnings):
-        return ""
-    share = 100 * (prediction.mini_batch.probability_in_window or 0.0)
-    return f"; only {share:.2g} % of its updates lie inside the window"
+    shares = {"window_missed": prediction.mini_batch.probability_in_window, "empty_updates": prediction.empty_share}
+    words = {
+        "window_missed": "only {:.2g} % of its updates lie inside the window",
+        "empty_updates": "{:.2g} % find no gradient",
+    }
+    codes = [one.code for one in prediction.warnings if one.code in words]
+    return "".join(f"; {words[code].format(100 * (shares[code] or 0.0))}" for code in codes)
 
 
 def _words(order: Order) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError
 from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order
-from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OF_LIMIT, limited
+from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OF_LIMIT, keeps
 from planner.search.space import Limits, accepted_mini_batches
 from planner.search.split_space import SplitLimits
 
@@ -79,7 +79,7 @@ class Rules:
         """Return the first limit that each exceeds, as positions in REASONS, shape (n,)."""
         over = np.full(plans.size, LAWFUL)
         for name, most in self.most.items():
-            over = np.where((over == LAWFUL) & ~(limited(name, plans, self.order) <= most), OF_LIMIT[name], over)
+            over = np.where((over == LAWFUL) & ~keeps(name, plans, self.order, most), OF_LIMIT[name], over)
         return over
 
     def _window(self, configurations: Configurations, mini_batch: FloatArray | IntArray) -> IntArray:

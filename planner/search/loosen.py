@@ -34,7 +34,7 @@ from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_nearest
 from planner.search.least import OBJECTIVE_OF_LIMIT, least_plan, may_keep_limits, order_of_limit
 from planner.search.ranking import SLACK, Order, rounded
-from planner.search.reasons import limit_text, limited
+from planner.search.reasons import excess, limit_text, limited
 from planner.search.rivals import Ranking, Searched, ranked
 from planner.search.search import MOST_PRICED, first_plan, search
 from planner.search.searchable import Settings
@@ -161,13 +161,13 @@ class Loosener:
         elif name in OBJECTIVE_OF_LIMIT:
             plan = least_plan(name, request, self.limits, self.evaluator, self.order)
         else:
-            plan = self._first(request, self.limits, lambda plans: limited(name, plans, self.order))
+            plan = self._first(request, self.limits, _Excess({name: most}, self.order))
         if plan is None:
             return None
         needed = float(limited(name, plan, self.order)[0])
         texts = (f"{one}={limit_text(one, value)}" for one, value in {**self.request.most, name: needed}.items())
         changes = [("--limit", ",".join(texts))]
-        return _Way(needed / most - 1, self.sentence(changes, limit_text(name, most), plan))
+        return _Way(abs(needed / (most or 1.0) - 1), self.sentence(changes, limit_text(name, most), plan))
 
     def _fewer_gpus(self) -> _Way | None:
         """Try fewer nodes of fewer GPUs; of those that help, report the most GPUs, on the fewest nodes."""
@@ -343,8 +343,10 @@ def whys_over_limits(order: Order, plans: PricedPlans, request: SpaceRequest) ->
 
 def _above(name: str, value: float, most: float) -> str:
     """Return in words by how much a value exceeds a limit; empty where it does not."""
-    by = f" by {format_number(100 * (value / most - 1))} %" if most else ""
-    return f"{LIMITS[name].words} {limit_text(name, value)}, above --limit {name}{by}" if value > most else ""
+    limit = LIMITS[name]
+    by = f" by {format_number(100 * abs(value / most - 1))} %" if most else ""
+    is_beyond = value < most if limit.is_least else value > most
+    return f"{limit.words} {limit_text(name, value)}, {limit.side} --limit {name}{by}" if is_beyond else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +358,7 @@ class _Excess:
 
     def __call__(self, plans: PricedPlans) -> FloatArray:
         """Return it (n,); of a limit of nothing the quantity itself."""
-        parts = [limited(name, plans, self.order) / (most or 1.0) for name, most in self.most.items()]
+        parts = [excess(name, limited(name, plans, self.order), most) for name, most in self.most.items()]
         largest: FloatArray = np.max(parts, axis=0)
         return largest
 

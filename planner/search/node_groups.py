@@ -213,7 +213,7 @@ def _answer(
             leaders[row].precisions,
             choice.first_is_better[row],
         )
-        for row in choice.reported(request.top)
+        for (row, *_) in choice.reported(request.top)
     )
     warnings = dict.fromkeys(warning for plan in plans for warning in plan.prediction.warnings)
     return Suggestion(

@@ -48,6 +48,8 @@ class Order:
     leasts : mapping of term to float
         What each term of a weighted sum is divided by: its least of all plans of the request, in s and USD of an epoch,
         without a data set of a sample; 1 where it is absent.
+    window : (float, float)
+        Accepted mini-batches of asynchronous plans [samples].
     """
 
     objective: str
@@ -57,6 +59,7 @@ class Order:
     leading: LeadingKey | None = None
     device: str = "GPU"
     leasts: Mapping[str, float] = field(default_factory=dict)
+    window: tuple[float, float] = (0.0, np.inf)
 
     @property
     def is_sum(self) -> bool:
@@ -149,7 +152,9 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
         rule = f"objective {request.objective!r} must have a price"
         raise UsageError(Refusal("price_missing", rule, "objective", value, rest))
     device = problem.subject.device
-    return Order(request.objective, request.target_batch, problem.dataset is not None, price, device=device)
+    window = request.window("async")
+    has_dataset = problem.dataset is not None
+    return Order(request.objective, request.target_batch, has_dataset, price, device=device, window=window)
 
 
 def fewest_first(order: Order) -> Order:

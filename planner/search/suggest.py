@@ -19,6 +19,7 @@ from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
     Choice,
+    alike_of,
     choice_of,
     deciding_plans,
     distinct_plans,
@@ -288,7 +289,10 @@ def _ranked_plans(
     leaders = ranking.priced.take(slice(most))
     described, deviation = compare(ranking.search[:most], leaders.configurations)
     values = order.values(leaders).tolist()
-    choice = choice_of(values, [one.configuration for one in described], deviation, request.choose, order.device)
+    configurations, stale = [one.configuration for one in described], leaders.predictions.staleness_mean.tolist()
+    choice = choice_of(
+        values, configurations, deviation, request.choose, order.device, staleness=stale, which=ranking.search[:most]
+    )
     plans = tuple(
         Plan(
             row + 1,
@@ -299,8 +303,9 @@ def _ranked_plans(
             _efficiency(one, baseline),
             frameworks[row],
             values[row] if order.is_sum else None,
+            alike_of([configurations[at] for at in line]),
         )
-        for row in choice.reported(request.top)
+        for row, line in ((line[0], line) for line in choice.reported(request.top))
     )
     return plans, choice
 

@@ -6,19 +6,24 @@ Errors of two plans share coefficients, which cancel in the ratio.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from planner.domain.axes import AXES
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.conformal import NORMAL_90
 from planner.domain.prediction import PlanWarning, Prediction, Quantity
+from planner.numbers import constant, constants
 from planner.sources.measured_steps import MeasuredSteps
 from planner.sources.sources import Sources
 from planner.steps.describe import Description
 from planner.steps.intervals import Gradient
 
-__all__ = ["Deviation", "as_measured", "deviation_left", "deviation_of_ratio"]
+__all__ = [
+    "OF_AXES", "Deviation", "as_measured", "deviation_left", "deviation_of_axes", "deviation_of_ratio", "doublings_of",
+]  # fmt: skip
 
+OF_AXES, LEAST_OF_AXIS = constants("ties.deviation"), constant("ties.floor")
 Deviation = Callable[[int, int], float | None]
 """Positions of two plans -> standard deviation of the logarithm of the ratio of their times; None: not known."""
 
@@ -93,12 +98,15 @@ def _in_words(steps: MeasuredSteps, sources: Sources, plan: Configuration, facto
     return PlanWarning("measured_steps", sources.problem.network.name, message)
 
 
-def deviation_of_ratio(one: Description, other: Description, *, apart: tuple[str, ...] = ()) -> float | None:
+def deviation_of_ratio(
+    one: Description, other: Description, *, apart: tuple[str, ...] = (), axes: bool = True
+) -> float | None:
     """Return the standard deviation of the logarithm of the time of ``one`` over that of ``other``; None: not known.
 
     That of :meth:`planner.steps.intervals.Gradient.relative_difference`, times what measured runs asked of the
     deviations of either plan: the conformal score over the 1.645 of a normal distribution, the larger of both.
-    ``apart``: scopes of entries of which the plans share nothing.
+    ``apart``: scopes of entries of which the plans share nothing. With ``axes`` that of the axes is added in which the
+    plans differ, where the errors of what they share do not cancel.
     """
     first, second = one.iteration_s, other.iteration_s
     if not (first.value > 0 and second.value > 0):
@@ -106,7 +114,27 @@ def deviation_of_ratio(one: Description, other: Description, *, apart: tuple[str
     deviation = one.gradient.relative_difference(first.value, other.gradient, second.value, apart=apart)
     if deviation is None:
         return None
-    return deviation * max(_score(first), _score(second)) / NORMAL_90
+    scaled = deviation * max(_score(first), _score(second)) / NORMAL_90
+    if not axes:
+        return scaled
+    doublings = doublings_of(one.configuration, other.configuration) | ({"framework": 1.0} if apart else {})
+    return math.hypot(scaled, deviation_of_axes(doublings))
+
+
+def doublings_of(one: Configuration, other: Configuration) -> dict[str, float]:
+    """Return of every axis in which two plans differ the doublings from one number to the other; 1 of a named value."""
+    values = {axis: (getattr(one, axis.name), getattr(other, axis.name)) for axis in AXES}
+    return {
+        axis.name: abs(math.log2(mine / its)) if axis.least and not axis.words else 1.0
+        for axis, (mine, its) in values.items()
+        if mine != its
+    }
+
+
+def deviation_of_axes(doublings: Mapping[str, float]) -> float:
+    """Return the standard deviation of the logarithm of a ratio that axes add; see docs/ties.md."""
+    each = (OF_AXES.get(name, OF_AXES["other"]) * math.sqrt(count) for name, count in doublings.items())
+    return math.hypot(*(max(one, LEAST_OF_AXIS) for one in each))
 
 
 def _score(period: Quantity) -> float:

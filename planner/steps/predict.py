@@ -243,7 +243,12 @@ def _index(box: Box, shape: tuple[int, ...]) -> Index:
 
 
 def compare_among(
-    evaluators: Sequence[Evaluator], window: Window | None, which: Sequence[int], configurations: Configurations
+    evaluators: Sequence[Evaluator],
+    window: Window | None,
+    which: Sequence[int],
+    configurations: Configurations,
+    *,
+    axes: bool = True,
 ) -> tuple[list[Description], Deviation]:
     """Return descriptions of rows of several problems, and how unsure their ratios are.
 
@@ -255,6 +260,8 @@ def compare_among(
     which : sequence of int, n of them
         Position of the evaluator of each configuration.
     configurations : Configurations, shape (n,)
+    axes : bool
+        Whether axes in which plans differ add to the deviation.
 
     Returns
     -------
@@ -270,7 +277,7 @@ def compare_among(
 
     def deviation(one: int, other: int) -> float | None:
         apart = () if which[one] == which[other] else OF_FRAMEWORK
-        found = deviation_of_ratio(by_row[one], by_row[other], apart=apart)
+        found = deviation_of_ratio(by_row[one], by_row[other], apart=apart, axes=axes)
         pairs = ((evaluators[which[row]].sources, by_row[row]) for row in (one, other))
         return None if found is None else found * deviation_left(*pairs)
 

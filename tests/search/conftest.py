@@ -57,7 +57,13 @@ class SyntheticMachine:
 
     def order(self, request: SpaceRequest) -> Order:
         """Return the order of a request."""
-        return Order(request.objective, request.target_batch, has_dataset=True, usd_per_gpu_hour=2.0)
+        return Order(
+            request.objective,
+            request.target_batch,
+            has_dataset=True,
+            usd_per_gpu_hour=2.0,
+            window=request.window("async"),
+        )
 
     def one(self, c: Configuration) -> dict[str, float]:
         """Predict one configuration, by hand."""

@@ -77,7 +77,8 @@ def test_published_plans_that_our_figures_would_refuse(capsys: pytest.CaptureFix
 
 def test_default_request_reaches_the_published_sub_batch_in_fp16() -> None:
     found = answer("fp16", REQUEST.changed(nodes=(7,), top=50))
-    assert (7, 22) in {(c.nodes, c.sub_batch) for c in (plan.prediction.configuration for plan in found.plans)}
+    lines = ((plan.prediction.configuration, plan.alike.get("sub_batch", ())) for plan in found.plans)
+    assert any(one.nodes == 7 and "22" in (str(one.sub_batch), *alike) for one, alike in lines)
 
 
 def test_plans_that_only_a_scenario_makes_room_for_are_shown_to_fit() -> None:
@@ -109,8 +110,8 @@ def test_faster_links_never_hurt(base: str) -> None:
 def test_equal_epochs_are_ranked_by_staleness_and_said_to_be_equal() -> None:
     # the period of a GPU is proportional to the sub-batch in this reconstruction: sub-batches of a node count tie
     first, second, *_ = answer("").plans
-    assert first.prediction.configuration.nodes == second.prediction.configuration.nodes
-    assert first.prediction.staleness.mean < second.prediction.staleness.mean
+    assert first.alike == {"sub_batch": ("10", "11")}
+    assert first.prediction.configuration.nodes > second.prediction.configuration.nodes
     assert "same within 9 digits" in first.why
     assert "smaller staleness" in first.why
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,16 @@ from hypothesis import strategies as st
 from planner.domain.configuration import Configuration
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening, Suggestion
+from planner.search import choice
 from planner.search.choice import (
+    LARGEST_PROBABILITY,
     MOST_COMPARED_PLANS,
     SURE_PROBABILITY,
+    alike_of,
     chosen_of,
     expected_regret,
     largest_regrets,
+    lines_of,
     probability_better,
     tied_plans,
 )
@@ -34,17 +37,42 @@ def answered(machine: Any, request: SpaceRequest) -> Suggestion:
 
 
 @given(first=st.floats(1e-3, 1e3), ratio=st.floats(0.2, 5.0), deviation=st.floats(0.01, 2.0))
-def test_probability_is_that_of_a_normal_logarithm(first: float, ratio: float, deviation: float) -> None:
+def test_probability_is_that_of_a_logarithm_with_heavy_tails(first: float, ratio: float, deviation: float) -> None:
+    """Student's t with 5 degrees of freedom, its density summed, up to the largest claim."""
     found = probability_better(first, first * ratio, deviation)
-    assert found == pytest.approx(
-        NormalDist(np.log(ratio), deviation).cdf(np.inf) - NormalDist(np.log(ratio), deviation).cdf(0), abs=1e-9
-    )
+    t = np.linspace(0, np.log(ratio) / deviation, 20_001)
+    density = 8 / (3 * math.pi * math.sqrt(5)) / (1 + t**2 / 5) ** 3
+    expected = 0.5 + float(np.trapezoid(density, t))
+    assert found == pytest.approx(np.clip(expected, 1 - LARGEST_PROBABILITY, LARGEST_PROBABILITY), abs=1e-5)
 
 
-@pytest.mark.parametrize(("other", "expected"), [(1.0, 0.5), (2.0, 1.0), (0.5, 0.0)])
-def test_without_doubt_the_prediction_decides(other: float, expected: float) -> None:
-    assert probability_better(1.0, other, 0.0) == expected
+@pytest.mark.parametrize(("deviation", "expected"), [(0.05, 0.949), (math.hypot(0.05, 0.08), 0.831)])
+def test_probability_of_fixed_values(monkeypatch: pytest.MonkeyPatch, deviation: float, expected: float) -> None:
+    monkeypatch.setattr(choice, "LARGEST_PROBABILITY", 1.0)
+    assert probability_better(1.0, math.exp(0.1), deviation) == pytest.approx(expected, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"), [(1.0, 0.5), (2.0, LARGEST_PROBABILITY), (0.5, 1 - LARGEST_PROBABILITY)]
+)
+def test_without_doubt_the_prediction_decides_up_to_the_largest_claim(other: float, expected: float) -> None:
+    assert probability_better(1.0, other, 0.0) == pytest.approx(expected)
     assert probability_better(1.0, other, None) is None
+
+
+def test_plans_of_one_family_share_a_line_and_the_chosen_one_is_the_first_of_its_own() -> None:
+    plans = [Configuration(2, 4, 8, 1), Configuration(2, 4, 4, 2), Configuration(1, 8, 8, 1), Configuration(2, 4, 2, 4)]
+    values = [1.0, 1.009, 1.0095, 1.011]
+    assert lines_of(values, plans, [0] * 4, 0) == ((0, 1), (2,), (3,))
+    assert lines_of(values, plans, [0] * 4, 1) == ((0,), (1,), (2,), (3,))
+    assert lines_of(values, plans, [0, 1, 0, 0], 0) == ((0,), (1,), (2,), (3,))
+    assert alike_of(plans[:2]) == {"sub_batch": ("8", "4"), "accumulation_steps": ("1", "2")}
+
+
+def test_of_tied_asynchronous_plans_on_as_many_gpus_the_least_stale_is_taken() -> None:
+    plans = [Configuration(2, 4, 8, mode="async"), Configuration(2, 4, 6, mode="async")]
+    row, why = chosen_of(plans, (0, 1), "fewest-gpus", staleness=[5.0, 4.0])
+    assert (row, why) == (1, "plans 1 and 2 are tied; it has the smallest staleness")
 
 
 def test_equal_plans_of_two_precisions_are_one_bf16_first(machine: Any) -> None:

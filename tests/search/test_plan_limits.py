@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +17,28 @@ from planner.search.reasons import check_limits, limit_text
 from planner.search.search import search
 from planner.search.suggest import suggest_with
 
+MOST = [name for name, one in LIMITS.items() if not one.is_least]
+
 
 def quantities(machine: Any, one: Any) -> dict[str, float]:
     p = machine.one(one)
     hours = p["epoch_s"] * one.gpus / 3600
-    return dict(zip(LIMITS, (p["epoch_s"], hours, 2.0 * hours, one.nodes, p["staleness_mean"]), strict=True))
+    return dict(zip(MOST, (p["epoch_s"], hours, 2.0 * hours, one.nodes, p["staleness_mean"]), strict=True))
+
+
+def inside(machine: Any, one: Any, window: tuple[float, float]) -> float:
+    """Return the share of updates inside a window: sub-batches of every GPU, that many times or once more."""
+    if one.mode == "sync":
+        return 1.0
+    p = machine.one(one)
+    whole, rest = divmod(p["update_s"] / p["iteration_s"], 1)
+    sizes = [(one.gpus * whole + k) * one.sub_batch for k in range(one.gpus + 1)]
+    chances = [math.comb(one.gpus, k) * rest**k * (1 - rest) ** (one.gpus - k) for k in range(one.gpus + 1)]
+    return math.fsum(chance for size, chance in zip(sizes, chances, strict=True) if window[0] <= size <= window[1])
 
 
 @settings(max_examples=25)
-@given(
-    target=st.integers(4, 40), limits=st.dictionaries(st.sampled_from(list(LIMITS)), st.floats(0.1, 1e4), max_size=3)
-)
+@given(target=st.integers(4, 40), limits=st.dictionaries(st.sampled_from(MOST), st.floats(0.1, 1e4), max_size=3))
 def test_limits_keep_what_brute_force_keeps(machine: Any, target: int, limits: dict[str, float]) -> None:
     request = SpaceRequest(target).changed(
         mode=("sync", "async"), tolerance_sync=0.25, tolerance_async=0.5, precision=("fp32", "fp16"), most=limits
@@ -41,6 +53,18 @@ def test_limits_keep_what_brute_force_keeps(machine: Any, target: int, limits: d
     assert best == lawful[:4]
     assert outcome.evaluated == len(lawful)
     assert outcome.evaluated + sum(outcome.refused.values()) == outcome.candidates
+
+
+@settings(max_examples=10)
+@given(target=st.integers(4, 40), least=st.floats(0.01, 1.0))
+def test_plans_keep_the_share_of_updates_inside_the_window(machine: Any, target: int, least: float) -> None:
+    request = SpaceRequest(target).changed(mode=("sync", "async"), tolerance_async=0.5, most={"window": least})
+    order = machine.order(request)
+    outcome = search(request, machine.limits(), machine, order, keep=4)
+    every = machine.brute_force(request.changed(most={}), machine.limits())
+    lawful = [one for one in every if inside(machine, one, order.window) >= least]
+    best = [] if outcome.best is None else [outcome.best.configurations.one(at) for at in range(outcome.best.size)]
+    assert best == lawful[:4]
 
 
 @pytest.mark.parametrize("name", ["epoch", "gpu-hours", "cost", "nodes"])

@@ -33,10 +33,12 @@ def test_found_plans_are_numbered_and_as_many_as_asked(machine: Any) -> None:
     request = SpaceRequest(25).changed(mode=("async",), top=3, pareto=True)
     answer = answered(machine, request)
     assert answer.status == "found"
-    assert [plan.position for plan in answer.plans] == [1, 2, 3]
-    assert [plan.prediction.configuration for plan in answer.plans] == machine.brute_force(request, machine.limits())[
-        :3
+    every = machine.brute_force(request, machine.limits())
+    assert [plan.position for plan in answer.plans] == [1, 2, 14]
+    assert [plan.prediction.configuration for plan in answer.plans] == [
+        every[plan.position - 1] for plan in answer.plans
     ]
+    assert len(answer.plans[1].alike["sub_batch"]) == 12
     assert all(plan.why for plan in (*answer.plans, *answer.pareto))
     assert answer.pareto[0].prediction.epoch_s == answer.plans[0].prediction.epoch_s
     assert answer.search.method == "exhaustive"

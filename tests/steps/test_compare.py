@@ -14,6 +14,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.conformal import NORMAL_90, PREDICTION_KINDS, ConformalScore
 from planner.domain.request import Problem
 from planner.steps.intervals import RECONSTRUCTED_DEVIATION, STATED_DEVIATION, Gradient
+from planner.steps.measured import deviation_of_axes, doublings_of
 from planner.steps.predict import Evaluator
 
 Make = Callable[..., Problem]
@@ -175,7 +176,8 @@ def test_plans_of_a_network_differ_by_the_linear_response(make_problem: Make, ot
     assert deviation(0, 0) == 0.0
     assert deviation(1, 0) == pytest.approx(against)
     assert found[0].iteration_s.interval_basis == "covariance"
-    assert against == pytest.approx(linear_response(problem, both), rel=1e-3)
+    of_axes = deviation_of_axes(doublings_of(both.one(0), both.one(1)))
+    assert against == pytest.approx(math.hypot(linear_response(problem, both), of_axes), rel=1e-3)
     assert 0.0 < linear_response(problem, both) < found[0].iteration_s.deviation  # type: ignore[operator]  # is known
 
 
@@ -187,7 +189,8 @@ def test_measured_runs_widen_a_ratio_as_they_widen_the_intervals(make_problem: M
     for other, width in (({"sub_batch": 32}, 0.2), ({"gpus_per_node": 2}, 0.5)):
         both = plans({}, other)
         (found, plain_of), (_, wide_of) = (Evaluator(one).compare(both) for one in (problem, scored))
-        plain, wide = plain_of(0, 1), wide_of(0, 1)
+        of_axes = deviation_of_axes(doublings_of(both.one(0), both.one(1)))
+        plain, wide = (math.sqrt((of(0, 1) or 0.0) ** 2 - of_axes**2) for of in (plain_of, wide_of))
         stated = [one.iteration_s.deviation for one in found]
         assert plain
         assert wide == pytest.approx(plain * max(0.2 / (stated[0] or 0), width / (stated[1] or 0)) / NORMAL_90)
