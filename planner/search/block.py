@@ -266,7 +266,10 @@ class Plans:
             stop = max(start + 1, int(np.searchsorted(ends, before + PAIRS, side="right")))
             owner, at = members(starts[start:stop], sizes[start:stop])
             group = start + owner
-            yield self._runs(group, copies[group], kind[group], table[at])
+            runs = self._runs(group, copies[group], kind[group], table[at])
+            if self.sub_batches is not None and not self.bases.counts_outside:
+                check_passes(int(np.bincount(owner, runs.inside).max(initial=0)))
+            yield runs
             start = stop
 
     def _runs(self, group: IntArray, copies: IntArray, kind: IntArray, sub_batch: IntArray) -> Runs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -115,6 +116,14 @@ def test_a_large_target_costs_the_root_and_a_wide_window_around_it_is_refused() 
     for steps in (None, range(1, 10**6)):
         with pytest.raises(UsageError, match=r"at most 131,072 sub-batches .* narrow --tolerance"):
             passes((3 * 10**7, 10**8), steps=steps)
+
+
+def test_a_wide_window_is_refused_where_sub_batches_are_asked_for_too() -> None:
+    wide = block(SMALL, Framework("any"), (1, 1), 10**7, sub_batch=(1, 2))
+    assert wide.count() > 0
+    of = Plans(replace(wide.bases, window=(10**6, 10**7)), wide.sub_batches)
+    with pytest.raises(UsageError, match=r"at most 131,072 sub-batches"):
+        of.count()
 
 
 def test_kinds_restrict_the_degrees() -> None:
