@@ -57,15 +57,15 @@ class Facts(NamedTuple):
         Under which it is shown: its source, or UNEVEN.
     nodes : int
         That it runs on; 0 where it is no run.
-    is_split : bool
-        Whether its plan splits the network.
+    is_replicated : bool
+        Whether every device holds the whole network in its plan.
     """
 
     kernels: str = ""
     part: str = DEVELOPMENT
     name: str = ""
     nodes: int = 0
-    is_split: bool = False
+    is_replicated: bool = True
 
 
 @dataclass(frozen=True)
@@ -197,4 +197,4 @@ def _facts(asked: Asked, answers: Sequence[Answer], part: str) -> Iterator[Facts
             kernels[run.precision] = properties_of(asked.problem, run.precision)["kernels"]
         found = "" if answer.row.predicted is None else kernels[run.precision]
         name = UNEVEN if run.is_uneven else run.source
-        yield Facts(found, NEW if run.is_uneven else part, name, run.nodes, run.is_split)
+        yield Facts(found, NEW if run.is_uneven else part, name, run.nodes, run.is_replicated)

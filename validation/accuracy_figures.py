@@ -126,7 +126,7 @@ def mean_of_sources(errors: Mapping[str, tuple[int, float | None]]) -> dict[str,
 
 def _of_baseline(learned: Views, errors: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
     """Return by axis the errors of the nine numbers, and of the step model on the same rows: plans without a split."""
-    whole = [not fact.is_split for fact in learned.facts]
+    whole = [fact.is_replicated for fact in learned.facts]
     found = {}
     for axis, by_source in errors.items():
         flat = np.abs(np.array([error for some in by_source.values() for error in some]))

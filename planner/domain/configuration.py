@@ -133,9 +133,9 @@ class Configuration(Axes[int, str]):
         return self.data_parallel * self.sub_batch * self.accumulation_steps
 
     @property
-    def is_split(self) -> bool:
-        """Whether a device holds, or keeps, less than the whole network."""
-        return any(getattr(self, axis.name) != axis.default for axis in SPLIT_AXES)
+    def is_replicated(self) -> bool:
+        """Whether every device holds the whole network and keeps all that belongs to it."""
+        return all(getattr(self, axis.name) == axis.default for axis in SPLIT_AXES)
 
     @property
     def parallelism(self) -> str:
@@ -311,11 +311,6 @@ class Configurations(Axes[IntArray, IntArray]):
     def is_async(self) -> BoolArray:
         """Whether each is asynchronous, shape (n,)."""
         return np.equal(self.mode, MODES.index("async"))
-
-    @property
-    def is_split(self) -> BoolArray:
-        """Whether a device holds, or keeps, less than the whole network, shape (n,)."""
-        return np.asarray(self.of_bases(splits))
 
     def code(self, axis: Axis, value: int | str | None) -> int:
         """Return the number that stands for a value of an axis in its array."""

@@ -143,9 +143,9 @@ class Run:
         return len(set(self.placement)) > 1
 
     @property
-    def is_split(self) -> bool:
-        """Whether a device holds, or keeps, less than the whole network."""
-        return any(getattr(self, axis.name) not in (axis.default, None) for axis in SPLIT_AXES)
+    def is_replicated(self) -> bool:
+        """Whether every device holds the whole network and keeps all that belongs to it."""
+        return all(getattr(self, axis.name) in (axis.default, None) for axis in SPLIT_AXES)
 
     def on(self, gpus_of_a_node: int) -> Run:
         """Return the run with every number known, on nodes of so many GPUs.

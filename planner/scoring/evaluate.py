@@ -235,7 +235,7 @@ def _refusals(evaluator: Evaluator, plans: list[Configuration]) -> dict[Configur
 
 
 def _case(one: Configuration) -> tuple[object, ...]:
-    split = (one,) if one.is_split else ()
+    split = () if one.is_replicated else (one,)
     return (one.precision, one.mode, one.nodes, one.gpus_per_node, *split)
 
 

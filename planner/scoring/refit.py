@@ -52,17 +52,17 @@ class Asked:
     @cached_property
     def observed(self) -> tuple[Observed, ...]:
         """What a fit learns from: the times of synchronous steps that were measured and can be priced, by precision."""
-        return self._observed(Observed, is_split=False)
+        return self._observed(Observed, WHOLE)
 
     @cached_property
     def split(self) -> tuple[SplitObserved, ...]:
         """The same of plans that split the network, which are fitted apart."""
-        return self._observed(SplitObserved, is_split=True)
+        return self._observed(SplitObserved, SPLIT)
 
-    def _observed(self, kind: type[Rows], *, is_split: bool) -> tuple[Rows, ...]:
+    def _observed(self, kind: type[Rows], plans: str) -> tuple[Rows, ...]:
         by_precision: dict[str, list[tuple[Configuration, float]]] = {}
         for one, seconds in self._measured:
-            if one.is_split == is_split:
+            if _kind_of(one) == plans:
                 by_precision.setdefault(one.precision, []).append((one, seconds))
         observed = (
             kind.of(self.problem, Configurations.of([one for one, _ in rows]), np.array([s for _, s in rows]))
@@ -86,17 +86,22 @@ class Asked:
         """Kinds of the plans of its runs, of KINDS, that end-to-end coefficients are of use to."""
         if not is_fitted(self.problem):
             return frozenset()
-        return frozenset(SPLIT if run.is_split else WHOLE for run in self.runs if run.mode == "sync")
+        return frozenset(_kind_of(run) for run in self.runs if run.mode == "sync")
 
     @cached_property
     def measured_kinds(self) -> frozenset[str]:
         """Kinds of the plans that a fit can learn from."""
-        return frozenset(SPLIT if one.is_split else WHOLE for one, _ in self._measured)
+        return frozenset(_kind_of(one) for one, _ in self._measured)
 
     @property
     def precisions(self) -> tuple[str, ...]:
         """Precisions of the runs, each once."""
         return tuple(dict.fromkeys(run.precision for run in self.runs))
+
+
+def _kind_of(plan: Configuration | Run) -> str:
+    """Return the kind of a plan, or of that of a run."""
+    return WHOLE if plan.is_replicated else SPLIT
 
 
 def measured_step_s(run: Run, one: Configuration, dataset: Dataset | None) -> float | None:
@@ -161,10 +166,10 @@ class Fitted:
         """
         whole, split = (one.calibrations(problem, precisions) for one in (self.whole, self.split))
         cluster = problem.cluster.name
-        is_split = cluster in self.split.clusters or (
+        is_of_split = cluster in self.split.clusters or (
             cluster not in self.clusters and problem.settings.framework.variant in self.split.frameworks
         )
-        links, overheads = (split, whole) if is_split else (whole, split)
+        links, overheads = (split, whole) if is_of_split else (whole, split)
         return (*links, *(one for one in overheads if not one.cluster))
 
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
-from planner.domain.configuration import MODES, Box, Configurations
+from planner.domain.configuration import MODES, Box, Configurations, splits
 from planner.domain.joined import JoinedConfigurations
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
@@ -169,7 +169,7 @@ class Evaluator:
         if configurations.size == 0:
             return
         if not isinstance(configurations, JoinedConfigurations):  # which are lawful
-            split = configurations.where(configurations.is_split)
+            split = configurations.where(splits(configurations))
             if split.size:
                 check_lawful(self.problem.network, self.problem.settings.framework, split.rows)
         bases = configurations.bases

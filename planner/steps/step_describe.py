@@ -208,8 +208,8 @@ class _Case:
             thread="step",
             warnings=self.shared.warnings,
             rest=rest,
-            is_unseen=one.gpus > 1 and (one.is_split or self.pricer.gradient_source.origin == "specified"),
-            has_kinds=not (one.is_split and block_starts(sources.problem.network)),
+            is_unseen=one.gpus > 1 and (not one.is_replicated or self.pricer.gradient_source.origin == "specified"),
+            has_kinds=one.is_replicated or not block_starts(sources.problem.network),
             rank_order=rank_order,
         )
 

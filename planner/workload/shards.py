@@ -138,12 +138,12 @@ def _divided(network: Network) -> Iterator[Divided]:
     columns = dict(columns_of(network))
     by_name, shapes = {layer.name: layer for layer in network.layers}, layer_shapes(network)
 
-    def is_split(name: str) -> bool:
+    def is_divided(name: str) -> bool:
         """Tell whether a tensor is of products by columns alone."""
         kind, inputs = (by_name[name].kind, by_name[name].inputs) if name in by_name else ("", ())
         if kind == "latent":
-            return any(map(is_split, inputs))
-        return name in columns or (kind in _BEFORE_ATTENTION and all(map(is_split, inputs)))
+            return any(map(is_divided, inputs))
+        return name in columns or (kind in _BEFORE_ATTENTION and all(map(is_divided, inputs)))
 
     def starts_with_queries(attention: Layer) -> bool:
         """Tell whether the first of what is joined before grouped attention is its queries."""
@@ -162,7 +162,7 @@ def _divided(network: Network) -> Iterator[Divided]:
             yield Divided(layer.name, "heads", heads)
             if layer.kind == "attention" and layer.integer("kv_heads") not in (0, heads):
                 yield Divided(layer.name, "heads of keys and values", layer.integer("kv_heads"), is_shared=True)
-            if not all(map(is_split, layer.inputs)) or (layer.kind == "attention" and not starts_with_queries(layer)):
+            if not all(map(is_divided, layer.inputs)) or (layer.kind == "attention" and not starts_with_queries(layer)):
                 yield Divided(layer.name, "", 1)
         elif behind and behind[0].kind.endswith("activation"):
             gates = 2 if behind[0].kind == "gated_activation" else 1

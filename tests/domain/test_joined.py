@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.domain.axes import AXES
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import Configurations, splits
 from planner.domain.joined import JoinedConfigurations
 
 RNG = np.random.default_rng(5)
@@ -40,7 +40,7 @@ def test_rows_are_those_of_their_bases() -> None:
     some = joined()
     assert rows_of(some) == plain(some)
     assert some.size == 40
-    assert some.is_split.all()
+    assert splits(some).all()
     every = Configurations.joined([some])
     assert not isinstance(every, JoinedConfigurations)
     for name in ("gpus", "data_parallel", "synchronous_mini_batch"):

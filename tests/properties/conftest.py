@@ -20,7 +20,7 @@ from planner.cli.search_request import allowed_request
 from planner.domain.arrays import IntArray
 from planner.domain.axes import AXES, MODES
 from planner.domain.cluster import Cluster
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import Configurations, splits
 from planner.domain.request import Problem, SpaceRequest
 from planner.sources.sources import Sources
 from planner.sources.usable import candidate_precisions
@@ -133,7 +133,7 @@ def lawful(problem: Problem, rows: Configurations, most: int) -> Configurations:
     holds = (rows.gpus % rows.replica_gpus == 0) & (rows.data_parallel > 0)
     framework = problem.settings.framework
     at = np.flatnonzero(holds)
-    holds[at] &= ~rows.take(at).is_split | is_lawful(problem.network, framework, rows.take(at))
+    holds[at] &= ~splits(rows.take(at)) | is_lawful(problem.network, framework, rows.take(at))
     off = sum((getattr(rows, a.name) != rows.code(a, a.default or 1)).astype(np.int64) for a in AXES if a.splits)
     at = np.flatnonzero(holds)
     return rows.take(at[np.argsort(np.asarray(off)[at], kind="stable")][:: max(1, at.size // most)][:most])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner.domain.arrays import IntArray
 from planner.domain.axes import AXES
-from planner.domain.configuration import MODES, Configuration, Configurations
+from planner.domain.configuration import MODES, Configuration, Configurations, splits
 from planner.domain.node_groups import GroupPart
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem, SpaceRequest
@@ -173,7 +173,7 @@ def whole_space(problem: Problem, request: SpaceRequest) -> Configurations:
             [getattr(rows, axis.name) == axis.code(axis.default) for axis in AXES if axis.only_sync]
         )
     )
-    apart = ~rows.is_split | is_told_apart(problem.network, problem.settings.framework, rows)
+    apart = ~splits(rows) | is_told_apart(problem.network, problem.settings.framework, rows)
     return rows.take(np.flatnonzero(apart))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from planner import catalog
 from planner.domain.axes import AXES
-from planner.domain.configuration import Configurations, Settings
+from planner.domain.configuration import Configurations, Settings, splits
 from planner.domain.request import Problem, SpaceRequest
 from planner.domain.split import BUBBLES, SCHEDULES
 from planner.search.allowed import limits_of
@@ -43,7 +43,7 @@ def test_no_split_plan_takes_less_than_its_bound(network: str, cluster: str, fra
     for chunk in space_of(request, limits_of(problem)).chunks():
         rows = chunk.rows
         for split in (True, False):
-            mine = np.flatnonzero(np.broadcast_to(rows.is_split, rows.shape) == split)
+            mine = np.flatnonzero(np.broadcast_to(splits(rows), rows.shape) == split)
             some = rows.take(random.choice(mine, min(mine.size, 400), replace=False))
             if some.size:
                 least_s = evaluator.least_epoch_s(opened(some) if split else some, split=split)
