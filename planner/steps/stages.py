@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.costs.measured_calls import WHEREABOUTS, whereabouts
 from planner.costs.terms import Work, evaluate, extrapolates, features_of
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.calibration import Entry
 from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
@@ -213,13 +213,16 @@ def stages_of(costs: StepCosts, every: Sequence[Held]) -> list[dict[str, Stage]]
     for place, one in enumerate(every):
         alike.setdefault((one.rank, one.units.tobytes(), one.again.tobytes(), one.recompute), []).append(place)
     sub_batches = {
-        rank: np.unique([one.sub_batch for one in every if one.rank == rank]) for rank in {one.rank for one in every}
+        rank: distinct_values(np.array([one.sub_batch for one in every if one.rank == rank]))
+        for rank in {one.rank for one in every}
     }
     timed = {rank: timed_calls(costs.compute.ranks[rank], some) for rank, some in sub_batches.items()}
     unit_s, found = costs.unit_s(), dict[int, dict[str, Stage]]()
     for places in alike.values():
         one = every[places[0]]
-        own, which = np.unique([every[place].sub_batch for place in places], return_inverse=True)
+        asked = np.array([every[place].sub_batch for place in places])
+        own = distinct_values(asked)
+        which = np.searchsorted(own, asked)
         row = costs.compute.cases.rows(np.full(own.shape, one.rank), own)
         sums = [_of_units(each[row], one) for each in unit_s]
         gpu_s, host_s = (beside_s(each, TOGETHER[costs.mode]) for each in sums)

@@ -66,8 +66,8 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
         (GPT2, "--pipeline 2 --virtual-stages 5 --accumulation 2 --stages best",
          f"{BEST_CHUNKS}, got 5; the nearest are 4 and 6"),
         (CNN, "--recompute per-stage",
-         f"--recompute must be none for resnet50, {NO_BLOCKS}, got 'per-stage'"),
-        (CNN, "--recompute full", f"--recompute must be none for resnet50, {NO_BLOCKS}, got 'full'"),
+         f"--recompute must be none or full for resnet50, {NO_BLOCKS}, got 'per-stage'"),
+        (CNN, "--recompute selective", f"--recompute must be none or full for resnet50, {NO_BLOCKS}, got 'selective'"),
         (CNN, "--sharding 1", f"--sharding must be 0 for resnet50, {NO_BLOCKS}, got 1"),
     ],
 )  # fmt: skip

@@ -52,7 +52,10 @@ def described(network: str, **axes: Any) -> Prediction:
 SMALL = "gpt:layers=4,hidden=512,heads=8,sequence=256,vocabulary=1024"
 
 
-@pytest.mark.parametrize("axes", [{}, {"tensor_parallel": 2}, {"recompute": "full", "pipeline_parallel": 2}])
+PIPELINE = {"recompute": "full", "pipeline_parallel": 2, "accumulation_steps": 2}
+
+
+@pytest.mark.parametrize("axes", [{}, {"tensor_parallel": 2}, PIPELINE])
 def test_predictions_tell_the_products_of_a_step_over_time_and_peak(axes: dict[str, Any]) -> None:
     """Products of the lowered network, whose attention is not fused: three times forward; full recompute a fourth."""
     found, network = described(SMALL, **axes), find_network(SMALL)
