@@ -282,6 +282,14 @@ def test_an_unknown_switch_is_answered_with_the_nearest(typed: str, sentence: st
         catalog.find_framework(typed)
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.toml")))
+def test_switches_that_round_gradients_or_state_are_asked_for_and_never_tried(name: str) -> None:
+    framework = catalog.find_framework(name)
+    rounding = {one for one, switch in framework.switches.items() if switch.changes_results}
+    assert all(rounding.isdisjoint(names) for names in framework.switch_sets())
+    assert all(framework.with_switches([one]).switched for one in rounding)
+
+
 def test_switches_need_and_exclude_others() -> None:
     framework = own(
         ("a", Switch({"fuses": ("activation",)})),

@@ -190,7 +190,7 @@ _ALL = (
     ),
     Option(
         "switches", "",
-        "Candidates in every lawful set of switches of each --framework, beside those that it names.",
+        "Candidates in every set of switches of each --framework that changes no result, beside those that it names.",
     ),
     Option(
         "why_not", "KEY=VALUE,...",

@@ -130,6 +130,11 @@ class Switch:
     excludes: tuple[str, ...] = ()
     source: str = ""
 
+    @property
+    def changes_results(self) -> bool:
+        """Whether gradients or the optimizer's state are held or sent in another type: asked for, never advised."""
+        return not {"gradient_type", "message_type", "state_type"}.isdisjoint(self.changes)
+
 
 def _fact(doc: str, choices: Iterable[str] = (), *, default: Any) -> Any:
     """Return the field of a key of framework files; ``doc``: what it means, ``choices``: its words."""
@@ -307,9 +312,10 @@ class Framework:
         return replace(changed, switched=ordered)
 
     def switch_sets(self) -> Iterator[tuple[str, ...]]:
-        """Yield every lawful set of switches, the empty one first, in the order in which they are declared."""
-        for size in range(len(self.switches) + 1):
-            for names in combinations(self.switches, size):
+        """Yield every lawful set of switches that change no result, the empty one first, in the order of the file."""
+        tried = [name for name, switch in self.switches.items() if not switch.changes_results]
+        for size in range(len(tried) + 1):
+            for names in combinations(tried, size):
                 needed = {need for name in names for need in self.switches[name].needs}
                 if needed <= set(names) and not self._excluded(names):
                     yield names

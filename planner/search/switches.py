@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,14 @@ from planner.steps.host_and_gpu import STAGES
 from planner.steps.predict import Evaluator
 from planner.steps.step_costs import StepCosts
 from planner.workload.fusion import idle_fusions, with_attention
+from planner.workload.memory_rules import MemoryRules
 
 __all__ = ["LEAST_GAIN", "Gains", "different_sets", "of_kernels", "switch_gains"]
 
 LEAST_GAIN = 1.02
 """Times faster that a switch is told from."""
-_OF_KERNELS = ("composes", "layout", "update", "launch", "pads_products", "state_type")
-"""Fields of a framework that change kernels alone: plans on one device tell whether they do."""
+_OF_KERNELS = ("composes", "layout", "update", "launch", "pads_products", "state_type", "loss")
+"""Fields of a framework that change kernels and memory alone: plans on one device tell whether they do."""
 _SUB_BATCHES = (1, 32)
 _STAGES = len(STAGES)
 
@@ -86,8 +87,8 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes
     """Return the positions of problems whose set of switches may have a best plan that no other set has.
 
     A set is left out where a smaller set before it has the same terms, and where another set, all else of the framework
-    equal, has terms of which none is larger and the kernels of every step are shorter: each of its plans is slower
-    there. Host time alone leaves none out, as it may be hidden.
+    equal, has terms of which none is larger, and the kernels of every step are shorter or every step needs less memory:
+    each of its plans is slower there, or needs more. Host time alone leaves none out, as it may be hidden.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes
     precisions, modes : sequence of str
         Of plans.
     """
-    shared: dict[tuple[Framework, str], ComputeCases] = {}
+    shared = _Shared({}, {})
     sources = Sources(problems[0])
     terms = [_terms(sources.of_problem(one), precisions, modes, shared) for one in problems]
     useful = [_useful(one) for one in problems]
@@ -113,7 +114,7 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes
 
 def of_kernels(framework: Framework) -> Framework:
     """Return a framework without what it does to overheads and messages alone."""
-    return replace(framework, switched=(), strategy=GENERIC.strategy, strategies={})
+    return replace(framework, switched=(), strategy=GENERIC.strategy, strategies={}, loss=GENERIC.loss)
 
 
 def _of_network(problem: Problem) -> Framework:
@@ -126,12 +127,13 @@ def _of_network(problem: Problem) -> Framework:
 
 
 def _is_better(one: FloatArray, other: FloatArray) -> bool:
-    """Tell whether no term of one set is larger than the other's, and its kernels take less time."""
+    """Tell whether no term of one set is larger than the other's, and its kernels, or its memory, are less."""
     priced = ~np.isnan(one[0, 0])
     if not np.array_equal(priced, ~np.isnan(other[0, 0])) or not priced.any():
         return False
     mine, its = one[..., priced], other[..., priced]
-    return bool((mine <= its).all() and (mine[:, :_STAGES] < its[:, :_STAGES]).any(axis=1).all())
+    is_less = mine < its
+    return bool((mine <= its).all() and (is_less[:, :_STAGES].any(axis=1).all() or is_less[:, -1].all()))
 
 
 def _is_more_of(one: Problem, other: Problem) -> bool:
@@ -151,30 +153,38 @@ def _useful(problem: Problem) -> Framework:
     return replace(framework, switched=(), fuses=tuple(sorted({*framework.fuses} - idle)), **usual)
 
 
-def _terms(
-    sources: Sources, precisions: Sequence[str], modes: Sequence[str], shared: dict[tuple[Framework, str], ComputeCases]
-) -> FloatArray:
+class _Shared(NamedTuple):
+    """What sets of switches have in common: kernels by framework and precision, memory by network and rules."""
+
+    compute: dict[tuple[Framework, str], ComputeCases]
+    memory: dict[tuple[int, MemoryRules], FloatArray]
+
+
+def _terms(sources: Sources, precisions: Sequence[str], modes: Sequence[str], shared: _Shared) -> FloatArray:
     """Return terms of plans on one device, rounded, shape (sub-batches, 12, precisions x modes); NaN: not priced.
 
-    Columns are those of :meth:`planner.steps.step_costs.StepCosts.on_one_device`. ``shared``: what computes the same
-    kernels.
+    Columns are those of :meth:`planner.steps.step_costs.StepCosts.on_one_device`, and memory. ``shared``: what computes
+    the same kernels, and memory by the same rules.
     """
     columns, alike = [], _of_network(sources.problem)
     for precision, mode in product(precisions, modes):
         try:
-            costs = StepCosts(sources, precision, shared.get((alike, precision)), mode=mode)
+            costs = StepCosts(sources, precision, shared.compute.get((alike, precision)), mode=mode)
         except CoverageError:
             columns.append(np.full((len(_SUB_BATCHES), 2 * _STAGES + 4), np.nan))
             continue
-        shared.setdefault((alike, precision), costs.compute)
-        columns.append(costs.on_one_device(np.array(_SUB_BATCHES)))
+        shared.compute.setdefault((alike, precision), costs.compute)
+        rules = id(sources.problem.network), costs.ledger.rules
+        if rules not in shared.memory:
+            shared.memory[rules] = costs.ledger.totals(Configurations.having(sub_batch=np.array(_SUB_BATCHES)))
+        columns.append(np.column_stack([costs.on_one_device(np.array(_SUB_BATCHES)), shared.memory[rules]]))
     return rounded(np.stack(columns, axis=-1))
 
 
 def _one_more(framework: Framework) -> Iterator[Framework]:
-    """Yield the framework with each switch on that is off and may be."""
+    """Yield the framework with each switch on that is off, may be, and changes no result."""
     for name in framework.switches:
-        if name not in framework.switched:
+        if name not in framework.switched and not framework.switches[name].changes_results:
             try:
                 yield framework.with_switches([name])
             except PlannerError:

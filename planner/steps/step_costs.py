@@ -151,10 +151,10 @@ class StepCosts:
         return operation_s(sources, operation, buffer_bytes, self.copies(groups), self.gradient_entry)
 
     def on_one_device(self, sub_batch: IntArray) -> FloatArray:
-        """Return what makes the time and memory of sub-batches on one device, shape (s, 12).
+        """Return what makes the time of sub-batches on one device, shape (s, 11).
 
-        GPU time by stage and host time by stage [s], in the order of STAGES; memory [bytes], the share that replicas
-        wait, and the exponent that composes the times and its negative: where no column is larger, no step is longer.
+        GPU time by stage and host time by stage [s], in the order of STAGES; the share that replicas wait, and the
+        exponent that composes the times and its negative: where no column is larger, no step is longer.
         """
         cases, of = self.compute.cases, np.zeros(sub_batch.size, dtype=np.int64)
         cases.ensure(of, sub_batch)
@@ -162,8 +162,7 @@ class StepCosts:
         number = np.bincount(units.sequence, minlength=units.distinct)
         kernels, host = (one[cases.rows(of, sub_batch)][:, passes] @ number for one in self.unit_s())
         rest = (self.overheads.replica_wait, self.overheads.exponent, -self.overheads.exponent)
-        memory = self.ledger.totals(Configurations.having(sub_batch=sub_batch))
-        return np.column_stack([kernels, host, memory, np.broadcast_to(rest, (sub_batch.size, len(rest)))])
+        return np.column_stack([kernels, host, np.broadcast_to(rest, (sub_batch.size, len(rest)))])
 
     def unit_s(self) -> tuple[FloatArray, FloatArray]:
         """Return kernels and host time of passes over units, shape (c, len(PASSES), U), of the table of compute [s]."""

@@ -130,7 +130,8 @@ def test_predict_answers_each_in_a_table(run: Run) -> None:
 def test_switches_make_every_lawful_set_a_candidate(run: Run) -> None:
     answer = plans_of(run, "torchtitan", "--switches", "--top", "40")
     sets = answer["request"]["framework"]["value"]
-    assert {"torchtitan:compile", "torchtitan:compile+async-tensor", "torchtitan:bf16-optimizer-state"} < set(sets)
+    assert {"torchtitan:compile", "torchtitan:compile+async-tensor"} < set(sets)
+    assert not any("bf16-optimizer-state" in one for one in sets)  # which changes results
     alone = [plans_of(run, name)["search"]["candidates"] for name in sets]
     assert answer["search"]["candidates"] == sum(alone)
     assert plans_of(run, "nanotron", "--switches")["request"]["framework"]["value"] == "nanotron"
