@@ -31,15 +31,8 @@ class Option:
 
     Attributes
     ----------
-    name : in Python and in ``planner.toml``; the flag is ``--`` with dashes
-    metavar : form of the value; empty for a switch
-    help : one or two sentences, with the unit
     parse : (what, text) to value; raises ParameterError
-    default : what holds when nothing says otherwise, in words
-    help_in, default_in : help and default in commands where they differ
-    repeatable, positional, is_distinct : ``is_distinct``: of a repeatable one, that the same value twice is an error,
-        and not said once
-    short : a second flag of one letter, such as ``-v``; empty: none
+    repeatable, positional, is_distinct : and not said once
     """
 
     name: str

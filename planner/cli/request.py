@@ -66,10 +66,8 @@ def _with_base(values: Values, command: str) -> tuple[Values, str]:
 
     Raises
     ------
-    UnknownNameError
-        A name is not known; reported before anything that is missing.
-    ParameterError
-        ``network`` is missing beside a cluster or a calibration.
+    UnknownNameError : a name is not known; reported before anything that is missing
+    ParameterError : ``network`` is missing beside a cluster or a calibration
     """
     _check_names(values)
     if "network" in values:

@@ -43,48 +43,31 @@ class Axis:
 
     Attributes
     ----------
-    name : str
-        In records, in the configurations of documents, and of the column in runs.
-    words : tuple of str
-        Its values, where they are words; empty: whole numbers.
-    least, most : int
-        The smallest and the largest of its whole numbers; ``most`` 0: any.
-    default : int, str or None
-        What a prediction and a run take that do not say; None: it follows from others.
-    is_degree : bool
-        Whether so many devices share one copy of the network: the data-parallel degree is GPUs over all such degrees.
-    splits : bool
-        Whether it says how a network is split over devices, or what is kept of it: a plan with the defaults of all
+    name : in records, in the configurations of documents, and of the column in runs
+    words : its values, where they are words; empty: whole numbers
+    least, most : the smallest and the largest of its whole numbers; ``most`` 0: any
+    default : what a prediction and a run take that do not say; None: it follows from others
+    is_degree : whether so many devices share one copy of the network: the data-parallel degree is GPUs over all such
+        degrees
+    splits : whether it says how a network is split over devices, or what is kept of it: a plan with the defaults of all
         such axes has a whole network on every device. A search tries more than the default where a network's
-        architecture and the framework allow it.
-    is_shard : bool
-        Whether it says which part of each layer a rank computes.
-    ranks : str
-        Of a degree, its name in orders of ranks and among what frameworks can.
-    only_sync : bool
-        Whether an asynchronous plan has its default.
-    of_cluster : {"", "any", "all"}
-        Whether a plan has at most those of the cluster, and which numbers a search tries that is not told.
-    is_loosened : bool
-        Whether an answer without plans tries other values than those asked for.
-    tells_apart : bool
-        Whether plans that differ in it alone are different ones, even if they take as long.
-    always_said : bool
-        Whether documents and sentences say it even where it has its default.
-    title : str
-        In a sentence.
-    short : str
-        Of a value in the words of a plan, ``{}`` in its place; empty: the title and the value.
-    option : str
-        Name of the option and of the key in requests and settings.
-    help : str
-        Of the option.
-    default_in_suggest, default_in_predict : str
-        What holds when nothing says otherwise, in words; empty: the default (of a search in a prediction without one).
-    doc, asked : str
-        What the key of a configuration means, and that of a request.
-    heading : str
-        Of its column in tables, where it has one of its own.
+        architecture and the framework allow it
+    is_shard : whether it says which part of each layer a rank computes
+    ranks : of a degree, its name in orders of ranks and among what frameworks can
+    only_sync : whether an asynchronous plan has its default
+    of_cluster : {"", "any", "all"}, whether a plan has at most those of the cluster, and which numbers a search tries
+        that is not told
+    is_loosened : whether an answer without plans tries other values than those asked for
+    tells_apart : whether plans that differ in it alone are different ones, even if they take as long
+    always_said : whether documents and sentences say it even where it has its default
+    title : in a sentence
+    short : of a value in the words of a plan, ``{}`` in its place; empty: the title and the value
+    option : name of the option and of the key in requests and settings
+    help : of the option
+    default_in_suggest, default_in_predict : what holds when nothing says otherwise, in words; empty: the default (of a
+        search in a prediction without one)
+    doc, asked : what the key of a configuration means, and that of a request
+    heading : of its column in tables, where it has one of its own
     """
 
     name: str = ""

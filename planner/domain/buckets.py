@@ -18,10 +18,7 @@ def strategy_and_size(text: str, what: str = "--strategy") -> tuple[str, float]:
     >>> strategy_and_size("bucketed"), strategy_and_size("bucketed:8MiB")
     (('bucketed', 0.0), ('bucketed', 8388608.0))
 
-    Raises
-    ------
-    ParameterError
-        What follows the name is no size.
+    ParameterError: what follows the name is no size.
     """
     name, colon, size = text.partition(":")
     if colon and (name != BUCKETED or ":" in size or size == "best"):

@@ -71,42 +71,25 @@ class Entry:
 
     Attributes
     ----------
-    scope, kind, direction, precision, library : str
-        The key, with ``mode``; ``direction`` and ``library`` may be empty.
-    term : str
-        Registered name of the feature map.
-    settings : mapping of str to float, str or tuple of float
-        Shape settings of the map (exponents, tiles, grid), chosen by cross-validation and stored.
+    scope, kind, direction, precision, library : the key, with ``mode``; ``direction`` and ``library`` may be empty
+    term : registered name of the feature map
+    settings : mapping of str to float, str or tuple of float, shape settings of the map (exponents, tiles, grid),
+        chosen by cross-validation and stored
     coefficients : mapping of feature name to float, in the map's order (p of them)
-    standard_errors : mapping of feature name to float
-        Of those that were fitted.
-    covariance : tuple of p tuples of p floats, or None
-    fixed : tuple of str
-        Features that the data could not identify, or that were never free; their coefficient is a stated value.
-    ranges : mapping of feature name to (least, most) seen in the fit
-        Also of a work column that no feature tells apart, such as ``groups`` of convolutions.
-    samples : int
-    error : float or None
-        Mean absolute relative error on the rows of the fit.
-    held_out_error : float or None
-        The same on rows left out, by ``held_out_by`` ("row", "shape", "group", "network").
-    worst_error : float or None
-        Largest absolute relative error on rows left out.
-    sum_error : float or None
-        Mean absolute relative error of sums over many shapes, as steps are, where it is known apart from that of one;
-        None: misses of shapes are taken to go together.
-    condition_number : float or None
-        Of the column-scaled design.
-    estimator : str
-        Such as ``relative-nnls`` or ``least-squares``; empty when stated.
-    origin : one of ORIGINS
-    source : str
-    notes : str
-    worst_point : str
-        The row whose error is ``worst_error``; empty where it was not kept.
-    mode : str
-        Of overheads: ``sync`` or ``async``, how the runs that they were fitted to exchanged gradients; empty where none
-        was exchanged, or for both.
+    standard_errors : mapping of feature name to float, of those that were fitted
+    fixed : features that the data could not identify, or that were never free; their coefficient is a stated value
+    ranges : mapping of feature name to (least, most) seen in the fit, also of a work column that no feature tells
+        apart, such as ``groups`` of convolutions
+    error : mean absolute relative error on the rows of the fit
+    held_out_error : the same on rows left out, by ``held_out_by`` ("row", "shape", "group", "network")
+    worst_error : largest absolute relative error on rows left out
+    sum_error : mean absolute relative error of sums over many shapes, as steps are, where it is known apart from that
+        of one; None: misses of shapes are taken to go together
+    condition_number : of the column-scaled design
+    estimator : such as ``relative-nnls`` or ``least-squares``; empty when stated
+    worst_point : the row whose error is ``worst_error``; empty where it was not kept
+    mode : of overheads: ``sync`` or ``async``, how the runs that they were fitted to exchanged gradients; empty where
+        none was exchanged, or for both
     """
 
     scope: str
@@ -167,14 +150,10 @@ class MeasuredStep:
 
     Attributes
     ----------
-    network, cluster, framework : str
-        By name; a step holds messages, so that it says nothing of another cluster.
-    configuration : Configuration
-        Every axis of the plan.
-    factor : float
-        Measured over predicted time of a step, the geometric mean of the runs.
-    runs : int
-        Measured.
+    network, cluster, framework : by name; a step holds messages, so that it says nothing of another cluster
+    configuration : every axis of the plan
+    factor : measured over predicted time of a step, the geometric mean of the runs
+    runs : measured
     """
 
     network: str
@@ -196,38 +175,25 @@ class Calibration:
 
     Attributes
     ----------
-    name : str
-    accelerator : str
-        Name of the accelerator that the kernel entries belong to.
-    cluster : str or None
-        Cluster that collectives, storage and host entries belong to; None: of no cluster.
-    node : Node or None
-        The node it was measured on; cluster ``local`` is one such node.
-    entries : tuple of Entry
-    origin : one of ORIGINS
-        Of the whole; an entry may differ.
-    source : str
-        Citation, or the machine.
-    date : str
-        ISO date of the measurement or publication.
-    environment : mapping of str to str
-        Library versions, threads, clocks: circumstances that must agree before calibrations are merged.
-    seen : tuple of str
-        Groups (networks, applications, clusters) that took part in a fit: scored as in-sample.
-    warnings : tuple of str
-        Said of every prediction that takes something from here.
-    input_warnings : tuple of str
-        Those about the input side: said of predictions that price it.
-    precision_warnings : mapping of precision to tuple of str
-        Said of predictions that take kernels in it from here alone.
-    conformal : mapping of str to ConformalScore, by names of :data:`planner.domain.conformal.PREDICTION_KINDS`
-        Half-widths of their intervals, none below that of a surer kind.
-    measured_steps : tuple of MeasuredStep
-        Of its accelerator, no plan twice.
-    made_from : Provenance or None
-        Of what it was made from for an answer; None: a file holds it.
-    provenance : Provenance
-        Of its entries. What was seen goes along with what was made from it; a reconstruction has seen its cluster.
+    accelerator : name of the accelerator that the kernel entries belong to
+    cluster : cluster that collectives, storage and host entries belong to; None: of no cluster
+    node : the node it was measured on; cluster ``local`` is one such node
+    origin : of the whole; an entry may differ
+    source : citation, or the machine
+    date : ISO date of the measurement or publication
+    environment : mapping of str to str, library versions, threads, clocks: circumstances that must agree before
+        calibrations are merged
+    seen : groups (networks, applications, clusters) that took part in a fit: scored as in-sample
+    warnings : said of every prediction that takes something from here
+    input_warnings : those about the input side: said of predictions that price it
+    precision_warnings : mapping of precision to tuple of str, said of predictions that take kernels in it from here
+        alone
+    conformal : mapping of str to ConformalScore, by names of :data:`planner.domain.conformal.PREDICTION_KINDS`,
+        half-widths of their intervals, none below that of a surer kind
+    measured_steps : of its accelerator, no plan twice
+    made_from : of what it was made from for an answer; None: a file holds it
+    provenance : of its entries. What was seen goes along with what was made from it; a reconstruction has seen its
+        cluster
     """
 
     name: str

@@ -33,21 +33,15 @@ class LayerCall:
 
     Attributes
     ----------
-    kind, direction : str
     work : mapping of work column to (a, b)
-    layer : Layer
-        One that makes the call.
-    inputs : tuple of tuple of int
-        Shapes per sample that the layer reads.
-    optimizer : str
-        Of an update; empty for any other call.
-    tensors : int
-        That an update changes, 0 for any other call.
-    count : int
-        How often a step makes the call.
-    wide : mapping of "cpu" or "gpu" to tuple of bool
-        Whether each input of the layer, and last its output, stays fp32 there in mixed precision of 16 bits; empty:
-        none does. Not part of the name: a call that a network makes both ways is as most often.
+    layer : one that makes the call
+    inputs : shapes per sample that the layer reads
+    optimizer : of an update; empty for any other call
+    tensors : that an update changes, 0 for any other call
+    count : how often a step makes the call
+    wide : mapping of "cpu" or "gpu" to tuple of bool, whether each input of the layer, and last its output, stays fp32
+        there in mixed precision of 16 bits; empty: none does. Not part of the name: a call that a network makes both
+        ways is as most often
     """
 
     kind: str

@@ -32,18 +32,12 @@ class Accelerator:
 
     Attributes
     ----------
-    name : str
     kind : {"gpu", "cpu"}
-    memory_bytes : float
-    memory_bytes_per_s : float
-        Peak device memory bandwidth.
-    peak_flop_per_s : mapping of precision to float
-        Dense peak rates; a precision that is absent is one the device does not have.
-    multiprocessors : int or None
-    source : str
-    vendor, architecture, chip : str
-        Who made it, its generation, and its die: devices of one chip differ in clocks, memory and what is switched off.
-        Empty: not known.
+    memory_bytes_per_s : peak device memory bandwidth
+    peak_flop_per_s : mapping of precision to float, dense peak rates; a precision that is absent is one the device does
+        not have
+    vendor, architecture, chip : who made it, its generation, and its die: devices of one chip differ in clocks, memory
+        and what is switched off. Empty: not known
     """
 
     name: str

@@ -63,9 +63,8 @@ class Configuration(Axes[int, str]):
 
     Attributes
     ----------
-    groups : tuple of GroupPart
-        What each group of nodes does, of a plan on a cluster that has several; empty: all nodes are alike. ``nodes``
-        are those of all groups then, and GPUs per node, sub-batch and accumulation the largest of a group.
+    groups : what each group of nodes does, of a plan on a cluster that has several; empty: all nodes are alike.
+        ``nodes`` are those of all groups then, and GPUs per node, sub-batch and accumulation the largest of a group
     """
 
     groups: tuple[GroupPart, ...] = ()

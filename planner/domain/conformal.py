@@ -29,10 +29,7 @@ class PredictionKind(NamedTuple):
 
     Attributes
     ----------
-    place : one of PLACES
-    evidence : one of EVIDENCE
-    is_outside : bool
-        Whether it extrapolates.
+    is_outside : whether it extrapolates
     """
 
     place: str
@@ -70,13 +67,9 @@ class ConformalScore:
 
     Attributes
     ----------
-    half_width : float or None
-        In abs(log(predicted / measured)); None where refused.
-    level : float
-    groups, rows : int
-        That it was calibrated on.
-    reason : str
-        Why there is none; empty where there is one.
+    half_width : in abs(log(predicted / measured)); None where refused
+    groups, rows : that it was calibrated on
+    reason : why there is none; empty where there is one
     """
 
     half_width: float | None
@@ -89,10 +82,7 @@ class ConformalScore:
 def check_scores(scores: Mapping[str, ConformalScore]) -> None:
     """Check the scores of kinds of predictions.
 
-    Raises
-    ------
-    ParameterError
-        An unknown kind, another level than that of intervals, or a half-width below that of a surer kind.
+    ParameterError: an unknown kind, another level than that of intervals, or a half-width below that of a surer kind.
     """
     for name, one in scores.items():
         if name not in PREDICTION_KINDS:

@@ -113,15 +113,11 @@ class Switch:
 
     Attributes
     ----------
-    changes : mapping of str to Any
-        Fields of Framework by name; ``fuses`` is what is fused besides, ``strategies`` are followed in place of those
-        of the same name.
-    aliases : tuple of str
-        Names of the framework with this switch on, in lower case.
-    needs, excludes : tuple of str
-        Other switches: those turned on with it, those that cannot be on beside it.
-    source : str
-        What it is, and where that comes from.
+    changes : mapping of str to Any, fields of Framework by name; ``fuses`` is what is fused besides, ``strategies`` are
+        followed in place of those of the same name
+    aliases : names of the framework with this switch on, in lower case
+    needs, excludes : other switches: those turned on with it, those that cannot be on beside it
+    source : what it is, and where that comes from
     """
 
     changes: Mapping[str, Any]
@@ -150,22 +146,16 @@ class Framework:
 
     Attributes
     ----------
-    name : str
-        In lower case; what coefficients of its overheads are looked up by.
-    aliases : tuple of str
-        Other names, in lower case.
-    source : str
-        Where that comes from.
-    version : str
-        Free text; empty: any.
-    switches : mapping of str to Switch
-        What may be turned on, by name; those that are on changed the fields above.
-    switched : tuple of str
-        Those that are on, in the order of ``switches``.
-    versions : mapping of str to mapping of str to Any
-        What older versions did otherwise: first numbers of a version -> fields by name; ``source``: where that is from.
-    sources : mapping of str to str
-        Where the values of single keys of its file come from, by key; what is assumed says so.
+    name : in lower case; what coefficients of its overheads are looked up by
+    aliases : other names, in lower case
+    source : where that comes from
+    version : free text; empty: any
+    switches : mapping of str to Switch, what may be turned on, by name; those that are on changed the fields above
+    switched : those that are on, in the order of ``switches``
+    versions : mapping of str to mapping of str to Any, what older versions did otherwise: first numbers of a version ->
+        fields by name; ``source``: where that is from
+    sources : mapping of str to str, where the values of single keys of its file come from, by key; what is assumed says
+        so
     """
 
     name: str
@@ -285,10 +275,8 @@ class Framework:
 
         Raises
         ------
-        UnknownNameError
-            It has no such switch.
-        UsageError
-            Two of them exclude each other.
+        UnknownNameError : it has no such switch
+        UsageError : two of them exclude each other
         """
         asked = {*self.switched, *names}
         if not asked:

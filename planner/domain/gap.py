@@ -18,16 +18,10 @@ class Gap:
 
     Attributes
     ----------
-    network : str
-    kind, direction, precision : str
-        An empty direction stands for all.
-    reason : one of REASONS
-    share : float
-        Of the kernel time of a training step.
-    error : float
-        Expected relative error of these kernels.
-    detail : str
-        The feature farthest outside the fit, or empty.
+    kind, direction, precision : an empty direction stands for all
+    share : of the kernel time of a training step
+    error : expected relative error of these kernels
+    detail : the feature farthest outside the fit, or empty
     """
 
     network: str

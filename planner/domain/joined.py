@@ -29,10 +29,8 @@ class JoinedConfigurations(Configurations):
 
     Attributes
     ----------
-    bases : Configurations
-        Rows, whose sub-batch and accumulation say nothing.
-    base : ndarray of int, shape (n,)
-        Position of the base of each.
+    bases : rows, whose sub-batch and accumulation say nothing
+    base : ndarray of int, shape (n,), position of the base of each
     """
 
     __slots__ = ("__dict__", "base", "bases")

@@ -115,21 +115,18 @@ class KernelCalls:
 
     Attributes
     ----------
-    kind : one of KINDS
-    direction : one of DIRECTIONS
-        The only backward pass of a kind without weights is ``backward_data``, but the weight gradient repeats im2col.
-    layer : ndarray of int, shape (k,)
-        Position of the first layer that makes the call, in ``Network.layers``; equal layers make it too.
-    count : ndarray of int, shape (k,)
-        How often all of them make it; (s, k) where that depends on the sub-batch (one image at a time); of float where
-        several layers share a call.
-    work : mapping of column to ndarray of int, each broadcasting to (s, k)
-        For s sub-batches; a column that does not depend on the sub-batch may have shape (k,) or (1, k).
-    looked_up : mapping of column to ndarray
-        Where the calls stand in a table of measured ones, the sub-batch, and the scaling curve of a fit; empty: they
-        are in none.
-    operations : ndarray of int or float, shape (k,), optional
-        How many operations of the framework make them, where one launches several kernels; None: each makes one.
+    direction : the only backward pass of a kind without weights is ``backward_data``, but the weight gradient repeats
+        im2col
+    layer : ndarray of int, shape (k,), position of the first layer that makes the call, in ``Network.layers``; equal
+        layers make it too
+    count : ndarray of int, shape (k,), how often all of them make it; (s, k) where that depends on the sub-batch (one
+        image at a time); of float where several layers share a call
+    work : mapping of column to ndarray of int, each broadcasting to (s, k), for s sub-batches; a column that does not
+        depend on the sub-batch may have shape (k,) or (1, k)
+    looked_up : mapping of column to ndarray, where the calls stand in a table of measured ones, the sub-batch, and the
+        scaling curve of a fit; empty: they are in none
+    operations : ndarray of int or float, shape (k,), optional, how many operations of the framework make them, where
+        one launches several kernels; None: each makes one
     """
 
     kind: str

@@ -52,13 +52,10 @@ class Groups:
 
     Attributes
     ----------
-    nodes : ndarray of int, shape (g,)
-        Nodes that a group spans.
-    ranks_per_node : ndarray of int or float, shape (g,)
-        Of one group; the mean where its nodes hold unequally many.
-    streams_per_nic : ndarray of float, shape (g,)
-        Messages that share one NIC at a time when every rank of a node sends between nodes, whichever its group; at
-        least 1.
+    nodes : ndarray of int, shape (g,), nodes that a group spans
+    ranks_per_node : ndarray of int or float, shape (g,), of one group; the mean where its nodes hold unequally many
+    streams_per_nic : ndarray of float, shape (g,), messages that share one NIC at a time when every rank of a node
+        sends between nodes, whichever its group; at least 1
     """
 
     nodes: IntArray
@@ -81,19 +78,13 @@ class Message:
 
     Attributes
     ----------
-    operation : str
-        ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL or SEND_RECEIVE.
-    group : one of GROUP_NAMES
+    operation : ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL or SEND_RECEIVE
     buffer_bytes : ndarray of float, shape (n,)
-    count : ndarray of float, shape (n,)
-        How many of them; 0 where a plan has none.
-    where : str
-        LAYER_FORWARD, LAYER_BACKWARD, RECOMPUTED, EMBEDDING_FORWARD, EMBEDDING_BACKWARD, HEAD_FORWARD, HEAD_BACKWARD,
-        or BOUNDARY: what ``count`` counts them in.
-    hidden_under : str
-        INPUT_GRADIENT, WEIGHT_GRADIENT or CORE; empty: nothing runs beside it.
-    part : {"", "attention", "cross_attention", "feed_forward"}
-        Part of the layer, whose products hide it.
+    count : ndarray of float, shape (n,), how many of them; 0 where a plan has none
+    where : LAYER_FORWARD, LAYER_BACKWARD, RECOMPUTED, EMBEDDING_FORWARD, EMBEDDING_BACKWARD, HEAD_FORWARD,
+        HEAD_BACKWARD, or BOUNDARY: what ``count`` counts them in
+    hidden_under : INPUT_GRADIENT, WEIGHT_GRADIENT or CORE; empty: nothing runs beside it
+    part : {"", "attention", "cross_attention", "feed_forward"}, part of the layer, whose products hide it
     """
 
     operation: str

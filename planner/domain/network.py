@@ -23,18 +23,12 @@ class Network:
 
     Attributes
     ----------
-    name : str
-        With arguments, as a user would type it: ``resnet50:stride=1x1``.
-    input_shape : tuple of int
-        Of one sample.
-    layers : tuple of Layer
-        Every layer stands behind those it reads.
-    dataset : str or None
-        Default data set.
-    optimizer : str
-        Default optimizer of the family.
-    notes : str
-        Variant and source, one sentence.
+    name : with arguments, as a user would type it: ``resnet50:stride=1x1``
+    input_shape : of one sample
+    layers : every layer stands behind those it reads
+    dataset : default data set
+    optimizer : default optimizer of the family
+    notes : variant and source, one sentence
     """
 
     name: str

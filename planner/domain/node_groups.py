@@ -46,9 +46,7 @@ class NodeGroup:
 
     Attributes
     ----------
-    name : str
-    cluster : Cluster
-        The cluster as if it had these nodes alone, with the links that they have.
+    cluster : the cluster as if it had these nodes alone, with the links that they have
     """
 
     name: str

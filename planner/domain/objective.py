@@ -26,14 +26,9 @@ def weights_of(objective: str, what: str = "objective") -> dict[str, float]:
 
     Parameters
     ----------
-    objective : str
-    what : str
-        Names the objective in errors.
+    what : names the objective in errors
 
-    Raises
-    ------
-    ParameterError
-        A sum has an unknown term, one that stands twice, or a weight that is no number above 0.
+    ParameterError: a sum has an unknown term, one that stands twice, or a weight that is no number above 0.
     """
     if not is_sum(objective):
         return {objective: 1.0}

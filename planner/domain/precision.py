@@ -19,13 +19,10 @@ class Precision:
 
     Attributes
     ----------
-    name : str
-    weight_bytes, activation_bytes, gradient_bytes : int
-        Of the copy that kernels read, of a stored activation, of a gradient that is sent.
-    master_bytes : int
-        Of the fp32 master copy of a weight; 0 where the weights themselves are fp32.
-    measured_only : bool
-        Never derived from another precision, and no candidate of a search without a measured sub-model.
+    weight_bytes, activation_bytes, gradient_bytes : of the copy that kernels read, of a stored activation, of a
+        gradient that is sent
+    master_bytes : of the fp32 master copy of a weight; 0 where the weights themselves are fp32
+    measured_only : never derived from another precision, and no candidate of a search without a measured sub-model
     """
 
     name: str

@@ -118,18 +118,7 @@ class PlanWarning:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """n predictions as arrays of shape (n,); NaN where a quantity does not apply.
-
-    Attributes
-    ----------
-    iteration_s : one synchronous update, or the asynchronous GPU thread's period
-    update_s : the asynchronous update thread's period; NaN when synchronous
-    samples_per_s : float
-    epoch_s, first_epoch_s : NaN without a data set
-    mini_batch_mean : samples behind one update
-    staleness_mean : updates
-    memory_bytes : needed on one device
-    """
+    """n predictions as arrays of shape (n,); NaN where a quantity does not apply."""
 
     iteration_s: FloatArray
     update_s: FloatArray
@@ -147,10 +136,7 @@ class LayersOfStage:
 
     Attributes
     ----------
-    layers : int
-    again : int
-    recompute : str
-        What of these is computed again, a value of the axis; ``none`` where there are none.
+    recompute : what of these is computed again, a value of the axis; ``none`` where there are none
     """
 
     layers: int

@@ -28,17 +28,11 @@ class Provenance:
 
     Attributes
     ----------
-    kind : one of KINDS
-    name : str
-        Of the calibration as an answer names it, which says what was made of it; empty: of none.
-    calibration : str
-        Name under which ``--calibration`` finds what it was made from.
-    device : str
-        Another device that was measured in place of this one; empty: this one, or none.
-    precision : str
-        Another precision that was measured in place of this one; empty likewise.
-    seen : frozenset of str
-        Networks, applications, clusters and sources of the measurements behind it.
+    name : of the calibration as an answer names it, which says what was made of it; empty: of none
+    calibration : name under which ``--calibration`` finds what it was made from
+    device : another device that was measured in place of this one; empty: this one, or none
+    precision : another precision that was measured in place of this one; empty likewise
+    seen : networks, applications, clusters and sources of the measurements behind it
     """
 
     kind: str

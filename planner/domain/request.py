@@ -36,16 +36,10 @@ class Subject:
 
     Attributes
     ----------
-    network, cluster : str
-    scenario : str
-        As the user wrote it; empty: things as they are.
-    settings : Settings
-    usd_per_gpu_hour : float or None
-        Price of the cluster, where it has one.
-    device : {"GPU", "CPU"}
-        What the cluster computes on, in words.
-    network_option : str
-        What ``--network`` takes for the network: its file, where it has one; empty: its name.
+    scenario : as the user wrote it; empty: things as they are
+    usd_per_gpu_hour : price of the cluster, where it has one
+    device : {"GPU", "CPU"}, what the cluster computes on, in words
+    network_option : what ``--network`` takes for the network: its file, where it has one; empty: its name
     """
 
     network: str
@@ -67,15 +61,9 @@ class Problem:
 
     Attributes
     ----------
-    network : Network
-    dataset : Dataset or None
-    cluster : Cluster
-    calibrations : tuple of Calibration
-        In order of precedence: those the user named, this machine's own, bundled by cluster, bundled by accelerator.
-    explicit_calibration : bool
-        Whether the user named one: then of specifications only kernels whose work is bytes are taken.
-    settings : Settings
-    scenario : Scenario
+    calibrations : in order of precedence: those the user named, this machine's own, bundled by cluster, bundled by
+        accelerator
+    explicit_calibration : whether the user named one: then of specifications only kernels whose work is bytes are taken
     """
 
     network: Network
@@ -102,25 +90,16 @@ class SpaceRequest:
 
     Attributes
     ----------
-    target_batch : int
-        Wanted mini-batch [samples].
-    tolerance_sync, tolerance_async : float
-        Half-width of the window relative to the target, by mode.
-    asked : mapping of axis to tuple
-        Values to try; of an axis that is absent every one that the cluster, the memory and the window allow (every
-        training precision with a usable sub-model; otherwise its default).
-    top : int
-        Plans to report.
-    parallelism : tuple of str
-        Kinds to try; none: those that the network and the framework have by default.
-    choose : one of planner.domain.suggestion.CHOICES
-        Which of the tied plans is taken.
-    most : mapping of planner.domain.limits.LIMITS to float
-        What a plan may take at most.
-    allow_specified : bool
-        Whether precisions of 8 bits are candidates by the data sheet alone.
-    sensitivity : bool
-        Whether to say what a change of single inputs does to the best plan.
+    target_batch : wanted mini-batch [samples]
+    tolerance_sync, tolerance_async : half-width of the window relative to the target, by mode
+    asked : mapping of axis to tuple, values to try; of an axis that is absent every one that the cluster, the memory
+        and the window allow (every training precision with a usable sub-model; otherwise its default)
+    top : plans to report
+    parallelism : kinds to try; none: those that the network and the framework have by default
+    choose : which of the tied plans is taken
+    most : mapping of planner.domain.limits.LIMITS to float, what a plan may take at most
+    allow_specified : whether precisions of 8 bits are candidates by the data sheet alone
+    sensitivity : whether to say what a change of single inputs does to the best plan
     """
 
     target_batch: int

@@ -50,27 +50,17 @@ class Run:
 
     Attributes
     ----------
-    id, network, cluster, metric : str
-        ``network`` and ``cluster`` are names or paths as written; paths of clusters start from the file of runs.
-    value : float or None
-        In the unit of ``metric``; None of a wanted run, and where memory did not suffice.
-    mini_batch : int or None
-        Asynchronous: samples of one gradient of each GPU, since what stands behind an update is random.
-    optimizer : str
-        Empty for the default of the network.
-    input : {"synthetic", "storage"}
-        Derived: an epoch reads its samples from storage, other metrics do without.
-    rank_order : tuple of str
-        In which ranks are numbered, innermost first; empty: as the framework does.
-    placement : tuple of int
-        GPUs on each node where that is stated. ``gpus_per_node`` is then the largest.
-    line : int
-        Where the run stands in its file; 0 outside files.
+    id, network, cluster, metric : ``network`` and ``cluster`` are names or paths as written; paths of clusters start
+        from the file of runs
+    value : in the unit of ``metric``; None of a wanted run, and where memory did not suffice
+    mini_batch : asynchronous: samples of one gradient of each GPU, since what stands behind an update is random
+    optimizer : empty for the default of the network
+    input : {"synthetic", "storage"}, derived: an epoch reads its samples from storage, other metrics do without
+    rank_order : in which ranks are numbered, innermost first; empty: as the framework does
+    placement : GPUs on each node where that is stated. ``gpus_per_node`` is then the largest
+    line : where the run stands in its file; 0 outside files
 
-    Raises
-    ------
-    ParameterError
-        A value against its rule, or values that contradict each other.
+    ParameterError: a value against its rule, or values that contradict each other.
     """
 
     id: str
@@ -150,10 +140,7 @@ class Run:
     def on(self, gpus_of_a_node: int) -> Run:
         """Return the run with every number known, on nodes of so many GPUs.
 
-        Raises
-        ------
-        ParameterError
-            The numbers contradict each other on such nodes.
+        ParameterError: the numbers contradict each other on such nodes.
         """
         return self if self.gpus_per_node is not None else replace(self, gpus_per_node=gpus_of_a_node)
 

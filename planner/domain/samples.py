@@ -65,8 +65,7 @@ class Samples:
     ----------
     text : mapping of every name in TEXT_COLUMNS to ndarray of str, shape (k,); empty where not given
     number : mapping of every name in NUMBER_COLUMNS to ndarray of float, shape (k,); NaN where not given
-    circumstances : mapping of str to str
-        What was true of all of them: host, device, library versions, threads.
+    circumstances : mapping of str to str, what was true of all of them: host, device, library versions, threads
     """
 
     text: Mapping[str, NDArray[np.str_]]

@@ -19,22 +19,18 @@ class Scenario:
 
     Attributes
     ----------
-    text : str
-        Empty: things as they are.
-    multipliers : mapping of term name to factor
-        Applied to the seconds of a term, in every thread that has it.
-    link_values : mapping of (link, field) to SI value
-        Such as ``("inter_node", "bytes_per_s"): 12.5e9``.
-    sub_batch_factor : int
-        Applied to the largest sub-batch of fp32 plans, whose activations take as many fewer bytes a sample.
-    fp32_multipliers : mapping of term name to factor
-        Applied besides in fp32 plans alone: what if they computed in fp16.
-    inter_node_multipliers : mapping of term name to factor
-        Applied besides where a plan spans several nodes: what if the link between them were another.
-    kernel_factor, host_factor : float
-        Applied to what kernels take on the device, and to the host time of their calls and of layers.
-    accelerator : Accelerator or None
-        In place of the cluster's; see :mod:`planner.sources.devices`.
+    text : empty: things as they are
+    multipliers : mapping of term name to factor, applied to the seconds of a term, in every thread that has it
+    link_values : mapping of (link, field) to SI value, such as ``("inter_node", "bytes_per_s"): 12.5e9``
+    sub_batch_factor : applied to the largest sub-batch of fp32 plans, whose activations take as many fewer bytes a
+        sample
+    fp32_multipliers : mapping of term name to factor, applied besides in fp32 plans alone: what if they computed in
+        fp16
+    inter_node_multipliers : mapping of term name to factor, applied besides where a plan spans several nodes: what if
+        the link between them were another
+    kernel_factor, host_factor : applied to what kernels take on the device, and to the host time of their calls and of
+        layers
+    accelerator : in place of the cluster's; see :mod:`planner.sources.devices`
     """
 
     text: str = ""

@@ -19,20 +19,13 @@ class Sensitivity:
 
     Attributes
     ----------
-    input : one of INPUTS
-    factor : float
-        By which it is multiplied.
-    is_other : bool
-        Whether the best plan then is another one than plan 1.
-    best : Configuration or None
-        It; None: no plan satisfies the request then.
-    framework : Framework or None
-        Its own, where several were asked for.
-    position : int or None
-        Of the same plan in the answer; None: it is not reported there.
-    behind : float or None
-        How much more of the objective the plan to take has then than the best one, relative to it; None: it does not
-        satisfy the request then.
+    factor : by which it is multiplied
+    is_other : whether the best plan then is another one than plan 1
+    best : it; None: no plan satisfies the request then
+    framework : its own, where several were asked for
+    position : of the same plan in the answer; None: it is not reported there
+    behind : how much more of the objective the plan to take has then than the best one, relative to it; None: it does
+        not satisfy the request then
     """
 
     input: str

@@ -23,19 +23,14 @@ class Settings:
 
     Attributes
     ----------
-    optimizer : one of OPTIMIZERS
-    strategy : one of STRATEGIES
-        What overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
+    strategy : what overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
         ``bucketed``, so are buckets of neighbouring layers; ``best-fusion``, so are those buckets that are done first;
         ``tensor-fusion``, what is ready at each cycle; ``parameter-server``, each layer's goes to servers;
-        ``no-overlap``, each layer's after the backward pass.
+        ``no-overlap``, each layer's after the backward pass
     input : {"storage", "synthetic"}
-    framework : Framework
-    rank_order : tuple of str
-        Order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's; BEST_ORDER: of
-        each plan that split the network the fastest.
-    bucket_bytes : float
-        Gradients of a bucket of strategy ``bucketed`` [byte], the first too; 0: those of the framework.
+    rank_order : order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's;
+        BEST_ORDER: of each plan that split the network the fastest
+    bucket_bytes : gradients of a bucket of strategy ``bucketed`` [byte], the first too; 0: those of the framework
     """
 
     optimizer: str = "sgd-momentum"

@@ -20,19 +20,12 @@ __all__ = ["Shape", "input_shapes", "layer_parameters", "layer_shapes", "paramet
 def layer_shapes(network: Network) -> Mapping[str, Shape]:
     """Return the output shape of every layer, per sample; of one network it is worked out once.
 
-    Parameters
-    ----------
-    network : Network
-
     Returns
     -------
     mapping of layer name to tuple of int, with INPUT first and the layers in their order
         A ``loss`` gives one number: (1,).
 
-    Raises
-    ------
-    ParameterError
-        A layer cannot read what it is given; the sentence names the layer.
+    ParameterError: a layer cannot read what it is given; the sentence names the layer.
     """
     shapes: dict[str, Shape] = {INPUT: network.input_shape}
     for layer in network.layers:

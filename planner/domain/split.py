@@ -54,15 +54,7 @@ class SplitMemoryBytes:
 
     Attributes
     ----------
-    weights, gradients, optimizer, activations, workspace, framework
-    logits : logits and what the loss makes of them
-    gathered : whole units that were gathered from shards
-    messages : buffers that are sent and received
-    margin : what the allocator loses in pieces, assumed
-    host : in the host's memory, of each rank
-    to_host, to_device : moved in a step, of each rank
-    stage : ndarray of int
-        Of which stage, from 0.
+    stage : of which stage, from 0
     """
 
     weights: FloatArray

@@ -17,21 +17,15 @@ class Strategy:
 
     Attributes
     ----------
-    prefetch : bool
-        Whether input is loaded during the step before.
-    overlap : bool
-        Whether gradients are sent as they become ready; else after the backward pass.
-    first_bucket_bytes, bucket_bytes : float
-        Neighbouring layers are sent together when their gradients are at least so large, the first to be ready and the
-        others; 0: each layer by itself.
-    best_buckets : bool
-        Whether those are sent together that let the last message be done first.
-    cycle_s : float
-        Above 0: every so often what is ready goes out together, at most ``bucket_bytes`` a message, none: layer by
-        layer; 0: whenever a bucket is ready.
-    servers : bool
-        Whether the GPUs of a node sum their gradients, push the sum to servers, one on each node, and pull weights;
-        else all GPUs sum them around.
+    prefetch : whether input is loaded during the step before
+    overlap : whether gradients are sent as they become ready; else after the backward pass
+    first_bucket_bytes, bucket_bytes : neighbouring layers are sent together when their gradients are at least so large,
+        the first to be ready and the others; 0: each layer by itself
+    best_buckets : whether those are sent together that let the last message be done first
+    cycle_s : above 0: every so often what is ready goes out together, at most ``bucket_bytes`` a message, none: layer
+        by layer; 0: whenever a bucket is ready
+    servers : whether the GPUs of a node sum their gradients, push the sum to servers, one on each node, and pull
+        weights; else all GPUs sum them around
     """
 
     prefetch: bool = True

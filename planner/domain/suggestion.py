@@ -31,23 +31,15 @@ class Plan:
 
     Attributes
     ----------
-    position : int
-        From 1, in the order of prediction.
-    prediction : Prediction
-    why : str
-    precisions : tuple of str
-        Every precision in which the same plan has the same prediction, that of the configuration first.
-    first_is_better : float or None
-        Probability that plan 1 is better by the objective; None for plan 1, and where errors are not known.
-    efficiency : float or None
-        Samples a second and device over those of the suggestion's ``baseline``; None: no baseline.
-    framework : Framework or None
-        One of several that were asked for; None: that of the subject.
-    objective : float or None
-        Value of a weighted objective; None: a single quantity is minimised.
-    alike : mapping of str to tuple of str
-        Of the plans that share its line, within 1 % of it on as many ranks of each kind: their values by axis in which
-        they differ, its own first.
+    position : from 1, in the order of prediction
+    precisions : every precision in which the same plan has the same prediction, that of the configuration first
+    first_is_better : probability that plan 1 is better by the objective; None for plan 1, and where errors are not
+        known
+    efficiency : samples a second and device over those of the suggestion's ``baseline``; None: no baseline
+    framework : one of several that were asked for; None: that of the subject
+    objective : value of a weighted objective; None: a single quantity is minimised
+    alike : mapping of str to tuple of str, of the plans that share its line, within 1 % of it on as many ranks of each
+        kind: their values by axis in which they differ, its own first
     """
 
     position: int
@@ -166,43 +158,28 @@ class Suggestion:
     ----------
     request : mapping of request key to Sourced
     status : {"found", "none_feasible"}
-    plans : tuple of Plan
-        In the order of prediction; the chosen one stands last where it is not among the first ones reported.
-    pareto : tuple of Plan
-        The first MOST_OF_FRONT of the front.
-    search : SearchReport
-    nearest, loosen :
-        Where nothing fits.
-    conflict : tuple of str
-        Likewise: a smallest set of constraints that contradict each other, as they may be typed, defaults in words.
-    pareto_more : int
-        Plans of the front beyond ``pareto``.
-    warnings : tuple of PlanWarning
-        Of all plans, each once.
-    chosen : int or None
-        Position of the plan to take among the tied.
-    choice : str
-        Why it is taken, in words.
-    tied : tuple of int
-        Positions of plan 1 and of all plans tied with it, among the best 50; equal plans count once.
-    deciding : tuple of int
-        Positions of the tied plans whose measured steps would decide; empty where nothing is tied.
-    baseline : Configuration or None
-        Of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to. None of trials.
-    baseline_framework : Framework or None
-        Its framework, where several were asked for.
-    citations : tuple of Citation
-        Of the calibrations that the plans rest on.
-    switches : mapping of str to float
-        Of the framework of the plan to take, those that are off and would make it faster, joined by + where one needs
-        another, and by how many times; the best first.
-    sensitivity : tuple of Sensitivity
-        What a change of single inputs does to the best plan; empty where it was not asked for.
-    leasts : mapping of term to float
-        Of a weighted objective what each term is divided by: its least of all plans, in s and USD of an epoch, without
-        a data set of a sample.
-    frameworks : mapping of str to float
-        Of several frameworks each that has a plan, and how many times the objective of the best plan its best one has.
+    plans : in the order of prediction; the chosen one stands last where it is not among the first ones reported
+    pareto : the first MOST_OF_FRONT of the front
+    nearest, loosen : : where nothing fits
+    conflict : likewise: a smallest set of constraints that contradict each other, as they may be typed, defaults in
+        words
+    pareto_more : plans of the front beyond ``pareto``
+    warnings : of all plans, each once
+    chosen : position of the plan to take among the tied
+    choice : why it is taken, in words
+    tied : positions of plan 1 and of all plans tied with it, among the best 50; equal plans count once
+    deciding : positions of the tied plans whose measured steps would decide; empty where nothing is tied
+    baseline : of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to. None of
+        trials
+    baseline_framework : its framework, where several were asked for
+    citations : of the calibrations that the plans rest on
+    switches : mapping of str to float, of the framework of the plan to take, those that are off and would make it
+        faster, joined by + where one needs another, and by how many times; the best first
+    sensitivity : what a change of single inputs does to the best plan; empty where it was not asked for
+    leasts : mapping of term to float, of a weighted objective what each term is divided by: its least of all plans, in
+        s and USD of an epoch, without a data set of a sample
+    frameworks : mapping of str to float, of several frameworks each that has a plan, and how many times the objective
+        of the best plan its best one has
     """
 
     request: Mapping[str, Sourced[object]]

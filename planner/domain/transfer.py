@@ -54,20 +54,13 @@ class TransferScore:
 
     Attributes
     ----------
-    relation : one of RELATIONS
-    units : one of UNITS_OF_PAIRS
-        Of the precision, on both devices.
-    kind, precision : str
-        Of kernels; kinds whose work is bytes have precision ``any``.
-    pairs : int
-        Of devices, directions counted apart; all weigh the same.
-    rows : int
-        Measured kernel times that were predicted.
-    mean, median, p90 : float
-        Of abs(predicted / measured - 1), of single shapes: means over the pairs.
-    bias : float
-        Mean over the pairs of abs(mean(predicted / measured - 1)): what a whole device is missed by, and so a sum
-        over the shapes of a network.
+    units : of the precision, on both devices
+    kind, precision : of kernels; kinds whose work is bytes have precision ``any``
+    pairs : of devices, directions counted apart; all weigh the same
+    rows : measured kernel times that were predicted
+    mean, median, p90 : of abs(predicted / measured - 1), of single shapes: means over the pairs
+    bias : mean over the pairs of abs(mean(predicted / measured - 1)): what a whole device is missed by, and so a sum
+        over the shapes of a network
     """
 
     relation: str
@@ -94,18 +87,12 @@ class PrecisionScore:
 
     Attributes
     ----------
-    units : one of UNITS
-        Those of both precisions.
-    kind, precision : str
-        Of kernels; the precision that was predicted.
-    pairs : int
-        Of devices, directions of kernels and precisions that were predicted from; all weigh the same.
-    rows : int
-        Measured kernel times that were predicted.
-    mean, median, p90 : float
-        Of abs(predicted / measured - 1): means over the pairs.
-    sheet : float
-        Mean over the pairs of the mean error of the specification on the same rows.
+    units : those of both precisions
+    kind, precision : of kernels; the precision that was predicted
+    pairs : of devices, directions of kernels and precisions that were predicted from; all weigh the same
+    rows : measured kernel times that were predicted
+    mean, median, p90 : of abs(predicted / measured - 1): means over the pairs
+    sheet : mean over the pairs of the mean error of the specification on the same rows
     """
 
     units: str
@@ -129,19 +116,12 @@ class OwnPoints:
 
     Attributes
     ----------
-    units : one of UNITS, or ANY_UNITS
-        Of the device.
-    kind, precision : str
-    devices : int
-        Whose rows were predicted, directions counted apart; all weigh the same.
-    transfer : float
-        From another device, the one that the scores say is best.
-    ratio : float
-        That times one factor from the few kernels.
-    own : float
-        From a fit to the few kernels alone.
-    all_own : float
-        From a fit to all kernels of the device; as the others without the groups that are predicted.
+    units : of the device
+    devices : whose rows were predicted, directions counted apart; all weigh the same
+    transfer : from another device, the one that the scores say is best
+    ratio : that times one factor from the few kernels
+    own : from a fit to the few kernels alone
+    all_own : from a fit to all kernels of the device; as the others without the groups that are predicted
     """
 
     units: str

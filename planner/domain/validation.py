@@ -37,13 +37,9 @@ class ErrorSummary:
 
     Attributes
     ----------
-    n : int
-    mape, median_ape, p90_ape : float or None
-        Mean, median and 90 % quantile of abs(e).
-    bias : float or None
-        Mean of e: above 0 where predictions are too long (or, of a rate, too high).
-    coverage_90 : float or None
-        Share of the rows that have an interval whose measured value lies in it, ends included.
+    mape, median_ape, p90_ape : mean, median and 90 % quantile of abs(e)
+    bias : mean of e: above 0 where predictions are too long (or, of a rate, too high)
+    coverage_90 : share of the rows that have an interval whose measured value lies in it, ends included
     """
 
     n: int
@@ -60,17 +56,11 @@ class GroupRanking:
 
     Attributes
     ----------
-    group : str
-    n : int
-        Plans with a prediction that ran, at least 2.
-    spearman : float or None
-        Rank correlation of predicted and measured times; None where all measured times are equal.
-    top1 : float
-        Probability that the first choice is the plan measured fastest.
-    regret, regret_best3 : float
-        Time of the first choice, and of the best of the first three, over the least time, minus 1.
-    chose_out_of_memory : float
-        Probability that the first choice ran out of memory.
+    n : plans with a prediction that ran, at least 2
+    spearman : rank correlation of predicted and measured times; None where all measured times are equal
+    top1 : probability that the first choice is the plan measured fastest
+    regret, regret_best3 : time of the first choice, and of the best of the first three, over the least time, minus 1
+    chose_out_of_memory : probability that the first choice ran out of memory
     """
 
     group: str
@@ -123,16 +113,12 @@ class MemoryScore:
 
     Attributes
     ----------
-    true_out_of_memory, false_out_of_memory, true_ok, false_ok : int
-        True or false by what happened: ``false_ok`` was called ok and ran out.
-    n : int
-        Rows of which memory was read.
-    error : float or None
-        exp(mean of abs(ln(predicted / measured))) - 1 of these.
-    bias : float or None
-        exp(mean of ln(predicted / measured)) - 1.
-    coverage_90 : float or None
-        Share of them inside their interval.
+    true_out_of_memory, false_out_of_memory, true_ok, false_ok : true or false by what happened: ``false_ok`` was called
+        ok and ran out
+    n : rows of which memory was read
+    error : exp(mean of abs(ln(predicted / measured))) - 1 of these
+    bias : exp(mean of ln(predicted / measured)) - 1
+    coverage_90 : share of them inside their interval
     """
 
     true_out_of_memory: int = 0
@@ -151,14 +137,9 @@ class TermScale:
 
     Attributes
     ----------
-    term : str
-    scale : float
-    n : int
-        Rows.
-    mape : float
-        Mean absolute relative error as predicted.
-    scaled_mape : float
-        The same with the term scaled, each row by the scale that the other rows ask for.
+    n : rows
+    mape : mean absolute relative error as predicted
+    scaled_mape : the same with the term scaled, each row by the scale that the other rows ask for
     """
 
     term: str
@@ -182,38 +163,21 @@ class ScoredRow:
 
     Attributes
     ----------
-    id : str
-    line : int
-        Of the file, the first is 1.
-    metric : str
-        ``predicted``, ``low``, ``high`` and ``measured`` are in it.
-    predicted : float or None
-        As if memory sufficed; None where refused.
-    low, high : float or None
-        Ends of the central 90 % interval; both or neither.
-    measured : float or None
-        None where the run gave no value.
-    status_predicted : str or None
-        ``ok`` or ``out_of_memory``; None where refused.
-    status_measured : str or None
-        ``ok`` or ``out_of_memory``; None where nothing was measured.
-    in_sample : bool
-        A calibration that predicts the row has seen it.
-    refused : Refusal or None
-        Why nothing is predicted.
-    network, cluster, gpu, source : str
-    group : str
-        Rows of one group are plans for the same work; empty: ranked against none.
-    bottleneck : str or None
-        The term that takes most.
-    kind : str
-        Kind of prediction, with a score of its own; see :data:`planner.domain.conformal.PREDICTION_KINDS`.
-    deviation : float or None
-        Standard deviation of log(predicted) that the prediction states of itself, whatever its interval is.
-    nodes : int
-        That it ran on; 0 where it is no run.
-    repeats_run : bool
-        Whether another row is of the same run, so that its status counts there.
+    line : of the file, the first is 1
+    metric : ``predicted``, ``low``, ``high`` and ``measured`` are in it
+    predicted : as if memory sufficed; None where refused
+    low, high : ends of the central 90 % interval; both or neither
+    measured : None where the run gave no value
+    status_predicted : ``ok`` or ``out_of_memory``; None where refused
+    status_measured : ``ok`` or ``out_of_memory``; None where nothing was measured
+    in_sample : a calibration that predicts the row has seen it
+    refused : why nothing is predicted
+    group : rows of one group are plans for the same work; empty: ranked against none
+    bottleneck : the term that takes most
+    kind : kind of prediction, with a score of its own; see :data:`planner.domain.conformal.PREDICTION_KINDS`
+    deviation : standard deviation of log(predicted) that the prediction states of itself, whatever its interval is
+    nodes : that it ran on; 0 where it is no run
+    repeats_run : whether another row is of the same run, so that its status counts there
     """
 
     id: str
@@ -252,30 +216,21 @@ class Validation:
 
     Attributes
     ----------
-    summary : ErrorSummary
-        Of held-out rows that were predicted and gave a value, like all that follows except ``in_sample`` and ``rows``;
-        without rows of memory. ``memory`` and ``memory_by`` are of all predicted rows, as no fit learns memory.
+    summary : of held-out rows that were predicted and gave a value, like all that follows except ``in_sample`` and
+        ``rows``; without rows of memory. ``memory`` and ``memory_by`` are of all predicted rows, as no fit learns
+        memory
     by : mapping of AXES to mapping of name to ErrorSummary
-    ranking : RankingSummary
-    groups : tuple of GroupRanking
-        What ``ranking`` sums up, by name.
-    memory : MemoryScore
-    memory_by : mapping of str to MemoryScore
-        By source, of those with a row of which memory was read, or that ran out of it or was called to.
-    terms : tuple of TermScale
-        Terms that explain what predictions miss, the best explanation first.
-    in_sample : ErrorSummary
-        Of rows that a calibration has seen.
-    rows : tuple of ScoredRow
-        As they stood in the file.
-    hold_out : str or None
-        What coefficients were refitted without, in turn.
-    rankings : tuple of OrderRanking
-        What ``ranking`` says, of groups of many plans and of few, beside an order by chance and rules of one line.
-    free_numbers : int or None
-        Fitted values of the step model, the most of one of the fits; None: nothing was refitted.
-    locked : Locked or None
-        Rows that are in sums alone: not in ``rows``, ``groups``, ``terms``, nor by network or cluster.
+    groups : what ``ranking`` sums up, by name
+    memory_by : mapping of str to MemoryScore, by source, of those with a row of which memory was read, or that ran out
+        of it or was called to
+    terms : terms that explain what predictions miss, the best explanation first
+    in_sample : of rows that a calibration has seen
+    rows : as they stood in the file
+    hold_out : what coefficients were refitted without, in turn
+    rankings : what ``ranking`` says, of groups of many plans and of few, beside an order by chance and rules of one
+        line
+    free_numbers : fitted values of the step model, the most of one of the fits; None: nothing was refitted
+    locked : rows that are in sums alone: not in ``rows``, ``groups``, ``terms``, nor by network or cluster
     """
 
     summary: ErrorSummary

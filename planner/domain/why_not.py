@@ -33,27 +33,17 @@ class WhyNot:
     Attributes
     ----------
     request : mapping of request key to Sourced
-    values : mapping of option to str
-        As they were written.
-    first : RankedPlan or None
-        The best plan of the request; None: nothing satisfies it.
-    best : RankedPlan or None
-        The best plan with the values; None: nothing with them satisfies the request.
-    rank : int or None
-        Of ``best`` among all plans that satisfy the request, each precision by itself, from 1.
-    evaluated : int
-        Plans that satisfy the request.
-    outside : tuple of str
-        Values that the request does not try, a sentence each; ``best`` is then of a request that does.
-    candidates : int
-        Of the space with the values.
-    refused : tuple of Refused
-        Of those candidates.
-    loosen : tuple of Loosening
-        What else to change where nothing with the values satisfies the request.
-    framework : str
-        Of the plans with the values, one of several; ``first`` and ``rank`` are of the plans of all. Empty: no other
-        was asked for.
+    values : mapping of option to str, as they were written
+    first : the best plan of the request; None: nothing satisfies it
+    best : the best plan with the values; None: nothing with them satisfies the request
+    rank : of ``best`` among all plans that satisfy the request, each precision by itself, from 1
+    evaluated : plans that satisfy the request
+    outside : values that the request does not try, a sentence each; ``best`` is then of a request that does
+    candidates : of the space with the values
+    refused : of those candidates
+    loosen : what else to change where nothing with the values satisfies the request
+    framework : of the plans with the values, one of several; ``first`` and ``rank`` are of the plans of all. Empty: no
+        other was asked for
     """
 
     request: Mapping[str, Sourced[object]]

@@ -59,17 +59,11 @@ class PlansAcross:
 
     Attributes
     ----------
-    plans : n Configuration
-    sets : n AcrossGroups
-        That price them.
-    priced : PricedPlans, shape (n,)
-        For the order of plans, in which each counts as a node a GPU.
-    candidates : int
-        Choices of nodes and precisions that were looked at.
-    refused : mapping of Refusal to int
-        Those without a plan.
-    trials : int
-        Of the candidates those that Optuna proposed, of more than were looked at.
+    sets : that price them
+    priced : PricedPlans, shape (n,), for the order of plans, in which each counts as a node a GPU
+    candidates : choices of nodes and precisions that were looked at
+    refused : mapping of Refusal to int, those without a plan
+    trials : of the candidates those that Optuna proposed, of more than were looked at
     """
 
     plans: tuple[Configuration, ...]
@@ -85,10 +79,7 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
 
     Of a set of groups with more than MOST_CHOICES choices that of TRIALS of them, which Optuna proposes.
 
-    Raises
-    ------
-    UsageError
-        Too many splits of mini-batches.
+    UsageError: too many splits of mini-batches.
     """
     if not has_whole_plans(request):
         return PlansAcross((), (), None, 0, {})
@@ -164,9 +155,7 @@ class _Passes:
 
     Attributes
     ----------
-    gpus_per_node : int
-    sub_batch, accumulation : ndarray of int, shape (p,)
-        Of equal samples the largest sub-batch first.
+    sub_batch, accumulation : ndarray of int, shape (p,), of equal samples the largest sub-batch first
     """
 
     gpus_per_node: int
@@ -191,12 +180,9 @@ class _Choices:
 
     Attributes
     ----------
-    most, gpus_per_node : tuple of int
-        Nodes of each group, and GPUs of each of them.
-    totals : tuple of int
-        Allowed nodes of all groups, ascending.
-    most_gpus : int
-        As each device takes a sample at least.
+    most, gpus_per_node : nodes of each group, and GPUs of each of them
+    totals : allowed nodes of all groups, ascending
+    most_gpus : as each device takes a sample at least
     """
 
     most: tuple[int, ...]
@@ -221,10 +207,7 @@ class _Choices:
     def splits(self, window: tuple[int, int]) -> float:
         """Return how many splits of mini-batches of a window are looked at for a choice on average.
 
-        Raises
-        ------
-        UsageError
-            So many that to try some choices would take minutes.
+        UsageError: so many that to try some choices would take minutes.
         """
         unit = math.gcd(*self.gpus_per_node)
         in_window, below = (window[1] - window[0]) // unit + 1, window[1] // unit + 1

@@ -47,16 +47,10 @@ class Bases:
 
     Attributes
     ----------
-    request : SpaceRequest
-    most : mapping of axis to int
-        Nodes and GPUs of each that the cluster has.
-    window : tuple of int
-        Accepted mini-batches [whole samples].
-    mode : str
-    framework : Framework
-        Whose schedules run the micro-batches.
-    counts_outside : bool
-        Whether candidates outside the window are counted: whether there is an end to them.
+    most : mapping of axis to int, nodes and GPUs of each that the cluster has
+    window : accepted mini-batches [whole samples]
+    framework : whose schedules run the micro-batches
+    counts_outside : whether candidates outside the window are counted: whether there is an end to them
     """
 
     counts_outside: ClassVar[bool] = True

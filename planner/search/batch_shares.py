@@ -43,12 +43,9 @@ def best_shares(step_s: Sequence[FloatArray], devices: Sequence[int], window: tu
 
     Parameters
     ----------
-    step_s : g arrays of float, of any size
-        P_i(m) at place m [s], infinity where a device cannot take m samples; at least one sample each: place 0 is not
-        looked at.
-    devices : g whole numbers
-    window : (int, int)
-        Least and largest accepted mini-batch [samples].
+    step_s : p_i(m) at place m [s], infinity where a device cannot take m samples; at least one sample each: place 0 is
+        not looked at
+    window : (int, int), least and largest accepted mini-batch [samples]
     """
     unit = math.gcd(*devices)
     counts = [count // unit for count in devices]

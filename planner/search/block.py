@@ -79,9 +79,7 @@ class Plans:
 
     Attributes
     ----------
-    bases : Bases
-    sub_batches : ndarray of int, ascending, or None
-        Those to try; None: any.
+    sub_batches : those to try; None: any
     """
 
     bases: Bases

@@ -43,10 +43,8 @@ class Distinct:
 
     Attributes
     ----------
-    priced : PricedPlans
-        Of each the configuration in its first precision.
-    precisions : tuple of tuple of str
-        Those in which each has this very prediction, bf16 first.
+    priced : of each the configuration in its first precision
+    precisions : those in which each has this very prediction, bf16 first
     """
 
     priced: PricedPlans
@@ -58,8 +56,7 @@ def distinct_plans(order: Order, best: PricedPlans) -> Distinct:
 
     Parameters
     ----------
-    best : PricedPlans, shape (n,)
-        In order.
+    best : PricedPlans, shape (n,), in order
     """
     keys = order.keys_but_precision(best)
     codes, names = best.configurations.precision, best.configurations.precisions
@@ -76,8 +73,7 @@ def in_all_precisions(order: Order, evaluator: Evaluator, some: PricedPlans) -> 
 
     Parameters
     ----------
-    some : PricedPlans, shape (n,)
-        No two of them equal.
+    some : PricedPlans, shape (n,), no two of them equal
     """
     names = some.configurations.precisions
     copies = some.configurations.take(np.repeat(np.arange(some.size), len(names)))
@@ -143,16 +139,12 @@ class Choice:
 
     Attributes
     ----------
-    first_is_better : tuple of float or None
-        Probability of each plan that the first is better; None of the first, and where errors are not known.
-    tied : tuple of int
-        Positions from 0 of the first plan and of all that are tied with it.
-    row : int
-        Position from 0 of the plan to take.
-    reason : str
-        Why it is taken, in words.
-    lines : tuple of tuple of int
-        Positions from 0 of the plans of each line, the first plan of a line first.
+    first_is_better : probability of each plan that the first is better; None of the first, and where errors are not
+        known
+    tied : positions from 0 of the first plan and of all that are tied with it
+    row : position from 0 of the plan to take
+    reason : why it is taken, in words
+    lines : positions from 0 of the plans of each line, the first plan of a line first
     """
 
     first_is_better: tuple[float | None, ...]

@@ -82,12 +82,9 @@ def smallest_conflict(
 
     Parameters
     ----------
-    asked : sequence of Asked
-        That nothing satisfies; they differ in the framework and what it allows.
-    ways : iterable of Loosening
-        Each found with all other constraints in place: what it loosens is needed.
-    settings : Settings, optional
-        That were given; none: they are no constraints.
+    asked : that nothing satisfies; they differ in the framework and what it allows
+    ways : each found with all other constraints in place: what it loosens is needed
+    settings : that were given; none: they are no constraints
     """
     settings = settings or Settings()
     others = cache(settings.searchable)

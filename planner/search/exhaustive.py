@@ -76,30 +76,20 @@ class Outcome:
 
     Attributes
     ----------
-    best : PricedPlans or None
-        The first ones, in order; None: nothing satisfies the request.
-    pareto : PricedPlans or None
-        The front of objective, GPUs and distance from the target, in order; None where not asked for.
-    nearest : PricedPlans or None
-        Where nothing satisfies the request: for each mode the nearest below and above its window; a plan whose
-        sub-batch is above the window counts as above.
-    smallest : PricedPlans or None
-        Of the plans on the fewest devices the first ones, in order: as many as may be equal but for their precision.
-    candidates, evaluated : int
-        In all; priced and satisfying the request.
-    refused : mapping of Refusal to int
-        Others, by reason.
-    method : str
-        How the space was searched.
-    certified : bool
-        Whether it has no better plan.
-    discarded : int
-        Candidates that were not priced, as a bound showed that they are not among the best; with ``evaluated`` and
-        those refused they add up to ``candidates``.
-    gap : float or None
-        Where the search was stopped: by how much of the best value another plan may be better at most, 0 to 1.
-    trials : int
-        Plans that a sampler proposed, which are all candidates then; 0: it was asked for none.
+    best : the first ones, in order; None: nothing satisfies the request
+    pareto : the front of objective, GPUs and distance from the target, in order; None where not asked for
+    nearest : where nothing satisfies the request: for each mode the nearest below and above its window; a plan whose
+        sub-batch is above the window counts as above
+    smallest : of the plans on the fewest devices the first ones, in order: as many as may be equal but for their
+        precision
+    candidates, evaluated : in all; priced and satisfying the request
+    refused : mapping of Refusal to int, others, by reason
+    method : how the space was searched
+    certified : whether it has no better plan
+    discarded : candidates that were not priced, as a bound showed that they are not among the best; with ``evaluated``
+        and those refused they add up to ``candidates``
+    gap : where the search was stopped: by how much of the best value another plan may be better at most, 0 to 1
+    trials : plans that a sampler proposed, which are all candidates then; 0: it was asked for none
     """
 
     best: PricedPlans | None
@@ -129,10 +119,7 @@ def search_among(
 ) -> Outcome:
     """Return the best ``keep`` of some candidates of a request, or the best so far once it is to end.
 
-    Raises
-    ------
-    UsageError
-        It was to end before any plan that satisfies the request was found.
+    UsageError: it was to end before any plan that satisfies the request was found.
     """
     progress = Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
     for batch in batches(progress.sift(chunk) for chunk in space.chunks()):

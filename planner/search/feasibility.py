@@ -34,16 +34,12 @@ class Rules:
 
     Attributes
     ----------
-    low, high : ndarray of float, shape (modes,)
-        Accepted mini-batches [samples], in the order of MODES.
-    largest_sub_batch : ndarray of int, shape (precisions, modes)
-        In the order of the space's precisions and of MODES; of plans that do not split the network.
-    order : Order
-        What tells costs.
-    split : SplitLimits or None
-        Of those that do.
-    most : mapping of limit to float
-        What a plan may take at most.
+    low, high : ndarray of float, shape (modes,), accepted mini-batches [samples], in the order of MODES
+    largest_sub_batch : ndarray of int, shape (precisions, modes), in the order of the space's precisions and of MODES;
+        of plans that do not split the network
+    order : what tells costs
+    split : of those that do
+    most : mapping of limit to float, what a plan may take at most
     """
 
     low: FloatArray

@@ -68,17 +68,12 @@ def suggest_across(
 
     Parameters
     ----------
-    asked : mapping of group to (Problem, SpaceRequest)
-        That differ in the cluster and the calibrations; synchronous.
-    provenance : mapping of request key to Sourced
-        Stands in the answer as ``request``.
-    seed : int
-        Of trials, where the choices of nodes are too many to look at all.
+    asked : mapping of group to (Problem, SpaceRequest), that differ in the cluster and the calibrations; synchronous
+    provenance : mapping of request key to Sourced, stands in the answer as ``request``
+    seed : of trials, where the choices of nodes are too many to look at all
 
-    Raises
-    ------
-    UsageError, CoverageError
-        As :func:`planner.search.suggest.suggest`, where no group can be searched: that of the first.
+    UsageError, CoverageError: as :func:`planner.search.suggest.suggest`, where no group can be searched: that of the
+    first.
     """
     groups: dict[str, Searchable] = {}
     errors: dict[str, PlannerError] = {}

@@ -31,9 +31,7 @@ class Sampler:
     Parameters
     ----------
     axes : mapping of axis to AxisValues
-    seed : int or sequence of int
-    quantities : int
-        How many are minimised.
+    quantities : how many are minimised
     """
 
     def __init__(self, axes: Mapping[str, AxisValues], seed: int | Sequence[int], quantities: int = 1) -> None:

@@ -61,12 +61,9 @@ class LawfulPlans:
 
     Attributes
     ----------
-    space : Space
-    axes : mapping of axis to AxisValues
-        Those that differ, in the order of AXES. Where the target is one mini-batch, accumulation follows from the
-        others and has none.
-    taken : set of LawfulPlan
-        Those that are proposed no more.
+    axes : mapping of axis to AxisValues, those that differ, in the order of AXES. Where the target is one mini-batch,
+        accumulation follows from the others and has none
+    taken : those that are proposed no more
     """
 
     def __init__(self, request: SpaceRequest, limits: Limits) -> None:
@@ -173,21 +170,13 @@ class OptunaSearch:
 
     Attributes
     ----------
-    trials : int
-        To run here, besides those that the study has.
-    place : StudyPlace
-    seed : int
+    trials : to run here, besides those that the study has
     inputs : mapping of part to fingerprint
-    options : mapping
-        From which a worker makes the same request.
-    starts : bool
-        Whether to begin with the best plans of the whole space, where it can be enumerated.
-    interruption : callable
-        Gives what is asked between trials: once that is true, the best so far is the answer.
-    trials_before, trials_here : int
-        That the study had, and that were run; after the search.
-    is_interrupted : bool
-        Likewise.
+    options : from which a worker makes the same request
+    starts : whether to begin with the best plans of the whole space, where it can be enumerated
+    interruption : gives what is asked between trials: once that is true, the best so far is the answer
+    trials_before, trials_here : that the study had, and that were run; after the search
+    is_interrupted : likewise
     """
 
     trials: int
@@ -208,10 +197,8 @@ class OptunaSearch:
 
         Raises
         ------
-        InputFileError
-            The study is of other inputs, or not as it was written.
-        UsageError
-            The storage does not answer.
+        InputFileError : the study is of other inputs, or not as it was written
+        UsageError : the storage does not answer
         """
         with quiet(), self.interruption() as is_stopped:
             study, exact = self.place.open(1 + pareto, self.inputs, self.options), None
@@ -253,12 +240,10 @@ class _Run:
 
     Attributes
     ----------
-    distinct : int
-        Values of the objective that a plan must not be behind to be among the best.
-    tried : dict of LawfulPlan to float
-        Plans that were priced or refused, and the least that the objective of each can be; inf: it does not fit.
-    waiting : list of LawfulPlan
-        To be tried first: the plans to start with, and those of workers that died.
+    distinct : values of the objective that a plan must not be behind to be among the best
+    tried : dict of LawfulPlan to float, plans that were priced or refused, and the least that the objective of each can
+        be; inf: it does not fit
+    waiting : to be tried first: the plans to start with, and those of workers that died
     """
 
     study: SharedStudy

@@ -48,10 +48,8 @@ class StudyPlace:
 
     Parameters
     ----------
-    where : str
-        A file, or the URL of a database server; empty: this process, for as long as it runs.
-    option : str
-        That named it.
+    where : a file, or the URL of a database server; empty: this process, for as long as it runs
+    option : that named it
     """
 
     def __init__(self, where: str = "", option: str = "--study") -> None:

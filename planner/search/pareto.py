@@ -22,8 +22,7 @@ def pareto_front(value: FloatArray, gpus: IntArray, distance: FloatArray) -> Int
 
     Parameters
     ----------
-    value, gpus, distance : ndarray, shape (k,)
-        Without NaN.
+    value, gpus, distance : ndarray, shape (k,), without NaN
     """
     k = value.size
     if k == 0:
@@ -53,8 +52,7 @@ class Stairs:
 
     Parameters
     ----------
-    value, gpus, distance : ndarray, shape (k,)
-        Without NaN.
+    value, gpus, distance : ndarray, shape (k,), without NaN
     """
 
     def __init__(self, value: FloatArray, gpus: IntArray, distance: FloatArray) -> None:

@@ -35,21 +35,13 @@ class Order:
 
     Attributes
     ----------
-    objective : str
-        ``epoch-time``, ``cost`` or a weighted sum of them; see :mod:`planner.domain.objective`.
-    target_batch : int
-    has_dataset : bool
-        Without a data set, seconds per sample stand for the epoch.
-    usd_per_gpu_hour : float or None
-    leading : callable of PricedPlans (n,) to ndarray (n,), or None
-        Compared before all others, smaller first.
-    device : {"GPU", "CPU"}
-        What plans compute on, in the words of a sentence.
-    leasts : mapping of term to float
-        What each term of a weighted sum is divided by: its least of all plans of the request, in s and USD of an epoch,
-        without a data set of a sample; 1 where it is absent.
-    window : (float, float)
-        Accepted mini-batches of asynchronous plans [samples].
+    objective : ``epoch-time``, ``cost`` or a weighted sum of them; see :mod:`planner.domain.objective`
+    has_dataset : without a data set, seconds per sample stand for the epoch
+    leading : callable of PricedPlans (n,) to ndarray (n,), or None, compared before all others, smaller first
+    device : {"GPU", "CPU"}, what plans compute on, in the words of a sentence
+    leasts : mapping of term to float, what each term of a weighted sum is divided by: its least of all plans of the
+        request, in s and USD of an epoch, without a data set of a sample; 1 where it is absent
+    window : (float, float), accepted mini-batches of asynchronous plans [samples]
     """
 
     objective: str
@@ -132,10 +124,8 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
 
     Raises
     ------
-    ParameterError
-        Unknown objective, or a weighted sum against its rules.
-    UsageError
-        ``cost`` without a price, or ``time-to-accuracy``, which is not supported yet.
+    ParameterError : unknown objective, or a weighted sum against its rules
+    UsageError : ``cost`` without a price, or ``time-to-accuracy``, which is not supported yet
     """
     terms = weights_of(request.objective)
     if not is_sum(request.objective) and request.objective not in OBJECTIVES:

@@ -57,7 +57,6 @@ class Refined:
     Attributes
     ----------
     values : mapping of axis to its value in refined plans
-    searcher : Searcher
     """
 
     values: Mapping[str, str]

@@ -37,14 +37,8 @@ class Searched:
 
     Attributes
     ----------
-    evaluator : Evaluator
-    limits : Limits
-    request : SpaceRequest
-    outcome : Outcome
-    framework : Framework or None
-        One of several that were asked for; None: no other was.
-    warnings : tuple of PlanWarning
-        Of the request.
+    framework : one of several that were asked for; None: no other was
+    warnings : of the request
     """
 
     evaluator: Evaluator
@@ -67,10 +61,8 @@ class Ranking:
     Attributes
     ----------
     priced : PricedPlans, shape (n,)
-    precisions : n tuples of str
-        As of :class:`planner.search.choice.Distinct`.
-    search : tuple of int
-        Position of the search that each plan is of.
+    precisions : as of :class:`planner.search.choice.Distinct`
+    search : position of the search that each plan is of
     """
 
     priced: PricedPlans

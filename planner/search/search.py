@@ -64,10 +64,8 @@ def search(
 
     Raises
     ------
-    ParameterError, UnknownNameError
-        As :func:`planner.search.space.space_of`.
-    UsageError
-        It was to end before any plan that satisfies the request was found.
+    ParameterError, UnknownNameError : as :func:`planner.search.space.space_of`
+    UsageError : it was to end before any plan that satisfies the request was found
     """
     space = space_of(request, limits)
     if order.leading is not None or space.inside <= PRICED_WHOLE:
@@ -142,8 +140,7 @@ class _Bounded:
 
     Attributes
     ----------
-    remaining : float or None
-        Where it was stopped, the least objective of the next part, not gone through to the end.
+    remaining : where it was stopped, the least objective of the next part, not gone through to the end
     """
 
     def __init__(self, parts: _AllParts, progress: Progress, most: float = math.inf) -> None:

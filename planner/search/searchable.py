@@ -74,10 +74,7 @@ def over_leasts(
     That of a single quantity stays, and so does any where no plan satisfies the request. Of a search that was
     ``stopped`` it is the least so far.
 
-    Raises
-    ------
-    UsageError
-        The space is too large to be searched, or the search was to end before a plan was found.
+    UsageError: the space is too large to be searched, or the search was to end before a plan was found.
     """
     leasts: dict[str, float] = {}
     for term in weights_of(order.objective) if order.is_sum else ():

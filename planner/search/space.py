@@ -46,21 +46,14 @@ class Limits:
 
     Attributes
     ----------
-    cluster : str
-    nodes, gpus_per_node : int
-        That it has.
-    largest_sub_batch : mapping of (precision, mode) to int
-        The largest that fits the memory of one device; 0: not even one sample.
-    refused_precisions : mapping of precision to Refusal
-        Those without a usable sub-model, with the reason.
-    refused_modes : mapping of mode to Refusal
-        Those that cannot be priced, with the reason.
-    sub_batch_factor : int
-        Of the scenario; multiplies the largest sub-batch of fp32 plans.
-    memory_bytes : float or None
-        Of one device, where it is known.
-    split : SplitLimits or None
-        Of plans that split the network; None: it cannot be split.
+    nodes, gpus_per_node : that it has
+    largest_sub_batch : mapping of (precision, mode) to int, the largest that fits the memory of one device; 0: not even
+        one sample
+    refused_precisions : mapping of precision to Refusal, those without a usable sub-model, with the reason
+    refused_modes : mapping of mode to Refusal, those that cannot be priced, with the reason
+    sub_batch_factor : of the scenario; multiplies the largest sub-batch of fp32 plans
+    memory_bytes : of one device, where it is known
+    split : of plans that split the network; None: it cannot be split
     """
 
     cluster: str
@@ -146,10 +139,8 @@ class Space:
 
         Parameters
         ----------
-        target : int
-            Mini-batch [samples].
-        largest : ndarray of int, shape (precisions, modes)
-            Sub-batch that fits in memory.
+        target : mini-batch [samples]
+        largest : ndarray of int, shape (precisions, modes), sub-batch that fits in memory
 
         Yields
         ------
@@ -180,10 +171,8 @@ def space_of(request: SpaceRequest, limits: Limits) -> Space:
 
     Raises
     ------
-    ParameterError
-        A value breaks its rule, or is more than the cluster has.
-    UnknownNameError
-        An unknown precision.
+    ParameterError : a value breaks its rule, or is more than the cluster has
+    UnknownNameError : an unknown precision
     """
     return Space(*blocks_of(request, limits))
 

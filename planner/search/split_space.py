@@ -62,14 +62,10 @@ class SplitLimits:
 
     Attributes
     ----------
-    network : Network
-    framework : Framework
-    memory_bytes : (configurations of one precision, rows; precision) -> ndarray of float, shape (n,)
-        Needed on the fullest device.
-    capacity_bytes : float
-        Of a device.
-    ledger : precision -> Memory
-        What counts memory.
+    memory_bytes : (configurations of one precision, rows; precision) -> ndarray of float, shape (n,), needed on the
+        fullest device
+    capacity_bytes : of a device
+    ledger : precision -> Memory, what counts memory
     """
 
     network: Network

@@ -61,17 +61,12 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
 
     Parameters
     ----------
-    problem : Problem
-    request : SpaceRequest
-    provenance : mapping of request key to Sourced
-        Stands in the answer as ``request``.
+    provenance : mapping of request key to Sourced, stands in the answer as ``request``
 
     Raises
     ------
-    UsageError
-        A value breaks its rule, is more than the cluster has, or asks for what is not supported.
-    CoverageError
-        No precision and mode of the request can be priced, or a link or term is missing.
+    UsageError : a value breaks its rule, is more than the cluster has, or asks for what is not supported
+    CoverageError : no precision and mode of the request can be priced, or a link or term is missing
     """
     return suggest_among([(problem, request)], provenance)
 
@@ -91,25 +86,16 @@ def suggest_among(
 
     Parameters
     ----------
-    asked : sequence of (Problem, SpaceRequest)
-        That differ in the framework, and in the kinds of parallelism that it allows.
-    provenance : mapping of request key to Sourced
-        Stands in the answer as ``request``.
-    left_out : mapping of framework to PlannerError
-        That are no candidates, and why.
-    searcher : Searcher
-        Looks for the plans of each.
-    watch : Watch
-        Whether the other searches are to end: those for the leasts of a weighted objective, with the least so far, and
-        those of changed inputs, of which those that are done are told.
+    asked : sequence of (Problem, SpaceRequest), that differ in the framework, and in the kinds of parallelism that it
+        allows
+    provenance : mapping of request key to Sourced, stands in the answer as ``request``
+    left_out : mapping of framework to PlannerError, that are no candidates, and why
+    searcher : looks for the plans of each
+    watch : whether the other searches are to end: those for the leasts of a weighted objective, with the least so far,
+        and those of changed inputs, of which those that are done are told
+    settings : that were given: what to loosen where nothing fits
 
-    settings : Settings, optional
-        That were given: what to loosen where nothing fits.
-
-    Raises
-    ------
-    UsageError, CoverageError
-        As :func:`suggest`, where none of the frameworks can be searched: that of the first.
+    UsageError, CoverageError: as :func:`suggest`, where none of the frameworks can be searched: that of the first.
     """
     errors = dict(left_out or {})
     several = len(asked) + len(errors) > 1

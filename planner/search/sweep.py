@@ -29,10 +29,8 @@ def sweep(
 
     Raises
     ------
-    UsageError
-        It was to end before any plan was found; or as :func:`planner.search.suggest.suggest`.
-    CoverageError
-        As :func:`planner.search.suggest.suggest`.
+    UsageError : it was to end before any plan was found; or as :func:`planner.search.suggest.suggest`
+    CoverageError : as :func:`planner.search.suggest.suggest`
     """
     order, limits = order_and_limits(problem, request)
     return sweep_with(predict.Evaluator(problem), order, limits, request, provenance, stopped=stopped)

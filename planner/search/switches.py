@@ -92,10 +92,8 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes
 
     Parameters
     ----------
-    problems : sequence of Problem
-        That differ in the switches of a framework alone, smaller sets first.
-    precisions, modes : sequence of str
-        Of plans.
+    problems : that differ in the switches of a framework alone, smaller sets first
+    precisions, modes : of plans
     """
     shared = _Shared({}, {})
     sources = Sources(problems[0])

@@ -66,15 +66,7 @@ def needed_kernels() -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Whom a session tells, and what it measures, times and fits with: those of this machine unless others are given.
-
-    Attributes
-    ----------
-    clock_s : the time now [s], from any start
-    check_gpu, default_device, present_gpus, place_of, measure, run_plans : as in :mod:`planner.probes`
-    needed_kernels : kind and direction of every kernel that a calibration for no network must hold
-    expected_fit_s, next_points, fit : as in :mod:`planner.fitting`
-    """
+    """Whom a session tells, and what it measures, times and fits with: this machine's unless others are given."""
 
     say: Say
     bar: Bar

@@ -45,20 +45,13 @@ class Asking:
 
     Attributes
     ----------
-    problem : Problem
-        The network, priced as by the next suggestion that names the base.
-    points : tuple of (tensor-parallel degree, sub-batch, precision)
-        Of its plans, the best first, each once.
-    expected_s : mapping of a point to float
-        What a pass forward and backward is expected to take [s].
-    memory_bytes : mapping of a point to float
-        What it is expected to hold [bytes].
-    base : Calibration
-        What the suggestion was made with of the accelerator, as one.
-    device : str
-        The accelerator, as PyTorch names it.
-    circumstances : mapping of str to str
-        Of a run on it now, as far as the base says them of itself.
+    problem : the network, priced as by the next suggestion that names the base
+    points : tuple of (tensor-parallel degree, sub-batch, precision), of its plans, the best first, each once
+    expected_s : mapping of a point to float, what a pass forward and backward is expected to take [s]
+    memory_bytes : mapping of a point to float, what it is expected to hold [bytes]
+    base : what the suggestion was made with of the accelerator, as one
+    device : the accelerator, as PyTorch names it
+    circumstances : mapping of str to str, of a run on it now, as far as the base says them of itself
     """
 
     problem: Problem
@@ -75,21 +68,15 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
 
     Parameters
     ----------
-    path : str
-        Of the suggestion.
-    names : sequence of str
-        Names and files of calibrations, before those that are known.
-    session : Session
+    path : of the suggestion
+    names : names and files of calibrations, before those that are known
 
     Raises
     ------
-    InputFileError
-        The file is no suggestion.
-    ParameterError
-        It has no plans, or a calibration that it was made with is not found.
-    CoverageError
-        Its accelerator is not in this machine, its framework is not PyTorch, a plan divides layers between devices,
-        or the calibration was made under other circumstances.
+    InputFileError : the file is no suggestion
+    ParameterError : it has no plans, or a calibration that it was made with is not found
+    CoverageError : its accelerator is not in this machine, its framework is not PyTorch, a plan divides layers between
+        devices, or the calibration was made under other circumstances
     """
     suggested = suggested_of(path, names)
     gpu = _gpu(suggested.cluster, session)
@@ -187,21 +174,14 @@ def refined_here(
 
     Parameters
     ----------
-    asking : Asking
-    name : str
-        Of the calibration.
-    session : Session
-    budget_s : float
-        Time for all [s].
-    began_s : float
-        When the command began, on the session's clock.
+    name : of the calibration
+    budget_s : time for all [s]
+    began_s : when the command began, on the session's clock
 
     Raises
     ------
-    CoverageError
-        No run was made, for time, memory or a machine that was never quiet.
-    ParameterError
-        The device computes nothing any more.
+    CoverageError : no run was made, for time, memory or a machine that was never quiet
+    ParameterError : the device computes nothing any more
     """
     network, base, device = asking.problem.network, asking.base, asking.device
     used_s = session.clock_s() - began_s

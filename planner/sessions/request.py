@@ -43,13 +43,7 @@ class Request:
 
     Attributes
     ----------
-    budget_s : time for all, measuring, fitting and writing [s]
-    networks : whose own calls are timed; none: points of a generic design serve the bundled ones
-    precisions : empty: fp32 of a CPU, all that a GPU has
-    target_error : expected mean relative error of these networks' steps at which measuring stops; None: it uses its
-        time up
-    device : as PyTorch names it
-    shards : what one rank computes of networks under tensor parallelism: their calls are timed too, no steps
+    target_error : time up
     """
 
     budget_s: float

@@ -34,17 +34,7 @@ __all__ = ["Suggested", "refined_with_runs", "suggested_of"]
 
 @dataclass(frozen=True, slots=True)
 class Suggested:
-    """A suggestion with plans.
-
-    Attributes
-    ----------
-    plans : as the document has them, the best first
-    settings : of the first plan; its framework by name alone
-    frameworks : labels of those that plans are of
-    network_option, cluster_option : what the request named them by
-    calibrations : that it was made with, in order
-    dataset : what the request named it by
-    """
+    """A suggestion with plans."""
 
     plans: Sequence[Mapping[str, Any]]
     settings: Settings
