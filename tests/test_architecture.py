@@ -41,11 +41,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "PIL": ("probes/inputs.py",),
     "sklearn": ("fitting/estimators.py",),
     "pandas": ("formats/tables.py",),
-    "optuna": (
-        "search/optuna_sampler.py",
-        "search/optuna_search.py",
-        "search/optuna_study.py",
-    ),
+    "optuna": ("search/optuna_search.py", "search/optuna_study.py"),
     "sqlalchemy": ("search/optuna_study.py",),
     "matplotlib": ("report/plots.py",),
     "typer": ("cli",),

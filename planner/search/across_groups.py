@@ -20,7 +20,7 @@ from planner.domain.request import Problem, SpaceRequest
 from planner.errors import Refusal, UsageError
 from planner.search.batch_shares import BatchShares, best_shares
 from planner.search.evaluator import PricedPlans
-from planner.search.optuna_sampler import Sampler, quiet
+from planner.search.optuna_study import Sampler, quiet
 from planner.search.ranking import Order
 from planner.search.reasons import LIMIT_REASONS, keeps
 from planner.search.space import Limits, accepted_mini_batches, has_whole_plans

@@ -8,8 +8,9 @@ round trip.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,11 +21,11 @@ from planner.domain.configuration import Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.search.bases import PASSES
+from planner.search.block import Plans
 from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, Progress, Watch, unwatched
 from planner.search.feasibility import Rules
-from planner.search.optuna_sampler import AxisValues, Sampler, Values, quiet
-from planner.search.optuna_study import SharedStudy, StudyPlace
+from planner.search.optuna_study import AxisValues, Sampler, SharedStudy, StudyPlace, Values, quiet
 from planner.search.plan_bounds import OpenBounds, least_values
 from planner.search.ranking import SLACK, Order
 from planner.search.reasons import LAWFUL
@@ -42,7 +43,6 @@ PASSED_OVER = 32
 """Plans nearest to a proposal that are passed over, as their bounds are above the best ones."""
 ROUNDING = 1e-6
 """Relative, by which prices of one plan on two machines may differ."""
-_WORDS = {axis.name: axis.words for axis in AXES if axis.words}
 
 
 class LawfulPlan(NamedTuple):
@@ -63,61 +63,49 @@ class LawfulPlans:
     ----------
     axes : mapping of axis to AxisValues, those that differ, in the order of AXES. Where the target is one mini-batch,
         accumulation follows from the others and has none
-    taken : those that are proposed no more
+    taken : set of LawfulPlan, those that are proposed no more
     """
 
     def __init__(self, request: SpaceRequest, limits: Limits) -> None:
         self.space = space_of(request, limits)
-        self._words = _WORDS | {"precision": self.space.precisions}
+        self._words = {axis.name: axis.words for axis in AXES if axis.words} | {"precision": self.space.precisions}
         self._blocks = [plans for plans, _ in self.space.open_blocks()]
-        tables = []
-        for at, (plans, (precision, _)) in enumerate(self.space.open_blocks()):
-            codes = {"precision": precision, "mode": MODES.index(plans.mode), "": at}
-            own = {name: np.full(plans.bases.size, code) for name, code in codes.items()}
-            tables.append(plans.bases.columns() | own)
-        names = ["", *(axis.name for axis in AXES if axis.name not in PASSES)]
-        self._columns = {name: np.concatenate([np.zeros(0, int), *(one[name] for one in tables)]) for name in names}
-        self._block = self._columns.pop("")
-        self._open = np.arange(self._block.size)
-        self._passes: dict[int, tuple[IntArray, IntArray]] = {}
+        columns: dict[str, list[IntArray]] = {axis.name: [] for axis in AXES if axis.name not in PASSES}
+        for plans, (precision, _) in self.space.open_blocks():
+            size, own = plans.bases.size, plans.bases.columns()
+            own |= {"precision": np.full(size, precision), "mode": np.full(size, MODES.index(plans.mode))}
+            for name, column in columns.items():
+                column.append(own[name])
+        self._columns = {name: np.concatenate([np.zeros(0, int), *parts]) for name, parts in columns.items()}
+        self._starts = np.cumsum([0, *(plans.bases.size for plans in self._blocks)])
+        self._every = self._open = np.arange(self._starts[-1])
+        self._passes = cache(self._passes_of)
         self.axes = dict(self._axes())
         self.taken: set[LawfulPlan] = set()
 
     def nearest(self, wanted: Values) -> LawfulPlan | None:
         """Return the plan nearest to certain values that is not taken, axis by axis; None: all are."""
         while self._open.size:
-            rows = self._open
-            for name in self.axes:
-                if name not in PASSES and rows.size > 1:
-                    column, value = self._columns[name][rows], self._code(name, wanted[name])
-                    far = np.abs(np.log1p(column) - np.log1p(value))
-                    rows = rows[far == far.min()]
-            row = int(rows[0])
-            passes = self._passes_of(row)
-            far_passes = [np.abs(np.log(p / int(wanted.get(name, 1)))) for name, p in zip(PASSES, passes, strict=True)]
-            for at in np.lexsort(far_passes[::-1]).tolist():
-                plan = LawfulPlan(row, int(passes[0][at]), int(passes[1][at]))
-                if plan not in self.taken:
-                    return plan
+            row = self._base(self._open, wanted)
+            free = next((plan for plan in self._plans(row, wanted) if plan not in self.taken), None)
+            if free is not None:
+                return free
             self._open = self._open[self._open != row]
         return None
 
-    def find(self, values: Mapping[str, object]) -> LawfulPlan | None:
-        """Return the plan with certain values; None: none of the lawful ones has them, or they are none of these."""
-        if set(values) != set(self.axes) or not all(map(self._is_value, values, values.values())):
+    def find(self, values: Values) -> LawfulPlan | None:
+        """Return the plan with certain values; None: no lawful plan has them, or they are of other axes."""
+        if values.keys() != self.axes.keys() or not self._every.size:
             return None
-        rows = np.arange(self._block.size)
-        for name in self.axes:
-            if name not in PASSES:
-                rows = rows[self._columns[name][rows] == self._code(name, values[name])]
-        if not rows.size:
-            return None
-        n, m = self._passes_of(int(rows[0]))
-        keeps = np.ones(n.size, dtype=np.bool_)
-        for name, column in zip(PASSES, (n, m), strict=True):
-            keeps &= column == values.get(name, column)
-        at = np.flatnonzero(keeps)
-        return LawfulPlan(int(rows[0]), int(n[at[0]]), int(m[at[0]])) if at.size else None
+        for plan in self._plans(self._base(self._every, values), values):
+            return plan if self.values_of(self.configurations([plan])) == values else None
+        return None
+
+    def free(self, plans: Collection[LawfulPlan]) -> None:
+        """Let plans be proposed again."""
+        if plans:
+            self.taken -= set(plans)
+            self._open = self._every
 
     def configurations(self, plans: Sequence[LawfulPlan]) -> Configurations:
         """Return plans as arrays, in their order."""
@@ -132,17 +120,17 @@ class LawfulPlans:
 
     def _axes(self) -> Iterator[tuple[str, AxisValues]]:
         for axis in AXES:
-            if axis.name in PASSES:
-                values = np.array([1, max(map(self._most, range(len(self._blocks)), [axis.name] * len(self._blocks)))])
+            name, words = axis.name, self._words.get(axis.name)
+            if name in PASSES:
+                values = np.array([1, max([1, *(self._most(block, name) for block in self._blocks)])])
             else:
-                values = np.unique(self._columns[axis.name])
-            if values.size > 1 and values[0] < values[-1]:
-                words = self._words.get(axis.name)
-                yield axis.name, tuple(words[at] for at in values) if words else (int(values[0]), int(values[-1]))
+                values = np.unique(self._columns[name])
+            if values.size and values[0] < values[-1]:
+                yield name, tuple(words[at] for at in values) if words else (int(values[0]), int(values[-1]))
 
-    def _most(self, at: int, name: str) -> int:
+    @staticmethod
+    def _most(block: Plans, name: str) -> int:
         """Return a bound of the sub-batches of a block, or of the accumulation that does not follow from them."""
-        block = self._blocks[at]
         is_async = block.mode == "async"
         if not block.bases.size or (name == PASSES[1] and (is_async or block.window[0] == block.window[1])):
             return 1
@@ -150,18 +138,26 @@ class LawfulPlans:
             return int(block.passes_of(0)[0].max(initial=1))
         return max(1, block.window[1] // int(block.bases.copies.min()))
 
+    def _base(self, rows: IntArray, wanted: Values) -> int:
+        """Return that of some bases which is nearest to certain values."""
+        for name in self.axes:
+            if name not in PASSES and rows.size > 1:
+                value: Any = wanted[name]
+                code = self._words[name].index(value) if name in self._words else value
+                far = np.abs(np.log1p(self._columns[name][rows]) - np.log1p(code))
+                rows = rows[far == far.min()]
+        return int(rows[0])
+
+    def _plans(self, row: int, wanted: Values) -> Iterator[LawfulPlan]:
+        """Yield the plans of a base, those with the nearest passes first."""
+        passes = self._passes(row)
+        far_passes = [np.abs(np.log(p / int(wanted.get(name, 1)))) for name, p in zip(PASSES, passes, strict=True)]
+        for at in np.lexsort(far_passes[::-1]).tolist():
+            yield LawfulPlan(row, int(passes[0][at]), int(passes[1][at]))
+
     def _passes_of(self, row: int) -> tuple[IntArray, IntArray]:
-        if row not in self._passes:
-            base = row - int(np.searchsorted(self._block, self._block[row]))
-            self._passes[row] = self._blocks[self._block[row]].passes_of(base)
-        return self._passes[row]
-
-    def _is_value(self, name: str, value: object) -> bool:
-        """Tell whether a value is of the kind that an axis has."""
-        return value in self._words[name] if name in self._words else type(value) is int
-
-    def _code(self, name: str, value: Any) -> int:
-        return self._words[name].index(value) if name in self._words else value
+        block = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._blocks[block].passes_of(row - int(self._starts[block]))
 
 
 @dataclass
@@ -211,13 +207,12 @@ class OptunaSearch:
             distinct = max(1, keep // len(request["precision"] or PRECISIONS))  # those that differ in it alone are one
             rules = Rules.of(request, limits, plans.space.precisions, order)
             sampler = Sampler(plans.axes, [self.seed, len(study.trials())], 1 + pareto)  # going on, it draws others
+            starts = _starts(plans, exact)
             run = _Run(
                 study=study, plans=plans, sampler=sampler, evaluator=evaluator, order=order, rules=rules,
-                distinct=distinct, pareto=pareto,
+                distinct=distinct, pareto=pareto, waiting=[*starts],
             )  # fmt: skip
             self.trials_before = len(run.tried)
-            starts = _starts(plans, exact)
-            run.waiting += [] if self.trials_before else starts
             while self.trials_here < self.trials and not is_stopped() and run.try_next():
                 self.trials_here += 1
             self.is_interrupted = is_stopped()
@@ -241,9 +236,8 @@ class _Run:
     Attributes
     ----------
     distinct : values of the objective that a plan must not be behind to be among the best
-    tried : dict of LawfulPlan to float, plans that were priced or refused, and the least that the objective of each can
-        be; inf: it does not fit
-    waiting : to be tried first: the plans to start with, and those of workers that died
+    waiting : plans to start with
+    tried : plans that were priced or refused, and the least that the objective of each can be; inf: it does not fit
     """
 
     study: SharedStudy
@@ -254,31 +248,29 @@ class _Run:
     rules: Rules
     distinct: int
     pareto: bool
+    waiting: list[LawfulPlan]
     tried: dict[LawfulPlan, float] = field(default_factory=dict)
-    waiting: list[LawfulPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._running: set[LawfulPlan] = set()
-        self._is_exhausted = False
+        self._is_exhausted = self._others_run = False
         self._values: list[float] = []
-        self._prices: dict[LawfulPlan, tuple[list[float] | None, bool]] = {}
         self._ended: set[int] = set()
+        self._price = cache(lambda plan: self._prices([plan])[0])
         self._bounds = OpenBounds(self.plans.space, self.evaluator, self.order, self.rules)
         self._learn()
+        self.waiting = [] if self.tried else self.waiting
 
     def try_next(self) -> bool:
         """Try one more plan; False: none is left that may be among the best."""
-        while (plan := self._next()) is not None:
+        number = None
+        while number is None and (plan := self._next()) is not None:
             values = self.plans.values_of(self.plans.configurations([plan]))
             number = self.study.claim(values, self.sampler.distributions)
             if number is not None:
-                self._price([plan])
-                quantities, is_lawful = self._prices[plan]
-                self.study.tell(number, quantities if is_lawful else None)
+                price = self._price(plan)
+                self.study.tell(number, price.quantities if price.is_lawful else None)
             self._learn()
-            if number is not None:
-                return True
-        return False
+        return number is not None
 
     def outcome(self, keep: int, *, is_proven: bool) -> Outcome:
         """Return the best of all trials; ``is_proven``: they have those of the whole space."""
@@ -306,64 +298,67 @@ class _Run:
             return None
         wanted = self.sampler.ask()
         plan = self.plans.nearest(wanted)
-        for _ in range(PASSED_OVER):
-            if plan is None or self.pareto or not self._least([plan])[0] > self._last:
+        for _ in range(0 if self.pareto else PASSED_OVER):
+            if plan is None or self._least([plan])[0] <= self._last:
                 break
             self.plans.taken.add(plan)
             plan = self.plans.nearest(wanted)
-        self._is_exhausted = plan is None and not self._running
+        self._is_exhausted = plan is None and not self._others_run
         return plan
 
     def _learn(self) -> None:
         """Take over what has happened to trials, here and elsewhere."""
         from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
 
-        by_state: dict[TrialState, dict[LawfulPlan, optuna.trial.FrozenTrial]] = {one: {} for one in TrialState}
+        running, lost, ended = set(), set(), {}
         for trial in self.study.trials():
-            if trial.number not in self._ended:
+            if trial.number in self._ended:
+                continue
+            with self.study.place.answering():
                 plan = self.plans.find(trial.params)
-                if plan is None:
-                    raise self._wrong(trial, "values must be those of a lawful plan", trial.params)
-                by_state[trial.state].setdefault(plan, trial)
-                self._ended |= {trial.number} if trial.state.is_finished() else set()
-        ended = by_state[TrialState.COMPLETE] | by_state[TrialState.PRUNED]
-        new = [plan for plan in ended if plan not in self.tried]
-        self._running = set(by_state[TrialState.RUNNING])
-        self.plans.taken |= {*self._running, *new}
-        self._price([plan for plan in new if plan not in self._prices])
-        for plan, least in zip(new, self._least(new).tolist(), strict=True):
-            self._take(ended[plan], plan, least)
-        lost = by_state[TrialState.FAIL].keys() - self.tried.keys() - self._running
-        self.plans.taken -= lost
-        self.waiting += lost
+            if plan is None:
+                raise self._wrong(trial, "values must be those of a lawful plan", trial.params)
+            if trial.state.is_finished():
+                self._ended.add(trial.number)
+                if trial.state == TrialState.FAIL:
+                    lost.add(plan)
+                elif plan not in self.tried:
+                    ended.setdefault(plan, trial)
+            else:
+                running.add(plan)
+        self._others_run = bool(running)
+        self.plans.free(lost - self.tried.keys() - ended.keys() - running)
+        self.plans.taken |= {*running, *ended}
+        prices = [self._price(next(iter(ended)))] if len(ended) == 1 else self._prices(list(ended))
+        for (plan, trial), price, least in zip(ended.items(), prices, self._least(list(ended)).tolist(), strict=True):
+            self._take(trial, price)
+            self.tried[plan] = least
 
-    def _take(self, trial: optuna.trial.FrozenTrial, plan: LawfulPlan, least: float) -> None:
-        """Count a plan as tried; refuse a trial that has other quantities than its plan has here."""
-        quantities, is_lawful = self._prices[plan]
-        expected = quantities if is_lawful and quantities else []
+    def _take(self, trial: optuna.trial.FrozenTrial, price: _Price) -> None:
+        """Learn from a trial; refuse one that has other quantities than its plan has here."""
+        expected = price.quantities if price.is_lawful and price.quantities else []
         stored = trial.values or []
         if len(stored) != len(expected) or not np.allclose(stored, expected, rtol=ROUNDING, atol=0.0):
             raise self._wrong(trial, f"objectives must be those that its plan has here, {expected}", stored)
-        self.tried[plan] = least
-        self.sampler.tell(trial.params, quantities)
+        self.sampler.tell(trial.params, price.quantities)
         if expected and expected[0] not in self._values:
             insort(self._values, expected[0])
 
     def _wrong(self, trial: optuna.trial.FrozenTrial, rule: str, got: object) -> Exception:
         return self.study.place.wrong(rule, got, f"trial {trial.number}")
 
-    def _price(self, plans: Sequence[LawfulPlan]) -> None:
-        """Keep the quantities of plans, and whether they satisfy the request; None: a plan has no price.
+    def _prices(self, plans: Sequence[LawfulPlan]) -> list[_Price]:
+        """Return the prices of plans.
 
-        The objective, and GPUs where a front is wanted. Of a plan outside the window the objective is the larger the
-        farther its mini-batch is from it: plans at the edge of a window are often the best ones.
+        Of a plan outside the window the objective is the larger the farther its mini-batch is from it: plans at the
+        edge of a window are often the best ones.
         """
         rows = self.plans.configurations(plans)
         fits = self.rules.fits(rows)
-        self._prices |= dict.fromkeys(plans, (None, False))
+        prices = [_Price(None, is_lawful=False)] * len(plans)
         some = rows.take(fits)
         if not some.size:
-            return
+            return prices
         priced = PricedPlans(some, self.evaluator.evaluate(some))
         is_lawful = self.rules.why_not_after_pricing(priced) == LAWFUL
         mean = priced.predictions.mini_batch_mean
@@ -372,8 +367,9 @@ class _Run:
         is_priced = np.isfinite(values) & (is_lawful | (over > 1))
         columns = [values, *([some.gpus.astype(np.float64)] if self.pareto else [])]
         for at, row in enumerate(np.flatnonzero(fits).tolist()):
-            quantities = [float(column[at]) for column in columns] if is_priced[at] else None
-            self._prices[plans[row]] = quantities, bool(is_lawful[at]) and quantities is not None
+            if is_priced[at]:
+                prices[row] = _Price([float(column[at]) for column in columns], is_lawful=bool(is_lawful[at]))
+        return prices
 
     def _least(self, plans: Sequence[LawfulPlan]) -> FloatArray:
         """Return the least that the objective of plans can be, shape (n,); inf: they do not fit in memory."""
@@ -389,3 +385,10 @@ class _Run:
     def _last(self) -> float:
         """The objective that a plan must not exceed to be among the best; inf: too few are known."""
         return self._values[self.distinct - 1] * (1 + SLACK) if len(self._values) >= self.distinct else np.inf
+
+
+class _Price(NamedTuple):
+    """The objective of a plan, and its GPUs where a front is wanted; None: it has no price. Whether it is lawful."""
+
+    quantities: list[float] | None
+    is_lawful: bool
