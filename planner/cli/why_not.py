@@ -76,7 +76,7 @@ def _answers(question: Allowed, asked: Mapping[str, tuple[Any, ...]], framework:
     subjects = {case.problem.settings.framework.label: case.subject for case, _ in cases}
     told = {case.problem.settings.framework.label: provenance(case, request) for case, request in cases}
     searchable = searchable_among([(case.problem, request) for case, request in cases], left_out)
-    labels = [one.problem.settings.framework.label for one in searchable]
+    labels = [one.label for one in searchable]
     if framework in left_out:
         raise left_out[framework]
     if framework and framework not in labels:

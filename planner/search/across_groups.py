@@ -23,11 +23,11 @@ from planner.search.evaluator import PricedPlans
 from planner.search.optuna_study import Sampler, quiet
 from planner.search.ranking import Order
 from planner.search.reasons import LIMIT_REASONS, keeps
-from planner.search.space import Limits, accepted_mini_batches, has_whole_plans
+from planner.search.searchable import Searchable
+from planner.search.space import accepted_mini_batches, has_whole_plans
 from planner.steps.node_groups import AcrossGroups
-from planner.steps.predict import Evaluator
 
-__all__ = ["PlansAcross", "Searchable", "search_across"]
+__all__ = ["PlansAcross", "search_across"]
 
 Choice = tuple[int, ...]
 """Nodes of each group, at least one."""
@@ -42,15 +42,6 @@ FARTHEST, ATTEMPTS = 64, 20
 """Nodes of a group by which an untried choice may differ from what is proposed, and attempts at each distance."""
 _SMALLER = 0.9
 """Share of its nodes that every group keeps, again and again, while a choice has too many devices."""
-
-
-@dataclass(frozen=True, slots=True)
-class Searchable:
-    """A group of nodes, what it allows, and its prices."""
-
-    problem: Problem
-    limits: Limits
-    evaluator: Evaluator
 
 
 @dataclass(frozen=True, slots=True)

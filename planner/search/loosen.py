@@ -1,12 +1,19 @@
-"""What to loosen when nothing fits: each constraint alone, and how far it must give way.
+"""Where nothing fits: what to loosen, what is nearest, and which constraints contradict each other.
 
-The smallest change stands first. A change is relative: of a count, and of memory, by how much the larger of what is
-asked and what suffices exceeds the smaller (8 -> 4 and 4 -> 8 are both 1); of several counts the sum; of the tolerance,
-how much wider it gets (0.1 -> 0.25 is 0.15). What has no such measure, as a precision, goes last.
+Each constraint is taken away alone; of the plans that are lawful then, that which is nearest to what was asked says how
+far it must give way. The smallest change stands first. A change is relative: of a count, a limit and memory, by how
+much the larger of what is asked and what suffices exceeds the smaller (8 -> 4 and 4 -> 8 are both 1); of several counts
+the sum; of the tolerance, how much wider it gets (0.1 -> 0.25 is 0.15). What has no such measure, as a precision, goes
+last. Numbers of nodes, of GPUs and, for memory, of samples are tried from the nearest outwards, twice as many at a
+time. A limit of time or cost that even the fastest or cheapest plan exceeds is told from that plan alone.
 
-Nothing is searched again that is known to hold no plan. Numbers of nodes, of GPUs and, for memory, of samples are tried
-from the nearest outwards, twice as many at a time, until some plan fits. A limit of time or cost that even the fastest
-or cheapest plan exceeds is told from that plan alone.
+The constraints named as contradicting each other are a smallest set with which no plan fits: without any one of them
+some plan does (deletion filter: at most one look for a plan a constraint). That plans take all GPUs of a node unless
+something else is said is a constraint like any other, named as a default. An axis that is left out takes the values
+that are tried if none are given, beside those given, as framework and optimizer do; without target and tolerance a plan
+may have any mini-batch. Of any mini-batch a few stand for all. The smallest sub-batch needs the least memory, and no
+degree depends on it. Where time or cost is limited, sub-batches and accumulation of every size are tried, by powers of
+four, and the largest that fit: the more samples an update has, the less an epoch takes, but for the last update.
 
 Limits that nothing keeps have nearest plans: those that exceed them by the least part. A network that fits in no way
 asked for has a leanest plan: the memory that it needs, single changes after which it fits, and the fewest nodes.
@@ -17,7 +24,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import cache
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -28,17 +37,17 @@ from planner.domain.limits import LIMITS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
+from planner.errors import CoverageError
 from planner.search.choice import distinct_plans, in_all_precisions
-from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import Outcome
-from planner.search.explain import label, whys_nearest
-from planner.search.least import OBJECTIVE_OF_LIMIT, least_plan, may_keep_limits, order_of_limit
-from planner.search.ranking import SLACK, Order, rounded
+from planner.search.evaluator import PricedPlans
+from planner.search.exhaustive import Outcome, lawful_plans
+from planner.search.explain import label, typed_values, whys_nearest
+from planner.search.ranking import SLACK, LeadingKey, Order, rounded
 from planner.search.reasons import excess, limit_text, limited
 from planner.search.rivals import Ranking, Searched, ranked
 from planner.search.search import MOST_PRICED, first_plan, search
-from planner.search.searchable import Settings
-from planner.search.space import Limits, Space, blocks_of, has_whole_plans, space_of, sub_batches_to_try
+from planner.search.searchable import Asked, Settings
+from planner.search.space import Limits, Space, has_whole_plans, space_of, sub_batches_to_try
 from planner.search.split_space import HYBRID, SplitLimits, kinds_to_try
 from planner.units import format_bytes, format_duration, format_number, format_samples
 from planner.workload.blocks import block_starts
@@ -46,31 +55,129 @@ from planner.workload.memory import Memory
 from planner.workload.what_fits import Change, least_gpus, lowest_plans, what_fits
 
 __all__ = [
-    "Loosener", "loosenings", "nearest_over_limits", "of_settings", "tolerance_that_suffices", "whys_over_limits",
-    "with_shortages",
+    "Constraint", "Loosener", "constraints_of", "loosenings", "nearest_over_limits", "of_settings", "smallest_conflict",
+    "tolerance_that_suffices", "whys_over_limits", "with_shortages",
 ]  # fmt: skip
 
 LARGEST_MEMORY_MULTIPLE = 4
 """Sub-batches are tried up to this multiple of the largest that fits, to say how much memory would help."""
+WINDOW = "--tolerance"
+"""Option of the constraint of target and tolerance."""
+OBJECTIVE_OF_LIMIT: Mapping[str, str] = {"epoch": "epoch-time", "gpu-hours": "cost", "cost": "cost"}
+"""Limit -> the objective that is least in the same plan, where there is one."""
+_ACCUMULATION = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
+"""Steps of any mini-batch: with few, activations of the fewest micro-batches are kept; schedules ask for multiples."""
+_SIZES = tuple(4**power for power in range(7))
+"""Sub-batches and steps of any mini-batch where time or cost is limited."""
+
+Values = tuple[Any, ...]
 
 
-def loosenings(
-    request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, outcome: Outcome
-) -> tuple[Loosening, ...]:
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A constraint of a request.
+
+    Attributes
+    ----------
+    text : as it may be typed
+    without : the request without it
+    option : that loosens it alone; empty: none does
+    now : what is asked, in the words of a sentence
+    far : how far plans (n,) are from what is asked; None: it has no measure
+    value : what the option must be so that it allows the one plan given
+    trials, with_values : values to try from the nearest outwards, those equally near together, and the request for some
+        of them; without any, all plans of the request without the constraint
+    """
+
+    text: str
+    without: Callable[[SpaceRequest], SpaceRequest]
+    option: str = ""
+    now: str = ""
+    far: LeadingKey | None = None
+    value: Callable[[PricedPlans], str] = str
+    trials: Sequence[Values] | None = None
+    with_values: Callable[[SpaceRequest, Values], SpaceRequest] = lambda request, _: request
+
+
+def constraints_of(request: SpaceRequest, order: Order, limits: Limits) -> tuple[Constraint, ...]:
+    """Return the constraints of a request, in the order in which to leave them out."""
+    widths = dict.fromkeys(f"{100 * request.tolerance(mode):.6g}%" for mode in request.modes)
+    window = f"--target-batch {request.target_batch} --tolerance {' or '.join(widths)}"
+    axes = [_of_axis(axis, request, limits) for axis in reversed(AXES)]
+    parallelism = f"--parallelism {','.join(request.parallelism)}"
+    return (
+        *(one for one in axes if one and "the default" in one.text),
+        *(_of_limit(name, request, order, limits) for name in request.most),
+        *([Constraint(parallelism, lambda one: replace(one, parallelism=()))] if request.parallelism else ()),
+        Constraint(window, lambda one: one, WINDOW),
+        *(one for one in axes if one and "the default" not in one.text),
+    )
+
+
+def _of_axis(axis: Axis, request: SpaceRequest, limits: Limits) -> Constraint | None:
+    """Return the constraint that the values of an axis are; None: there is none."""
+    name, option, given = axis.name, f"--{axis.option.replace('_', '-')}", request[axis.name]
+    every = getattr(limits, name) if axis.of_cluster else 0
+    values = (every,) if given is None and axis.of_cluster == "all" and every > 1 else given
+    if values is None:
+        return None
+    is_open = axis.default_in_suggest and axis.default_in_suggest != str(axis.default)
+    beside = range(1, every + 1) if axis.of_cluster else None if is_open else (axis.default,)
+    wide = None if beside is None else (*values, *beside)
+    text = f"{option} {typed_values(values)}"
+    if given is None:
+        text = f"all {every} GPUs of a node (the default; {option} 1:{every} allows fewer)"
+    others = np.setdiff1d(np.arange(1, every + 1), values) if axis.of_cluster else None
+    return Constraint(
+        text,
+        lambda one: one.changed(**{name: wide}),
+        option,
+        _listing(values),
+        None if axis.words else lambda plans: _change(getattr(plans.configurations, name), values),
+        lambda plan: str(getattr(plan.configurations.one(0), name)),
+        None if others is None else _by_key(others, rounded(_change(others, values))),
+        lambda one, some: one.changed(**{name: some}),
+    )
+
+
+def _of_limit(name: str, request: SpaceRequest, order: Order, limits: Limits) -> Constraint:
+    """Return the constraint that a limit is."""
+    most = request.most[name]
+
+    def without(one: SpaceRequest) -> SpaceRequest:
+        return replace(one, most={other: value for other, value in one.most.items() if other != name})
+
+    def value(plan: PricedPlans) -> str:
+        needed = {**request.most, name: float(limited(name, plan, order)[0])}
+        return ",".join(f"{one}={limit_text(one, of)}" for one, of in needed.items())
+
+    nodes = np.unique(request["nodes"] or range(1, limits.nodes + 1))
+    return Constraint(
+        f"--limit {name}={limit_text(name, most)}",
+        without,
+        "--limit" if len(request.most) == 1 else "",
+        limit_text(name, most),
+        lambda plans: excess(name, limited(name, plans, order), most) - 1,
+        value,
+        [(one,) for one in nodes[nodes > most].tolist()] if name == "nodes" else None,
+        lambda one, some: without(one).changed(nodes=some),
+    )
+
+
+def loosenings(of: Asked, outcome: Outcome) -> tuple[Loosening, ...]:
     """Return what to loosen where nothing satisfies a request; of memory what splitting the network needs, if any."""
-    return with_shortages(Loosener(request, limits, evaluator, order).loosenings(outcome), request, limits)
+    return with_shortages(Loosener(of).loosenings(outcome), of.request, of.limits)
 
 
 def of_settings(settings: Settings) -> Iterator[Loosening]:
     """Yield the framework and the optimizer whose default in place of what was given allows a plan."""
     for option, text in settings.given.items():
         for one in settings.searchable([option]):
-            of = Loosener(one.request, one.limits, one.evaluator, one.order)
             plan = first_plan(one.request, one.limits, one.evaluator, one.order)
             if plan is not None:
                 default = one.problem.settings
                 value = default.framework.label if option == "--framework" else default.optimizer
-                yield replace(of.sentence([(option, value)], text, plan), change=math.inf)
+                yield replace(Loosener(one).sentence([(option, value)], text, plan), change=math.inf)
 
 
 def with_shortages(ways: tuple[Loosening, ...], request: SpaceRequest, limits: Limits) -> tuple[Loosening, ...]:
@@ -79,200 +186,228 @@ def with_shortages(ways: tuple[Loosening, ...], request: SpaceRequest, limits: L
     return (*(one for one in ways if one.option != "memory"), *lacking) if lacking else ways
 
 
-class _Way(NamedTuple):
-    """A constraint to loosen, and by how much; see the module."""
-
-    change: float
-    loosening: Loosening
-
-
 @dataclass(frozen=True, slots=True)
 class Loosener:
-    """Tries each constraint of a request that nothing satisfies."""
+    """Takes away each constraint of a request that nothing satisfies."""
 
-    request: SpaceRequest
-    limits: Limits
-    evaluator: Evaluator
-    order: Order
+    of: Asked
 
     def loosenings(self, outcome: Outcome) -> tuple[Loosening, ...]:
         """Return the constraints whose loosening helps, the smallest change first.
 
         Each alone; nodes and GPUs per node together where neither alone helps.
         """
-        alone = {axis.name: self._values(axis) for axis in AXES if axis.is_loosened}
+        request, limits = self.of.request, self.of.limits
+        axes = {axis.name: _of_axis(axis, request, limits) for axis in AXES if axis.is_loosened}
+        alone = {name: None if one is None else self._way(one) for name, one in axes.items()}
         together = None if alone["nodes"] or alone["gpus_per_node"] else self._fewer_gpus()
-        ways = (
-            self._tolerance(outcome),
-            together,
-            *alone.values(),
-            *map(self._limit, self.request.most),
-            self._memory(),
-        )
-        ordered_ways = sorted((one for one in ways if one is not None), key=lambda one: one.change)
-        return tuple(replace(one.loosening, change=one.change) for one in ordered_ways)
+        of_limits = (_of_limit(name, request, self.of.order, limits) for name in request.most)
+        own = (self._limit(name, one) for name, one in zip(request.most, of_limits, strict=True))
+        ways = (self._tolerance(outcome), together, *alone.values(), *own, self._memory())
+        return tuple(sorted((one for one in ways if one is not None), key=lambda one: one.change))
 
-    def _tolerance(self, outcome: Outcome) -> _Way | None:
+    def _way(self, one: Constraint) -> Loosening | None:
+        """Return how to loosen a constraint; None: no plan fits without it."""
+        if one.trials is None:
+            plan = self._first(one.without(self.of.request), one.far)
+        else:
+            plan = self._outwards(one.trials, lambda some: one.with_values(self.of.request, some))
+        return None if plan is None else self._told(one, plan)
+
+    def _limit(self, name: str, one: Constraint) -> Loosening | None:
+        if name not in OBJECTIVE_OF_LIMIT:
+            return self._way(one)
+        plan = least_plan(name, replace(self.of, request=one.without(self.of.request)))
+        return None if plan is None else self._told(replace(one, option="--limit"), plan)
+
+    def _told(self, one: Constraint, plan: PricedPlans) -> Loosening:
+        change = math.inf if one.far is None else float(one.far(plan)[0])
+        return replace(self.sentence([(one.option or "--limit", one.value(plan))], one.now, plan), change=change)
+
+    def _tolerance(self, outcome: Outcome) -> Loosening | None:
         near = outcome.nearest
         if near is None:
             return None
-        reaches = self.order.reaches(near.configurations, near.predictions.mini_batch_mean)
-        off = reaches / self.request.target_batch
+        reaches = self.of.order.reaches(near.configurations, near.predictions.mini_batch_mean)
+        off = reaches / self.of.request.target_batch
         first = int(np.argmin(off))
-        value = tolerance_that_suffices(float(off[first]))
-        tolerance = self.request.tolerance(near.configurations.one(first).mode)
-        change = float(off[first]) - tolerance
-        sentence = self.sentence([("--tolerance", value)], f"{100 * tolerance:.6g}%", near.take(np.array([first])))
-        return _Way(change, sentence)
+        tolerance = self.of.request.tolerance(near.configurations.one(first).mode)
+        given = [(WINDOW, tolerance_that_suffices(float(off[first])))]
+        sentence = self.sentence(given, f"{100 * tolerance:.6g}%", near.take(np.array([first])))
+        return replace(sentence, change=float(off[first]) - tolerance)
 
-    def _values(self, axis: Axis) -> _Way | None:
-        """Try other values of an axis; of those that help, report the nearest to what was asked."""
-        request_values = self.request[axis.name]
-        if axis.of_cluster == "all":
-            request_values = request_values or (getattr(self.limits, axis.name),)
-        if request_values is None:
-            return None
-
-        def change(plans: PricedPlans) -> FloatArray:
-            return _change(getattr(plans.configurations, axis.name), request_values)
-
-        if axis.of_cluster:
-            others = np.setdiff1d(np.arange(1, getattr(self.limits, axis.name) + 1), request_values)
-            groups = _by_key(others, rounded(_change(others, request_values)))
-            plan = self._first_of(groups, lambda values: self.request.changed(**{axis.name: values}), self.limits)
-        else:
-            wide = self.request.changed(**{axis.name: None})
-            plan = self._first(wide, self.limits, None if axis.words else change)
-        if plan is None:
-            return None
-        value = str(getattr(plan.configurations.one(0), axis.name))
-        sentence = self.sentence([("--" + axis.option.replace("_", "-"), value)], _listing(request_values), plan)
-        return _Way(math.inf if axis.words else float(change(plan)[0]), sentence)
-
-    def _limit(self, name: str) -> _Way | None:
-        """Take a limit away; of the plans that are lawful then, report that which exceeds it least."""
-        most = self.request.most[name]
-        others = {one: value for one, value in self.request.most.items() if one != name}
-        request = self.request.changed(most=others)
-        if name == "nodes":
-            nodes = np.unique(self.request["nodes"] or range(1, self.limits.nodes + 1))
-            groups = [(value,) for value in nodes[nodes > most].tolist()]
-            plan = self._first_of(groups, lambda values: request.changed(nodes=values), self.limits)
-        elif name in OBJECTIVE_OF_LIMIT:
-            plan = least_plan(name, request, self.limits, self.evaluator, self.order)
-        else:
-            plan = self._first(request, self.limits, _Excess({name: most}, self.order))
-        if plan is None:
-            return None
-        needed = float(limited(name, plan, self.order)[0])
-        texts = (f"{one}={limit_text(one, value)}" for one, value in {**self.request.most, name: needed}.items())
-        changes = [("--limit", ",".join(texts))]
-        return _Way(abs(needed / (most or 1.0) - 1), self.sentence(changes, limit_text(name, most), plan))
-
-    def _fewer_gpus(self) -> _Way | None:
+    def _fewer_gpus(self) -> Loosening | None:
         """Try fewer nodes of fewer GPUs; of those that help, report the most GPUs, on the fewest nodes."""
-        nodes, gpus = self.request["nodes"], self.request["gpus_per_node"] or (self.limits.gpus_per_node,)
+        request, limits = self.of.request, self.of.limits
+        nodes, gpus = request["nodes"], request["gpus_per_node"] or (limits.gpus_per_node,)
         if nodes is None:
             return None
-        fewer = self.request.changed(
-            nodes=tuple(range(1, max(nodes) + 1)), gpus_per_node=tuple(range(1, max(gpus) + 1))
-        )
-        best = self._first(
-            fewer, self.limits, lambda p: p.configurations.nodes - p.configurations.gpus * (self.limits.nodes + 1.0)
-        )
+        fewer = request.changed(nodes=tuple(range(1, max(nodes) + 1)), gpus_per_node=tuple(range(1, max(gpus) + 1)))
+        best = self._first(fewer, lambda p: p.configurations.nodes - p.configurations.gpus * (limits.nodes + 1.0))
         if best is None:
             return None
-        configuration = best.configurations.one(0)
-        now = f"{_listing(nodes)} x {_listing(gpus)}"
-        change = _change(best.configurations.nodes, nodes) + _change(best.configurations.gpus_per_node, gpus)
-        changes = [("--nodes", str(configuration.nodes)), ("--gpus-per-node", str(configuration.gpus_per_node))]
-        return _Way(float(change[0]), self.sentence(changes, now, best))
+        rows = best.configurations
+        change = _change(rows.nodes, nodes) + _change(rows.gpus_per_node, gpus)
+        given = [("--nodes", str(rows.one(0).nodes)), ("--gpus-per-node", str(rows.one(0).gpus_per_node))]
+        return replace(self.sentence(given, f"{_listing(nodes)} x {_listing(gpus)}", best), change=float(change[0]))
 
-    def _memory(self) -> _Way | None:
+    def _memory(self) -> Loosening | None:
         """Try sub-batches that do not fit; of the plans that are lawful then, report that with the least memory."""
-        kinds = [(name, mode) for mode in self.request.modes for name in self.request["precision"] or PRECISIONS]
-        plans = [self._least_memory(*kind) for kind in kinds if not self.limits.why_not(*kind)]
-        found = [one.configurations.one(0) for one in plans if one is not None]
-        if not found:
+        request, limits = self.of.request, self.of.limits
+        kinds = [(name, mode) for mode in request.modes for name in request["precision"] or PRECISIONS]
+        kinds = [kind for kind in kinds if not limits.why_not(*kind)]
+        if not kinds or not has_whole_plans(request):
             return None
-        names = blocks_of(self.request, self.limits)[1]
-        codes = np.array([names.index(one.precision) for one in found])
-        together = replace(Configurations.of(found), precision=codes, precisions=names)
-        by_memory = replace(self.order, leading=lambda p: p.predictions.memory_bytes)
-        plan = by_memory.best(PricedPlans(together, self.evaluator.evaluate(together)), 1)
-        needed_bytes, capacity_bytes = float(plan.predictions.memory_bytes[0]), self.limits.memory_bytes
+        asked = max(request["sub_batch"] or (1,))
+        most = {kind: max(LARGEST_MEMORY_MULTIPLE * max(limits.fits(*kind), 1), asked) for kind in kinds}
+        wide = replace(limits, sub_batch_factor=1, largest_sub_batch={**limits.largest_sub_batch, **most})
+        tried = np.unique(np.concatenate([sub_batches_to_try(request, wide, kind) for kind in kinds]))
+        groups = [(one,) for one in tried[tried > min(limits.fits(*kind) for kind in kinds)].tolist()]
+        wider = Loosener(replace(self.of, limits=wide))
+        plan = wider._outwards(
+            groups, lambda some: request.changed(sub_batch=some), lambda plans: plans.predictions.memory_bytes
+        )
+        if plan is None:
+            return None
+        needed_bytes, capacity_bytes = float(plan.predictions.memory_bytes[0]), limits.memory_bytes
         gib = math.ceil(needed_bytes / 2**30 * 1000) / 1000
         sentence = self.sentence([("memory", f"{gib:g}GiB")], "less on each device", plan)
-        return _Way(math.inf if capacity_bytes is None else needed_bytes / capacity_bytes - 1, sentence)
+        return replace(sentence, change=math.inf if capacity_bytes is None else needed_bytes / capacity_bytes - 1)
 
-    def _least_memory(self, precision: str, mode: str) -> PricedPlans | None:
-        """Best plan with the smallest sub-batch of a precision and mode that does not fit: it needs least memory."""
-        fits = self.limits.largest_sub_batch[precision, mode]
-        most = max(LARGEST_MEMORY_MULTIPLE * max(fits, 1), *(self.request["sub_batch"] or (1,)), 1)
-        wide = replace(self.limits, largest_sub_batch={**self.limits.largest_sub_batch, (precision, mode): most})
-        request = self.request.changed(precision=(precision,), mode=(mode,))
-        if not has_whole_plans(request):
-            return None
-        tried = sub_batches_to_try(request, wide, (precision, mode))
-        groups = [(value,) for value in tried[tried > self.limits.fits(precision, mode)].tolist()]
-        one_range = replace(
-            wide, sub_batch_factor=1, largest_sub_batch={**wide.largest_sub_batch, (precision, mode): int(tried[-1])}
-        )
-        return self._first_of(groups, lambda values: request.changed(sub_batch=values), one_range)
-
-    def _first_of(
-        self, groups: Sequence[tuple[int, ...]], asking: Callable[[tuple[int, ...]], SpaceRequest], limits: Limits
+    def _outwards(
+        self, trials: Sequence[Values], asking: Callable[[Values], SpaceRequest], leading: LeadingKey | None = None
     ) -> PricedPlans | None:
-        """Return the best plan of the first group of values that allows any; ``asking``: the request for values."""
+        """Return the best plan of the first trial that allows any: twice as many at a time, then by halves."""
         start, size = 0, 1
-        while start < len(groups):
-            some = groups[start : start + size]
-            plan = self._first(asking(_joined(some)), limits)
+        while start < len(trials):
+            some, start, size = trials[start : start + size], start + size, 2 * size
+            plan = self._first(asking(_joined(some)), leading)
+            while plan is not None and len(some) > 1:
+                half = len(some) // 2
+                earlier = self._first(asking(_joined(some[:half])), leading)
+                some = some[half:] if earlier is None else some[:half]
+                plan = earlier or self._first(asking(_joined(some)), leading) or plan
             if plan is not None:
-                return self._first_of_some(some, plan, asking, limits)
-            start, size = start + size, 2 * size
+                return plan
         return None
 
-    def _first_of_some(
-        self,
-        groups: Sequence[tuple[int, ...]],
-        plan: PricedPlans,
-        asking: Callable[[tuple[int, ...]], SpaceRequest],
-        limits: Limits,
-    ) -> PricedPlans:
-        """Return the same of groups of which some allows ``plan``, by halves."""
-        while len(groups) > 1:
-            half = len(groups) // 2
-            earlier = self._first(asking(_joined(groups[:half])), limits)
-            groups = groups[:half] if earlier is not None else groups[half:]
-            plan = earlier or self._first(asking(_joined(groups)), limits) or plan
-        return plan
-
-    def _first(
-        self, request: SpaceRequest, limits: Limits, leading: Callable[[PricedPlans], FloatArray] | None = None
-    ) -> PricedPlans | None:
+    def _first(self, request: SpaceRequest, leading: LeadingKey | None = None) -> PricedPlans | None:
         """Return the first plan in order, ``leading`` compared before all else; None: nothing satisfies the request."""
-        if not may_keep_limits(request, limits, self.evaluator, self.order):
+        of = replace(self.of, request=request)
+        if not may_keep_limits(of):
             return None
-        return first_plan(request, limits, self.evaluator, replace(self.order, leading=leading))
+        return first_plan(request, of.limits, of.evaluator, replace(of.order, leading=leading))
 
     def sentence(self, changes: list[tuple[str, str]], now: str, one: PricedPlans) -> Loosening:
         """Return what to change, what it is now, and the plan that fits then, in a sentence."""
-        plan = in_all_precisions(self.order, self.evaluator, one).priced
+        order = self.of.order
+        plan = in_all_precisions(order, self.of.evaluator, one).priced
         epoch = float(plan.predictions.epoch_s[0])
         speed = (
             f"in an epoch of {format_duration(epoch)}"
-            if self.order.has_dataset
+            if order.has_dataset
             else f"at {format_number(float(plan.predictions.samples_per_s[0]), 3)} samples/s"
         )
         result = f"mini-batch {format_samples(float(plan.predictions.mini_batch_mean[0]))} {speed}"
-        plan_words = label(plan.configurations.one(0), self.order.device)
-        loosening = Loosening(tuple(changes), "")
-        return replace(loosening, message=f"{loosening.given} (now {now}) allows {plan_words}: {result}")
+        given, words = Loosening(tuple(changes), "").given, label(plan.configurations.one(0), order.device)
+        return Loosening(tuple(changes), f"{given} (now {now}) allows {words}: {result}")
 
 
-def _joined(groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(value for group in groups for value in group)
+def least_plan(name: str, of: Asked, most: float | None = None) -> PricedPlans | None:
+    """Return the plan with the least of what a limit of OBJECTIVE_OF_LIMIT is of; None as :func:`first_plan`.
+
+    Plans with more than ``most`` of it need not be looked for.
+    """
+    own = _order_of_limit(name, of.order)
+    price = own.usd_per_gpu_hour or 1.0
+    most = most * price if most and name == "gpu-hours" else most
+    return first_plan(of.request, of.limits, of.evaluator, own, most=most)
+
+
+def _order_of_limit(name: str, order: Order) -> Order:
+    """Return the order in which the plan with the least of what a limit of OBJECTIVE_OF_LIMIT is of comes first."""
+    price = order.usd_per_gpu_hour or 1.0  # any will do: the same plan is the cheapest
+    return replace(order, objective=OBJECTIVE_OF_LIMIT[name], usd_per_gpu_hour=price, leading=None)
+
+
+def may_keep_limits(of: Asked) -> bool:
+    """Tell whether, limit by limit, some plan that is lawful but for limits keeps to it; all at once is not looked at.
+
+    Cheaper than a search among plans that must keep to them: the plan with the least of a quantity tells of all, and
+    where no bound allows as little none is priced.
+    """
+    request, nodes = of.request, of.request["nodes"]
+    if nodes is not None and min(nodes) > request.most.get("nodes", math.inf):
+        return False
+    for name in OBJECTIVE_OF_LIMIT.keys() & request.most.keys():
+        most = request.most[name]
+        least = least_plan(name, replace(of, request=request.changed(most={})), most)
+        if least is None or not limited(name, least, of.order)[0] <= most:
+            return False
+    return True
+
+
+def smallest_conflict(
+    asked: Sequence[Asked], ways: Iterable[Loosening] = (), settings: Settings | None = None
+) -> tuple[str, ...]:
+    """Return the texts of constraints that contradict each other, each of them needed for that.
+
+    None where nothing fits without any constraint either, or where not all of it can be priced.
+
+    Parameters
+    ----------
+    asked : that nothing satisfies; they differ in the framework and what it allows
+    ways : each found with all other constraints in place: what it loosens is needed
+    settings : that were given; none: they are no constraints
+    """
+    settings = settings or Settings()
+    others = cache(settings.searchable)
+
+    def fits(left_out: Sequence[Constraint]) -> bool:
+        is_any = any(one.option == WINDOW for one in left_out)
+        more = others(frozenset(one.option for one in left_out) & frozenset(settings.given))
+        for one in (*asked, *more):
+            request = one.request
+            for constraint in left_out:
+                request = constraint.without(request)
+            if is_any:
+                request = _of_any_mini_batch(request, one.limits)
+            of = (request, one.limits, one.evaluator, one.order)
+            if may_keep_limits(replace(one, request=request)) and any(plans.size for plans in lawful_plans(*of)):
+                return True
+        return False
+
+    given = (Constraint(f"{option} {text}", lambda one: one, option) for option, text in settings.given.items())
+    every = (*given, *constraints_of(asked[0].request, asked[0].order, asked[0].limits))
+    helpful, left_out = {way.option for way in ways}, list[Constraint]()
+    try:
+        for one in every:
+            if one.option not in helpful and not fits([*left_out, one]):
+                left_out.append(one)
+    except CoverageError:  # of what is left out some other value cannot be priced
+        return ()
+    kept = [one for one in reversed(every) if one not in left_out]
+    return tuple(one.text for one in sorted(kept, key=lambda one: one.option == WINDOW))
+
+
+def _of_any_mini_batch(request: SpaceRequest, limits: Limits) -> SpaceRequest:
+    """Return a request whose window holds the mini-batch of every plan, some of which stand for all; see the module."""
+    is_timed = any(name in OBJECTIVE_OF_LIMIT for name in request.most)
+    of_split = _ACCUMULATION[-1] if limits.split else 1  # memory refuses those that are too many
+    largest = max(of_split, *limits.largest_sub_batch.values()) * limits.sub_batch_factor
+    fitting = {one for one in limits.largest_sub_batch.values() if one}
+    stages = {times * one for one in request["pipeline_parallel"] or () for times in (1, 2)}
+    sub_batches = request["sub_batch"] or tuple(sorted({one for one in _SIZES if one <= largest} | fitting))
+    if not is_timed:
+        sub_batches = (min(sub_batches),)
+    steps = request["accumulation_steps"] or tuple(sorted({*(_SIZES if is_timed else _ACCUMULATION), *stages}))
+    most = limits.nodes * limits.gpus_per_node * max(sub_batches) * max(steps) * limits.sub_batch_factor
+    width = max(most / request.target_batch, 1.0)
+    return request.changed(sub_batch=sub_batches, accumulation_steps=steps, tolerance_sync=width, tolerance_async=width)
+
+
+def _joined(groups: Iterable[Values]) -> Values:
+    return tuple(chain.from_iterable(groups))
 
 
 def _by_key(values: IntArray, keys: FloatArray) -> list[tuple[int, ...]]:
@@ -317,7 +452,7 @@ def nearest_over_limits(searches: Sequence[Searched], order: Order) -> Ranking |
     most = searches[0].request.most if searches else {}
     if not most:
         return None
-    least_first = replace(order, leading=_Excess(most, order))
+    least_first = replace(order, leading=_largest_excess(most, order))
     found = {at: _nearest(one, order) for at, one in enumerate(searches)}
     parts = {
         at: distinct_plans(least_first, least_first.best(one, one.size)) for at, one in found.items() if one is not None
@@ -349,18 +484,9 @@ def _above(name: str, value: float, most: float) -> str:
     return f"{limit.words} {limit_text(name, value)}, {limit.side} --limit {name}{by}" if is_beyond else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Excess:
-    """The largest part by which plans exceed a limit."""
-
-    most: Mapping[str, float]
-    order: Order
-
-    def __call__(self, plans: PricedPlans) -> FloatArray:
-        """Return it (n,); of a limit of nothing the quantity itself."""
-        parts = [excess(name, limited(name, plans, self.order), most) for name, most in self.most.items()]
-        largest: FloatArray = np.max(parts, axis=0)
-        return largest
+def _largest_excess(most: Mapping[str, float], order: Order) -> LeadingKey:
+    """Return what gives the largest factor by which plans exceed a limit."""
+    return lambda plans: np.max([excess(name, limited(name, plans, order), one) for name, one in most.items()], axis=0)
 
 
 def _nearest(one: Searched, order: Order) -> PricedPlans | None:
@@ -368,9 +494,9 @@ def _nearest(one: Searched, order: Order) -> PricedPlans | None:
     request, most = replace(one.request, most={}), one.request.most
     (name, *others) = most
     if not others and name in OBJECTIVE_OF_LIMIT:
-        order = order_of_limit(name, order)
+        order = _order_of_limit(name, order)
     elif space_of(request, one.limits).inside <= MOST_PRICED:
-        order = replace(order, leading=_Excess(most, order))
+        order = replace(order, leading=_largest_excess(most, order))
     keep = NEAREST * len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     outcome = search(request, one.limits, one.evaluator, order, keep=keep)
     return outcome.nearest if outcome.best is None else outcome.best

@@ -17,7 +17,7 @@ from planner.domain.prediction import PlanWarning
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
 from planner.errors import CoverageError, PlannerError, Refusal
-from planner.search.across_groups import PlansAcross, Searchable, search_across
+from planner.search.across_groups import PlansAcross, search_across
 from planner.search.allowed import order_and_limits
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
@@ -29,6 +29,7 @@ from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_of_values
 from planner.search.ranking import Order
 from planner.search.search import search
+from planner.search.searchable import Searchable
 from planner.search.space import on_nodes
 from planner.search.suggest import suggest
 from planner.steps.describe import Description
@@ -77,18 +78,16 @@ def suggest_across(
     """
     groups: dict[str, Searchable] = {}
     errors: dict[str, PlannerError] = {}
-    orders: list[Order] = []
     for name, (problem, request) in asked.items():
         try:
             order, limits = order_and_limits(problem, request)
         except CoverageError as error:
             errors[name] = error
             continue
-        groups[name] = Searchable(problem, limits, Evaluator(problem))
-        orders.append(order)
+        groups[name] = Searchable(request, limits, Evaluator(problem), order, problem)
     if not groups:
         raise next(iter(errors.values()))
-    order, request = orders[0], asked[next(iter(groups))][1]
+    order, request = next((one.order, one.request) for one in groups.values())
     across = search_across(groups, request, order, seed)
     outcomes = _alone(groups, request, order)
     found = sorted(
@@ -98,7 +97,7 @@ def suggest_across(
     report = _report(outcomes, across)
     left_out = tuple(PlanWarning("group_refused", name, f"It is left out: {why}") for name, why in errors.items())
     if not found:
-        return replace(_nothing_fits(groups, (order, request, seed), provenance, report), warnings=left_out)
+        return replace(_nothing_fits(groups, provenance, report), warnings=left_out)
     answer = _answer(found, groups, (order, request), (provenance, report))
     calibrations = [one for group in groups.values() for one in group.problem.calibrations]
     return replace(
@@ -253,34 +252,17 @@ def _method(across: PlansAcross) -> str:
 
 
 def _nothing_fits(
-    groups: Mapping[str, Searchable],
-    asked: tuple[Order, SpaceRequest, int],
-    provenance: Mapping[str, Sourced[object]],
-    report: SearchReport,
+    groups: Mapping[str, Searchable], provenance: Mapping[str, Sourced[object]], report: SearchReport
 ) -> Suggestion:
-    """Return what is nearest on the nodes of each group alone and across groups, and what to loosen.
-
-    ``asked``: order, request and seed.
-    """
-    from planner.search.groups_conflict import conflict_of_groups  # noqa: PLC0415 - few requests need it
-    from planner.search.groups_loosened import ways_across  # noqa: PLC0415 - few requests need it
-
-    order, request, seed = asked
+    """Return what is nearest on the nodes of each group alone, and what to loosen there."""
     nearest: list[Plan] = []
     ways: list[Loosening] = []
-    for way in ways_across(groups, request, order, seed):
-        ways.append(replace(way.loosening, message=f"across groups: {way.loosening.message}"))
-        if way.why:
-            (described,) = way.by.describe([way.configuration], request.window)
-            nearest.append(Plan(0, described.prediction, way.why))
     for name, group in groups.items():
-        own = on_nodes(request, group.limits.nodes)
-        if own is None:
-            continue
-        answer = suggest(group.problem, own, provenance)
-        nearest += (replace(plan, prediction=in_group(plan.prediction, name)) for plan in answer.nearest[:NEAREST])
-        ways += (replace(way, message=f"{name}: {way.message}") for way in answer.loosen)
+        own = on_nodes(group.request, group.limits.nodes)
+        if own is not None:
+            answer = suggest(group.problem, own, provenance)
+            nearest += (replace(plan, prediction=in_group(plan.prediction, name)) for plan in answer.nearest[:NEAREST])
+            ways += (replace(way, message=f"{name}: {way.message}") for way in answer.loosen)
     numbered = tuple(replace(plan, position=at) for at, plan in enumerate(nearest, start=1))
     ordered = tuple(sorted(ways, key=lambda way: way.change))
-    conflict = conflict_of_groups(groups, request, order, ways)
-    return Suggestion(provenance, "none_feasible", (), (), report, numbered, ordered, conflict=conflict)
+    return Suggestion(provenance, "none_feasible", (), (), report, numbered, ordered)

@@ -310,7 +310,8 @@ class _Run:
         """Take over what has happened to trials, here and elsewhere."""
         from optuna.trial import TrialState  # noqa: PLC0415 - heavy, and only this search needs it
 
-        running, lost, ended = set(), set(), {}
+        running, lost = set[LawfulPlan](), set[LawfulPlan]()
+        ended: dict[LawfulPlan, optuna.trial.FrozenTrial] = {}
         for trial in self.study.trials():
             if trial.number in self._ended:
                 continue

@@ -13,12 +13,12 @@ from planner.domain.prediction import PlanWarning, Predictions
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Refused, SearchReport
 from planner.search.choice import Distinct
-from planner.search.evaluator import Evaluator, PricedPlans
+from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import Outcome
 from planner.search.explain import is_above
 from planner.search.pareto import pareto_front
 from planner.search.ranking import Order
-from planner.search.space import Limits
+from planner.search.searchable import Asked
 from planner.steps.describe import Description
 from planner.steps.measured import Deviation
 
@@ -31,8 +31,8 @@ Compare = Callable[[Sequence[int], Configurations], tuple[list[Description], Dev
 """Searches that configurations are of, one each, and these -> as :meth:`planner.search.evaluator.Evaluator.compare`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
+@dataclass(frozen=True)
+class Searched(Asked):
     """What one search gave, and what it was made with.
 
     Attributes
@@ -41,9 +41,6 @@ class Searched:
     warnings : of the request
     """
 
-    evaluator: Evaluator
-    limits: Limits
-    request: SpaceRequest
     outcome: Outcome
     framework: Framework | None = None
     warnings: tuple[PlanWarning, ...] = ()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from planner.domain.objective import weights_of
 from planner.domain.request import Problem, SpaceRequest
@@ -21,17 +20,30 @@ from planner.search.space import Limits
 from planner.search.switches import of_kernels
 from planner.steps import predict
 
-__all__ = ["Searchable", "Settings", "least_of_all", "over_leasts", "searchable_among"]
+__all__ = ["Asked", "Searchable", "Settings", "least_of_all", "over_leasts", "searchable_among"]
 
 
-class Searchable(NamedTuple):
-    """What one framework's plans are searched with."""
+@dataclass(frozen=True)
+class Asked:
+    """A request, what the machine allows of it, and what prices and orders its plans."""
 
-    problem: Problem
     request: SpaceRequest
-    order: Order
     limits: Limits
+    evaluator: Evaluator
+    order: Order
+
+
+@dataclass(frozen=True)
+class Searchable(Asked):
+    """The request to one framework, or of one group of nodes."""
+
     evaluator: predict.Evaluator
+    problem: Problem
+
+    @property
+    def label(self) -> str:
+        """Of the framework."""
+        return self.problem.settings.framework.label
 
 
 def searchable_among(
@@ -54,7 +66,7 @@ def searchable_among(
                 raise
             errors[problem.settings.framework.label] = error
         else:
-            searchable.append(Searchable(problem, request, order, limits, evaluator))
+            searchable.append(Searchable(request, limits, evaluator, order, problem))
     return least_of_all(searchable)
 
 
@@ -63,7 +75,7 @@ def least_of_all(searchable: Sequence[Searchable]) -> list[Searchable]:
     leasts: dict[str, float] = {}
     for one in searchable:
         leasts |= {term: min(value, leasts.get(term, value)) for term, value in one.order.leasts.items()}
-    return [one._replace(order=replace(one.order, leasts=leasts)) for one in searchable]
+    return [replace(one, order=replace(one.order, leasts=leasts)) for one in searchable]
 
 
 def over_leasts(

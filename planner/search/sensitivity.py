@@ -58,7 +58,7 @@ def _best_then(searchable: Sequence[Searchable], answer: Suggestion, chosen: Pla
     if best is None:
         return {"is_other": True, "best": None, "framework": None, "position": None, "behind": None}
     one = replace(best.priced.configurations.one(0), precision=best.precisions[0][0])
-    labels = [each.problem.settings.framework.label for each in searchable]
+    labels = [each.label for each in searchable]
     of = searchable[best.search[0]]
     label = labels[best.search[0]]
     position = next((plan.position for plan in answer.plans if _is_same(plan, one, label)), None)
@@ -84,7 +84,7 @@ def _with(one: Searchable, name: str, factor: float, stopped: Stopped) -> Search
     if name != "memory of a device" or problem.settings.chooses_order:  # the fastest order of ranks is one that fits
         evaluator = predict.Evaluator(problem, like=one.evaluator)
     order = over_leasts(one.order, one.request, limits, evaluator, stopped)
-    return Searchable(problem, one.request, order, limits, evaluator)
+    return Searchable(one.request, limits, evaluator, order, problem)
 
 
 def _best(searchable: Sequence[Searchable], stopped: Stopped) -> Ranking | None:

@@ -14,7 +14,7 @@ from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.suggestion import MOST_OF_FRONT, Loosening, Plan, Suggestion
+from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
@@ -42,7 +42,7 @@ from planner.search.rivals import (
     without_plan,
 )
 from planner.search.search import Searcher, search
-from planner.search.searchable import Settings, over_leasts, searchable_among
+from planner.search.searchable import Asked, Settings, over_leasts, searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.split_space import SplitLimits
 from planner.search.switches import Gains
@@ -51,9 +51,6 @@ from planner.steps.describe import Description
 from planner.steps.measured import Deviation
 
 __all__ = ["suggest", "suggest_among", "suggest_with"]
-
-
-Asked = tuple[Problem, SpaceRequest]
 
 
 def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
@@ -72,7 +69,7 @@ def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, So
 
 
 def suggest_among(
-    asked: Sequence[Asked],
+    asked: Sequence[tuple[Problem, SpaceRequest]],
     provenance: Mapping[str, Sourced[object]],
     left_out: Mapping[str, PlannerError] | None = None,
     searcher: Searcher = search,
@@ -105,7 +102,7 @@ def suggest_among(
     for each in searchable:
         problem, request = each.problem, each.request
         try:
-            one = _searched(each.evaluator, each.order, each.limits, request, searcher)
+            one = _searched(each, searcher)
         except (CoverageError, UsageError) as error:
             errors[problem.settings.framework.label] = error
             continue
@@ -117,7 +114,7 @@ def suggest_among(
         raise next(iter(errors.values()))
     evaluators = [each.evaluator for each in searched]
     compare = partial(predict.compare_among, evaluators, asked[0][1].window)
-    answer = _answer(searches, searched[0].order, provenance, compare, settings)
+    answer = _answer(searches, provenance, compare, settings)
     if asked[0][1].sensitivity and answer.search.certified:  # not of a search that was interrupted
         from planner.search.sensitivity import sensitivities  # noqa: PLC0415 - few answers need it
 
@@ -162,40 +159,30 @@ def suggest_with(
         return evaluator.compare(plans, window=request.window)
 
     order = over_leasts(order, request, limits, evaluator)
-    return _answer([_searched(evaluator, order, limits, request)], order, provenance, compare)
+    return _answer([_searched(Asked(request, limits, evaluator, order))], provenance, compare)
 
 
-def _searched(
-    evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest, searcher: Searcher = search
-) -> Searched:
+def _searched(one: Asked, searcher: Searcher = search) -> Searched:
+    request = one.request
     names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     keep = (max(request.top, MOST_COMPARED_PLANS) + 1) * names  # the last reported one is compared with the next
-    outcome = searcher(request, limits, evaluator, order, keep=keep, pareto=request.pareto)
-    return Searched(evaluator, limits, request, outcome)
+    outcome = searcher(request, one.limits, one.evaluator, one.order, keep=keep, pareto=request.pareto)
+    return Searched(request, one.limits, one.evaluator, one.order, outcome)
 
 
 def _answer(
     searches: Sequence[Searched],
-    order: Order,
     provenance: Mapping[str, Sourced[object]],
     compare: Compare,
     settings: Settings | None = None,
 ) -> Suggestion:
     """Return the answer that searches give together."""
-    request, report = searches[0].request, report_of(searches)
+    request, order, report = searches[0].request, searches[0].order, report_of(searches)
     best = {
         at: distinct_plans(order, one.outcome.best) for at, one in enumerate(searches) if one.outcome.best is not None
     }
     if not best:
-        from planner.search.loosen import Loosener, of_settings  # noqa: PLC0415 - few requests need it
-
-        proven = [one for one in searches if one.outcome.certified]
-        ways = [Loosener(one.request, one.limits, one.evaluator, order).loosenings(one.outcome) for one in proven]
-        others = tuple(of_settings(settings)) if settings and proven else ()
-        nearest, loosen = _nearest(searches, order), _loosenings(proven, ways, others)
-        conflict = _conflict(searches, order, [way for some in (*ways, others) for way in some], settings)
-        warnings = (*without_plan(searches), *_warnings(order, nearest))
-        return Suggestion(provenance, "none_feasible", (), (), report, nearest, loosen, warnings, conflict=conflict)
+        return _nothing_fits(searches, provenance, settings)
     ranking, baseline = distinct_frameworks(ranked(order, best), order, searches), _baseline(searches, order)
     plans, choice = _ranked_plans(searches, order, ranking, baseline, compare)
     chosen, reason = next(one for one in plans if one.position == choice.row + 1), choice.reason
@@ -319,16 +306,35 @@ def _plans(searches: Sequence[Searched], plans: Ranking, sentences: Sequence[str
     )
 
 
-def _nearest(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
-    """Return the plans nearest to the target, of all searches, and those nearest to limits that nothing keeps."""
-    from planner.search.loosen import nearest_over_limits, whys_over_limits  # noqa: PLC0415 - as above
+def _nothing_fits(
+    searches: Sequence[Searched], provenance: Mapping[str, Sourced[object]], settings: Settings | None
+) -> Suggestion:
+    """Return the answer without plans: what is nearest, what to loosen, and what contradicts each other."""
+    from planner.search import loosen  # noqa: PLC0415 - few requests need it
 
-    plans, proven = _outside_window(searches, order), [one for one in searches if one.outcome.certified]
-    over = nearest_over_limits(proven, order)
-    if over is None:
-        return plans
-    above = _plans(proven, over, whys_over_limits(order, over.priced, proven[0].request))
-    return (*plans, *(replace(one, position=len(plans) + one.position) for one in above))
+    order, proven = searches[0].order, [one for one in searches if one.outcome.certified]
+    nearest = _outside_window(searches, order)
+    if (over := loosen.nearest_over_limits(proven, order)) is not None:
+        above = _plans(proven, over, loosen.whys_over_limits(order, over.priced, proven[0].request))
+        nearest = (*nearest, *(replace(one, position=len(nearest) + one.position) for one in above))
+    ways = [loosen.Loosener(one).loosenings(one.outcome) for one in proven]
+    others = tuple(loosen.of_settings(settings)) if settings and proven else ()
+    is_one = len(proven) == 1 and proven[0].framework is None
+    each = [
+        loosen.with_shortages((*some, *others) if is_one else some, one.request, one.limits)
+        for one, some in zip(proven, ways, strict=True)
+    ]
+    if is_one:
+        told = each[0]
+    else:  # of several frameworks the smallest change each
+        firsts = ((one.label, some[0]) for one, some in zip(proven, each, strict=True) if some)
+        named = (replace(first, message=f"{label}: {first.message}") for label, first in firsts)
+        told = (*sorted(named, key=lambda one: one.change), *others)
+    every = [way for some in (*ways, others) for way in some]
+    conflict = loosen.smallest_conflict(searches, every, settings) if len(proven) == len(searches) else ()
+    warnings = (*without_plan(searches), *_warnings(order, nearest))
+    report = report_of(searches)
+    return Suggestion(provenance, "none_feasible", (), (), report, nearest, told, warnings, conflict=conflict)
 
 
 def _outside_window(searches: Sequence[Searched], order: Order) -> tuple[Plan, ...]:
@@ -344,35 +350,6 @@ def _outside_window(searches: Sequence[Searched], order: Order) -> tuple[Plan, .
     nearest = nearest_of(order, parts, request)
     windows = [request.window(MODES[mode]) for mode in nearest.priced.configurations.mode]
     return _plans(searches, nearest, whys_nearest(order, nearest.priced, windows))
-
-
-def _conflict(
-    searches: Sequence[Searched], order: Order, ways: Sequence[Loosening], settings: Settings | None
-) -> tuple[str, ...]:
-    """Return the constraints that contradict each other where nothing fits; none where that is not proved."""
-    if not all(one.outcome.certified for one in searches):
-        return ()
-    from planner.search import conflict  # noqa: PLC0415 - few requests need it
-
-    return conflict.smallest_conflict(
-        [conflict.Asked(one.request, one.limits, one.evaluator, order) for one in searches], ways, settings
-    )
-
-
-def _loosenings(
-    searches: Sequence[Searched], ways: Sequence[tuple[Loosening, ...]], others: tuple[Loosening, ...]
-) -> tuple[Loosening, ...]:
-    """Return what to loosen where nothing fits: of one search all that helps, of several the smallest change each."""
-    from planner.search.loosen import with_shortages  # noqa: PLC0415 - few requests need it
-
-    is_one = len(ways) == 1 and searches[0].framework is None
-    ways = [(*ways[0], *others)] if is_one else ways
-    each = [with_shortages(some, one.request, one.limits) for one, some in zip(searches, ways, strict=True)]
-    if is_one:
-        return each[0]
-    firsts = ((one.label, some[0]) for one, some in zip(searches, each, strict=True) if some)
-    told = (replace(first, message=f"{label}: {first.message}") for label, first in firsts)
-    return (*sorted(told, key=lambda one: one.change), *others)
 
 
 def _warnings(order: Order, plans: tuple[Plan, ...]) -> tuple[PlanWarning, ...]:

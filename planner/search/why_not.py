@@ -7,47 +7,45 @@ before the best plan of it. Of several frameworks each has an answer of its own,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, Axis
 from planner.domain.framework import Framework
-from planner.domain.request import Sourced, SpaceRequest
+from planner.domain.request import Sourced
 from planner.domain.suggestion import Loosening, Refused
 from planner.domain.why_not import RankedPlan, WhyNot
 from planner.errors import ParameterError
-from planner.search.evaluator import Evaluator, PricedPlans
+from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import Outcome, lawful_plans
 from planner.search.explain import typed_values
 from planner.search.loosen import loosenings
-from planner.search.ranking import Order
 from planner.search.search import search
+from planner.search.searchable import Asked
 from planner.search.space import Limits, space_of
 
 __all__ = ["Among", "why_nots"]
 
-Asked = Mapping[str, tuple[Any, ...]]
+ByAxis = Mapping[str, tuple[Any, ...]]
 """Axis -> the values asked about."""
 _OPTIONS = {axis.name: axis.option.replace("_", "-") for axis in AXES}
 
 
-class Among(NamedTuple):
-    """The plans of a framework that a request ranks: what prices and orders them.
+@dataclass(frozen=True)
+class Among(Asked):
+    """The plans of a framework that a request ranks.
 
     ``framework``: one of several; None: no other was asked for. ``provenance``: the request with sources.
     """
 
-    request: SpaceRequest
-    limits: Limits
-    evaluator: Evaluator
-    order: Order
     provenance: Mapping[str, Sourced[object]]
     framework: Framework | None = None
 
 
-def why_nots(among: Sequence[Among], asked: Asked) -> list[WhyNot]:
+def why_nots(among: Sequence[Among], asked: ByAxis) -> list[WhyNot]:
     """Return the answer of each framework about plans with certain values, with its rank among the plans of all."""
     wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
     firsts = [_ranked(one, of.best) for one, of in zip(among, wholes, strict=True) if of.best is not None]
@@ -56,20 +54,19 @@ def why_nots(among: Sequence[Among], asked: Asked) -> list[WhyNot]:
     return [_why_not(among, at, asked, first, evaluated) for at in range(len(among))]
 
 
-def _why_not(among: Sequence[Among], at: int, asked: Asked, first: RankedPlan | None, evaluated: int) -> WhyNot:
+def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan | None, evaluated: int) -> WhyNot:
     """Return the answer of the framework at a place; ``first``, ``evaluated``: of the plans of all."""
     own = among[at]
-    request, limits, evaluator, order, provenance, framework = own
+    limits, provenance, label = own.limits, own.provenance, own.framework.label if own.framework else ""
     values = {_OPTIONS[name]: typed_values(some) for name, some in asked.items()}
     lacking, outside = tuple(_lacking(limits, asked)), tuple(_outside(own, asked))
-    label = framework.label if framework else ""
-    pinned = request.changed(**asked)
+    pinned = own.request.changed(**asked)
     try:
         space = space_of(pinned, limits)
     except ParameterError as error:  # no such value is lawful here: that is the constraint
         why = lacking or (*outside, str(error))
         return WhyNot(provenance, values, first, None, None, evaluated, why, framework=label)
-    outcome = search(pinned, limits, evaluator, order, keep=1)
+    outcome = search(pinned, limits, own.evaluator, own.order, keep=1)
     best = None if outcome.best is None else _ranked(own, outcome.best)
     return WhyNot(
         provenance,
@@ -81,7 +78,7 @@ def _why_not(among: Sequence[Among], at: int, asked: Asked, first: RankedPlan | 
         outside,
         space.candidates,
         tuple(Refused(why.code, str(why), count) for why, count in outcome.refused.items()),
-        () if best else tuple(_else(loosenings(pinned, limits, evaluator, order, outcome), asked)),
+        () if best else tuple(_else(loosenings(replace(own, request=pinned), outcome), asked)),
         framework=label,
     )
 
@@ -112,7 +109,7 @@ def _before(
     return int(np.flatnonzero(np.lexsort(keys[::-1]) == place)[0])
 
 
-def _lacking(limits: Limits, asked: Asked) -> Iterator[str]:
+def _lacking(limits: Limits, asked: ByAxis) -> Iterator[str]:
     """Yield a sentence for nodes and GPUs of which the cluster has fewer than all values."""
     for name, words in (("nodes", "nodes"), ("gpus_per_node", "GPUs a node")):
         has = getattr(limits, name)
@@ -120,7 +117,7 @@ def _lacking(limits: Limits, asked: Asked) -> Iterator[str]:
             yield f"cluster {limits.cluster} has {has:,} {words}, not {typed_values(asked[name])}"
 
 
-def _outside(one: Among, asked: Asked) -> Iterator[str]:
+def _outside(one: Among, asked: ByAxis) -> Iterator[str]:
     """Yield a sentence for every axis of which the request tries none of the values."""
     for axis in AXES:
         tried, values = _tried(one, axis), asked.get(axis.name)
@@ -137,7 +134,7 @@ def _tried(one: Among, axis: Axis) -> tuple[Any, ...] | None:
     return value if isinstance(value, tuple) else None
 
 
-def _else(loosen: Iterable[Loosening], asked: Asked) -> Iterator[Loosening]:
+def _else(loosen: Iterable[Loosening], asked: ByAxis) -> Iterator[Loosening]:
     """Yield what else to change: not the values asked about."""
     asked_options = {"--" + axis.option.replace("_", "-") for axis in AXES if axis.name in asked}
     for one in loosen:

@@ -15,6 +15,7 @@ from planner.search.loosen import loosenings
 from planner.search.ranking import Order
 from planner.search.reasons import check_limits, limit_text
 from planner.search.search import search
+from planner.search.searchable import Asked
 from planner.search.suggest import suggest_with
 
 MOST = [name for name, one in LIMITS.items() if not one.is_least]
@@ -76,7 +77,8 @@ def test_a_limit_that_nothing_keeps_gives_way_to_the_nearest(machine: Any, name:
     order = machine.order(request)
     outcome = search(request, machine.limits(), machine, order, keep=1)
     assert outcome.best is None
-    way = next(one for one in loosenings(request, machine.limits(), machine, order, outcome) if one.option == "--limit")
+    of = Asked(request, machine.limits(), machine, order)
+    way = next(one for one in loosenings(of, outcome) if one.option == "--limit")
     value = float(way.value.removeprefix(f"{name}=").removesuffix("s"))
     least = min(
         quantities(machine, one)[name] for one in machine.brute_force(request.changed(most={}), machine.limits())
