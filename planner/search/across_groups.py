@@ -1,13 +1,19 @@
-"""The best plans across groups of nodes: for every choice of their nodes the shares of the batch that take least."""
+"""The best plans across groups of nodes: for every choice of their nodes the shares of the batch that take least.
+
+Group i has c_i devices, each of which takes m_i samples a step and needs P_i(m_i) s for them; a step takes as long as
+the slowest group, T = max_i P_i(m_i), for B = sum_i c_i·m_i samples. Wanted are the m_i with the least T / B, the time
+a sample takes, of all B in a window. P_i need not grow with m: some sample counts have no good sub-batch.
+
+Totals are what groups have in common: D_j(s), the shortest step in which the first j groups take s samples, is
+min over m of max(D_(j-1)(s - c_j·m), P_j(m)). Of two groups this looks at every split of every total of the window.
+"""
 
 from __future__ import annotations
 
-import bisect
 import math
-import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -18,7 +24,6 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import Refusal, UsageError
-from planner.search.batch_shares import BatchShares, best_shares
 from planner.search.evaluator import PricedPlans
 from planner.search.optuna_study import Sampler, quiet
 from planner.search.ranking import Order
@@ -27,7 +32,7 @@ from planner.search.searchable import Searchable
 from planner.search.space import accepted_mini_batches, has_whole_plans
 from planner.steps.node_groups import AcrossGroups
 
-__all__ = ["PlansAcross", "search_across"]
+__all__ = ["BatchShares", "PlansAcross", "best_shares", "search_across"]
 
 Choice = tuple[int, ...]
 """Nodes of each group, at least one."""
@@ -38,10 +43,10 @@ MOST_CHOICES, MOST_SPLITS = 200_000, 3 * 10**10
 all would take over 20 s, or a minute, a precision."""
 TRIALS = 300
 """Choices that are tried then."""
-FARTHEST, ATTEMPTS = 64, 20
-"""Nodes of a group by which an untried choice may differ from what is proposed, and attempts at each distance."""
-_SMALLER = 0.9
-"""Share of its nodes that every group keeps, again and again, while a choice has too many devices."""
+MOST_LISTED = 2**18
+"""Choices among which those that are tried are."""
+_LARGEST_TABLE = 1 << 20
+"""Splits looked at at once: temporary arrays of 8 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +83,10 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
     window = max(math.ceil(low), 1), math.floor(high)
     found: list[_Plan] = []
     candidates, trials = 0, 0
-    for names in _sets(groups):
+    for names in chain.from_iterable(combinations(groups, size) for size in range(2, len(groups) + 1)):
         some = {name: groups[name] for name in names}
-        choices = _Choices.of(some, request, window[1])
-        is_tried = choices.number > MOST_CHOICES or choices.number * choices.splits(window) > MOST_SPLITS
+        choices = _Choices.of(some, request)
+        is_tried = choices.are_too_many(window)
         across = AcrossGroups(
             {name: one.problem for name, one in some.items()}, {name: one.evaluator for name, one in some.items()}
         )
@@ -92,7 +97,7 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
                 tried, plans = of_set.tried(choices, order, seed)
                 trials += tried
             else:
-                every = choices.all()
+                every = choices.listed()
                 tried, plans = len(every), list(of_set.best(every))
             candidates += tried
             found += plans
@@ -159,12 +164,6 @@ class _Passes:
         return self.sub_batch * self.accumulation
 
 
-def _sets(groups: Mapping[str, Searchable]) -> Iterator[tuple[str, ...]]:
-    """Yield every set of at least two groups."""
-    for size in range(2, len(groups) + 1):
-        yield from combinations(groups, size)
-
-
 @dataclass(frozen=True, slots=True)
 class _Choices:
     """The choices of nodes of a set of groups that a request allows.
@@ -172,35 +171,27 @@ class _Choices:
     Attributes
     ----------
     most, gpus_per_node : nodes of each group, and GPUs of each of them
-    totals : allowed nodes of all groups, ascending
-    most_gpus : as each device takes a sample at least
+    totals : allowed nodes of all groups
     """
 
     most: tuple[int, ...]
     gpus_per_node: tuple[int, ...]
-    totals: tuple[int, ...]
-    most_gpus: int
+    totals: Collection[int]
 
     @staticmethod
-    def of(groups: Mapping[str, Searchable], request: SpaceRequest, most_gpus: int) -> _Choices:
-        """Return the choices of groups; ``most_gpus``: that a plan may have."""
+    def of(groups: Mapping[str, Searchable], request: SpaceRequest) -> _Choices:
+        """Return the choices of groups."""
         most = tuple(one.limits.nodes for one in groups.values())
         limit = min(request.most.get("nodes", math.inf), sum(most))
-        totals = sorted(request["nodes"] or range(len(most), sum(most) + 1))
-        allowed = tuple(one for one in totals if len(most) <= one <= limit)
-        return _Choices(most, tuple(one.limits.gpus_per_node for one in groups.values()), allowed, most_gpus)
+        totals = [one for one in request["nodes"] or range(len(most), sum(most) + 1) if one <= limit]
+        return _Choices(most, tuple(one.limits.gpus_per_node for one in groups.values()), totals)
 
-    @property
-    def number(self) -> int:
-        """How many there are at most."""
-        return math.prod(self.most)
+    def are_too_many(self, window: tuple[int, int]) -> bool:
+        """Tell whether there are too many, or too many splits of mini-batches of a window, to look at all.
 
-    def splits(self, window: tuple[int, int]) -> float:
-        """Return how many splits of mini-batches of a window are looked at for a choice on average.
-
-        UsageError: so many that to try some choices would take minutes.
+        UsageError: so many splits that to try some choices would take minutes.
         """
-        unit = math.gcd(*self.gpus_per_node)
+        unit, number = math.gcd(*self.gpus_per_node), math.prod(self.most)
         in_window, below = (window[1] - window[0]) // unit + 1, window[1] // unit + 1
         totals = in_window + below * (len(self.most) - 2)
         mean_share = float(np.mean(1 / np.arange(1, self.most[-1] + 1)))  # of a mini-batch that one node may take
@@ -209,45 +200,17 @@ class _Choices:
             rule = f"the splits of mini-batches among node groups must be at most {MOST_SPLITS // TRIALS:,}"
             remedy = "; give a smaller --tolerance"
             raise UsageError(Refusal("space_too_large", rule, "splits", f"{splits:,.0f}", remedy))
-        return splits
+        return number > MOST_CHOICES or number * splits > MOST_SPLITS
 
-    def all(self) -> IntArray:
-        """Return every choice, shape (choices, groups)."""
-        every: IntArray = np.indices(self.most).reshape(len(self.most), -1).T + 1
-        chosen: IntArray = every[np.isin(every.sum(axis=1), self.totals)]
+    def listed(self) -> IntArray:
+        """Return every choice, shape (choices, groups); of more than MOST_LISTED fewer numbers of nodes of a group."""
+        first, *others = (np.arange(1, most + 1) for most in self.most)
+        fewer = int(max(MOST_LISTED / first.size, 1) ** (1 / len(others)))
+        if math.prod(self.most) > MOST_LISTED:
+            others = [np.unique(np.geomspace(1, one.size, fewer).round().astype(int)) for one in others]
+        every: IntArray = np.stack(np.meshgrid(first, *others, indexing="ij"), axis=-1).reshape(-1, len(self.most))
+        chosen: IntArray = every[np.isin(every.sum(axis=1), list(self.totals))]
         return chosen
-
-    def nearest(self, choice: Choice) -> Choice | None:
-        """Return the choice that is allowed and nearest to another in its total, taking nodes evenly; None: none is."""
-        nodes = list(choice)
-        while sum(map(operator.mul, nodes, self.gpus_per_node)) > self.most_gpus and max(nodes) > 1:
-            nodes = [max(1, min(one - 1, int(one * _SMALLER))) for one in nodes]
-        at = bisect.bisect_left(self.totals, sum(nodes))
-        near = self.totals[max(at - 1, 0) : at + 1]
-        for total in sorted(near, key=lambda one: abs(one - sum(nodes))):
-            changed = self._with_total(nodes, total)
-            if sum(map(operator.mul, changed, self.gpus_per_node)) <= self.most_gpus:
-                return changed
-        return None
-
-    def untried(self, wanted: Choice, tried: Collection[Choice], random: np.random.Generator) -> Choice | None:
-        """Return an allowed choice near a wanted one that was not tried; None: none was found."""
-        for far in range(FARTHEST + 1):
-            for _ in range(ATTEMPTS if far else 1):
-                near = np.clip(np.add(wanted, random.integers(-far, far + 1, len(wanted))), 1, self.most)
-                choice = self.nearest(tuple(near.tolist()))
-                if choice is not None and choice not in tried:
-                    return choice
-        return None
-
-    def _with_total(self, nodes: Sequence[int], total: int) -> Choice:
-        """Return nodes of each group that add up to a total, the groups with the most room changed first."""
-        changed, step = list(nodes), 1 if total > sum(nodes) else -1
-        while missing := abs(total - sum(changed)):
-            room = [most - one if step > 0 else one - 1 for one, most in zip(changed, self.most, strict=True)]
-            at = room.index(max(room))
-            changed[at] += step * min(missing, room[at])
-        return tuple(changed)
 
 
 def proportional_starts(most: Choice) -> list[Choice]:
@@ -299,25 +262,23 @@ class _OfSet:
 
     def tried(self, choices: _Choices, order: Order, seed: int) -> tuple[int, list[_Plan]]:
         """Return how many choices were tried, each once, and the best plans of those that have one."""
-        tried: set[Choice] = set()
-        found: list[_Plan] = []
-        random = np.random.default_rng(seed)
-        waiting = list(filter(None, map(choices.nearest, proportional_starts(choices.most))))
+        listed, found = choices.listed(), list[_Plan]()
+        listed = listed[listed @ choices.gpus_per_node <= self.window[1]]
+        sizes, starts = np.log(listed), proportional_starts(choices.most)
+        trials = min(TRIALS, len(listed))
         with quiet():
             sampler = Sampler({str(at): (1, most) for at, most in enumerate(choices.most)}, seed)
-            while len(tried) < TRIALS:
-                wanted = waiting.pop(0) if waiting else tuple(map(int, sampler.ask().values()))
-                choice = choices.untried(wanted, tried, random)
-                if choice is None:
-                    break
-                tried.add(choice)
-                plan, value = next(self.best(np.array([choice])), None), None
+            for number in range(trials):
+                wanted = starts[number] if number < len(starts) else [*map(int, sampler.ask().values())]
+                at = int(np.argmin(np.abs(sizes - np.log(wanted)).sum(axis=1)))
+                sizes[at] = np.inf  # tried
+                plan, value = next(self.best(listed[at : at + 1]), None), None
                 if plan is not None:
                     found.append(plan)
                     sample_s = plan.step_s / plan.configuration.samples_per_update
                     value = order.value_of(np.array([sample_s]), np.array([plan.configuration.gpus])).tolist()
-                sampler.tell(dict(zip(sampler.axes, choice, strict=True)), value)
-        return len(tried), found
+                sampler.tell(dict(zip(sampler.axes, listed[at].tolist(), strict=True)), value)
+        return trials, found
 
     def best(self, choices: IntArray) -> Iterator[_Plan]:
         """Yield the best plan of each choice that has one."""
@@ -389,3 +350,70 @@ def _priced(found: Sequence[_Plan], problem: Problem) -> PricedPlans:
             memory_bytes=np.array([one.memory_bytes for one in found]),
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShares:
+    """What each device of each group takes a step [samples], and how long the step takes [s]."""
+
+    samples: tuple[int, ...]
+    step_s: float
+
+    def total(self, devices: Sequence[int]) -> int:
+        """Return the mini-batch of groups of so many devices."""
+        return sum(count * each for count, each in zip(devices, self.samples, strict=True))
+
+
+def best_shares(step_s: Sequence[FloatArray], devices: Sequence[int], window: tuple[int, int]) -> BatchShares | None:
+    """Return the shares with the least time a sample; None where no total of the window can be divided.
+
+    Of equal ones that with the fewest samples in all.
+
+    Parameters
+    ----------
+    step_s : p_i(m) at place m [s], infinity where a device cannot take m samples; at least one sample each: place 0 is
+        not looked at
+    window : (int, int), least and largest accepted mini-batch [samples]
+    """
+    unit = math.gcd(*devices)
+    counts = [count // unit for count in devices]
+    low, high = max(-(-window[0] // unit), sum(counts)), window[1] // unit
+    if low > high:
+        return None
+    shortest = [_alone(step_s[0], counts[0], high)]
+    for of_group, count in zip(step_s[1:-1], counts[1:-1], strict=True):
+        shortest.append(_joined(shortest[-1], of_group, count, np.arange(high + 1))[0])
+    totals = np.arange(low, high + 1)
+    times, taken = _joined(shortest[-1], step_s[-1], counts[-1], totals)
+    at = int(np.argmin(times / totals))
+    if not math.isfinite(times[at]):
+        return None
+    left, samples = int(totals[at]), [int(taken[at])]
+    for of_group, count, before in zip(step_s[-2:0:-1], counts[-2:0:-1], shortest[-2::-1], strict=True):
+        left -= samples[-1] * counts[len(counts) - len(samples)]
+        samples.append(int(_joined(before, of_group, count, np.array([left]))[1][0]))
+    left -= samples[-1] * counts[1]
+    return BatchShares((left // counts[0], *reversed(samples)), float(times[at]))
+
+
+def _alone(step_s: FloatArray, count: int, high: int) -> FloatArray:
+    """Return the step of one group by its samples in all, in units, shape (high + 1,); infinity where there is none."""
+    shortest = np.full(high + 1, np.inf)
+    most = min(step_s.size - 1, high // count)
+    shortest[count : count * most + 1 : count] = step_s[1 : most + 1]
+    return shortest
+
+
+def _joined(before: FloatArray, step_s: FloatArray, count: int, totals: IntArray) -> tuple[FloatArray, IntArray]:
+    """Return the shortest step of some groups and one more by samples in all, and what a device of that one takes."""
+    taken = np.arange(1, max(min(step_s.size - 1, int(totals.max()) // count), 1) + 1)
+    own = step_s[taken] if step_s.size > 1 else np.full(1, np.inf)
+    times, best = np.empty(totals.size), np.empty(totals.size, dtype=np.int64)
+    rows = max(1, _LARGEST_TABLE // taken.size)
+    for start in range(0, totals.size, rows):
+        part = slice(start, start + rows)
+        left = totals[part, None] - count * taken
+        each = np.where(left >= 0, np.maximum(before[np.maximum(left, 0)], own), np.inf)
+        place = np.argmin(each, axis=1)
+        times[part], best[part] = np.take_along_axis(each, place[:, None], axis=1)[:, 0], taken[place]
+    return times, best

@@ -89,11 +89,14 @@ def suggest_across(
         raise next(iter(errors.values()))
     order, request = next((one.order, one.request) for one in groups.values())
     across = search_across(groups, request, order, seed)
-    outcomes = _alone(groups, request, order)
-    found = sorted(
-        [*_found_alone(outcomes, order), *_found_across(across, order)],
-        key=lambda one: one.key,
-    )
+    keep = (max(request.top, MOST_COMPARED_PLANS) + 1) * len(request["precision"] or PRECISIONS)  # equal ones too
+    alone = {name: on_nodes(request, group.limits.nodes) for name, group in groups.items()}
+    outcomes = {
+        name: search(own, groups[name].limits, groups[name].evaluator, order, keep=keep)
+        for name, own in alone.items()
+        if own is not None
+    }
+    found = sorted([*_found_alone(outcomes, order), *_found_across(across, order)], key=lambda one: one.key)
     report = _report(outcomes, across)
     left_out = tuple(PlanWarning("group_refused", name, f"It is left out: {why}") for name, why in errors.items())
     if not found:
@@ -107,48 +110,31 @@ def suggest_across(
     )
 
 
-def _most_kept(request: SpaceRequest) -> int:
-    """Return how many plans are looked at, as many equal ones as there are precisions among them."""
-    return (max(request.top, MOST_COMPARED_PLANS) + 1) * len(request["precision"] or PRECISIONS)
-
-
-def _alone(groups: Mapping[str, Searchable], request: SpaceRequest, order: Order) -> dict[str, Outcome]:
-    """Return what searching each group alone gave."""
-    outcomes = {}
-    for name, group in groups.items():
-        own = on_nodes(request, group.limits.nodes)
-        if own is not None:
-            outcomes[name] = search(own, group.limits, group.evaluator, order, keep=_most_kept(request))
-    return outcomes
-
-
 def _found_alone(outcomes: Mapping[str, Outcome], order: Order) -> Iterable[_Found]:
     """Yield the best plans of each group alone."""
     for place, (name, outcome) in enumerate(outcomes.items()):
-        if outcome.best is None:
-            continue
-        distinct = distinct_plans(order, outcome.best)
-        keys, values = _keys(order, distinct.priced), order.values(distinct.priced).tolist()
-        for row, precisions in enumerate(distinct.precisions):
-            plan = distinct.priced.configurations.one(row)
-            yield _Found((*keys[row], place), values[row], plan, precisions, name)
+        if outcome.best is not None:
+            distinct = distinct_plans(order, outcome.best)
+            values = order.values(distinct.priced).tolist()
+            for row, (key, precisions) in enumerate(
+                zip(_keys(order, distinct.priced), distinct.precisions, strict=True)
+            ):
+                yield _Found((*key, place), values[row], distinct.priced.configurations.one(row), precisions, name)
 
 
-def _found_across(across: PlansAcross, order: Order) -> list[_Found]:
-    """Return plans across groups; those that differ in precision alone are one."""
+def _found_across(across: PlansAcross, order: Order) -> Iterable[_Found]:
+    """Yield plans across groups; those that differ in precision alone are one."""
     if across.priced is None:
-        return []
+        return
     keys, values = _keys(order, across.priced), order.values(across.priced).tolist()
     alike: dict[tuple[object, ...], list[int]] = {}
     for row, plan in enumerate(across.plans):
         alike.setdefault((keys[row], plan.groups), []).append(row)
-    found = []
-    for number, rows in enumerate(alike.values()):
-        precisions = sorted((across.plans[row].precision for row in rows), key=lambda name: name != "bf16")
-        plan = replace(across.plans[rows[0]], precision=precisions[0])
-        key = (*keys[rows[0]], number)
-        found.append(_Found(key, values[rows[0]], plan, tuple(precisions), across.sets[rows[0]]))
-    return found
+    for number, (first, *others) in enumerate(alike.values()):
+        names = (across.plans[row].precision for row in (first, *others))
+        precisions = tuple(sorted(names, key=lambda name: name != "bf16"))
+        plan = replace(across.plans[first], precision=precisions[0])
+        yield _Found((*keys[first], number), values[first], plan, precisions, across.sets[first])
 
 
 def _descriptions(
@@ -163,14 +149,12 @@ def _descriptions(
             described = by.describe(plans, request.window)
         else:
             alone = groups[by].evaluator.descriptions(Configurations.of(plans), request.window)
-            described = [_of_group(one, by) for one in alone]
+            described = [_named(one, configuration_in_group(one.configuration, by)) for one in alone]
         by_row |= zip(rows, described, strict=True)
     return [by_row[row] for row in range(len(found))]
 
 
-def _of_group(one: Description, group: str) -> Description:
-    """Return the description of a plan on nodes of one group, named."""
-    named = configuration_in_group(one.configuration, group)
+def _named(one: Description, named: Configuration) -> Description:
     return replace(one, configuration=named, finish=lambda: replace(one.prediction, configuration=named))
 
 
@@ -188,25 +172,21 @@ def _answer(
 ) -> Suggestion:
     """Return the answer of plans in order; ``beside``: the sources of its request, and how it was searched."""
     (order, request), (provenance, report) = asked, beside
+
+    def deviation(one: int, other: int) -> float | None:
+        """Return the standard deviation of the logarithm of the ratio of two plans; None: not known."""
+        pair = described[one], described[other]
+        first, second = ({part.name for part in plan.configuration.groups} for plan in pair)
+        return deviation_of_ratio(*pair, apart=() if first == second else OF_DEVICE)
+
     leaders = found[: max(request.top, MOST_COMPARED_PLANS)]
     values, described = [one.value for one in leaders], _descriptions(leaders, groups, request)
     second = label(described[1].configuration, order.device) if len(leaders) > 1 else ""
     sentences = whys_of_values(order, values, report.ranked, second)
-    choice = choice_of(
-        values,
-        [one.configuration for one in described],
-        lambda one, other: _deviation(described[one], described[other]),
-        request.choose,
-        order.device,
-    )
+    configurations = [one.configuration for one in described]
+    choice = choice_of(values, configurations, deviation, request.choose, order.device)
     plans = tuple(
-        Plan(
-            row + 1,
-            described[row].prediction,
-            sentences[row],
-            leaders[row].precisions,
-            choice.first_is_better[row],
-        )
+        Plan(row + 1, described[row].prediction, sentences[row], leaders[row].precisions, choice.first_is_better[row])
         for (row, *_) in choice.reported(request.top)
     )
     warnings = dict.fromkeys(warning for plan in plans for warning in plan.prediction.warnings)
@@ -223,32 +203,23 @@ def _answer(
     )
 
 
-def _deviation(first: Description, other: Description) -> float | None:
-    """Return the standard deviation of the logarithm of the ratio of two plans; None: not known."""
-    groups = [{part.name for part in one.configuration.groups} for one in (first, other)]
-    return deviation_of_ratio(first, other, apart=() if groups[0] == groups[1] else OF_DEVICE)
-
-
 def _report(outcomes: Mapping[str, Outcome], across: PlansAcross) -> SearchReport:
     """Return how the plans were searched, those on each group and those across."""
     refused: dict[Refusal, int] = {}
     for counts in (*(one.refused for one in outcomes.values()), across.refused):
         for why, count in counts.items():
             refused[why] = refused.get(why, 0) + count
-    n_across = len(across.plans)
+    method, n_across = "exhaustive, with exact shares of the groups", len(across.plans)
+    if across.trials:
+        method += f"; optuna (TPE) for nodes of several groups, {across.trials:,} trials"
     return SearchReport(
-        _method(across),
+        method,
         certified=not across.trials and all(one.certified for one in outcomes.values()),
         candidates=sum(one.candidates for one in outcomes.values()) + across.candidates,
         evaluated=sum(one.evaluated for one in outcomes.values()) + n_across,
         discarded=sum(one.discarded for one in outcomes.values()),
         refused=tuple(Refused(why.code, str(why), count) for why, count in refused.items()),
     )
-
-
-def _method(across: PlansAcross) -> str:
-    exact = "exhaustive, with exact shares of the groups"
-    return f"{exact}; optuna (TPE) for nodes of several groups, {across.trials:,} trials" if across.trials else exact
 
 
 def _nothing_fits(

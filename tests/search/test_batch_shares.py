@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.domain.arrays import FloatArray
-from planner.search.batch_shares import best_shares
+from planner.search.across_groups import best_shares
 
 TIMES = st.sampled_from([1.0, 1.5, 2.0, 3.0, 4.5, math.inf])
 TABLE = st.lists(TIMES, max_size=7).map(lambda times: np.array([math.nan, *times]))
