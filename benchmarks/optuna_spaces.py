@@ -16,9 +16,9 @@ from typing import Any
 from planner import catalog
 from planner.domain.configuration import Settings
 from planner.domain.request import Problem, SpaceRequest
-from planner.search.allowed import order_and_limits
 from planner.search.optuna_search import OptunaSearch
 from planner.search.search import search
+from planner.search.searchable import order_and_limits
 from planner.steps import predict
 
 __all__ = ["SPACES", "main"]

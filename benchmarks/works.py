@@ -124,7 +124,7 @@ def split_space(
     of = settings(optimizer="adam", input="synthetic", framework=catalog.find_framework(framework))
     task = problem(catalog.find_network(network), None, place, catalog.calibrations_for(place), settings=of)
     request = asked(mini_batch).changed(nodes=tuple(nodes), precision=(precision,), tolerance_sync=within)
-    order, limits = _first(("planner.search.allowed", "order_and_limits"))(task, request)
+    order, limits = _first(("planner.search.searchable", "order_and_limits"))(task, request)
     plans, evaluator = (
         _first(("planner.search.exhaustive", "lawful_plans")),
         _first(("planner.steps.predict", "Evaluator")),

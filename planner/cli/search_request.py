@@ -10,8 +10,8 @@ from planner.cli.request import ordered
 from planner.domain.axes import AXES, Axis
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest
 from planner.errors import ParameterError, PlannerError
+from planner.search.bases import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.refine import refinement
-from planner.search.split_space import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, Case, Values, merge
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import check_allowed

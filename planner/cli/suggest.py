@@ -121,9 +121,8 @@ def searcher_of(values: Values, cases: Sequence[Case], options: Mapping[str, Any
         return None
     if "time_limit" in values:
         raise ParameterError("--time-limit", "given with --search exact", values["time_limit"].value, "give --trials")
-    from planner.search.fingerprint import fingerprints  # noqa: PLC0415 - only this search needs it
-    from planner.search.optuna_search import OptunaSearch  # noqa: PLC0415 - as above
-    from planner.search.optuna_study import StudyPlace  # noqa: PLC0415 - as above
+    from planner.search.optuna_search import OptunaSearch  # noqa: PLC0415 - only this search needs it
+    from planner.search.optuna_study import StudyPlace, fingerprints  # noqa: PLC0415 - as above
 
     if len(cases) > 1:
         rule = "of one network, framework and scenario, as a study is of one"

@@ -16,7 +16,7 @@ from planner.errors import ParameterError
 from planner.formats.documents import write_file
 from planner.formats.summaries import sweep_document
 from planner.report.studies import sweep_plot, sweep_view
-from planner.search.sweep import sweep
+from planner.search.studies import sweep
 
 __all__ = ["run"]
 

@@ -16,7 +16,7 @@ from planner.errors import ParameterError, PlannerError, UnknownNameError
 from planner.formats.summaries import why_not_document
 from planner.report.studies import why_not_view
 from planner.search.searchable import searchable_among
-from planner.search.why_not import Among, why_nots
+from planner.search.studies import Among, why_nots
 from planner.sessions.inputs import OPTION, Values
 
 __all__ = ["write_why_nots"]

@@ -18,7 +18,6 @@ from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
 from planner.errors import CoverageError, PlannerError, Refusal
 from planner.search.across_groups import PlansAcross, search_across
-from planner.search.allowed import order_and_limits
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
     choice_of,
@@ -29,7 +28,7 @@ from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_of_values
 from planner.search.ranking import Order
 from planner.search.search import search
-from planner.search.searchable import Searchable
+from planner.search.searchable import Searchable, order_and_limits
 from planner.search.space import on_nodes
 from planner.search.suggest import suggest
 from planner.steps.describe import Description

@@ -23,10 +23,9 @@ from planner.domain.request import SpaceRequest
 from planner.search.bases import PASSES
 from planner.search.block import Plans
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import Outcome, Progress, Watch, unwatched
-from planner.search.feasibility import Rules
+from planner.search.exhaustive import Outcome, Progress, Rules, Watch, unwatched
 from planner.search.optuna_study import AxisValues, Sampler, SharedStudy, StudyPlace, Values, quiet
-from planner.search.plan_bounds import OpenBounds, least_values
+from planner.search.parts import OpenBounds, least_values
 from planner.search.ranking import SLACK, Order
 from planner.search.reasons import LAWFUL
 from planner.search.search import search

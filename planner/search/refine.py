@@ -17,14 +17,13 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations, splits
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
+from planner.search.bases import SplitLimits
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import Outcome
-from planner.search.feasibility import Rules
+from planner.search.exhaustive import Outcome, Rules
 from planner.search.ranking import Order
 from planner.search.reasons import LAWFUL
 from planner.search.search import Searcher, search
 from planner.search.space import Limits
-from planner.search.split_space import SplitLimits
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import is_lawful, most_stages, starts_even
 

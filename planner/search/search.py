@@ -17,12 +17,9 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.request import SpaceRequest
 from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.exhaustive import Outcome, Progress, Stopped, batches, search_among
-from planner.search.feasibility import Rules
-from planner.search.pareto import Stairs, pareto_front
-from planner.search.parts import Parts, parts_of
-from planner.search.plan_bounds import least_values
-from planner.search.ranking import SLACK, Order, rounded
+from planner.search.exhaustive import Outcome, Progress, Rules, Stopped, batches, search_among
+from planner.search.parts import Parts, least_values, parts_of
+from planner.search.ranking import SLACK, Order, Stairs, pareto_front, rounded
 from planner.search.space import Limits, Space, space_of
 
 __all__ = ["Searcher", "first_plan", "search"]

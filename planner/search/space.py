@@ -19,10 +19,9 @@ from planner.domain.configuration import Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError
-from planner.search.bases import Bases, SplitBases
+from planner.search.bases import DATA, Bases, SplitBases, SplitLimits
 from planner.search.block import Block, Kinds, Plans
 from planner.search.reasons import REASONS
-from planner.search.split_space import DATA, SplitLimits
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES
 

@@ -16,35 +16,33 @@ from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
+from planner.search.bases import SplitLimits
 from planner.search.choice import (
     MOST_COMPARED_PLANS,
     Choice,
-    alike_of,
-    choice_of,
-    deciding_plans,
-    distinct_plans,
-    in_all_precisions,
-)
-from planner.search.evaluator import Evaluator
-from planner.search.exhaustive import Watch, unwatched
-from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.ranking import Order, fewest_first
-from planner.search.rivals import (
     Compare,
     Ranking,
     Searched,
+    alike_of,
+    choice_of,
+    deciding_plans,
     distinct_frameworks,
+    distinct_plans,
     front_of,
+    in_all_precisions,
     nearest_of,
     ranked,
     report_of,
     times_of_best,
     without_plan,
 )
+from planner.search.evaluator import Evaluator
+from planner.search.exhaustive import Watch, unwatched
+from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
+from planner.search.ranking import Order, fewest_first
 from planner.search.search import Searcher, search
 from planner.search.searchable import Asked, Settings, over_leasts, searchable_among
 from planner.search.space import Limits, has_whole_plans
-from planner.search.split_space import SplitLimits
 from planner.search.switches import Gains
 from planner.steps import predict
 from planner.steps.describe import Description
@@ -116,7 +114,7 @@ def suggest_among(
     compare = partial(predict.compare_among, evaluators, asked[0][1].window)
     answer = _answer(searches, provenance, compare, settings)
     if asked[0][1].sensitivity and answer.search.certified:  # not of a search that was interrupted
-        from planner.search.sensitivity import sensitivities  # noqa: PLC0415 - few answers need it
+        from planner.search.studies import sensitivities  # noqa: PLC0415 - few answers need it
 
         with watch() as stopped:
             answer = replace(answer, sensitivity=sensitivities(searched, answer, stopped))

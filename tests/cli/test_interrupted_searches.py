@@ -58,7 +58,7 @@ def test_of_the_least_of_a_term_is_the_best_so_far(run: Run, interrupt: Any, pri
 def test_of_changed_inputs_those_that_are_done_are_told(run: Run, interrupt: Any) -> None:
     asked = ("suggest", *ASKED[:6], "--cluster", "dgx1-v100", "--sensitivity", "--json")
     whole = json.loads(run(*asked)[1])
-    interrupt("planner.search.sensitivity", "search", 6)
+    interrupt("planner.search.studies", "search", 6)
     code, out, err = run(*asked)
     assert (code, err) == (130, "planner: interrupted\n")
     answer = json.loads(out)
@@ -69,12 +69,12 @@ def test_of_changed_inputs_those_that_are_done_are_told(run: Run, interrupt: Any
 
 
 def test_of_a_sweep_what_is_priced_is_shown(run: Run, interrupt: Any) -> None:
-    interrupt("planner.search.sweep", "_firsts", 1)
+    interrupt("planner.search.studies", "_firsts", 1)
     asked = ("sweep", "--network", "gpt2", "--cluster", "dgx-a100", "--target-batch", "512", "--precision", "bf16")
     code, out, err = run(*asked, "--json")
     assert (code, err) == (130, "planner: interrupted\n")
     answer = json.loads(out)
     assert answer["plans"]
     assert answer["complete"] is False
-    interrupt("planner.search.sweep", "_firsts", 1)
+    interrupt("planner.search.studies", "_firsts", 1)
     assert "; it was interrupted, and others may be better" in " ".join(run(*asked)[1].split())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from planner.domain.axes import AXES
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.request import SpaceRequest
-from planner.search.split_space import kinds_of
+from planner.search.bases import kinds_of
 from planner.search.suggest import suggest
 from planner.steps.predict import Evaluator
 from planner.workload.blocks import block_starts

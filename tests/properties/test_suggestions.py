@@ -20,9 +20,9 @@ from planner.domain.prediction import Prediction
 from planner.domain.request import Problem, SpaceRequest
 from planner.domain.suggestion import Suggestion
 from planner.errors import CoverageError, UsageError
-from planner.search.allowed import order_and_limits
+from planner.search.bases import kinds_to_try
 from planner.search.node_groups import suggest_across
-from planner.search.split_space import kinds_to_try
+from planner.search.searchable import order_and_limits
 from planner.search.suggest import suggest
 from planner.sources.sources import Sources
 from planner.sources.usable import candidate_precisions

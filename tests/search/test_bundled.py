@@ -21,7 +21,7 @@ from planner.domain.scenario import NO_SCENARIO
 from planner.domain.suggestion import Suggestion
 from planner.errors import CoverageError, ParameterError
 from planner.formats.cluster import parse_scenarios
-from planner.search.allowed import limits_of
+from planner.search.searchable import limits_of
 from planner.search.suggest import suggest
 from planner.steps.predict import Evaluator
 

@@ -12,9 +12,8 @@ from planner.domain.configuration import MODES, Configuration
 from planner.domain.objective import weights_of
 from planner.domain.request import SpaceRequest
 from planner.search.searchable import over_leasts
+from planner.search.studies import Among, sweep_with, why_nots
 from planner.search.suggest import suggest_with
-from planner.search.sweep import sweep_with
-from planner.search.why_not import Among, why_nots
 
 USD_PER_GPU_HOUR = 2.0
 WEIGHTS = st.sampled_from([0.01, 0.2, 1.0, 3.5])

@@ -16,9 +16,8 @@ from planner.domain.request import Problem, SpaceRequest
 from planner.domain.suggestion import Suggestion
 from planner.errors import UsageError
 from planner.search.across_groups import search_across
-from planner.search.allowed import order_and_limits
 from planner.search.node_groups import suggest_across
-from planner.search.searchable import Searchable
+from planner.search.searchable import Searchable, order_and_limits
 from planner.search.suggest import suggest
 from planner.steps.node_groups import AcrossGroups
 from planner.steps.predict import Evaluator

@@ -19,7 +19,7 @@ from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import Outcome, lawful_plans
 from planner.search.optuna_search import LawfulPlans, OptunaSearch
 from planner.search.optuna_study import GRACE_S, Sampler, StudyPlace
-from planner.search.plan_bounds import least_values
+from planner.search.parts import least_values
 from planner.search.search import search
 from planner.search.space import space_of
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.search import pareto
-from planner.search.pareto import Stairs, pareto_front
+from planner.search import ranking
+from planner.search.ranking import Stairs, pareto_front
 
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 5), st.integers(0, 6)), max_size=60)
 
@@ -35,13 +35,13 @@ def test_front_of_fronts_is_the_front(one: list[tuple[int, int, int]], other: li
     assert {kept[i] for i in front_of(kept)} == {whole[i] for i in front_of(whole)}
 
 
-@pytest.mark.parametrize("cells", [pareto.MOST_CELLS, 6])
+@pytest.mark.parametrize("cells", [ranking.MOST_CELLS, 6])
 @given(points=POINTS, asked=POINTS)
 def test_stairs_rule_out_what_a_point_dominates(
     cells: int, points: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pareto, "MOST_CELLS", cells)
+        patch.setattr(ranking, "MOST_CELLS", cells)
         value, gpus, distance = np.array(points, dtype=np.int64).reshape(-1, 3).T
         stairs = Stairs(value.astype(np.float64), gpus, distance.astype(np.float64))
     _, most, away = np.array(asked, dtype=np.int64).reshape(-1, 3).T

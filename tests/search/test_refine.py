@@ -13,10 +13,10 @@ from planner.catalog import find_cluster, find_network
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations, Settings
 from planner.domain.request import Problem, SpaceRequest
-from planner.search.allowed import order_and_limits
 from planner.search.exhaustive import Outcome
 from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import search
+from planner.search.searchable import order_and_limits
 from planner.steps.predict import Evaluator
 
 NETWORK = "gpt:layers=7,hidden=1024,heads=16,sequence=1024,vocabulary=50257"

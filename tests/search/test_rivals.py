@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from planner.domain.request import SpaceRequest
-from planner.search.choice import distinct_plans
+from planner.search.choice import distinct_plans, front_of, nearest_of, ranked
 from planner.search.exhaustive import Outcome
 from planner.search.ranking import fewest_first
-from planner.search.rivals import front_of, nearest_of, ranked
 from planner.search.search import search
 from tests.search.conftest import SyntheticMachine
 

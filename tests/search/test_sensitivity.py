@@ -13,8 +13,8 @@ from planner.domain.request import Problem, SpaceRequest
 from planner.domain.scenario import Scenario
 from planner.domain.sensitivity import INPUTS, Sensitivity
 from planner.domain.suggestion import Suggestion
-from planner.search.allowed import order_and_limits
 from planner.search.search import search
+from planner.search.searchable import order_and_limits
 from planner.search.suggest import suggest, suggest_among
 from planner.steps.predict import Evaluator
 

@@ -14,7 +14,7 @@ from planner.domain.configuration import MODES, Configurations
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError
 from planner.search import block
-from planner.search.feasibility import Rules
+from planner.search.exhaustive import Rules
 from planner.search.ranking import Order
 from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW
 from planner.search.space import Limits, space_of

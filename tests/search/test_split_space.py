@@ -20,10 +20,9 @@ from planner.domain.framework import Framework
 from planner.domain.prediction import MiniBatch, Prediction, Quantity, Staleness, Term
 from planner.domain.request import SpaceRequest
 from planner.errors import UsageError
-from planner.search.bases import Bases, SplitBases
+from planner.search.bases import Bases, SplitBases, SplitLimits, kinds_of, kinds_to_try
 from planner.search.block import Plans
 from planner.search.explain import why_split
-from planner.search.split_space import SplitLimits, kinds_of, kinds_to_try
 from planner.workload.memory import Memory
 
 Plan = tuple[int, ...]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.domain.request import SpaceRequest
-from planner.search.sweep import sweep_with
+from planner.search.studies import sweep_with
 
 
 @settings(max_examples=40)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.domain.framework import Framework
 from planner.domain.request import SpaceRequest
 from planner.domain.why_not import WhyNot
-from planner.search.why_not import Among, why_nots
+from planner.search.studies import Among, why_nots
 
 
 def asked(machine: Any, request: SpaceRequest, **values: tuple[Any, ...]) -> WhyNot:

@@ -13,9 +13,9 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations, Settings, splits
 from planner.domain.request import Problem, SpaceRequest
 from planner.domain.split import BUBBLES, SCHEDULES
-from planner.search.allowed import limits_of
+from planner.search.bases import kinds_of
+from planner.search.searchable import limits_of
 from planner.search.space import space_of
-from planner.search.split_space import kinds_of
 from planner.steps.predict import Evaluator
 
 CASES: list[tuple[str, str, str, dict[str, Any]]] = [
