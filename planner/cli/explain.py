@@ -9,8 +9,7 @@ from typing import Any
 from planner.cli import output
 from planner.cli.streams import note
 from planner.cli.values import from_options
-from planner.domain.citation import Citation
-from planner.domain.prediction import Prediction
+from planner.domain.prediction import Citation, Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import NOTHING, ParameterError

@@ -14,7 +14,7 @@ from planner.cli import parsing
 from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
 from planner.domain.framework import STRATEGIES
-from planner.domain.limits import LIMITS
+from planner.domain.objective import LIMITS
 from planner.domain.precision import PRECISIONS
 from planner.domain.ranks import RANK_ORDER
 

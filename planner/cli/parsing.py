@@ -10,10 +10,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from planner.domain.buckets import strategy_and_size
-from planner.domain.framework import framework_parts
-from planner.domain.limits import LIMITS
-from planner.domain.objective import TERMS, is_sum, weights_of
+from planner.domain.framework import framework_parts, strategy_and_size
+from planner.domain.objective import LIMITS, TERMS, is_sum, weights_of
 from planner.domain.ranks import BEST_ORDER, check_rank_order
 from planner.errors import ParameterError, UnknownNameError, nearest_name
 from planner.units import parse_fraction, parse_number, parse_quantity
@@ -133,7 +131,7 @@ def group(what: str, value: str) -> AskedPart:
 
 
 def limits(what: str, value: str) -> dict[str, float]:
-    """Return a list such as ``epoch=1h,nodes=32`` as numbers in the units of :data:`planner.domain.limits.LIMITS`."""
+    """Return a list such as ``epoch=1h,nodes=32`` in the units of :data:`planner.domain.objective.LIMITS`."""
     most: dict[str, float] = {}
     for name, text in pairs(what, value).items():
         choice(*LIMITS)(what, name)

@@ -14,12 +14,11 @@ from planner.cli.request import gather, ordered, resolve
 from planner.cli.streams import note
 from planner.cli.values import options_named, settings_named
 from planner.domain.axes import AXES
-from planner.domain.citation import cited
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import BEST_FUSION, Framework
 from planner.domain.node_groups import MixedCluster
-from planner.domain.prediction import Prediction
+from planner.domain.prediction import Prediction, cited
 from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.errors import NOTHING, ParameterError
 from planner.formats.prediction import prediction_document, predictions_document

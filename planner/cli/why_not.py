@@ -11,7 +11,7 @@ from planner.cli.search_request import Allowed, check_not_refined, provenance
 from planner.cli.streams import note
 from planner.domain.axes import AXES
 from planner.domain.request import Subject
-from planner.domain.why_not import WhyNot
+from planner.domain.suggestion import WhyNot
 from planner.errors import ParameterError, PlannerError, UnknownNameError
 from planner.formats.summaries import why_not_document
 from planner.report.studies import why_not_view

@@ -11,15 +11,89 @@ from typing import Any
 
 from planner.domain.axes import SCHEDULES
 from planner.domain.precision import precision_named
-from planner.domain.ranks import RANK_ORDER, check_rank_order
-from planner.domain.strategies import BEST_FUSION, STRATEGIES, Strategy
+from planner.domain.ranks import BEST_ORDER, RANK_ORDER, check_rank_order
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
+from planner.units import parse_quantity
 
 __all__ = [
-    "ANY", "BEST_FUSION", "COMPOSED", "FACTS", "FEWEST", "FUSIONS", "GENERIC", "LAUNCHES", "LAYOUTS", "LOSSES",
-    "PARALLELISMS", "PYTORCH", "STATE_TYPES", "STRATEGIES", "UPDATES", "WITH_LAWFUL", "Framework", "Strategy", "Switch",
-    "framework_parts", "label_of", "variant_and_version",
+    "ANY", "BEST_FUSION", "COMPOSED", "FACTS", "FEWEST", "FUSIONS", "GENERIC", "LOSSES", "OPTIMIZERS",
+    "PARALLELISMS", "PYTORCH", "STRATEGIES", "WITH_LAWFUL", "Framework", "Settings", "Strategy", "Switch",
+    "framework_parts", "label_of", "size_words", "strategy_and_size", "variant_and_version",
 ]  # fmt: skip
+
+BUCKETED = "bucketed"
+MIB = 2.0**20
+"""In which people say sizes [byte]."""
+
+
+def strategy_and_size(text: str, what: str = "--strategy") -> tuple[str, float]:
+    """Return the name of a strategy and the size of its buckets [byte]; 0: the framework's own.
+
+    >>> strategy_and_size("bucketed"), strategy_and_size("bucketed:8MiB")
+    (('bucketed', 0.0), ('bucketed', 8388608.0))
+
+    ParameterError: what follows the name is no size.
+    """
+    name, colon, size = text.partition(":")
+    if colon and (name != BUCKETED or ":" in size or size == "best"):
+        remedy = "best-fusion sends neighbouring gradients together in the fastest way"
+        raise ParameterError(what, "of the form bucketed:25MiB where it says a size", text, remedy)
+    return name, parse_quantity(size, "bytes", what) if colon else 0.0
+
+
+def size_words(size_bytes: float) -> str:
+    """Return a size as a strategy takes it, but for the space.
+
+    >>> size_words(160432.128), size_words(25 * MIB)
+    ('0.153 MiB', '25 MiB')
+    """
+    return f"{size_bytes / MIB:.6g} MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """What overlaps in a synchronous step.
+
+    Attributes
+    ----------
+    prefetch : whether input is loaded during the step before
+    overlap : whether gradients are sent as they become ready; else after the backward pass
+    first_bucket_bytes, bucket_bytes : neighbouring layers are sent together when their gradients are at least so large,
+        the first to be ready and the others; 0: each layer by itself
+    best_buckets : whether those are sent together that let the last message be done first
+    cycle_s : above 0: every so often what is ready goes out together, at most ``bucket_bytes`` a message, none: layer
+        by layer; 0: whenever a bucket is ready
+    servers : whether the GPUs of a node sum their gradients, push the sum to servers, one on each node, and pull
+        weights; else all GPUs sum them around
+    """
+
+    prefetch: bool = True
+    overlap: bool = True
+    first_bucket_bytes: float = 0.0
+    bucket_bytes: float = 0.0
+    best_buckets: bool = False
+    cycle_s: float = 0.0
+    servers: bool = False
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it depends on what is ready when which gradients are sent together."""
+        return self.best_buckets or self.cycle_s > 0
+
+
+BEST_FUSION = "best-fusion"
+STRATEGIES: Mapping[str, Strategy] = {
+    "wait-free": Strategy(),
+    "no-overlap": Strategy(prefetch=False, overlap=False),
+    # Defaults of PyTorch's DistributedDataParallel: the first bucket is small, so that sending begins early.
+    "bucketed": Strategy(first_bucket_bytes=2.0**20, bucket_bytes=25 * 2.0**20),
+    BEST_FUSION: Strategy(best_buckets=True),
+    # Defaults of Horovod since 0.21; before, 64 MiB every 5 ms.
+    "tensor-fusion": Strategy(bucket_bytes=128 * 2.0**20, cycle_s=1e-3),
+    "parameter-server": Strategy(servers=True),
+}
+"""Strategies by name, as frameworks follow them that say nothing else."""
+
 
 GRADIENT_TYPES = ("precision", "fp32", "fp16", "bf16")
 """What gradients are held or sent in: the gradients' type of the precision of training, or one of any."""
@@ -355,3 +429,66 @@ PYTORCH = Framework(
     update="foreach",
 )
 """What is assumed where no framework is named; as in its file."""
+
+
+OPTIMIZERS = {
+    "none": 0, "sgd": 0, "sgd-momentum": 4, "nesterov": 4, "adagrad": 4, "rmsprop": 4, "adam": 8, "adam-8bit": 2,
+}  # fmt: skip
+"""Optimizer names and bytes of fp32 state per parameter (adam-8bit: two moments of one byte)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all candidates of a request share.
+
+    Attributes
+    ----------
+    strategy : what overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
+        ``bucketed``, so are buckets of neighbouring layers; ``best-fusion``, so are those buckets that are done first;
+        ``tensor-fusion``, what is ready at each cycle; ``parameter-server``, each layer's goes to servers;
+        ``no-overlap``, each layer's after the backward pass
+    input : {"storage", "synthetic"}
+    rank_order : order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's;
+        BEST_ORDER: of each plan that split the network the fastest
+    bucket_bytes : gradients of a bucket of strategy ``bucketed`` [byte], the first too; 0: those of the framework
+    """
+
+    optimizer: str = "sgd-momentum"
+    strategy: str = "wait-free"
+    input: str = "storage"
+    framework: Framework = PYTORCH
+    rank_order: tuple[str, ...] = ()
+    bucket_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_rank_order("rank_order", self.placed_by)
+        if self.bucket_bytes and self.strategy != BUCKETED:
+            raise ParameterError("bucket_bytes", f"0 with strategy {self.strategy}", self.bucket_bytes)
+        for what, value, choices in (
+            ("optimizer", self.optimizer, tuple(OPTIMIZERS)),
+            ("strategy", self.strategy, tuple(STRATEGIES)),
+            ("input", self.input, ("storage", "synthetic")),
+        ):
+            if value not in choices:
+                raise ParameterError(what, "one of " + ", ".join(choices), value)
+
+    @property
+    def placed_by(self) -> tuple[str, ...]:
+        """The order in which ranks are numbered, innermost first, where plans do not choose."""
+        return self.framework.rank_order if self.chooses_order else self.rank_order or self.framework.rank_order
+
+    @property
+    def chooses_order(self) -> bool:
+        """Whether each plan has the order that is fastest for it."""
+        return self.rank_order == BEST_ORDER
+
+    @property
+    def overlap(self) -> Strategy:
+        """What the strategy is in the framework.
+
+        A size that is given is that of the first bucket too, as in DistributedDataParallel with ``bucket_cap_mb``
+        (pytorch/pytorch, torch/nn/parallel/distributed.py, ``bucket_bytes_cap_default``).
+        """
+        own = self.framework.strategies.get(self.strategy, STRATEGIES[self.strategy])
+        size = self.bucket_bytes
+        return replace(own, first_bucket_bytes=size, bucket_bytes=size) if size else own

@@ -1,16 +1,15 @@
-"""What a search minimises: one quantity, or a weighted sum of several, each over its own least.
-
-Nothing here imports NumPy, because ``planner --help`` lists the terms.
-"""
+"""What is minimised, and what may be limited; nothing here imports NumPy, because ``planner --help`` lists it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from planner.errors import NOTHING, ParameterError, nearest_name
 from planner.units import parse_number
 
-__all__ = ["TERMS", "is_sum", "weights_of"]
+__all__ = ["LIMITS", "TERMS", "is_sum", "weights_of"]
 
 TERMS = ("epoch-time", "cost")
 """Quantities that may stand in a sum."""
@@ -43,3 +42,32 @@ def weights_of(objective: str, what: str = "objective") -> dict[str, float]:
             raise ParameterError(what, "a sum with each term once", objective)
         weights[term] = parse_number(text, f"weight of {term} in {what}", f"write for example {term}:1")
     return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """A quantity that may be limited.
+
+    ``words``: in a sentence. ``unit``: of the number that stands in documents. ``of_epoch``: whether it needs a data
+    set. ``is_least``: whether a plan must have at least as much, where it may take at most as much of the others.
+    """
+
+    words: str
+    unit: str
+    of_epoch: bool = True
+    is_least: bool = False
+
+    @property
+    def side(self) -> str:
+        """On which side of its limit a plan is refused."""
+        return "below" if self.is_least else "above"
+
+
+LIMITS: Mapping[str, Limited] = {
+    "epoch": Limited("epoch time", "s"),
+    "gpu-hours": Limited("GPU-hours of an epoch", "h"),
+    "cost": Limited("cost of an epoch", "USD"),
+    "nodes": Limited("nodes", "", of_epoch=False),
+    "staleness": Limited("mean staleness", "", of_epoch=False),
+    "window": Limited("share of updates inside the window", "share", of_epoch=False, is_least=True),
+}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.domain.arrays import FloatArray, frozen_map
+from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
 from planner.domain.conformal import NORMAL_90
 from planner.domain.provenance import Provenance
 
 __all__ = [
-    "LOOKUPS", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions", "Quantity", "Staleness",
-    "Term", "share_that_fits",
+    "LOOKUPS", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions", "Quantity",
+    "Staleness", "Term", "cited", "share_that_fits",
 ]  # fmt: skip
 
 LOOKUPS: Mapping[str, str] = frozen_map(
@@ -236,3 +237,22 @@ class Prediction:
         rate = self.configuration.gpus * usd_per_gpu_hour / 3600
         low, high = (None if end is None else end * rate for end in (self.epoch_s.low, self.epoch_s.high))
         return replace(self.epoch_s, value=self.epoch_s.value * rate, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """Where a calibration comes from: its origin, its source and the ISO date of that; empty where not known."""
+
+    name: str
+    origin: str
+    source: str
+    date: str
+
+
+def cited(predictions: Iterable[Prediction], calibrations: Iterable[Calibration]) -> tuple[Citation, ...]:
+    """Return the citation of every calibration that terms of predictions name, each once."""
+    by_name = {one.provenance.calibration: one for one in calibrations}
+    terms = (term for one in predictions for term in one.terms)
+    behind = dict.fromkeys((each.name, each.calibration) for term in terms for each in term.provenance if each.name)
+    calibrations_behind = ((name, by_name[file]) for name, file in behind)
+    return tuple(Citation(name, one.origin, one.source, one.date) for name, one in calibrations_behind)

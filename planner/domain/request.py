@@ -6,16 +6,64 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray, frozen_map
 from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration
-from planner.domain.cluster import Cluster
+from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework
 from planner.domain.network import Network
-from planner.domain.scenario import NO_SCENARIO, Scenario
 
-__all__ = ["DEFAULT", "Problem", "Sourced", "SpaceRequest", "Subject"]
+__all__ = ["DEFAULT", "NO_SCENARIO", "Problem", "Scenario", "Sourced", "SpaceRequest", "Subject"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One alternative, as the user wrote it and as it acts.
+
+    Attributes
+    ----------
+    text : empty: things as they are
+    multipliers : mapping of term name to factor, applied to the seconds of a term, in every thread that has it
+    link_values : mapping of (link, field) to SI value, such as ``("inter_node", "bytes_per_s"): 12.5e9``
+    sub_batch_factor : applied to the largest sub-batch of fp32 plans, whose activations take as many fewer bytes a
+        sample
+    fp32_multipliers : mapping of term name to factor, applied besides in fp32 plans alone: what if they computed in
+        fp16
+    inter_node_multipliers : mapping of term name to factor, applied besides where a plan spans several nodes: what if
+        the link between them were another
+    kernel_factor, host_factor : applied to what kernels take on the device, and to the host time of their calls and of
+        layers
+    accelerator : in place of the cluster's; see :mod:`planner.sources.devices`
+    """
+
+    text: str = ""
+    multipliers: Mapping[str, float] = field(default_factory=dict)
+    link_values: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    sub_batch_factor: int = 1
+    fp32_multipliers: Mapping[str, float] = field(default_factory=dict)
+    inter_node_multipliers: Mapping[str, float] = field(default_factory=dict)
+    accelerator: Accelerator | None = None
+    kernel_factor: float = 1.0
+    host_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("multipliers", "fp32_multipliers", "inter_node_multipliers", "link_values"):
+            object.__setattr__(self, name, frozen_map(getattr(self, name)))
+
+    def factor(self, term: str, precision: str = "", nodes: IntArray | int = 1) -> FloatArray:
+        """Return what the seconds of a term are multiplied by, of the shape of ``nodes``."""
+        everywhere = self.multipliers.get(term, 1.0)
+        if precision == "fp32":
+            everywhere *= self.fp32_multipliers.get(term, 1.0)
+        return np.where(np.greater(nodes, 1), everywhere * self.inter_node_multipliers.get(term, 1.0), everywhere)
+
+
+NO_SCENARIO = Scenario()
+
 
 T = TypeVar("T")
 DEFAULT = "default"
@@ -97,7 +145,7 @@ class SpaceRequest:
     top : plans to report
     parallelism : kinds to try; none: those that the network and the framework have by default
     choose : which of the tied plans is taken
-    most : mapping of planner.domain.limits.LIMITS to float, what a plan may take at most
+    most : mapping of planner.domain.objective.LIMITS to float, what a plan may take at most
     allow_specified : whether precisions of 8 bits are candidates by the data sheet alone
     sensitivity : whether to say what a change of single inputs does to the best plan
     """

@@ -1,4 +1,4 @@
-"""A suggestion: ranked plans, what was searched, and what to loosen when nothing fits."""
+"""A suggestion: ranked plans, what was searched, what to loosen when nothing fits; and answers beside the plan."""
 
 from __future__ import annotations
 
@@ -7,15 +7,80 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
-from planner.domain.citation import Citation
-from planner.domain.configuration import Configuration
-from planner.domain.framework import Framework
-from planner.domain.prediction import PlanWarning, Prediction
+from planner.domain.configuration import Configuration, Settings
+from planner.domain.framework import Framework, size_words
+from planner.domain.prediction import Citation, PlanWarning, Prediction
+from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Sourced, Subject
-from planner.domain.sensitivity import Sensitivity
-from planner.domain.start import start_command, start_comment
 
-__all__ = ["CHOICES", "MOST_OF_FRONT", "Loosening", "Plan", "Refused", "SearchReport", "Suggestion"]
+__all__ = [
+    "CHOICES", "INPUTS", "MOST_OF_FRONT", "RENDEZVOUS", "TORCHRUN", "Loosening", "Plan", "RankedPlan", "Refused",
+    "SearchReport", "Sensitivity", "Suggestion", "Sweep", "SweptPlan", "WhyNot", "start_command", "start_comment",
+]  # fmt: skip
+
+TORCHRUN = (
+    "pytorch", "torchtitan", "fsdp", "megatron", "megatron-lm",
+    "megatron-deepspeed", "deepspeed", "transformers-deepspeed",
+)  # fmt: skip
+"""Frameworks whose processes ``torchrun`` starts; those of others are started by ``mpirun``."""
+RENDEZVOUS = "--rdzv-endpoint FIRST_NODE"
+"""Where processes of several nodes meet: such a command is given on each node."""
+
+
+def start_command(one: Configuration, framework: Framework) -> str:
+    """Return it: a process a device; in an asynchronous plan one a node, whose threads share it.
+
+    ``train.py`` or ``PROGRAM`` stands for what the user runs.
+    """
+    if one.mode == "async":
+        return f"mpirun -np {one.nodes} --map-by node PROGRAM"
+    if framework.name not in TORCHRUN:
+        return f"mpirun -np {one.gpus} --map-by ppr:{one.gpus_per_node}:node PROGRAM"
+    if one.nodes == 1:
+        return f"torchrun --standalone --nproc-per-node {one.gpus_per_node} train.py"
+    nodes = f"--nnodes {one.nodes} --nproc-per-node {one.gpus_per_node}"
+    return f"torchrun {nodes} --rdzv-backend c10d {RENDEZVOUS} train.py"
+
+
+def start_comment(one: Configuration, settings: Settings, rank_order: tuple[str, ...] = ()) -> str:
+    """Return what the program itself must be told, in words; ``rank_order``: of the plan, where it is chosen for it."""
+    accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
+    order = rank_order or settings.placed_by
+    ranks = () if order == RANK_ORDER else (f"ranks {','.join(order)}",)
+    sizes = (f"buckets of {size_words(settings.bucket_bytes)}",) if settings.bucket_bytes else ()
+    threads = (f"{one.gpus_per_node} threads",) if one.mode == "async" else ()
+    where = ("on each node",) if RENDEZVOUS in start_command(one, settings.framework) else ()
+    passes = f"sub-batch {one.sub_batch}{accumulate}"
+    return ", ".join((*where, *threads, passes, one.precision, *one.besides, *sizes, *ranks))
+
+
+INPUTS = ("inter-node bandwidth", "intra-node bandwidth", "kernel times", "host time of a call", "memory of a device")
+"""What is changed, each alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """The best plan where one input is another.
+
+    Attributes
+    ----------
+    factor : by which it is multiplied
+    is_other : whether the best plan then is another one than plan 1
+    best : it; None: no plan satisfies the request then
+    framework : its own, where several were asked for
+    position : of the same plan in the answer; None: it is not reported there
+    behind : how much more of the objective the plan to take has then than the best one, relative to it; None: it does
+        not satisfy the request then
+    """
+
+    input: str
+    factor: float
+    is_other: bool
+    best: Configuration | None
+    framework: Framework | None
+    position: int | None
+    behind: float | None
+
 
 CHOICES = ("fewest-gpus", "fastest", "least-regret")
 """Which of the tied plans is taken."""
@@ -217,3 +282,103 @@ class Suggestion:
     def deciding_plans(self) -> tuple[Plan, ...]:
         """The tied plans whose measured steps would decide."""
         return tuple(plan for plan in self.plans if plan.position in self.deciding)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPlan:
+    """A plan and what is minimised: as :class:`planner.domain.suggestion.SweptPlan`.
+
+    ``framework``: one of several that were asked for; None: no other was.
+    """
+
+    configuration: Configuration
+    objective: float
+    framework: Framework | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """The answer about plans with certain values.
+
+    Attributes
+    ----------
+    request : mapping of request key to Sourced
+    values : mapping of option to str, as they were written
+    first : the best plan of the request; None: nothing satisfies it
+    best : the best plan with the values; None: nothing with them satisfies the request
+    rank : of ``best`` among all plans that satisfy the request, each precision by itself, from 1
+    evaluated : plans that satisfy the request
+    outside : values that the request does not try, a sentence each; ``best`` is then of a request that does
+    candidates : of the space with the values
+    refused : of those candidates
+    loosen : what else to change where nothing with the values satisfies the request
+    framework : of the plans with the values, one of several; ``first`` and ``rank`` are of the plans of all. Empty: no
+        other was asked for
+    """
+
+    request: Mapping[str, Sourced[object]]
+    values: Mapping[str, str]
+    first: RankedPlan | None
+    best: RankedPlan | None
+    rank: int | None
+    evaluated: int
+    outside: tuple[str, ...] = ()
+    candidates: int = 0
+    refused: tuple[Refused, ...] = ()
+    loosen: tuple[Loosening, ...] = ()
+    framework: str = ""
+
+    @property
+    def status(self) -> str:
+        """``ranked``; ``outside``: the request tries no such plan; ``refused``: a constraint is in the way."""
+        return "ranked" if self.rank else "outside" if self.outside else "refused"
+
+    def __post_init__(self) -> None:
+        for name in ("request", "values"):
+            object.__setattr__(self, name, frozen_map(getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class SweptPlan:
+    """The best plan of one number of nodes and sub-batch; times in seconds, None without a data set.
+
+    ``rank``: among the plans of the sweep, from 1.
+    ``objective``: what is minimised, epoch time [s], its cost [USD] (without a data set of a sample) or a weighted sum.
+    ``mini_batch``: samples behind an update; their mean when asynchronous.
+    """
+
+    rank: int
+    configuration: Configuration
+    objective: float
+    iteration_s: float
+    epoch_s: float | None
+    samples_per_s: float
+    mini_batch: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The plans by nodes, then sub-batch, and how the space was searched.
+
+    ``is_complete``: whether all plans were priced, and it was not ended before.
+    """
+
+    request: Mapping[str, Sourced[object]]
+    plans: tuple[SweptPlan, ...]
+    candidates: int
+    evaluated: int
+    is_complete: bool = True
+
+    @property
+    def best(self) -> SweptPlan:
+        """The first of all."""
+        return min(self.plans, key=lambda one: one.rank)
+
+    @property
+    def of_nodes(self) -> dict[int, SweptPlan]:
+        """The best plan of each number of nodes."""
+        least: dict[int, SweptPlan] = {}
+        for one in sorted(self.plans, key=lambda one: one.rank):
+            least.setdefault(one.configuration.nodes, one)
+        return dict(sorted(least.items()))

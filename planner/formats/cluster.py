@@ -18,7 +18,7 @@ from typing import Any
 from planner.domain.cluster import LOCAL, Accelerator, Cluster, Link, Node, Storage
 from planner.domain.node_groups import MixedCluster, NodeGroup
 from planner.domain.precision import PRECISIONS
-from planner.domain.scenario import Scenario
+from planner.domain.request import Scenario
 from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, Kind, place_of
 from planner.formats.fields import Field, Flag, ListOf, MapOf, Name, Number, Table, Text, Whole, refuse, without_none

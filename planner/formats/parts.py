@@ -12,9 +12,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from planner.domain.axes import AXES, MODES, Axis
-from planner.domain.citation import Citation
-from planner.domain.limits import LIMITS
-from planner.domain.prediction import PlanWarning
+from planner.domain.objective import LIMITS
+from planner.domain.prediction import Citation, PlanWarning
 from planner.domain.ranks import BEST_ORDER, RANK_ORDER
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import CHOICES, Loosening, Refused, SearchReport

@@ -12,10 +12,10 @@ from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any
 
-from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import (
     LOOKUPS,
+    Citation,
     LayersOfStage,
     MiniBatch,
     PlanWarning,

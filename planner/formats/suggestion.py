@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planner.domain.citation import Citation
 from planner.domain.framework import Framework
 from planner.domain.objective import TERMS
 from planner.domain.precision import PRECISIONS
-from planner.domain.prediction import PlanWarning, Prediction
+from planner.domain.prediction import Citation, PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.domain.sensitivity import INPUTS, Sensitivity
-from planner.domain.suggestion import Plan, Suggestion
+from planner.domain.suggestion import INPUTS, Plan, Sensitivity, Suggestion
 from planner.errors import InputFileError, UsageError
 from planner.formats import parts
 from planner.formats.configuration import (

@@ -16,10 +16,9 @@ from planner.domain.objective import is_sum
 from planner.domain.prediction import Quantity
 from planner.domain.request import Subject
 from planner.domain.runs import METRICS, STATUSES
-from planner.domain.suggestion import Suggestion
+from planner.domain.suggestion import RankedPlan, Suggestion, Sweep, WhyNot
 from planner.domain.validation import AXES as ROW_AXES
 from planner.domain.validation import ORDERS, Validation
-from planner.domain.why_not import RankedPlan, Sweep, WhyNot
 from planner.formats.configuration import (
     CONFIGURATION_TABLE,
     GROUPS,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from planner.domain.citation import Citation
 from planner.domain.objective import weights_of
-from planner.domain.prediction import Prediction, Term
+from planner.domain.prediction import Citation, Prediction, Term
 from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import MOST_OF_FRONT, Plan, SearchReport, Suggestion
 from planner.report import parts

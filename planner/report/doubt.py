@@ -11,9 +11,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.framework import PYTORCH, framework_parts, label_of
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.domain.sensitivity import Sensitivity
-from planner.domain.start import RENDEZVOUS, TORCHRUN, start_command, start_comment
-from planner.domain.suggestion import Suggestion
+from planner.domain.suggestion import RENDEZVOUS, TORCHRUN, Sensitivity, Suggestion, start_command, start_comment
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, heading
 from planner.report.parts import counted

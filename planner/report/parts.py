@@ -6,14 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
-from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
-from planner.domain.limits import LIMITS
 from planner.domain.node_groups import GroupPart
-from planner.domain.objective import is_sum
+from planner.domain.objective import LIMITS, is_sum
 from planner.domain.precision import precision_named
-from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Term
+from planner.domain.prediction import Citation, MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
 from planner.domain.suggestion import Refused
 from planner.report.blocks import Line, Pairs, Table

@@ -10,8 +10,8 @@ import numpy as np
 
 from planner.domain.objective import is_sum
 from planner.domain.request import Subject
+from planner.domain.suggestion import RankedPlan, Sweep, SweptPlan, WhyNot
 from planner.domain.validation import ErrorSummary, Locked, MemoryScore, OrderRanking, ScoredRow, Validation
-from planner.domain.why_not import RankedPlan, Sweep, SweptPlan, WhyNot
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, Table, heading, title
 from planner.report.plots import BESIDE, SERIES_LOOKS, picture

@@ -20,8 +20,7 @@ import numpy as np
 
 from planner.domain.arrays import IntArray, distinct_numbers, distinct_rows, distinct_values
 from planner.domain.axes import AXES, MODES
-from planner.domain.configuration import LARGEST_MINI_BATCH, Configurations
-from planner.domain.joined import JoinedConfigurations
+from planner.domain.configuration import LARGEST_MINI_BATCH, Configurations, JoinedConfigurations
 from planner.errors import Refusal, UsageError
 from planner.search.bases import PASSES, Bases, values_to_try
 from planner.search.reasons import ABOVE_WINDOW, ASYNC_ACCUMULATION, BELOW_WINDOW, LARGE_SUB_BATCH, UNEVEN_DEGREES

@@ -33,7 +33,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, Axis
 from planner.domain.configuration import MODES, Configuration, Configurations
-from planner.domain.limits import LIMITS
+from planner.domain.objective import LIMITS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening

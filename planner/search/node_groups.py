@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.domain.citation import cited
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.precision import PRECISIONS
-from planner.domain.prediction import PlanWarning
+from planner.domain.prediction import PlanWarning, cited
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
 from planner.errors import CoverageError, PlannerError, Refusal

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.limits import LIMITS
+from planner.domain.objective import LIMITS
 from planner.errors import ParameterError, Refusal
 from planner.search.evaluator import PricedPlans
 from planner.search.ranking import Order

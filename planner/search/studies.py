@@ -20,9 +20,18 @@ from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.sensitivity import INPUTS, Sensitivity
-from planner.domain.suggestion import Loosening, Plan, Refused, Suggestion
-from planner.domain.why_not import RankedPlan, Sweep, SweptPlan, WhyNot
+from planner.domain.suggestion import (
+    INPUTS,
+    Loosening,
+    Plan,
+    RankedPlan,
+    Refused,
+    Sensitivity,
+    Suggestion,
+    Sweep,
+    SweptPlan,
+    WhyNot,
+)
 from planner.errors import ParameterError, UsageError
 from planner.search.choice import Ranking, distinct_plans, ranked
 from planner.search.evaluator import Evaluator, PricedPlans

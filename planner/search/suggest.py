@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.citation import cited
 from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS
-from planner.domain.prediction import PlanWarning, Prediction
+from planner.domain.prediction import PlanWarning, Prediction, cited
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError

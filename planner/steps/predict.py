@@ -8,8 +8,7 @@ from dataclasses import fields
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
-from planner.domain.configuration import MODES, Box, Configurations, splits
-from planner.domain.joined import JoinedConfigurations
+from planner.domain.configuration import MODES, Box, Configurations, JoinedConfigurations, splits
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from planner.domain.axes import AXES
-from planner.domain.configuration import Configurations, splits
-from planner.domain.joined import JoinedConfigurations
+from planner.domain.configuration import Configurations, JoinedConfigurations, splits
 
 RNG = np.random.default_rng(5)
 

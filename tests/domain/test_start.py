@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.domain.configuration import Configuration, Settings
-from planner.domain.start import start_comment
+from planner.domain.suggestion import start_comment
 
 ORDER = ("data", "tensor", "context", "expert", "pipeline")
 

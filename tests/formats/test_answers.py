@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from planner.domain.citation import Citation
-from planner.domain.prediction import Prediction, Quantity
+from planner.domain.prediction import Citation, Prediction, Quantity
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import InputFileError, VersionError

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.domain.citation import Citation
-from planner.domain.prediction import PlanWarning
+from planner.domain.prediction import Citation, PlanWarning
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan, Refused, Suggestion
 from planner.formats.parts import request_keys

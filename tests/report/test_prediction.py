@@ -3,9 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.domain.citation import Citation
 from planner.domain.configuration import Configuration
-from planner.domain.prediction import LOOKUPS, MiniBatch, Prediction, Quantity, Staleness
+from planner.domain.prediction import LOOKUPS, Citation, MiniBatch, Prediction, Quantity, Staleness
 from planner.domain.request import Sourced, Subject
 from planner.report.blocks import Block
 from planner.report.prediction import figures, lookups, prediction_details, prediction_rest

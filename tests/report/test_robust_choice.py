@@ -10,8 +10,7 @@ import pytest
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import Framework
 from planner.domain.request import Subject
-from planner.domain.sensitivity import Sensitivity
-from planner.domain.suggestion import Plan, Suggestion
+from planner.domain.suggestion import Plan, Sensitivity, Suggestion
 from planner.report.blocks import Block
 from planner.report.doubt import deciding_commands, deciding_line, sensitivity_lines
 

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from planner.domain.citation import Citation
+from planner.domain.prediction import Citation
 from planner.domain.request import Subject
 from planner.domain.suggestion import Suggestion
 from planner.report.answer import part_of_suggestion, suggestion_rest, suggestions_views

@@ -16,8 +16,7 @@ import pytest
 
 from planner import catalog
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.request import Problem, SpaceRequest
-from planner.domain.scenario import NO_SCENARIO
+from planner.domain.request import NO_SCENARIO, Problem, SpaceRequest
 from planner.domain.suggestion import Suggestion
 from planner.errors import CoverageError, ParameterError
 from planner.formats.cluster import parse_scenarios

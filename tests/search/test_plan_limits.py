@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.domain.limits import LIMITS
+from planner.domain.objective import LIMITS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError
 from planner.search.loosen import loosenings

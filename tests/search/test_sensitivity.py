@@ -9,10 +9,8 @@ import pytest
 
 from planner import catalog
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.request import Problem, SpaceRequest
-from planner.domain.scenario import Scenario
-from planner.domain.sensitivity import INPUTS, Sensitivity
-from planner.domain.suggestion import Suggestion
+from planner.domain.request import Problem, Scenario, SpaceRequest
+from planner.domain.suggestion import INPUTS, Sensitivity, Suggestion
 from planner.search.search import search
 from planner.search.searchable import order_and_limits
 from planner.search.suggest import suggest, suggest_among

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.domain.framework import Framework
 from planner.domain.request import SpaceRequest
-from planner.domain.why_not import WhyNot
+from planner.domain.suggestion import WhyNot
 from planner.search.studies import Among, why_nots
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
-from planner.domain.request import Problem
-from planner.domain.scenario import Scenario
+from planner.domain.request import Problem, Scenario
 from planner.sources.sources import Sources
 
 Make = Callable[..., Problem]

@@ -8,8 +8,7 @@ import pytest
 
 from planner import catalog
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
-from planner.domain.request import Problem
-from planner.domain.scenario import Scenario
+from planner.domain.request import Problem, Scenario
 from planner.sources.links import BETWEEN as BETWEEN_NODES
 from planner.sources.links import INSIDE as INSIDE_NODES
 from planner.sources.links import MULTIPLES, multiples_of, multiples_of_kind, of_node

@@ -12,8 +12,7 @@ from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.network import Layer, Network
-from planner.domain.request import Problem
-from planner.domain.scenario import Scenario
+from planner.domain.request import Problem, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.sources.overheads import EXPONENTS
 from planner.sources.sources import Sources

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from planner.catalog import calibrations_for, find_accelerator, find_cluster, find_network
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.request import Problem, SpaceRequest
-from planner.domain.scenario import NO_SCENARIO
+from planner.domain.request import NO_SCENARIO, Problem, SpaceRequest
 from planner.errors import ParameterError
 from planner.fitting.estimators import solve
 from planner.formats.cluster import parse_scenarios

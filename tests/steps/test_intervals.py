@@ -15,8 +15,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.conformal import NORMAL_90
 from planner.domain.framework import PYTORCH
 from planner.domain.prediction import Quantity
-from planner.domain.request import Problem
-from planner.domain.scenario import Scenario
+from planner.domain.request import Problem, Scenario
 from planner.domain.shapes import layer_parameters
 from planner.steps.intervals import (
     DOUBT_ABOVE,

@@ -19,8 +19,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import PYTORCH, STRATEGIES, Framework, Strategy
 from planner.domain.messages import Groups
 from planner.domain.prediction import Predictions
-from planner.domain.request import Problem
-from planner.domain.scenario import Scenario
+from planner.domain.request import Problem, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.cluster import parse_scenarios
 from planner.sources.sources import Sources

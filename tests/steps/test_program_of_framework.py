@@ -11,8 +11,7 @@ from planner import catalog
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.kernels import MATRIX_KINDS
-from planner.domain.request import Problem
-from planner.domain.scenario import Scenario
+from planner.domain.request import Problem, Scenario
 from planner.sources.sources import Sources
 from planner.steps.compute import GRAPH_S_PER_CALL, LAUNCH_S, PASSES, ComputeCases, RankCompute, call_times_s, host_s
 from planner.steps.host_and_gpu import CallCounts

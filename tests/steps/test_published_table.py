@@ -12,8 +12,7 @@ import pytest
 
 from planner.catalog import calibrations_for, find_accelerator, find_cluster, find_dataset, find_network
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.request import Problem
-from planner.domain.scenario import NO_SCENARIO
+from planner.domain.request import NO_SCENARIO, Problem
 from planner.formats.cluster import parse_scenarios
 from planner.steps.predict import Evaluator
 

@@ -20,8 +20,7 @@ from planner.domain.messages import (
     TENSOR,
     Groups,
 )
-from planner.domain.request import Problem
-from planner.domain.scenario import Scenario
+from planner.domain.request import Problem, Scenario
 from planner.networks.zoo import build
 from planner.sources.sources import Sources
 from planner.steps.step_costs import operation_s

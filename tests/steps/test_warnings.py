@@ -14,8 +14,7 @@ from planner.domain.conformal import NORMAL_90
 from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework
 from planner.domain.network import INPUT, Layer, Network
-from planner.domain.request import Problem
-from planner.domain.scenario import Scenario
+from planner.domain.request import Problem, Scenario
 from planner.numbers import constant
 from planner.steps.predict import Evaluator
 from planner.steps.warnings import empty_updates
