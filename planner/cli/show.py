@@ -24,13 +24,7 @@ from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import ACCELERATOR, write_cluster
 from planner.formats.framework import FRAMEWORK, framework_keys
-from planner.formats.network import (
-    DATASET,
-    LISTED_KINDS,
-    NETWORK,
-    names_document,
-    network_work_document,
-)
+from planner.formats.network import DATASET, LISTED_KINDS, NETWORK, names_document, network_work_document
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report import show as views
 from planner.report.blocks import Block

@@ -14,18 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from planner.domain.precision import PRECISIONS
 
-__all__ = [
-    "AXES",
-    "MODES",
-    "SCHEDULES",
-    "Axes",
-    "Axis",
-    "Count",
-    "Word",
-    "axes_of",
-    "axis",
-    "with_axes",
-]
+__all__ = ["AXES", "MODES", "SCHEDULES", "Axes", "Axis", "Count", "Word", "axes_of", "axis", "with_axes"]
 
 MODES = ("sync", "async")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")

@@ -19,16 +19,7 @@ from collections.abc import Mapping
 
 from planner.domain.arrays import frozen_map
 
-__all__ = [
-    "DECODE",
-    "DEVICE_TO_HOST",
-    "HOST_TO_DEVICE",
-    "INPUT_COLUMNS",
-    "LOAD",
-    "LOAD_CACHED",
-    "PAGEABLE",
-    "PINNED",
-]
+__all__ = ["DECODE", "DEVICE_TO_HOST", "HOST_TO_DEVICE", "INPUT_COLUMNS", "LOAD", "LOAD_CACHED", "PAGEABLE", "PINNED"]
 
 LOAD, LOAD_CACHED = "load", "load_cached"
 DECODE = "decode"

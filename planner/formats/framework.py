@@ -8,16 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.domain.axes import AXES
-from planner.domain.framework import (
-    ANY,
-    FACTS,
-    GRADIENT_TYPES,
-    STRATEGIES,
-    WITH_LAWFUL,
-    Framework,
-    Strategy,
-    Switch,
-)
+from planner.domain.framework import ANY, FACTS, GRADIENT_TYPES, STRATEGIES, WITH_LAWFUL, Framework, Strategy, Switch
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError, UnknownNameError, UsageError
 from planner.formats.documents import Kind

@@ -17,11 +17,7 @@ from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
 from planner.errors import CoverageError, PlannerError, Refusal
 from planner.search.across_groups import PlansAcross, search_across
-from planner.search.choice import (
-    MOST_COMPARED_PLANS,
-    choice_of,
-    distinct_plans,
-)
+from planner.search.choice import MOST_COMPARED_PLANS, choice_of, distinct_plans
 from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_of_values

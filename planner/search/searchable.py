@@ -105,11 +105,7 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
         return ledger(precision).totals(rows)
 
     return SplitLimits(
-        problem.network,
-        settings.framework,
-        memory_bytes,
-        problem.cluster.node.accelerator.memory_bytes,
-        ledger,
+        problem.network, settings.framework, memory_bytes, problem.cluster.node.accelerator.memory_bytes, ledger
     )
 
 

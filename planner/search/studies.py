@@ -49,10 +49,7 @@ __all__ = ["Among", "sensitivities", "sweep", "sweep_with", "why_nots"]
 
 
 def sweep(
-    problem: Problem,
-    request: SpaceRequest,
-    provenance: Mapping[str, Sourced[object]],
-    stopped: Stopped | None = None,
+    problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]], stopped: Stopped | None = None
 ) -> Sweep:
     """Return the best plan of every number of nodes and sub-batch, or of those priced until it is to end.
 

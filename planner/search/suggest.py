@@ -144,11 +144,7 @@ def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarnin
 
 
 def suggest_with(
-    evaluator: Evaluator,
-    order: Order,
-    limits: Limits,
-    request: SpaceRequest,
-    provenance: Mapping[str, Sourced[object]],
+    evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]
 ) -> Suggestion:
     """Return the answer to a request, with any evaluator."""
 

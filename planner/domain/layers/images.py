@@ -7,17 +7,7 @@ from math import prod
 from typing import Any
 
 from planner.domain.layers.products import padded
-from planner.domain.layers.record import (
-    Attribute,
-    Call,
-    Layer,
-    LayerKind,
-    Lowering,
-    Shape,
-    Site,
-    passes,
-    traffic,
-)
+from planner.domain.layers.record import Attribute, Call, Layer, LayerKind, Lowering, Shape, Site, passes, traffic
 from planner.errors import ParameterError
 
 __all__ = ["KINDS"]
