@@ -45,7 +45,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "sqlalchemy": ("search/optuna_study.py",),
     "matplotlib": ("report/plots.py",),
     "typer": ("cli",),
-    "rich": ("cli", "report"),
+    "rich": ("cli/streams.py",),
     "scipy": ("fitting/estimators.py",),
     "jsonschema": (),
 }

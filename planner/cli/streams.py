@@ -17,7 +17,6 @@ from types import FrameType
 from typing import TextIO
 
 from planner.errors import printable
-from planner.report.blocks import console
 
 __all__ = ["bar", "beside", "interruption", "note", "open_streams", "silence", "terminated_as_interrupted"]
 
@@ -61,11 +60,12 @@ def bar(label: str, total: float, sentence: str) -> Iterator[Callable[[float, st
         note(sentence)
         yield _lines()
         return
-    from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - heavy, and only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415 - heavy, and only a terminal needs it
+    from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - as above
     from rich.progress import Progress as Bars  # noqa: PLC0415 - as above
 
     columns = (TextColumn(label), BarColumn(), TextColumn("{task.fields[state]}"))
-    with Bars(*columns, console=console(sys.stderr), transient=True) as bars:
+    with Bars(*columns, console=Console(file=sys.stderr), transient=True) as bars:
         task = bars.add_task(label, total=total, state="starting")
         yield lambda amount, state: bars.update(task, completed=amount, state=state)
 

@@ -1,9 +1,7 @@
 """What an answer is made of (lines, tables, pairs of name and text), and its text on a terminal, in a file or a pipe.
 
 80 columns and plain in a file or pipe, the terminal's width and colour on a terminal; COLUMNS, NO_COLOR and FORCE_COLOR
-say otherwise. rich takes long to load: plain text is laid out here, as rich would, and rich called only for a terminal
-and for what needs more than words that break at spaces: words and tables wider than a line, signs that are not one
-column wide.
+say otherwise. Lines break at spaces, a word that is wider than its line anywhere.
 """
 
 from __future__ import annotations
@@ -12,10 +10,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TextIO
+from typing import TextIO
+from unicodedata import combining, east_asian_width
 
 __all__ = [
-    "LINE_WIDTH", "Block", "Line", "Pairs", "Row", "Table", "console", "given", "heading", "line_count", "plain_lines",
+    "LINE_WIDTH", "Block", "Line", "Pairs", "Row", "Table", "given", "heading", "line_count", "lines_of",
     "print_blocks", "title", "width_of",
 ]  # fmt: skip
 
@@ -116,188 +115,142 @@ def given(rows: Iterable[tuple[str, str]]) -> Pairs:
     return Pairs([row for row in rows if row[1]])
 
 
-FIRST_COMBINING = "\u0300"
-"""Printable signs before this one are one column wide."""
-_WORD = re.compile(r"\s*\S+\s*")
-
-
-def plain_lines(block: Block, width: int) -> list[str] | None:
-    """Return the lines of a block; None where rich is needed."""
-    if isinstance(block, Line):
-        return _plain_line(block, width)
-    if isinstance(block, Pairs):
-        return _plain_grid(Table(("", ""), block.rows), width, names=True)
-    return _plain_grid(block.within(width) if block.dropped else block, width, names=False)
-
-
-def _has_plain_signs(text: str) -> bool:
-    return all(line.isprintable() for line in text.split("\n")) and max(text, default="") < FIRST_COMBINING
-
-
-def _is_plain(text: str) -> bool:
-    return _has_plain_signs(text) and all(line == line.strip() for line in text.split("\n"))
-
-
-def _plain_line(line: Line, width: int) -> list[str] | None:
-    if line.whole and _has_plain_signs(line.label + line.text):
-        return f"{' ' * line.indent}{line.label}{line.text}".split("\n")
-    if line.whole or not _is_plain(line.label + line.text) or (line.indent and "" in line.text.split("\n")):
-        return None
-    wrapped = _wrapped(line.label + _glued(line.text), width - line.indent)
-    return None if wrapped is None else [" " * line.indent + one for one in wrapped]
-
-
-def _wrapped(text: str, width: int) -> list[str] | None:
-    """Return lines of at most ``width`` signs; None where a word has more."""
-    lines = []
-    for paragraph in text.split("\n"):
-        line = ""
-        for word in _WORD.findall(paragraph):
-            if len(word.rstrip()) > width:
-                return None
-            if line and len(line) + len(word.rstrip()) > width:
-                lines.append(line)
-                line = ""
-            line += word
-        lines.append(line)
-    return lines
-
-
-def _plain_grid(table: Table, width: int, *, names: bool) -> list[str] | None:
-    """Return columns without lines; with ``names`` there is no header, and the second column fills the line."""
-    rows: list[Row] = [*([] if names else [table.columns]), *table.rows]
-    if not rows or not all(_is_plain(cell) and (not cell or all(cell.split("\n"))) for row in rows for cell in row):
-        return None
-    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in zip(*rows, strict=True)]
-    if names:
-        widths[-1] = min(widths[-1], width - widths[0] - table.gap)
-    if sum(widths) + table.gap * (len(widths) - 1) > width:
-        return None
-    is_right = [column in table.right for column in table.columns]
-    lines: list[str] = []
-    for at, row in enumerate(rows):
-        cells = [_wrapped(cell, most) for cell, most in zip(row, widths, strict=True)]
-        if any(cell is None for cell in cells):
-            return None
-        is_header = at == 0 and not names
-        lines += _plain_row([cell or [] for cell in cells], widths, is_right, " " * table.gap, at_bottom=is_header)
-    return lines
-
-
-def _plain_row(
-    cells: Sequence[list[str]], widths: Sequence[int], is_right: Sequence[bool], gap: str, *, at_bottom: bool
-) -> Iterator[str]:
-    """Yield the lines of a row; cells of fewer lines stand at the top, or ``at_bottom``."""
-    most = max(map(len, cells), default=0)
-    for cell in cells:
-        cell[:] = [""] * (most - len(cell)) + cell if at_bottom else cell + [""] * (most - len(cell))
-    for parts in zip(*cells, strict=True):
-        columns = zip(parts, widths, is_right, strict=True)
-        yield gap.join(part.rstrip().rjust(most) if right else part.ljust(most) for part, most, right in columns)
-
-
 LINE_WIDTH = 80
 """Columns where there is no terminal to ask."""
 GLUE = "\ue000"
 """Stands for a space at which lines are not broken; for private use in Unicode, so in no text."""
 COMMAND = re.compile(r"`[^`\n]{1,60}`")
 """A command in a sentence; a longer one would leave too little room."""
+STYLES = {"bold": 1, "dim": 2, "yellow": 33}
+"""Style -> its code on a terminal."""
+FIRST_COMBINING = "\u0300"
+"""Printable signs before this one are one column wide."""
+_WORD = re.compile(r"\s*\S+\s*")
+Part = tuple[str, str]
+"""Of a line, some signs and their style; empty: none."""
 
 
-def console(stream: TextIO) -> Any:
-    """Return a rich Console: colour only on a terminal or with FORCE_COLOR set, and never with NO_COLOR set.
-
-    Its width is that of COLUMNS, else of the terminal, else 80.
-    """
-    from rich.console import Console  # noqa: PLC0415 - heavy, and JSON answers do without
-
-    has_style = _has_style(stream)
-    return Console(
-        file=stream, width=_width(stream), highlight=False, emoji=False, markup=False,
-        force_terminal=has_style, color_system="auto" if has_style else None,
-    )  # fmt: skip
-
-
-def _has_style(stream: TextIO) -> bool:
-    return not os.environ.get("NO_COLOR") and (stream.isatty() or bool(os.environ.get("FORCE_COLOR")))
-
-
-def _width(stream: TextIO) -> int | None:
-    """Return the width of lines; None: that of the terminal."""
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() and int(columns) else None if stream.isatty() else LINE_WIDTH
+def lines_of(block: Block, width: int) -> list[list[Part]]:
+    """Return the lines of a block, none wider than ``width`` but for what is not to be broken."""
+    if isinstance(block, Line):
+        return _paragraph(block, width)
+    if isinstance(block, Pairs):
+        return _grid(Table(("", ""), block.rows), width, names=True)
+    return _grid(block.within(width) if block.dropped else block, width, names=False)
 
 
 def line_count(blocks: Iterable[Block]) -> int:
-    """Return the lines of blocks at LINE_WIDTH; what only rich can lay out counts two lines a row, or paragraph."""
-    count = 0
-    for block in blocks:
-        lines = plain_lines(block, LINE_WIDTH)
-        rows = 1 if isinstance(block, Line) else len(block.rows)
-        count += 2 * rows if lines is None else len(lines)
-    return count
+    """Return the lines of blocks at LINE_WIDTH."""
+    return sum(len(lines_of(block, LINE_WIDTH)) for block in blocks)
 
 
 def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
-    """Print blocks one below the other, by rich where one of them needs it or there is a terminal.
+    """Print blocks one below the other."""
+    width, is_styled = _width(stream), _has_style(stream)
+    lines = (line for block in blocks for line in lines_of(block, width))
+    texts = ("".join(_styled(*part) if is_styled else part[0] for part in line) for line in lines)
+    stream.writelines(f"{text.replace(GLUE, ' ').rstrip()}\n" for text in texts)
 
-    rich ends the program itself when the reader of a pipe is gone; so it only renders here, and the text is written by
-    ``stream``, whose errors reach the caller.
-    """
-    blocks, width = list(blocks), _width(stream)
-    if width is not None and not stream.isatty() and not _has_style(stream):
-        plain = [plain_lines(block, width) for block in blocks]
-        lines = [line for one in plain for line in one or ()]
-        if None not in plain:
-            stream.writelines(f"{line.replace(GLUE, ' ').rstrip()}\n" for line in lines)
+
+def _styled(text: str, style: str) -> str:
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if style and text else text
+
+
+def _has_style(stream: TextIO) -> bool:
+    is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return not os.environ.get("NO_COLOR") and (is_terminal or bool(os.environ.get("FORCE_COLOR")))
+
+
+def _width(stream: TextIO) -> int:
+    """Return the width of lines: that of COLUMNS, else of the terminal, else LINE_WIDTH."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or LINE_WIDTH
+    except (OSError, ValueError):  # no terminal
+        return LINE_WIDTH
+
+
+def _columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if max(text, default="") < FIRST_COMBINING:
+        return len(text)
+    return sum(0 if combining(one) else 1 + (east_asian_width(one) in "WF") for one in text)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return lines of at most ``width`` columns."""
+    lines = []
+    for paragraph in text.split("\n"):
+        line = ""
+        for word in _WORD.findall(paragraph):
+            if line and _columns(line) + _columns(word.rstrip()) > width:
+                lines.append(line)
+                line = ""
+            line += word
+            while _columns(line.rstrip()) > width:
+                fitting = next(at for at in range(len(line), 0, -1) if _columns(line[:at]) <= width or at == 1)
+                lines.append(line[:fitting])
+                line = line[fitting:]
+        lines.append(line)
+    return lines
+
+
+def _paragraph(line: Line, width: int) -> list[list[Part]]:
+    text = line.label + line.text
+    if not line.whole:  # what is whole is not broken
+        text = "\n".join(_wrapped(COMMAND.sub(lambda one: one[0].replace(" ", GLUE), text), width - line.indent))
+    first, *others = text.split("\n")
+    of_label, indent = len(line.label), (" " * line.indent, "")
+    start = [indent, (first[:of_label], "yellow"), (first[of_label:], line.style)]
+    return [start, *([indent, (other, line.style)] for other in others)]
+
+
+def _grid(table: Table, width: int, *, names: bool) -> list[list[Part]]:
+    """Return columns without lines; with ``names`` there is no header, and the first column names the second."""
+    rows: list[Row] = [*([] if names else [table.columns]), *table.rows]
+    widths = [max(_columns(line) for cell in column for line in cell.split("\n")) for column in zip(*rows, strict=True)]
+    is_right = [column in table.right for column in table.columns]
+    is_whole = [table.fixed or column in (*table.right, *table.whole) for column in table.columns]
+    is_whole[0] |= names
+    narrowed = [at for at, whole in enumerate(is_whole) if not whole] or [*range(len(widths))]
+    _narrow_widest(widths, narrowed, width - table.gap * (len(widths) - 1), table.gap)
+    lines: list[list[Part]] = []
+    for at, row in enumerate(rows):
+        cells = [_wrapped(cell, most) for cell, most in zip(row, widths, strict=True)]
+        is_header = at == 0 and not names
+        style = "bold" if is_header or at - (not names) in table.strong else ""
+        for parts in _side_by_side(cells, widths, is_right, at_bottom=is_header):
+            first, rest = parts[0], (" " * table.gap).join(["", *parts[1:]])
+            lines.append([(first, "dim" if names else style), (rest, style)])
+    return lines
+
+
+def _narrow_widest(widths: list[int], narrowed: Sequence[int], free: int, gap: int) -> None:
+    """Take what columns exceed ``free`` from the widest of some, with the gap behind them, as far as to the next."""
+    while (excess := sum(widths) - free) > 0:
+        behind = {at: widths[at] + gap * (at < len(widths) - 1) for at in narrowed if widths[at] > 1}
+        most = max(behind.values(), default=0)
+        widest = [at for at, one in behind.items() if one == most]
+        if not widest:
             return
-    _print_styled(blocks, stream)
+        step = most - max((one for one in behind.values() if one < most), default=1)
+        for place, at in enumerate(widest):
+            cut = min(step, widths[at] - 1, round(excess / (len(widest) - place)))
+            widths[at], excess = widths[at] - cut, excess - cut
 
 
-def _print_styled(blocks: Iterable[Block], stream: TextIO) -> None:
-    out = console(stream)
-    with out.capture() as output:
-        for block in blocks:
-            fitting = block.within(out.width) if isinstance(block, Table) and block.dropped else block
-            out.print(_rendered(fitting), soft_wrap=isinstance(block, Line) and block.whole)
-    text = output.get().replace(GLUE, " ")
-    stream.write(text if out.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
-
-
-def _glued(text: str) -> str:
-    """Return a text whose commands are one word."""
-    return COMMAND.sub(lambda command: command[0].replace(" ", GLUE), text)
-
-
-def _rendered(block: Block) -> object:
-    if isinstance(block, Line):
-        return _rich_line(block)
-    if isinstance(block, Pairs):
-        return _rich_grid(Table(("", ""), block.rows), names=True)
-    return _rich_grid(block, names=False)
-
-
-def _rich_line(line: Line) -> object:
-    from rich.padding import Padding  # noqa: PLC0415 - heavy, and JSON answers do without
-    from rich.text import Text  # noqa: PLC0415 - as above
-
-    if line.whole:  # padding would cut it off
-        return Text.assemble((" " * line.indent + line.label, "yellow"), (line.text, line.style))
-    text = Text.assemble((line.label, "yellow"), (_glued(line.text), line.style))
-    return Padding(text, (0, 0, 0, line.indent), expand=False) if line.indent else text
-
-
-def _rich_grid(table: Table, *, names: bool) -> object:
-    """Return columns without lines; with ``names`` there is no header and the first column names the second."""
-    from rich.table import Table as Grid  # noqa: PLC0415 - heavy, and JSON answers do without
-
-    grid = Grid(box=None, show_header=not names, pad_edge=False, padding=(0, table.gap, 0, 0), header_style="bold")
-    for at, column in enumerate(table.columns):
-        number, name = column in table.right, names and at == 0
-        style = "dim" if name else None
-        justify: Literal["left", "right"] = "right" if number else "left"
-        whole = number or name or table.fixed or column in table.whole
-        grid.add_column(column, justify=justify, style=style, no_wrap=whole, overflow="fold")
-    for at, row in enumerate(table.rows):
-        grid.add_row(*row, style="bold" if at in table.strong else None)
-    return grid
+def _side_by_side(
+    cells: Sequence[list[str]], widths: Sequence[int], is_right: Sequence[bool], *, at_bottom: bool
+) -> Iterator[list[str]]:
+    """Yield the parts of each line of a row; cells of fewer lines stand at the top, or ``at_bottom``."""
+    most = max(map(len, cells), default=0)
+    for cell in cells:
+        cell[:] = [""] * (most - len(cell)) + cell if at_bottom else cell + [""] * (most - len(cell))
+    for parts in zip(*cells, strict=True):
+        line = []
+        for part, most, right in zip(map(str.rstrip, parts), widths, is_right, strict=True):
+            space = " " * (most - _columns(part))
+            line.append(space + part if right else part + space)
+        yield line
