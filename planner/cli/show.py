@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -31,7 +31,6 @@ from planner.report.blocks import Block
 from planner.scoring.gaps import gaps_of
 from planner.sessions.measure_next import can_be_measured, measured_for, measuring
 from planner.sources.overheads import FORMULA
-from planner.sources.plan_points import PLAN_POINTS, PlanPoint, points_of_entry
 from planner.workload.totals import layer_work, totals
 
 __all__ = ["run"]
@@ -127,7 +126,7 @@ def _calibrations() -> Shelf:
     formulas = {**{name: term.doc for name, term in TERMS.items()}, "overheads": FORMULA}
 
     def view(_name: str, calibration: Any) -> Iterable[Block]:
-        yield from views.calibration_view(calibration, formulas, _plan_points, _stored)
+        yield from views.calibration_view(calibration, formulas, _stored)
         gaps = gaps_of(calibration, measured_for(calibration), can_be_measured(calibration))
         yield from views.gaps_view(gaps, measuring(gaps, calibration))
 
@@ -135,12 +134,6 @@ def _calibrations() -> Shelf:
         return views.calibrations_view(calibrations, _own("calibrations"))
 
     return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(CALIBRATION.dump(one)))
-
-
-def _plan_points(entry: Entry) -> Mapping[str, Sequence[PlanPoint]]:
-    return (
-        {network: points_of_entry(entry, network) for network in entry.settings} if entry.library == PLAN_POINTS else {}
-    )
 
 
 def _datasets() -> Shelf:

@@ -29,11 +29,13 @@ from planner.domain.configuration import MODES, Configuration
 from planner.domain.conformal import ConformalScore, check_scores
 from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import FIT, Provenance
-from planner.errors import ParameterError
+from planner.errors import NOTHING, ParameterError
 
 __all__ = [
     "ANY_ACCELERATOR",
     "END_TO_END",
+    "OF_PASSES",
+    "OF_STEP",
     "ORIGINS",
     "SCOPES",
     "Calibration",
@@ -50,6 +52,8 @@ END_TO_END = "end-to-end"
 """Estimator of overheads and links that were fitted to whole steps of measured runs."""
 ORIGINS = ("measured", "published", "specified", "reconstructed", "assumed")
 SettingValue = float | str | tuple[float, ...]
+OF_STEP, OF_PASSES = "step", "passes"
+"""What was timed of a plan: its whole steps, or forward and backward passes of one sub-batch on one device."""
 
 
 def by_precision(sentences: Iterable[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
@@ -146,14 +150,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A plan whose whole steps were timed, and what they take over what is predicted without them.
+    """A plan that was timed, and what it takes over what is predicted without its runs.
 
     Attributes
     ----------
-    network, cluster, framework : by name; a step holds messages, so that it says nothing of another cluster
-    configuration : every axis of the plan
-    factor : measured over predicted time of a step, the geometric mean of the runs
+    network, cluster, framework : by name; a step holds messages, so that it says nothing of another cluster. Passes
+        hold none: their cluster is empty
+    configuration : every axis of the plan; of passes sub-batch, tensor-parallel degree and precision, the rest is left
+    factor : measured over predicted time, the geometric mean of the runs
     runs : measured
+    of : OF_STEP or OF_PASSES
     """
 
     network: str
@@ -162,11 +168,20 @@ class MeasuredStep:
     configuration: Configuration
     factor: float
     runs: int
+    of: str = OF_STEP
+
+    def __post_init__(self) -> None:
+        if (self.of == OF_STEP) != bool(self.cluster):
+            raise ParameterError("cluster", "given of a step, and left out of passes", self.cluster or NOTHING)
+        if self.of == OF_PASSES:
+            degree, plan = self.configuration.tensor_parallel, self.configuration
+            bare = Configuration(1, degree, plan.sub_batch, precision=plan.precision, tensor_parallel=degree)
+            object.__setattr__(self, "configuration", bare)
 
     @property
-    def key(self) -> tuple[str, str, str, Configuration]:
-        """Network, cluster, framework and plan."""
-        return (self.network, self.cluster, self.framework, self.configuration)
+    def key(self) -> tuple[str, str, str, str, Configuration]:
+        """What was timed, network, cluster, framework and plan."""
+        return (self.of, self.network, self.cluster, self.framework, self.configuration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +205,7 @@ class Calibration:
         alone
     conformal : mapping of str to ConformalScore, by names of :data:`planner.domain.conformal.PREDICTION_KINDS`,
         half-widths of their intervals, none below that of a surer kind
-    measured_steps : of its accelerator, no plan twice
+    measured_steps : of its accelerator, what was timed of no plan twice
     made_from : of what it was made from for an answer; None: a file holds it
     provenance : of its entries. What was seen goes along with what was made from it; a reconstruction has seen its
         cluster

@@ -1,4 +1,4 @@
-"""Measured steps of a calibration: whole steps of plans that were timed, over what is predicted of them without.
+"""Measured steps of a calibration: plans that were timed, over what is predicted of them without.
 
 They are used in :mod:`planner.sources.measured_steps`.
 """
@@ -11,10 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.domain.calibration import Calibration, MeasuredStep
+from planner.domain.calibration import OF_PASSES, OF_STEP, Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.request import Problem
-from planner.sources.plan_points import PLAN_POINTS
 from planner.steps.predict import Evaluator
 
 __all__ = ["measured_steps", "with_measured_steps", "without_measured_plans"]
@@ -22,20 +21,21 @@ __all__ = ["measured_steps", "with_measured_steps", "without_measured_plans"]
 
 def without_measured_plans(calibration: Calibration) -> Calibration:
     """Return a calibration without anything that runs of plans say: neither whole steps nor passes."""
-    entries = tuple(entry for entry in calibration.entries if entry.library != PLAN_POINTS)
-    if len(entries) == len(calibration.entries) and not calibration.measured_steps:
-        return calibration
-    return replace(calibration, entries=entries, measured_steps=())
+    return replace(calibration, measured_steps=()) if calibration.measured_steps else calibration
 
 
-def measured_steps(problem: Problem, times_s: Mapping[Configuration, Sequence[float]]) -> tuple[MeasuredStep, ...]:
-    """Return what timed steps of plans take over their predictions.
+def measured_steps(
+    problem: Problem, times_s: Mapping[Configuration, Sequence[float]], of: str = OF_STEP
+) -> tuple[MeasuredStep, ...]:
+    """Return what timed plans take over their predictions.
 
     Parameters
     ----------
     problem : Problem
     times_s : mapping of Configuration to sequence of float
-        Measured steps of each plan, which can be priced [s].
+        Measured times of each plan, which can be priced [s].
+    of : OF_STEP or OF_PASSES
+        What was timed; of passes plans are of one micro-batch on one device.
 
     Raises
     ------
@@ -43,12 +43,20 @@ def measured_steps(problem: Problem, times_s: Mapping[Configuration, Sequence[fl
         Nothing prices a plan.
     """
     bare = replace(problem, calibrations=tuple(map(without_measured_plans, problem.calibrations)))
-    predicted_s = Evaluator(bare).evaluate(Configurations.of(list(times_s))).iteration_s
-    of = (problem.network.name, problem.cluster.name, problem.settings.framework.label)
+    evaluator, plans = Evaluator(bare), Configurations.of(list(times_s))
+    if of == OF_PASSES:
+        terms = [one.terms for one in evaluator.describe(plans)]
+        predicted_s = [sum(term.seconds for term in some if term.name in ("forward", "backward")) for some in terms]
+    else:
+        predicted_s = evaluator.evaluate(plans).iteration_s.tolist()
+    cluster, framework = "" if of == OF_PASSES else problem.cluster.name, problem.settings.framework.label
     return tuple(
-        MeasuredStep(*of, plan, math.exp(float(np.mean(np.log(times)))) / seconds, len(times))
-        for (plan, times), seconds in zip(times_s.items(), predicted_s.tolist(), strict=True)
-    )
+        MeasuredStep(
+            problem.network.name, cluster, framework, plan, math.exp(float(np.mean(np.log(times)))) / seconds,
+            len(times), of,
+        )
+        for (plan, times), seconds in zip(times_s.items(), predicted_s, strict=True)
+    )  # fmt: skip
 
 
 def with_measured_steps(base: Calibration, steps: Iterable[MeasuredStep]) -> Calibration:

@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from planner.domain.calibration import ORIGINS, SCOPES, Calibration, Entry, MeasuredStep, by_precision
+from planner.domain.calibration import (
+    OF_PASSES,
+    OF_STEP,
+    ORIGINS,
+    SCOPES,
+    Calibration,
+    Entry,
+    MeasuredStep,
+    by_precision,
+)
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.configuration import MODES
 from planner.domain.conformal import PREDICTION_KINDS, ConformalScore
@@ -46,6 +55,9 @@ _COEFFICIENT: Table[dict[str, Any]] = Table(
 
 
 def _entry(coefficients: tuple[dict[str, Any], ...], **keys: Any) -> Entry:
+    if keys["library"] == "cells":  # of calibrations that were made before measured_steps held such runs
+        remedy = "runs of plans are measured_steps now: make them again by planner calibrate --plan"
+        raise ParameterError("library", "of fitted terms", keys["library"], remedy)
     names = [row["feature"] for row in coefficients]
     if len(set(names)) != len(names):
         raise ParameterError("coefficients", "of different features", ", ".join(names))
@@ -138,13 +150,14 @@ _SCORE = Table(
 
 _MEASURED_STEP = Table(
     Field("network", Name(), "network that was trained"),
-    Field("cluster", Name(), "cluster that it was trained on"),
+    Field("cluster", Name(), "cluster that it was trained on; absent: passes, which are of no cluster", ""),
     Field("framework", Name(), "training framework"),
-    Field("configuration", PLAN_TABLE, "plan that was run"),
-    Field("factor", Number(above=True), "measured over predicted time of a step, geometric mean of the runs"),
+    Field("configuration", PLAN_TABLE, "plan that was run; sub-batch, tensor degree and precision alone of passes"),
+    Field("factor", Number(above=True), "measured over predicted time, geometric mean of the runs"),
     Field("runs", Whole(), "measured runs"),
+    Field("of", Text((OF_STEP, OF_PASSES)), "what was timed: a whole step, or passes of one device", OF_STEP),
     make=MeasuredStep,
-    doc="a plan whose whole steps were timed",
+    doc="a plan that was timed",
 )
 
 
@@ -173,7 +186,7 @@ _CALIBRATION = Table(
     Field("warnings", ListOf(Text()), "what a reader should know", ()),
     Field("input_warnings", ListOf(Text()), "the same about input, said where input is priced", ()),
     Field("conformal", MapOf(_SCORE, choices=tuple(PREDICTION_KINDS)), "conformal scores by kind of prediction", {}),
-    Field("measured_steps", ListOf(_MEASURED_STEP), "plans whose whole steps were timed", ()),
+    Field("measured_steps", ListOf(_MEASURED_STEP), "plans that were timed", ()),
     make=_calibration,
     split=_keys,
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from planner.domain.calibration import Calibration, Entry, MeasuredStep
+from planner.domain.calibration import OF_PASSES, Calibration, Entry, MeasuredStep
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.conformal import ConformalScore
@@ -21,7 +21,7 @@ from planner.report.parts import configuration_words, first_names, sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = [
-    "CallWeights", "CellFigures", "Cells", "LayerFigures", "accelerator_view", "accelerators_view", "calibration_view",
+    "CallWeights", "LayerFigures", "accelerator_view", "accelerators_view", "calibration_view",
     "calibrations_view", "cluster_view", "clusters_view", "dataset_view", "datasets_view", "entry_view", "fit_view",
     "framework_view", "frameworks_view", "gaps_view", "is_assumed", "network_view", "networks_view", "share",
 ]  # fmt: skip
@@ -227,10 +227,7 @@ def _errors(calibration: Calibration) -> str:
 
 
 def calibration_view(
-    calibration: Calibration,
-    formulas: Mapping[str, str],
-    cells: Cells = lambda _: {},
-    stored: CallWeights = lambda _: (),
+    calibration: Calibration, formulas: Mapping[str, str], stored: CallWeights = lambda _: ()
 ) -> Iterator[Block]:
     """Yield where a calibration comes from, then every entry; ``formulas`` maps a term to its formula in words."""
     yield title(calibration.name)
@@ -257,9 +254,7 @@ def calibration_view(
         "for the bound of the fit, and has no error."
     )
     for entry in calibration.entries:
-        yield from entry_view(
-            entry, formulas.get(entry.term, "") if entry.coefficients else "", cells(entry), stored(entry)
-        )
+        yield from entry_view(entry, formulas.get(entry.term, ""), stored(entry))
     yield from _measured_steps(calibration.measured_steps)
 
 
@@ -267,19 +262,18 @@ def _measured_steps(steps: Sequence[MeasuredStep]) -> Iterator[Block]:
     if not steps:
         return
     yield heading("Measured steps: what they take over what is predicted of them without")
-    columns = ("network", "cluster", "framework", "plan", "runs", "factor")
+    columns = ("network", "cluster", "framework", "of", "plan", "runs", "factor")
     rows = [
-        (
-            one.network,
-            one.cluster,
-            one.framework,
-            configuration_words(one.configuration),
-            f"{one.runs:,}",
-            f"{one.factor:.4g}",
-        )
+        (one.network, one.cluster or "-", one.framework, one.of, _plan(one), f"{one.runs:,}", f"{one.factor:.4g}")
         for one in steps
     ]
     yield Table(columns, rows, right=("runs", "factor"))
+
+
+def _plan(one: MeasuredStep) -> str:
+    plan = one.configuration
+    passes = (f"sub-batch {plan.sub_batch}", plan.precision, *plan.besides)
+    return ", ".join(passes) if one.of == OF_PASSES else configuration_words(plan)
 
 
 def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
@@ -332,41 +326,25 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
         for entry in calibration.entries
     ]
     yield Table(columns, entries, right=columns[3:])
+    yield from _measured_steps(calibration.measured_steps)
 
 
 AT_BOUND_WORDS = "held at 0"
 """What stands for the standard error of a coefficient that its bound holds."""
 
 
-class CellFigures(Protocol):
-    """What is shown of runs of one plan: tensor degree, sub-batch, measured over predicted time (drawn towards 1)."""
-
-    @property
-    def tensor(self) -> int: ...  # noqa: D102 - described by the class
-    @property
-    def sub_batch(self) -> int: ...  # noqa: D102
-    @property
-    def factor(self) -> float: ...  # noqa: D102
-    @property
-    def runs(self) -> int: ...  # noqa: D102
-
-
-Cells = Callable[[Entry], Mapping[str, Sequence[CellFigures]]]
-"""Entry -> by network the runs that it holds instead of coefficients; none of any other entry."""
 CallWeights = Callable[[Entry], Collection[str]]
 """Entry -> names of the coefficients that weigh stored calls."""
 
 
-def entry_view(
-    entry: Entry, formula: str, cells: Mapping[str, Sequence[CellFigures]], call_weights: Collection[str]
-) -> Iterator[Block]:
-    """Yield one entry of a calibration: its term, how good it is, where it is from, and its coefficients or runs.
+def entry_view(entry: Entry, formula: str, call_weights: Collection[str]) -> Iterator[Block]:
+    """Yield one entry of a calibration: its term, how good it is, where it is from, and its coefficients.
 
     Coefficients in ``call_weights`` weigh stored calls: hundreds that say nothing one by one, and are only counted.
     """
     yield heading(" ".join(filter(None, (*entry.key, entry.mode))).replace("_", " "))
-    yield Line("training runs" if cells else f"{entry.term}: {formula}" if formula else entry.term)
-    settings = {key: value for key, value in entry.settings.items() if value != "" and key not in cells}
+    yield Line(f"{entry.term}: {formula}" if formula else entry.term)
+    settings = {key: value for key, value in entry.settings.items() if value != ""}
     rows = [
         ("estimator", entry.estimator),
         ("samples", f"{entry.samples:,}" if entry.samples else ""),
@@ -381,12 +359,6 @@ def entry_view(
         ("notes", entry.notes),
     ]
     yield given(rows)
-    if cells:
-        columns = ("network", "sub-batch", "tensor\ndegree", "factor", "runs")
-        of_networks = ((network, one) for network, of in cells.items() for one in of)
-        of_runs = [(n, str(c.sub_batch), str(c.tensor), f"{c.factor:.3f}", str(c.runs)) for n, c in of_networks]
-        yield Table(columns, of_runs, right=columns[1:])
-        return
     columns = ("feature", "coefficient", "std. error", "least seen", "most seen")
     yield Table(
         columns,

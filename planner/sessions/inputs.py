@@ -30,7 +30,6 @@ from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.probes.machine import present_accelerators
 from planner.sources.completion import completions
 from planner.sources.devices import on_other_device
-from planner.sources.measured_steps import is_of_runs_alone
 from planner.sources.overheads import check_overheads
 from planner.sources.same_die import is_same_die
 from planner.sources.sources import Sources
@@ -140,7 +139,7 @@ def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluste
     of_user = known or tuple(map(named_calibration, listed(values, "calibration")))
     cluster, source, own = _cluster(values, of_user, say, found)
     _check_device(of_user, cluster, say)
-    is_explicit = not all(map(is_of_runs_alone, of_user))
+    is_explicit = any(one.entries for one in of_user)  # one of runs alone corrects what is predicted without it
     named_by = values["calibration"].source if of_user else ""
     of_catalog = catalog.calibrations_for(cluster)
     completion = _completions(cluster, (*of_user, *own, *of_catalog), is_named=is_explicit)

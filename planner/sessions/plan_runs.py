@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import OF_PASSES, Calibration
 from planner.domain.cluster import Cluster
+from planner.domain.configuration import Configuration
 from planner.domain.framework import PYTORCH, Framework
 from planner.domain.request import Problem
 from planner.domain.samples import FREE_CIRCUMSTANCES, Samples
+from planner.domain.training import TimedStep
 from planner.errors import CoverageError
-from planner.fitting.plan_points import PlanPointRun, with_plan_points
+from planner.fitting.measured_steps import measured_steps, with_measured_steps
 from planner.formats.configuration import configuration_of
 from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import KEPT_MEMORY, Measurement
@@ -36,7 +38,6 @@ BUDGET_STEP_S = 5
 """A budget that is named is a multiple [s]."""
 WHEN_QUIET = "run it again when the machine is quiet"
 MEASURED_ELSEWHERE = "time their steps where they run and give them as a runs file by --runs FILE.csv"
-Key = tuple[int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,17 @@ class Asking:
     Attributes
     ----------
     problem : the network, priced as by the next suggestion that names the base
-    points : tuple of (tensor-parallel degree, sub-batch, precision), of its plans, the best first, each once
-    expected_s : mapping of a point to float, what a pass forward and backward is expected to take [s]
-    memory_bytes : mapping of a point to float, what it is expected to hold [bytes]
+    expected_s : mapping of Configuration to float, what a pass forward and backward is expected to take [s], of its
+        plans on one device, the best first, each once
+    memory_bytes : mapping of Configuration to float, what it is expected to hold [bytes]
     base : what the suggestion was made with of the accelerator, as one
     device : the accelerator, as PyTorch names it
     circumstances : mapping of str to str, of a run on it now, as far as the base says them of itself
     """
 
     problem: Problem
-    points: tuple[Key, ...]
-    expected_s: Mapping[Key, float]
-    memory_bytes: Mapping[Key, float]
+    expected_s: Mapping[Configuration, float]
+    memory_bytes: Mapping[Configuration, float]
     base: Calibration
     device: str
     circumstances: Mapping[str, str]
@@ -84,15 +84,19 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     circumstances = _circumstances(base.environment, gpu)
     _check_circumstances(base, circumstances)
     plans = _plans_of_one_device(suggested, session.say)
-    expected_s = {_key(plan["configuration"]): _passes_s(plan) for plan in reversed(plans)}
-    bytes_of = {_key(plan["configuration"]): plan["prediction"]["memory_bytes"]["total"] for plan in plans}
-    points = tuple(dict.fromkeys(_key(plan["configuration"]) for plan in plans))
+    expected_s: dict[Configuration, float] = {}
+    bytes_of: dict[Configuration, float] = {}
+    for plan in plans:
+        axes = plan["configuration"]
+        of_device = Configuration(1, 1, axes["sub_batch"], precision=axes["precision"])
+        expected_s.setdefault(of_device, _passes_s(plan))
+        bytes_of[of_device] = plan["prediction"]["memory_bytes"]["total"]
     settings = replace(suggested.settings, input="synthetic", framework=_framework(suggested.frameworks))
     machine = suggested.machine(base, session.say)
     problem = Problem(
         suggested.network, None, machine.cluster, machine.calibrations, machine.explicit, settings=settings
     )
-    return Asking(problem, points, expected_s, bytes_of, base, gpu.device if gpu else "cpu", circumstances)
+    return Asking(problem, expected_s, bytes_of, base, gpu.device if gpu else "cpu", circumstances)
 
 
 def _plans_of_one_device(suggested: Suggested, say: Say) -> list[Mapping[str, Any]]:
@@ -118,11 +122,6 @@ def _framework(labels: Sequence[str]) -> Framework:
             f"with --framework {PYTORCH.name}, or {MEASURED_ELSEWHERE}"
         )
     return catalog.find_framework(labels[0])
-
-
-def _key(configuration: Mapping[str, Any]) -> Key:
-    """Return the plan point of a plan."""
-    return configuration["tensor_parallel"], configuration["sub_batch"], configuration["precision"]
 
 
 def _passes_s(plan: Mapping[str, Any]) -> float:
@@ -170,7 +169,7 @@ def _circumstances(of_base: Mapping[str, str], gpu: Gpu | None) -> dict[str, str
 def refined_here(
     asking: Asking, name: str, session: Session, *, budget_s: float, began_s: float
 ) -> tuple[Calibration, Measurement]:
-    """Return the base calibration with the plan points that short runs give, and these runs.
+    """Return the base calibration with the measured passes that short runs give, and these runs.
 
     Parameters
     ----------
@@ -186,7 +185,10 @@ def refined_here(
     network, base, device = asking.problem.network, asking.base, asking.device
     used_s = session.clock_s() - began_s
     seconds = max(MEASURING_SHARE * (budget_s - used_s), 0.0)
-    points = [PlanPoint(*key[1:], asking.expected_s[key], asking.memory_bytes[key]) for key in asking.points]
+    points = [
+        PlanPoint(plan.sub_batch, plan.precision, expected_s, asking.memory_bytes[plan])
+        for plan, expected_s in asking.expected_s.items()
+    ]
     results: tuple[PlanRun, ...] = (PlanRun(),) * len(points)
     if seconds:
         sentence = f"running {network.name} {len(points)} times for at most {format_seconds(seconds)}"
@@ -199,22 +201,20 @@ def refined_here(
     accelerator = asking.problem.cluster.node.accelerator
     circumstances = {key: value for key, value in base.environment.items() if key not in FREE_CIRCUMSTANCES}
     samples = Samples.from_rows([], {**circumstances, **asking.circumstances})
-    steps = tuple(run.step for run in runs)
-    calibration = replace(with_plan_points(base, asking.problem, runs), name=name)
-    return calibration, Measurement(samples, steps, accelerator, asking.problem.cluster.node)
+    passes = measured_steps(asking.problem, {plan: [one.time_s] for plan, one in runs.items()}, OF_PASSES)
+    calibration = replace(with_measured_steps(base, passes), name=name)
+    return calibration, Measurement(samples, tuple(runs.values()), accelerator, asking.problem.cluster.node)
 
 
-def _runs(asking: Asking, results: Sequence[PlanRun], enough: str, say: Say) -> list[PlanPointRun]:
-    """Return the runs that were made in quiet; say of which plan points there are none, and why.
+def _runs(asking: Asking, results: Sequence[PlanRun], enough: str, say: Say) -> dict[Configuration, TimedStep]:
+    """Return the runs that were made in quiet; say of which plans there are none, and why.
 
     ``enough``: the budget that suffices for all of them, as an option.
     """
-    network, outcomes = asking.problem.network.name, tuple(zip(_names(asking), results, strict=True))
-    runs = [
-        PlanPointRun(key[0], key[2], one.step)
-        for key, one in zip(asking.points, results, strict=True)
-        if one.step and not one.is_disturbed
-    ]
+    network, plans = asking.problem.network.name, asking.expected_s
+    names = [f"sub-batch {one.sub_batch} in {one.precision}" for one in plans]
+    outcomes = tuple(zip(names, results, strict=True))
+    runs = {plan: one.step for plan, one in zip(plans, results, strict=True) if one.step and not one.is_disturbed}
     missing = [name for name, one in outcomes if not one.step and not one.failed]
     failures = [f"{name}: {one.failed}" for name, one in outcomes if one.failed]
     slow = [f"{name}: {one.slower:.3g} times slower than in quiet" for name, one in outcomes if one.is_disturbed]
@@ -231,10 +231,6 @@ def _runs(asking: Asking, results: Sequence[PlanRun], enough: str, say: Say) -> 
         rule = f"runs of {network} on a machine more than {DISTURBED_RATIO} times slower than in quiet are left out"
         say(f"{rule}, got {'; '.join(slow)}; {WHEN_QUIET}")
     return runs
-
-
-def _names(asking: Asking) -> list[str]:
-    return [f"sub-batch {sub_batch} in {precision}" for _, sub_batch, precision in asking.points]
 
 
 def _number(text: str) -> float:

@@ -18,7 +18,7 @@ from planner.costs.specified import (
 )
 from planner.costs.transfers import READING_TERMS
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
+from planner.domain.calibration import ANY_ACCELERATOR, OF_STEP, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import LOCAL, Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
@@ -39,7 +39,6 @@ from planner.sources.overheads import (
     exponent_name,
     find_overheads,
 )
-from planner.sources.plan_points import PlanPoint, plan_points_of
 from planner.sources.refusals import missing_kernel, missing_link
 from planner.sources.same_die import is_same_die
 from planner.sources.source import Source, source_of, without_unused
@@ -259,26 +258,19 @@ class Sources:
         peaks = self.accelerator.peak_flop_per_s
         return precision == "fp32" or peaks.get(precision, 0.0) > peaks.get("fp32", 0.0)
 
-    def plan_points(self, precision: str) -> Mapping[tuple[int, int], PlanPoint]:
-        """Return what runs of the network say by tensor-parallel degree and sub-batch; whole steps go first."""
-        problem = self.problem
-        if self.measured_steps(precision) is not None:
-            return {}
-        return plan_points_of(self.for_accelerator, problem.network.name, problem.settings.framework.label, precision)
+    def measured_steps(self, precision: str, of: str = OF_STEP) -> MeasuredSteps | None:
+        """Return what timed steps or passes of plans say, None: nothing, as passes do where there are whole steps.
 
-    def measured_steps(self, precision: str) -> MeasuredSteps | None:
-        """Return what measured steps of plans on this very cluster say, None: nothing, as of another accelerator."""
+        Those are of this very cluster, and say nothing of it with another accelerator.
+        """
         if precision not in self._measured_steps:
             problem = self.problem
-            is_other = problem.scenario.accelerator is not None
-            self._measured_steps[precision] = measured_steps_of(
-                () if is_other else self.for_accelerator,
-                problem.network.name,
-                problem.cluster.name,
-                problem.settings.framework.label,
-                precision,
-            )
-        return self._measured_steps[precision]
+            network, framework = problem.network.name, problem.settings.framework.label
+            cluster = "" if problem.scenario.accelerator is not None else problem.cluster.name
+            steps = measured_steps_of(self.for_accelerator, network, cluster, framework, precision)
+            self._measured_steps[precision] = steps
+        steps = self._measured_steps[precision]
+        return steps if steps is not None and steps.of == of else None
 
     @property
     def pooled(self) -> tuple[Calibration, ...]:

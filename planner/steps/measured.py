@@ -12,12 +12,13 @@ from dataclasses import replace
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.conformal import NORMAL_90
-from planner.domain.prediction import PlanWarning, Prediction, Quantity
+from planner.domain.prediction import Prediction, Quantity
 from planner.numbers import constant, constants
 from planner.sources.measured_steps import MeasuredSteps
 from planner.sources.sources import Sources
 from planner.steps.describe import Description
 from planner.steps.intervals import Gradient
+from planner.steps.warnings import measured_warning
 
 __all__ = [
     "OF_AXES", "Deviation", "as_measured", "deviation_left", "deviation_of_axes", "deviation_of_ratio", "doublings_of",
@@ -56,7 +57,7 @@ def as_measured(one: Description, sources: Sources) -> Description:
             ),
             mfu=None if before.mfu is None else before.mfu / factor,
             hfu=None if before.hfu is None else before.hfu / factor,
-            warnings=(*before.warnings, _in_words(steps, sources, plan, factor)),
+            warnings=(*before.warnings, measured_warning(steps, sources.problem.network.name, plan)),
         )
 
     return Description(plan, iteration, gradient, finish)
@@ -85,17 +86,6 @@ def _changed(period: Quantity, factor: float, narrower: float) -> Quantity:
     low, high = (None if end is None else value * (end / period.value) ** narrower for end in (period.low, period.high))
     deviation = None if period.deviation is None else period.deviation * narrower
     return replace(period, value=value, low=low, high=high, deviation=deviation)
-
-
-def _in_words(steps: MeasuredSteps, sources: Sources, plan: Configuration, factor: float) -> PlanWarning:
-    count, own = sum(one.runs for one in steps.steps), steps.runs_of(plan)
-    runs = "a measured step was" if count == 1 else f"{count} measured steps were"
-    of_plan = "none of them" if not own else "all of them" if own == count else f"{own} of them"
-    message = (
-        f"In {plan.precision} {runs} used, {of_plan} of this very plan, of calibration "
-        f"{' and '.join(steps.calibrations)}: the step is multiplied by {factor:.4g}."
-    )
-    return PlanWarning("measured_steps", sources.problem.network.name, message)
 
 
 def deviation_of_ratio(

@@ -16,7 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.calibration import OF_PASSES
 from planner.domain.configuration import Configurations
+from planner.domain.kernels import UPDATE
 from planner.domain.messages import (
     CONTEXT,
     CONTEXT_NEIGHBOURS,
@@ -35,7 +37,6 @@ from planner.domain.messages import (
     Message,
 )
 from planner.domain.split import RECOMPUTES
-from planner.sources.plan_points import plan_point_factors
 from planner.steps.compute import BESIDE, HEAD, PASSES
 from planner.steps.host_and_gpu import STAGES, TOGETHER, beside_s, composed_s
 from planner.steps.stage_cases import OfStages, StageCases
@@ -106,11 +107,10 @@ class Passes:
         by_stage.append(self._again(times("forward", repeated), times("attention", repeated)))
         kernels, host = (np.stack(each, axis=-1) for each in zip(*by_stage, strict=True))
         stage_s = costs.stages_s(kernels, host)
-        if points := costs.sources.plan_points(costs.precision):
+        if measured := costs.sources.measured_steps(costs.precision, OF_PASSES):
             is_whole = (cases.rank == 0) & (cases.plans.pipeline_parallel == 1)
-            for name in STAGES:
-                factors = np.where(is_whole, plan_point_factors(points, name, cases.plans.sub_batch), 1.0)
-                stage_s[name] = stage_s[name] * factors[cases.of]
+            factors = np.where(is_whole, measured.factors(cases.plans), 1.0)[cases.of]
+            stage_s |= {name: factors * stage_s[name] for name in STAGES if name != UPDATE}
         self._kernels_s, self._host_s = (beside_s(one, TOGETHER["sync"])[:, 0] for one in (kernels, host))
         self._update_kernels_s = kernels[:, STAGES.index("update")]
         self.forward_s, self.recompute_s, self.update_s = (stage_s[name] for name in ("forward", "recompute", "update"))

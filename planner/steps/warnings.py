@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.costs.alignment import WHOLE_BYTES, times_as_long
 from planner.costs.features import CALLS
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import OF_PASSES, Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework, variant_and_version
@@ -22,8 +22,8 @@ from planner.domain.ranks import TENSOR
 from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.domain.shapes import layer_shapes
 from planner.numbers import constant
+from planner.sources.measured_steps import MeasuredSteps
 from planner.sources.overheads import Overheads
-from planner.sources.plan_points import runs_in_words
 from planner.sources.refusals import measuring
 from planner.sources.source import is_used, miss_in_words
 from planner.sources.sources import Source, Sources
@@ -394,11 +394,30 @@ def _is_proportional(source: Source) -> bool:
 
 
 def _measured_runs(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
-    """Yield the word that runs of the network were measured; no plan divides a tensor yet."""
-    sentence = runs_in_words(sources.plan_points(one.precision), one.sub_batch)
-    if sentence:
-        message = f"For sub-batch {one.sub_batch} in {one.precision} {sentence}."
-        yield PlanWarning("measured_run", sources.problem.network.name, message)
+    """Yield the word that passes of the network were measured, which correct those of a whole one."""
+    steps = sources.measured_steps(one.precision, OF_PASSES)
+    if steps is not None and one.replica_gpus == 1:
+        yield measured_warning(steps, sources.problem.network.name, one)
+
+
+def measured_warning(steps: MeasuredSteps, network: str, plan: Configuration) -> PlanWarning:
+    """Return the word that measured steps, or runs of passes, correct a plan, by how many of what plans, and how."""
+    is_passes, count, own = steps.of == OF_PASSES, sum(one.runs for one in steps.steps), steps.runs_of(plan)
+    noun = "measured run" if is_passes else "measured step"
+    runs = f"a {noun}" if count == 1 else f"{count} {noun}s"
+    verb = "was" if count == 1 else "were"
+    if is_passes:
+        sizes = [str(size) for size in sorted({one.configuration.sub_batch for one in steps.steps})]
+        several = f"es {', '.join(sizes[:-1])} and {sizes[-1]}" if sizes[1:] else f" {sizes[0]}"
+        of = f" of sub-batch{several}" if sizes != [str(plan.sub_batch)] else ""
+        used = f"For sub-batch {plan.sub_batch} in {plan.precision} {runs}{of} {verb} used"
+    else:
+        of = "none of them" if not own else "all of them" if own == count else f"{own} of them"
+        used = f"In {plan.precision} {runs} {verb} used, {of} of this very plan"
+    what = "forward and backward passes are" if is_passes else "the step is"
+    (factor,) = steps.factors(Configurations.of([plan]))
+    message = f"{used}, of calibration {' and '.join(steps.calibrations)}: {what} multiplied by {factor:.4g}."
+    return PlanWarning("measured_run" if is_passes else "measured_steps", network, message)
 
 
 def _links(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from planner import catalog
-from planner.domain.calibration import Entry
+from planner.domain.calibration import MeasuredStep
+from planner.domain.configuration import Configuration
 from planner.domain.samples import BUDGET, COMMAND, NETWORKS
 from planner.formats.calibration import CALIBRATION
 from planner.formats.network import NAMES
@@ -153,12 +154,12 @@ def test_own_calibrations_are_listed_and_shown(run: Run) -> None:
 
 
 def test_measured_runs_of_plans_are_shown_by_network(run: Run) -> None:
-    runs = Entry("overheads", "pytorch", "", "fp32", "cells", "overheads", {"vgg16": (1.0, 4.0, 1.05664, 2.0)}, {})
-    own = replace(catalog.find_calibration("tsubame-2.5"), name="own", entries=(runs,))
+    runs = MeasuredStep("vgg16", "", "pytorch", Configuration(1, 1, 4), 1.05664, 2, "passes")
+    own = replace(catalog.find_calibration("tsubame-2.5"), name="own", entries=(), measured_steps=(runs,))
     Path("own.json").write_text(CALIBRATION.dump(own), encoding="utf-8")
     code, text, _ = run("show", "calibrations", "own.json")
-    assert (code, ["vgg16", "4", "1", "1.057", "2"] in [line.split() for line in text.splitlines()]) == (0, True)
-    assert "settings" not in text
+    row = ["vgg16", "-", "pytorch", "passes", "sub-batch", "4,", "fp32", "2", "1.057"]
+    assert (code, row in [line.split() for line in text.splitlines()]) == (0, True)
 
 
 def test_a_calibration_of_kernels_says_what_to_measure_next(run: Run) -> None:

@@ -80,6 +80,10 @@ def test_covariance_of_many_coefficients_is_left_out(calibration: Calibration, *
         (lambda d: d["entries"][0]["ranges"].update(work=[2, 1]), r"entries\[0\]: range must be from the least"),
         (lambda d: d["entries"].append(d["entries"][0]), "entries must be unique"),
         (lambda d: d["entries"][0]["coefficients"].append({"feature": "work", "value": 1}), "of different features"),
+        (
+            lambda d: d["entries"][0].update(library="cells"),
+            r"entries\[0\]: library must be of fitted terms, got 'cells'; runs of plans are measured_steps now: ",
+        ),
         (lambda d: d.pop("accelerator"), "accelerator: key must be given"),
         (lambda d: d.update(version=2), "version: value must be at most 1, got 2; the file is newer"),
         (lambda d: d["entries"][0].update(coeficients=[]), r"entries\[0\].coeficients: .*did you mean 'coefficients'"),

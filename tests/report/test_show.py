@@ -3,8 +3,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import Calibration, Entry, MeasuredStep
 from planner.domain.cluster import Cluster
+from planner.domain.configuration import Configuration
 from planner.domain.conformal import ConformalScore
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Layer, Network
@@ -104,10 +105,9 @@ def test_settings_that_are_empty_are_left_out(calibration: Calibration, printed:
 
 def test_a_formula_stands_by_coefficients_and_its_units_are_told(calibration: Calibration, printed: Printed) -> None:
     scales = Entry("overheads", "pytorch", "", "", "", "overheads", {}, {"kernel_scale": 1.5, "exponent": 3.0})
-    cells = replace(scales, library="cells", coefficients={}, settings={"resnet50": (1.0, 8.0, 1.1, 2.0)})
-    both = replace(calibration, entries=(scales, cells))
-    words = " ".join(printed(show.calibration_view(both, {"overheads": "kernel_scale·K"})).split())
-    assert words.count("overheads: kernel_scale·K") == 1  # cells have settings of their own, and no coefficients
+    one = replace(calibration, entries=(scales,))
+    words = " ".join(printed(show.calibration_view(one, {"overheads": "kernel_scale·K"})).split())
+    assert words.count("overheads: kernel_scale·K") == 1
     assert "scales, shares and exponents are mere numbers" in words
 
 
@@ -129,23 +129,14 @@ def test_an_error_of_calls_that_was_not_measured_is_called_assumed(
 
 
 def test_measured_runs_are_a_table_of_networks_and_plans(calibration: Calibration, printed: Printed) -> None:
-    entry = Entry(
-        "overheads", "pytorch", "", "fp32", "cells", "overheads", {"resnet18": (1, 4, 1.05664, 1, 2, 8, 0.9, 3)}, {}
-    )
-
-    @dataclass
-    class Run:
-        tensor: int
-        sub_batch: int
-        factor: float
-        runs: int
-
-    cells = {"resnet18": [Run(1, 4, 1.05664, 1), Run(2, 8, 0.9, 3)]}
-    view = show.calibration_view(replace(calibration, entries=(entry,)), {"overheads": "formula"}, lambda _: cells)
-    lines = [" ".join(line.split()) for line in printed(view).splitlines()]
-    assert {"training runs", "resnet18 4 1 1.057 1", "resnet18 8 2 0.900 3"} <= set(lines)
-    assert "network sub-batch degree factor runs" in lines
-    assert not any(line.startswith(("settings", "feature", "overheads: ")) for line in lines)
+    passes = MeasuredStep("resnet18", "", "pytorch", Configuration(1, 2, 8, tensor_parallel=2), 0.9, 3, "passes")
+    step = MeasuredStep("resnet18", "toy", "pytorch", Configuration(2, 8, 4), 1.05664, 1)
+    known = replace(calibration, entries=(), measured_steps=(passes, step))
+    for view in (show.calibration_view(known, {}), show.fit_view(known, "x.json")):
+        words = " ".join(printed(view).split())
+        assert "network cluster framework of plan runs factor" in words
+        assert "resnet18 - pytorch passes sub-batch 8, fp32, tensor" in words
+        assert "resnet18 toy pytorch step 2 nodes x 8 GPUs, sub-batch 1 1.057 4, fp32" in words  # in two lines
 
 
 def test_weights_of_stored_points_are_counted_not_listed(calibration: Calibration, printed: Printed) -> None:

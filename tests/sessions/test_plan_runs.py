@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from planner.catalog import find_accelerator
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
+from planner.domain.configuration import Configurations
 from planner.domain.network import Network
 from planner.domain.training import TimedStep
 from planner.formats.calibration import CALIBRATION
@@ -22,7 +22,7 @@ from planner.formats.suggestion import parse_answers
 from planner.probes.gpu import DeviceLostError, Gpu
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanPoint, PlanRun
-from planner.sources.plan_points import PLAN_POINTS, plan_point_factors, plan_points_of, points_of_entry
+from planner.sources.measured_steps import measured_steps_of
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]
@@ -97,15 +97,16 @@ def test_the_next_suggestion_uses_the_runs_and_says_so(
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert (code, err.count("\n")) == (0, 1)
     assert err.startswith("planner: running mlp 4 times for at most 5")
-    (entry,) = (entry for entry in CALIBRATION.read("better.json").entries if entry.library == PLAN_POINTS)
-    factors = {cell.sub_batch: cell.factor for cell in points_of_entry(entry, "mlp")}
-    assert factors == pytest.approx({n: math.exp(math.log(times[n] / plain[n]) / 1.2) for n in before})
+    better = CALIBRATION.read("better.json")
+    factors = {one.configuration.sub_batch: one.factor for one in better.measured_steps}
+    assert factors == pytest.approx({n: times[n] / plain[n] for n in before})
+    assert {(one.of, one.cluster) for one in better.measured_steps} == {("passes", "")}
     steps = read_samples("better.samples.csv")[0]
     assert (sorted(steps.number["sub_batch"].tolist()), set(steps.text["kind"].tolist())) == ([1, 2, 4, 8], {"step"})
     sub_batches = np.array(list(plain))
-    used = plan_point_factors(
-        plan_points_of((CALIBRATION.read("better.json"),), "mlp", "pytorch", "fp32"), "forward", sub_batches
-    )
+    passes = measured_steps_of((better,), "mlp", "local", "pytorch", "fp32")
+    assert passes is not None
+    used = passes.factors(Configurations.having(sub_batch=sub_batches))
     assert (used > 1).all()  # that of a sub-batch which was not run, too
     for given in (("better.json", "mine.json"), ("mine.json", "better.json")):
         assert list(passes_s(run, *given).values()) == pytest.approx([*(list(plain.values()) * used)])
@@ -174,8 +175,7 @@ def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
     )
     better = CALIBRATION.read("better.json")
     assert better.warnings == ()
-    (entry,) = (entry for entry in better.entries if entry.library == PLAN_POINTS)
-    assert [cell.sub_batch for cell in points_of_entry(entry, "mlp")] == [1, 2]
+    assert {one.configuration.sub_batch for one in better.measured_steps} == {1, 2}
     assert sorted(read_samples("better.samples.csv")[0].number["sub_batch"].tolist()) == [1, 2]
     quiet.clear()
     code, _, err = run(*arguments, "--force")
@@ -330,9 +330,9 @@ def test_plans_that_split_the_network_are_not_run_on_one_device(
     code, _, err = run(*arguments)
     assert code == 0
     assert f"1 of 4 plans split the network, which no run on one device tells of; {ELSEWHERE}" in err
-    (entry,) = (entry for entry in CALIBRATION.read("better.json").entries if entry.library == PLAN_POINTS)
     split = document["plans"][0]["configuration"]["sub_batch"]
-    assert {one.sub_batch for one in points_of_entry(entry, "mlp")} == {1, 2, 4, 8} - {split}
+    measured = CALIBRATION.read("better.json").measured_steps
+    assert {one.configuration.sub_batch for one in measured} == {1, 2, 4, 8} - {split}
     for plan in document["plans"]:
         plan["configuration"]["recompute"] = "full"
     path.write_text(json.dumps(document))

@@ -10,8 +10,13 @@ import pytest
 from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Configurations
-from planner.sources.measured_steps import MeasuredSteps, measured_steps_of
-from planner.sources.plan_points import COMMON_VARIANCE, NOISE_VARIANCE, REACH_DOUBLINGS
+from planner.sources.measured_steps import (
+    COMMON_VARIANCE,
+    NOISE_VARIANCE,
+    REACH_DOUBLINGS,
+    MeasuredSteps,
+    measured_steps_of,
+)
 
 WHOLE = Configuration(nodes=2, gpus_per_node=8, sub_batch=4, precision="bf16")
 TENSOR = replace(WHOLE, sub_batch=8, tensor_parallel=2)

@@ -1,18 +1,16 @@
-"""Cells from measured runs: the shrunken mean of what predictions miss, by hand."""
+"""Passes from measured runs: what predictions miss, kept as it is and drawn towards 1 where it is used, by hand."""
 
 import math
 from dataclasses import replace
 
 import pytest
 
-from planner.domain.calibration import Calibration, Entry
+from planner.domain.calibration import OF_PASSES, Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.request import Problem
-from planner.domain.training import TimedStep
-from planner.fitting.plan_points import PlanPointRun, with_plan_points
-from planner.sources.plan_points import points_of_entry
+from planner.fitting.measured_steps import measured_steps, with_measured_steps
 from planner.steps.predict import Evaluator
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
@@ -40,30 +38,30 @@ def passes_s(calibration: Calibration, sub_batch: int) -> float:
     return sum(term.seconds for term in one.terms if term.name in ("forward", "backward"))
 
 
-def run(sub_batch: int, ratio: float) -> PlanPointRun:
-    return PlanPointRun(1, "fp32", TimedStep(NETWORK, sub_batch, ratio * passes_s(BASE, sub_batch)))
+def with_runs(base: Calibration, ratios: dict[int, tuple[float, ...]], problem: Problem = PROBLEM) -> Calibration:
+    """Return a calibration with runs by sub-batch: what they take over what is predicted without."""
+    times_s = {Configuration(1, 1, n): [ratio * passes_s(BASE, n) for ratio in of] for n, of in ratios.items()}
+    problem = replace(problem, calibrations=(base,))
+    return with_measured_steps(base, measured_steps(problem, times_s, OF_PASSES))
 
 
 @pytest.mark.parametrize("ratios", [(1.3,), (0.8,), (1.1, 1.2), (1.3, 1.3, 1.3)])
-def test_a_plan_point_moves_k_of_k_and_a_fifth_of_the_way(ratios: tuple[float, ...]) -> None:
-    better = with_plan_points(BASE, PROBLEM, [run(8, ratio) for ratio in ratios])
+def test_runs_of_a_sub_batch_move_it_k_of_k_and_a_fifth_of_the_way(ratios: tuple[float, ...]) -> None:
+    better = with_runs(BASE, {8: ratios})
     k, mean = len(ratios), sum(map(math.log, ratios)) / len(ratios)
     assert passes_s(better, 8) / passes_s(BASE, 8) == pytest.approx(math.exp(mean * k / (k + 0.2)))
     assert 0 < math.log(passes_s(better, 4) / passes_s(BASE, 4)) / mean < k / (k + 0.2)
-    assert better.entries[:2] == BASE.entries
-    assert better.entries[2].samples == k
+    assert better.entries == BASE.entries
+    assert [(one.cluster, one.runs) for one in better.measured_steps] == [("", k)]
+    assert better.measured_steps[0].factor == pytest.approx(math.exp(mean))
 
 
 def test_the_same_runs_again_change_nothing_and_others_are_kept() -> None:
-    first = with_plan_points(BASE, PROBLEM, [run(8, 1.3), run(2, 0.9)])
-    assert with_plan_points(first, PROBLEM, [run(8, 1.3)]) == first
-    second = with_plan_points(first, PROBLEM, [run(8, 1.1), run(16, 1.2)])
-    (entry,) = second.entries[2:]
-    points = {one.sub_batch: one for one in points_of_entry(entry, NETWORK.name)}
-    assert {n: one.runs for n, one in points.items()} == {2: 1, 8: 1, 16: 1}
-    for n, ratio in ((2, 0.9), (8, 1.1), (16, 1.2)):
-        assert points[n].factor == pytest.approx(ratio ** (1 / 1.2))
-    other = replace(NETWORK, name="other")
-    again = with_plan_points(second, replace(PROBLEM, network=other), [run(8, 2.0)])
+    first = with_runs(BASE, {8: (1.3,), 2: (0.9,)})
+    assert with_runs(first, {8: (1.3,)}) == first
+    second = with_runs(first, {8: (1.1,), 16: (1.2,)})
+    factors = {one.configuration.sub_batch: one.factor for one in second.measured_steps}
+    assert factors == pytest.approx({8: 1.1, 2: 0.9, 16: 1.2})
+    again = with_runs(second, {8: (2.0,)}, replace(PROBLEM, network=replace(NETWORK, name="other")))
     assert passes_s(again, 8) == passes_s(second, 8)
-    assert again.entries[2].samples == 4
+    assert (len(again.measured_steps), again.seen) == (4, ("two", "other"))
