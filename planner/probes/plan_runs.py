@@ -21,7 +21,7 @@ from planner.probes.timing import Timing, keep_freed_memory
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PlanPoint", "PlanRun", "enough_s", "timed_runs"]
+__all__ = ["PlanRun", "WantedRun", "enough_s", "timed_runs"]
 
 MOST_REPEATS = 7
 MOST_STEPS = WARM_UP_STEPS + MOST_REPEATS
@@ -41,7 +41,7 @@ MOST_FREE_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class PlanPoint:
+class WantedRun:
     """A run that is wanted: ``expected_s`` of forward and backward [s], ``memory_bytes``; 0: not known."""
 
     sub_batch: int
@@ -70,16 +70,16 @@ class PlanRun:
 
 def timed_runs(
     network: Network,
-    points: Sequence[PlanPoint],
+    wanted: Sequence[WantedRun],
     seconds: float,
     *,
     device: str = "cpu",
     quiet_s: float = 0.0,
     progress: Callable[[float, str], None] = lambda _used_s, _state: None,
 ) -> tuple[PlanRun, ...]:
-    """Return what came of every plan point's run: on a machine that is not quiet, the least disturbed of its tries.
+    """Return what came of every wanted run: on a machine that is not quiet, the least disturbed of its tries.
 
-    The first points come first: one that fits with fewest steps is run, those after it where they fit beside it. All of
+    The first come first: one that fits with fewest steps is run, those after it where they fit beside it. All of
     these get as many steps as there is time for; those left out are looked at again after every run, with the time that
     is left by then and by what steps have taken, of what was expected.
 
@@ -94,22 +94,22 @@ def timed_runs(
         try:
             module = build_module(network, device)
         except (RuntimeError, MemoryError) as error:
-            return (_failed(device, error, f"making {network.name}"),) * len(points)
+            return (_failed(device, error, f"making {network.name}"),) * len(wanted)
         largest_bytes, block = 0.0, None
         runs: dict[int, PlanRun] = {}
-        while choice := _next(points, runs, began_s + seconds - bench.clock()):
+        while choice := _next(wanted, runs, began_s + seconds - bench.clock()):
             at, step_s, steps = choice
-            point = points[at]
-            state = f"sub-batch {point.sub_batch} in {point.precision}, {len(runs) + 1} of {len(points)}"
+            one = wanted[at]
+            state = f"sub-batch {one.sub_batch} in {one.precision}, {len(runs) + 1} of {len(wanted)}"
             progress(bench.clock() - began_s, state)
-            if device == "cpu" and point.memory_bytes > largest_bytes:
-                largest_bytes, block = point.memory_bytes, _touched(TOUCHED_FACTOR * point.memory_bytes)
-            runs[at] = _run(bench, module, (network, point, device), (steps, step_s), reference_s)
+            if device == "cpu" and one.memory_bytes > largest_bytes:
+                largest_bytes, block = one.memory_bytes, _touched(TOUCHED_FACTOR * one.memory_bytes)
+            runs[at] = _run(bench, module, (network, one, device), (steps, step_s), reference_s)
             if runs[at].failed:  # only now, as the error held what the step did
                 module.zero_grad(set_to_none=True)
                 import_torch().cuda.empty_cache()
         del block
-        return tuple(runs.get(at, PlanRun()) for at in range(len(points)))
+        return tuple(runs.get(at, PlanRun()) for at in range(len(wanted)))
 
 
 def _touched(wanted_bytes: float) -> torch.Tensor | None:
@@ -123,62 +123,62 @@ def _touched(wanted_bytes: float) -> torch.Tensor | None:
     return blocks[-1] if count else None
 
 
-def _next(points: Sequence[PlanPoint], runs: Mapping[int, PlanRun], left_s: float) -> tuple[int, float, float] | None:
-    """Return the first point that fits the time left [s], what a step may take [s], and how many it may make."""
-    pace = RUN_FACTOR * _pace(points, runs)
+def _next(wanted: Sequence[WantedRun], runs: Mapping[int, PlanRun], left_s: float) -> tuple[int, float, float] | None:
+    """Return the first that fits the time left [s], what a step may take [s], and how many it may make."""
+    pace = RUN_FACTOR * _pace(wanted, runs)
     fitting: list[int] = []
     together_s = 0.0
-    for at, point in enumerate(points):
-        step_s = pace * point.expected_s
+    for at, one in enumerate(wanted):
+        step_s = pace * one.expected_s
         if at not in runs and FEWEST_STEPS * (together_s + step_s) <= left_s:
             fitting.append(at)
             together_s += step_s
-    return (fitting[0], pace * points[fitting[0]].expected_s, left_s / together_s) if fitting else None
+    return (fitting[0], pace * wanted[fitting[0]].expected_s, left_s / together_s) if fitting else None
 
 
-def _pace(points: Sequence[PlanPoint], runs: Mapping[int, PlanRun]) -> float:
+def _pace(wanted: Sequence[WantedRun], runs: Mapping[int, PlanRun]) -> float:
     """Return how many times longer than expected the steps of the runs took, together; 1 of none."""
-    times = [(run.step.time_s, points[at].expected_s) for at, run in runs.items() if run.step]
+    times = [(run.step.time_s, wanted[at].expected_s) for at, run in runs.items() if run.step]
     return sum(time_s for time_s, _ in times) / sum(expected_s for _, expected_s in times) if times else 1.0
 
 
-def enough_s(points: Sequence[PlanPoint], runs: Sequence[PlanRun]) -> float:
-    """Return the time [s] that suffices for a run of every point, by what runs of some have taken.
+def enough_s(wanted: Sequence[WantedRun], runs: Sequence[PlanRun]) -> float:
+    """Return the time [s] that suffices for every wanted run, by what runs of some have taken.
 
-    ``runs``: one of every point; those that failed are left out.
+    ``runs``: what came of each; those that failed are left out.
     """
     timings = {at: run for at, run in enumerate(runs) if run.step}
-    expected_s = sum(point.expected_s for point, run in zip(points, runs, strict=True) if not run.failed)
-    return FEWEST_STEPS * RUN_FACTOR * max(1.0, _pace(points, timings)) * expected_s
+    expected_s = sum(one.expected_s for one, run in zip(wanted, runs, strict=True) if not run.failed)
+    return FEWEST_STEPS * RUN_FACTOR * max(1.0, _pace(wanted, timings)) * expected_s
 
 
 def _run(
     bench: Bench,
     module: torch.nn.Module,
-    what: tuple[Network, PlanPoint, str],
+    what: tuple[Network, WantedRun, str],
     steps: tuple[float, float],
     quiet_s: float,
 ) -> PlanRun:
     """Return what came of a run; ``steps``: at most so many, each of so long [s], fewer where they take longer."""
-    (network, point, device), (count, step_s) = what, steps
+    (network, one, device), (count, step_s) = what, steps
     warm_up = min(WARM_UP_STEPS, int(count) // FEWEST_STEPS)
     repeats = min(MOST_REPEATS, int(count) - warm_up)
-    time_point = partial(gradient_time, module, network, point.sub_batch, repeats, precision=point.precision)
+    timed = partial(gradient_time, module, network, one.sub_batch, repeats, precision=one.precision)
 
     def measure() -> Timing:
-        return time_point(until_s=bench.clock() + (warm_up + repeats - 1) * step_s, warm_up=warm_up)
+        return timed(until_s=bench.clock() + (warm_up + repeats - 1) * step_s, warm_up=warm_up)
 
     until_s = bench.clock() + max((count - MOST_STEPS) * step_s, FIRST_STEP_S)
     try:
-        with computing_in(point.precision):
+        with computing_in(one.precision):
             trial = least_disturbed(measure, bench, quiet_s, tries=MOST_TRIES, pause_s=PAUSE_S, until_s=until_s)
     except (RuntimeError, MemoryError) as error:
-        what_ran = f"training steps of {network.name} on {point.sub_batch} samples in {point.precision}"
+        what_ran = f"training steps of {network.name} on {one.sub_batch} samples in {one.precision}"
         return _failed(device, error, what_ran)
     if trial is None:
         return PlanRun()
     timing, slower = trial
-    return PlanRun(TimedStep(network, point.sub_batch, timing.time_s, timing.spread_s, point.precision), slower)
+    return PlanRun(TimedStep(network, one.sub_batch, timing.time_s, timing.spread_s, one.precision), slower)
 
 
 def _failed(device: str, error: RuntimeError | MemoryError, what: str) -> PlanRun:

@@ -22,7 +22,7 @@ from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import KEPT_MEMORY, Measurement
 from planner.probes.gpu import Gpu, told_when_lost
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import PlanPoint, PlanRun, enough_s
+from planner.probes.plan_runs import PlanRun, WantedRun, enough_s
 from planner.probes.precisions import check_torch, import_torch
 from planner.probes.timing import keep_freed_memory
 from planner.sessions.inputs import Say
@@ -47,17 +47,14 @@ class Asking:
     Attributes
     ----------
     problem : the network, priced as by the next suggestion that names the base
-    expected_s : mapping of Configuration to float, what a pass forward and backward is expected to take [s], of its
-        plans on one device, the best first, each once
-    memory_bytes : mapping of Configuration to float, what it is expected to hold [bytes]
+    runs : of its plans on one device, the best first, each sub-batch and precision once
     base : what the suggestion was made with of the accelerator, as one
     device : the accelerator, as PyTorch names it
     circumstances : mapping of str to str, of a run on it now, as far as the base says them of itself
     """
 
     problem: Problem
-    expected_s: Mapping[Configuration, float]
-    memory_bytes: Mapping[Configuration, float]
+    runs: tuple[WantedRun, ...]
     base: Calibration
     device: str
     circumstances: Mapping[str, str]
@@ -84,19 +81,16 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     circumstances = _circumstances(base.environment, gpu)
     _check_circumstances(base, circumstances)
     plans = _plans_of_one_device(suggested, session.say)
-    expected_s: dict[Configuration, float] = {}
-    bytes_of: dict[Configuration, float] = {}
+    runs: dict[tuple[int, str], WantedRun] = {}
     for plan in plans:
-        axes = plan["configuration"]
-        of_device = Configuration(1, 1, axes["sub_batch"], precision=axes["precision"])
-        expected_s.setdefault(of_device, _passes_s(plan))
-        bytes_of[of_device] = plan["prediction"]["memory_bytes"]["total"]
+        key = plan["configuration"]["sub_batch"], plan["configuration"]["precision"]
+        runs.setdefault(key, WantedRun(*key, _passes_s(plan), plan["prediction"]["memory_bytes"]["total"]))
     settings = replace(suggested.settings, input="synthetic", framework=_framework(suggested.frameworks))
     machine = suggested.machine(base, session.say)
     problem = Problem(
         suggested.network, None, machine.cluster, machine.calibrations, machine.explicit, settings=settings
     )
-    return Asking(problem, expected_s, bytes_of, base, gpu.device if gpu else "cpu", circumstances)
+    return Asking(problem, tuple(runs.values()), base, gpu.device if gpu else "cpu", circumstances)
 
 
 def _plans_of_one_device(suggested: Suggested, say: Say) -> list[Mapping[str, Any]]:
@@ -185,17 +179,14 @@ def refined_here(
     network, base, device = asking.problem.network, asking.base, asking.device
     used_s = session.clock_s() - began_s
     seconds = max(MEASURING_SHARE * (budget_s - used_s), 0.0)
-    points = [
-        PlanPoint(plan.sub_batch, plan.precision, expected_s, asking.memory_bytes[plan])
-        for plan, expected_s in asking.expected_s.items()
-    ]
-    results: tuple[PlanRun, ...] = (PlanRun(),) * len(points)
+    wanted = asking.runs
+    results: tuple[PlanRun, ...] = (PlanRun(),) * len(wanted)
     if seconds:
-        sentence = f"running {network.name} {len(points)} times for at most {format_seconds(seconds)}"
+        sentence = f"running {network.name} {len(wanted)} times for at most {format_seconds(seconds)}"
         quiet_s = _number(base.environment.get("reference_s", "")) if device == "cpu" else 0.0
         with session.bar("running", seconds, sentence) as show, told_when_lost(device, None):
-            results = session.run_plans(network, points, seconds, device=device, quiet_s=quiet_s, progress=show)
-    whole_s = used_s + 1 + max(enough_s(points, results), seconds) / MEASURING_SHARE
+            results = session.run_plans(network, wanted, seconds, device=device, quiet_s=quiet_s, progress=show)
+    whole_s = used_s + 1 + max(enough_s(wanted, results), seconds) / MEASURING_SHARE
     enough = BUDGET_STEP_S * math.ceil(whole_s / BUDGET_STEP_S)
     runs = _runs(asking, results, f"--budget {enough}s", session.say)
     accelerator = asking.problem.cluster.node.accelerator
@@ -211,10 +202,14 @@ def _runs(asking: Asking, results: Sequence[PlanRun], enough: str, say: Say) -> 
 
     ``enough``: the budget that suffices for all of them, as an option.
     """
-    network, plans = asking.problem.network.name, asking.expected_s
-    names = [f"sub-batch {one.sub_batch} in {one.precision}" for one in plans]
+    network = asking.problem.network.name
+    names = [f"sub-batch {one.sub_batch} in {one.precision}" for one in asking.runs]
     outcomes = tuple(zip(names, results, strict=True))
-    runs = {plan: one.step for plan, one in zip(plans, results, strict=True) if one.step and not one.is_disturbed}
+    runs = {
+        Configuration(1, 1, wanted.sub_batch, precision=wanted.precision): one.step
+        for wanted, one in zip(asking.runs, results, strict=True)
+        if one.step and not one.is_disturbed
+    }
     missing = [name for name, one in outcomes if not one.step and not one.failed]
     failures = [f"{name}: {one.failed}" for name, one in outcomes if one.failed]
     slow = [f"{name}: {one.slower:.3g} times slower than in quiet" for name, one in outcomes if one.is_disturbed]

@@ -12,7 +12,7 @@ import torch
 from planner.domain.network import INPUT, Layer, Network
 from planner.probes import gpu, plan_runs
 from planner.probes.gpu import DeviceLostError
-from planner.probes.plan_runs import PlanPoint, enough_s, timed_runs
+from planner.probes.plan_runs import WantedRun, enough_s, timed_runs
 from planner.probes.timing import Timing
 
 MakeBench = Callable[..., Any]
@@ -55,8 +55,8 @@ def running(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> Callable[
     return use
 
 
-def points_of(*sub_batches: int) -> list[PlanPoint]:
-    return [PlanPoint(n, "fp32", STEP_S * n) for n in sub_batches]
+def points_of(*sub_batches: int) -> list[WantedRun]:
+    return [WantedRun(n, "fp32", STEP_S * n) for n in sub_batches]
 
 
 def test_every_cell_is_run_once_within_the_time(running: Callable[..., Any]) -> None:
@@ -198,7 +198,7 @@ def test_the_quiet_of_an_earlier_run_counts(running: Callable[..., Any]) -> None
 
 TOUCHING = """
 import torch
-from planner.probes.plan_runs import PlanPoint, timed_runs
+from planner.probes.plan_runs import WantedRun, timed_runs
 from planner.probes.timing import keep_freed_memory, touched_pages
 from planner.catalog import find_network
 
@@ -206,7 +206,7 @@ size = 2**28
 touched = touched_pages()
 if touched and keep_freed_memory():
     network = find_network("mlp:input=64,hidden=64,layers=2,classes=10")
-    timed_runs(network, [PlanPoint(1, "fp32", 1e-3, float(size))], 5.0)
+    timed_runs(network, [WantedRun(1, "fp32", 1e-3, float(size))], 5.0)
     before = touched_pages()
     torch.ones(size // 4, dtype=torch.float32)
     print(before - touched, touched_pages() - before)

@@ -21,7 +21,7 @@ from planner.formats.samples import read_samples
 from planner.formats.suggestion import parse_answers
 from planner.probes.gpu import DeviceLostError, Gpu
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import PlanPoint, PlanRun
+from planner.probes.plan_runs import PlanRun, WantedRun
 from planner.sources.measured_steps import measured_steps_of
 
 Run = Callable[..., tuple[int, str, str]]
@@ -60,7 +60,7 @@ def times(instruments: Instruments) -> dict[int, float]:
     found: dict[int, float] = {}
 
     def timed_runs(
-        network: Network, cells: Sequence[PlanPoint], seconds: float, *, device: str, **_named: Any
+        network: Network, cells: Sequence[WantedRun], seconds: float, *, device: str, **_named: Any
     ) -> tuple[PlanRun, ...]:
         assert device == "cpu"
         assert 0 < seconds < 60
@@ -160,7 +160,7 @@ def test_runs_of_a_busy_machine_and_one_that_failed_are_left_out_and_said(
     asked(base())
     quiet = [1, 2]
 
-    def timed_runs(network: Network, cells: Sequence[PlanPoint], *_rest: Any, **_named: Any) -> tuple[PlanRun, ...]:
+    def timed_runs(network: Network, cells: Sequence[WantedRun], *_rest: Any, **_named: Any) -> tuple[PlanRun, ...]:
         made = {n: PlanRun(TimedStep(network, n, 0.1), 1.0 if n in quiet else 1.3) for n in (1, 2, 4)}
         return tuple(made.get(cell.sub_batch) or PlanRun(failed="no algorithm of such sizes") for cell in cells)
 
@@ -255,7 +255,7 @@ def test_the_gpu_that_a_suggestion_is_of_runs_it_with_the_library_that_it_was_ca
         return Gpu(f"cuda:{at}", "GPU-1", ("fp32",), 0, is_known=True, accelerator=card, node=node, circumstances=facts)
 
     def timed_runs(
-        _network: Network, cells: Sequence[PlanPoint], *_given: object, device: str, **_named: object
+        _network: Network, cells: Sequence[WantedRun], *_given: object, device: str, **_named: object
     ) -> Any:
         ran.append(device)
         return tuple(PlanRun(TimedStep(_network, cell.sub_batch, 1e-3)) for cell in cells)
