@@ -31,7 +31,8 @@ NAMES = {
     "tensorflow-2017", "mxnet", "pollux-t4", "elasticflow", "cnn-benchmarks", "convnet-benchmarks", "neusight-e2e",
     "paddle-perf", "pytorch-gpu-benchmark", "timm-rtx3090", "vtrain-multi", "vtrain-single", "bigscience-v100", "seeds",
     "fms-fsdp", "megatron-published", "nanotron", "primus", "torchtitan", "torchtitan-fp8", "superbench",
-    "lambda-v1", "lambda-v2", "u39kun", "paddle-resnet50", "mxnet-large", "h200-pytorch", "sailor", "torchgpipe",
+    "lambda-v1", "lambda-v2", "u39kun", "paddle-resnet50", "mxnet-large", "h200-pytorch", "h100-pytorch", "sailor",
+    "torchgpipe",
 }  # fmt: skip
 
 
