@@ -124,7 +124,9 @@ def split_space(
     of = settings(optimizer="adam", input="synthetic", framework=catalog.find_framework(framework))
     task = problem(catalog.find_network(network), None, place, catalog.calibrations_for(place), settings=of)
     request = asked(mini_batch).changed(nodes=tuple(nodes), precision=(precision,), tolerance_sync=within)
-    order, limits = _first(("planner.search.searchable", "order_and_limits"))(task, request)
+    order, limits = _first(
+        ("planner.search.searchable", "order_and_limits"), ("planner.search.allowed", "order_and_limits")
+    )(task, request)
     plans, evaluator = (
         _first(("planner.search.exhaustive", "lawful_plans")),
         _first(("planner.steps.predict", "Evaluator")),
@@ -180,7 +182,10 @@ def _product(axes: Mapping[str, Sequence[int]], precisions: Sequence[str]) -> An
 
 def shapes(*, network: str, times: int) -> Work:
     """Build a network of the zoo and the shapes of its layers."""
-    build, layer_shapes = _first(("planner.networks.zoo", "build")), _first(("planner.domain.shapes", "layer_shapes"))
+    build, layer_shapes = (
+        _first(("planner.networks.zoo", "build")),
+        _first(("planner.domain.network", "layer_shapes"), ("planner.domain.shapes", "layer_shapes")),
+    )
     return lambda: [layer_shapes(build(network, {})) for _ in range(times)]
 
 

@@ -17,11 +17,11 @@ from planner.catalog import find_network
 from planner.domain.samples import NUMBER_COLUMNS
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import CLUSTER
-from planner.formats.configuration import SETTINGS
 from planner.formats.documents import Kind, dump_toml, parse_text
 from planner.formats.fields import Flag, ListOf, MapOf, Name, Nullable, Number, OneOf, Table, Text, Type, Whole
 from planner.formats.framework import FRAMEWORK
 from planner.formats.network import DATASET, NETWORK
+from planner.formats.parts import SETTINGS
 from planner.formats.prediction import PREDICTION, PREDICTIONS
 from planner.formats.runs import WHOLE_COLUMNS
 from planner.formats.samples import COLUMNS

@@ -87,7 +87,7 @@ def test_the_smaller_stands_first_where_plans_are_equal_otherwise() -> None:
 import numpy as np
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import Predictions
-from planner.search.evaluator import PricedPlans
+from planner.search.ranking import PricedPlans
 from planner.search.ranking import Order
 plans = Configurations.of([Configuration(1, 4, 8, made_up=made_up) for made_up in (4, 1, 2)])
 same = Predictions(**{name: np.ones(3) for name in Predictions.__dataclass_fields__})

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from planner.domain.arrays import FloatArray
-from planner.domain.conformal import INTERVAL_LEVEL
+from planner.domain.provenance import INTERVAL_LEVEL
 from planner.numbers import constant
 from planner.scoring.evaluate import Answer, validation_of
 from validation.tables import markdown_table

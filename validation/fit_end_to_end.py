@@ -19,7 +19,7 @@ from pathlib import Path
 
 from planner.cli.streams import note
 from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, Entry
-from planner.domain.conformal import ConformalScore
+from planner.domain.provenance import ConformalScore
 from planner.domain.samples import COMMAND
 from planner.fitting.end_to_end import HALF_PRECISIONS, MEASURED_MULTIPLES, EndToEnd, Observed
 from planner.formats.calibration import CALIBRATION

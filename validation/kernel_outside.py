@@ -23,8 +23,8 @@ from planner import catalog
 from planner.costs.terms import doublings_outside, evaluate
 from planner.costs.work import flop, is_convolution, is_product, moved_bytes
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.conformal import NORMAL_90
 from planner.domain.kernels import ATTENTION
+from planner.domain.provenance import NORMAL_90
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import work_of

@@ -31,17 +31,17 @@ from planner.catalog.frameworks import (
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.dataset import Dataset
 from planner.domain.network import Network, family_of
 from planner.domain.node_groups import MixedCluster
+from planner.domain.request import Dataset
 from planner.domain.transfer import Transfers, relation
 from planner.errors import InputFileError, OutputError, ParameterError, UnknownNameError, UsageError
 from planner.formats.calibration import CALIBRATION, TRANSFER
 from planner.formats.cluster import ACCELERATOR, read_cluster
-from planner.formats.configuration import REQUEST, SETTINGS
 from planner.formats.documents import STANDARD_INPUT, parse_text, place_of, read_text, write_file
 from planner.formats.fields import LONGEST_NAME
 from planner.formats.network import DATASET, NETWORK
+from planner.formats.parts import REQUEST, SETTINGS
 from planner.networks.zoo import build, zoo_names
 from planner.units import BOUNDS
 

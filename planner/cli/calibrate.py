@@ -13,8 +13,8 @@ from typing import Any
 from planner import catalog
 from planner.cli import output
 from planner.cli.options import OPTIONS
+from planner.cli.request import from_options
 from planner.cli.streams import bar, note
-from planner.cli.values import from_options
 from planner.domain.calibration import Calibration
 from planner.errors import OutputError, ParameterError
 from planner.formats.calibration import CALIBRATION
@@ -29,10 +29,9 @@ from planner.sessions.calibrate import (
     refined_from_runs,
 )
 from planner.sessions.inputs import Values, listed, value_of
-from planner.sessions.measure import Session, check_writable
+from planner.sessions.measure import Request, Session, check_writable, networks_of, shards_of
 from planner.sessions.measure_next import DEFAULT_BUDGET_S
 from planner.sessions.plan_runs import asking_of
-from planner.sessions.request import Request, networks_of, shards_of
 from planner.sessions.sample_files import samples_path
 
 __all__ = ["Target", "request_of", "run", "target_of"]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from planner.cli import output
+from planner.cli.request import from_options
 from planner.cli.streams import note
-from planner.cli.values import from_options
 from planner.domain.prediction import Citation, Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Suggestion

@@ -10,9 +10,8 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.options import OPTIONS
-from planner.cli.request import gather, ordered, resolve
+from planner.cli.request import gather, options_named, ordered, resolve, settings_named
 from planner.cli.streams import note
-from planner.cli.values import options_named, settings_named
 from planner.domain.axes import AXES
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations

@@ -1,21 +1,30 @@
-"""The steps that ``suggest`` and ``predict`` share: gather values, resolve them, write answers."""
+"""The request of a command: values of its options and where they are from, names resolved, what a framework allows.
+
+Values come from the command line, from ``planner.toml`` and from the default request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from planner import catalog
-from planner.cli.options import OPTIONS
+from planner.cli.options import COMMANDS, OPTIONS, Option
+from planner.cli.parsing import EVERY
 from planner.cli.streams import note
-from planner.cli.values import from_options, from_settings, in_full, settings_named
-from planner.domain.axes import AXES
-from planner.domain.request import DEFAULT, Sourced
-from planner.errors import NOTHING, ParameterError
+from planner.domain.axes import AXES, Axis
+from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest
+from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, Refusal, UsageError
+from planner.search.bases import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
+from planner.search.refine import refinement
 from planner.sessions.inputs import (
     DEFAULT_REQUEST,
     LOCAL,
+    OPTION,
     SETTINGS_FILE,
     Case,
     Machine,
@@ -29,8 +38,130 @@ from planner.sessions.inputs import (
     own_calibration,
     said,
 )
+from planner.sources.refusals import KERNEL_MISSING
+from planner.workload.blocks import block_starts
+from planner.workload.lawful import check_allowed
 
-__all__ = ["PRINTING_OPTIONS", "SEARCHING_OPTIONS", "gather", "ordered", "resolve", "say_unused_frameworks"]
+__all__ = [
+    "PRINTING_OPTIONS", "SEARCHING_OPTIONS", "Allowed", "allowed_cases", "allowed_request", "check_not_refined",
+    "from_options", "from_settings", "gather", "in_full", "options_named", "ordered", "provenance", "resolve",
+    "say_unused_frameworks", "settings_named", "space_request",
+]  # fmt: skip
+
+
+def from_options(arguments: Mapping[str, Any]) -> Values:
+    """Return what the command line gives, parsed."""
+    return {
+        name: Sourced(_parsed(OPTIONS[name], OPTIONS[name].flag, value), OPTION) for name, value in arguments.items()
+    }
+
+
+def from_settings(settings: Mapping[str, Any], source: str, command: str) -> Values:
+    """Return the values of a settings table that ``command`` has, parsed with the rules of the options.
+
+    ``settings`` maps option names to text, numbers or lists; a value against its rule is InputFileError naming
+    ``source``.
+    """
+    names = next(declared.options for declared in COMMANDS if declared.name == command)
+    try:
+        return {
+            key: Sourced(_parsed(OPTIONS[key], key, _texts(OPTIONS[key], value)), source)
+            for key, value in settings.items()
+            if key in names
+        }
+    except ParameterError as error:
+        raise InputFileError(source, str(error)) from error
+
+
+def in_full(values: Values) -> Values:
+    """Return the values with what ``recompute every:K`` stands for: full recompute of each K-th layer.
+
+    ``recompute_every`` beside it replaces K where it comes from a stronger source.
+    """
+    given, own = values.get("recompute"), values.get("recompute_every")
+    if given is None or not given.value[0].startswith(EVERY):
+        return values
+    if own is not None and own.source == given.source:
+        flag, beside = OPTIONS["recompute_every"].flag, f"{OPTIONS['recompute'].flag} {','.join(given.value)}"
+        raise ParameterError(flag, f"left out beside {beside}", ",".join(map(str, own.value)))
+    meant: Values = {
+        "recompute": replace(given, value=("full",)),
+        "recompute_every": replace(given, value=tuple(int(one.removeprefix(EVERY)) for one in given.value)),
+    }
+    stronger: Values = {"recompute_every": own} if own is not None and own.source == OPTION else {}
+    return merge(stronger, meant, values)
+
+
+@contextmanager
+def settings_named(values: Values) -> Iterator[None]:
+    """Let an error about a value of ``planner.toml`` name that file and the key, not a flag that nobody typed.
+
+    InputFileError: instead of UsageError: the file is what is wrong.
+    CoverageError: with the same exit code as without the file.
+    """
+    try:
+        yield
+    except (UsageError, CoverageError) as error:
+        names = (name for name, value in values.items() if value.source == SETTINGS_FILE)
+        key = next((name for name in names if _is_about(error.refusal, name)), None)
+        if key is None:
+            raise
+        sentence = str(error).replace(OPTIONS[key].flag, key)
+        if isinstance(error, CoverageError):
+            why = Refusal(error.refusal.code, f"{SETTINGS_FILE}: {key}: {sentence}", key)
+            raise CoverageError(why) from error
+        raise InputFileError(SETTINGS_FILE, sentence, key) from error
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Let an error about how a plan is split name the option that says it, as it is typed."""
+    try:
+        yield
+    except ParameterError as error:
+        what = " x ".join(_FLAGS.get(name, name) for name in error.what.split(" x "))
+        if what == error.what:
+            raise
+        raise ParameterError(what, error.rule, error.value, error.remedy) from error
+
+
+_FLAGS = {axis.name: OPTIONS[axis.option].flag for axis in AXES if axis.only_sync}
+
+
+def _is_about(refusal: Refusal, key: str) -> bool:
+    """Return whether what is refused is the value of an option, or a part of it: a kernel is one of a precision."""
+    if key == "precision" and refusal.code == KERNEL_MISSING:
+        return True
+    word = "data set" if key == "dataset" else key
+    return re.match(rf"(\S+ of )?({OPTIONS[key].flag}|{word})(?![\w-])", refusal.subject) is not None
+
+
+def _parsed(option: Option, what: str, value: Any) -> Any:
+    if option.switch:
+        return value
+    if option.repeatable:
+        each = [option.parse(what, _single(what, one)) for one in value]
+        return tuple(each if option.is_distinct else dict.fromkeys(each))
+    return option.parse(what, value)
+
+
+def _single(what: str, text: str) -> str:
+    """Return a value of an option that is given once for each, or refuse a list of names in one."""
+    several = [one.strip() for one in text.partition(":")[0].split(",") if one.strip()]  # arguments may have commas
+    is_file = False
+    with suppress(OSError):  # of a name that no file can have
+        is_file = Path(text).exists()
+    if len(several) < 2 or is_file:
+        return text
+    again = " ".join(f"{what} {one}" for one in several) if what.startswith("-") else f"{what} = {several}"
+    raise ParameterError(what, "one name or file", text, f"for several write {again}")
+
+
+def _texts(option: Option, value: Any) -> Any:
+    if option.switch:
+        return value
+    items = value if isinstance(value, list) else [value]
+    return [str(item) for item in items] if option.repeatable else ",".join(str(item) for item in items)
 
 
 PRINTING_OPTIONS = {"json", "brief", "verbose"}
@@ -128,3 +259,114 @@ def ordered(values: Values) -> Values:
     unsplit = {a.option for a in AXES if a.splits and values.get(a.option) == Sourced((a.default,), DEFAULT)}
     left_out = PRINTING_OPTIONS | SEARCHING_OPTIONS | unsplit
     return {name: values[name] for name in OPTIONS if name in values and name not in left_out}
+
+
+Allowed = tuple[list[tuple[Case, SpaceRequest]], dict[str, PlannerError]]
+"""Of one question, the cases whose framework allows the request, and by framework why others do not."""
+
+
+def space_request(values: Values) -> SpaceRequest:
+    """Return what to search over; a value that is not given keeps the default of the record.
+
+    The tolerance of the default request is that of asynchronous plans, whose mini-batch is random: synchronous ones can
+    hit the target exactly. Any other source means both.
+    """
+    names = {axis.option: axis.name for axis in AXES}
+    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose")}
+    names |= {key: key for key in ("allow_specified", "sensitivity")}
+    changes = {name: values[key].value for key, name in names.items() if key in values}
+    if "tolerance" in values:
+        tolerance = values["tolerance"]
+        both = ("tolerance_sync", "tolerance_async")
+        changes |= dict.fromkeys(both[tolerance.source == DEFAULT_REQUEST :], tolerance.value)
+    changes["most"] = values["limit"].value if "limit" in values else {}
+    return SpaceRequest(values["target_batch"].value).changed(**changes)
+
+
+def allowed_cases(cases: Sequence[Case], values: Values) -> Allowed:
+    """Return the cases of one question whose framework allows the request, and why others do not.
+
+    ParameterError where none does: that of the first.
+    """
+    asked: list[tuple[Case, SpaceRequest]] = []
+    left_out: dict[str, PlannerError] = {}
+    for case in cases:
+        try:
+            asked.append((case, allowed_request(case, values)))
+        except ParameterError as error:
+            left_out[case.subject.settings.framework.label] = error
+    if not asked:
+        raise next(iter(left_out.values()))
+    return asked, left_out
+
+
+def allowed_request(case: Case, values: Values) -> SpaceRequest:
+    """Return what to search over for one network: kinds of parallelism and schedules that its framework allows."""
+    request = space_request(values)
+    network, framework = case.problem.network, case.problem.settings.framework
+    allowed = kinds_of(network, framework)
+    _check_layers(case, layer_axis_asked(request), allowed)
+    request = request.changed(parallelism=kinds_to_try(request, network, framework))
+    for kind in request.parallelism:
+        if kind not in allowed:
+            splits_layers = kind in (MODEL, HYBRID) and not block_starts(network)
+            remedy = "schemes that split single layers are priced for attention blocks alone" if splits_layers else ""
+            rule = f"of the kinds that {network.name} and framework {framework.variant} allow, {', '.join(allowed)}"
+            raise ParameterError("--parallelism", rule, kind, remedy)
+    check_allowed(framework, request.asked)
+    return request
+
+
+def check_not_refined(request: SpaceRequest, what: str) -> None:
+    """Refuse values that are chosen for the leading plans of a search alone."""
+    for name, value in refinement(request).items():
+        flag = OPTIONS[name].flag
+        raise ParameterError(flag, f"of fixed values with {what}, which looks at all plans", value)
+
+
+def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> None:
+    """Refuse stages of a network that a framework cannot pipeline: of those with blocks rules of their own say so."""
+    network, framework = case.problem.network, case.problem.settings.framework
+    if asked is not None and not block_starts(network) and PIPELINE not in allowed:
+        of = f"{network.name} in framework {framework.variant}"
+        rule = f"{asked.default} for {of}, which has no pipeline of its layers"
+        raise ParameterError(f"--{asked.option}", rule, "another value")
+
+
+def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
+    """Return every value of the request with its source; None, and why in words, where it depends on the plan."""
+    defaults: Values = {axis.option: _tried(axis, case.problem, request) for axis in AXES} | {
+        "target_batch": Sourced(request.target_batch, OPTION),
+        "tolerance": _tolerance(request, case.sources.get("tolerance")),
+        "objective": Sourced(request.objective, DEFAULT),
+        "top": Sourced(request.top, DEFAULT),
+        "pareto": Sourced(request.pareto, DEFAULT),
+        "parallelism": Sourced(request.parallelism, DEFAULT),
+        "choose": Sourced(request.choose, DEFAULT),
+    }
+    sources = {name: value for name, value in case.sources.items() if name != "tolerance"}
+    return ordered(merge(sources, defaults))
+
+
+def _tried(axis: Axis, problem: Problem, request: SpaceRequest) -> Sourced[object]:
+    """Return what is tried of an axis of which nothing is said."""
+    if axis.of_cluster:
+        most = problem.cluster.nodes if axis.name == "nodes" else problem.cluster.node.gpus
+        return Sourced(tuple(range(1 if axis.of_cluster == "any" else most, most + 1)), "cluster")
+    is_whole = axis.splits and request.parallelism == ("data",)
+    if is_whole or not axis.default_in_suggest or (axis.only_sync and request.modes == ("async",)):
+        is_scheduled = axis.name == "schedule" and {PIPELINE, HYBRID} & {*request.parallelism}
+        return Sourced((problem.settings.framework.schedule if is_scheduled else axis.default,), DEFAULT)
+    if axis.name != "accumulation_steps":
+        return Sourced(None, f"{DEFAULT}: {axis.default_in_suggest}")
+    of_async = ", 1 when asynchronous" if "async" in request.modes else ""
+    return Sourced(None, f"{DEFAULT}: what reaches the target{of_async}")
+
+
+def _tolerance(request: SpaceRequest, tolerance: Sourced[Any] | None) -> Sourced[object]:
+    """Return the tolerance of each mode in play, and which of them are from where."""
+    widths = {mode: request.tolerance(mode) for mode in request.modes}
+    sources = dict.fromkeys(request.modes, tolerance.source if tolerance else DEFAULT)
+    if tolerance and tolerance.source == DEFAULT_REQUEST and "sync" in sources:
+        sources["sync"] = DEFAULT
+    return Sourced(widths, ", ".join(dict.fromkeys(sources.values())))

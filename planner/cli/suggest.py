@@ -13,10 +13,22 @@ from typing import TYPE_CHECKING, Any
 from planner import __version__, catalog
 from planner.cli import output
 from planner.cli.options import OPTIONS
-from planner.cli.request import PRINTING_OPTIONS, SEARCHING_OPTIONS, gather, resolve
-from planner.cli.search_request import allowed_cases, allowed_request, check_not_refined, provenance, space_request
+from planner.cli.request import (
+    PRINTING_OPTIONS,
+    SEARCHING_OPTIONS,
+    allowed_cases,
+    allowed_request,
+    check_not_refined,
+    from_options,
+    from_settings,
+    gather,
+    in_full,
+    provenance,
+    resolve,
+    settings_named,
+    space_request,
+)
 from planner.cli.streams import interruption, note
-from planner.cli.values import from_options, from_settings, in_full, settings_named
 from planner.domain.framework import PYTORCH
 from planner.domain.node_groups import MixedCluster
 from planner.domain.objective import weights_of
@@ -26,9 +38,8 @@ from planner.domain.suggestion import Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UsageError
 from planner.report.answer import suggestion_brief, suggestions_views
 from planner.report.prediction import place
-from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Outcome, Stopped, Watch, unwatched
-from planner.search.ranking import Order
+from planner.search.ranking import Evaluator, Order
 from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import Searcher, search
 from planner.search.searchable import Settings

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.cli import output
-from planner.cli.request import resolve
-from planner.cli.search_request import allowed_request, check_not_refined, provenance
+from planner.cli.request import allowed_request, check_not_refined, provenance, resolve, settings_named
 from planner.cli.streams import note
 from planner.cli.suggest import StoppableSearch, check_found, check_price, wanted, write
 from planner.cli.suggest import answer as suggested
-from planner.cli.values import settings_named
 from planner.errors import ParameterError
 from planner.formats.documents import write_file
 from planner.formats.summaries import sweep_document

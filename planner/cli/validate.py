@@ -16,9 +16,8 @@ import numpy as np
 
 from planner import catalog
 from planner.cli import output
-from planner.cli.request import say_unused_frameworks
+from planner.cli.request import from_options, say_unused_frameworks
 from planner.cli.streams import bar, note
-from planner.cli.values import from_options
 from planner.domain.arrays import BoolArray
 from planner.domain.precision import PRECISIONS
 from planner.domain.runs import Runs

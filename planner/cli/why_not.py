@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.cli import output
 from planner.cli.options import OPTIONS
-from planner.cli.search_request import Allowed, check_not_refined, provenance
+from planner.cli.request import Allowed, check_not_refined, provenance
 from planner.cli.streams import note
 from planner.domain.axes import AXES
 from planner.domain.request import Subject

@@ -26,9 +26,8 @@ from dataclasses import dataclass, field, replace
 from planner.domain.arrays import frozen_map
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import MODES, Configuration
-from planner.domain.conformal import ConformalScore, check_scores
 from planner.domain.precision import PRECISIONS
-from planner.domain.provenance import FIT, Provenance
+from planner.domain.provenance import FIT, ConformalScore, Provenance, check_scores
 from planner.errors import NOTHING, ParameterError
 
 __all__ = [
@@ -203,7 +202,7 @@ class Calibration:
     input_warnings : those about the input side: said of predictions that price it
     precision_warnings : mapping of precision to tuple of str, said of predictions that take kernels in it from here
         alone
-    conformal : mapping of str to ConformalScore, by names of :data:`planner.domain.conformal.PREDICTION_KINDS`,
+    conformal : mapping of str to ConformalScore, by names of :data:`planner.domain.provenance.PREDICTION_KINDS`,
         half-widths of their intervals, none below that of a surer kind
     measured_steps : of its accelerator, what was timed of no plan twice
     made_from : of what it was made from for an answer; None: a file holds it

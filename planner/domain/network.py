@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from planner.domain.arrays import check_count
+import numpy as np
+
+from planner.domain.arrays import IntArray, check_count, once_of
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.record import INPUT, AttributeValue, Layer
+from planner.domain.layers.record import INPUT, AttributeValue, Layer, Shape
 from planner.errors import ParameterError, UnknownNameError
 
-__all__ = ["INPUT", "LAYER_KINDS", "AttributeValue", "Layer", "Network", "family_of"]
+__all__ = [
+    "INPUT", "LAYER_KINDS", "AttributeValue", "Layer", "Network", "Shape", "family_of", "input_shapes",
+    "layer_parameters", "layer_shapes", "parameters_of",
+]  # fmt: skip
 
 
 def family_of(name: str) -> str:
@@ -59,3 +66,73 @@ def _check_graph(layers: tuple[Layer, ...]) -> None:
             if source not in names:
                 raise UnknownNameError(f"layer {layer.name}: input", source, names, "It must stand before.")
         names.add(layer.name)
+
+
+@once_of
+def layer_shapes(network: Network) -> Mapping[str, Shape]:
+    """Return the output shape of every layer, per sample; of one network it is worked out once.
+
+    Returns
+    -------
+    mapping of layer name to tuple of int, with INPUT first and the layers in their order
+        A ``loss`` gives one number: (1,).
+
+    ParameterError: a layer cannot read what it is given; the sentence names the layer.
+    """
+    shapes: dict[str, Shape] = {INPUT: network.input_shape}
+    for layer in network.layers:
+        inputs = input_shapes(layer, shapes)
+        _check_inputs(layer, inputs)
+        if layer.kind == "linear" and layer.attributes["tied"]:
+            _check_tied(network, layer, inputs[0])
+        shapes[layer.name] = LAYER_KINDS[layer.kind].output(layer, inputs)
+    return MappingProxyType(shapes)
+
+
+def layer_parameters(network: Network) -> IntArray:
+    """Return the trained parameters of every layer in order, shape (L,).
+
+    Convolution m·(m_in/g)·c_h·c_w, linear m_in·m, or 0 where they are those of the embedding, each with m more where
+    it has a bias; batch and layer normalisation 2m (scale and shift; the running statistics are not trained);
+    embedding m a row of every table; every other kind 0.
+    """
+    shapes = layer_shapes(network)
+    counts = [parameters_of(layer, shapes[layer.inputs[0]]) for layer in network.layers]
+    return np.array(counts, dtype=np.int64)
+
+
+def parameters_of(layer: Layer, shape: Shape) -> int:
+    """Return the trained parameters of a layer that reads a shape; see :func:`layer_parameters`."""
+    return sum(LAYER_KINDS[layer.kind].parameters(layer, shape))
+
+
+def input_shapes(layer: Layer, shapes: Mapping[str, Shape]) -> tuple[Shape, ...]:
+    """Return the shapes that a layer reads, in the order of its inputs."""
+    return tuple(shapes[source] for source in layer.inputs)
+
+
+def _check_inputs(layer: Layer, inputs: tuple[Shape, ...]) -> None:
+    kind = LAYER_KINDS[layer.kind]
+    if kind.joins:
+        if len(inputs) < 2:
+            raise ParameterError(f"layer {layer.name}: inputs", f"at least two for kind {layer.kind}", len(inputs))
+    elif len(inputs) != 1:
+        raise ParameterError(f"layer {layer.name}: inputs", f"one for kind {layer.kind}", len(inputs))
+    for shape in inputs:
+        if len(shape) not in kind.ranks:
+            forms = " or ".join(_FORMS[rank] for rank in kind.ranks)
+            remedy = "add a flatten layer before it" if layer.kind == "linear" else ""
+            raise ParameterError(f"layer {layer.name}: input shape", forms, shape, remedy)
+
+
+def _check_tied(network: Network, layer: Layer, shape: Shape) -> None:
+    embedding = next((one for one in network.layers if one.kind == "embedding"), None)
+    if embedding is None:
+        raise ParameterError(f"layer {layer.name}: tied", "false in a network without an embedding", value=True)
+    table = (embedding.integer("vocabulary"), embedding.integer("features"))
+    if (layer.integer("features"), shape[-1]) != table:
+        rule = f"those of the table of {embedding.name}, {table}"
+        raise ParameterError(f"layer {layer.name}: features out and in", rule, (layer.integer("features"), shape[-1]))
+
+
+_FORMS = {1: "a vector (features)", 2: "a sequence (positions, features)", 3: "an image (channels, height, width)"}

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
-from planner.domain.conformal import NORMAL_90
-from planner.domain.provenance import Provenance
+from planner.domain.provenance import NORMAL_90, Provenance
 
 __all__ = [
     "LOOKUPS", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions", "Quantity",
@@ -151,7 +150,7 @@ class Prediction:
 
     ``low`` and ``high`` of the memory are the ends of the interval of the total; absent where it has none.
 
-    ``kind`` is one of :data:`planner.domain.conformal.PREDICTION_KINDS`, or empty: no score applies.
+    ``kind`` is one of :data:`planner.domain.provenance.PREDICTION_KINDS`, or empty: no score applies.
     ``kernel_shares`` maps each of LOOKUPS to its share of the kernel time of a step; all 0 where kernels take none.
     ``doubt`` maps scopes of calibration entries to their shares of the variance behind the interval of ``iteration_s``,
     the largest first; empty where there is no interval.

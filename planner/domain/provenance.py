@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product, starmap
+from typing import NamedTuple
 
+from planner.domain.arrays import frozen_map
 from planner.errors import ParameterError
 
 __all__ = [
-    "ASSUMED", "DATASHEET", "DERIVED", "EXACT", "FIT", "KINDS", "NEAREST", "SAME_DIE", "SCALED", "SCALING_CURVE",
-    "Provenance",
+    "ASSUMED", "DATASHEET", "DERIVED", "EXACT", "FIT", "INTERVAL_LEVEL", "NEAREST", "NORMAL_90", "PLACES",
+    "PREDICTION_KINDS", "SAME_DIE", "SCALED", "SCALING_CURVE", "ConformalScore", "PredictionKind", "Provenance",
+    "check_scores",
 ]  # fmt: skip
 
 EXACT, SCALING_CURVE, SAME_DIE, FIT, SCALED = "exact call", "scaling curve", "same die", "fit", "scaled"
@@ -45,3 +50,84 @@ class Provenance:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ParameterError("kind of a provenance", "one of " + ", ".join(KINDS), self.kind)
+
+
+INTERVAL_LEVEL = 0.9
+"""Share that intervals are to cover."""
+NORMAL_90 = 1.6448536269514722
+"""Standard deviations within which a normal distribution has that share."""
+PLACES = ("one_gpu", "one_node", "several_nodes")
+EVIDENCE = ("measured", "scaled", "specified")
+"""What matrix kernels rest on: kernels of the device, those of another device or precision, or a data sheet."""
+
+
+class PredictionKind(NamedTuple):
+    """Where a step is predicted for, and from what: each kind misses by other amounts.
+
+    Attributes
+    ----------
+    is_outside : whether it extrapolates
+    """
+
+    place: str
+    evidence: str
+    is_outside: bool
+
+    @property
+    def name(self) -> str:
+        """Return the name in files: place, evidence, and ``outside`` where it extrapolates.
+
+        >>> PredictionKind("one_gpu", "scaled", True).name
+        'one_gpu_scaled_outside'
+        """
+        return f"{self.place}_{self.evidence}" + ("_outside" if self.is_outside else "")
+
+    @property
+    def ranks(self) -> tuple[int, int, int]:
+        """Return how far it is from one GPU, from kernels of the device, and from what fits have seen."""
+        return PLACES.index(self.place), EVIDENCE.index(self.evidence), int(self.is_outside)
+
+    def is_as_sure_as(self, other: PredictionKind) -> bool:
+        """Tell whether this one is nowhere farther than another, so that its intervals are no wider; also of itself."""
+        return all(mine <= its for mine, its in zip(self.ranks, other.ranks, strict=True))
+
+
+PREDICTION_KINDS: Mapping[str, PredictionKind] = frozen_map(
+    {kind.name: kind for kind in starmap(PredictionKind, product(PLACES, EVIDENCE, (False, True)))}
+)
+"""By name, none before one that is surer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConformalScore:
+    """Half-width of intervals that cover a share ``level`` of rows of a group not seen before.
+
+    Attributes
+    ----------
+    half_width : in abs(log(predicted / measured)); None where refused
+    groups, rows : that it was calibrated on
+    reason : why there is none; empty where there is one
+    """
+
+    half_width: float | None
+    level: float
+    groups: int
+    rows: int
+    reason: str = ""
+
+
+def check_scores(scores: Mapping[str, ConformalScore]) -> None:
+    """Check the scores of kinds of predictions.
+
+    ParameterError: an unknown kind, another level than that of intervals, or a half-width below that of a surer kind.
+    """
+    for name, one in scores.items():
+        if name not in PREDICTION_KINDS:
+            raise ParameterError("conformal", "of kinds " + ", ".join(PREDICTION_KINDS), name)
+        if one.level != INTERVAL_LEVEL:
+            raise ParameterError(f"level of {name}", f"{INTERVAL_LEVEL}, as of all intervals", one.level)
+        for surer, other in scores.items():
+            is_surer = surer in PREDICTION_KINDS and PREDICTION_KINDS[surer].is_as_sure_as(PREDICTION_KINDS[name])
+            if is_surer and one.half_width is not None and one.half_width < (other.half_width or 0.0):
+                rule = f"at least the {other.half_width:g} of {surer}, which is surer"
+                raise ParameterError(f"half_width of {name}", rule, one.half_width)

@@ -8,16 +8,29 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, frozen_map
+from planner.domain.arrays import FloatArray, IntArray, check_count, check_positive, frozen_map
 from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Settings
-from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework
 from planner.domain.network import Network
 
-__all__ = ["DEFAULT", "NO_SCENARIO", "Problem", "Scenario", "Sourced", "SpaceRequest", "Subject"]
+__all__ = ["DEFAULT", "NO_SCENARIO", "Dataset", "Problem", "Scenario", "Sourced", "SpaceRequest", "Subject"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """``samples`` of one epoch, ``bytes_per_sample`` as stored (encoded), with the source of the figures."""
+
+    name: str
+    samples: int
+    bytes_per_sample: float
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        check_count("samples", self.samples, most=10**13)
+        check_positive("bytes_per_sample", self.bytes_per_sample, "bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class ScoredRow:
     refused : why nothing is predicted
     group : rows of one group are plans for the same work; empty: ranked against none
     bottleneck : the term that takes most
-    kind : kind of prediction, with a score of its own; see :data:`planner.domain.conformal.PREDICTION_KINDS`
+    kind : kind of prediction, with a score of its own; see :data:`planner.domain.provenance.PREDICTION_KINDS`
     deviation : standard deviation of log(predicted) that the prediction states of itself, whatever its interval is
     nodes : that it ran on; 0 where it is no run
     repeats_run : whether another row is of the same run, so that its status counts there

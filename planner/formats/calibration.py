@@ -24,7 +24,7 @@ from planner.domain.calibration import (
 )
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.configuration import MODES
-from planner.domain.conformal import PREDICTION_KINDS, ConformalScore
+from planner.domain.provenance import PREDICTION_KINDS, ConformalScore
 from planner.domain.transfer import (
     ANY_UNITS,
     RELATIONS,
@@ -37,9 +37,9 @@ from planner.domain.transfer import (
 )
 from planner.errors import InputFileError, ParameterError
 from planner.formats.cluster import accelerator_fields
-from planner.formats.configuration import PLAN_TABLE
 from planner.formats.documents import Kind
 from planner.formats.fields import Field, FieldError, ListOf, MapOf, Name, Nullable, Number, OneOf, Table, Text, Whole
+from planner.formats.parts import PLAN_TABLE
 
 __all__ = ["CALIBRATION", "LARGEST_COVARIANCE", "TRANSFER", "parse_node", "text_of_node"]
 

@@ -27,16 +27,6 @@ from planner.domain.prediction import (
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Subject
 from planner.domain.split import MEMORY_KINDS
-from planner.formats.configuration import (
-    CONFIGURATION_TABLE,
-    LARGEST_PRODUCT,
-    SUBJECT_FIELDS,
-    SUBJECT_TABLE,
-    configuration_keys,
-    configuration_of,
-    subject_keys,
-    subject_of,
-)
 from planner.formats.documents import Kind
 from planner.formats.fields import (
     Field,
@@ -51,7 +41,21 @@ from planner.formats.fields import (
     Whole,
     without_none,
 )
-from planner.formats.parts import CITATIONS, citation_keys, warning_keys, warning_table, warnings_of
+from planner.formats.parts import (
+    CITATIONS,
+    CONFIGURATION_TABLE,
+    LARGEST_PRODUCT,
+    SUBJECT_FIELDS,
+    SUBJECT_TABLE,
+    citation_keys,
+    configuration_keys,
+    configuration_of,
+    subject_keys,
+    subject_of,
+    warning_keys,
+    warning_table,
+    warnings_of,
+)
 
 __all__ = [
     "FIGURES", "INTERVAL_BASES", "PREDICTION", "PREDICTIONS", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS", "Shared",

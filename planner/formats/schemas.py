@@ -13,10 +13,10 @@ from typing import Any
 from planner.errors import UnknownNameError
 from planner.formats.calibration import CALIBRATION, TRANSFER
 from planner.formats.cluster import ACCELERATOR, CLUSTER
-from planner.formats.configuration import REQUEST, SETTINGS
 from planner.formats.documents import Kind, dump_json, write_file
 from planner.formats.framework import FRAMEWORK
 from planner.formats.network import DATASET, NAMES, NETWORK, NETWORK_WORK
+from planner.formats.parts import REQUEST, SETTINGS
 from planner.formats.prediction import PREDICTION, PREDICTIONS
 from planner.formats.suggestion import SUGGESTION, SUGGESTIONS
 from planner.formats.summaries import BRIEF, BRIEFS, SWEEP, VALIDATION, WHY_NOT

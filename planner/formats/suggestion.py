@@ -14,18 +14,28 @@ from planner.domain.prediction import Citation, PlanWarning, Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import INPUTS, Plan, Sensitivity, Suggestion
 from planner.errors import InputFileError, UsageError
-from planner.formats import parts
-from planner.formats.configuration import (
+from planner.formats.documents import Kind, parse_text, read_text
+from planner.formats.fields import Field, FieldError, Flag, ListOf, MapOf, Number, Table, Text, Whole
+from planner.formats.parts import (
+    CITATIONS,
     CONFIGURATION_TABLE,
+    LOOSENING_TABLE,
+    REQUEST_TABLE,
+    SEARCH_TABLE,
     SUBJECT_TABLE,
+    citation_keys,
+    citations_of,
     configuration_keys,
     configuration_of,
     framework_of,
+    request_keys,
+    request_of,
     subject_keys,
     subject_of,
+    warning_keys,
+    warning_table,
+    warnings_of,
 )
-from planner.formats.documents import Kind, parse_text, read_text
-from planner.formats.fields import Field, FieldError, Flag, ListOf, MapOf, Number, Table, Text, Whole
 from planner.formats.prediction import (
     FIGURES,
     PREDICTION,
@@ -100,7 +110,7 @@ _SENSITIVITY = Table(
 )
 _SUGGESTION = Table(
     Field("subject", SUBJECT_TABLE, "what the plans share"),
-    Field("request", parts.REQUEST_TABLE, "every value with its source"),
+    Field("request", REQUEST_TABLE, "every value with its source"),
     Field("status", Text(("found", "none_feasible")), "whether any plan fits"),
     Field("chosen", Whole(), "position of the plan to take among the tied", None),
     Field("choice", Text(), "why it is taken", ""),
@@ -120,9 +130,9 @@ _SUGGESTION = Table(
     Field("pareto", ListOf(_OF_FRONT), "front of the objective, GPUs and distance from the target, where asked", None),
     Field("pareto_more", Whole(), "plans of the front beyond those told; absent: none", 0),
     SOURCES,
-    Field("search", parts.SEARCH_TABLE, "how the space was searched"),
+    Field("search", SEARCH_TABLE, "how the space was searched"),
     Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits", ()),
-    Field("loosen", ListOf(parts.LOOSENING_TABLE), "what to loosen, when none fits", ()),
+    Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen, when none fits", ()),
     Field(
         "conflict",
         ListOf(Text()),
@@ -132,7 +142,7 @@ _SUGGESTION = Table(
     Field(
         "warnings",
         ListOf(
-            parts.warning_table(
+            warning_table(
                 plans="positions in plans (else nearest) of those that it is of; absent: of all",
                 pareto="the same of the front",
             )
@@ -140,7 +150,7 @@ _SUGGESTION = Table(
         "what a reader should know, each once",
         (),
     ),
-    parts.CITATIONS,
+    CITATIONS,
     Field("switches", MapOf(Number()), "of the plan's framework, those off that pay -> times faster", {}),
     Field(
         "frameworks",
@@ -185,15 +195,15 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     warnings = {key: {plan.position: plan.prediction.warnings for plan in plans} for key, plans in lists.items()}
     return {key: getattr(one, key) for key in _COPIED} | {
         "subject": subject_keys(subject, shared.memory_bytes),
-        "request": parts.request_keys(one.request),
-        "citations": parts.citation_keys(one.citations),
+        "request": request_keys(one.request),
+        "citations": citation_keys(one.citations),
         "baseline": one.baseline and configuration_keys(one.baseline, framework, one.baseline_framework),
         "sensitivity": tuple(_sensitivity_keys(each, framework) for each in one.sensitivity),
         "plans": plans,
         "pareto": front if front or (pareto is not None and pareto.value) else None,
         "nearest": nearest,
         "sources": shared.sources(),
-        "warnings": parts.warning_keys(one.warnings, warnings),
+        "warnings": warning_keys(one.warnings, warnings),
     }
 
 
@@ -233,7 +243,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
     plans = tuple(_plan_of(plan, keys, "plans", IN_WINDOW) for plan in keys["plans"])
     suggestion = Suggestion(
         **{key: keys[key] for key in _COPIED},
-        request=parts.request_of(keys["request"]),
+        request=request_of(keys["request"]),
         plans=plans,
         pareto=tuple(_plan_of_front(plan, plans, keys) for plan in keys["pareto"] or ()),
         nearest=tuple(_plan_of(plan, keys, "plans", OUTSIDE) for plan in keys["nearest"]),
@@ -243,7 +253,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
             for one in (row, *row["also"])
             if one["plans"] != () or not one["pareto"]  # those of plans of the front alone stand there
         ),
-        citations=parts.citations_of(keys["citations"]),
+        citations=citations_of(keys["citations"]),
         baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
         sensitivity=tuple(_sensitivity_of(one, plans) for one in keys["sensitivity"]),
@@ -259,7 +269,7 @@ def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, insid
     """Return a plan; ``keys`` are those of the suggestion, ``where``: the positions in its warnings."""
     configuration = configuration_of(plan["configuration"])
     figures = figures_of(plan["prediction"], configuration, inside, keys)
-    warnings = parts.warnings_of(keys["warnings"], where, plan["position"])
+    warnings = warnings_of(keys["warnings"], where, plan["position"])
     copied: dict[str, Any] = {name: plan.get(name) for name in _COPIED_OF_PLAN}
     return Plan(
         **copied | {"alike": copied["alike"] or {}},
@@ -296,8 +306,8 @@ _KINDS: Mapping[str, tuple[Kind[Any], Make]] = {
     for kind, make in (
         (SUGGESTION, lambda keys: Answers((suggestion_of(keys),))),
         (SUGGESTIONS, lambda keys: Answers(tuple(map(suggestion_of, keys["suggestions"])))),
-        (PREDICTION, lambda keys: Answers((), (prediction_of(keys),), parts.citations_of(keys["citations"]))),
-        (PREDICTIONS, lambda keys: Answers((), tuple(predictions_of(keys)), parts.citations_of(keys["citations"]))),
+        (PREDICTION, lambda keys: Answers((), (prediction_of(keys),), citations_of(keys["citations"]))),
+        (PREDICTIONS, lambda keys: Answers((), tuple(predictions_of(keys)), citations_of(keys["citations"]))),
     )
 }
 

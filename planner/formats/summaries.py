@@ -19,19 +19,22 @@ from planner.domain.runs import METRICS, STATUSES
 from planner.domain.suggestion import RankedPlan, Suggestion, Sweep, WhyNot
 from planner.domain.validation import AXES as ROW_AXES
 from planner.domain.validation import ORDERS, Validation
-from planner.formats.configuration import (
+from planner.formats.documents import Kind
+from planner.formats.fields import Field, Flag, ListOf, MapOf, Nullable, Number, OneOf, Table, Text, Whole
+from planner.formats.parts import (
     CONFIGURATION_TABLE,
     GROUPS,
     LARGEST_PRODUCT,
+    LOOSENING_TABLE,
+    REFUSAL_TABLE,
+    REQUEST_TABLE,
     SUBJECT_TABLE,
     axis_type,
     configuration_keys,
     plan_keys,
+    request_keys,
     subject_keys,
 )
-from planner.formats.documents import Kind
-from planner.formats.fields import Field, Flag, ListOf, MapOf, Nullable, Number, OneOf, Table, Text, Whole
-from planner.formats.parts import LOOSENING_TABLE, REFUSAL_TABLE, REQUEST_TABLE, request_keys
 from planner.formats.prediction import RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 
 __all__ = [

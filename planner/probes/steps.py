@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from planner.domain.arrays import check_count
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.network import INPUT, Layer, Network
-from planner.domain.shapes import input_shapes, layer_shapes
+from planner.domain.network import INPUT, Layer, Network, input_shapes, layer_shapes
 from planner.domain.training import TimedStep
 from planner.numbers import constant
 from planner.probes.bench import DISTURBED_RATIO, Bench, CpuBench, as_if_quiet, least_disturbed, quietest

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 
 from planner.domain.axes import AXES, Axis
-from planner.domain.conformal import PREDICTION_KINDS
 from planner.domain.framework import framework_parts, label_of
 from planner.domain.prediction import LOOKUPS, Citation, Prediction, Quantity
+from planner.domain.provenance import PREDICTION_KINDS
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan
 from planner.report import parts

@@ -9,12 +9,12 @@ from typing import Protocol
 from planner.domain.calibration import OF_PASSES, Calibration, Entry, MeasuredStep
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link
-from planner.domain.conformal import ConformalScore
-from planner.domain.dataset import Dataset
 from planner.domain.framework import PARALLELISMS, STRATEGIES, Framework, Strategy
 from planner.domain.gap import Gap
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Network
+from planner.domain.provenance import ConformalScore
+from planner.domain.request import Dataset
 from planner.domain.samples import COMMAND
 from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, title
 from planner.report.parts import configuration_words, first_names, sources_once

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from planner.domain.arrays import FloatArray
-from planner.domain.conformal import INTERVAL_LEVEL, ConformalScore
+from planner.domain.provenance import INTERVAL_LEVEL, ConformalScore
 from planner.errors import ParameterError
 from planner.scoring.groups import numbered
 

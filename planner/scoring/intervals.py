@@ -1,7 +1,7 @@
 """Held-out answers -> half-widths of intervals by kind of prediction, and the intervals that they make.
 
 The residual of an answer is abs(log(p / v)). Rows of one network on one GPU miss together, and so are one group (see
-:mod:`planner.scoring.conformal`). Kinds of predictions are ordered (:mod:`planner.domain.conformal`): by where, from
+:mod:`planner.scoring.conformal`). Kinds of predictions are ordered (:mod:`planner.domain.provenance`): by where, from
 one GPU to several nodes; by what kernels rest on, from measured to specified; and by whether they extrapolate.
 Half-widths follow that order, none is below that of a surer kind: with q(A) the conformal score of the rows of a set of
 kinds, that of kind x is
@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.conformal import PREDICTION_KINDS, ConformalScore, PredictionKind
 from planner.domain.network import family_of
+from planner.domain.provenance import PREDICTION_KINDS, ConformalScore, PredictionKind
 from planner.domain.validation import ScoredRow
 from planner.scoring.conformal import conformal_score, log_scores, scores_of
 from planner.scoring.evaluate import Answer

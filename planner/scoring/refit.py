@@ -11,9 +11,8 @@ import numpy as np
 
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.dataset import Dataset
 from planner.domain.network import family_of
-from planner.domain.request import Problem
+from planner.domain.request import Dataset, Problem
 from planner.domain.runs import Run
 from planner.errors import ParameterError
 from planner.fitting.end_to_end import EndToEnd, fit_end_to_end

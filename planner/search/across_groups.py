@@ -24,10 +24,8 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import Refusal, UsageError
-from planner.search.evaluator import PricedPlans
 from planner.search.optuna_study import Sampler, quiet
-from planner.search.ranking import Order
-from planner.search.reasons import LIMIT_REASONS, keeps
+from planner.search.ranking import LIMIT_REASONS, Order, PricedPlans, keeps
 from planner.search.searchable import Searchable
 from planner.search.space import accepted_mini_batches, has_whole_plans
 from planner.steps.node_groups import AcrossGroups

@@ -23,7 +23,7 @@ from planner.domain.axes import AXES, MODES
 from planner.domain.configuration import LARGEST_MINI_BATCH, Configurations, JoinedConfigurations
 from planner.errors import Refusal, UsageError
 from planner.search.bases import PASSES, Bases, values_to_try
-from planner.search.reasons import ABOVE_WINDOW, ASYNC_ACCUMULATION, BELOW_WINDOW, LARGE_SUB_BATCH, UNEVEN_DEGREES
+from planner.search.ranking import ABOVE_WINDOW, ASYNC_ACCUMULATION, BELOW_WINDOW, LARGE_SUB_BATCH, UNEVEN_DEGREES
 
 __all__ = ["CHUNK", "Block", "Kinds", "Plans", "Runs", "each", "members", "spans"]
 

@@ -18,10 +18,9 @@ from planner.domain.prediction import PlanWarning, Predictions
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Plan, Refused, SearchReport
 from planner.numbers import constant
-from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome
 from planner.search.explain import is_above, listed_positions
-from planner.search.ranking import Order, pareto_front
+from planner.search.ranking import Evaluator, Order, PricedPlans, pareto_front
 from planner.search.searchable import Asked
 from planner.steps.describe import Description
 from planner.steps.measured import Deviation
@@ -294,7 +293,7 @@ def deciding_plans(tied: Sequence[Plan], reported: Sequence[Plan], chosen: Plan)
 
 
 Compare = Callable[[Sequence[int], Configurations], tuple[list[Description], Deviation]]
-"""Searches that configurations are of, one each, and these -> as :meth:`planner.search.evaluator.Evaluator.compare`."""
+"""Searches that configurations are of, one each, and these -> as :meth:`planner.search.ranking.Evaluator.compare`."""
 
 
 @dataclass(frozen=True)

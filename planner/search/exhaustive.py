@@ -11,13 +11,24 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import MODES, Configurations, splits
-from planner.domain.dataset import Dataset
-from planner.domain.request import SpaceRequest
+from planner.domain.request import Dataset, SpaceRequest
 from planner.errors import ParameterError, Refusal, UsageError
 from planner.search.bases import SplitLimits
-from planner.search.evaluator import Evaluator, PricedPlans
-from planner.search.ranking import Order, Stairs, fewest_first, pareto_front
-from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW, LAWFUL, OF_LIMIT, OUT_OF_MEMORY, REASONS, keeps
+from planner.search.ranking import (
+    ABOVE_WINDOW,
+    BELOW_WINDOW,
+    LAWFUL,
+    OF_LIMIT,
+    OUT_OF_MEMORY,
+    REASONS,
+    Evaluator,
+    Order,
+    PricedPlans,
+    Stairs,
+    fewest_first,
+    keeps,
+    pareto_front,
+)
 from planner.search.space import Limits, accepted_mini_batches, space_of
 
 __all__ = [

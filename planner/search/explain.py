@@ -7,8 +7,7 @@ from typing import Any
 
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import Prediction
-from planner.search.evaluator import PricedPlans
-from planner.search.ranking import Order
+from planner.search.ranking import Order, PricedPlans
 from planner.units import format_bytes, format_duration, format_number, format_samples
 
 __all__ = [

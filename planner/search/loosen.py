@@ -40,11 +40,9 @@ from planner.domain.suggestion import Loosening
 from planner.errors import CoverageError
 from planner.search.bases import HYBRID, SplitLimits, kinds_to_try
 from planner.search.choice import Ranking, Searched, distinct_plans, in_all_precisions, ranked
-from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import Outcome, lawful_plans
 from planner.search.explain import label, typed_values, whys_nearest
-from planner.search.ranking import SLACK, LeadingKey, Order, rounded
-from planner.search.reasons import excess, limit_text, limited
+from planner.search.ranking import SLACK, LeadingKey, Order, PricedPlans, excess, limit_text, limited, rounded
 from planner.search.search import MOST_PRICED, first_plan, search
 from planner.search.searchable import Asked, Settings
 from planner.search.space import Limits, Space, has_whole_plans, space_of, sub_batches_to_try

@@ -18,10 +18,9 @@ from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Su
 from planner.errors import CoverageError, PlannerError, Refusal
 from planner.search.across_groups import PlansAcross, search_across
 from planner.search.choice import MOST_COMPARED_PLANS, choice_of, distinct_plans
-from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_of_values
-from planner.search.ranking import Order
+from planner.search.ranking import Order, PricedPlans
 from planner.search.search import search
 from planner.search.searchable import Searchable, order_and_limits
 from planner.search.space import on_nodes

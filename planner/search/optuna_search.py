@@ -22,12 +22,10 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.search.bases import PASSES
 from planner.search.block import Plans
-from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, Progress, Rules, Watch, unwatched
 from planner.search.optuna_study import AxisValues, Sampler, SharedStudy, StudyPlace, Values, quiet
 from planner.search.parts import OpenBounds, least_values
-from planner.search.ranking import SLACK, Order
-from planner.search.reasons import LAWFUL
+from planner.search.ranking import LAWFUL, SLACK, Evaluator, Order, PricedPlans
 from planner.search.search import search
 from planner.search.space import Limits, Space, space_of
 

@@ -17,10 +17,8 @@ from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configurations, splits
 from planner.domain.split import BUBBLES
 from planner.search.block import Kinds, Plans, Runs, each, members, spans
-from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Progress, Rules
-from planner.search.ranking import SLACK, Order
-from planner.search.reasons import OUT_OF_MEMORY
+from planner.search.ranking import OUT_OF_MEMORY, SLACK, Evaluator, Order
 from planner.search.space import Space
 
 __all__ = ["OpenBounds", "Parts", "least_values", "parts_of"]

@@ -18,10 +18,8 @@ from planner.domain.configuration import Configurations, splits
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.search.bases import SplitLimits
-from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, Rules
-from planner.search.ranking import Order
-from planner.search.reasons import LAWFUL
+from planner.search.ranking import LAWFUL, Evaluator, Order, PricedPlans
 from planner.search.search import Searcher, search
 from planner.search.space import Limits
 from planner.workload.blocks import block_starts

@@ -16,10 +16,9 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.request import SpaceRequest
-from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, Progress, Rules, Stopped, batches, search_among
 from planner.search.parts import Parts, least_values, parts_of
-from planner.search.ranking import SLACK, Order, Stairs, pareto_front, rounded
+from planner.search.ranking import SLACK, Evaluator, Order, PricedPlans, Stairs, pareto_front, rounded
 from planner.search.space import Limits, Space, space_of
 
 __all__ = ["Searcher", "first_plan", "search"]

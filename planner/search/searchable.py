@@ -16,10 +16,8 @@ from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import CoverageError, PlannerError, Refusal, UsageError
 from planner.search.bases import DATA, SplitLimits, kinds_of
-from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Stopped, check_target
-from planner.search.ranking import Order, order_of
-from planner.search.reasons import check_limits
+from planner.search.ranking import Evaluator, Order, check_limits, order_of
 from planner.search.search import search
 from planner.search.space import Limits
 from planner.search.switches import of_kernels

@@ -21,7 +21,7 @@ from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError
 from planner.search.bases import DATA, Bases, SplitBases, SplitLimits
 from planner.search.block import Block, Kinds, Plans
-from planner.search.reasons import REASONS
+from planner.search.ranking import REASONS
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES
 

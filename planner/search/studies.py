@@ -34,11 +34,10 @@ from planner.domain.suggestion import (
 )
 from planner.errors import ParameterError, UsageError
 from planner.search.choice import Ranking, distinct_plans, ranked
-from planner.search.evaluator import Evaluator, PricedPlans
 from planner.search.exhaustive import Outcome, Stopped, lawful_plans
 from planner.search.explain import typed_values
 from planner.search.loosen import loosenings
-from planner.search.ranking import Order
+from planner.search.ranking import Evaluator, Order, PricedPlans
 from planner.search.search import search
 from planner.search.searchable import Asked, Searchable, least_of_all, limits_of, order_and_limits, over_leasts
 from planner.search.space import Limits, space_of

@@ -35,10 +35,9 @@ from planner.search.choice import (
     times_of_best,
     without_plan,
 )
-from planner.search.evaluator import Evaluator
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.ranking import Order, fewest_first
+from planner.search.ranking import Evaluator, Order, fewest_first
 from planner.search.search import Searcher, search
 from planner.search.searchable import Asked, Settings, over_leasts, searchable_among
 from planner.search.space import Limits, has_whole_plans

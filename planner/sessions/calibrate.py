@@ -24,11 +24,9 @@ from planner.fitting.overheads import overheads_doubt
 from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
 from planner.probes.resume import holds_measured, remove_if_empty
 from planner.sessions.inputs import Say
-from planner.sessions.measure import Session, measured, with_doubts
-from planner.sessions.plan_runs import Asking, refined_here
-from planner.sessions.request import Request, check_complete, check_served
+from planner.sessions.measure import Request, Session, check_complete, check_served, measured, with_doubts
+from planner.sessions.plan_runs import Asking, refined_here, refined_with_runs
 from planner.sessions.sample_files import fitted_with_steps, samples_of, samples_text
-from planner.sessions.suggested import refined_with_runs
 
 __all__ = [
     "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "refined_for_plans", "refined_from_runs",
@@ -187,7 +185,7 @@ def refined_from_runs(
 ) -> Calibration:
     """Return the calibration that measured steps of a suggestion's plans refine.
 
-    Parameters and errors are those of :func:`planner.sessions.suggested.refined_with_runs`.
+    Parameters and errors are those of :func:`planner.sessions.plan_runs.refined_with_runs`.
     """
     return _dated(refined_with_runs(plan, runs, calibrations, name, session.say), date)
 

@@ -17,13 +17,12 @@ from planner.costs.terms import check_coefficients
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import LOCAL, Cluster
 from planner.domain.configuration import Settings
-from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework, strategy_and_size
 from planner.domain.network import Network
 from planner.domain.node_groups import MixedCluster
 from planner.domain.provenance import DERIVED, NEAREST
 from planner.domain.ranks import RANK_ORDER
-from planner.domain.request import DEFAULT, NO_SCENARIO, Problem, Scenario, Sourced, Subject
+from planner.domain.request import DEFAULT, NO_SCENARIO, Dataset, Problem, Scenario, Sourced, Subject
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, Refusal, UsageError
 from planner.formats.cluster import parse_scenarios
 from planner.formats.documents import STANDARD_INPUT, place_of

@@ -284,7 +284,7 @@ class Sources:
         return source is not None and source.origin == "specified"
 
     def evidence(self, precision: str) -> str:
-        """Return what the network's matrix kernels rest on, one of :data:`planner.domain.conformal.EVIDENCE`.
+        """Return what the network's matrix kernels rest on, one of :data:`planner.domain.provenance.EVIDENCE`.
 
         Of another device or precision: scaled. A data sheet, an assumption or nothing: specified.
         """

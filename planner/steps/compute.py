@@ -37,9 +37,8 @@ from planner.domain.framework import PYTORCH
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls
 from planner.domain.layers.record import Layer, Shape
 from planner.domain.messages import INPUT_GRADIENT, WEIGHT_GRADIENT
-from planner.domain.network import Network
+from planner.domain.network import Network, layer_shapes
 from planner.domain.precision import precision_named
-from planner.domain.shapes import layer_shapes
 from planner.numbers import constant
 from planner.sources.overheads import Overheads
 from planner.sources.source import Source

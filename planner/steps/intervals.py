@@ -42,9 +42,8 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.configuration import Configuration
-from planner.domain.conformal import NORMAL_90, PLACES, ConformalScore, PredictionKind
 from planner.domain.prediction import Quantity, Term
-from planner.domain.provenance import EXACT, SCALING_CURVE
+from planner.domain.provenance import EXACT, NORMAL_90, PLACES, SCALING_CURVE, ConformalScore, PredictionKind
 from planner.numbers import constant, constants
 from planner.sources.overheads import DEVIATION_SETTING
 
@@ -273,7 +272,7 @@ def kind_of(one: Configuration, terms: Iterable[Term], evidence: str) -> str:
     one : Configuration
     terms : iterable of Term
     evidence : str
-        One of :data:`planner.domain.conformal.EVIDENCE`.
+        One of :data:`planner.domain.provenance.EVIDENCE`.
     """
     terms = tuple(terms)
     is_timed = any(of.kind in OF_TIMED_CALLS for term in terms for of in term.provenance)

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.conformal import NORMAL_90
 from planner.domain.prediction import Prediction, Quantity
+from planner.domain.provenance import NORMAL_90
 from planner.numbers import constant, constants
 from planner.sources.measured_steps import MeasuredSteps
 from planner.sources.sources import Sources

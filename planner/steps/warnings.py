@@ -14,13 +14,12 @@ from planner.domain.calibration import OF_PASSES, Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework, variant_and_version
-from planner.domain.network import Network
+from planner.domain.network import Network, layer_shapes
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term, share_that_fits
 from planner.domain.provenance import DATASHEET
 from planner.domain.ranks import TENSOR
 from planner.domain.samples import FREE_CIRCUMSTANCES
-from planner.domain.shapes import layer_shapes
 from planner.numbers import constant
 from planner.sources.measured_steps import MeasuredSteps
 from planner.sources.overheads import Overheads

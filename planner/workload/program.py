@@ -19,8 +19,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import INPUT, Site
-from planner.domain.network import Network
-from planner.domain.shapes import input_shapes, layer_shapes, parameters_of
+from planner.domain.network import Network, input_shapes, layer_shapes, parameters_of
 
 __all__ = ["Program", "program"]
 

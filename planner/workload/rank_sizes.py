@@ -25,8 +25,7 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.products import needs_columns
 from planner.domain.layers.record import Site
-from planner.domain.network import INPUT, Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.network import INPUT, Network, layer_shapes
 from planner.workload.blocks import block_starts
 from planner.workload.program import Program, program
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, with_padded_vocabulary

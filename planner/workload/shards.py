@@ -36,8 +36,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray, check_count, 
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.attentions import core_of
 from planner.domain.layers.record import Shape
-from planner.domain.network import Layer, Network
-from planner.domain.shapes import input_shapes, layer_shapes
+from planner.domain.network import Layer, Network, input_shapes, layer_shapes
 from planner.errors import ParameterError
 from planner.workload.blocks import block_starts
 

@@ -62,8 +62,7 @@ from planner.domain.messages import (
     WEIGHT_GRADIENT,
     Message,
 )
-from planner.domain.network import Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.network import Network, layer_shapes
 from planner.domain.split import RECOMPUTES
 from planner.errors import UnknownNameError
 from planner.workload.blocks import block_starts, crossing

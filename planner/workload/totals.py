@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.kernels import WorkTotals
-from planner.domain.network import Network
-from planner.domain.shapes import Shape
+from planner.domain.network import Network, Shape
 from planner.workload.lowering import lower
 from planner.workload.program import program
 

@@ -19,7 +19,7 @@ from planner.domain.cluster import Accelerator, Node
 from planner.errors import UsageError
 from planner.probes.gpu import Gpu
 from planner.probes.precisions import CPU_PRECISIONS, wanted_precisions
-from planner.sessions import request
+from planner.sessions import measure
 
 Run = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -99,7 +99,7 @@ def on_a_node(instruments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> C
             measured()
 
         gpu = Gpu("cuda:0", "GPU-1", own, 0, is_known=True, accelerator=device, node=Node(1, device), circumstances={})
-        monkeypatch.setattr(request, "describe_gpu", lambda *_given: gpu)
+        monkeypatch.setattr(measure, "describe_gpu", lambda *_given: gpu)
         kind = "cuda" if device.kind == "gpu" else "cpu"
         instruments.update(
             check_gpu=lambda _name: None, default_device=lambda _say: kind, present_gpus=lambda _known: (gpu,),

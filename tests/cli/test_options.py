@@ -8,7 +8,7 @@ import pytest
 
 from planner.cli.options import COMMANDS, OPTIMIZERS, OPTIONS
 from planner.domain import configuration, framework
-from planner.formats.configuration import OPTION_KEYS
+from planner.formats.parts import OPTION_KEYS
 
 Run = Callable[..., Any]
 SENTENCE = re.compile(r"planner: .+ must be .+, got .+\n")

@@ -8,12 +8,12 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import LARGEST_MINI_BATCH, Configuration, Configurations, Settings
-from planner.domain.conformal import ConformalScore
-from planner.domain.dataset import Dataset
 from planner.domain.kernels import KernelCalls
 from planner.domain.messages import Groups
 from planner.domain.network import Layer, Network
 from planner.domain.precision import PRECISIONS, precision_named
+from planner.domain.provenance import ConformalScore
+from planner.domain.request import Dataset
 from planner.domain.samples import Samples
 from planner.errors import ParameterError, UnknownNameError
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.domain.network import INPUT, AttributeValue, Layer, Network
-from planner.domain.shapes import layer_parameters, layer_shapes
+from planner.domain.network import INPUT, AttributeValue, Layer, Network, layer_parameters, layer_shapes
 from planner.errors import ParameterError
 
 SIDES = st.integers(1, 24)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from planner.domain.calibration import Calibration
-from planner.domain.conformal import ConformalScore
+from planner.domain.provenance import ConformalScore
 from planner.errors import InputFileError, ParameterError
 from planner.formats.calibration import CALIBRATION, LARGEST_COVARIANCE
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.domain.dataset import Dataset
+from planner.domain.request import Dataset
 from planner.errors import InputFileError
 from planner.formats.network import DATASET
 

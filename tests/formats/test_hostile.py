@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from planner.errors import InputFileError, ParameterError, UnknownNameError, printable, shown
-from planner.formats.configuration import SETTINGS
 from planner.formats.documents import DEEPEST_LEVELS, LARGEST_DOCUMENTS, opened, parse_text, place_of, read_text
 from planner.formats.fields import LONGEST_NAME
 from planner.formats.network import DATASET, MOST_LAYERS, NETWORK
+from planner.formats.parts import SETTINGS
 from planner.formats.runs import read_runs
 from planner.formats.samples import read_samples
 from planner.formats.tables import LONGEST_CELL, MOST_COLUMNS, MOST_ROWS

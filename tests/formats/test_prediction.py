@@ -15,8 +15,8 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import LOOKUPS, PlanWarning, Prediction, Quantity
 from planner.domain.request import Subject
 from planner.errors import InputFileError
-from planner.formats.configuration import configuration_keys
 from planner.formats.documents import dump_json
+from planner.formats.parts import configuration_keys
 from planner.formats.prediction import PREDICTION, prediction_document, predictions_document
 
 SUBJECT = {

@@ -8,7 +8,7 @@ import pytest
 
 from planner.cli.options import OPTIONS
 from planner.errors import InputFileError
-from planner.formats.configuration import OPTION_KEYS, REQUEST, SETTINGS
+from planner.formats.parts import OPTION_KEYS, REQUEST, SETTINGS
 
 
 def test_keys_are_names_of_options() -> None:

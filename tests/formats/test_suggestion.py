@@ -12,7 +12,7 @@ from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan, Refused, Suggestion
 from planner.formats.parts import request_keys
 from planner.formats.suggestion import SUGGESTION, suggestion_document, suggestion_of, suggestions_document
-from planner.search.reasons import REASONS
+from planner.search.ranking import REASONS
 
 
 def test_suggestion_says_where_every_value_comes_from(suggestion: Callable[..., Suggestion], subject: Subject) -> None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from planner.domain.shapes import layer_shapes
+from planner.domain.network import layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import arguments_of, build
 from planner.workload.totals import layer_work, totals

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.domain.network import LAYER_KINDS, Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.network import LAYER_KINDS, Network, layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import arguments_of, build, zoo_names
 from planner.workload.totals import layer_work, totals

@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.domain.kernels import FP32_KINDS
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.network import INPUT, Layer, Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.network import INPUT, Layer, Network, layer_shapes
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands

@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from planner.domain.kernels import KINDS
-from planner.domain.network import INPUT, Layer, Network
-from planner.domain.shapes import layer_parameters
+from planner.domain.network import INPUT, Layer, Network, layer_parameters
 from planner.networks.zoo import build
 from planner.probes.design import designed_points
 from planner.probes.kernels import timed_call

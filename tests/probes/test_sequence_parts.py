@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from planner.domain.network import INPUT, Layer, Network
-from planner.domain.shapes import layer_parameters
+from planner.domain.network import INPUT, Layer, Network, layer_parameters
 from planner.networks.zoo import build
 from planner.probes.steps import build_module, gradient_time
 

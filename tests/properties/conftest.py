@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, Phase, event, reject, settings
 from hypothesis import strategies as st
 
 from planner.cli.main import main
-from planner.cli.request import gather, resolve
-from planner.cli.search_request import allowed_request
+from planner.cli.request import allowed_request, gather, resolve
 from planner.domain.arrays import IntArray
 from planner.domain.axes import AXES, MODES
 from planner.domain.cluster import Cluster

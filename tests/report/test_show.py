@@ -6,9 +6,9 @@ import pytest
 from planner.domain.calibration import Calibration, Entry, MeasuredStep
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration
-from planner.domain.conformal import ConformalScore
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import Layer, Network
+from planner.domain.provenance import ConformalScore
 from planner.report import show
 from planner.report.blocks import Block
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from planner.domain.calibration import Calibration
-from planner.domain.conformal import NORMAL_90, PREDICTION_KINDS
+from planner.domain.provenance import NORMAL_90, PREDICTION_KINDS
 from planner.domain.validation import ScoredRow
 from planner.scoring.conformal import conformal_score
 from planner.scoring.evaluate import Answer

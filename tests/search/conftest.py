@@ -18,8 +18,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, Prediction, Predictions, Quantity, Staleness
 from planner.domain.request import SpaceRequest
 from planner.errors import Refusal
-from planner.search.evaluator import PricedPlans
-from planner.search.ranking import Order
+from planner.search.ranking import Order, PricedPlans
 from planner.search.space import Limits
 from planner.steps.measured import Deviation
 

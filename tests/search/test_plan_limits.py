@@ -12,8 +12,7 @@ from planner.domain.objective import LIMITS
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError
 from planner.search.loosen import loosenings
-from planner.search.ranking import Order
-from planner.search.reasons import check_limits, limit_text
+from planner.search.ranking import Order, check_limits, limit_text
 from planner.search.search import search
 from planner.search.searchable import Asked
 from planner.search.suggest import suggest_with

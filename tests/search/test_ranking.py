@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.dataset import Dataset
 from planner.domain.network import Layer, Network
 from planner.domain.prediction import Predictions
-from planner.domain.request import Problem, SpaceRequest
+from planner.domain.request import Dataset, Problem, SpaceRequest
 from planner.errors import ParameterError, UsageError
-from planner.search.evaluator import PricedPlans
 from planner.search.explain import label, whys, whys_nearest, whys_pareto
-from planner.search.ranking import Order, order_of, rounded
+from planner.search.ranking import Order, PricedPlans, order_of, rounded
 
 ORDER = Order("epoch-time", 64, has_dataset=True)
 FIRST = {"epoch_s": 100.0, "staleness_mean": 3.0, "mini_batch_mean": 64.0, "memory_bytes": 2.0**30}

@@ -16,8 +16,8 @@ from planner.errors import UsageError
 from planner.search import block, exhaustive
 from planner.search import search as module
 from planner.search.bases import kinds_of
-from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import Outcome, search_among
+from planner.search.ranking import PricedPlans
 from planner.search.search import search
 from planner.search.searchable import order_and_limits
 from planner.search.space import space_of

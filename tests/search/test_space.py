@@ -15,8 +15,7 @@ from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError, Refusal, UnknownNameError
 from planner.search import block
 from planner.search.exhaustive import Rules
-from planner.search.ranking import Order
-from planner.search.reasons import ABOVE_WINDOW, BELOW_WINDOW
+from planner.search.ranking import ABOVE_WINDOW, BELOW_WINDOW, Order
 from planner.search.space import Limits, space_of
 
 

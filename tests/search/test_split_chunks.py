@@ -14,8 +14,8 @@ from planner.domain.framework import Framework
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem, SpaceRequest
 from planner.search import block
-from planner.search.evaluator import PricedPlans
 from planner.search.exhaustive import batches
+from planner.search.ranking import PricedPlans
 from planner.search.searchable import order_and_limits
 from planner.search.space import space_of
 from planner.steps.predict import Evaluator

@@ -26,9 +26,8 @@ from planner.probes.design import designed_points, gpu_points
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.probes.points import Point
 from planner.probes.run import Goal
-from planner.sessions import measure, request
-from planner.sessions.measure import Session, needed_kernels
-from planner.sessions.request import Request
+from planner.sessions import measure
+from planner.sessions.measure import Request, Session, needed_kernels
 from planner.sources.layer_calls import LayerCalls
 from planner.workload.calls import distinct_calls
 from planner.workload.lowering import lower
@@ -289,12 +288,12 @@ def test_products_of_8_bits_need_serve_no_step() -> None:
     ]  # fmt: skip
     calibration = fit_calibration(Samples.from_rows(rows, {}), "here", CPU, Node(1, CPU))
     for precisions in ((), ("fp32",), ("int8",)):
-        request.check_served(calibration, Node(1, CPU), Request(60.0, (network,), precisions), print)
+        measure.check_served(calibration, Node(1, CPU), Request(60.0, (network,), precisions), print)
     with pytest.raises(CoverageError, match=r"too few timings of gemm \(forward, backward weight\) in bf16; what was"):
-        request.check_served(calibration, Node(1, CPU), Request(60.0, (network,), ("int8", "bf16")), print)
+        measure.check_served(calibration, Node(1, CPU), Request(60.0, (network,), ("int8", "bf16")), print)
     halves = replace(calibration, entries=tuple(replace(one, precision="bf16") for one in calibration.entries))
     with pytest.raises(CoverageError, match=r"too few timings of gemm \(forward, backward weight\); what was"):
-        request.check_served(halves, Node(1, CPU), Request(60.0, (network,), ("bf16",)), print)
+        measure.check_served(halves, Node(1, CPU), Request(60.0, (network,), ("bf16",)), print)
 
 
 @pytest.mark.parametrize("are_timed", [True, False])
@@ -311,7 +310,7 @@ def test_no_budget_is_named_for_what_is_timed_in_fp32_alone(*, are_timed: bool) 
     entries = (product, replace(product, precision="bf16"), *(tables if are_timed else tables[1:]))
     calibration, asked = Calibration("made-up", CPU.name, entries), Request(60.0, (network,), ("bf16",))
     notes: list[str] = []
-    request.check_served(calibration, Node(1, CPU), asked, notes.append, ("fp32", "bf16"))
+    measure.check_served(calibration, Node(1, CPU), asked, notes.append, ("fp32", "bf16"))
     said = "3 of the 4 calls of the networks are left to fits; with --budget 120s more of them are timed"
     assert notes == ([] if are_timed else [said])
 
@@ -326,9 +325,9 @@ def test_what_is_missing_in_precisions_that_nobody_asked_for_is_said(*, of_netwo
     precisions = ("fp32", "tf32", "fp16", "int8")
     notes: list[str] = []
     if of_networks:
-        request.check_served(calibration, Node(1, CPU), Request(60.0, (network,)), notes.append, precisions)
+        measure.check_served(calibration, Node(1, CPU), Request(60.0, (network,)), notes.append, precisions)
     else:
-        request.check_complete(calibration, [("gemm", FORWARD)], Request(60.0), notes.append, precisions)
+        measure.check_complete(calibration, [("gemm", FORWARD)], Request(60.0), notes.append, precisions)
     said = [note for note in notes if "too few" in note]
     assert [line.partition(" (")[0] for line in said] == ["tf32 has too few timings of gemm"]
     assert "; --budget 120s takes more" in said[0]
@@ -337,7 +336,7 @@ def test_what_is_missing_in_precisions_that_nobody_asked_for_is_said(*, of_netwo
 def test_every_kernel_that_is_missing_is_said_by_kind() -> None:
     empty = Calibration("none", CPU.name, ())
     with pytest.raises(CoverageError) as caught:
-        request.check_complete(empty, needed_kernels(), Request(15.0), print)
+        measure.check_complete(empty, needed_kernels(), Request(15.0), print)
     sentence = str(caught.value)
     assert "too few timings of convolution, gemm (all three directions); activation, add, attention, " in sentence
     assert "; bias, embedding (forward, backward weight); copy (backward data); update; what was" in sentence

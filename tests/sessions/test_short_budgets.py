@@ -17,9 +17,8 @@ from planner.probes.calibrate import CpuPlace, Measurement, Place
 from planner.probes.design import designed_points
 from planner.probes.resume import Measured, start_file
 from planner.probes.run import Goal
-from planner.sessions import measure, request
-from planner.sessions.measure import Session, needed_kernels
-from planner.sessions.request import Request
+from planner.sessions import measure
+from planner.sessions.measure import Request, Session, needed_kernels
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]
@@ -70,7 +69,7 @@ def test_a_fit_that_is_not_used_is_as_good_as_none_where_nothing_else_serves(kin
     whole = replace(known, entries=tuple(map(of, known.entries)))
     refused = pytest.raises(CoverageError, match="too few timings of gemm") if is_refused else nullcontext()
     with refused:
-        request.check_complete(whole, needed_kernels(), Request(60.0), print)
+        measure.check_complete(whole, needed_kernels(), Request(60.0), print)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from planner.costs.terms import evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
-from planner.domain.conformal import ConformalScore
-from planner.domain.provenance import FIT, SCALED
+from planner.domain.provenance import FIT, SCALED, ConformalScore
 from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for, units_between
 from planner.errors import ParameterError
 from planner.sources.devices import (

@@ -11,7 +11,7 @@ import pytest
 from planner.costs.terms import evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.conformal import NORMAL_90, PREDICTION_KINDS, ConformalScore
+from planner.domain.provenance import NORMAL_90, PREDICTION_KINDS, ConformalScore
 from planner.domain.request import Problem
 from planner.steps.intervals import RECONSTRUCTED_DEVIATION, STATED_DEVIATION, Gradient
 from planner.steps.measured import deviation_of_axes, doublings_of

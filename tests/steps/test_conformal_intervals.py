@@ -10,8 +10,8 @@ import pytest
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.conformal import NORMAL_90, PREDICTION_KINDS, ConformalScore
 from planner.domain.prediction import Quantity
+from planner.domain.provenance import NORMAL_90, PREDICTION_KINDS, ConformalScore
 from planner.domain.request import Problem
 from planner.steps.predict import Evaluator
 

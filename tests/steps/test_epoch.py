@@ -9,10 +9,9 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Node, Storage
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.dataset import Dataset
 from planner.domain.network import Layer, Network
 from planner.domain.prediction import Prediction
-from planner.domain.request import Problem, Scenario
+from planner.domain.request import Dataset, Problem, Scenario
 from planner.sources.sources import Sources
 from planner.steps.epoch import CACHED_SHARE, Input
 from planner.steps.predict import Evaluator

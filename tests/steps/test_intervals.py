@@ -12,11 +12,11 @@ from planner.costs.terms import evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Storage
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.conformal import NORMAL_90
 from planner.domain.framework import PYTORCH
+from planner.domain.network import layer_parameters
 from planner.domain.prediction import Quantity
+from planner.domain.provenance import NORMAL_90
 from planner.domain.request import Problem, Scenario
-from planner.domain.shapes import layer_parameters
 from planner.steps.intervals import (
     DOUBT_ABOVE,
     LARGEST_REACH,

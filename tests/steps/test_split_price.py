@@ -16,9 +16,8 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, REDUCE_SCATTER, SEND_RECEIVE, TENSOR, Groups
-from planner.domain.network import Network
+from planner.domain.network import Network, layer_parameters
 from planner.domain.request import Problem
-from planner.domain.shapes import layer_parameters
 from planner.domain.split import SplitMemoryBytes
 from planner.sources.sources import Sources
 from planner.steps.compute import ComputeCases, call_times_s, host_s

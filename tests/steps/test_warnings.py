@@ -10,11 +10,10 @@ import pytest
 from planner.domain.calibration import Calibration, Entry, by_precision
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.conformal import NORMAL_90
-from planner.domain.dataset import Dataset
 from planner.domain.framework import Framework
 from planner.domain.network import INPUT, Layer, Network
-from planner.domain.request import Problem, Scenario
+from planner.domain.provenance import NORMAL_90
+from planner.domain.request import Dataset, Problem, Scenario
 from planner.numbers import constant
 from planner.steps.predict import Evaluator
 from planner.steps.warnings import empty_updates

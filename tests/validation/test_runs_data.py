@@ -17,8 +17,8 @@ from planner import catalog
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import label_of
+from planner.domain.network import layer_shapes
 from planner.domain.runs import Run, Runs
-from planner.domain.shapes import layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.formats.runs import read_runs, write_runs
 from planner.workload.lawful import check_lawful

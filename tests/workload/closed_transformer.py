@@ -30,8 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.network import Layer, Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.network import Layer, Network, layer_shapes
 from planner.workload.units import StageLayers, even_layers
 
 NORMS = ("layer", "scale", "rms")

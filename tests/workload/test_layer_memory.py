@@ -12,8 +12,7 @@ import pytest
 from planner.domain.configuration import Configurations
 from planner.domain.framework import PYTORCH
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.network import Layer, Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.network import Layer, Network, layer_shapes
 from planner.domain.split import SCHEDULES, SplitMemoryBytes
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, DIRECTIONS, FORWARD, KINDS, UPDATE, KernelCalls
-from planner.domain.network import INPUT, AttributeValue, Layer, Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.network import INPUT, AttributeValue, Layer, Network, layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import build, zoo_names
 from planner.workload.lowering import UPDATE_BYTES, lower

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.domain.configuration import MODES, OPTIMIZERS, Configurations
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.network import INPUT, Layer, Network, layer_shapes
 from planner.domain.precision import PRECISIONS
-from planner.domain.shapes import layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import build
 from planner.probes.steps import build_module

@@ -7,8 +7,7 @@ import pytest
 
 from planner.domain.calls import LayerCall, kind_of_kernel
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.domain.network import INPUT, AttributeValue, Layer, Network
-from planner.domain.shapes import layer_shapes
+from planner.domain.network import INPUT, AttributeValue, Layer, Network, layer_shapes
 from planner.errors import ParameterError
 from planner.networks.zoo import build
 from planner.workload.lowering import lower
