@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TextIO
+from typing import TextIO, TypeVar
 from unicodedata import combining, east_asian_width
 
 __all__ = [
     "LINE_WIDTH", "Block", "Line", "Pairs", "Row", "Table", "given", "heading", "line_count", "lines_of",
-    "print_blocks", "title", "width_of",
+    "listing", "print_blocks", "title", "width_of",
 ]  # fmt: skip
 
 
+T = TypeVar("T")
 Row = Sequence[str]
 
 
@@ -108,6 +109,11 @@ def title(words: str) -> Line:
 def heading(words: str) -> Line:
     """Return a heading with an empty line before it."""
     return Line(f"\n{words}", "bold")
+
+
+def listing(things: Iterable[T], cells: Mapping[str, Callable[[T], str]], right: Sequence[str] = ()) -> Table:
+    """Return a table of a row a thing; ``cells``: heading of each column -> what it says of one."""
+    return Table(list(cells), [[cell(one) for cell in cells.values()] for one in things], right)
 
 
 def given(rows: Iterable[tuple[str, str]]) -> Pairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from planner.domain.calibration import OF_PASSES, Calibration, Entry, MeasuredStep
@@ -16,7 +17,7 @@ from planner.domain.network import Network
 from planner.domain.provenance import ConformalScore
 from planner.domain.request import Dataset
 from planner.domain.samples import COMMAND
-from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, title
+from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, listing, title
 from planner.report.parts import configuration_words, first_names, sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -48,20 +49,16 @@ class LayerFigures(Protocol):
 
 def networks_view(rows: Iterable[tuple[Network, WorkTotals]]) -> Iterator[Block]:
     """Yield one line a network; FLOP are of one sample, training is forward and backward."""
-    columns = ("name", "input", "layers", "para-\nmeters", "forward\nFLOP", "training\nFLOP", "data set")
-    lines = [
-        (
-            network.name,
-            _shape(network.input_shape),
-            str(len(network.layers)),
-            format_count(totals.parameters),
-            format_count(2 * totals.forward_mac),
-            format_count(totals.training_flop),
-            network.dataset or "-",
-        )
-        for network, totals in rows
-    ]
-    yield Table(columns, lines, right=columns[1:-1])
+    cells: dict[str, Callable[[tuple[Network, WorkTotals]], str]] = {
+        "name": lambda one: one[0].name,
+        "input": lambda one: _shape(one[0].input_shape),
+        "layers": lambda one: str(len(one[0].layers)),
+        "para-\nmeters": lambda one: format_count(one[1].parameters),
+        "forward\nFLOP": lambda one: format_count(2 * one[1].forward_mac),
+        "training\nFLOP": lambda one: format_count(one[1].training_flop),
+        "data set": lambda one: one[0].dataset or "-",
+    }
+    yield listing(rows, cells, [*cells][1:-1])
 
 
 def network_view(
@@ -70,9 +67,9 @@ def network_view(
     """Yield layers with shapes, parameters and FLOP, then totals; ``arguments`` maps each to its documentation."""
     yield title(f"{network.name}: input {_shape(network.input_shape)}")
     columns = ("layer", "kind", "output", "parameters", "forward FLOP")
+    counts = [(f"{n:,}" if n else "-" for n in (one.parameters, 2 * one.forward_mac)) for one in layers]
     rows = [
-        (one.name, one.kind.replace("_", " "), _shape(one.shape), _count(one.parameters), _count(2 * one.forward_mac))
-        for one in layers
+        (one.name, one.kind.replace("_", " "), _shape(one.shape), *own) for one, own in zip(layers, counts, strict=True)
     ]
     yield Table(columns, rows, right=columns[2:])
     yield heading("Totals (per sample; a multiply-add is 2 FLOP)")
@@ -96,26 +93,18 @@ def _shape(sizes: Iterable[int]) -> str:
     return " x ".join(map(str, sizes))
 
 
-def _count(value: int) -> str:
-    return f"{value:,}" if value else "-"
-
-
 def clusters_view(clusters: Iterable[Cluster]) -> Iterator[Block]:
     """Yield one line a cluster."""
-    columns = ("name", "nodes", "GPUs", "GPU", "memory", "between nodes", "storage")
-    rows = [
-        (
-            one.name,
-            str(one.nodes),
-            str(one.node.gpus),
-            one.node.accelerator.name,
-            format_bytes(one.node.accelerator.memory_bytes),
-            _bandwidth(one.inter_node),
-            format_rate(one.storage.read_bytes_per_s, "B/s") if one.storage else "-",
-        )
-        for one in clusters
-    ]
-    yield Table(columns, rows, right=("nodes", "GPUs", "memory", "storage"), whole=("name",))
+    cells: dict[str, Callable[[Cluster], str]] = {
+        "name": lambda one: one.name,
+        "nodes": lambda one: str(one.nodes),
+        "GPUs": lambda one: str(one.node.gpus),
+        "GPU": lambda one: one.node.accelerator.name,
+        "memory": lambda one: format_bytes(one.node.accelerator.memory_bytes),
+        "between nodes": lambda one: _bandwidth(one.inter_node),
+        "storage": lambda one: format_rate(one.storage.read_bytes_per_s, "B/s") if one.storage else "-",
+    }
+    yield replace(listing(clusters, cells, ("nodes", "GPUs", "memory", "storage")), whole=("name",))
 
 
 def cluster_view(cluster: Cluster) -> Iterator[Block]:
@@ -145,18 +134,14 @@ def cluster_view(cluster: Cluster) -> Iterator[Block]:
 
 def accelerators_view(accelerators: Iterable[Accelerator]) -> Iterator[Block]:
     """Yield one line an accelerator."""
-    columns = ("name", "memory", "bandwidth", "fp32\nFLOP/s", "other precisions")
-    rows = [
-        (
-            one.name,
-            format_bytes(one.memory_bytes),
-            format_rate(one.memory_bytes_per_s, "B/s"),
-            format_count(one.peak_flop_per_s["fp32"]) if "fp32" in one.peak_flop_per_s else "-",
-            ", ".join(name for name in one.peak_flop_per_s if name != "fp32") or "-",
-        )
-        for one in accelerators
-    ]
-    yield Table(columns, rows, right=columns[1:4])
+    cells: dict[str, Callable[[Accelerator], str]] = {
+        "name": lambda one: one.name,
+        "memory": lambda one: format_bytes(one.memory_bytes),
+        "bandwidth": lambda one: format_rate(one.memory_bytes_per_s, "B/s"),
+        "fp32\nFLOP/s": lambda one: format_count(of["fp32"]) if "fp32" in (of := one.peak_flop_per_s) else "-",
+        "other precisions": lambda one: ", ".join(name for name in one.peak_flop_per_s if name != "fp32") or "-",
+    }
+    yield listing(accelerators, cells, [*cells][1:4])
 
 
 def accelerator_view(accelerator: Accelerator) -> Iterator[Block]:
@@ -313,19 +298,15 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
         *(("warning", one) for one in calibration.all_warnings),
     ]
     yield given(rows)
-    columns = ("entry", "preci-\nsion", "term", "rows", "held-out\nerror", "worst")
-    entries = [
-        (
-            f"{entry.kind} {entry.direction}".strip().replace("_", " "),
-            entry.precision,
-            entry.term,
-            f"{entry.samples:,}",
-            share(entry.held_out_error) or "-",
-            "assumed" if is_assumed(entry) else share(entry.worst_error) or "-",
-        )
-        for entry in calibration.entries
-    ]
-    yield Table(columns, entries, right=columns[3:])
+    cells: dict[str, Callable[[Entry], str]] = {
+        "entry": lambda one: f"{one.kind} {one.direction}".strip().replace("_", " "),
+        "preci-\nsion": lambda one: one.precision,
+        "term": lambda one: one.term,
+        "rows": lambda one: f"{one.samples:,}",
+        "held-out\nerror": lambda one: share(one.held_out_error) or "-",
+        "worst": lambda one: "assumed" if is_assumed(one) else share(one.worst_error) or "-",
+    }
+    yield listing(calibration.entries, cells, [*cells][3:])
     yield from _measured_steps(calibration.measured_steps)
 
 
@@ -485,21 +466,17 @@ def gaps_view(gaps: Sequence[Gap], command: str) -> Iterator[Block]:
     if not gaps:
         return
     yield heading("What to measure next")
-    columns = ["kernels", "preci-\nsion", "in a step of", "share", "off by", "because"]
-    rows: list[tuple[str, ...]] = [
-        (
-            f"{gap.kind} {gap.direction}".strip().replace("_", " "),
-            gap.precision,
-            gap.network,
-            f"{gap.share:.0%}",
-            f"{gap.error:.0%}",
-            ", ".join(filter(None, (REASON_WORDS.get(gap.reason, ""), gap.detail))),
-        )
-        for gap in gaps[:MOST_GAPS]
-    ]
-    if not any(row[-1] for row in rows):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    yield Table(columns, rows, right=("share", "off by"))
+    cells: dict[str, Callable[[Gap], str]] = {
+        "kernels": lambda gap: f"{gap.kind} {gap.direction}".strip().replace("_", " "),
+        "preci-\nsion": lambda gap: gap.precision,
+        "in a step of": lambda gap: gap.network,
+        "share": lambda gap: f"{gap.share:.0%}",
+        "off by": lambda gap: f"{gap.error:.0%}",
+        "because": lambda gap: ", ".join(filter(None, (REASON_WORDS.get(gap.reason, ""), gap.detail))),
+    }
+    if not any(map(cells["because"], gaps[:MOST_GAPS])):
+        del cells["because"]
+    yield listing(gaps[:MOST_GAPS], cells, ("share", "off by"))
     more = f" ({len(gaps) - MOST_GAPS} more are not listed)" if gaps[MOST_GAPS:] else ""
     yield Line(f"Share of the kernel time times expected error decides the order{more}. All of them are measured by")
     yield Line(command, indent=2, whole=True)

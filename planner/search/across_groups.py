@@ -88,7 +88,9 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
         across = AcrossGroups(
             {name: one.problem for name, one in some.items()}, {name: one.evaluator for name, one in some.items()}
         )
-        for precision in _precisions(some, request):
+        asked = [name for name in PRECISIONS if name in (request["precision"] or PRECISIONS)]
+        every_group = [name for name in asked if not any(one.limits.why_not(name, "sync") for one in some.values())]
+        for precision in every_group:
             passes = {name: _passes(one, request, precision, window[1]) for name, one in some.items()}
             of_set = _OfSet(across, passes, precision, window)
             if is_tried:
@@ -215,12 +217,6 @@ def proportional_starts(most: Choice) -> list[Choice]:
     """Return shares of all nodes, the same of each group: all, half, a quarter, ..., one of each."""
     shares = [2.0**-power for power in range(max(most).bit_length() + 1)]
     return list(dict.fromkeys(tuple(max(1, round(one * share)) for one in most) for share in shares))
-
-
-def _precisions(groups: Mapping[str, Searchable], request: SpaceRequest) -> list[str]:
-    """Return the precisions asked for that all groups can train in."""
-    asked = [name for name in PRECISIONS if name in (request["precision"] or PRECISIONS)]
-    return [name for name in asked if all(one.limits.why_not(name, "sync") is None for one in groups.values())]
 
 
 def _passes(group: Searchable, request: SpaceRequest, precision: str, high: int) -> _Passes:

@@ -142,7 +142,9 @@ class Bases:
         """The place and the choice of every base, by place, shape (b,)."""
         of = self.places
         if self.mode == "async":
-            holds = [of[name] == _default(_BY_NAME[name]) for name in _PLACE if _BY_NAME[name].only_sync]
+            holds = [
+                of[name] == _BY_NAME[name].code(_BY_NAME[name].default) for name in _PLACE if _BY_NAME[name].only_sync
+            ]
         else:
             replica = np.prod([of[name] for name in DEGREES], axis=0)
             holds = [of["nodes"] * of["gpus_per_node"] == of["data_parallel"] * replica]
@@ -223,7 +225,8 @@ class SplitBases(Bases):
         """
         others = [name for name in _PLACE if name not in ("nodes", "gpus_per_node")]
         degrees = _product({name: self._values(_BY_NAME[name]) for name in others})
-        degrees = _where(degrees, self._is_of_kind(degrees))
+        is_of_kind = self._is_of_kind(degrees)
+        degrees = {name: column[is_of_kind] for name, column in degrees.items()}
         replica = np.prod([degrees[name] for name in DEGREES], axis=0)
         nodes = self._values(_BY_NAME["nodes"])
         for gpus_per_node in self._values(_BY_NAME["gpus_per_node"]).tolist():
@@ -279,10 +282,6 @@ def values_to_try(axis: Axis, asked: tuple[Any, ...] | None, most: Mapping[str, 
         return np.arange(1 if axis.of_cluster == "any" else most[axis.name], most[axis.name] + 1)
     values = (axis.default,) if asked is None else asked
     return distinct_values(np.array([axis.code(one) for one in values], dtype=np.int64))
-
-
-def _default(axis: Axis) -> int:
-    return axis.code(axis.default)
 
 
 def _pairs(first: int, second: int) -> tuple[IntArray, IntArray]:
@@ -366,7 +365,3 @@ def _run(schedule: IntArray, stages: IntArray) -> IntArray:
     """Return the schedule that stages run: the default where there is one, as a Configuration has it."""
     default = SCHEDULES.index("1f1b")
     return schedule if schedule.size and (schedule == default).all() else np.where(stages > 1, schedule, default)
-
-
-def _where(columns: Mapping[str, IntArray], mask: BoolArray) -> dict[str, IntArray]:
-    return {name: column[mask] for name, column in columns.items()}

@@ -7,7 +7,7 @@ plans of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -22,7 +22,6 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import (
     INPUTS,
-    Loosening,
     Plan,
     RankedPlan,
     Refused,
@@ -274,6 +273,7 @@ def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan |
     own = among[at]
     limits, provenance, label = own.limits, own.provenance, own.framework.label if own.framework else ""
     values = {_OPTIONS[name]: typed_values(some) for name, some in asked.items()}
+    own_options = {f"--{_OPTIONS[name]}" for name in asked}
     lacking, outside = tuple(_lacking(limits, asked)), tuple(_outside(own, asked))
     pinned = own.request.changed(**asked)
     try:
@@ -283,6 +283,7 @@ def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan |
         return WhyNot(provenance, values, first, None, None, evaluated, why, framework=label)
     outcome = search(pinned, limits, own.evaluator, own.order, keep=1)
     best = None if outcome.best is None else _ranked(own, outcome.best)
+    ways = () if best else loosenings(replace(own, request=pinned), outcome)
     return WhyNot(
         provenance,
         values,
@@ -293,7 +294,7 @@ def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan |
         outside,
         space.candidates,
         tuple(Refused(why.code, str(why), count) for why, count in outcome.refused.items()),
-        () if best else tuple(_else(loosenings(replace(own, request=pinned), outcome), asked)),
+        tuple(way for way in ways if not own_options & {option for option, _ in way.changes}),
         framework=label,
     )
 
@@ -347,11 +348,3 @@ def _tried(one: Among, axis: Axis) -> tuple[Any, ...] | None:
     told = one.provenance.get(axis.option)
     value = told.value if told else one.request[axis.name]
     return value if isinstance(value, tuple) else None
-
-
-def _else(loosen: Iterable[Loosening], asked: ByAxis) -> Iterator[Loosening]:
-    """Yield what else to change: not the values asked about."""
-    asked_options = {"--" + axis.option.replace("_", "-") for axis in AXES if axis.name in asked}
-    for one in loosen:
-        if not asked_options & {option for option, _ in one.changes}:
-            yield one

@@ -180,7 +180,8 @@ def _answer(
     chosen, reason = next(one for one in plans if one.position == choice.row + 1), choice.reason
     split = searches[ranking.search[choice.row]].limits.split
     if split is not None and chosen.prediction.configuration.besides and has_whole_plans(request):
-        reason += f". {_whole_first(why_split(chosen.prediction, _whole_bytes(split, chosen)))}"
+        sentence = why_split(chosen.prediction, _whole_bytes(split, chosen))
+        reason += f". {sentence[0].upper()}{sentence[1:]}"
     tied = tuple(row + 1 for row in choice.tied)
     front, more = _front(searches, order)
     return Suggestion(
@@ -230,10 +231,6 @@ def _front(searches: Sequence[Searched], order: Order) -> tuple[tuple[Plan, ...]
         return plans, more
     values = order.values(first.priced).tolist()
     return tuple(replace(plan, objective=value) for plan, value in zip(plans, values, strict=True)), more
-
-
-def _whole_first(words: str) -> str:
-    return words[0].upper() + words[1:]
 
 
 def _whole_bytes(of: SplitLimits, plan: Plan) -> float:

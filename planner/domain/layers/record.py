@@ -118,20 +118,12 @@ class Site:
 
     Attributes
     ----------
-    position : int
-        Of the first such layer in ``Network.layers``.
-    layer : Layer
-        The first.
-    inputs : tuple of Shape
-        Per sample, in the order of ``layer.inputs``.
-    output : Shape
-    parameters : int
-    input_gradients : tuple of bool
-        Whether a gradient has to be passed on to each input: something trained stands before it.
-    reads : int
-        How often the output is read.
-    is_kept : bool
-        Whether the output is kept for the backward pass, by the layer or by one that reads it.
+    position : of the first such layer in ``Network.layers``
+    layer : the first
+    inputs : per sample, in the order of ``layer.inputs``
+    input_gradients : whether a gradient has to be passed on to each input: something trained stands before it
+    reads : how often the output is read
+    is_kept : whether the output is kept for the backward pass, by the layer or by one that reads it
     """
 
     position: int
@@ -228,38 +220,28 @@ class LayerKind:
     Attributes
     ----------
     attributes : mapping of name to Attribute
-    output : layer, input shapes -> Shape
-        ParameterError where the layer cannot read them.
-    ranks : tuple of int
-        Lengths of the shapes that it reads.
-    joins : bool
-        Whether it reads two layers or more; else one.
-    parameters : layer, input shape -> tuple of int
-        Elements of each tensor of its parameters.
+    output : layer, input shapes -> Shape, ParameterError where the layer cannot read them
+    ranks : lengths of the shapes that it reads
+    joins : whether it reads two layers or more; else one
+    parameters : layer, input shape -> tuple of int, elements of each tensor of its parameters
     calls : site, lowering -> Call of one step, but for its update
-    macs : site -> int
-        Multiply-adds of products forward, per sample.
-    multiplies_weights : bool
-        Whether one operand of its products are weights; else both are inputs.
-    keeps : layer -> (bool, bool)
-        Whether it keeps its inputs, and its output, for the backward pass.
-    kept_besides : site, bytes of an element -> int
-        Bytes per sample that it keeps besides tensors of layers.
-    kept_between : site, bytes of an element -> int
-        Those of them that tensor ranks have a part of each which share positions, where it is not all.
-    repeated : site, bytes of an element -> int
-        Those of them that are made again where attention is (selective recompute).
-    inside : site -> int
-        Elements per sample of gradients that exist inside of it only.
-    is_view : bool
-        Whether its output is another name for a tensor that is there.
-    computes : {"widest", "16 bits", "fp32", "fp32 on gpu"}
-        In mixed precision of 16 bits: in the widest type of its inputs, or in one whatever they are.
-    share : layer -> Share or None
-        What a tensor-parallel rank has of it, where layers around it do not say; None: the whole layer.
-    module : PyTorch, layer, input shapes -> callable
-        What computes it: a module, or a function where nothing is trained. It takes a tensor for each input, and a loss
-        the targets besides; PyTorch is handed over, so that nothing is imported here.
+    macs : site -> int, multiply-adds of products forward, per sample
+    multiplies_weights : whether one operand of its products are weights; else both are inputs
+    keeps : layer -> (bool, bool), whether it keeps its inputs, and its output, for the backward pass
+    kept_besides : site, bytes of an element -> int, bytes per sample that it keeps besides tensors of layers
+    kept_between : site, bytes of an element -> int, those of them that tensor ranks have a part of each which share
+        positions, where it is not all
+    repeated : site, bytes of an element -> int, those of them that are made again where attention is (selective
+        recompute)
+    inside : site -> int, elements per sample of gradients that exist inside of it only
+    is_view : whether its output is another name for a tensor that is there
+    computes : {"widest", "16 bits", "fp32", "fp32 on gpu"}, in mixed precision of 16 bits: in the widest type of its
+        inputs, or in one whatever they are
+    share : layer -> Share or None, what a tensor-parallel rank has of it, where layers around it do not say; None: the
+        whole layer
+    module : PyTorch, layer, input shapes -> callable, what computes it: a module, or a function where nothing is
+        trained. It takes a tensor for each input, and a loss the targets besides; PyTorch is handed over, so that
+        nothing is imported here
     """
 
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
