@@ -135,8 +135,9 @@ LAUNCHES = ("eager", "compiled", "graph")
 STAGES = ("blocks", "modules", "layers")
 """What its pipeline's stages are: attention blocks alone; modules that the user writes, of any network; or layers
 of any network, which it deals out by itself."""
-LOSSES = ("eager", "parallel", "fused")
-"""Kernel by kernel on fp32 copies of logits; over a vocabulary split among tensor ranks; in one kernel."""
+LOSSES = ("eager", "parallel", "fused", "split", "compiled")
+"""Kernel by kernel on fp32 copies of logits; as Megatron-LM over a vocabulary split among tensor ranks; in one kernel;
+kernel by kernel over a split vocabulary (DTensor); or in kernels that a compiler makes, of logits as they are."""
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*", re.ASCII)
 _NAME = re.compile(r"[a-z][a-z0-9._+-]*", re.ASCII)
 
@@ -282,6 +283,14 @@ class Framework:
     main_gradients: bool = _fact("whether the optimizer reads fp32 copies of gradients", default=False)
     output_buffers: int = _fact("micro-batches whose logits the last stage keeps; 0: those that wait alone", default=0)
     keeps_weight_shards: bool = _fact("whether sharding 3 keeps shards of narrow weights", default=True)
+    casts: bool = _fact("whether operators cast what they read, so that norms and sums are fp32", default=False)
+    frees_gradients: bool = _fact("whether they are there from backward pass to update alone", default=False)
+    bucket_copies: bool = _fact("whether buckets of whole replicas are a second copy of gradients", default=False)
+    whole_gradients: bool = _fact("whether pipelines scatter them behind the last micro-batch alone", default=False)
+    buffer_millions: int = _fact("parameters, in millions, of each buffer that shards are sent in", default=0)
+    compiles_loss: bool = _fact("whether the loss is compiled where the network is", default=True)
+    context_mebibytes: int = _fact("what libraries take of a GPU before the first tensor; 0: assumed", default=0)
+    tries_convolutions: bool = _fact("whether algorithms are tried, with what is free to work in", default=False)
     rank_order: tuple[str, ...] = _fact("how ranks are numbered, innermost first", RANK_ORDER, default=RANK_ORDER)
     source: str = ""
     version: str = ""
@@ -423,6 +432,12 @@ PYTORCH = Framework(
     gradient_type={ANY: "fp32"},
     strategy="bucketed",
     keeps_weight_shards=False,
+    casts=True,
+    frees_gradients=True,
+    bucket_copies=True,
+    whole_gradients=True,
+    tries_convolutions=True,
+    context_mebibytes=1113,
     schedules=("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"),
     fewest_micro_batches="stages",
     layout="nchw",

@@ -10,6 +10,7 @@ from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
 from planner.domain.provenance import NORMAL_90, Provenance
+from planner.numbers import constant
 
 __all__ = [
     "LOOKUPS", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions", "Quantity",
@@ -188,14 +189,21 @@ class Prediction:
         for name in ("memory_bytes", "kernel_shares", "doubt", "groups_s"):
             object.__setattr__(self, name, frozen_map(getattr(self, name)))
 
-    def memory(self, reading: str = "in use") -> Quantity:
-        """Return what a reading of memory shows, one of :data:`planner.domain.runs.MEMORY_READINGS` [bytes].
+    def memory(self, reading: str = "") -> Quantity:
+        """Return what it needs, or what a reading shows, one of :data:`planner.domain.runs.MEMORY_READINGS` [bytes].
 
-        An allocator does not count the context; of tensors, what it loses in pieces does not count either.
+        Tensors are allocated, in first steps those of trials too; an allocator reserves more where it can; beside
+        it lie a context and communicators. None of that exceeds the device.
         """
-        left_out = {"in use": (), "reserved": ("framework",), "allocated": ("framework", "margin")}[reading]
-        total, low, high = (self.memory_bytes.get(name) for name in ("total", "low", "high"))
-        value = (total or 0.0) - sum(self.memory_bytes.get(name, 0.0) for name in left_out)
+        total, low, high, capacity, outside, margin, trials = (
+            self.memory_bytes.get(name)
+            for name in ("total", "low", "high", "capacity", "framework", "margin", "trials")
+        )
+        value = total or 0.0
+        if reading:
+            value += (trials or 0.0) * (reading == "trials") - (outside or 0.0) - (margin or 0.0)
+            value *= 1 + constant("memory.slack") * (reading in ("in use", "reserved"))
+            value = min(value + (outside or 0.0) * (reading == "in use"), max(capacity or value, total or 0.0))
         if not total or low is None or high is None:
             return Quantity(value)
         return Quantity(value, value * low / total, value * high / total, "conformal")

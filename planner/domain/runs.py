@@ -20,8 +20,8 @@ METRICS = (
 )  # fmt: skip
 """What a value is: seconds of one update (asynchronous: of the GPU thread), seconds of the update thread, a rate of the
 whole job, seconds of an epoch, the means of two random variables, and the most bytes on one device."""
-MEMORY_READINGS = ("in use", "reserved", "allocated")
-"""What memory was read, as notes state it: of the device, of the allocator, of tensors alone."""
+MEMORY_READINGS = ("in use", "reserved", "trials", "allocated")
+"""What memory was read, as notes state it: of the device, of the allocator, of tensors with trials, or without."""
 ASYNCHRONOUS_METRICS = ("update_s", "staleness_mean")
 STATUSES = ("ok", "out_of_memory")
 INPUTS = ("synthetic", "storage")

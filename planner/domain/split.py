@@ -43,9 +43,9 @@ OFFLOADS = _WORDS["offload"]
 
 MEMORY_KINDS = (
     "weights", "gradients", "optimizer", "activations", "workspace", "framework", "logits", "gathered", "messages",
-    "margin", "host",
+    "margin", "trials", "host",
 )  # fmt: skip
-"""What memory is shown by: fields of SplitMemoryBytes; all but the host's add up to the total."""
+"""What memory is shown by: fields of SplitMemoryBytes; all but trials and the host's add up to the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class SplitMemoryBytes:
     gathered: FloatArray
     messages: FloatArray
     margin: FloatArray
+    trials: FloatArray
     host: FloatArray
     to_host: FloatArray
     to_device: FloatArray

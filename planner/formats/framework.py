@@ -40,7 +40,7 @@ def _key(one: dataclasses.Field[Any]) -> Field:
     default = {} if one.default is dataclasses.MISSING else one.default
     words = Text(one.metadata["choices"])
     kinds: tuple[tuple[type, Type], ...] = (
-        (bool, Flag()), (int, Whole(least=0, most=1000)), (tuple, ListOf(words)), (str, words),
+        (bool, Flag()), (int, Whole(least=0, most=10_000)), (tuple, ListOf(words)), (str, words),
     )  # fmt: skip
     kind = _TYPES.get(one.name) or next(of for python, of in kinds if isinstance(default, python))
     return Field(one.name, kind, one.metadata["doc"], default)

@@ -59,8 +59,10 @@ def limits_of(problem: Problem, *, allow_specified: bool = False, named: Sequenc
 
     @cache
     def largest_sub_batch(rules: MemoryRules) -> int:
-        ledger = Memory(problem.network, rules)
-        return int(ledger.largest_sub_batches(Configurations.having(), kernel_sources.accelerator.memory_bytes))
+        # replicas have communicators and buckets, and with a second micro-batch gradients beside all activations
+        most = Configurations.having(data_parallel=min(2, cluster.nodes * cluster.node.gpus), accumulation_steps=2)
+        found = Memory(problem.network, rules).largest_sub_batches(most, kernel_sources.accelerator.memory_bytes)
+        return int(found)
 
     pairs = [(name, mode) for name in PRECISIONS for mode in MODES]
     whole = {pair: replace(memory_rules(kernel_sources, *pair), shrunk=1.0) for pair in pairs}  # whatever the scenario

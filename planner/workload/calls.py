@@ -19,11 +19,11 @@ from planner.domain.calls import LayerCall
 from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, WORK_COLUMNS, convolution_output
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Site
-from planner.domain.network import INPUT, Network
+from planner.domain.network import Network
 from planner.workload.lowering import ledger_of
-from planner.workload.program import program
+from planner.workload.program import program, wide_tensors
 
-__all__ = ["distinct_calls", "layer_calls", "wide_tensors"]
+__all__ = ["distinct_calls", "layer_calls"]
 
 
 def layer_calls(
@@ -102,15 +102,3 @@ def _estimated_s(call: LayerCall) -> float:
     outputs = work["images"] * work["out_c"] * prod(convolution_output(work))
     macs = outputs * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
     return 2 * macs / ASSUMED_FLOP_PER_S
-
-
-def wide_tensors(network: Network, *, on_gpu: bool) -> Mapping[str, tuple[bool, ...]]:
-    """Return for every layer whether each of its inputs, and last its output, is fp32; the network's input is."""
-    wide, tensors = {INPUT: True}, {}
-    for layer in network.layers:
-        inputs = [wide[source] for source in layer.inputs]
-        computes = LAYER_KINDS[layer.kind].computes
-        in_fp32 = computes == "fp32" or (on_gpu and computes == "fp32 on gpu")
-        wide[layer.name] = in_fp32 or (computes != "16 bits" and any(inputs))
-        tensors[layer.name] = (*inputs, wide[layer.name])
-    return tensors

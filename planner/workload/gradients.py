@@ -19,10 +19,8 @@ class GradientSlots:
 
     Attributes
     ----------
-    layer : ndarray of int, shape (j,)
-        Position in ``Network.layers``.
-    elements : ndarray of int, shape (j,)
-        Gradient elements, as many as the layer's parameters.
+    layer : position in ``Network.layers``, (j,)
+    elements : gradient elements, as many as the layer's parameters, (j,)
     """
 
     layer: IntArray
@@ -43,12 +41,8 @@ def gradient_buckets(gradient_bytes: FloatArray, first_bytes: float, bucket_byte
     next begins, when it holds at least its size: static buckets of Li et al., "PyTorch Distributed: Experiences on
     Accelerating Data Parallel Training", VLDB 2020, which fill them tensor by tensor where this takes whole layers.
 
-    Parameters
-    ----------
-    gradient_bytes : ndarray of float, shape (j,)
-        By slot, in forward order.
-    first_bytes, bucket_bytes : float
-        Size of the first bucket to be filled and of the others; 0 gives every slot its own.
+    ``gradient_bytes``: by slot, in forward order, (j,); ``first_bytes``, ``bucket_bytes``: size of the first bucket to
+    be filled and of the others; 0 gives every slot its own.
     """
     lowest: list[int] = []
     filling, size = 0.0, first_bytes

@@ -33,19 +33,8 @@ def live_micro_batches(
     zero-bubble-h2 min(m, 2p - 1) and zero-bubble-v min(m, p) likewise; no-flush p - s, of steps that follow each other.
     One stage alone keeps one, and one chunk a stage is 1f1b.
 
-    Parameters
-    ----------
-    stage : int or ndarray of int
-        s, from 0.
-    micro_batches, pipeline, virtual_stages : int or ndarray of int
-        m a step; p stages; v chunks of each.
-    schedule : int or ndarray of int
-        Positions in :data:`planner.domain.split.SCHEDULES`.
-
-    Returns
-    -------
-    ndarray of float
-        Of the shape that the arguments broadcast to.
+    ``stage``: s, from 0; ``micro_batches``: m a step; ``pipeline``: p stages, of v ``virtual_stages`` each;
+    ``schedule``: positions in :data:`planner.domain.split.SCHEDULES`. Of the shape that the arguments broadcast to.
     """
     s, m, p, v = (np.asarray(each, dtype=np.float64) for each in (stage, micro_batches, pipeline, virtual_stages))
 

@@ -57,10 +57,8 @@ class Rule:
 
     Attributes
     ----------
-    axis : str
-        Whose value breaks it.
-    words : str
-        What the value must be.
+    axis : whose value breaks it
+    words : what the value must be
     holds : plans -> ndarray of bool
     """
 

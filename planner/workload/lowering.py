@@ -57,29 +57,20 @@ def lower(
 
     Parameters
     ----------
-    network : Network
     sub_batch : ndarray of int, shape (s,), n [samples], >= 1
     convolution : one of CONVOLUTIONS
-    per_image : bool
-        With im2col, whether images go through it one at a time; then each kernel is called n times as often.
-    optimizer : one of OPTIMIZERS
-        ``none``: no update calls.
-    input_gradient : bool
-        Whether the framework computes the gradient of the input too.
-    merged : bool
-        Whether equal layers stand once; else every layer makes its own calls.
+    per_image : with im2col, whether images go through it one at a time; then each kernel is called n times as often
+    optimizer : one of OPTIMIZERS; ``none``: no update calls
+    input_gradient : whether the framework computes the gradient of the input too
+    merged : whether equal layers stand once; else every layer makes its own calls
 
     Returns
     -------
-    tuple of KernelCalls
-        One a kind and direction, in the order of KINDS and DIRECTIONS; ``count`` is of all equal layers. A column that
-        does not depend on the sub-batch has shape (1, k), the others (s, k); ``count`` has shape (k,), or (s, k) where
-        it depends on it.
+    tuple of KernelCalls : one a kind and direction, in the order of KINDS and DIRECTIONS; ``count`` is of all equal
+        layers. A column that does not depend on the sub-batch has shape (1, k), the others (s, k); ``count`` has shape
+        (k,), or (s, k) where it depends on it.
 
-    Raises
-    ------
-    ParameterError, UnknownNameError
-        An argument breaks its rule, or a layer cannot read what it is given.
+    ParameterError, UnknownNameError: an argument breaks its rule, or a layer cannot read what it is given.
     """
     if sub_batch.ndim != 1 or not (sub_batch >= 1).all():
         raise ParameterError("sub_batch", "a vector of whole numbers, at least 1", sub_batch)

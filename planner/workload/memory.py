@@ -8,12 +8,15 @@ activations                     what units of the stage keep (:mod:`planner.work
 logits                          at the peak of one micro-batch, and what others keep that wait for their backward pass;
                                 see LOSS_BYTES; those of micro-batches that are done, where a pipeline keeps them
 workspace                       what one unit's backward pass makes again, and gradients of activations, in so far as it
-                                is more than the logits, and what units behind it kept, which are gone by then; or the
-                                wide gradients of an update, in so far as they are more than activations and logits
+                                is more than the logits, and what units behind it kept, which are gone by then; or what
+                                is there at an update alone, wide gradients and buffers, and where a framework frees
+                                them all gradients, in so far as they are more than activations and logits
 gathered                        where weights are sharded, the units in flight and the gradient of one
 messages                        of a pipeline, two in and two out of what crosses a cut; the gathered input of sequence
-                                parallelism; what experts dispatch and combine
-framework, margin               a context, and a share of all tensors that the allocator loses, both assumed
+                                parallelism; what experts dispatch and combine; buckets of whole replicas
+framework, margin               a context and communicators, and a share of all tensors that the allocator loses,
+                                assumed
+trials                          workspace of convolutions that are tried, besides: it takes what is free
 
 A network without a pipeline is one stage. A stage of layers of s positions, h features and a heads so keeps
 n·s·h·(34 + 5·a·s/h) bytes a layer in mixed precision with dropout, the figure of Korthikanti et al. 2022,
@@ -26,15 +29,14 @@ arXiv:1602.08124). In asynchronous training the host updates the weights: what t
 Recompute of whole layers keeps the input of every k-th layer of a stage (``recompute_every`` k), and makes a group of k
 again at a time: Megatron-LM's ``uniform`` method (MODEL 13.7).
 
-Not counted: statistics of batch normalisation (16 bytes a channel), workspaces that libraries choose for themselves,
-and the prefetched next sub-batch.
+Not counted: statistics of batch normalisation (16 bytes a channel), other workspaces that libraries choose for
+themselves, and the prefetched next sub-batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,8 +58,9 @@ from planner.workload.blocks import block_starts
 from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
 from planner.workload.memory_rules import LOSS_BYTES, WIDE_BYTES, MemoryRules
 from planner.workload.placement import shard_ranks
-from planner.workload.rank_sizes import MOST, SUMS, RankSizes, SizeRules
-from planner.workload.units import StageLayers, even_layers, few_blocks, stage_of
+from planner.workload.program import program
+from planner.workload.rank_sizes import MOST, SUMS, RankSizes, ranks_of, transform_elements
+from planner.workload.units import StageLayers, even_layers, stage_of
 
 __all__ = ["Memory", "fullest_stage"]
 
@@ -81,81 +84,6 @@ _BUFFERS = 2
 """Of what crosses a cut, each way."""
 
 
-class _Ranks:
-    """Sizes of the ranks of one network that were asked for, as arrays: R ranks of V units.
-
-    Attributes
-    ----------
-    sums : ndarray of float, shape (R, len(SUMS), V + 1)
-        Of all units before one.
-    most : ndarray of float, shape (R, len(MOST), levels, V + 1)
-        Of 2^level units from one on.
-    crossing : ndarray of float, shape (R, V + 1)
-    gathered, routed : ndarray of float, shape (R,)
-    """
-
-    def __init__(self, network: Network, rules: SizeRules) -> None:
-        self.network, self.rules = network, rules
-        self._few = few_blocks(network)
-        self._place: dict[tuple[int, ...], int] = {}
-        self._each: list[RankSizes] = []
-        self._arrays: dict[str, FloatArray] = {}
-        self._of(1, 0, 1, 1)
-
-    def rank(self, plans: Configurations) -> IntArray:
-        """Return the rank of each plan, shape (n,), made where it is new."""
-        first, which = plans.distinct(SHARD_AXES)
-        some = plans.take(first)
-        degrees = zip(*(getattr(some, name).tolist() for name in SHARD_AXES), strict=True)
-        return np.array([self._of(*each) for each in degrees], dtype=np.int64)[which]
-
-    def _of(self, tensor: int, shares: int, context: int, experts: int) -> int:
-        key = tensor, shares if tensor > 1 else 0, context, experts
-        if key not in self._place:
-            self._place[key] = len(self._each)
-            self._each.append(RankSizes.of(self._few, self.rules, key))
-            self._arrays = {}
-        return self._place[key]
-
-    def sizes(self, rank: int) -> RankSizes:
-        """Return those of one rank."""
-        return self._each[rank]
-
-    def array(self, name: str) -> FloatArray:
-        """Return an array of all ranks."""
-        if name not in self._arrays:
-            make = {"sums": self._sums, "most": self._most}.get(name, attrgetter(name))
-            self._arrays[name] = np.array([make(one) for one in self._each])
-        return self._arrays[name]
-
-    @staticmethod
-    def _sums(one: RankSizes) -> FloatArray:
-        return np.pad(np.cumsum(one.sums, axis=1), ((0, 0), (1, 0)))
-
-    @staticmethod
-    def _most(one: RankSizes) -> FloatArray:
-        levels = [np.pad(one.most, ((0, 0), (0, 1)))]
-        width = one.most.shape[1] + 1
-        while (reach := 2 ** (len(levels) - 1)) < width:
-            shifted = np.pad(levels[-1], ((0, 0), (0, reach)))[:, reach:]
-            levels.append(np.maximum(levels[-1], shifted))
-        return np.stack(levels, axis=1)
-
-
-_LARGEST_CACHE = 32
-_OF_NETWORKS: dict[tuple[int, SizeRules], _Ranks] = {}
-"""Of the networks asked for last, by identity: networks are not hashable, and holding one keeps its identity."""
-
-
-def _ranks_of(network: Network, rules: SizeRules) -> _Ranks:
-    key = id(network), rules
-    if key not in _OF_NETWORKS:
-        while len(_OF_NETWORKS) >= _LARGEST_CACHE:
-            del _OF_NETWORKS[next(iter(_OF_NETWORKS))]
-        _OF_NETWORKS[key] = _Ranks(network, rules)
-    return _OF_NETWORKS[key]
-
-
 class _Span(NamedTuple):
     """Units of stages: blocks from ``start`` up to ``stop``, the first ones, up to ``made``, computed again.
 
@@ -171,21 +99,27 @@ class _Span(NamedTuple):
 
 
 class StateBytes(NamedTuple):
-    """What a rank of a stage keeps whatever its micro-batches are, wherever it lies; parameters that it updates."""
+    """What a rank of a stage keeps whatever its micro-batches are, wherever it lies; parameters that it updates.
+
+    ``updating``: bytes that an update takes besides; ``freed``: of gradients, what is there from backward pass to
+    update alone, and not while one micro-batch makes its activations.
+    """
 
     weights: FloatArray
     gradients: FloatArray
     optimizer: FloatArray
     gathered: FloatArray
     updated: FloatArray
+    updating: FloatArray
+    freed: FloatArray
+    buckets: FloatArray
 
 
 class MicroBatch(NamedTuple):
     """What one micro-batch, or a sample of it, takes on a rank of a stage.
 
-    ``layers``, ``of_layers``: its layers, and bytes that they keep; ``working``: for one layer's
-    backward pass; ``entry``, ``behind``: kept outside of layers, with the first of them and with the last; ``logits``:
-    elements; ``messages``: buffers.
+    ``layers``, ``of_layers``: its layers, and bytes that they keep; ``working``: for one layer's backward pass;
+    ``entry``, ``behind``: kept outside of layers, with the first and the last; ``logits``: elements.
     """
 
     layers: FloatArray
@@ -211,7 +145,7 @@ class PassBytes(NamedTuple):
     """What micro-batches take on a rank of a stage.
 
     ``working``: for one layer's backward pass; ``rest``: of logits, what is gone by then; ``live``: micro-batches;
-    ``away``: of each in the host's memory.
+    ``away``: of each in the host's memory; ``ending``: with what one layer keeps, where gradients are there by then.
     """
 
     activations: FloatArray
@@ -221,6 +155,7 @@ class PassBytes(NamedTuple):
     messages: FloatArray
     live: FloatArray
     away: FloatArray
+    ending: FloatArray
 
 
 def fullest_stage(of_stages: SplitMemoryBytes) -> SplitMemoryBytes:
@@ -234,17 +169,12 @@ def fullest_stage(of_stages: SplitMemoryBytes) -> SplitMemoryBytes:
 
 
 class Memory:
-    """The memory of all plans of one network.
-
-    Parameters
-    ----------
-    network : Network
-    rules : MemoryRules
-    """
+    """The memory of all plans of one network."""
 
     def __init__(self, network: Network, rules: MemoryRules) -> None:
-        self.network, self.rules, self.ranks = network, rules, _ranks_of(network, rules.sizes)
+        self.network, self.rules, self.ranks = network, rules, ranks_of(network)(rules.sizes)
         self._ends = int(bool(block_starts(network)))
+        self.frees = rules.frees_gradients and self._ends > 0
         sizes = np.concatenate([self.whole.sums, self.whole.most[: MOST.index("working")]])
         self._number = sizes.shape[1]
         of_blocks = sizes[:, self._ends : self._number - self._ends]
@@ -268,10 +198,7 @@ class Memory:
     def fullest(self, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of the rank that needs most, and of which stage it is; stages hold equally many units.
 
-        Returns
-        -------
-        SplitMemoryBytes
-            Arrays of the shape of the plans; of stages that need as much, the first.
+        Of the shape of the plans; of stages that need as much, the first.
         """
         shape, rows = plans.shape, plans.rows
         rank = self.ranks.rank(rows)
@@ -326,13 +253,14 @@ class Memory:
             of_state = self._of_state(state, optimizer)
             of_passes = passes.activations + passes.logits + passes.messages
             # What a workspace adds while layers compute, and while wide gradients are updated.
-            computing = self._workspace(np.zeros(()), passes)
-            np.maximum(worst, of_state[which_kept] + (of_passes + computing)[which_passing], out=worst)
-            if rules.parameter.main_gradient:
-                of_updates = of_state + rules.parameter.main_gradient * state.updated
-                left = of_passes - passes.activations - passes.rest
-                np.maximum(worst, of_updates[which_kept] + left[which_passing], out=worst)
-        return worst + rules.margin * worst + rules.framework_bytes
+            computing, fixed = self._workspace(np.zeros(()), passes), of_state[which_kept]
+            if self.frees:
+                fixed = fixed - np.where(plans.accumulation_steps == 1, state.freed[which_kept], 0.0)
+            np.maximum(worst, fixed + (of_passes + computing)[which_passing], out=worst)
+            if state.updating.any() or self.frees:
+                left = of_passes - passes.activations - passes.rest + passes.ending
+                np.maximum(worst, (of_state + state.updating)[which_kept] + left[which_passing], out=worst)
+        return np.asarray((1 + rules.margin) * worst + rules.outside_bytes(plans))
 
     def largest_sub_batches(self, plans: Configurations, capacity_bytes: float | FloatArray) -> IntArray:
         """Return the largest sub-batch of each plan, all else as it is, whose memory fits; 0: not even one sample does.
@@ -341,7 +269,8 @@ class Memory:
         """
         rules, shape = self.rules, np.broadcast_shapes(plans.shape, np.shape(capacity_bytes))
         rows, most = plans.but(sub_batch=1).rows, np.full(shape, float(LARGEST_COUNT))
-        rank, room = self.ranks.rank(rows), (capacity_bytes - rules.framework_bytes) / (1 + rules.margin)
+        rank = self.ranks.rank(rows)
+        room = (capacity_bytes - rules.outside_bytes(plans)) / (1 + rules.margin)
         for stage in self._fullest_stages(rows):
             span = self._span(rows, rank, stage)
             state, passes = (
@@ -350,13 +279,10 @@ class Memory:
             )
             optimizer = np.where(rows.offload == OFFLOADS.index("optimizer"), 0.0, state.optimizer)
             fixed, slope = self._of_state(state, optimizer), passes.activations + passes.logits + passes.messages
-            updating = rules.parameter.main_gradient * state.updated
+            left = slope - passes.activations - passes.rest + passes.ending
             lines = (
-                (fixed, slope + self._workspace(np.zeros(()), passes)),
-                (
-                    fixed + updating,
-                    slope - passes.activations - passes.rest,
-                ),
+                (fixed - self._freed(state, rows), slope + self._workspace(np.zeros(()), passes)),
+                (fixed + state.updating, left),
             )
             for line in lines:
                 start, rise = (one.reshape(plans.shape) for one in np.broadcast_arrays(*line))
@@ -407,17 +333,21 @@ class Memory:
         passing = self._passes(plans, stage, one, plans.accumulation_steps)
         on_host = plans.offload == OFFLOADS.index("optimizer")
         by_host, passes = np.where(on_host, kept.updated, 0.0), plans.accumulation_steps
+        computing, freed = self._workspace(np.zeros(()), passing), self._freed(kept, plans)
+        workspace = self._workspace(kept.updating + freed + passing.ending, passing)
+        there = np.minimum(freed, workspace - computing)
         values = {
             "weights": kept.weights,
-            "gradients": kept.gradients,
+            "gradients": kept.gradients - freed + there,
             "optimizer": np.where(on_host, 0.0, kept.optimizer),
             "activations": passing.activations,
-            "workspace": self._workspace(kept.updated, passing),
-            "framework": np.float64(rules.framework_bytes),
+            "workspace": workspace - there,
+            "framework": rules.outside_bytes(plans),
             "logits": passing.logits,
             "gathered": kept.gathered,
-            "messages": passing.messages,
+            "messages": passing.messages + kept.buckets,
             "margin": np.float64(0.0),
+            "trials": self._tried(self._samples(plans)),
             "host": np.where(on_host, kept.optimizer + WIDE_BYTES * kept.updated, 0.0) + passing.live * passing.away,
             "to_host": rules.parameter.gradient * by_host + passes * passing.away,
             "to_device": rules.parameter.weight * by_host + passes * passing.away,
@@ -466,8 +396,8 @@ class Memory:
         shared, experts = self._of_all("shared", span), self._of_all("experts", span)
         if self.ranks.array("sums")[:, SUMS.index("tied"), -1].any():  # a copy where the table is not
             shared = shared + self._of_all("tied", span) * (span.start + 1 - span.first > 1)
-        weights = gradients = updated = np.zeros(())
-        is_gathered = np.zeros((), dtype=np.bool_)
+        weights = gradients = updated = sent = freed = buckets = np.zeros(())
+        is_gathered, in_pipeline = np.zeros((), dtype=np.bool_), plans.pipeline_parallel > 1
         for count, of_experts in ((shared, False), (experts, True)):
             if of_experts and not count.any():
                 continue
@@ -475,9 +405,13 @@ class Memory:
             shard, sharding = count / ranks, np.where(ranks > 1, plans.sharding, 0)
             weight_shard = shard * each.keeps_weight_shards
             weights = weights + np.where(sharding >= WEIGHTS_SHARDED, weight_shard, count) * each.weight
-            gradients = gradients + np.where(sharding >= GRADIENTS_SHARDED, shard, count) * each.gradient
-            gradients = gradients + count * each.narrow_gradient
+            written = np.where(sharding >= GRADIENTS_SHARDED, shard, count) * each.gradient
+            if each.is_whole:
+                written = np.where(in_pipeline & (sharding >= GRADIENTS_SHARDED), count * each.message, written)
+            gradients, freed = gradients + written + count * each.narrow_gradient, freed + written * self.frees
+            buckets = buckets + np.where((ranks > 1) & (sharding == 0), each.bucket * count, 0.0)
             updated = updated + np.where(sharding >= OPTIMIZER_SHARDED, shard, count)
+            sent = sent + count * ((ranks > 1) & (sharding >= OPTIMIZER_SHARDED))
             is_gathered = is_gathered | (sharding == WEIGHTS_SHARDED)
         unit = (1 + rules.prefetch) * each.weight + each.message
         gathered = np.where(is_gathered, unit * self._most_of_all("gathered", span), 0.0)
@@ -485,11 +419,26 @@ class Memory:
         if copies.any():
             weights = weights + np.where(is_gathered, 0.0, copies)
             gathered = gathered + np.where(is_gathered, self._most_of_all("copied", span), 0.0)
-        return StateBytes(weights * weight_versions(stage, plans), gradients, updated * each.updated, gathered, updated)
+        buffers = (sent > 0) * (rules.buffer_elements + np.minimum(rules.buffer_elements, sent)) * each.message
+        return StateBytes(
+            weights * weight_versions(stage, plans), gradients, updated * each.updated, gathered, updated,
+            updated * each.main_gradient + buffers, freed, buckets,
+        )  # fmt: skip
+
+    def _freed(self, state: StateBytes, plans: Configurations) -> FloatArray:
+        """Return the gradients that are not there while activations are made: with one micro-batch a step."""
+        return np.where(plans.accumulation_steps == 1, state.freed, 0.0)
+
+    def _tried(self, samples: FloatArray) -> FloatArray:
+        """Return the most that an algorithm of a convolution takes, which is tried where that is free."""
+        if not self.rules.tries_convolutions or self.rules.sizes.itemsize < WIDE_BYTES:
+            return np.zeros(())
+        sizes = [transform_elements(site) for site in program(self.network).sites]
+        return np.asarray(np.max([WIDE_BYTES * (fixed + each * samples) for fixed, each in sizes], axis=0))
 
     @staticmethod
     def _of_state(state: StateBytes, optimizer: FloatArray) -> FloatArray:
-        return np.asarray(state.weights + state.gradients + optimizer + state.gathered)
+        return np.asarray(state.weights + state.gradients + optimizer + state.gathered + state.buckets)
 
     def _samples(self, plans: Configurations) -> FloatArray:
         """Return the samples of a micro-batch, as the scenario holds them."""
@@ -567,7 +516,7 @@ class Memory:
             kept = np.where(on_host, np.minimum(_LAYERS_ON_DEVICE, one.layers * live) * largest, kept)
             away = np.where(on_host, one.of_layers, 0.0)
         activations = kept + (live_in_first_chunk(m, p, v, schedule) * one.entry + in_last * one.behind)
-        narrow_kept, wide_kept, narrow_peak, wide_peak = LOSS_BYTES[rules.loss]
+        narrow_kept, wide_kept, narrow_peak, wide_peak, if_split = LOSS_BYTES[rules.loss]
         waiting = (in_last - 1) * (narrow_kept * rules.sizes.itemsize + wide_kept)
         buffers = np.zeros(())
         if rules.output_buffers:
@@ -575,13 +524,15 @@ class Memory:
             buffers = np.minimum(m, rules.output_buffers) * is_buffered
         # of one, the peak has the logits already
         peak = waiting + narrow_peak * rules.sizes.itemsize + wide_peak + WIDE_BYTES * np.maximum(buffers - 1, 0)
+        peak = peak + if_split * (plans.tensor_parallel > 1)
         logits = one.logits * peak
         rest = logits - one.logits * WIDE_BYTES * buffers
-        return PassBytes(activations, one.working, logits, rest, one.messages, live, away)
+        ending = one.working + one.of_layers / np.maximum(one.layers, 1) if self.frees else np.zeros(())
+        return PassBytes(activations, one.working, logits, rest, one.messages, live, away, ending)
 
-    def _workspace(self, updated: FloatArray, passes: PassBytes) -> FloatArray:
-        """Return the workspace of ranks that update so many parameters."""
-        updating = self.rules.parameter.main_gradient * updated
+    @staticmethod
+    def _workspace(updating: FloatArray, passes: PassBytes) -> FloatArray:
+        """Return the workspace of ranks whose update takes so many bytes."""
         return np.asarray(np.maximum(0.0, np.maximum(passes.working, updating - passes.activations) - passes.rest))
 
     def _saturated(self, plans: Configurations) -> tuple[Configurations, IntArray, IntArray]:

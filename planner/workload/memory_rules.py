@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner.domain.arrays import check_not_negative, frozen_map
-from planner.domain.configuration import MODES, OPTIMIZERS
+import numpy as np
+
+from planner.domain.arrays import FloatArray, check_not_negative, frozen_map
+from planner.domain.configuration import MODES, OPTIMIZERS, Configurations
 from planner.domain.framework import GENERIC, LOSSES, Framework
 from planner.domain.precision import precision_named
 from planner.domain.ranks import RANK_ORDER
@@ -20,14 +22,18 @@ __all__ = ["ASSUMED_CONTEXT_BYTES", "ASSUMED_MARGIN", "LOSS_BYTES", "WIDE_BYTES"
 
 ASSUMED_CONTEXT_BYTES = constants("memory.context_bytes")
 """What a context with its libraries takes of a device before the first tensor, by kind of device (docs/numbers.md)."""
+ASSUMED_COMMUNICATOR_BYTES = constants("memory.communicator_bytes")
+"""What a group of ranks that send to each other takes of each, likewise."""
 ASSUMED_MARGIN = constant("memory.margin")
 """Of what tensors take: what the allocator loses in pieces (docs/numbers.md)."""
-LOSS_BYTES = frozen_map(dict(zip(LOSSES, ((1, 4, 1, 12), (0, 4, 1, 8), (1, 0, 1, 0)), strict=True)))
-"""Loss -> logits that a micro-batch keeps, of the working precision and in bytes of fp32, and their peak likewise.
+_LOSS_BYTES = ((0, 4, 0, 12, 0), (0, 4, 1, 8, 0), (1, 0, 1, 0, 0), (0, 4, 0, 12, 4), (1, 0, 2, 0, 0))
+LOSS_BYTES = frozen_map(dict(zip(LOSSES, _LOSS_BYTES, strict=True)))
+"""Loss -> logits that a micro-batch keeps, of the working precision and in bytes of fp32, and their peak likewise; and
+how much more that is in fp32 where tensor ranks share the vocabulary.
 
-An eager one keeps logits and fp32 logarithms, and adds two gradients in fp32. Megatron-LM's over a split vocabulary
-keeps fp32 probabilities, and has logits of both precisions beside them. A fused one writes gradients over the logits.
-What tells them: docs/split-plans.md, "What memory rests on".
+An eager one keeps fp32 logarithms, and adds two gradients in fp32. Megatron-LM's over a split vocabulary keeps fp32
+probabilities, and has logits of both precisions beside them. A fused one writes gradients over the logits, a compiled
+one beside them. What tells them: docs/split-plans.md, "What memory rests on".
 """
 WIDE_BYTES = 4
 """Of fp32."""
@@ -50,18 +56,16 @@ class BytesOfParameter:
 
     Attributes
     ----------
-    weight, gradient : float
-        Of what kernels read and write, e_w and e_g.
+    weight, gradient : of what kernels read and write, e_w and e_g
     main_gradient : float
         Of a wider copy of the gradient that the optimizer reads, e_main, there while it updates (Megatron-LM in fp16).
-    narrow_gradient : float
-        Of the gradient that kernels write, where it stays whole beside a wider one.
-    message : float
-        Of a gradient as it is sent, in which a unit's are whole before they are scattered.
-    master, state : float
-        Of the fp32 copy of the weight, and of what the optimizer remembers.
+    narrow_gradient : of the gradient that kernels write, where it stays whole beside a wider one
+    message : of a gradient as it is sent, in which a unit's are whole before they are scattered
+    master, state : of the fp32 copy of the weight, and of what the optimizer remembers
     keeps_weight_shards : bool
         Whether sharding 3 keeps shards of what kernels read; FSDP makes it of the master's when it gathers.
+    bucket : of a gradient in the buckets of whole replicas, where these are copies
+    is_whole : whether a pipeline keeps gradients whole, as they are sent, up to its last micro-batch
     """
 
     weight: float
@@ -72,6 +76,8 @@ class BytesOfParameter:
     narrow_gradient: float = 0.0
     message: float = 0.0
     keeps_weight_shards: bool = True
+    bucket: float = 0.0
+    is_whole: bool = False
 
     @staticmethod
     def of(precision: str, optimizer: str, gradient: float | None = None) -> BytesOfParameter:
@@ -102,22 +108,19 @@ class MemoryRules:
     Attributes
     ----------
     parameter : BytesOfParameter
-    sizes : SizeRules
-        What sizes of a rank depend on: precision, padding, fusions, what selective recompute repeats.
+    sizes : what sizes of a rank depend on: precision, padding, fusions, what selective recompute repeats
     loss : one of LOSSES
-    prefetch : int
-        Units gathered ahead where weights are sharded.
-    output_buffers : int
-        Micro-batches whose fp32 logits the last stage of a pipeline keeps until others take their place, up to
-        ``output_sharding``: with more, the framework runs without its pipeline.
-    rank_order : tuple of str
-        How ranks are numbered, innermost first: which of those that share shards lie in one node.
+    prefetch : units gathered ahead where weights are sharded
+    output_buffers : Micro-batches whose fp32 logits the last stage of a pipeline keeps until others take their place,
+        up to ``output_sharding``: with more, the framework runs without its pipeline
+    rank_order : how ranks are numbered, innermost first: which of those that share shards lie in one node
     deals : one of DEALS
         How blocks are dealt out to stages that are even.
-    shrunk : float
-        By what a scenario divides what grows with samples.
-    framework_bytes, margin : float
-        Assumed: of a context; of what tensors take.
+    shrunk : by what a scenario divides what grows with samples
+    frees_gradients : whether there are none while a step's only micro-batch makes its activations
+    buffer_elements : parameters of each of two buffers in which shards are reduced, and gathered again, at an update
+    tries_convolutions : bool
+    framework_bytes, communicator_bytes, margin : assumed: of a context; of a group of ranks; of what tensors take
     """
 
     parameter: BytesOfParameter
@@ -129,7 +132,11 @@ class MemoryRules:
     rank_order: tuple[str, ...] = RANK_ORDER
     deals: str = "blocks"
     shrunk: float = 1.0
+    frees_gradients: bool = False
+    buffer_elements: int = 0
+    tries_convolutions: bool = False
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
+    communicator_bytes: float = ASSUMED_COMMUNICATOR_BYTES["gpu"]
     margin: float = ASSUMED_MARGIN
 
     def __post_init__(self) -> None:
@@ -150,24 +157,10 @@ class MemoryRules:
         convolution: str = "direct",
         shrunk: float = 1.0,
     ) -> MemoryRules:
-        """Return the rules of a framework in a precision, with an optimizer.
+        """Return the rules of a framework in a precision, with an optimizer; others: as of their fields.
 
-        Parameters
-        ----------
-        precision, optimizer : str
-        framework : Framework
-        rank_order : tuple of str
-        device_kind : {"gpu", "cpu"}
-        mode : one of MODES
-            In ``async`` the host holds what updates the weights.
-        convolution : one of CONVOLUTIONS
-            ``im2col`` adds the column buffer of a whole sub-batch.
-        shrunk : float
-
-        Raises
-        ------
-        UnknownNameError, ParameterError
-            An argument breaks its rule.
+        ``device_kind``: ``gpu`` or ``cpu``; ``mode``: in ``async`` the host holds what updates the weights;
+        ``convolution``: one of CONVOLUTIONS, of which ``im2col`` adds the column buffer of a whole sub-batch.
         """
         if device_kind not in ASSUMED_CONTEXT_BYTES:
             raise ParameterError("device kind", "gpu or cpu", device_kind)
@@ -183,6 +176,8 @@ class MemoryRules:
             narrow_gradient=own * (framework.narrow_gradients and each.gradient > own),
             message=framework.message_bytes(precision),
             keeps_weight_shards=framework.keeps_weight_shards or not each.master,
+            bucket=each.gradient * (framework.bucket_copies and mode == "sync"),
+            is_whole=framework.whole_gradients,
         )
         if mode == "async":
             each = replace(each, master=0, state=0, main_gradient=0)
@@ -193,16 +188,30 @@ class MemoryRules:
             "activation" in framework.fuses,
             framework.selective,
             convolution == "im2col",
+            framework.casts and each.weight < WIDE_BYTES,
+            tuple(one for one in framework.composes if one == "gelu"),
         )
+        is_eager = framework.loss == "compiled" and not framework.compiles_loss
         return MemoryRules(
             each,
             sizes,
-            loss=framework.loss,
+            loss="split" if is_eager else framework.loss,
             prefetch=framework.gathers_ahead,
             output_buffers=framework.output_buffers,
             output_sharding=max(framework.shardings_in_pipeline),
             rank_order=rank_order,
             deals=framework.deals,
             shrunk=shrunk,
-            framework_bytes=ASSUMED_CONTEXT_BYTES[device_kind],
+            frees_gradients=framework.frees_gradients and mode == "sync",
+            buffer_elements=1_000_000 * framework.buffer_millions,
+            tries_convolutions=framework.tries_convolutions and device_kind == "gpu",
+            framework_bytes=(device_kind == "gpu") * framework.context_mebibytes * 2**20
+            or ASSUMED_CONTEXT_BYTES[device_kind],
+            communicator_bytes=ASSUMED_COMMUNICATOR_BYTES[device_kind] * (mode == "sync"),
         )
+
+    def outside_bytes(self, plans: Configurations) -> FloatArray:
+        """Return what lies outside of the allocator: a context, and a communicator an axis, and of all ranks."""
+        degrees = (plans.data_parallel, plans.tensor_parallel, plans.context_parallel, plans.pipeline_parallel)
+        axes = sum((one > 1).astype(np.int64) for one in (*degrees, plans.expert_parallel))
+        return np.asarray(self.framework_bytes + self.communicator_bytes * (axes + (axes > 1)))

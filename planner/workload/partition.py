@@ -20,10 +20,8 @@ class Partition:
 
     Parameters
     ----------
-    cost : ndarray of float, shape (V + 1, V + 1)
-        Of a stage that starts with unit i and ends before unit j; only i < j are looked at.
-    crossing : ndarray of float, shape (V + 1,)
-        What a cut before a unit costs where several make the slowest stage as fast.
+    cost : of a stage that starts with unit i and ends before unit j; only i < j are looked at, (V + 1, V + 1)
+    crossing : what a cut before a unit costs where several make the slowest stage as fast, (V + 1,)
     """
 
     def __init__(self, cost: FloatArray, crossing: FloatArray) -> None:
@@ -34,10 +32,7 @@ class Partition:
     def slowest(self, stages: int) -> float:
         """Return the cost of the slowest of so many stages.
 
-        Raises
-        ------
-        ParameterError
-            More stages than units, or less than one.
+        ParameterError: more stages than units, or less than one.
         """
         units = self._crossing.size - 1
         if not 1 <= stages <= units:
@@ -63,10 +58,8 @@ def best_cuts(cost: FloatArray, tie: FloatArray, crossing: FloatArray) -> IntArr
     ----------
     cost : ndarray of float, shape (p, V + 1, V + 1)
         Of stage k where it starts with unit i and ends before unit j, i < j; the largest is minimised.
-    tie : ndarray of float, shape (p, V + 1, V + 1)
-        Of cuts that leave the largest cost as it is, the largest of these is minimised.
-    crossing : ndarray of float, shape (V + 1,)
-        What a cut before a unit costs where several are equal in both.
+    tie : of cuts that leave the largest cost as it is, the largest of these is minimised, (p, V + 1, V + 1)
+    crossing : what a cut before a unit costs where several are equal in both, (V + 1,)
     """
     cost = _forward_alone(cost)
     limit = _largest(cost)[-1][-1]

@@ -38,11 +38,9 @@ class Placement:
     ----------
     plans : Configurations
     nics_per_node : int
-    order : tuple of str
-        A permutation of RANK_ORDER.
-    expert_tensor : ndarray of int, shape (n,), or None
-        t_e, ranks that each expert is split over by tensors: the same ranks are split into t_e·x·D_x·p; None: as many
-        as all else, which is Megatron-LM's default.
+    order : a permutation of RANK_ORDER
+    expert_tensor : t_e, ranks that each expert is split over by tensors: the same ranks are split into t_e·x·D_x·p;
+        None: as many as all else, which is Megatron-LM's default, (n,)
     """
 
     plans: Configurations

@@ -11,17 +11,17 @@ the first slot is the head, segment 0. Segments of equal layers are equal.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property, partial
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, once_of
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.record import INPUT, Site
+from planner.domain.layers.record import INPUT, Layer, Site
 from planner.domain.network import Network, input_shapes, layer_shapes, parameters_of
 
-__all__ = ["Program", "program"]
+__all__ = ["Program", "is_composed_gelu", "program", "wide_tensors"]
 
 
 class Program:
@@ -30,20 +30,13 @@ class Program:
     Attributes
     ----------
     network : Network
-    sites : tuple of Site
-        Each with the first layer that is like it.
-    site : ndarray of int, shape (L,)
-        Of every layer.
-    layers : ndarray of int, shape (S,)
-        How many layers are like a site's.
-    slot : ndarray of int, shape (J,)
-        Position of every layer with parameters.
-    segment : ndarray of int, shape (J + 1,)
-        Which of the distinct ones every segment is.
-    repeats : ndarray of int, shape (D,)
-        How many segments are alike.
-    share : ndarray of float, shape (S, D)
-        Of what all layers like a site take, the part of those in one segment.
+    sites : each with the first layer that is like it
+    site : of every layer, (L,)
+    layers : how many layers are like a site's, (S,)
+    slot : position of every layer with parameters, (J,)
+    segment : which of the distinct ones every segment is, (J + 1,)
+    repeats : how many segments are alike, (D,)
+    share : of what all layers like a site take, the part of those in one segment, (S, D)
     """
 
     def __init__(self, network: Network, *, input_gradient: bool = False, merged: bool = True) -> None:
@@ -93,29 +86,18 @@ class Program:
         return list(zip(self.sites, self.layers.tolist(), strict=True))
 
 
-_LARGEST_CACHE = 32
-_PROGRAMS: dict[tuple[int, bool, bool], Program] = {}
-"""Of the networks asked for last, by identity: networks are not hashable, and holding one keeps its identity."""
+@once_of
+def _programs(network: Network) -> Callable[..., Program]:
+    return cache(partial(Program, network))
 
 
 def program(network: Network, *, input_gradient: bool = False, merged: bool = True) -> Program:
     """Return the program of a network; ParameterError where a layer cannot read what it is given.
 
-    Parameters
-    ----------
-    network : Network
-    input_gradient : bool
-        Whether a gradient is passed on to the network's input, though nothing is trained there.
-    merged : bool
-        Whether equal layers are one; else every layer is a site of its own.
+    ``input_gradient``: whether a gradient is passed on to the network's input, though nothing is trained there;
+    ``merged``: whether equal layers are one; else every layer is a site of its own.
     """
-    key = id(network), input_gradient, merged
-    if key not in _PROGRAMS:
-        new = Program(network, input_gradient=input_gradient, merged=merged)
-        while len(_PROGRAMS) >= _LARGEST_CACHE:
-            del _PROGRAMS[next(iter(_PROGRAMS))]
-        _PROGRAMS[key] = new
-    return _PROGRAMS[key]
+    return _programs(network)(input_gradient=input_gradient, merged=merged)
 
 
 def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tuple[Site, ...], IntArray]:
@@ -159,3 +141,26 @@ def _tensors_for_backward(network: Network, has_gradient: Mapping[str, bool]) ->
             of_inputs, of_output = LAYER_KINDS[layer.kind].keeps(layer)
             names.update(tensor[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output))
     return names
+
+
+def wide_tensors(
+    network: Network, *, on_gpu: bool, casts: bool = True, composes: tuple[str, ...] = ()
+) -> Mapping[str, tuple[bool, ...]]:
+    """Return for every layer whether each of its inputs, and last its output, is fp32, in mixed precision of 16 bits.
+
+    ``casts``: by operator, so that the network's input is fp32; else alone what a GELU makes of primitives.
+    """
+    wide, tensors = {INPUT: casts}, {}
+    for layer in network.layers:
+        inputs = [wide[source] for source in layer.inputs]
+        computes = LAYER_KINDS[layer.kind].computes
+        in_fp32 = casts and (computes == "fp32" or (on_gpu and computes == "fp32 on gpu"))
+        in_fp32 = in_fp32 or is_composed_gelu(layer, composes)
+        wide[layer.name] = in_fp32 or (casts and computes != "16 bits" and any(inputs))
+        tensors[layer.name] = (*inputs, wide[layer.name])
+    return tensors
+
+
+def is_composed_gelu(layer: Layer, composes: tuple[str, ...]) -> bool:
+    """Tell whether a layer is a GELU that a framework computes from primitives."""
+    return "gelu" in composes and layer.kind == "activation" and layer.attributes["function"] == "gelu"

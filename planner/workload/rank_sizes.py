@@ -17,21 +17,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import prod
+from operator import attrgetter
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray, once_of
+from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.products import needs_columns
 from planner.domain.layers.record import Site
 from planner.domain.network import INPUT, Network, layer_shapes
 from planner.workload.blocks import block_starts
-from planner.workload.program import Program, program
+from planner.workload.program import Program, is_composed_gelu, program, wide_tensors
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, with_padded_vocabulary
-from planner.workload.units import repeats, units_of
+from planner.workload.units import few_blocks, repeats, units_of
 
-__all__ = ["MOST", "SUMS", "RankSizes", "SizeRules", "column_elements", "live_gradients"]
+__all__ = [
+    "MOST", "SUMS", "RankSizes", "Ranks", "SizeRules", "column_elements", "live_gradients", "ranks_of",
+    "transform_elements",
+]  # fmt: skip
 
 SUMS = ("shared", "experts", "tied", "copies", "own", "joined", "made", "freed", "logits")
 """What adds up over units. Parameters: all but experts, experts, and tables that a tied layer shares with one before
@@ -42,6 +48,10 @@ MOST = ("gathered", "copied", "held", "gradients", "working", "selective", "whol
 """What one unit has at most. Parameters, and bytes of narrow copies, that are gathered at a time. Of a sample in bytes:
 what a unit keeps; gradients of activations; these with all that units up to it keep, and with what selective, or full,
 recompute makes again: while a unit runs backward, those behind it keep nothing any more."""
+_WIDE_BYTES = 4
+"""Of fp32."""
+_TILE = 32
+"""Positions on a side."""
 _COPIES = 2
 """Bytes of a weight whose products run in 8 bits: itself and its transpose, beside 16 bits (NVIDIA/TransformerEngine,
 pytorch/module/linear: ``weight_fp8`` and ``weight_t_fp8``)."""
@@ -54,7 +64,7 @@ class SizeRules:
     ``itemsize``: bytes of an activation; ``narrow``: kinds of layers whose products run in 8 bits; ``is_padded``: the
     vocabulary is rounded up to 128 rows a tensor rank; ``fuses_activation``: gates and their products are one kernel,
     which keeps its input alone; ``selective``: one of :data:`planner.domain.framework.REPEATED`; ``has_columns``:
-    convolutions are done by im2col.
+    convolutions are done by im2col; ``casts``, ``composes``: as of :func:`planner.workload.program.wide_tensors`.
     """
 
     itemsize: int = 2
@@ -63,6 +73,8 @@ class SizeRules:
     fuses_activation: bool = False
     selective: str = "attention"
     has_columns: bool = False
+    casts: bool = False
+    composes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +85,10 @@ class RankSizes:
     ----------
     sums : ndarray of float, shape (len(SUMS), V)
     most : ndarray of float, shape (len(MOST), V)
-    crossing : ndarray of float, shape (V + 1,)
-        Bytes of a sample that cross the cut before each unit; the first is the network's input, behind the last
-        nothing.
-    gathered, routed : float
-        Bytes of a sample: the largest input of a product that tensor ranks which share positions gather; rows that
-        experts of other ranks are sent.
+    crossing : bytes of a sample that cross the cut before each unit; the first is the network's input, behind the last
+        nothing, (V + 1,)
+    gathered, routed : bytes of a sample: the largest input of a product that tensor ranks which share positions gather;
+        rows that experts of other ranks are sent
     """
 
     sums: FloatArray
@@ -91,12 +101,8 @@ class RankSizes:
     def of(few: tuple[Network, IntArray], rules: SizeRules, degrees: tuple[int, int, int, int]) -> RankSizes:
         """Return the sizes of a rank of a network, given as :func:`planner.workload.units.few_blocks` returns it.
 
-        ``degrees``: tensor, whether its ranks share positions, context, expert.
-
-        Raises
-        ------
-        ParameterError
-            A degree does not divide the network.
+        ``degrees``: tensor, whether its ranks share positions, context, expert; ParameterError: one of them does not
+        divide the network.
         """
         short, place = few
         one = _FewSizes(short, rules, degrees)
@@ -128,7 +134,10 @@ class _FewSizes:
             outputs = layer_shapes(whole), layer_shapes(split)
             is_whole = [outputs[0][layer.name] == outputs[1][layer.name] for layer in split.layers]
             self.part = np.where(is_whole, 1.0 / tensor, 1.0)
-        self.output_bytes = self.itemsize * self._by_site(lambda site: site.output_elements) * self.part
+        types = wide_tensors(shard, on_gpu=True, casts=rules.casts, composes=rules.composes)
+        self.reads = [[_WIDE_BYTES if one else rules.itemsize for one in types[layer.name]] for layer in shard.layers]
+        self.each = np.array([one[-1] for one in self.reads], dtype=np.float64)
+        self.output_bytes = self.each * self._by_site(lambda site: site.output_elements) * self.part
         self.has_gradient = self._by_site(lambda site: site.has_gradient) > 0
         self.crossing = np.zeros(self.number)
         self.gathered = shares * (tensor > 1) * self._column_bytes(network)
@@ -174,8 +183,11 @@ class _FewSizes:
             [by_unit - self._by_unit(of_experts), self._by_unit(of_experts), tied_by_unit, self._by_unit(copies),
              own, joined, made, freed, logits]
         )  # fmt: skip
-        gradients = live_gradients(self.program, self.part, without_logits=True)
+        gradients = live_gradients(self.program, self.part * self.each / self.itemsize, without_logits=True)
         columns = self._by_site(column_elements) if rules.has_columns else nothing
+        if rules.narrow:  # an operand and its transpose, while a product runs
+            operands = self._by_site(lambda site: _COPIES * (site.input_elements + site.output_elements))
+            columns = columns + np.where(np.isin(kind, rules.narrow), operands, 0.0) / self.itemsize
         working = self.itemsize * np.maximum.reduceat(gradients + columns, self.units.starts)
         largest = np.zeros(self.number)
         np.maximum.at(largest, self.unit, self._by_site(_largest_tensor))
@@ -199,13 +211,17 @@ class _FewSizes:
         ]
         besides, between = np.array(each)[self.program.site].T
         kinds = np.isin([layer.kind for layer in self.layers], ("embedding", "experts"))
+        if self.rules.composes:  # tanh(z), 1 + tanh(z) and x/2, beside x
+            composed = [is_composed_gelu(site.layer, self.rules.composes) for site in self.program.sites]
+            chain = (2 * _WIDE_BYTES + size) * self._by_site(lambda site: site.output_elements)
+            besides = besides + np.where(np.array(composed)[self.program.site], chain, 0.0)
         shared = np.where(kinds, between, besides)
         return np.asarray(besides - shared + shared * self.part)
 
     def _tensors(self, besides: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return own, joined and made by unit, and set what crosses cuts."""
         unit, root, made_by = self.unit.tolist(), {INPUT: INPUT}, {INPUT: -1}
-        last, keeper, size = {INPUT: 0}, dict[str, int](), {INPUT: self._input_bytes()}
+        last, keeper, size, own = {INPUT: 0}, dict[str, int](), {INPUT: self._input_bytes()}, self._by_unit(besides)
         for at, layer in enumerate(self.layers):
             kind = LAYER_KINDS[layer.kind]
             for source in layer.inputs:
@@ -216,10 +232,13 @@ class _FewSizes:
                 size[layer.name] = float(self.output_bytes[at])
             if self.has_gradient[at]:
                 of_inputs, of_output = kind.keeps(layer)
+                copies = self._copied(at, kind.computes)
                 for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output):
-                    keeper.setdefault(root[name], unit[at])
-        own, changes = self._by_unit(besides), np.zeros(self.number + 1)
-        joined, made = np.zeros((2, self.number))
+                    if name in copies:
+                        own[unit[at]] += size[root[name]] * copies[name]
+                    else:
+                        keeper.setdefault(root[name], unit[at])
+        changes, (joined, made) = np.zeros(self.number + 1), np.zeros((2, self.number))
         for name, maker in made_by.items():
             if keeper.get(name) == maker:
                 own[maker] += size[name]
@@ -231,8 +250,19 @@ class _FewSizes:
         self.crossing = np.cumsum(changes)[:-1]
         return own, joined, made
 
+    def _copied(self, at: int, computes: str) -> dict[str, float]:
+        """Return the inputs of which a layer keeps a copy in another type; its bytes over those of the input."""
+        layer, (*reads, _) = self.layers[at], self.reads[at]
+        if computes == "16 bits":
+            own = self.itemsize
+        elif is_composed_gelu(layer, self.rules.composes) or (self.rules.casts and computes != "widest"):
+            own = _WIDE_BYTES
+        else:
+            return {}
+        return {name: own / size for name, size in zip(layer.inputs, reads, strict=True) if size != own}
+
     def _input_bytes(self) -> float:
-        return float(self.itemsize * prod(self.program.network.input_shape))
+        return float((_WIDE_BYTES if self.rules.casts else self.itemsize) * prod(self.program.network.input_shape))
 
     def _freed(self, besides: FloatArray) -> FloatArray:
         """Return what selective recompute frees of each layer, or what it leaves where it names what stays, (L,)."""
@@ -257,6 +287,71 @@ class _FewSizes:
             if site.layer.kind == "experts"
         ]
         return float(max(rows, default=0.0))
+
+
+class Ranks:
+    """Sizes of the ranks of one network that were asked for, as arrays: R ranks of V units.
+
+    Attributes
+    ----------
+    sums : of all units before one, (R, len(SUMS), V + 1)
+    most : of 2^level units from one on, (R, len(MOST), levels, V + 1)
+    crossing : ndarray of float, shape (R, V + 1)
+    gathered, routed : ndarray of float, shape (R,)
+    """
+
+    def __init__(self, network: Network, rules: SizeRules) -> None:
+        self.network, self.rules = network, rules
+        self._few = few_blocks(network)
+        self._place: dict[tuple[int, ...], int] = {}
+        self._each: list[RankSizes] = []
+        self._arrays: dict[str, FloatArray] = {}
+        self._of(1, 0, 1, 1)
+
+    def rank(self, plans: Configurations) -> IntArray:
+        """Return the rank of each plan, shape (n,), made where it is new."""
+        first, which = plans.distinct(SHARD_AXES)
+        some = plans.take(first)
+        degrees = zip(*(getattr(some, name).tolist() for name in SHARD_AXES), strict=True)
+        return np.array([self._of(*each) for each in degrees], dtype=np.int64)[which]
+
+    def _of(self, tensor: int, shares: int, context: int, experts: int) -> int:
+        key = tensor, shares if tensor > 1 else 0, context, experts
+        if key not in self._place:
+            self._place[key] = len(self._each)
+            self._each.append(RankSizes.of(self._few, self.rules, key))
+            self._arrays = {}
+        return self._place[key]
+
+    def sizes(self, rank: int) -> RankSizes:
+        """Return those of one rank."""
+        return self._each[rank]
+
+    def array(self, name: str) -> FloatArray:
+        """Return an array of all ranks."""
+        if name not in self._arrays:
+            make = {"sums": self._sums, "most": self._most}.get(name, attrgetter(name))
+            self._arrays[name] = np.array([make(one) for one in self._each])
+        return self._arrays[name]
+
+    @staticmethod
+    def _sums(one: RankSizes) -> FloatArray:
+        return np.pad(np.cumsum(one.sums, axis=1), ((0, 0), (1, 0)))
+
+    @staticmethod
+    def _most(one: RankSizes) -> FloatArray:
+        levels = [np.pad(one.most, ((0, 0), (0, 1)))]
+        width = one.most.shape[1] + 1
+        while (reach := 2 ** (len(levels) - 1)) < width:
+            shifted = np.pad(levels[-1], ((0, 0), (0, reach)))[:, reach:]
+            levels.append(np.maximum(levels[-1], shifted))
+        return np.stack(levels, axis=1)
+
+
+@once_of
+def ranks_of(network: Network) -> Callable[[SizeRules], Ranks]:
+    """Return what gives the sizes of the ranks of a network by rules, each made once."""
+    return cache(partial(Ranks, network))
 
 
 def _largest_tensor(site: Site) -> float:
@@ -307,3 +402,18 @@ def column_elements(site: Site) -> float:
     if not needs_columns(site.layer):
         return 0.0
     return float(prod(site.output[1:]) * prod(site.layer.pair("kernel")) * site.inputs[0][0])
+
+
+def transform_elements(site: Site) -> tuple[float, float]:
+    """Return the elements that a convolution by Fourier transforms takes, of any sub-batch and besides of a sample.
+
+    Of tiles of 32 x 32, of which each has 32 x 17 complex numbers, of both tensors and of all kernels, each in a tile
+    of its own (CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING); 0 of what is no convolution, or has strides or groups.
+    """
+    layer = site.layer
+    if layer.kind != "convolution" or layer.pair("stride") != (1, 1) or layer.integer("groups") > 1:
+        return 0.0, 0.0
+    channels, (made, *sides) = site.inputs[0][0], site.output
+    tiles = prod(-(-side // (_TILE + 1 - kernel)) for side, kernel in zip(sides, layer.pair("kernel"), strict=True))
+    each = float(_TILE * (_TILE + 2))
+    return each * channels * made, each * tiles * (channels + made)

@@ -53,10 +53,7 @@ _Count = TypeVar("_Count", int, IntArray)
 def expert_shard(network: Network, degree: int) -> Network:
     """Return what one of ``degree`` expert-parallel ranks computes; the network itself for one rank.
 
-    Raises
-    ------
-    ParameterError
-        The degree does not divide the experts of a layer, or there are none.
+    ParameterError: the degree does not divide the experts of a layer, or there are none.
     """
     check_count("expert-parallel degree", degree)
     if degree == 1:
@@ -71,10 +68,7 @@ def expert_shard(network: Network, degree: int) -> Network:
 def context_shard(network: Network, degree: int) -> Network:
     """Return what one of ``degree`` ranks that share the positions of each sample computes; the network for one rank.
 
-    Raises
-    ------
-    ParameterError
-        The degree does not divide the positions.
+    ParameterError: the degree does not divide the positions.
     """
     check_count("context-parallel degree", degree)
     if degree == 1:
@@ -186,10 +180,7 @@ def expert_number(network: Network) -> int:
 def tensor_shard(network: Network, degree: int) -> Network:
     """Return what one of ``degree`` ranks computes of a network; the network itself for one rank.
 
-    Raises
-    ------
-    ParameterError
-        The network has no attention, or the degree does not divide a layer, which is named.
+    ParameterError: the network has no attention, or the degree does not divide a layer, which is named.
     """
     check_count("tensor-parallel degree", degree)
     if degree == 1:

@@ -90,14 +90,11 @@ class MessageRules:
 
     Attributes
     ----------
-    itemsize : int
-        e, bytes of an activation.
+    itemsize : e, bytes of an activation
     context_way : one of CONTEXT_WAYS
-    imbalance : float
-        Rows of the fullest rank's experts over their mean, where no capacity limits them; 1 is assumed.
-    scatters_boundary : bool
-        Whether each tensor rank sends its part alone to the next stage, which gathers, without sequence parallelism
-        (Narayanan et al. 2021, arXiv:2104.04473, section 4.1).
+    imbalance : rows of the fullest rank's experts over their mean, where no capacity limits them; 1 is assumed
+    scatters_boundary : whether each tensor rank sends its part alone to the next stage, which gathers, without sequence
+        parallelism (Narayanan et al. 2021, arXiv:2104.04473, section 4.1).
     """
 
     itemsize: int = 2
@@ -119,12 +116,9 @@ class Part:
     Attributes
     ----------
     name : {"attention", "cross_attention", "feed_forward"}
-    reads, gives : int
-        Elements of its input and of its output, of a sample.
-    other : int
-        Elements of a sample that it reads of another sequence.
-    by_positions : bool
-        Whether ranks that share positions gather what it reads: not before experts, which tokens are sent to.
+    reads, gives : elements of its input and of its output, of a sample
+    other : elements of a sample that it reads of another sequence
+    by_positions : whether ranks that share positions gather what it reads: not before experts, which tokens are sent to
     """
 
     name: str
@@ -170,14 +164,10 @@ class NetworkSends:
 
     Attributes
     ----------
-    units : tuple of BlockSends, V
-        Of the head, of each block, and of the tail.
-    embedded : tuple of int
-        Elements of a sample that each table of tokens gives.
-    logits : tuple of (int, int)
-        Elements of a sample that each product of logits reads, and positions of which it makes them.
-    boundary : int
-        The most elements of a sample that cross a cut between blocks.
+    units : of the head, of each block, and of the tail
+    embedded : elements of a sample that each table of tokens gives
+    logits : elements of a sample that each product of logits reads, and positions of which it makes them
+    boundary : the most elements of a sample that cross a cut between blocks
     """
 
     units: tuple[BlockSends, ...]
@@ -244,10 +234,7 @@ def _parts_of(network: Network, shapes: Mapping[str, Shape]) -> Iterator[tuple[s
 def layer_messages(of: BlockSends, plans: Configurations, rules: MessageRules) -> tuple[Message, ...]:
     """Return the messages of one block and one micro-batch; those that no plan has are left out.
 
-    Returns
-    -------
-    tuple of Message
-        ``where`` is LAYER_FORWARD, LAYER_BACKWARD or RECOMPUTED.
+    Their ``where`` is LAYER_FORWARD, LAYER_BACKWARD or RECOMPUTED.
     """
     split = _Split(plans, float(rules.itemsize))
     forward = [*_tensor_forward(of, split), *_experts(of, split, rules)]

@@ -71,18 +71,13 @@ class Units:
 
     Attributes
     ----------
-    sequence : ndarray of int, shape (V,)
-        Which of the distinct ones each unit is; the first stands before the blocks, the last behind them.
-    segments : ndarray of float, shape (U, D)
-        How many of each distinct segment of the program one unit has.
-    share : ndarray of float, shape (S, U)
-        Of what all layers like a site of the program take, the part of those in one unit.
+    sequence : which of the distinct ones each unit is; the first stands before the blocks, the last behind them, (V,)
+    segments : how many of each distinct segment of the program one unit has, (U, D)
+    share : of what all layers like a site of the program take, the part of those in one unit, (S, U)
     layers, slots, parameters, experts : ndarray of float, shape (U,)
         Of one unit: layers, those with parameters, their parameters, and those of experts among them.
-    starts : ndarray of int, shape (V,)
-        Position of the first layer of every unit.
-    has_ends : bool
-        Whether the first and the last stand before and behind blocks; else a pipeline deals them out as others.
+    starts : position of the first layer of every unit, (V,)
+    has_ends : whether the first and the last stand before and behind blocks; else a pipeline deals them out as others
     is_attention, repeats_attention : ndarray of bool, shape (L,)
         Whether a layer is attention; and whether it keeps its weights, which selective recompute computes again.
     """

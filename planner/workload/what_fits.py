@@ -47,12 +47,9 @@ class Change:
     Attributes
     ----------
     name : one of CHANGES
-    value : int
-        What the degree, sub-batch, number of layers or of nodes becomes; 1 where it is only switched on.
-    plan : Configurations
-        After it.
-    saved_bytes : float
-        Of the stage that needs most.
+    value : what the degree, sub-batch, number of layers or of nodes becomes; 1 where it is only switched on
+    plan : after it
+    saved_bytes : of the stage that needs most
     fits : bool
     """
 
@@ -69,14 +66,10 @@ class Shortage:
 
     Attributes
     ----------
-    stage : int
-        That needs most, from 0.
-    largest : tuple of (one of TERMS, bytes)
-        Its three largest terms.
-    missing_bytes : float
-        How much more it needs than there is; 0 or less: it fits.
-    changes : tuple of Change
-        Each single change that can be made, in their order.
+    stage : that needs most, from 0
+    largest : its three largest terms
+    missing_bytes : how much more it needs than there is; 0 or less: it fits
+    changes : each single change that can be made, in their order
     """
 
     stage: int
@@ -129,28 +122,9 @@ def what_fits(
     framework: Framework = GENERIC,
     most_nodes: int = LARGEST_COUNT,
 ) -> Shortage:
-    """Return what one plan lacks, and the single changes that help.
+    """Return what one plan lacks, and the single changes that help; ParameterError: there are several plans.
 
-    Parameters
-    ----------
-    ledger : Memory
-    plan : Configurations
-        Of one plan.
-    capacity_bytes : float
-        Of a device.
-    framework : Framework
-        Whose ways of splitting are tried.
-    most_nodes : int
-        Of the cluster.
-
-    Returns
-    -------
-    Shortage
-
-    Raises
-    ------
-    ParameterError
-        There are several plans.
+    ``capacity_bytes``: of a device; ``framework``: whose ways of splitting are tried; ``most_nodes``: of the cluster.
     """
     if int(np.prod(plan.shape)) != 1:
         raise ParameterError("number of plans", "1, as each has changes of its own", int(np.prod(plan.shape)))

@@ -115,7 +115,7 @@ def test_wrong_run_names_what_is_wrong(values: dict[str, Any], what: str) -> Non
 
 
 def test_memory_that_was_measured_says_what_was_read() -> None:
-    rule = "^notes must be with what was read where metric is memory_bytes: in use, reserved, allocated, got nothing"
+    rule = "^notes must be with what was read where metric is memory_bytes: in use, reserved, trials, allocated, got"
     with pytest.raises(ParameterError, match=rule):
         run(metric="memory_bytes", value=1.0, gpus_per_node=4, sub_batch=8)
     wanted = run(metric="memory_bytes", gpus_per_node=4, sub_batch=8)

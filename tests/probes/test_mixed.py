@@ -21,7 +21,8 @@ from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.probes.steps import build_module
-from planner.workload.calls import distinct_calls, layer_calls, wide_tensors
+from planner.workload.calls import distinct_calls, layer_calls
+from planner.workload.program import wide_tensors
 
 SAMPLES = 2
 SMALL = {"layers": "1", "hidden": "24", "heads": "2", "sequence": "16", "vocabulary": "64"}
@@ -84,6 +85,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[bool, ...]]:
 NETWORKS: Mapping[str, Mapping[str, str]] = {
     "gpt": SMALL,
     "bert": SMALL,
+    "vit": {"layers": "1"},
     "resnet18": {},
     "mobilenet-v2": {},
     "googlenet": {},

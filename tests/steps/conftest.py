@@ -56,7 +56,7 @@ def network() -> Network:
 
 @pytest.fixture
 def accelerator() -> Accelerator:
-    return Accelerator("toy", "gpu", 2.0**30, 1e11, {"fp32": 1e12, "fp16": 4e12}, 8, "made up")
+    return Accelerator("toy", "gpu", 2.0**32, 1e11, {"fp32": 1e12, "fp16": 4e12}, 8, "made up")
 
 
 @pytest.fixture

@@ -401,7 +401,7 @@ def test_memory_beyond_the_device_is_a_warning_not_a_refusal(make_problem: Make)
     )
     assert "out_of_memory" not in {warning.code for warning in fits.warnings}
     assert "out_of_memory" in {warning.code for warning in too_large.warnings}
-    assert too_large.memory_bytes["total"] > too_large.memory_bytes["capacity"] == 2**30
+    assert too_large.memory_bytes["total"] > too_large.memory_bytes["capacity"] == 2**32
 
 
 def test_plans_larger_than_the_cluster_are_refused(make_problem: Make, cluster: Cluster) -> None:

@@ -118,7 +118,7 @@ def test_sharded_plans_say_their_degrees(tmp_path: Path) -> None:
     assert {run.value for run in found if run.memory_reading == "reserved"} == {82.5 * 2**30}
     assert (one.data_parallel, one.sub_batch, one.accumulation_steps, one.mini_batch) == (8, 4, 8, 256)
     assert (one.sharding, one.recompute, one.framework, one.sequence_parallel) == (
-        3,
+        2,
         "full",
         "torchtitan-compile",
         "on",

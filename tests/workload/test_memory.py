@@ -149,7 +149,7 @@ def test_chain_by_hand() -> None:
     memory = memory_bytes(Network("chain", (3, 6, 6), layers), np.array([2]), "fp32", "adam", "cpu")
     kept = 4 * (108 + 64 + 16) + 8 * 16 + 16  # input, ReLU, dropped; indices; mask
     assert memory.activations[0] == 2 * kept
-    logits = 2 * 5 * 16  # fp32, with logarithms and two gradients
+    logits = 2 * 5 * 12  # fp32 logarithms and two gradients
     assert memory.logits[0] == logits
     # gradients of ReLU's output and input, the largest; the input of the linear layer is gone by then
     assert memory.workspace[0] == 2 * 4 * (64 + 64 - 16) - logits
@@ -279,7 +279,7 @@ def test_im2col_adds_its_largest_buffer() -> None:
     columns, gradients = 224 * 224 * 9 * 64, 2 * 224 * 224 * 64
     first = 3 * 224 * 224 + 2 * 224 * 224 * 64  # the input, and what both convolutions give
     indices = 8 * 112 * 112 * 64  # of the pooling behind them
-    assert im2col == 3 * (4 * (columns + gradients + first) + indices) - kept - 3 * 16 * 1000 > direct
+    assert im2col == 3 * (4 * (columns + gradients + first) + indices) - kept - 3 * 12 * 1000 > direct
 
 
 @settings(max_examples=50)

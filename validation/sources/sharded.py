@@ -56,7 +56,8 @@ def _torchtitan(row: Cells) -> Run:
         nodes=int(row["nodes"]), gpus_per_node=8, mini_batch=degree * local, sub_batch=local // steps,
         precision="fp8" if narrow else "bf16", data_parallel=degree, tensor_parallel=tensor,
         sequence_parallel="on" if tensor > 1 else "off", context_parallel=context, pipeline_parallel=pipeline,
-        virtual_stages=virtual, schedule="interleaved" if virtual > 1 else "1f1b", sharding=3, optimizer="adam",
+        virtual_stages=virtual, schedule="interleaved" if virtual > 1 else "1f1b", optimizer="adam",
+        sharding=3 if pipeline == 1 else 2,  # stages keep weights gathered: reshard_after_forward=not pp_enabled
         recompute="full" if "full AC" in notes else "selective",
         framework=_framework(notes),
         framework_version="2024-12" if "202412" in row["source"] else "2025-06", metric="samples_per_s",
@@ -106,13 +107,13 @@ def _fms(rows: Sequence[Cells]) -> Converted:
         size, gpu = row["network"].rpartition("-")[2], row["gpu"].partition("-")[0].lower()
         hybrid, kept = row["notes"].startswith("tokens/s PER GPU; HSDP"), "No AC" in row["notes"]
         gpus = int(row["nodes"]) * 8
-        share = "" if kept else "whole blocks computed again, some of them, not stated how many"
+        share = "" if kept else "whole blocks computed again, some of them, not stated how many: as few as fit"
         yield Run(
             id=name_of("fms-fsdp", size, gpu), source="fms-fsdp",
             network=llama(LLAMA_2[size], SEQUENCE, 32000), cluster=f"clusters/fms-{gpu}.toml",
             nodes=int(row["nodes"]), gpus_per_node=8, sub_batch=int(row["batch_per_gpu"]),
             mini_batch=int(row["global_batch"]), accumulation_steps=1, precision="bf16", data_parallel=gpus,
-            recompute="none" if kept else "selective", sharding=3,
+            recompute="none" if kept else "per-stage", sharding=3,
             shard_group="node" if hybrid else "all", optimizer="adam", framework="fsdp-compile",
             metric="samples_per_s", value=digits(float(row["value"]) * gpus / SEQUENCE),
             notes="; ".join(filter(None, [f"{row['value']} tokens/s of a GPU", share])),

@@ -251,6 +251,7 @@ KINDS = {
         (3,),
         parameters=lambda _layer, shape: (shape[0], shape[0] * (shape[1] * shape[2] + 1)),
         calls=_class_token,
+        computes="fp32",
         module=_class_token_module,
     ),
     "first_position": LayerKind(
