@@ -15,7 +15,7 @@ Formulas: Thakur, Rabenseifner, Gropp (2005), IJHPCA 19(1); trees and latencies 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,34 +47,14 @@ from planner.domain.messages import (
     Groups,
 )
 from planner.errors import CoverageError, ParameterError, Refusal, UnknownNameError
+from planner.numbers import constants
 
 __all__ = [
-    "ALL_REDUCE",
-    "ALPHA_BETA",
-    "BYTES_BETWEEN",
-    "BYTES_INSIDE",
-    "COLLECTIVES",
-    "COLLECTIVE_TERMS",
-    "COLUMNS",
-    "CPUS",
-    "GPUS",
-    "HOSTS",
-    "MESSAGES_INSIDE",
-    "Collective",
-    "algorithm_named",
-    "algorithms_between",
-    "all_reduce_s",
-    "collective_s",
-    "direct",
-    "double_binary_tree",
-    "hierarchical",
-    "pairwise",
-    "parameter_server",
-    "rabenseifner",
-    "recursive_doubling",
-    "ring_all_reduce",
-    "ring_gather",
-]
+    "ALL_REDUCE", "ALPHA_BETA", "BYTES_BETWEEN", "BYTES_INSIDE", "COLLECTIVES", "COLLECTIVE_TERMS", "COLUMNS", "CPUS",
+    "GPUS", "HOSTS", "MESSAGES_INSIDE", "Collective", "algorithm_named", "algorithms_between", "all_reduce_s",
+    "collective_s", "direct", "double_binary_tree", "hierarchical", "pairwise", "parameter_server", "rabenseifner",
+    "recursive_doubling", "ring_all_reduce", "ring_gather",
+]  # fmt: skip
 
 BYTES_INSIDE = Column("bytes_inside", BYTE, INTRA_NODE)
 BYTES_BETWEEN = Column("bytes_between", BYTE, INTER_NODE)
@@ -85,6 +65,8 @@ COLUMNS = (
     Column("messages_between", MESSAGE, INTER_NODE),
     BYTES_BETWEEN,
 )
+IN_NETWORK = constants("collectives.in_network")
+"""Share of a ring's rate at which bytes go through switches that add them, by link (docs/numbers.md)."""
 
 
 def _group_columns(groups: Groups) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -161,6 +143,22 @@ def hierarchical(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
     return stacked([2 * (r - 1), 2 * (r - 1) / r * v, 2 * (n - 1), 2 * (n - 1) / n * (v / r) * s])
 
 
+def _in_switches(links: str) -> Callable[[FloatArray, Groups], FloatArray]:
+    """Return features of an all-reduce that switches of some links add up: V over these, over others 2(p-1)/p·V.
+
+    Each rank of a node has V/r of it between nodes. No start-up is saved: NCCL sums small buffers around rings.
+    """
+
+    def features(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
+        v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
+        around = 2 * (n * r - 1) / (n * r) * v
+        inside, between = (v / IN_NETWORK[one] if one in links else around for one in (INTRA_NODE, INTER_NODE))
+        rounds = np.floor(np.log2(n)) if INTER_NODE in links else n - 1
+        return stacked([2 * (r - 1), inside * (r > 1), 2 * rounds, between * (n > 1) * (s / r)])
+
+    return features
+
+
 def ring_gather(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
     """Return features of all-gather, or of reduce-scatter, around a ring: half of an all-reduce, which is both."""
     return ring_all_reduce(buffer_bytes, groups) / 2
@@ -221,6 +219,7 @@ class Collective:
 
 
 ALPHA_BETA = "collective.alpha_beta"
+IN_SWITCHES = "switches:"
 GPUS, CPUS, HOSTS = "gpu", "cpu", "host"
 """Ranks: devices of either kind, by :attr:`planner.domain.cluster.Accelerator.kind`, or one host process a node."""
 COLLECTIVES: tuple[Collective, ...] = (
@@ -231,6 +230,12 @@ COLLECTIVES: tuple[Collective, ...] = (
         "double_binary_tree", ALL_REDUCE, double_binary_tree, "double binary tree", frozenset({GPUS}), is_pipelined=True
     ),
     Collective("hierarchical", ALL_REDUCE, hierarchical, "hierarchical", frozenset({CPUS})),
+    *(
+        Collective(
+            IN_SWITCHES + links, ALL_REDUCE, _in_switches(links), "sums in switches", frozenset(), is_pipelined=True
+        )
+        for links in (INTRA_NODE, INTER_NODE, f"{INTRA_NODE}+{INTER_NODE}")
+    ),
     Collective("ring", ALL_GATHER, ring_gather, "ring", frozenset({GPUS, CPUS}), is_pipelined=True),
     Collective("ring", REDUCE_SCATTER, ring_gather, "ring", frozenset({GPUS, CPUS}), is_pipelined=True),
     Collective("pairwise", ALL_TO_ALL, pairwise, "pairwise", frozenset({GPUS, CPUS}), is_pipelined=True),
@@ -240,9 +245,13 @@ COLLECTIVES: tuple[Collective, ...] = (
 """GPUs: what NCCL chooses from; CPUs and hosts: what message passing libraries do (Thakur, Rabenseifner, Gropp)."""
 
 
-def algorithms_between(ranks: str, operation: str = ALL_REDUCE) -> tuple[Collective, ...]:
-    """Return the algorithms of an operation that libraries choose from, between GPUS, CPUS or HOSTS."""
-    return tuple(one for one in COLLECTIVES if one.operation == operation and ranks in one.between)
+def algorithms_between(ranks: str, operation: str = ALL_REDUCE, adding: Sequence[str] = ()) -> tuple[Collective, ...]:
+    """Return the algorithms of an operation that libraries choose from, between GPUS, CPUS or HOSTS.
+
+    ``adding``: links whose switches add up an all-reduce, in the order INTRA_NODE, INTER_NODE.
+    """
+    chosen = (one for one in COLLECTIVES if one.operation == operation and ranks in one.between)
+    return *chosen, *([algorithm_named(IN_SWITCHES + "+".join(adding))] if adding else ())
 
 
 def algorithm_named(name: str, operation: str = ALL_REDUCE) -> Collective:
@@ -330,7 +339,9 @@ def collective_s(
             raise UnknownNameError("collective term", entry.term, terms)
         term = terms[entry.term]
         theta = np.array([entry.coefficients[name] for name in term.names(entry.settings)])
-        times = term.features(_case_work(buffer_bytes, groups), entry.settings) @ theta
+        n, r, s = _group_columns(groups)
+        work = {"bytes": _buffers(buffer_bytes), "nodes": n, "ranks_per_node": r, "streams_per_nic": s}
+        times = term.features(work, entry.settings) @ theta
         if operation != entry.kind:
             times = times * _share_of_all_reduce(operation, groups)
     return np.where(alone, 0.0, times)
@@ -358,11 +369,6 @@ def _share_of_all_reduce(operation: str, groups: Groups) -> FloatArray:
     return shares[operation]
 
 
-def _case_work(buffer_bytes: FloatArray, groups: Groups) -> Work:
-    v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
-    return {"bytes": v, "nodes": n, "ranks_per_node": r, "streams_per_nic": s}
-
-
 def _alpha_beta(work: Work, settings: Settings) -> FloatArray:
     """Features of rows of (bytes, nodes, ranks_per_node), each of shape (k,), under the first enabled algorithm."""
     v, n, r = np.broadcast_arrays(*(column(work, name) for name in ("bytes", "nodes", "ranks_per_node")))
@@ -378,11 +384,6 @@ def _alpha_beta(work: Work, settings: Settings) -> FloatArray:
     return flat.reshape(*v.shape, len(COLUMNS))
 
 
-def _logarithmic(work: Work, _settings: Settings) -> FloatArray:
-    depth = np.log2(column(work, "nodes") * column(work, "ranks_per_node"))
-    return stacked([depth, column(work, "bytes") * depth])
-
-
 COLLECTIVE_TERMS = (
     FeatureMap(
         ALPHA_BETA,
@@ -393,7 +394,10 @@ COLLECTIVE_TERMS = (
     FeatureMap(
         "collective.logarithmic",
         lambda _settings: (Column("log2_ranks", MESSAGE, INTER_NODE), Column("byte_log2_ranks", BYTE, INTER_NODE)),
-        _logarithmic,
+        lambda work, _settings: (
+            stacked([1.0, column(work, "bytes")])
+            * np.log2(column(work, "nodes") * column(work, "ranks_per_node"))[..., None]
+        ),
         doc="(a + b·V)·log2 p: tree-like all-reduce of host buffers",
     ),
     COLLECTIVE_CASES,

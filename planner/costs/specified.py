@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.costs.collectives import HOSTS, algorithms_between
+from planner.costs.features import INTER_NODE, INTRA_NODE
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.kernels import MATRIX_KINDS, TRAFFIC_KINDS
@@ -17,20 +18,10 @@ from planner.numbers import constant, constants
 from planner.workload.lowering import UPDATE_BYTES
 
 __all__ = [
-    "ASSUMED_BYTES_EFFICIENCY",
-    "ASSUMED_FLOP_EFFICIENCY",
-    "ASSUMED_HOST_BYTES_PER_S",
-    "ASSUMED_LAUNCH_S",
-    "ISSUED_SHARE",
-    "at_issue_rate",
-    "specified_collective",
-    "specified_copy",
-    "specified_entry",
-    "specified_host",
-    "specified_host_collective",
-    "specified_kernels",
-    "specified_storage",
-]
+    "ASSUMED_BYTES_EFFICIENCY", "ASSUMED_FLOP_EFFICIENCY", "ASSUMED_HOST_BYTES_PER_S", "ASSUMED_LAUNCH_S",
+    "ISSUED_SHARE", "at_issue_rate", "specified_collective", "specified_copy", "specified_entry",
+    "specified_host", "specified_host_collective", "specified_kernels", "specified_storage",
+]  # fmt: skip
 
 ASSUMED_FLOP_EFFICIENCY = constants("specified.flop_efficiency")
 """Precision -> share of the peak rate that products and convolutions reach (docs/numbers.md).
@@ -63,7 +54,10 @@ def specified_entry(accelerator: Accelerator, kind: str, direction: str, precisi
     }
     assumptions = f"{ASSUMED_BYTES_EFFICIENCY:.0%} of memory bandwidth, {ASSUMED_LAUNCH_S * 1e6:.0f} us a call"
     if kind not in TRAFFIC_KINDS:
-        efficiency = _flop_efficiency(accelerator, precision)
+        # At least as much as fp32 asks for: matrix units need not be used.
+        plain = ASSUMED_FLOP_EFFICIENCY["fp32"] * accelerator.peak_flop_per_s.get("fp32", 0.0)
+        share = max(ASSUMED_FLOP_EFFICIENCY[precision], plain / peak)
+        efficiency = share * ISSUED_SHARE.get(accelerator.architecture, 1.0)
         settings |= {"peak_flop_per_s": peak, "flop_efficiency": efficiency, "direction": direction}
         assumptions = f"{efficiency:.0%} of the peak rate, {assumptions}"
     return Entry(
@@ -74,13 +68,6 @@ def specified_entry(accelerator: Accelerator, kind: str, direction: str, precisi
         source=accelerator.source or f"peak rates of {accelerator.name}",
         notes=f"assumed: {assumptions}",
     )  # fmt: skip
-
-
-def _flop_efficiency(accelerator: Accelerator, precision: str) -> float:
-    """Return the assumed share of a peak rate, or as much more as fp32 asks for: matrix units need not be used."""
-    plain = ASSUMED_FLOP_EFFICIENCY["fp32"] * accelerator.peak_flop_per_s.get("fp32", 0.0)
-    share = max(ASSUMED_FLOP_EFFICIENCY[precision], plain / accelerator.peak_flop_per_s[precision])
-    return share * ISSUED_SHARE.get(accelerator.architecture, 1.0)
 
 
 def at_issue_rate(accelerator: Accelerator) -> Accelerator:
@@ -112,28 +99,39 @@ def specified_collective(cluster: Cluster) -> Entry:
     The algorithms are those that libraries choose from between such devices. A link that is not described is named in
     the setting ``unknown_links``; using it is refused.
     """
-    unknown = [name for name in ("intra_node", "inter_node") if getattr(cluster, name) is None]
-    algorithms = " ".join(one.name for one in algorithms_between(cluster.node.accelerator.kind))
-    (alpha_1, beta_1), (alpha_2, beta_2) = _alpha_beta(cluster.intra_node), _alpha_beta(cluster.inter_node)
+    links = {INTRA_NODE: cluster.intra_node, INTER_NODE: (between := _between_gpus(cluster))}
+    unknown = [name for name, link in links.items() if link is None]
+    adding = [name for name, link in links.items() if link and link.in_network_reduction]
+    algorithms = " ".join(one.name for one in algorithms_between(cluster.node.accelerator.kind, adding=adding))
+    (alpha_1, beta_1), (alpha_2, beta_2) = map(_alpha_beta, links.values())
     return Entry(
         "collectives", "all_reduce", "", "", "", "collective.alpha_beta",
         {
             "algorithms": algorithms,
             "unknown_links": " ".join(unknown),
             "beta_ratio": beta_2 / beta_1 if beta_1 and beta_2 else 0.0,
-            **_pair(cluster.inter_node),
+            **({"pair_ratio": between.pair_ratio} if between and between.pair_ratio > 1 else {}),
         },
         {"messages_inside": alpha_1, "bytes_inside": beta_1, "messages_between": alpha_2, "bytes_between": beta_2},
         origin="specified",
         source=f"links of cluster {cluster.name}",
-        notes=f"assumed: full bandwidth{_held(cluster.inter_node)}, stated latency a message, reduction free, the best "
-        "algorithm chosen",
+        notes=f"assumed: full bandwidth{_held(between)}, stated latency a message, reduction free"
+        f"{', in switches too' if adding else ''}, the best algorithm chosen"
+        f"{', bytes cross hosts' if between != cluster.inter_node else ''}",
     )  # fmt: skip
 
 
-def _pair(link: Link | None) -> dict[str, float]:
-    """Return the setting of a link whose two directions between a pair of nodes hold each other up."""
-    return {"pair_ratio": link.pair_ratio} if link and link.pair_ratio > 1 else {}
+def _between_gpus(cluster: Cluster) -> Link | None:
+    """Return the link between nodes at the rate that GPUs reach it.
+
+    Without direct access to their memory a byte goes to the host and from there to the adapter: twice over a PCIe
+    switch that both share, so at half its rate (NVIDIA/nccl #465: 6 of 12.5 GB/s); over another host link at its rate.
+    """
+    link, host = cluster.inter_node, cluster.host
+    if link is None or host is None or link.gpu_direct is not False or cluster.node.accelerator.kind != "gpu":
+        return link
+    through_host = host.bytes_per_s / (2 if host.kind.startswith("pcie") else 1)
+    return replace(link, bytes_per_s=min(link.bytes_per_s, through_host))
 
 
 def _held(link: Link | None) -> str:
@@ -148,8 +146,8 @@ def specified_host_collective(cluster: Cluster) -> Entry:
 
     Using a link that is not described is refused.
     """
-    alpha, beta = _alpha_beta(cluster.inter_node)
-    algorithms = algorithms_between(HOSTS)
+    alpha, beta = _alpha_beta(link := cluster.inter_node)
+    algorithms = algorithms_between(HOSTS, adding=[INTER_NODE] if link and link.in_network_reduction else ())
     *others, last = (one.words for one in algorithms)
     return Entry(
         "collectives", "all_reduce", "", "", "host", "collective.alpha_beta",
@@ -204,7 +202,5 @@ def specified_storage(cluster: Cluster) -> Entry | None:
     return Entry(
         "storage", "load", "", "", "", "storage.bytes", {"shared": float(cluster.storage.shared)},
         {"bytes": 1 / cluster.storage.read_bytes_per_s},
-        origin="specified",
-        source=f"storage of cluster {cluster.name}",
-        notes="assumed: full bandwidth, no decoding time",
+        origin="specified", source=f"storage of cluster {cluster.name}", notes="assumed: full bandwidth, no decoding time",
     )  # fmt: skip

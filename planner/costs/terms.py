@@ -18,17 +18,9 @@ from planner.domain.calibration import Entry
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
-    "TERMS",
-    "FeatureMap",
-    "Settings",
-    "Work",
-    "check_coefficients",
-    "doublings_outside",
-    "evaluate",
-    "extrapolates",
-    "features_of",
-    "term_named",
-]
+    "TERMS", "FeatureMap", "Settings", "Work", "check_coefficients", "doublings_outside", "evaluate", "extrapolates",
+    "features_of", "term_named",
+]  # fmt: skip
 
 TERMS: Mapping[str, FeatureMap] = frozen_map(
     {term.name: term for term in (*KERNEL_TERMS, *CPU_TERMS, MEASURED_CALLS, *COLLECTIVE_TERMS, *TRANSFER_TERMS)}

@@ -20,17 +20,9 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS, BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 
 __all__ = [
-    "Product",
-    "attended_pairs",
-    "flop",
-    "has_fast_algorithm",
-    "least_bytes",
-    "moved_bytes",
-    "operand_bytes",
-    "product",
-    "transposition",
-    "work_amount",
-]
+    "Product", "attended_pairs", "flop", "has_fast_algorithm", "least_bytes", "moved_bytes", "operand_bytes", "product",
+    "transposition", "work_amount",
+]  # fmt: skip
 
 STATISTICS_BYTES = 4
 """Of a query that attention keeps the logarithm of a sum of."""

@@ -31,18 +31,9 @@ from planner.domain.provenance import FIT, ConformalScore, Provenance, check_sco
 from planner.errors import NOTHING, ParameterError
 
 __all__ = [
-    "ANY_ACCELERATOR",
-    "END_TO_END",
-    "OF_PASSES",
-    "OF_STEP",
-    "ORIGINS",
-    "SCOPES",
-    "Calibration",
-    "Entry",
-    "MeasuredStep",
-    "SettingValue",
-    "by_precision",
-]
+    "ANY_ACCELERATOR", "END_TO_END", "OF_PASSES", "OF_STEP", "ORIGINS", "SCOPES", "Calibration", "Entry",
+    "MeasuredStep", "SettingValue", "by_precision",
+]  # fmt: skip
 
 SCOPES = ("kernels", "overheads", "collectives", "storage", "host")
 ANY_ACCELERATOR = "any"

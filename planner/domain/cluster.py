@@ -83,8 +83,12 @@ class Accelerator:
 class Link:
     """A link: bandwidth one way (per GPU inside a node and to the host, per NIC between nodes) and latency.
 
-    ``flow_bytes_per_s``: what one stream of messages gets at most, such as one TCP connection; ``pair_bytes_per_s``:
-    what two nodes exchange at most, both directions together. None: the bandwidth alone holds.
+    Attributes
+    ----------
+    flow_bytes_per_s : what one stream of messages gets at most, such as one TCP connection; None: the bandwidth
+    pair_bytes_per_s : what two nodes exchange at most, both directions together; None: the bandwidth each way
+    gpu_direct : whether network adapters read and write GPU memory themselves; None: not known, taken as true
+    in_network_reduction : whether switches of the link add what passes them (NVLink SHARP, InfiniBand SHARP)
     """
 
     kind: str
@@ -93,6 +97,8 @@ class Link:
     nics_per_node: int = 1
     flow_bytes_per_s: float | None = None
     pair_bytes_per_s: float | None = None
+    gpu_direct: bool | None = None
+    in_network_reduction: bool = False
 
     def __post_init__(self) -> None:
         check_positive("bandwidth", self.bytes_per_s, "byte/s")

@@ -31,26 +31,10 @@ from planner.domain.arrays import FloatArray, IntArray, frozen_map
 from planner.errors import ParameterError
 
 __all__ = [
-    "ATTENTION",
-    "BACKWARD_DATA",
-    "BACKWARD_WEIGHT",
-    "COSTLY_ACTIVATIONS",
-    "DIRECTIONS",
-    "FORWARD",
-    "FP32_KINDS",
-    "KINDS",
-    "LINEAR_BIAS",
-    "MATRIX_KINDS",
-    "OF_LAYERS",
-    "PRODUCT_KINDS",
-    "ROW_KINDS",
-    "SERVED_BY",
-    "UPDATE",
-    "WORK_COLUMNS",
-    "KernelCalls",
-    "convolution_output",
-    "is_that_of_fp32",
-]
+    "ATTENTION", "BACKWARD_DATA", "BACKWARD_WEIGHT", "COSTLY_ACTIVATIONS", "DIRECTIONS", "FORWARD", "FP32_KINDS",
+    "KINDS", "LINEAR_BIAS", "MATRIX_KINDS", "OF_LAYERS", "PRODUCT_KINDS", "ROW_KINDS", "SERVED_BY", "UPDATE",
+    "WORK_COLUMNS", "KernelCalls", "convolution_output", "is_that_of_fp32",
+]  # fmt: skip
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE = "forward", "backward_data", "backward_weight", "update"
 DIRECTIONS = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE)

@@ -19,15 +19,9 @@ from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.errors import ParameterError
 
 __all__ = [
-    "BUDGET",
-    "COMMAND",
-    "DISTURBED_NOTE",
-    "FREE_CIRCUMSTANCES",
-    "NETWORKS",
-    "NUMBER_COLUMNS",
-    "TEXT_COLUMNS",
+    "BUDGET", "COMMAND", "DISTURBED_NOTE", "FREE_CIRCUMSTANCES", "NETWORKS", "NUMBER_COLUMNS", "TEXT_COLUMNS",
     "Samples",
-]
+]  # fmt: skip
 
 TEXT_COLUMNS = (
     "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "call", "source", "group",

@@ -67,39 +67,34 @@ _NODE_FIELDS = (
 )
 
 
+_RATE = Number("GBps", above=True)
 _BETWEEN = (
     Field("nics_per_node", Whole(most=1024), "network adapters of a node", 1),
     Field(
-        "flow_GBps",
-        Number("GBps", above=True),
-        "what one stream of messages gets at most, such as one TCP connection; absent: all",
-        None,
-        "flow_bytes_per_s",
+        "flow_GBps", _RATE, "most that a stream, as of a TCP connection, gets; absent: all", None, "flow_bytes_per_s"
     ),
-    Field(
-        "pair_GBps",
-        Number("GBps", above=True),
-        "what two nodes exchange at most, both directions together; absent: the bandwidth each way",
-        None,
-        "pair_bytes_per_s",
-    ),
+    Field("pair_GBps", _RATE, "most of two nodes, both ways together; absent: all each way", None, "pair_bytes_per_s"),
+    Field("gpu_direct", Flag(), "whether adapters read and write GPU memory themselves; absent: not known", None),
+)
+_IN_NETWORK = Field(
+    "in_network_reduction", Flag(), "whether its switches add up all-reduce (NVLink SHARP, SHARP)", default=False
 )
 
 
-def _link(bandwidth: str, latency: Any, *, nics: bool = False) -> Table[Link]:
+def _link(bandwidth: str, *more: Field, **latency: Any) -> Table[Link]:
     return Table(
         Field("kind", Name(), "free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ..."),
-        Field("bandwidth_GBps", Number("GBps", above=True), bandwidth, into="bytes_per_s"),
+        Field("bandwidth_GBps", _RATE, bandwidth, into="bytes_per_s"),
         Field("latency_us", Number("us"), "of one message", into="latency_s", **latency),
-        *(_BETWEEN if nics else ()),
+        *more,
         make=Link,
     )
 
 
 _LINKS = Table(
-    Field("intra_node", _link("per GPU, one direction", {}), "between the GPUs of a node", None),
-    Field("inter_node", _link("per NIC, one direction", {}, nics=True), "between nodes", None),
-    Field("host", _link("host to device, per GPU", {"default": 0.0}), "between host and GPU", None),
+    Field("intra_node", _link("per GPU, one direction", _IN_NETWORK), "between the GPUs of a node", None),
+    Field("inter_node", _link("per NIC, one direction", *_BETWEEN, _IN_NETWORK), "between nodes", None),
+    Field("host", _link("host to device, per GPU", default=0.0), "between host and GPU", None),
     make=without_none,
     doc="what joins GPUs, nodes and hosts",
 )
@@ -111,10 +106,8 @@ _GROUP = Table(
 )
 _LINK_NAMES = ("intra_node", "inter_node", "host")
 _STORAGE = Table(
-    Field("read_GBps", Number("GBps", above=True), "read rate", into="read_bytes_per_s"),
-    Field(
-        "shared", Flag(), "true: the whole server, divided by the nodes that read; false: of each node", default=False
-    ),
+    Field("read_GBps", _RATE, "read rate", into="read_bytes_per_s"),
+    Field("shared", Flag(), "true: of one server, divided by the nodes that read; false: of each node", default=False),
     Field("cache_GiB", Number("GiB"), "cache of a node", 0.0, "cache_bytes"),
     make=Storage,
     doc="where samples are read from",

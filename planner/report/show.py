@@ -175,7 +175,10 @@ def dataset_view(dataset: Dataset) -> Iterator[Block]:
     yield title(dataset.name)
     rows = [
         ("samples", f"{dataset.samples:,}"),
-        ("bytes per sample", f"{dataset.bytes_per_sample:,.10g} (as stored)"),
+        (
+            "bytes per sample",
+            f"{dataset.bytes_per_sample:,.10g} (as stored)",
+        ),
         ("size", format_bytes(dataset.samples * dataset.bytes_per_sample)),
         ("source", dataset.source),
     ]
@@ -190,7 +193,11 @@ def _bandwidth(link: Link | None) -> str:
 
 
 def _link_line(link: Link | None) -> str:
-    return f"{_bandwidth(link)}, {format_seconds(link.latency_s)}" if link else ""
+    if link is None:
+        return ""
+    direct = {True: ", reads GPU memory", False: ", through the host", None: ""}[link.gpu_direct]
+    adding = ", adds in switches" if link.in_network_reduction else ""
+    return f"{_bandwidth(link)}, {format_seconds(link.latency_s)}{direct}{adding}"
 
 
 def calibrations_view(bundled: Iterable[Calibration], own: Iterable[Calibration] = ()) -> Iterator[Block]:

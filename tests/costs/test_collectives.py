@@ -20,6 +20,8 @@ from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_S
 from planner.errors import CoverageError, ParameterError, UnknownNameError
 
 NAMES = sorted(one.name for one in COLLECTIVES if one.operation == ALL_REDUCE)
+BY_RANKS = [name for name in NAMES if not name.startswith("switches")]
+"""Those that ranks add up, none of it in switches."""
 SIZES = st.lists(st.integers(0, 2**40), min_size=1, max_size=8).map(lambda x: np.array(x, dtype=np.float64))
 THETA = {"messages_inside": 3e-6, "bytes_inside": 1e-11, "messages_between": 8e-6, "bytes_between": 1e-10}
 FREE_INSIDE = THETA | {"messages_inside": 0.0, "bytes_inside": 0.0, "messages_between": 0.0}
@@ -48,6 +50,10 @@ def entry(names: str, theta: dict[str, float] = THETA) -> Entry:
         ("double_binary_tree", 4, 2, [2, 800, 4, 400]),
         ("double_binary_tree", 6, 2, [2, 800, 4, 400]),
         ("hierarchical", 4, 2, [2, 400, 6, 300]),
+        ("switches:intra_node", 1, 4, [6, 400 / 0.74, 0, 0]),
+        ("switches:intra_node", 4, 2, [2, 400 / 0.74, 6, 350]),
+        ("switches:inter_node", 4, 2, [2, 700, 4, 200 / 0.95]),
+        ("switches:intra_node+inter_node", 4, 2, [2, 400 / 0.74, 4, 200 / 0.95]),
     ],
 )
 def test_hand_counts_of_a_buffer_of_400_bytes(name: str, nodes: int, ranks: int, expected: list[float]) -> None:
@@ -62,7 +68,7 @@ def test_a_single_rank_is_free(name: str, sizes: FloatArray) -> None:
     assert not all_reduce_s(entry(name), sizes, groups(1, 1)).any()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BY_RANKS)
 @given(v=st.floats(1, 1e12), p=st.integers(2, 4096), across=st.booleans())
 def test_lower_bounds_on_equal_links(name: str, v: float, p: int, across: bool) -> None:  # noqa: FBT001 - Hypothesis
     group = groups(p, 1) if across else groups(1, p)
@@ -71,7 +77,7 @@ def test_lower_bounds_on_equal_links(name: str, v: float, p: int, across: bool) 
     assert bytes_1 + bytes_2 >= 2 * (p - 1) / p * v * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BY_RANKS)
 @given(v=st.floats(1, 1e12), n=st.integers(2, 512), r=st.integers(1, 16), nics=st.integers(1, 16))
 def test_what_must_leave_a_node_passes_its_nics(name: str, v: float, n: int, r: int, nics: int) -> None:
     streams = max(1.0, r / nics)

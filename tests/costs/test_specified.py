@@ -114,6 +114,55 @@ def test_two_nodes_share_what_a_pair_exchanges(pair: float | None, ratio: float,
     np.testing.assert_allclose(time, one_way * (ratio if nodes == 2 else 1))
 
 
+@pytest.mark.parametrize(
+    ("direct", "host", "rate"),
+    [
+        (None, "pcie3", 12.5e9),
+        (True, "pcie3", 12.5e9),
+        (False, "pcie3", 6e9),  # NVIDIA/nccl #465: 6 of 12.5 GB/s
+        (False, "nvlink-c2c", 12e9),
+        (False, "", 12.5e9),
+    ],
+)
+def test_bytes_cross_the_host_where_adapters_do_not_reach_gpus(direct: bool | None, host: str, rate: float) -> None:  # noqa: FBT001 - a case
+    between = replace(Link("infiniband", 12.5e9, 5e-6), gpu_direct=direct)
+    one = replace(CLUSTER, inter_node=between, host=Link(host, 12e9, 1e-5) if host else None)
+    assert specified_collective(one).coefficients["bytes_between"] == pytest.approx(1 / rate)
+    assert specified_host_collective(one).coefficients["bytes_between"] == pytest.approx(1 / 12.5e9)
+    cpus = replace(one, node=replace(one.node, accelerator=replace(GPU, kind="cpu")))
+    assert specified_collective(cpus).coefficients["bytes_between"] == pytest.approx(1 / 12.5e9)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("nodes", [1, 2, 16])
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_switches_that_add_never_slow_an_all_reduce(inside: bool, between: bool, nodes: int, ranks: int) -> None:  # noqa: FBT001 - cases
+    assert CLUSTER.intra_node is not None
+    assert CLUSTER.inter_node is not None
+    adding = replace(
+        CLUSTER,
+        intra_node=replace(CLUSTER.intra_node, in_network_reduction=inside),
+        inter_node=replace(CLUSTER.inter_node, in_network_reduction=between),
+    )
+    sizes, group = np.array([0.0, 1e3, 1e6, 1e9]), groups(nodes, ranks)
+    before, after = (all_reduce_s(specified_collective(one), sizes, group)[0] for one in (CLUSTER, adding))
+    assert (after <= before).all()
+    if not (inside or between):
+        np.testing.assert_array_equal(after, before)
+    if (inside and (nodes, ranks) == (1, 8)) or (between and (nodes, ranks) == (16, 1)):
+        assert after[-1] < 0.8 * before[-1]
+    if inside and not between and nodes > 1:  # the link between nodes sets the pace
+        np.testing.assert_allclose(after[-1], before[-1], rtol=1e-2)
+
+
+def test_what_eight_gpus_reach_by_switches_that_add() -> None:
+    """H200: 270 GB/s of buffers of 8 GiB, by links of 450 GB/s on which rings move 366 (nccl-tests)."""
+    link = Link("nvswitch", 366e9, 3e-6, in_network_reduction=True)
+    time = all_reduce_s(specified_collective(replace(CLUSTER, intra_node=link)), np.array([2.0**33]), groups(1, 8))
+    assert float(2**33 / time[0, 0]) == pytest.approx(270e9, rel=0.01)
+
+
 def test_link_that_is_not_described_is_refused_only_where_it_is_used() -> None:
     entry = specified_collective(replace(CLUSTER, inter_node=None))
     assert all_reduce_s(entry, np.array([1e6]), groups(1, 8)) > 0

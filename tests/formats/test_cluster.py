@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,9 @@ def test_example_of_every_key_is_read_in_si(assets: Path, find: Find) -> None:
     assert found.node.host_memory_bytes == 2.0**40
     assert found.inter_node is not None
     assert (found.inter_node.bytes_per_s, found.inter_node.nics_per_node, found.inter_node.latency_s) == (25e9, 8, 5e-6)
+    assert (found.inter_node.gpu_direct, found.inter_node.in_network_reduction) == (False, False)
+    assert found.intra_node is not None
+    assert found.intra_node.in_network_reduction
     assert found.host is not None
     assert (found.host.kind, found.host.latency_s) == ("pcie4", 0.0)
     assert found.storage is not None
@@ -78,6 +82,15 @@ def test_cluster_comes_back_as_it_was(tmp_path: Path, cluster: Cluster, find: Fi
     text = write_cluster(cluster)
     assert text.startswith('format = "planner/cluster"\nversion = 1\nname = "example"\n')
     assert read(tmp_path, text, find) == cluster
+
+
+def test_what_links_can_do_comes_back_as_it_was(tmp_path: Path, cluster: Cluster, find: Find) -> None:
+    assert cluster.intra_node is not None
+    assert cluster.inter_node is not None
+    for direct in (True, False, None):
+        between = replace(cluster.inter_node, gpu_direct=direct, in_network_reduction=True)
+        one = replace(cluster, intra_node=replace(cluster.intra_node, in_network_reduction=True), inter_node=between)
+        assert read(tmp_path, write_cluster(one), find) == one
 
 
 def test_accelerator_comes_back_as_it_was(tmp_path: Path, accelerator: Accelerator) -> None:
@@ -140,6 +153,12 @@ def test_mistakes_in_groups_are_named(tmp_path: Path, find: Find, text: str, sen
             "bandwith_GBps",
             "links.intra_node.bandwith_GBps: key must .* did you mean 'bandwidth_GBps'",
         ),
+        (
+            "latency_us = 3",
+            'latency_us = 3\nin_network_reduction = "yes"',
+            "in_network_reduction: value must be true or false",
+        ),
+        ("latency_us = 3", "latency_us = 3\ngpu_direct = true", "links.intra_node.gpu_direct: key must"),
         ("bandwidth_GBps", "bandwidth", "links.intra_node.bandwidth: key must be written with its unit"),
         ("bandwidth_GBps", "bandwidth_Gbps", "links.intra_node.bandwidth_Gbps: key must be written with its unit"),
         ("latency_us", "latency_ms", "links.intra_node.latency_ms: key must be written with its unit, 'latency_us'"),
