@@ -7,6 +7,7 @@ takes part unless it is named.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +62,8 @@ def run(arguments: Mapping[str, Any]) -> None:
     if len(paths) > 1:
         each = [[_in_file(one, path) for one in answers] for path, answers in zip(paths, each, strict=True)]
     validation = validation_with_locked([one for some in each for one in some], _locked(each, paths), axis)
-    validation = replace(validation, free_numbers=free_numbers)
+    unknown = sum((+one.unknown for one in tables), Counter[str]())
+    validation = replace(validation, free_numbers=free_numbers, unknown_frameworks=unknown)
     omissions = sum(one.omitted for one in tables_read)
     if "json" in arguments:
         output.write_document(validation_document(validation, omissions))

@@ -12,18 +12,9 @@ from planner.domain.arrays import frozen_map
 from planner.errors import Refusal
 
 __all__ = [
-    "AXES",
-    "ORDERS",
-    "ErrorSummary",
-    "GroupRanking",
-    "Locked",
-    "MemoryScore",
-    "OrderRanking",
-    "RankingSummary",
-    "ScoredRow",
-    "TermScale",
-    "Validation",
-]
+    "AXES", "ORDERS", "ErrorSummary", "GroupRanking", "Locked", "MemoryScore", "OrderRanking", "RankingSummary",
+    "ScoredRow", "TermScale", "Validation",
+]  # fmt: skip
 
 AXES = ("network", "cluster", "source")
 """Properties of a row by which errors are summed up."""
@@ -231,6 +222,7 @@ class Validation:
         line
     free_numbers : fitted values of the step model, the most of one of the fits; None: nothing was refitted
     locked : rows that are in sums alone: not in ``rows``, ``groups``, ``terms``, nor by network or cluster
+    unknown_frameworks : rows by a framework that nobody knows, answered as those of any
     """
 
     summary: ErrorSummary
@@ -246,6 +238,7 @@ class Validation:
     free_numbers: int | None = None
     locked: Locked | None = None
     memory_by: Mapping[str, MemoryScore] = field(default_factory=dict)
+    unknown_frameworks: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", frozen_map({axis: frozen_map(summaries) for axis, summaries in self.by.items()}))

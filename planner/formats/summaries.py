@@ -324,6 +324,12 @@ _VALIDATION = Table(
         "fitted values of the step model, the most of one fit; absent: nothing was refitted",
         None,
     ),
+    Field(
+        "unknown_frameworks",
+        MapOf(Whole(), pattern=r"[\s\S]*"),
+        "rows by a framework that nobody knows, answered as those of any",
+        {},
+    ),
     Field("locked", _LOCKED, "rows that are in sums alone, not in rows, groups, terms nor by network", None),
 )
 VALIDATION = Kind("validation", "json", _VALIDATION)

@@ -199,6 +199,9 @@ def _counts(validation: Validation, omitted: int) -> Iterator[tuple[str, str]]:
     yield "rows", f"{len(rows) + omitted + locked.rows:,}: {n_predicted:,} predicted, {unread:,} refused"
     if n_in_sample:
         yield "in-sample", f"{n_in_sample:,} of the predicted rows: a calibration was made from them"
+    if validation.unknown_frameworks:
+        names = ", ".join(f"{name} ({rows:,})" for name, rows in sorted(validation.unknown_frameworks.items()))
+        yield "unknown frameworks", f"{names}: answered as any framework"
     if locked.rows:
         names = ", ".join(locked.sources)
         yield "locked", f"{locked.rows:,} of {names}: told in sums alone, as nobody is to look at them row by row"

@@ -5,6 +5,7 @@ Relative paths of clusters, networks and data sets start from the folder of thei
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -42,10 +43,14 @@ class _Key(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A file: answers to rows that are not predicted whatever the coefficients, and the runs of each problem."""
+    """A file: answers to rows that are not predicted whatever the coefficients, and the runs of each problem.
+
+    ``unknown``: runs by a framework that nobody knows, which are answered as those of any.
+    """
 
     answers: list[Answer]
     problems: list[tuple[Problem, list[Run]]]
+    unknown: Counter[str]
 
 
 def table_of(runs: Runs, folder: Path, values: Values, say: Say) -> Table:
@@ -54,7 +59,7 @@ def table_of(runs: Runs, folder: Path, values: Values, say: Say) -> Table:
     by_key: dict[_Key, list[Run]] = {}
     for one in runs.rows:
         by_key.setdefault(_key(one, values), []).append(one)
-    table = Table([unread(row) for row in runs.refused], [])
+    table = Table([unread(row) for row in runs.refused], [], Counter())
     for key, some in by_key.items():
         cluster = None
         try:
@@ -62,6 +67,7 @@ def table_of(runs: Runs, folder: Path, values: Values, say: Say) -> Table:
             machine = files.machine(key.cluster)
             cluster = machine.cluster
             table.problems.append((files.problem(key, machine), some))
+            table.unknown[key.framework] += len(some) * (key.framework in files.unknown)
         except PlannerError as error:
             table.answers.extend(refused(one, error.refusal, cluster) for one in some)
     return table
@@ -92,7 +98,7 @@ class _Files:
 
     def __init__(self, folder: Path, values: Values, say: Say) -> None:
         self.folder, self.values, self.say = folder, values, say
-        self.network, self.machine = cache(self._network), cache(self._machine)
+        self.network, self.machine, self.unknown = cache(self._network), cache(self._machine), set[str]()
         # An option must be known, where a row may name anything; a path in it starts from the working directory.
         of_option = catalog.find_framework(values["framework"].value) if "framework" in values else None
         self.framework = cache(self._framework if of_option is None else lambda _: of_option)
@@ -122,6 +128,7 @@ class _Files:
         try:
             return catalog.find_framework(self._path(text) if _is_path(text.partition("@")[0]) else text)
         except UnknownNameError as error:
+            self.unknown.add(text)
             self.say(f"{error} Its runs are answered as those of {GENERIC.name!r}")
             return catalog.find_framework(GENERIC.name)
 

@@ -262,6 +262,8 @@ def test_a_row_of_an_unknown_framework_is_one_of_any_with_a_note(run: Run, tmp_p
     assert predicted[0] == predicted[1] != predicted[2] == predicted[3]
     assert err.count("framework must be a known name, got 'mine'") == 1
     assert "its runs are answered as those of 'generic'" in err.lower()
+    assert json.loads(out)["unknown_frameworks"] == {"mine": 1}
+    assert "unknown frameworks  mine (1): answered as any framework" in run("validate", "--runs", path)[1]
     code, out, err = run("validate", "--runs", path, "--framework", "pytroch")
     assert (code, out) == (2, "")
     assert "framework must be a known name, got 'pytroch'; did you mean 'pytorch'?" in err
