@@ -193,7 +193,8 @@ def test_half_a_data_set_says_what_is_missing(text: str, missing: str) -> None:
 
 def test_data_sets_as_typed() -> None:
     dataset = catalog.find_dataset("samples=1000,bytes_per_sample=2.5e3")
-    assert (dataset.samples, dataset.bytes_per_sample) == (1000, 2500)
+    assert (dataset.samples, dataset.bytes_per_sample, dataset.encoding) == (1000, 2500, "")
+    assert catalog.find_dataset("samples=1000,bytes_per_sample=2.5e3,encoding=jpeg").encoding == "jpeg"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_data_sets_as_typed() -> None:
     [
         "samples=1000", "samples=x,bytes_per_sample=1", "samples=0,bytes_per_sample=1", "samples=1,bytes_per_sample=0",
         "samples=1,bytes_per_sample=nan", "samples=-5,bytes_per_sample=1", "samples=1,samples=2",
-        "samples=1,bytes_per_sampl=2", "imagenet", "bytes_per_sample=",
+        "samples=1,bytes_per_sampl=2", "samples=1,bytes_per_sample=2,encoding=png", "imagenet", "bytes_per_sample=",
     ],
 )  # fmt: skip
 def test_wrong_data_sets(text: str) -> None:

@@ -31,6 +31,7 @@ from planner.catalog.frameworks import (
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.inputs import JPEG
 from planner.domain.network import Network, family_of
 from planner.domain.node_groups import MixedCluster
 from planner.domain.request import Dataset
@@ -441,13 +442,16 @@ def arguments(text: str, what: str) -> dict[str, str]:
 
 
 def typed_dataset(text: str) -> Dataset:
-    """Return the data set of ``samples=N,bytes_per_sample=B``."""
+    """Return the data set of ``samples=N,bytes_per_sample=B``, with ``encoding=jpeg`` where images are decoded."""
     values = arguments(text, "--dataset")
     rule = "samples=N,bytes_per_sample=B with numbers above 0"
     keys = ("samples", "bytes_per_sample")
+    encoding = values.pop("encoding", "")
+    if encoding not in ("", JPEG):
+        raise ParameterError("encoding of --dataset", f"{JPEG}, or left out", encoding)
     for key in values:
         if key not in keys:
-            raise UnknownNameError("key of --dataset", key, keys)
+            raise UnknownNameError("key of --dataset", key, (*keys, "encoding"))
     missing = [key for key in keys if key not in values]
     if missing:
         raise ParameterError("--dataset", rule, text, f"{missing[0]} is missing")
@@ -458,7 +462,7 @@ def typed_dataset(text: str) -> Dataset:
     least, most = BOUNDS["sample"]
     if not least <= size <= most:
         raise ParameterError("--dataset", f"of {least:g} to {most:g} bytes_per_sample", text)
-    return Dataset(text, samples, size, "as given")
+    return Dataset(text, samples, size, "as given", encoding)
 
 
 SUFFIX = "-mine"

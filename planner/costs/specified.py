@@ -13,13 +13,14 @@ from planner.costs.collectives import HOSTS, algorithms_between
 from planner.costs.features import INTER_NODE, INTRA_NODE
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
+from planner.domain.inputs import DECODE
 from planner.domain.kernels import MATRIX_KINDS, TRAFFIC_KINDS
 from planner.numbers import constant, constants
 from planner.workload.lowering import UPDATE_BYTES
 
 __all__ = [
     "ASSUMED_BYTES_EFFICIENCY", "ASSUMED_FLOP_EFFICIENCY", "ASSUMED_HOST_BYTES_PER_S", "ASSUMED_LAUNCH_S",
-    "ISSUED_SHARE", "at_issue_rate", "specified_collective", "specified_copy", "specified_entry",
+    "ISSUED_SHARE", "assumed_decode", "at_issue_rate", "specified_collective", "specified_copy", "specified_entry",
     "specified_host", "specified_host_collective", "specified_kernels", "specified_storage",
 ]  # fmt: skip
 
@@ -202,5 +203,15 @@ def specified_storage(cluster: Cluster) -> Entry | None:
     return Entry(
         "storage", "load", "", "", "", "storage.bytes", {"shared": float(cluster.storage.shared)},
         {"bytes": 1 / cluster.storage.read_bytes_per_s},
-        origin="specified", source=f"storage of cluster {cluster.name}", notes="assumed: full bandwidth, no decoding time",
+        origin="specified", source=f"storage of cluster {cluster.name}", notes="assumed: full bandwidth",
+    )  # fmt: skip
+
+
+def assumed_decode() -> Entry:
+    """Return decoding, cropping and resizing of JPEG images by one thread, in proportion to their bytes."""
+    rate = constant("input.decode_bytes_per_s")
+    return Entry(
+        "storage", DECODE, "", "", "", "storage.decode", {}, {"samples": 0.0, "bytes": 1 / rate, "elements": 0.0},
+        origin="assumed", source="docs/numbers.md",
+        notes=f"assumed: {rate / 113e3:.0f} JPEG images of 113 kB a second and thread",
     )  # fmt: skip

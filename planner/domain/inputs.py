@@ -19,10 +19,14 @@ from collections.abc import Mapping
 
 from planner.domain.arrays import frozen_map
 
-__all__ = ["DECODE", "DEVICE_TO_HOST", "HOST_TO_DEVICE", "INPUT_COLUMNS", "LOAD", "LOAD_CACHED", "PAGEABLE", "PINNED"]
+__all__ = [
+    "DECODE", "DEVICE_TO_HOST", "HOST_TO_DEVICE", "INPUT_COLUMNS", "JPEG", "LOAD", "LOAD_CACHED", "PAGEABLE", "PINNED",
+]  # fmt: skip
 
 LOAD, LOAD_CACHED = "load", "load_cached"
 DECODE = "decode"
+JPEG = "jpeg"
+"""Encoding of a data set whose images threads decode."""
 HOST_TO_DEVICE, DEVICE_TO_HOST = "host_to_device", "device_to_host"
 PINNED, PAGEABLE = "pinned", "pageable"
 

@@ -21,12 +21,13 @@ __all__ = ["DEFAULT", "NO_SCENARIO", "Dataset", "Problem", "Scenario", "Sourced"
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """``samples`` of one epoch, ``bytes_per_sample`` as stored (encoded), with the source of the figures."""
+    """``samples`` of one epoch, ``bytes_per_sample`` as stored in an ``encoding`` (empty: not known), their source."""
 
     name: str
     samples: int
     bytes_per_sample: float
     source: str = ""
+    encoding: str = ""
 
     def __post_init__(self) -> None:
         check_count("samples", self.samples, most=10**13)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from planner.domain.arrays import LARGEST_COUNT
 from planner.domain.configuration import OPTIMIZERS
+from planner.domain.inputs import JPEG
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network, layer_parameters, layer_shapes
 from planner.domain.request import Dataset
@@ -144,6 +145,7 @@ _DATASET = Table(
     Field("samples", Whole(most=10**13), "samples of one epoch"),
     Field("bytes_per_sample", Number("sample", above=True), "mean size as stored (encoded)"),
     Field("source", Text(), "where the figures come from", ""),
+    Field("encoding", Text((JPEG,)), "of images that threads of a node decode; absent: not known", ""),
     make=Dataset,
 )
 DATASET = Kind("dataset", "toml", _DATASET)

@@ -177,7 +177,7 @@ def dataset_view(dataset: Dataset) -> Iterator[Block]:
         ("samples", f"{dataset.samples:,}"),
         (
             "bytes per sample",
-            f"{dataset.bytes_per_sample:,.10g} (as stored)",
+            f"{dataset.bytes_per_sample:,.10g} (as stored{dataset.encoding and ', '}{dataset.encoding})",
         ),
         ("size", format_bytes(dataset.samples * dataset.bytes_per_sample)),
         ("source", dataset.source),

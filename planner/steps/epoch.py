@@ -5,9 +5,10 @@ those of all devices of a node share its bandwidth, or the server's where it is 
 part of the data set, so that later epochs read only what it misses (samples are shuffled over all nodes anew each
 epoch), and the rest from memory, where that was measured. A node whose storage was measured keeps what fits its memory.
 
-Where decoding was measured, worker threads read and decode images, one after another each
-(:func:`planner.costs.transfers.loading_s`). Assumed are as many as the node has threads, shared by the devices that a
-plan uses; a CPU that trains keeps one thread for that. Where threads are not known, there is one a device.
+Where decoding was measured, or of JPEG images where the threads of a node are known, worker threads read and decode
+images, one after another each (:func:`planner.costs.transfers.loading_s`). Assumed are as many as the node has threads,
+shared by the devices that a plan uses; a CPU that trains keeps one thread for that. Where threads are not known, there
+is one a device.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.costs.specified import assumed_decode
 from planner.costs.terms import Work, evaluate, extrapolates, features_of
 from planner.costs.transfers import READING_TERMS, loading_s, miss_fraction
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.cluster import Cluster
-from planner.domain.inputs import DECODE, LOAD_CACHED
+from planner.domain.inputs import DECODE, JPEG, LOAD_CACHED
 from planner.numbers import constant
+from planner.sources.source import source_of
 from planner.sources.sources import Source, Sources
 from planner.steps.intervals import Gradient
 
@@ -79,7 +82,7 @@ class Input:
     reads_bytes : bool
         Whether samples are read as stored; else a loader was measured with all it does, or there is no storage.
     decode : Source or None
-        What serves decoding; None where it was not measured, or samples are no images.
+        What serves decoding; None where it was neither measured nor can be assumed, or samples are no images.
     later_share : float
         Of the data set, that a later epoch reads from storage.
     """
@@ -91,6 +94,9 @@ class Input:
         self.reads_bytes = source is not None and source.entry.term in READING_TERMS
         is_image = len(sources.problem.network.input_shape) == IMAGE_SIDES
         self.decode = sources.cluster_entry("storage", DECODE) if self.reads_bytes and is_image else None
+        is_jpeg = is_image and self._dataset is not None and self._dataset.encoding == JPEG
+        if self.decode is None and self.reads_bytes and is_jpeg and sources.cluster.node.cpu_threads is not None:
+            self.decode = source_of(assumed_decode())
         self._cached = sources.cluster_entry("storage", LOAD_CACHED) if self.reads_bytes else None
         self.later_share = self._later_share() if self.reads_bytes else 1.0
 

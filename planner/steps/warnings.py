@@ -196,7 +196,8 @@ def _loading(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     if loading.decode is not None:
         threads = float(worker_threads(sources.cluster, one.gpus_per_node))
         of = f"of the {node.cpu_threads} threads of a node" if node.cpu_threads else "as those of a node are not known"
-        message = f"Assumed to read and decode samples: {threads / one.gpus_per_node:g} threads a device, {of}."
+        notes = f"; {loading.decode.entry.notes}" if loading.decode.origin == "assumed" else ""
+        message = f"Assumed to read and decode samples: {threads / one.gpus_per_node:g} threads a device, {of}{notes}."
         yield PlanWarning("loader_threads", "load_input", message)
     elif loading.reads_bytes:
         message = "Decoding and augmenting samples is left out of every time: loading is bytes over a bandwidth."

@@ -12,7 +12,7 @@ from planner.formats.network import DATASET
 
 
 def test_data_set_comes_back_as_it_was(tmp_path: Path) -> None:
-    dataset = Dataset("imagined", 10**13, 0.1, "made up")
+    dataset = Dataset("imagined", 10**13, 0.1, "made up", "jpeg")
     (tmp_path / "d.toml").write_text(DATASET.dump(dataset))
     assert DATASET.read(tmp_path / "d.toml") == dataset
 
@@ -25,6 +25,7 @@ def test_data_set_comes_back_as_it_was(tmp_path: Path) -> None:
         ("samples = 1\nbytes_per_sample = 1e301", "bytes_per_sample: value must be a number from 0.001 to 1e.15"),
         ("samples = 1\nbyte_per_sample = 1", "byte_per_sample: key must .* did you mean 'bytes_per_sample'"),
         ("samples = 1", "bytes_per_sample: key must be given"),
+        ('samples = 1\nbytes_per_sample = 1\nencoding = "png"', "encoding: value must be .*jpeg.*, got 'png'"),
     ],
 )
 def test_mistakes_name_the_key(keys: str, sentence: str) -> None:

@@ -12,6 +12,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Dataset, Problem, Scenario
+from planner.numbers import constant
 from planner.sources.sources import Sources
 from planner.steps.epoch import CACHED_SHARE, Input
 from planner.steps.predict import Evaluator
@@ -170,6 +171,39 @@ def test_decoding_of_a_described_storage_is_that_of_the_calibration(make: Make) 
     cluster = replace(problem.cluster, storage=Storage(1e9))
     first, later = loads_s(replace(problem, cluster=cluster))
     assert (first, later) == pytest.approx((8 * (BYTES / 1e9 + DECODE_S), 8 * (BYTES / 1e9 + DECODE_S)))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_no_more_jpeg_images_are_trained_on_than_threads_decode(make: Make, mode: str, gpus: int) -> None:
+    """A node of so many threads feeds no more than each of them decodes; more threads are never slower."""
+    problem = make(dataset=Dataset("photos", SAMPLES, BYTES, encoding="jpeg"))
+    steps = []
+    for threads in (1, 2, 3, 4, 7, 16, 64, 1024):
+        node = replace(problem.cluster.node, cpu_threads=threads)
+        cluster = replace(problem.cluster, storage=Storage(1e11), node=node)
+        found = described(replace(problem, cluster=cluster), gpus_per_node=gpus, mode=mode)
+        assert found.samples_per_s.value <= threads * constant("input.decode_bytes_per_s") / BYTES * (1 + 1e-12)
+        assert {"assumed decode", "loader_threads load_input"} <= {
+            f"{one.code} {one.subject}" for one in found.warnings
+        }
+        steps.append(found.iteration_s.value)
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > 10 * steps[-1]
+
+
+@pytest.mark.parametrize(("encoding", "threads"), [("jpeg", None), ("", 16)])
+def test_decoding_that_is_not_in_the_figure_is_said(make: Make, encoding: str, threads: int | None) -> None:
+    problem = make(dataset=Dataset("photos", SAMPLES, BYTES, encoding=encoding), node={"cpu_threads": threads})
+    found = described(replace(problem, cluster=replace(problem.cluster, storage=Storage(1e11))))
+    assert "decode_not_modelled" in {one.code for one in found.warnings}
+
+
+def test_measured_decoding_goes_before_what_is_assumed(make: Make) -> None:
+    for dataset in (Dataset("photos", SAMPLES, BYTES, encoding="jpeg"), Dataset("some", SAMPLES, BYTES)):
+        decode = Input(Sources(make(LOAD, DECODE, dataset=dataset))).decode
+        assert decode is not None
+        assert decode.entry == DECODE
 
 
 def test_a_scenario_multiplies_all_of_loading(make: Make) -> None:
