@@ -18,7 +18,7 @@ from planner.domain.calibration import SettingValue
 from planner.errors import ParameterError
 
 __all__ = [
-    "BYTE", "CALL", "CALLS", "CUDA_CORES", "ELEMENT", "FLOP", "HOST", "INTER_NODE", "INTRA_NODE", "MESSAGE",
+    "BYTE", "CALL", "CALLS", "CUDA_CORES", "ELEMENT", "FASTER", "FLOP", "HOST", "INTER_NODE", "INTRA_NODE", "MESSAGE",
     "MULTIPROCESSOR", "NUMBER", "POINT", "SECOND", "WORK", "Column", "FeatureMap", "Settings", "Work", "classes",
     "column", "counting", "number", "stacked", "text", "vector",
 ]  # fmt: skip
@@ -38,6 +38,9 @@ INTRA_NODE, INTER_NODE, HOST = "intra_node", "inter_node", "host"
 """Links of :class:`planner.domain.cluster.Cluster`."""
 CUDA_CORES, MULTIPROCESSOR = "cuda_cores", "multiprocessor"
 """Units that FLOP are computed on: those of fp32 whatever the precision; one multiprocessor alone."""
+
+FASTER = "faster"
+"""Setting of an entry in 16 bits that serves 8: times as fast that it is in these."""
 
 
 class Column(NamedTuple):

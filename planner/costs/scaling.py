@@ -23,8 +23,8 @@ tensors of the precision's bytes, or else has no tiles.
 Of a Gaussian process the linear term that it stands around is what is scaled: how a library's kernels depart from that
 says little of another device.
 
-Stored times of calls (of a grid, or of a network's own layers) are multiplied by the ratio of the rooflines of the very
-call: max(FLOP/F, bytes/B) there over the same here. Floors are those of the other device.
+Stored times of calls, of a grid or of a network's own layers, are no rates: the fits beside them are scaled. Floors are
+those of the other device.
 
 Between two precisions of one device that the same units compute (:func:`rate_ratio`), FLOP, tiles, waves and the inner
 loop are multiplied by the ratio of the peak rates, and tensors have the bytes of the other precision; launches stay.
@@ -37,20 +37,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.costs.features import BYTE, CUDA_CORES, ELEMENT, FLOP, MULTIPROCESSOR, WORK, Column, text, vector
+from planner.costs.features import BYTE, CUDA_CORES, ELEMENT, FASTER, FLOP, MULTIPROCESSOR, WORK, Column, text, vector
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
-from planner.costs.interpolation import GEMM_INTERPOLATION, grid_name, grid_points
 from planner.costs.terms import term_named
-from planner.costs.work import flop, moved_bytes
 from planner.domain.arrays import frozen_map
 from planner.domain.calibration import Entry, SettingValue
-from planner.domain.calls import LOOKED_UP, work_named
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import TRAFFIC_KINDS, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError
+from planner.numbers import constants
 
-__all__ = ["LANES_OF_CHIP", "Ratios", "in_precision", "rate_ratio", "ratios", "scaled_entry", "without_process"]
+__all__ = [
+    "LANES_OF_CHIP", "NARROW_MISS", "Ratios", "in_8_bits", "in_precision", "rate_ratio", "ratios", "scaled_entry",
+    "without_process",
+]  # fmt: skip
 
 ANY_PRECISION, WIDEST_PRECISION = "any", "fp32"
 LANES_OF_CHIP: Mapping[str, int] = frozen_map(
@@ -59,6 +61,8 @@ LANES_OF_CHIP: Mapping[str, int] = frozen_map(
 )
 """Chip with matrix units -> CUDA cores of a multiprocessor: its fp32 multiply-adds of a clock, by which the peak rate
 tells the clock (NVIDIA, CUDA C++ Programming Guide, Throughput of native arithmetic instructions)."""
+NARROW_MISS = constants("products.narrow_miss")
+"""Precision -> relative error of products in 8 bits by those in 16 (docs/numbers.md)."""
 CHANNEL_TERM = "convolution.channels"
 PROCESS_SETTINGS = (
     "mean",
@@ -145,12 +149,13 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside:
     Raises
     ------
     ParameterError
-        The entry is of no kernel, one of the devices does not have the precision, or stored logarithms of times are of
-        calls that their names do not tell.
+        The entry is of no kernel, or holds times as they were measured, or one of the devices lacks the precision.
     """
     if entry.scope != "kernels":
         raise ParameterError("entry to scale to another device", "one of kernels", entry.scope)
     of = ratios(source, target, entry.precision)
+    if entry.term == LOOKED_UP or term_named(without_process(entry).term).link == "log":
+        raise ParameterError("term to scale to another device", "a linear one", entry.term)
     of_flop = f"{of.flop:.3g}" if entry.kind != "convolution" or of.fed is None else f"{of.fed:.3g} up to the peak"
     origin = f"scaled from {source.name}: FLOP x {of_flop}, bytes x {of.bytes:.3g}"
     entry = without_process(entry)
@@ -160,10 +165,6 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside:
             return _narrow(scaled_entry(wide, source, target), entry, target)
         entry = replace(entry, settings={**entry.settings, "tiles": (1.0, 1.0)})
     entry = replace(entry, settings=_settings(entry, target), notes="; ".join(filter(None, (origin, entry.notes))))
-    if entry.term == LOOKED_UP:
-        return replace(entry, settings=_calls(entry, source, target))
-    if term_named(entry.term).link == "log":
-        return _stored(entry, source, target)
     return _multiplied(entry, of)
 
 
@@ -176,6 +177,24 @@ def rate_ratio(device: Accelerator, source: str, target: str) -> float | None:
     if device.kind != "gpu" or len(has_units) > 1 or not {source, target} <= device.peak_flop_per_s.keys():
         return None
     return device.peak_flop_per_s[source] / device.peak_flop_per_s[target] if has_units == {True} else 1.0
+
+
+def in_8_bits(entry: Entry, device: Accelerator, precision: str) -> Entry | None:
+    """Return a product's entry in 16 bits as it would be in 8, all else alike; None: other units compute these.
+
+    Times are those in 16 bits of the very shape over the ratio of the peak rates, of which a share is reached
+    (docs/numbers.md); casts of operands are kernels by themselves. None is known of its error where none is in 16 bits.
+    """
+    rate = rate_ratio(device, entry.precision, precision)
+    if rate is None or not device.has_matrix_units(precision):
+        return None
+    faster = constants("products.narrow_share")[precision] / rate
+    error = None if entry.miss is None else float(np.hypot(entry.miss, NARROW_MISS[precision]))
+    notes = "; ".join(filter(None, (f"{faster:.3g} times as fast as in {entry.precision}", entry.notes)))
+    return replace(
+        entry, precision=precision, settings={**entry.settings, FASTER: faster}, notes=notes,
+        held_out_error=error, held_out_by="precision", worst_error=None, sum_error=None,
+    )  # fmt: skip
 
 
 def in_precision(entry: Entry, device: Accelerator, precision: str, rate: float) -> Entry:
@@ -287,48 +306,3 @@ def _factor(column: Column, of: Ratios, *, moves_bytes: bool) -> float:
     if quantity == FLOP:
         return {MULTIPROCESSOR: of.processor, CUDA_CORES: of.wide}.get(column.link, of.flop)
     return of.bytes if quantity in (BYTE, ELEMENT) else 1.0
-
-
-def _roofline_ratio(entry: Entry, work: Mapping[str, float], source: Accelerator, target: Accelerator) -> float:
-    """Return by what a call takes longer on the other device, were both as fast as their peaks allow."""
-    name = WIDEST_PRECISION if entry.precision == ANY_PRECISION else entry.precision
-    with_size = {**work, "itemsize": float(PRECISIONS[name].activation_bytes)}
-    compute, memory = float(flop(with_size, entry.direction)), float(moved_bytes(with_size, entry.direction))
-    here, there = (
-        max(compute / device.peak_flop_per_s[name], memory / device.memory_bytes_per_s) for device in (source, target)
-    )
-    return there / here if here else 1.0
-
-
-def _stored(entry: Entry, source: Accelerator, target: Accelerator) -> Entry:
-    """Return an entry whose coefficients are logarithms of times of products, of a grid."""
-    if entry.term != GEMM_INTERPOLATION.name:
-        raise ParameterError(
-            "term to scale to another device", f"{GEMM_INTERPOLATION.name} or a linear one", entry.term
-        )
-    logs = dict(entry.coefficients)
-    for m, n, k in grid_points(entry.settings):
-        work = {"m": m, "n": n, "k": k, "batch": 1.0}
-        logs[grid_name(m, n, k)] += float(np.log(_roofline_ratio(entry, work, source, target)))
-    return replace(entry, coefficients=logs)
-
-
-def _calls(entry: Entry, source: Accelerator, target: Accelerator) -> dict[str, SettingValue]:
-    """Return measured calls, name -> (sub-batch, time [s], ...), with their times scaled."""
-    columns = WORK_COLUMNS[entry.kind]
-    calls: dict[str, SettingValue] = {}
-    for name, points in entry.settings.items():
-        if not isinstance(points, tuple):
-            raise ParameterError(f"setting {name}", "a list of numbers", points)
-        of_n = [_roofline_ratio(entry, _work_at(name, columns, n), source, target) for n in points[::2]]
-        pairs = zip(points[::2], points[1::2], of_n, strict=True)
-        calls[name] = tuple(value for n, time, ratio in pairs for value in (n, time * ratio))
-    return calls
-
-
-def _work_at(name: str, columns: tuple[str, ...], samples: float) -> dict[str, float]:
-    """Return the work columns that the name of a :class:`planner.domain.calls.LayerCall` states, at a sub-batch."""
-    amounts = work_named(name)
-    if not set(columns) <= amounts.keys():
-        raise ParameterError(f"call {name!r}", "named by its work " + ", ".join(columns), ", ".join(amounts))
-    return {column: base + slope * samples for column in columns for base, slope in (amounts[column],)}

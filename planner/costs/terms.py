@@ -9,7 +9,7 @@ import numpy as np
 from planner.costs.alignment import slowdown
 from planner.costs.collectives import COLLECTIVE_TERMS
 from planner.costs.cpu import CPU_TERMS
-from planner.costs.features import FeatureMap, Settings, Work, column
+from planner.costs.features import FASTER, FeatureMap, Settings, Work, column, number
 from planner.costs.kernels import KERNEL_TERMS
 from planner.costs.measured_calls import MEASURED_CALLS
 from planner.costs.transfers import TRANSFER_TERMS
@@ -43,9 +43,10 @@ def features_of(entry: Entry, work: Work) -> FloatArray:
 
 
 def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> FloatArray:
-    """Return times [s] = max(link(Φ·θ), floor)·slowdown, shape (...), the broadcast shape of the work columns.
+    """Return times [s] = max(link(Φ·θ), floor)·slowdown/faster, shape (...), the broadcast shape of the work columns.
 
-    The slowdown is that of products that are not aligned (:mod:`planner.costs.alignment`).
+    The slowdown is that of products that are not aligned (:mod:`planner.costs.alignment`), which stay in 16 bits where
+    others run ``faster`` in 8 (:func:`planner.costs.scaling.in_8_bits`).
 
     ``features``: Φ of these calls, where it is known.
 
@@ -58,7 +59,8 @@ def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> Fl
     weighted = term.weighted(work, entry.settings, coefficients) if features is None else features @ coefficients
     times: FloatArray = np.exp(weighted) if term.link == "log" else weighted
     times = np.maximum(times, term.floor(work, entry.settings)) if term.floor else times
-    return times * slowdown(work, entry.settings)
+    times = times * (slower := slowdown(work, entry.settings))
+    return np.where(slower > 1, times, times / number(entry.settings, FASTER, 1)) if FASTER in entry.settings else times
 
 
 def check_coefficients(entry: Entry) -> None:

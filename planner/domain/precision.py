@@ -22,7 +22,7 @@ class Precision:
     weight_bytes, activation_bytes, gradient_bytes : of the copy that kernels read, of a stored activation, of a
         gradient that is sent
     master_bytes : of the fp32 master copy of a weight; 0 where the weights themselves are fp32
-    measured_only : never derived from another precision, and no candidate of a search without a measured sub-model
+    measured_only : of 8 bits, no candidate of a search without a measured sub-model
     """
 
     name: str

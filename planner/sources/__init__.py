@@ -8,7 +8,8 @@ scaling curve        that call at a sub-batch that it was not timed at (:mod:`pl
 same die             the call as a device with the same die was timed at it, by the ratio of the two
                      (:mod:`planner.sources.same_die`)
 fit                  a fit to kernels of the device, calibrations in their order; inside one an entry of the very
-                     kind, precision and direction goes before one that serves several
+                     kind, precision and direction goes before one that serves several; products in 8 bits on a
+                     GPU are those in 16 at the ratio of the peaks, unless a fit in 8 bits misses by less
 scaled               a fit of a device with the same die, scaled (:mod:`planner.sources.devices`)
 derived precision    a fit of either in another precision of the same units (:mod:`planner.sources.precisions`)
 nearest device       a fit of the nearest measured device (:mod:`planner.sources.devices`)

@@ -3,7 +3,7 @@
 A kind of regression: the fit of the nearest measured precision, its FLOP by the ratio of the peak rates, its tensors by
 the bytes of an element (:func:`planner.costs.scaling.in_precision`). Goes behind all that was measured and before the
 specification. Across units nothing is derived: what CUDA cores reach says less of tensor cores, and the reverse,
-than their data sheet (docs/transfer.md). Nor is a precision whose training must be measured.
+than their data sheet (docs/transfer.md). Nor is 8 bits: :meth:`planner.sources.sources.Sources.find_kernel`.
 """
 
 from __future__ import annotations
@@ -62,13 +62,9 @@ def _within_reach(entry: Entry, device: Accelerator) -> Iterator[tuple[str, floa
     is_flash = entry.kind == ATTENTION and device.kind == "gpu"  # whose kernels compute in 16 bits alone
     for name in device.peak_flop_per_s:
         rate = rate_ratio(device, entry.precision, name)
-        reaches = not is_flash or _bytes(name) == _bytes(entry.precision)
+        reaches = not is_flash or PRECISIONS[name].activation_bytes == PRECISIONS[entry.precision].activation_bytes
         if reaches and name != entry.precision and not PRECISIONS[name].measured_only and rate is not None:
             yield name, rate
-
-
-def _bytes(precision: str) -> int:
-    return PRECISIONS[precision].activation_bytes
 
 
 def _calibration(calibration: Calibration, entries: list[Entry], source: str) -> Calibration:

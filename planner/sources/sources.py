@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
+from math import inf
 from typing import Any
 
 from planner.costs.alignment import misaligned_settings
+from planner.costs.scaling import in_8_bits
 from planner.costs.specified import (
     specified_copy,
     specified_entry,
@@ -22,7 +24,7 @@ from planner.domain.calibration import ANY_ACCELERATOR, OF_STEP, Calibration, En
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import LOCAL, Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
-from planner.domain.kernels import FORWARD, SERVED_BY, TRAFFIC_KINDS, KernelCalls
+from planner.domain.kernels import FORWARD, PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS, KernelCalls
 from planner.domain.network import Network
 from planner.domain.provenance import ASSUMED, DATASHEET, DERIVED, NEAREST, SAME_DIE, SCALED
 from planner.domain.request import Problem
@@ -117,10 +119,10 @@ class Sources:
         """Return what serves a kernel: the first of those who may be asked that does, or None."""
         key = (kind, direction, precision)
         if key not in self._kernels:
-            providers = (self._fit, self._fit_of_like_kind, self._data_sheet)
+            providers = (self._in_8_bits, self._fit, self._fit_of_like_kind, self._data_sheet)
             self._kernels[key] = next(filter(None, (provide(*key) for provide in providers)), None)
         source = self._kernels[key]
-        settings = self.misaligned(precision) if kind == "gemm" else {}
+        settings = self.misaligned(self.rest_precision(precision)) if kind == "gemm" else {}
         if source is None or not settings:
             return source
         own = (id(source.entry), precision)
@@ -134,6 +136,19 @@ class Sources:
         framework = self.problem.settings.framework
         pads = framework.pads_products or framework.pads_vocabulary
         return {} if pads else misaligned_settings(self.accelerator, precision)
+
+    def _in_8_bits(self, kind: str, direction: str, precision: str) -> Source | None:
+        """Return products in 16 bits as they are in 8; None where a fit in 8 bits misses by less, or nothing tells."""
+        rest = self.rest_precision(precision)
+        if rest == precision or kind not in PRODUCT_KINDS:
+            return None
+        self.find_kernel(kind, direction, rest)
+        wide, own = self._kernels[kind, direction, rest], self._fit(kind, direction, precision)
+        entry = None if wide is None else in_8_bits(wide.entry, self.accelerator, precision)
+        if wide is None or entry is None or (own and (own.entry.miss or 0.0) <= (entry.miss or inf)):
+            return None
+        made = replace(wide.provenance, kind=DERIVED, precision=rest, name=f"{precision} from {wide.calibration}")
+        return replace(wide, entry=entry, provenance=made if wide.calibration else wide.provenance)
 
     def _fit(self, kind: str, direction: str, precision: str) -> Source | None:
         shares = kind in TRAFFIC_KINDS and kind not in SERVED_BY

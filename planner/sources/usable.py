@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.domain.kernels import KernelCalls
 from planner.domain.precision import PRECISIONS
+from planner.domain.provenance import DERIVED
 from planner.errors import CoverageError, Refusal
 from planner.sources.refusals import (
     KERNEL_MISSING,
@@ -69,7 +70,8 @@ def why_not_candidate(sources: Sources, precision: str, *, allow_specified: bool
 
 def _is_measured(sources: Sources, kind: str, direction: str, precision: str) -> bool:
     source = sources.find_kernel(kind, direction, precision)
-    return source is not None and source.origin in ("measured", "published")
+    is_own = source is not None and source.provenance.kind != DERIVED
+    return source is not None and is_own and source.origin in ("measured", "published")
 
 
 def candidate_precisions(

@@ -55,7 +55,7 @@ from planner.workload.program import Program, program
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, whole_parameters
 from planner.workload.split_messages import ATTENTION, FEED_FORWARD
 from planner.workload.units import Units, repeats, units_of
-from planner.workload.updates import transposes, updated_calls
+from planner.workload.updates import casts, transposes, updated_calls
 
 __all__ = [
     "BACKWARD", "BESIDE", "HEAD", "PASSES", "ComputeCases", "RankCompute", "UnitTable", "call_work", "host_s",
@@ -248,6 +248,7 @@ class RankCompute:
             for part, own_source, precision in self.sources.split(calls, sub_batch, self.precision.name):
                 source = own_source or self.sources.kernel(part.kind, part.direction, precision)
                 served = [*self._as_made(part, source, precision), *self._transposes(part, source, precision)]
+                served += self._casts(part, precision)
                 for stage in _stages_of(part.direction):
                     by_stage[stage] += served
         if self.accumulation_source is not None:
@@ -279,6 +280,14 @@ class RankCompute:
             moved = transposes(calls)
             if moved is not None:
                 yield moved, self.sources.kernel(moved.kind, moved.direction, precision)
+
+    def _casts(self, calls: KernelCalls, precision: str) -> Iterator[tuple[KernelCalls, Source]]:
+        """Yield the casts of what products of a GPU read in 8 bits, and their source."""
+        rest = self.sources.rest_precision(precision)
+        if rest != precision and self.sources.accelerator.kind == "gpu":
+            moved = casts(calls, precision)
+            if moved is not None:
+                yield moved, self.sources.kernel(moved.kind, moved.direction, rest)
 
     @cached_property
     def accumulation_source(self) -> Source | None:

@@ -9,7 +9,8 @@ from math import gcd
 import numpy as np
 
 from planner.costs.alignment import WHOLE_BYTES, times_as_long
-from planner.costs.features import CALLS
+from planner.costs.features import CALLS, FASTER
+from planner.costs.scaling import NARROW_MISS
 from planner.domain.calibration import OF_PASSES, Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration, Configurations
@@ -240,6 +241,14 @@ def _origins(sources: Sources, sources_in_use: tuple[Source, ...]) -> Iterator[P
         message = (
             f"Times of {', '.join(kernels)} kernels come from the peak rates of {sources.accelerator.name} and assumed "
             f"efficiencies, which miss by 30 to 50 %; {measuring(sources.accelerator)}."
+        )
+        yield PlanWarning("specified", sources.accelerator.name, message)
+    for one in {s.entry.precision: s for s in sources_in_use if FASTER in s.entry.settings and s.calibration}.values():
+        narrow, faster = one.entry.precision, one.entry.settings[FASTER]
+        message = (
+            f"Times of {_kernel_words(one.entry)} kernels are those in {one.provenance.precision} over {faster:.3g}, "
+            f"casts apart, by which measured ones were missed by {NARROW_MISS[narrow]:.0%}; `planner calibrate "
+            f"--device cuda --precision {narrow}` measures them."
         )
         yield PlanWarning("specified", sources.accelerator.name, message)
     others = {one.kind: one for one in sheet if one.scope not in ("kernels", "overheads")}

@@ -1,4 +1,4 @@
-"""Kernels of updates, and of transposes around convolutions: how many there are, and what they move.
+"""Kernels of updates, of transposes around convolutions, of casts to 8 bits: how many there are, and what they move.
 
 ==============  ========================================================================================
 ``layer``       one kernel a layer: about one a tensor (an operator of TensorFlow, MXNet, Caffe)
@@ -22,6 +22,12 @@ output is read and written once more in each direction: of a step, three times. 
 cores take channels in eights; other convolutions, those of each channel by itself among them, run on CUDA cores as they
 are. None are counted for TF32: some of its kernels write NCHW themselves, and what others transpose is not known; with
 none, networks, GPUs and clusters left out are predicted nearer.
+
+Casts: the forward product casts weights and input, that of input gradients the gradient of the output. With one scale
+a tensor, of the present step, the largest value is read first and the rest in a second pass. fp8 writes both layouts,
+as each operand feeds two products and Hopper's read one layout; int8 one, the weights again in the other backward, and
+keeps gradients of weights in 16 bits. A pass is one kernel in every program: Transformer Engine has its own, and
+torchao asks to be compiled.
 """
 
 from __future__ import annotations
@@ -33,12 +39,13 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
-from planner.domain.kernels import KernelCalls
+from planner.domain.kernels import BACKWARD_DATA, FORWARD, KernelCalls
 from planner.domain.layers import LAYER_KINDS
+from planner.numbers import constants
 from planner.workload.lowering import UPDATE_BYTES
 from planner.workload.program import Program
 
-__all__ = ["ARITHMETIC", "OPERATIONS", "transposes", "updated_calls"]
+__all__ = ["ARITHMETIC", "OPERATIONS", "casts", "transposes", "updated_calls"]
 
 OPERATIONS: Mapping[str, tuple[int, int]] = {
     "sgd": (2, 24),
@@ -92,6 +99,37 @@ def updated_calls(
     return replace(calls, count=count, work=work, operations=made)
 
 
+PASSES = 2
+
+
+def casts(calls: KernelCalls, precision: str) -> KernelCalls | None:
+    """Return the casts that products of a direction need to run in 8 bits, an operand and pass each; None: no more."""
+    if calls.direction not in (FORWARD, BACKWARD_DATA):
+        return None
+    work, again = calls.work, int(calls.direction == FORWARD or precision == "int8")
+    if calls.kind == "gemm":
+        weights, others = work["m"] * work["k"] * work["batch"], work["k"] * work["n"] * work["batch"]
+    else:
+        taps = work["out_c"] * work["k_h"] * work["k_w"]
+        weights, others = taps * work["in_c"] // work["groups"], work["images"] * _image(work, calls.direction)
+    elements = np.atleast_2d((weights * again + others) / (1 + again))
+    moved = constants("products.cast_bytes")[precision] / PASSES * elements
+    columns = {"elements": elements, "traffic": np.zeros_like(elements), "fixed_bytes": moved}
+    count = calls.count * ((1 + again) * PASSES)
+    return KernelCalls("copy", calls.direction, calls.layer, count, columns, operations=np.zeros_like(count))
+
+
+def _image(work: Mapping[str, IntArray | FloatArray], direction: str) -> IntArray | FloatArray:
+    """Return the elements of a convolution's input, or backward of its output."""
+    if direction == FORWARD:
+        return work["in_c"] * work["in_h"] * work["in_w"]
+    height, width = (
+        (work[f"in_{axis}"] + 2 * work[f"pad_{axis}"] - work[f"k_{axis}"]) // work[f"stride_{axis}"] + 1
+        for axis in "hw"
+    )
+    return work["out_c"] * height * width
+
+
 CHANNELS = 8
 """Of a group in and out, that matrix units take together."""
 
@@ -103,11 +141,7 @@ def transposes(calls: KernelCalls) -> KernelCalls | None:
     needs = np.broadcast_to(needs, np.broadcast_shapes(needs.shape, calls.count.shape))
     if not needs.any():
         return None
-    height, width = (
-        (work[f"in_{axis}"] + 2 * work[f"pad_{axis}"] - work[f"k_{axis}"]) // work[f"stride_{axis}"] + 1
-        for axis in "hw"
-    )
-    elements = work["images"] * (work["in_c"] * work["in_h"] * work["in_w"] + work["out_c"] * height * width)
+    elements = work["images"] * (_image(work, FORWARD) + _image(work, BACKWARD_DATA))
     columns = {"elements": elements, "traffic": 2 * elements, "fixed_bytes": np.zeros_like(elements)}
     count = np.where(needs, calls.count, 0)
     return KernelCalls(

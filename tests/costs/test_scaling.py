@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 
 from planner import catalog
+from planner.costs.features import Work
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.interpolation import FLOP_BEYOND
 from planner.costs.measured_calls import MEASURED_S
-from planner.costs.scaling import LANES_OF_CHIP, in_precision, rate_ratio, ratios, scaled_entry, without_process
+from planner.costs.scaling import (
+    LANES_OF_CHIP,
+    NARROW_MISS,
+    in_8_bits,
+    in_precision,
+    rate_ratio,
+    ratios,
+    scaled_entry,
+    without_process,
+)
 from planner.costs.specified import specified_entry
 from planner.costs.terms import TERMS, evaluate
 from planner.domain.calibration import Entry, SettingValue
@@ -215,22 +225,25 @@ def test_covariance_follows_the_coefficients() -> None:
     assert scaled.standard_errors == pytest.approx({"calls": 2.0, "bytes": 2.4})
 
 
-def test_stored_times_scale_by_the_roofline_of_their_own_call() -> None:
-    """A large product by its FLOP (1/2), a product with a vector by its bytes (4/5)."""
-    settings = {"m": (1.0, 4096.0), "n": (4096.0,), "k": (4096.0,)}
-    names = TERMS["gemm.interpolation"].names(settings)
-    one = entry("gemm.interpolation", dict.fromkeys(names, -7.0) | {FLOP_BEYOND: 1.0}, settings=settings)
-    scaled = scaled_entry(one, HERE, THERE)
-    assert scaled.coefficients[FLOP_BEYOND] == 1.0
-    shifts = [scaled.coefficients[name] + 7.0 for name in names[:2]]
-    np.testing.assert_allclose(np.exp(shifts), [4 / 5, 1 / 2])
-
-
-def test_measured_calls_scale_by_the_roofline_at_their_sub_batch() -> None:
-    settings = {"m=4096 n=1n k=4096 batch=1 bias": (1.0, 1e-4, 4096.0, 2e-2)}
-    one = entry(LOOKED_UP, {MEASURED_S: 1.0, "doublings_beyond": 0.0}, settings=settings)
-    (points,) = scaled_entry(one, HERE, THERE).settings.values()
-    np.testing.assert_allclose(np.array(points), (1.0, 0.8e-4, 4096.0, 1e-2))
+def test_8_bits_are_16_of_the_very_shape_at_the_ratio_of_the_peaks() -> None:
+    """Of any term: 0.925 of twice the rate; a product whose sides are no multiple of 16 bytes stays in 16 bits."""
+    device = replace(HERE, peak_flop_per_s={"fp32": 10e12, "bf16": 80e12, "fp8": 160e12, "int8": 320e12})
+    one = entry("gemm.tiles", dict.fromkeys(TERMS["gemm.tiles"].names({}), 1e-14), precision="bf16", error=0.05)
+    one = replace(one, settings={"misaligned": (3.0, 7.0)})
+    found = {name: in_8_bits(one, device, name) for name in ("fp8", "int8")}
+    shape: dict[str, float] = {"n": 64.0, "k": 256.0, "batch": 1.0, "itemsize": 2.0, "trans_a": 1.0, "trans_b": 0.0}
+    work: Work = {"m": np.array([512.0, 511.0]), **shape}
+    before = evaluate(one, work)
+    for name, faster in (("fp8", 0.925 * 2), ("int8", 0.895 * 4)):
+        narrow = found[name]
+        assert narrow is not None
+        assert narrow.precision == name
+        np.testing.assert_allclose(evaluate(narrow, work), before / np.array([faster, 1.0]))
+        assert narrow.held_out_error == pytest.approx(np.hypot(0.05, NARROW_MISS[name]))
+    assert in_8_bits(replace(one, error=None), device, "fp8").held_out_error is None  # type: ignore[union-attr]
+    assert in_8_bits(replace(one, precision="fp32"), HERE, "fp8") is None
+    lanes = replace(LANES, peak_flop_per_s={"fp32": 20e12, "int8": 80e12})
+    assert in_8_bits(replace(one, precision="fp32"), lanes, "int8") is None
 
 
 def test_notes_name_the_device_and_the_ratios() -> None:
@@ -246,9 +259,15 @@ def test_what_cannot_be_scaled_is_refused() -> None:
     overheads = Entry("overheads", "generic", "", "", "", "overheads", {}, {"kernel_scale": 1.0})
     with pytest.raises(ParameterError, match="one of kernels, got 'overheads'"):
         scaled_entry(overheads, HERE, THERE)
-    nameless = entry(LOOKED_UP, {MEASURED_S: 1.0}, settings={"something": (1.0, 1e-4)})
-    with pytest.raises(ParameterError, match="call 'something' must be named by its work m, n, k, batch"):
-        scaled_entry(nameless, HERE, THERE)
+    settings = {"m=4096 n=1n k=4096 batch=1": (1.0, 1e-4, 4096.0, 2e-2)}
+    grid = {"m": (1.0, 4096.0), "n": (4096.0,), "k": (4096.0,)}
+    points = dict.fromkeys(TERMS["gemm.interpolation"].names(grid), -7.0)
+    for one in (
+        entry(LOOKED_UP, {MEASURED_S: 1.0}, settings=settings),
+        entry("gemm.interpolation", points, settings=grid),
+    ):
+        with pytest.raises(ParameterError, match="term to scale to another device must be a linear one"):
+            scaled_entry(one, HERE, THERE)
 
 
 def test_of_a_process_the_linear_term_is_scaled() -> None:

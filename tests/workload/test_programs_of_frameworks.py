@@ -12,7 +12,15 @@ from planner.networks.zoo import build
 from planner.workload.fusion import fused_calls
 from planner.workload.lowering import UPDATE_BYTES, lower
 from planner.workload.program import program
-from planner.workload.updates import ARITHMETIC, BLOCK_ELEMENTS, MOST_TENSORS, OPERATIONS, transposes, updated_calls
+from planner.workload.updates import (
+    ARITHMETIC,
+    BLOCK_ELEMENTS,
+    MOST_TENSORS,
+    OPERATIONS,
+    casts,
+    transposes,
+    updated_calls,
+)
 
 BATCH = np.array([4])
 
@@ -40,6 +48,30 @@ def test_transposes_move_inputs_and_outputs_of_convolutions_in_whole_eights() ->
         assert moved_of.pop(1) == 4 * (16 * 8 * 8 + 32 * 4 * 4)  # three channels in, and one a group, are none of eight
         assert set(moved_of.values()) <= {0}
         assert (found.work["traffic"] == 2 * found.work["elements"]).all()
+
+
+def test_casts_read_what_products_read_once_in_either_layout() -> None:
+    """By hand, 4 samples: a linear layer of 32 to 8 features, and a convolution of 16 channels to 32, strided.
+
+    Both are second ones, as nothing is passed back to the input of a network.
+    """
+    net = NetworkBuilder()
+    net.linear("second", net.linear("first", "input", 32), 8)
+    products = of_kind(lower(net.network("one", (32,), ""), BATCH), "gemm")
+    other = NetworkBuilder()
+    other.convolution("second", other.convolution("first", "input", 16, 1), 32, 3, padding=1, stride=2)
+    convolutions = of_kind(lower(other.network("two", (3, 8, 8), ""), BATCH), "convolution")
+
+    def cast(by_direction: dict[str, KernelCalls], precision: str) -> list[tuple[int, float]]:
+        found = filter(None, (casts(calls, precision) for calls in by_direction.values()))
+        return [(int(one.count[-1]), float(one.count[-1] * one.work["fixed_bytes"][0, -1])) for one in found]
+
+    w, x, y = 32 * 8, 4 * 32, 4 * 8
+    assert cast(products, "fp8") == [(4, 6 * (w + x)), (2, 6 * y)]
+    assert cast(products, "int8") == [(4, 5 * (w + x)), (4, 5 * (w + y))]
+    w, x, y = 32 * 16 * 9, 4 * 16 * 8 * 8, 4 * 32 * 4 * 4
+    found = cast(convolutions, "int8")
+    assert found == [(4, 5 * (w + x)), (4, 5 * (w + y))]
 
 
 def test_norm_with_activation_and_sum_moves_what_one_kernel_reads_and_writes() -> None:
