@@ -26,17 +26,8 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.calls import LOOKED_UP
 
 __all__ = [
-    "CURVE",
-    "CURVE_ERROR",
-    "DOUBLINGS_BEYOND",
-    "MARGIN_DOUBLINGS",
-    "MEASURED_CALLS",
-    "MEASURED_S",
-    "WHEREABOUTS",
-    "line_times_s",
-    "relative_curve",
-    "times_s",
-    "whereabouts",
+    "CURVE", "CURVE_ERROR", "DOUBLINGS_BEYOND", "MARGIN_DOUBLINGS", "MEASURED_CALLS", "MEASURED_S", "WHEREABOUTS",
+    "line_times_s", "relative_curve", "times_s", "whereabouts",
 ]  # fmt: skip
 
 MEASURED_S, DOUBLINGS_BEYOND = "measured_s", "doublings_beyond"

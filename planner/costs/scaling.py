@@ -65,16 +65,8 @@ NARROW_MISS = constants("products.narrow_miss")
 """Precision -> relative error of products in 8 bits by those in 16 (docs/numbers.md)."""
 CHANNEL_TERM = "convolution.channels"
 PROCESS_SETTINGS = (
-    "mean",
-    "mean_coefficients",
-    "around",
-    "share",
-    "processors",
-    "launch_s",
-    "points",
-    "lengths",
-    "nugget",
-)
+    "mean", "mean_coefficients", "around", "share", "processors", "launch_s", "points", "lengths", "nugget",
+)  # fmt: skip
 """Settings of a Gaussian process that its linear term does not read."""
 
 
@@ -159,8 +151,10 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside:
     of_flop = f"{of.flop:.3g}" if entry.kind != "convolution" or of.fed is None else f"{of.fed:.3g} up to the peak"
     origin = f"scaled from {source.name}: FLOP x {of_flop}, bytes x {of.bytes:.3g}"
     entry = without_process(entry)
-    if _loses_tiles(entry, source, target):
-        wide = next((one for one in beside if _is_wide(one, entry)), None)
+    has_units = tuple(one.has_matrix_units(entry.precision) for one in (source, target))
+    if entry.term == CHANNEL_TERM and has_units == (True, False):
+        alike = (one for one in beside if replace(one, precision=entry.precision).key[:4] == entry.key[:4])
+        wide = next((one for one in alike if one.precision == WIDEST_PRECISION and one.term != LOOKED_UP), None)
         if wide is not None:
             return _narrow(scaled_entry(wide, source, target), entry, target)
         entry = replace(entry, settings={**entry.settings, "tiles": (1.0, 1.0)})
@@ -266,16 +260,6 @@ def without_process(entry: Entry) -> Entry:
         fixed=tuple(name for name in entry.fixed if name in names),
         ranges=ranges,
     )
-
-
-def _loses_tiles(entry: Entry, source: Accelerator, target: Accelerator) -> bool:
-    has_units = (device.has_matrix_units(entry.precision) for device in (source, target))
-    return entry.term == CHANNEL_TERM and tuple(has_units) == (True, False)
-
-
-def _is_wide(one: Entry, entry: Entry) -> bool:
-    is_same = (one.scope, one.kind, one.direction) == (entry.scope, entry.kind, entry.direction)
-    return is_same and one.precision == WIDEST_PRECISION and one.term != LOOKED_UP
 
 
 def _narrow(wide: Entry, entry: Entry, target: Accelerator) -> Entry:

@@ -8,19 +8,8 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, SCHEDULES
 
 __all__ = [
-    "BEST_STAGES",
-    "BUBBLES",
-    "GRADIENTS_SHARDED",
-    "MEMORY_KINDS",
-    "OFFLOADS",
-    "OPTIMIZER_SHARDED",
-    "PER_STAGE",
-    "RECOMPUTES",
-    "SCHEDULES",
-    "SHARD_GROUPS",
-    "STAGES",
-    "WEIGHTS_SHARDED",
-    "SplitMemoryBytes",
+    "BEST_STAGES", "BUBBLES", "GRADIENTS_SHARDED", "MEMORY_KINDS", "OFFLOADS", "OPTIMIZER_SHARDED", "PER_STAGE",
+    "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes",
 ]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}

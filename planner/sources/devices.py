@@ -206,18 +206,14 @@ def distance(target: Accelerator, device: Accelerator, kind: str, precision: str
     if device.kind != target.kind or not both or not of_both:
         return None
     is_other = units_of(device, kind, precision) != units_of(target, kind, precision)
-    return is_other, RELATIONS.index(relation(device, target)), _apart(device, target, precision)
+    of_flop = math.log(device.peak_flop_per_s[precision] / target.peak_flop_per_s[precision])
+    apart = abs(of_flop) + abs(math.log(device.memory_bytes_per_s / target.memory_bytes_per_s))
+    return is_other, RELATIONS.index(relation(device, target)), apart
 
 
 def is_taken_over(kind: str, precision: str, device: Accelerator) -> bool:
     """Tell whether a kind of kernel is bound by other than the rate of the units: see the head of the module."""
     return kind == "convolution" or (kind == "gemm" and device.has_matrix_units(precision))
-
-
-def _apart(one: Accelerator, other: Accelerator, precision: str) -> float:
-    """Return how far two devices are apart: logarithms of their peak rates and memory bandwidths."""
-    of_flop = math.log(one.peak_flop_per_s[precision] / other.peak_flop_per_s[precision])
-    return abs(of_flop) + abs(math.log(one.memory_bytes_per_s / other.memory_bytes_per_s))
 
 
 def on_other_device(

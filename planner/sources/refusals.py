@@ -13,15 +13,9 @@ from planner.errors import CoverageError, Refusal
 from planner.sources.source import is_used, miss_in_words
 
 __all__ = [
-    "KERNEL_MISSING",
-    "absent_precision",
-    "measuring",
-    "missing_kernel",
-    "missing_link",
-    "no_narrow_layer",
-    "unmeasured_precision",
-    "unpriced_precision",
-]
+    "KERNEL_MISSING", "absent_precision", "measuring", "missing_kernel", "missing_link", "no_narrow_layer",
+    "unmeasured_precision", "unpriced_precision",
+]  # fmt: skip
 
 KERNEL_MISSING = "kernel_missing"
 

@@ -70,8 +70,7 @@ def why_not_candidate(sources: Sources, precision: str, *, allow_specified: bool
 
 def _is_measured(sources: Sources, kind: str, direction: str, precision: str) -> bool:
     source = sources.find_kernel(kind, direction, precision)
-    is_own = source is not None and source.provenance.kind != DERIVED
-    return source is not None and is_own and source.origin in ("measured", "published")
+    return source is not None and source.provenance.kind != DERIVED and source.origin in ("measured", "published")
 
 
 def candidate_precisions(
