@@ -94,7 +94,7 @@ def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
 
 
 def _note_unmeasured(tables: Sequence[Table]) -> None:
-    """Say once of every framework that nothing was fitted to its runs, of every 8 bits that a data sheet answers."""
+    """Say once of every framework that nothing was fitted to its runs, of every 8 bits that a peak rate answers."""
     match_of, pairs = dict[str, str](), set[tuple[str, str]]()
     for problem, runs in (each for table in tables for each in table.problems):
         sources = Sources(problem)
@@ -107,7 +107,7 @@ def _note_unmeasured(tables: Sequence[Table]) -> None:
     for framework, match in sorted(match_of.items()):
         note(f"framework {framework!r} was not measured: {match} coefficients are used for its runs")
     for precision, device in sorted(pairs):
-        note(f"precision {precision!r} was not measured on {device}: its runs are answered from the data sheet")
+        note(f"precision {precision!r} was not measured on {device}: its runs are answered by its peak rate")
 
 
 def _in_file(answer: Answer, path: str) -> Answer:
