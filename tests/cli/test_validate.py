@@ -240,7 +240,7 @@ def test_a_file_with_a_wrong_header_does_not_stop_the_others(run: Run, tmp_path:
     assert run("validate", "--runs", bad, "--json")[:2] == (3, "")
 
 
-def test_rows_in_8_bits_are_answered_from_the_data_sheet_with_a_note(run: Run, tmp_path: Path) -> None:
+def test_rows_in_8_bits_are_answered_by_the_peak_rate_with_a_note(run: Run, tmp_path: Path) -> None:
     rows = [f"{one},s,gpt2,dgx-h100,1,8,8,{one},sync,samples_per_s,1500,ok," for one in ("bf16", "fp8", "int8")]
     code, out, err = run("validate", "--runs", write(tmp_path / "runs.csv", *rows), "--json")
     assert code == 0
@@ -248,7 +248,9 @@ def test_rows_in_8_bits_are_answered_from_the_data_sheet_with_a_note(run: Run, t
     assert [row["id"] for row in found] == ["bf16", "fp8", "int8"]
     assert all(row["low"] < row["predicted"] < row["high"] for row in found)
     for precision in ("fp8", "int8"):
-        assert f"precision {precision!r} was not measured on h100-sxm5-80gb: its runs are answered from" in err
+        assert (
+            f"precision {precision!r} was not measured on h100-sxm5-80gb: its runs are answered by its peak rate" in err
+        )
     assert "'bf16'" not in err
 
 
