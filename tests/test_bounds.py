@@ -246,7 +246,7 @@ FILES: dict[str, tuple[Kind[Any], dict[str, Any], tuple[str, ...]]] = {
         for name, path, command in (
             ("of a CPU", f"{INPUTS}/made-up-cpu.json", ("--network", "alexnet", "--sub-batch", "8")),
             ("of plans", f"{INPUTS}/plan-points-v100-16gb.json", ("--network", "alexnet", "--sub-batch", "8")),
-            ("of links", "calibrations/dgx1-p100-links.json", ("--network", "alexnet", "--sub-batch", "8", *ON_P100)),
+            ("of links", "calibrations/node-links.json", ("--network", "alexnet", "--sub-batch", "8", *ON_P100)),
             ("of SPRINT", "calibrations/tsubame-kfc.json", SPRINT),
         )
     },

@@ -10,6 +10,7 @@ import pytest
 
 from planner import catalog
 from planner.catalog.frameworks import FOLDER
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Settings
 from planner.domain.framework import FUSIONS, PYTORCH, STRATEGIES, Framework, Strategy, Switch, variant_and_version
 from planner.errors import InputFileError, UnknownNameError, UsageError
@@ -370,7 +371,8 @@ def test_own_frameworks_lie_in_the_users_folder(tmp_path: Path, monkeypatch: pyt
 
 
 def test_calibrations_that_name_a_framework_of_before_are_of_its_switch(tmp_path: Path) -> None:
-    one = catalog.find_calibration("rtx-3090-steps")
-    text = CALIBRATION.dump(replace(one, name="mine"))
+    of_switch = Entry("overheads", "pytorch:channels-last", "", "", "", "overheads", {}, {"kernel_scale": 1.1})
+    one = Calibration("mine", "rtx-3090", (of_switch,))
+    text = CALIBRATION.dump(one)
     (tmp_path / "mine.json").write_text(text.replace("pytorch:channels-last", "pytorch-channels-last"))
     assert catalog.find_calibration(str(tmp_path / "mine.json")).entries == one.entries

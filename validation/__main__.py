@@ -61,7 +61,7 @@ def _write(figures: Path, *, only_page: bool) -> None:
 def _check(path: Path, axes: tuple[str, ...]) -> int:
     committed = _committed(path)
     found = compared(
-        committed, document_of(answer_all(say=_say, axes=axes, baseline=False)), without=set(AXES) - set(axes)
+        committed, document_of(answer_all(say=_say, axes=axes, counted=False)), without=set(AXES) - set(axes)
     )
     for sentence in found.better:
         _say(f"better: {sentence}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -20,7 +20,6 @@ from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
 from planner.sessions.runs import Table, locked_sources, table_of, unfitted_sources
-from validation.nine_numbers import held_out_errors
 
 __all__ = [
     "APART", "AXES", "BUNDLED", "DEVELOPMENT", "FOLDER", "LEFT_OUT", "LOCKED", "NEW", "UNCOUNTED", "UNEVEN",
@@ -35,7 +34,7 @@ LEFT_OUT: Mapping[str, str] = {"network": "network", "gpu": "GPU", "cluster": "c
 """The same as pages call it."""
 UNCOUNTED = ("torchtitan-fp8", "vtrain-single")
 """Sources that are shown by themselves, but in no sum, and that no fit learns from: fp8 and context parallelism, and
-rows that a formula composed (:mod:`validation.vtrain_cells` scores them). All views predict them as bundled."""
+rows that a formula composed. All views predict them as bundled."""
 UNEVEN = "pollux-t4, unequal nodes"
 """Name under which runs on nodes with unequal numbers of GPUs are shown."""
 DEVELOPMENT, NEW, LOCKED, APART = "development", "new", "locked", "apart"
@@ -78,9 +77,7 @@ class Views:
         By BUNDLED and each of AXES.
     facts : sequence of n Facts
     free_numbers : int
-        Fitted values of the step model: effects of both kinds of plans, and exponents that runs tell.
-    baseline : mapping of str to mapping of str to sequence of float
-        Predicted over measured - 1 by the nine numbers, by axis and source.
+        Fitted values of the step model: all effects.
     memory : sequence of Answer
         As bundled, to the rows of memory, which are not among the n.
     """
@@ -88,16 +85,15 @@ class Views:
     answers: Mapping[str, Sequence[Answer]]
     facts: Sequence[Facts]
     free_numbers: int = 0
-    baseline: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     memory: Sequence[Answer] = ()
 
 
 def answer_all(
-    folder: Path = FOLDER, say: Say = lambda _text: None, axes: Sequence[str] = AXES, *, baseline: bool = True
+    folder: Path = FOLDER, say: Say = lambda _text: None, axes: Sequence[str] = AXES, *, counted: bool = True
 ) -> Views:
     """Return the answers to every run of the folder's tables; ``say`` is called with what is done next.
 
-    ``axes``: what is left out in turn; ``baseline``: whether the nine numbers are fitted, and ours counted.
+    ``axes``: what is left out in turn; ``counted``: whether fitted numbers are.
     """
     tables = [table_of(timed_runs(path), folder, {}, note) for path in files_of_runs(folder)]
     say("predicting with the bundled calibrations")
@@ -118,9 +114,7 @@ def answer_all(
         for table in tables
     ]
     views = Views(found, _interleaved(tables, of_rest, facts), memory=memory_answers(folder))
-    if not baseline:
-        return views
-    return replace(views, free_numbers=fit_runs(learned).free_numbers, baseline=_baseline(learned, axes, say))
+    return replace(views, free_numbers=len(fit_runs(learned).effects)) if counted else views
 
 
 def files_of_runs(folder: Path = FOLDER) -> list[Path]:
@@ -157,17 +151,6 @@ def _part(source: str, unfitted: Collection[str], locked: Collection[str]) -> st
     if source in locked:
         return LOCKED
     return NEW if source in unfitted else DEVELOPMENT
-
-
-def _baseline(learned: Sequence[Asked], axes: Sequence[str], say: Say) -> dict[str, dict[str, list[float]]]:
-    """Return the errors of the nine numbers on plans that leave networks whole, by axis and source."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for axis in axes:
-        say(f"fitting nine numbers without each {axis}")
-        by_source = found.setdefault(axis, {})
-        for one, errors in zip(learned, held_out_errors(learned, axis), strict=True):
-            by_source.setdefault(one.runs[0].source, []).extend(errors.tolist())
-    return found
 
 
 def _progress(axis: str, say: Say) -> Callable[[str, int, int], None]:

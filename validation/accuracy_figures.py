@@ -23,7 +23,6 @@ from validation.accuracy_goals import goals
 from validation.accuracy_intervals import intervals_by_kind
 from validation.accuracy_memory import memory_figures
 from validation.accuracy_ranking import rankings
-from validation.nine_numbers import NUMBERS
 
 __all__ = ["FEWEST_ROWS", "NETWORK", "TARGET", "document_of", "mean_of_sources", "rounded"]
 
@@ -60,8 +59,7 @@ def document_of(views: Views) -> dict[str, Any]:
         "version": 1,
         "all": _by(rows, [""] * len(held_out))[""],
         "parts": {name: _sums(some) for name, some in parts.items() if name != APART},
-        "free_numbers": {"this program": views.free_numbers, "baseline": NUMBERS},
-        "baseline": _of_baseline(learned, views.baseline),
+        "free_numbers": {"this program": views.free_numbers},
         "sources": _with_counts(_by(_without_locked(every, views), names), names, every[NETWORK], views),
         "kernels": _by(rows, kernels),
         "gpus": _by(rows, gpus),
@@ -122,37 +120,6 @@ def mean_of_sources(errors: Mapping[str, tuple[int, float | None]]) -> dict[str,
     """
     used = [mean for n, mean in errors.values() if n >= FEWEST_ROWS and mean is not None]
     return {"sources": len(used), "mape": sum(used) / len(used) if used else None}
-
-
-def _of_baseline(learned: Views, errors: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
-    """Return by axis the errors of the nine numbers, and of the step model on the same rows: plans without a split."""
-    whole = [fact.is_replicated for fact in learned.facts]
-    found = {}
-    for axis, by_source in errors.items():
-        flat = np.abs(np.array([error for some in by_source.values() for error in some]))
-        means = {name: (len(some), float(np.mean(np.abs(some)))) for name, some in by_source.items() if some}
-        rows = [one.row for one in compress(learned.answers[axis], whole)]
-        ours = _by({axis: rows}, [row.source for row in rows])
-        of_all = _by({axis: rows}, [""] * len(rows)).get("", {}).get(axis, asdict(ErrorSummary(0)))
-        found[axis] = {
-            "by_source": {
-                name: {"this_program": ours[name][axis]["mape"], "nine_numbers": mean}
-                for name, (n, mean) in means.items()
-                if n >= FEWEST_ROWS
-            },
-            "nine_numbers": {
-                "n": flat.size,
-                "mape": float(flat.mean()) if flat.size else None,
-                "of_sources": mean_of_sources(means),
-            },
-            "this_program": {
-                **of_all,
-                "of_sources": mean_of_sources(
-                    {name: (one[axis]["n"], one[axis]["mape"]) for name, one in ours.items()}
-                ),
-            },
-        }
-    return found
 
 
 def rounded(value: Any) -> Any:

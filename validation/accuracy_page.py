@@ -106,47 +106,6 @@ def _headline(document: Mapping[str, Any]) -> Iterator[str]:
         if view in parts[part] and parts[part][view]["n"]
     ]
     yield markdown_table(("rows", "sources", "mean over sources", "mean over rows", "covered", "rows"), rows)
-    if document["baseline"]:
-        yield from _baseline(document, views)
-
-
-def _baseline(document: Mapping[str, Any], views: Mapping[str, str]) -> Iterator[str]:
-    yield (
-        "The same rows by a baseline of nine numbers, without plans that split a network: a scale of measured kernels, "
-        "one of specified ones and one more in half precision, one host time a call, two exponents that compose host "
-        "and GPU, one wait of replicas, and a multiple of links inside nodes and one between them. What messages hide "
-        "is as in the step model.\n"
-    )
-    numbers = document["free_numbers"]
-    found = [
-        (
-            f"{views[axis]}, {words}",
-            f"{numbers[key]:,}" if key in numbers else "-",
-            *_of_sources(one[name]),
-            _percent(one[name]["mape"]),
-            f"{one[name]['n']:,}",
-        )
-        for axis, one in document["baseline"].items()
-        for name, key, words in (
-            ("this_program", "this program", "this program"),
-            ("nine_numbers", "baseline", "nine numbers"),
-        )
-    ]
-    yield markdown_table(("model", "fitted numbers", "sources", "mean over sources", "mean over rows", "rows"), found)
-    yield "Source by source, this program's mean error before that of the nine numbers:\n"
-    by_axis = {axis: one["by_source"] for axis, one in document["baseline"].items()}
-    names = sorted({name for by_source in by_axis.values() for name in by_source})
-    yield markdown_table(
-        ("source", *(views[axis] for axis in by_axis)),
-        ((name, *(_beside(by_source.get(name)) for by_source in by_axis.values())) for name in names),
-    )
-    pairs = [one for by_source in by_axis.values() for one in by_source.values()]
-    beaten = sum(one["this_program"] < one["nine_numbers"] for one in pairs)
-    yield f"It is nearer in {beaten} of {len(pairs)}.\n"
-
-
-def _beside(one: Mapping[str, float] | None) -> str:
-    return "-" if one is None else f"{_percent(one['this_program'])} / {_percent(one['nine_numbers'])}"
 
 
 def _of_sources(one: Mapping[str, Any]) -> tuple[str, str]:

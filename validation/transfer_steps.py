@@ -25,7 +25,6 @@ from planner.steps.predict import Evaluator
 
 __all__ = ["DerivedSteps", "StepScore", "derived_steps", "step_scores"]
 
-STEPS = "-steps"
 Scenario = tuple[Cluster, tuple[Calibration, ...]]
 
 
@@ -68,14 +67,17 @@ def derived_steps(asked: Iterable[Asked]) -> Iterator[DerivedSteps]:
     """Yield the errors of steps whose matrix kernels are derived from another precision."""
     for one in asked:
         for observed in one.observed:
-            alone, precision = observed.alone, observed.precision
+            alone, precision = np.flatnonzero(observed.configurations.gpus == 1), observed.precision
             gemm = Sources(observed.problem).find_kernel("gemm", FORWARD, precision)
             is_other = any(layer.kind == "convolution" for layer in one.problem.network.layers)
-            if alone is None or gemm is None or is_other or not gemm.provenance.precision:
+            if not alone.size or gemm is None or is_other or not gemm.provenance.precision:
                 continue
+            plans = observed.configurations.take(alone)
             kept = tuple(c for c in observed.problem.calibrations if not c.provenance.precision)
             errors = (
-                Evaluator(problem).evaluate(alone.configurations).iteration_s / alone.measured_s - 1
+                Evaluator(problem).evaluate(plans).iteration_s / observed.measured_s[alone]
+                - 1 / observed.measured_s[alone]
+                - 1
                 for problem in (observed.problem, replace(observed.problem, calibrations=kept))
             )
             device, framework = one.problem.cluster.node.accelerator.name, one.problem.settings.framework.label
@@ -83,9 +85,9 @@ def derived_steps(asked: Iterable[Asked]) -> Iterator[DerivedSteps]:
 
 
 def _pairs() -> Iterator[tuple[Accelerator, Accelerator]]:
-    """Yield the GPUs with runs and convolutions of their own, by twos, but for those of one data sheet."""
+    """Yield the GPUs with convolutions of their own, by twos, but for those of one data sheet."""
     names = set(catalog.names("calibrations"))
-    devices = [catalog.find_accelerator(name) for name in catalog.names("accelerators") if name + STEPS in names]
+    devices = [catalog.find_accelerator(name) for name in catalog.names("accelerators")]
     known = [one for one in devices if one.name in names and _convolves(one.name)]
     for target, source in permutations(known, 2):
         if (target.chip, target.memory_bytes_per_s) != (source.chip, source.memory_bytes_per_s):

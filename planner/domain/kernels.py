@@ -31,9 +31,9 @@ from planner.domain.arrays import FloatArray, IntArray, frozen_map
 from planner.errors import ParameterError
 
 __all__ = [
-    "ATTENTION", "BACKWARD_DATA", "BACKWARD_WEIGHT", "COSTLY_ACTIVATIONS", "DIRECTIONS", "FORWARD", "FP32_KINDS",
-    "KINDS", "LINEAR_BIAS", "MATRIX_KINDS", "OF_LAYERS", "PRODUCT_KINDS", "ROW_KINDS", "SERVED_BY", "UPDATE",
-    "WORK_COLUMNS", "KernelCalls", "convolution_output", "is_that_of_fp32",
+    "ATTENTION", "BACKWARD_DATA", "BACKWARD_WEIGHT", "CLASSES", "COSTLY_ACTIVATIONS", "DIRECTIONS", "FORWARD",
+    "FP32_KINDS", "KINDS", "LINEAR_BIAS", "MATRIX_KINDS", "OF_LAYERS", "PRODUCT_KINDS", "ROW_KINDS", "SERVED_BY",
+    "UPDATE", "WORK_COLUMNS", "KernelCalls", "class_of", "convolution_output", "is_that_of_fp32",
 ]  # fmt: skip
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE = "forward", "backward_data", "backward_weight", "update"
@@ -59,6 +59,19 @@ ATTENTION = "attention"
 """Fused: its kernels are written for one generation of GPUs each, and use what the next can do once they are again."""
 MATRIX_KINDS = (*PRODUCT_KINDS, ATTENTION)
 """Kinds whose work is not bytes alone: their speed depends on algorithms, layouts and clocks."""
+CLASSES = ("convolution", "product", "traffic")
+"""Of kernels, by what whole steps scale their times: convolutions, products with attention, and all others."""
+
+
+def class_of(kind: str) -> int:
+    """Return the place of a kind's class in CLASSES.
+
+    >>> class_of("convolution"), class_of("gemm"), class_of("attention"), class_of("update")
+    (0, 1, 1, 2)
+    """
+    return 0 if kind == "convolution" else 1 if kind in MATRIX_KINDS else 2
+
+
 FP32_KINDS = ("embedding", "update")
 """Kinds that mixed precision of 16 bits leaves in fp32."""
 KINDS = ("gemm", "convolution", "attention", *TRAFFIC_KINDS)

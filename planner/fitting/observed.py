@@ -1,54 +1,106 @@
 """Measured steps, and what is predicted of them as a function of the coefficients of whole steps.
 
-On one GPU the kernels of a stage are linear in kernel_scale x matrix_scale and kernel_scale, its host time in
-host_s_per_call, and an exponent composes the two; on several, with those kept, compute grows by replica_wait, and the
-scales of links change what messages add to it. So kernels are priced a few times, however often a fit asks.
+The step of a plan is a long composition of few coefficients, each of which it changes smoothly: log t is taken as a
+quadratic of θ around a centre near it, exact there to the third order. So plans are priced a few times, however often a
+fit asks, and what is predicted is priced in full.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from itertools import combinations
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from planner.costs.collectives import collective_s
-from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.calibration import END_TO_END, Calibration, Entry
+from planner.domain.arrays import FloatArray
+from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, Entry
 from planner.domain.configuration import Configurations
-from planner.domain.messages import GRADIENTS
+from planner.domain.framework import GENERIC
 from planner.domain.request import Problem
-from planner.fitting.passes import Passes
-from planner.sources.links import slower
-from planner.sources.overheads import DATASHEET_LIBRARY, EXPONENTS, NEUTRAL_COEFFICIENTS, exponent_name
+from planner.numbers import constants
+from planner.sources.links import (
+    BETWEEN,
+    INSIDE,
+    SOCKET,
+    SOCKETS,
+    WAIT,
+    measured_inside,
+    multiples_of_kind,
+    without_generation,
+)
+from planner.sources.overheads import DATASHEET_LIBRARY
 from planner.sources.sources import Sources
-from planner.steps.compute import PASSES, started
-from planner.steps.host_and_gpu import STAGES, TOGETHER, CallCounts
-from planner.steps.one_stage import OneStage, SlotExchange
 from planner.steps.predict import Evaluator
-from planner.steps.price import Pricer
-from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s
 
 __all__ = [
-    "ESTIMATOR",
-    "HALF_PRECISIONS",
-    "AloneSteps",
-    "JointSteps",
-    "Observed",
-    "calibrations_of",
-    "is_fitted",
-    "overheads_entry",
-    "properties_of",
-    "without_end_to_end",
-]
+    "COEFFICIENTS", "ESTIMATOR", "HALF_PRECISIONS", "MEASURED_MULTIPLES", "OVERHEADS", "Coefficient", "Observed",
+    "is_fitted", "links_entry", "overheads_entry", "properties_of", "start_of", "values_of", "without_end_to_end",
+]  # fmt: skip
 
 ESTIMATOR = END_TO_END
-HALF_PRECISIONS = frozenset({"fp16", "bf16"})
+HALF_PRECISIONS = frozenset({"fp16", "bf16", "fp8", "int8"})
 """Precisions that share their effects."""
+NEAR = 0.5
+"""Of θ, between the centres of quadratics."""
+STEP = 0.15
+"""Of θ, between the prices that a quadratic goes through."""
+WAIT_STEP = 0.1
+"""Of a wait, what 1 is of a logarithm."""
+MEASURED_MULTIPLES = constants("links.multiples")
+"""Kind of link -> time of a byte over that at its stated rate, as nccl-tests tell it (docs/numbers.md)."""
+
+
+class Coefficient(NamedTuple):
+    """A coefficient: its value where every effect is 0, and the properties whose effects add to θ, with deviations.
+
+    θ is the logarithm of the value, or where it is not ``is_log`` the value itself, so far as that is above ``base``:
+    below, the value bends away from θ and reaches 0 at -``base``, smoothly, as a search that meets an edge stops there.
+    """
+
+    name: str
+    base: float
+    levels: tuple[tuple[tuple[str, ...], float], ...]
+    is_log: bool = True
+
+    @property
+    def start(self) -> float:
+        """θ where every effect is 0."""
+        return math.log(self.base) if self.is_log else self.base
+
+    def value(self, theta: float) -> float:
+        """Return the value at θ."""
+        if self.is_log:
+            return math.exp(theta)
+        return theta if theta >= self.base else max(theta + self.base, 0.0) ** 2 / (4 * self.base)
+
+
+COEFFICIENTS = (
+    Coefficient("kernel_scale", 1.0, ((("kernels",), 0.1),)),
+    Coefficient("convolution_scale", 1.0, ((("precision", "kernels"), 0.3),)),
+    Coefficient("product_scale", 1.0, ((("precision", "kernels"), 0.3),)),
+    Coefficient("host_s_per_call", 20e-6, (((), 0.5),)),
+    Coefficient("wait_inside", 0.02, (((INSIDE,), 0.03),), is_log=False),
+    Coefficient("wait_between", 0.02, (((BETWEEN,), 0.03),), is_log=False),
+    Coefficient("intra_node", 1.1, (((INSIDE,), 0.1),)),
+    Coefficient("inter_node", 1.1, (((BETWEEN,), 0.1),)),
+    Coefficient("socket_s_per_byte", 4e-10, (((), 1.0),)),
+)
+"""Of whole steps. ``intra_node`` and ``inter_node`` multiply the time of a byte over links as specified: what is stated
+holds but for protocol, or as measured (links.multiples); sockets of the host take time of their own besides. How the
+deviations were chosen: docs/numbers.md (end_to_end.row_deviation).
+"""
+OVERHEADS = tuple(one.name for one in COEFFICIENTS[:4])
+
+
+def start_of(one: Coefficient, properties: Mapping[str, str]) -> float:
+    """Return θ of a coefficient on runs with these properties where every effect is 0."""
+    where = {"intra_node": INSIDE, "inter_node": BETWEEN}.get(one.name, "")
+    measured = MEASURED_MULTIPLES.get(properties.get(where, ""))
+    return one.start if measured is None else math.log(measured)
 
 
 def is_fitted(problem: Problem) -> bool:
@@ -64,26 +116,14 @@ def is_fitted(problem: Problem) -> bool:
 def properties_of(problem: Problem, precision: str) -> dict[str, str]:
     """Return the properties of runs of a problem in a precision that effects belong to.
 
-    ``framework``: with its switches, ``program`` without them, as what they change is counted; ``version``: of the
-    framework and the libraries under it, where it is known; ``inside``, ``between``: kinds of the links.
+    ``inside``, ``between``: kinds of links; the half class are 8 bits too, whose other kernels run in 16.
     """
-    framework, cluster = problem.settings.framework, problem.cluster
-    is_specified = Sources(problem).is_specified(precision)
-    links = {"inside": cluster.intra_node, "between": cluster.inter_node}
-    version = {"version": framework.version} if framework.version else {}
-    return (
-        version
-        | {name: link.kind for name, link in links.items() if link is not None}
-        | {
-            "framework": framework.variant,
-            "program": framework.name,
-            "accelerator": cluster.node.accelerator.name,
-            "chip": cluster.node.accelerator.chip,
-            "cluster": cluster.name,
-            "precision": "half" if precision in HALF_PRECISIONS else precision,
-            "kernels": DATASHEET_LIBRARY if is_specified else "measured",
-        }
-    )
+    cluster, sources = problem.cluster, Sources(problem)
+    links = {INSIDE: cluster.intra_node, BETWEEN: cluster.inter_node}
+    return {name: without_generation(link.kind) for name, link in links.items() if link is not None} | {
+        "precision": "half" if precision in HALF_PRECISIONS else precision,
+        "kernels": DATASHEET_LIBRARY if sources.is_specified(precision) else "measured",
+    }
 
 
 def without_end_to_end(calibrations: Sequence[Calibration]) -> tuple[Calibration, ...]:
@@ -98,33 +138,35 @@ def without_end_to_end(calibrations: Sequence[Calibration]) -> tuple[Calibration
     return tuple(rest)
 
 
-def overheads_entry(framework: str, precision: str, kernels: str, coefficients: Mapping[str, float]) -> Entry:
-    """Return the entry of synchronous runs of a framework in a precision, on measured or specified kernels."""
-    library = DATASHEET_LIBRARY if kernels == DATASHEET_LIBRARY else ""
+def overheads_entry(properties: Mapping[str, str], precision: str, values: Mapping[str, float]) -> Entry:
+    """Return the overheads of synchronous runs with these properties."""
     return Entry(
-        "overheads", framework, "", precision, library, "overheads", {}, coefficients, estimator=ESTIMATOR,
-        origin="published", mode="sync",
+        "overheads", GENERIC.name, "", precision,
+        DATASHEET_LIBRARY if properties["kernels"] == DATASHEET_LIBRARY else "",
+        "overheads", {},
+        {name: values[name] for name in OVERHEADS},
+        estimator=ESTIMATOR, origin="published", mode="sync",
     )  # fmt: skip
 
 
-def calibrations_of(
-    problem: Problem, overheads: Sequence[Entry], link_scales: Sequence[float]
-) -> tuple[Calibration, ...]:
-    """Return calibrations with overheads, and with slower links where those of the cluster are specified."""
-    cluster = problem.cluster
-    calibrations = [Calibration(ESTIMATOR, cluster.node.accelerator.name, tuple(overheads), origin="published")]
-    is_linked = cluster.intra_node is not None or cluster.inter_node is not None
-    sources = Sources(problem)
-    if is_linked and sources.is_all_reduce_unfitted:
-        entry = replace(
-            slower(sources.unfitted_all_reduce, *link_scales),
-            estimator=ESTIMATOR,
-            origin="published",
-            source=f"runs on {cluster.name}",
-            notes="",
-        )
-        calibrations.append(Calibration(f"{ESTIMATOR} links", "", (entry,), cluster=cluster.name, origin="published"))
-    return tuple(calibrations)
+def links_entry(where: str, kind: str, values: Mapping[str, float]) -> Entry:
+    """Return what runs over links of a kind, INSIDE or BETWEEN nodes, say of these and of replicas that wait."""
+    multiple = values["intra_node" if where == INSIDE else "inter_node"]
+    socket = {SOCKET: values["socket_s_per_byte"]} if where == BETWEEN and kind in SOCKETS else {}
+    inside, between = (multiple, 1.0) if where == INSIDE else (1.0, multiple)
+    return Entry(
+        "collectives", "all_reduce", "", "", multiples_of_kind(where, kind), "collective.alpha_beta",
+        {WAIT: values[f"wait_{where}"], **socket},
+        {"messages_inside": 1.0, "messages_between": 1.0, "bytes_inside": inside, "bytes_between": between},
+        fixed=("messages_inside", "messages_between"),
+        estimator=ESTIMATOR, origin="published",
+        notes="not times: multiples of the latency and of the time a byte that links are specified with",
+    )  # fmt: skip
+
+
+def values_of(theta: FloatArray) -> dict[str, float]:
+    """Return the coefficients by name of θ, shape (c,)."""
+    return {one.name: one.value(each) for one, each in zip(COEFFICIENTS, theta.tolist(), strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +189,7 @@ class Observed:
     configurations: Configurations
     measured_s: FloatArray
     evaluator: Evaluator
+    _by_centre: dict[tuple[float, ...], Steps] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: Problem, configurations: Configurations, measured_s: FloatArray) -> Self:
@@ -168,202 +211,83 @@ class Observed:
         return properties_of(self.problem, self.precision)
 
     @cached_property
-    def alone(self) -> Observed | None:
-        """The rows on one GPU; None where there are none."""
-        return self._part(self.configurations.gpus == 1)
+    def start(self) -> FloatArray:
+        """θ where every effect is 0, shape (c,)."""
+        return np.array([start_of(one, self.properties) for one in COEFFICIENTS])
 
     @cached_property
-    def joint(self) -> Observed | None:
-        """The rows on several GPUs; None where there are none."""
-        return self._part(self.configurations.gpus > 1)
+    def live(self) -> tuple[int, ...]:
+        """Which of COEFFICIENTS change some row."""
+        problem, plans = self.problem, self.configurations
+        kinds = {layer.kind for layer in problem.network.layers}
+        is_inside_measured = measured_inside(problem.cluster, Sources(problem).pooled) is not None
+        inside, between = bool(np.any(plans.gpus_per_node > 1)), bool(np.any(plans.nodes > 1))
+        is_linked = Sources(problem).is_all_reduce_unfitted
+        dead = {
+            "convolution_scale": "convolution" not in kinds,
+            "host_s_per_call": problem.settings.framework.launch != "eager",
+            "wait_inside": not inside,
+            "wait_between": not between,
+            "intra_node": not (inside and is_linked) or is_inside_measured,
+            "inter_node": not (between and is_linked),
+            "socket_s_per_byte": not (between and is_linked and self.properties.get(BETWEEN) in SOCKETS),
+        }
+        return tuple(at for at, one in enumerate(COEFFICIENTS) if not dead.get(one.name, False))
 
-    @cached_property
-    def alone_steps(self) -> AloneSteps:
-        """The rows as functions of coefficients; all of them are on one GPU."""
-        return AloneSteps(self)
-
-    def _part(self, mask: BoolArray) -> Observed | None:
-        rows = np.flatnonzero(mask)
-        if not rows.size:
-            return None
-        return Observed(self.problem, self.configurations.take(rows), self.measured_s[rows], self.evaluator)
-
-    def priced(self, coefficients: Mapping[str, float]) -> OneStage:
-        """Return the steps of the rows under overheads, with links as they are."""
-        entry = overheads_entry(
-            self.problem.settings.framework.label, self.precision, self.properties["kernels"], coefficients
+    def times_s(self, theta: FloatArray) -> FloatArray:
+        """Return the steps that coefficients give [s], shape (n,)."""
+        values, properties = values_of(theta), self.properties
+        entries = (
+            overheads_entry(properties, self.precision, values),
+            *(links_entry(where, properties[where], values) for where in (INSIDE, BETWEEN) if where in properties),
         )
-        own = calibrations_of(self.problem, [entry], (1.0, 1.0))
-        problem = replace(self.problem, calibrations=(*own, *self.problem.calibrations))
-        pricer = Evaluator(problem, like=self.evaluator).pricer_of(self.configurations)
-        assert isinstance(pricer, Pricer)  # noqa: S101 - rows are synchronous
-        return pricer.one_stage(self.configurations)
+        own = Calibration(ESTIMATOR, ANY_ACCELERATOR, entries, origin="published")
+        problem = replace(self.problem, calibrations=(own, *self.problem.calibrations))
+        return Evaluator(problem, like=self.evaluator).evaluate(self.configurations).iteration_s
+
+    def near(self, theta: FloatArray) -> Steps:
+        """Return the rows as functions of coefficients around θ, or around what is within NEAR / 2 of it."""
+        nearest = np.zeros(len(COEFFICIENTS))
+        live = list(self.live)
+        widths = np.array([NEAR if one.is_log else NEAR * WAIT_STEP for one in COEFFICIENTS])
+        nearest[live] = np.rint((theta - self.start) / widths)[live]
+        key = tuple(nearest.tolist())
+        if key not in self._by_centre:
+            self._by_centre[key] = Steps(self, self.start + widths * nearest)
+        return self._by_centre[key]
 
 
-@dataclass(frozen=True)
-class _Input:
-    """Loading of n steps: ``load_s``, shape (n,), beside the step before where ``prefetches``, shape (n,)."""
-
-    load_s: FloatArray
-    prefetches: BoolArray
-
-    def period_s(self, step_s: FloatArray) -> FloatArray:
-        """Return the periods of steps that take so long without their input [s], shape (n,)."""
-        return np.where(self.prefetches, np.maximum(step_s, self.load_s), step_s + self.load_s)
-
-    def is_paced(self, step_s: FloatArray) -> BoolArray:
-        """Tell which periods grow with the step, shape (n,)."""
-        return ~self.prefetches | (step_s >= self.load_s)
-
-
-class AloneSteps:
-    """Steps on one GPU by (k, m, h) of :class:`planner.fitting.passes.Passes`; of several, what one of them computes.
+class Steps:
+    """log t of n steps by θ, shape (c,): a quadratic through prices around a centre.
 
     Attributes
     ----------
-    stages : Passes
-        Those of STAGES; the exponent is at first that of the network's family.
-    runs : ndarray of float, shape (n, 4)
-        How often a step holds each.
-    copies_s : ndarray of float, shape (n,)
-        Of samples to the device.
+    centre : ndarray of float, shape (c,)
+    at_centre : ndarray of float, shape (n,)
+        log t there.
+    slopes, bends : ndarray of float, shape (c, n), (c, c, n)
+        Its first and second derivatives by θ there.
     """
 
-    def __init__(self, observed: Observed) -> None:
-        exponent = EXPONENTS[exponent_name(observed.problem.network)]
-        step = observed.priced(NEUTRAL_COEFFICIENTS)
-        costs, cases, m = step.costs, step.passes.cases, observed.configurations.accumulation_steps
-        units, table = costs.compute.ranks[0].units, costs.compute.cases.columns
-        number = np.bincount(units.sequence, minlength=units.distinct).astype(np.float64)
-        row, passes = cases.compute_rows(costs.compute)[cases.case], [PASSES.index(name) for name in STAGES]
+    def __init__(self, observed: Observed, centre: FloatArray) -> None:
+        def log_s(*moves: int) -> FloatArray:
+            theta = centre.copy()
+            for move in moves:
+                theta[abs(move) - 1] += math.copysign(steps[abs(move) - 1], move)
+            return np.log(observed.times_s(theta))
 
-        def totals(column: FloatArray) -> FloatArray:
-            return np.asarray(column[row][:, passes] @ number)
-
-        counts = CallCounts(totals(table.calls), totals(table.measured_calls), totals(table.launches))
-        calls, launches_s = (
-            np.broadcast_to(each, (row.size, len(STAGES))) for each in started(costs.sources, costs.overheads, counts)
-        )
-        beside = TOGETHER["sync"][: len(STAGES), : len(STAGES)]
-        self.stages = Passes(totals(table.matrix_s), totals(table.traffic_s), calls, exponent, launches_s, beside)
-        self.runs = np.column_stack([np.ones(m.size) * m, np.ones(m.size), m - 1, np.ones(m.size)])
-        self.copies_s = m * step.passes.copy_s[cases.case]
-        self.input = _input_of(step)
-
-    def at_exponent(self, exponent: float) -> AloneSteps:
-        """Return the same steps under another exponent."""
-        other = copy(self)
-        other.stages = replace(self.stages, exponent=exponent)
-        return other
-
-    @staticmethod
-    def stacked(parts: Sequence[AloneSteps]) -> AloneSteps:
-        """Return the steps of several, one after another."""
-        steps = copy(parts[0])
-        steps.stages = Passes.stacked([one.stages for one in parts])
-        steps.runs = np.concatenate([one.runs for one in parts])
-        steps.copies_s = np.concatenate([one.copies_s for one in parts])
-        steps.input = _Input(
-            np.concatenate([one.input.load_s for one in parts]), np.concatenate([one.input.prefetches for one in parts])
-        )
-        return steps
-
-    def times_s(self, values: FloatArray) -> FloatArray:
-        """Return step times [s], shape (n,), where (k, m, h) are ``values``, shape (3,), or (n, 3) step by step."""
-        return self.input.period_s(self._step_s(values))
-
-    def slopes(self, values: FloatArray, _width: float = 0.0) -> FloatArray:
-        """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3): exact, of no width."""
-        weight = self.runs * self.input.is_paced(self._step_s(values))[:, None]
-        return np.asarray((weight[:, :, None] * self.stages.slopes(values)).sum(axis=1))
-
-    def _step_s(self, values: FloatArray) -> FloatArray:
-        return np.asarray(self.copies_s + (self.runs * self.stages.times_s(values)).sum(axis=1))
-
-
-class JointSteps:
-    """Steps on several GPUs by replica_wait and the scales of the links, with compute as the other coefficients say.
-
-    Attributes
-    ----------
-    computed_s, quiet_s : ndarray of float, shape (n,)
-        What a step computes, and what it takes but for messages, waits and input [s].
-    """
-
-    def __init__(self, observed: Observed, coefficients: Mapping[str, float]) -> None:
-        step = observed.priced({**coefficients, "replica_wait": 0.0})
-        self._costs, self._ready, configurations = step.costs, step.ready, observed.configurations
-        self.computed_s, self.quiet_s = step.computed_s, step.period_s - step.exchange_s[1]
-        self.input, self._exchange = _input_of(step), SlotExchange(step.state, 0)
-        case = np.searchsorted(self._exchange.rows, step.state.cases.case)
-        last = 2 * step.passes.cases.case + (configurations.accumulation_steps > 1)
-        pairs = last * self._exchange.rows.size + case
-        distinct, self.pair = np.unique(pairs, return_inverse=True)
-        self.last, self.case = distinct // self._exchange.rows.size, distinct % self._exchange.rows.size
-        self._groups = step.state.cases.groups(GRADIENTS).rows(self._exchange.rows)
-        self._bytes, self._counts = self._exchange.bytes_of(self._exchange.slot), dict[str, FloatArray]()
-        self.is_specified = self._costs.gradient_source.entry.estimator == ESTIMATOR
-        is_link_busy = [bool(np.any(count > 1)) for count in (configurations.gpus_per_node, configurations.nodes)]
-        self.live = [at for at, is_used in enumerate(is_link_busy) if is_used and self.is_specified]
-        self._kept: dict[tuple[float, ...], FloatArray] = {}
-
-    def times_s(self, values: FloatArray) -> FloatArray:
-        """Return step times [s], shape (n,), where ``values`` are replica_wait and the scales inside and between."""
-        return self.input.period_s(self._step_s(values))
-
-    def slopes(self, values: FloatArray, width: float) -> FloatArray:
-        """Return the derivatives of :meth:`times_s` by ``values``, shape (n, 3).
-
-        Those by scales are differences between scales that are e^width larger and smaller: messages that hide behind
-        the backward pass, or are paced by another link, have no derivative, though not far away they have.
-        """
-        _, *scales = values.tolist()
-        slopes = np.zeros((self.pair.size, 3))
-        slopes[:, 0] = self.computed_s
-        for at in self.live:
-            smaller, larger = (
-                self._exposed_s([scale * math.exp(sign * width * (at == place)) for place, scale in enumerate(scales)])
-                for sign in (-1, 1)
-            )
-            slopes[:, 1 + at] = (larger - smaller) / (2 * width * scales[at])
-        slopes *= self.input.is_paced(self._step_s(values))[:, None]
-        return slopes
-
-    def _step_s(self, values: FloatArray) -> FloatArray:
-        wait, *scales = values.tolist()
-        return np.asarray(self.quiet_s + wait * self.computed_s + self.exposed_s(scales))
-
-    def exposed_s(self, scales: Sequence[float]) -> FloatArray:
-        """Return what messages add to a step [s], shape (n,)."""
-        key = tuple(scales)
-        if key not in self._kept:
-            self._kept = {key: self._exposed_s(key)}
-        return self._kept[key]
-
-    def _exposed_s(self, scales: Sequence[float]) -> FloatArray:
-        exchange, (ready, backward), entry = self._exchange, self._ready, self._costs.gradient_source.entry
-        if not self._bytes.size:
-            return np.zeros(self.pair.size)
-        if self.is_specified:
-            entry = slower(entry, *scales)
-        if self._costs.strategy.is_timed:
-            if self.is_specified:
-                exchange = exchange.by_entry(entry)
-            return exchange.fused_s(ready, backward, self.last, self.case)[0][self.pair]
-        sent_s = exchange.message_s
-        if self.is_specified:
-            operation = self._costs.gradient_operation
-            sent_s = collective_s(entry, operation, self._bytes, self._groups, self._counts)
-            sent_s = self._costs.sources.multiplied("all_reduce", sent_s, nodes=self._groups.nodes[:, None])
-        if not self._costs.strategy.overlap:
-            return np.asarray(sent_s.sum(axis=1)[self.case][self.pair])
-        end_s = backward_end_s(ready[:, exchange.slot], communication_prefix_s(sent_s), self.last, self.case)
-        return exposed_s(end_s, backward[self.last])[self.pair]
-
-
-def _input_of(step: OneStage) -> _Input:
-    """Return how loading the samples of steps takes part in them."""
-    costs, number = step.costs, step.plans.size
-    loads = costs.loads(step.plans) if isinstance(costs, Pricer) else []
-    load_s = np.broadcast_to(loads[-1] if loads else 0.0, number)
-    return _Input(load_s, np.full(number, costs.strategy.prefetch))
+        self.centre, number = centre, len(COEFFICIENTS)
+        steps = [STEP if one.is_log else STEP * WAIT_STEP for one in COEFFICIENTS]
+        self.at_centre = log_s()
+        rows = self.at_centre.size
+        self.slopes, self.bends = np.zeros((number, rows)), np.zeros((number, number, rows))
+        ahead = {}
+        for at in observed.live:
+            ahead[at], less = log_s(at + 1), log_s(-at - 1)
+            self.slopes[at] = (ahead[at] - less) / (2 * steps[at])
+            self.bends[at, at] = (ahead[at] - 2 * self.at_centre + less) / steps[at] ** 2
+        # Compute, waits and messages nearly add up: only what makes compute has mixed derivatives that tell.
+        for one, other in combinations([at for at in observed.live if at < len(OVERHEADS)], 2):
+            # f(x+a+b) - f(x+a) - f(x+b) + f(x) = a·b·f_ab
+            mixed = log_s(one + 1, other + 1) - ahead[one] - ahead[other] + self.at_centre
+            self.bends[one, other] = self.bends[other, one] = mixed / (steps[one] * steps[other])

@@ -11,10 +11,9 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.training import TimedStep
 from planner.fitting.estimators import robust_least_squares
-from planner.fitting.exponents import GRID, SPAN, Exponent, exponent_of_losses
-from planner.fitting.passes import Passes
 from planner.numbers import constant
 from planner.sources.overheads import EXPONENTS, exponent_name
+from planner.steps.host_and_gpu import composed_s, composed_slopes
 
 __all__ = ["HOST_PRIOR_S", "Fitted", "TimedSteps"]
 
@@ -31,6 +30,22 @@ TOLERANCE = 1e-12
 """Relative change at which a fit ends."""
 FLAT_PRIOR_FACTOR = 1e6
 """So many times as wide as they are, priors say nothing."""
+GRID = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
+"""A sum, and up to nearly the longer of the two."""
+SPAN = 8
+"""Largest sub-batch of a network over its smallest, from which on steps are bound by the host here, the GPU there."""
+REJECTION_LOSS = 3.84
+"""Losses over the least one that reject an exponent (likelihood ratio, 95 %)."""
+NORMAL_95 = 1.96
+FREE_COUNT = 4
+"""Coefficients of a fit, and the exponent."""
+
+
+class Exponent(NamedTuple):
+    """An exponent that the data tell, and its standard error."""
+
+    value: float
+    error: float
 
 
 class Fitted(NamedTuple):
@@ -80,8 +95,11 @@ class TimedSteps(NamedTuple):
 
     def predicted(self, fit: Fitted) -> FloatArray:
         """Return the time of every step [s], shape (n,)."""
-        passes = self._passes(self._powers(fit.exponents))
-        return np.asarray(passes.times_s(np.array([fit.scale, 1.0, fit.host_s])).sum(axis=1))
+        return self._times_s(fit.scale, fit.host_s, self._powers(fit.exponents))
+
+    def _times_s(self, scale: float, host_s: float, powers: FloatArray) -> FloatArray:
+        """Return (Σ scale·kernels)^p + (Σ host_s·calls)^p)^(1/p) of every step [s], shape (n,)."""
+        return composed_s(scale * self.kernels_s.sum(axis=1), host_s * self.calls.sum(axis=1), powers)
 
     def _exponents(self, rows: BoolArray) -> dict[str, Exponent]:
         """Return the exponents that the steps of a mask tell, one family after the other."""
@@ -97,12 +115,9 @@ class TimedSteps(NamedTuple):
         return exponents
 
     def _powers(self, exponents: Mapping[str, Exponent]) -> FloatArray:
-        """Return the exponent of every step, shape (n, 1)."""
+        """Return the exponent of every step, shape (n,)."""
         values = self.usual() | {name: exponent.value for name, exponent in exponents.items()}
-        return np.array([[values[exponent_name(step.network)]] for step in self.steps])
-
-    def _passes(self, powers: FloatArray) -> Passes:
-        return Passes(np.zeros_like(self.kernels_s), self.kernels_s, self.calls, powers)
+        return np.array([values[exponent_name(step.network)] for step in self.steps])
 
     def solved(
         self, rows: BoolArray, powers: FloatArray, relative: FloatArray, *, has_priors: bool = True
@@ -112,7 +127,7 @@ class TimedSteps(NamedTuple):
         Parameters
         ----------
         rows : ndarray of bool, shape (n,)
-        powers : ndarray of float, shape (n, 1)
+        powers : ndarray of float, shape (n,)
             Exponent of every step.
         relative : ndarray of float, shape (n,)
             Deviation of predicted over measured time.
@@ -123,7 +138,7 @@ class TimedSteps(NamedTuple):
         -------
         ndarray of shape (3,), ndarray of shape (3,), float
         """
-        times_s, passes, mean = self.times_s, self._passes(powers), np.array([1.0, self.host_s, 0.0])
+        times_s, mean = self.times_s, np.array([1.0, self.host_s, 0.0])
         least = -np.append(mean[:2], np.inf)
         drift = CPU_DRIFT if self.waits and has_priors else 0.0
         deviations = np.array([SCALE_PRIOR, max(self.host_s, HOST_PRIOR_S), 1.0]) * (
@@ -132,13 +147,15 @@ class TimedSteps(NamedTuple):
 
         def residuals(shift: FloatArray) -> FloatArray:
             scale, host_s, drift_share = (mean + shift).tolist()
-            predicted = passes.times_s(np.array([scale, 1.0, host_s])).sum(axis=1)
+            predicted = self._times_s(scale, host_s, powers)
             return np.asarray(((predicted / times_s - 1 + drift * drift_share) / relative)[rows])
 
         def jacobian(shift: FloatArray) -> FloatArray:
             scale, host_s, _ = (mean + shift).tolist()
-            slopes = passes.slopes(np.array([scale, 1.0, host_s]))[:, :, [0, 2]].sum(axis=1) / times_s[:, None]
-            return np.asarray((np.column_stack([slopes, np.full(len(times_s), drift)]) / relative[:, None])[rows])
+            kernels, calls = self.kernels_s.sum(axis=1), self.calls.sum(axis=1)
+            by_gpu, by_host = composed_slopes(scale * kernels, host_s * calls, powers)
+            slopes = by_gpu * kernels / times_s, by_host * calls / times_s, np.full(len(times_s), drift)
+            return np.asarray((np.column_stack(slopes) / relative[:, None])[rows])
 
         def search(host_s: float) -> tuple[FloatArray, FloatArray, float]:
             start, weights = np.array([0.0, host_s - self.host_s, 0.0]), np.ones(int(rows.sum()))
@@ -161,3 +178,23 @@ class TimedSteps(NamedTuple):
         values, _, squares = self.solved(surest, powers, np.ones_like(self.relative), has_priors=False)
         free = int(surest.sum()) - int(np.count_nonzero(values[:2]))
         return np.maximum(self.relative, float(np.sqrt(squares / max(free, 1))))
+
+
+def exponent_of_losses(losses: Sequence[float], rows: float, usual: float) -> Exponent | None:
+    """Return the exponent that the losses of GRID tell; None where they reject none.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        Least sum of squares of residuals over their deviations, of each exponent of GRID.
+    rows : float
+        How many there are, by weight.
+    usual : float
+        The family's value, which is kept where it is accepted.
+    """
+    excess = max(1.0, min(losses) / max(rows - FREE_COUNT, 1.0))
+    passing = [one for one, loss in zip(GRID, losses, strict=True) if (loss - min(losses)) / excess <= REJECTION_LOSS]
+    if len(passing) == len(GRID):
+        return None
+    best = GRID[int(np.argmin(losses))]
+    return Exponent(usual if usual in passing else best, (passing[-1] - passing[0]) / (2 * NORMAL_95))

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.network import family_of
 from planner.domain.request import Dataset, Problem
 from planner.domain.runs import Run
 from planner.errors import ParameterError
-from planner.fitting.end_to_end import EndToEnd, fit_end_to_end
 from planner.fitting.measured_steps import without_measured_plans
 from planner.fitting.observed import Observed, is_fitted, without_end_to_end
-from planner.fitting.split_steps import SplitFit, SplitObserved, fit_split_steps
+from planner.fitting.step_fit import StepFit, fit_steps
 from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs
 from planner.scoring.groups import HOLD_OUTS, Split, splits
 from planner.scoring.intervals import rescaled
 from planner.scoring.workers import spread
 
-__all__ = ["Asked", "Fitted", "fit_runs", "group_of", "held_out_answers", "measured_step_s"]
+__all__ = ["Asked", "fit_runs", "group_of", "held_out_answers", "measured_step_s"]
 
-WHOLE, SPLIT = "unsplit", "split"
-KINDS = (WHOLE, SPLIT)
-"""Of plans: a whole network on every device, or split over devices; their coefficients are fitted apart."""
-Rows = TypeVar("Rows", bound=Observed)
 Progress = Callable[[str, int, int], None]
 """Called with the group that is left out next, its number and how many there are."""
 
@@ -51,56 +45,29 @@ class Asked:
     @cached_property
     def observed(self) -> tuple[Observed, ...]:
         """What a fit learns from: the times of synchronous steps that were measured and can be priced, by precision."""
-        return self._observed(Observed, WHOLE)
-
-    @cached_property
-    def split(self) -> tuple[SplitObserved, ...]:
-        """The same of plans that split the network, which are fitted apart."""
-        return self._observed(SplitObserved, SPLIT)
-
-    def _observed(self, kind: type[Rows], plans: str) -> tuple[Rows, ...]:
+        if not is_fitted(self.problem):
+            return ()
         by_precision: dict[str, list[tuple[Configuration, float]]] = {}
-        for one, seconds in self._measured:
-            if _kind_of(one) == plans:
-                by_precision.setdefault(one.precision, []).append((one, seconds))
+        for one, positions in sort_runs(self.problem, self.runs).plans.items():
+            for at in positions if one.mode == "sync" else ():
+                seconds = measured_step_s(self.runs[at], one, self.problem.dataset)
+                if seconds is not None:
+                    by_precision.setdefault(one.precision, []).append((one, seconds))
         observed = (
-            kind.of(self.problem, Configurations.of([one for one, _ in rows]), np.array([s for _, s in rows]))
+            Observed.of(self.problem, Configurations.of([one for one, _ in rows]), np.array([s for _, s in rows]))
             for rows in by_precision.values()
         )
         return tuple(one for one in observed if one.measured_s.size)
 
     @cached_property
-    def _measured(self) -> list[tuple[Configuration, float]]:
-        if not is_fitted(self.problem):
-            return []
-        times = (
-            (one, measured_step_s(self.runs[at], one, self.problem.dataset))
-            for one, positions in sort_runs(self.problem, self.runs).plans.items()
-            for at in positions
-        )
-        return [(one, seconds) for one, seconds in times if seconds is not None and one.mode == "sync"]
-
-    @cached_property
-    def kinds(self) -> frozenset[str]:
-        """Kinds of the plans of its runs, of KINDS, that end-to-end coefficients are of use to."""
-        if not is_fitted(self.problem):
-            return frozenset()
-        return frozenset(_kind_of(run) for run in self.runs if run.mode == "sync")
-
-    @cached_property
-    def measured_kinds(self) -> frozenset[str]:
-        """Kinds of the plans that a fit can learn from."""
-        return frozenset(_kind_of(one) for one, _ in self._measured)
+    def needs_fit(self) -> bool:
+        """Whether end-to-end coefficients are of use to its runs."""
+        return is_fitted(self.problem) and any(run.mode == "sync" for run in self.runs)
 
     @property
     def precisions(self) -> tuple[str, ...]:
         """Precisions of the runs, each once."""
         return tuple(dict.fromkeys(run.precision for run in self.runs))
-
-
-def _kind_of(plan: Configuration | Run) -> str:
-    """Return the kind of a plan, or of that of a run."""
-    return WHOLE if plan.is_replicated else SPLIT
 
 
 def measured_step_s(run: Run, one: Configuration, dataset: Dataset | None) -> float | None:
@@ -136,56 +103,10 @@ def _network_of(name: str) -> str:
     return f"{family_of(name)}:{','.join(sizes)}" if sizes else family_of(name)
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Coefficients of runs: of plans that leave a network whole, and of those that split it.
-
-    Attributes
-    ----------
-    whole : EndToEnd
-    split : SplitFit
-    clusters : frozenset of str
-        Whose links runs of whole plans show.
-    """
-
-    whole: EndToEnd
-    split: SplitFit
-    clusters: frozenset[str]
-
-    @property
-    def free_numbers(self) -> int:
-        """How many values were fitted: effects of both kinds of plans, and exponents that runs tell."""
-        return len(self.whole.effects) + len(self.whole.exponents) + len(self.split.effects)
-
-    def calibrations(self, problem: Problem, precisions: Sequence[str]) -> tuple[Calibration, ...]:
-        """Return the overheads of a problem in some precisions, and the collectives of its cluster.
-
-        Links are those of the fit that has seen the cluster; of neither, those of split plans where a network is a
-        transformer that no framework of the other kind trains.
-        """
-        whole, split = (one.calibrations(problem, precisions) for one in (self.whole, self.split))
-        cluster = problem.cluster.name
-        is_of_split = cluster in self.split.clusters or (
-            cluster not in self.clusters and problem.settings.framework.variant in self.split.frameworks
-        )
-        links, overheads = (split, whole) if is_of_split else (whole, split)
-        return (*links, *(one for one in overheads if not one.cluster))
-
-
-def fit_runs(asked: Sequence[Asked], kinds: Collection[str] = KINDS) -> Fitted:
-    """Return the end-to-end coefficients of runs; of plans of other kinds than these nothing is told."""
-    whole = [one for one in asked if one.observed] if WHOLE in kinds else []
-    split = [one for one in asked if one.split] if SPLIT in kinds else []
-    several = {one.problem.cluster.name for one in whole for each in one.observed if each.joint}
-    return Fitted(
-        fit_end_to_end([each for one in whole for each in one.observed], _sources(whole)),
-        fit_split_steps([each for one in split for each in one.split], _sources(split)),
-        frozenset(several),
-    )
-
-
-def _sources(asked: Sequence[Asked]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.runs[0].source for one in asked))
+def fit_runs(asked: Sequence[Asked]) -> StepFit:
+    """Return the coefficients of whole steps that runs tell."""
+    of = [one for one in asked if one.observed]
+    return fit_steps([each for one in of for each in one.observed], {one.runs[0].source for one in of})
 
 
 def held_out_answers(
@@ -229,7 +150,8 @@ def held_out_answers(
     }
     if asked and not folds:
         raise next(iter(without_fit.values()))
-    _price(folds, _kinds(asked), processes)
+    if min(processes, len(folds)) > 1:  # before processes part: each would price the same kernels
+        fit_runs(learned)
     found = spread(
         lambda number: _of_fold(asked, folds[number]),
         len(folds),
@@ -271,10 +193,6 @@ def _folds(asked: Sequence[Asked], learned: Sequence[Asked], axis: str) -> Itera
         yield _Fold(tuple(split.name for split in rest), tuple(learned), tuple(places))
 
 
-def _kinds(asked: Iterable[Asked]) -> frozenset[str]:
-    return frozenset(kind for one in asked for kind in one.kinds)
-
-
 def _with_fits(
     asked: Sequence[Asked], folds: Sequence[_Fold], axis: str
 ) -> tuple[list[_Fold], dict[int, ParameterError]]:
@@ -282,54 +200,25 @@ def _with_fits(
     kept: list[_Fold] = []
     errors: dict[int, ParameterError] = {}
     for fold in folds:
-        missing = {at: kind for at in fold.test for kind in asked[at].kinds - _learned(fold.fit, asked[at].kinds)}
-        for at, kind in missing.items():
-            rule = f"given beside measured runs of {kind} plans with another {axis}, to fit to"
-            got = f"runs of {group_of(asked[at], axis)} alone"
-            errors[at] = ParameterError(f"--hold-out {axis}", rule, got, "name files of such runs by --fit-on")
-        if places := tuple(at for at in fold.test if at not in missing):
+        is_told = any(one.observed for one in fold.fit)
+        for at in fold.test if not is_told else ():
+            if asked[at].needs_fit:
+                rule = f"given beside measured runs with another {axis}, to fit to"
+                got = f"runs of {group_of(asked[at], axis)} alone"
+                errors[at] = ParameterError(f"--hold-out {axis}", rule, got, "name files of such runs by --fit-on")
+        if places := tuple(at for at in fold.test if at not in errors):
             kept.append(fold._replace(test=places))
     return kept, errors
 
 
-def _learned(asked: Sequence[Asked], kinds: Collection[str]) -> frozenset[str]:
-    """Return which kinds of plans some of the runs tell."""
-    return frozenset(kind for kind in kinds if any(kind in one.measured_kinds for one in asked))
-
-
-def _price(folds: Sequence[_Fold], kinds: Collection[str], processes: int) -> None:
-    """Price what fits learn from before processes part: each would price the same kernels."""
-    if min(processes, len(folds)) > 1:
-        for one in {id(each): each for fold in folds for each in fold.fit}.values():
-            _ = one.observed if WHOLE in kinds else (), [each.steps for each in one.split] if SPLIT in kinds else ()
-
-
 def _of_fold(asked: Sequence[Asked], fold: _Fold) -> tuple[dict[int, list[Answer]], int]:
     """Return the answers to what a fold leaves out, by place in ``asked``, and how many values its fit has."""
-    fit = fit_runs(fold.fit, _told_by(fold, asked))
-    return {at: _answers(asked[at], fit) for at in fold.test}, fit.free_numbers
+    fit = fit_runs(fold.fit)
+    return {at: _answers(asked[at], fit) for at in fold.test}, len(fit.effects)
 
 
-def _told_by(fold: _Fold, asked: Sequence[Asked]) -> frozenset[str]:
-    """Return the kinds of plans that tell something of what a fold predicts: of either kind often its own alone.
-
-    A kind says something of runs of the other where these are on its clusters or of its frameworks: see
-    :meth:`Fitted.calibrations`.
-    """
-    split, tests = [one.problem for one in fold.fit if one.split], [asked[at] for at in fold.test]
-    clusters = {one.cluster.name for one in split}
-    frameworks = {one.settings.framework.variant for one in split}
-    on_split = [one.problem.cluster.name in clusters for one in tests]
-    of_split = [one.problem.settings.framework.variant in frameworks for one in tests]
-    if all(SPLIT not in one.kinds for one in tests) and not any([*on_split, *of_split]):
-        return frozenset({WHOLE})
-    if all(one.kinds == {SPLIT} for one in tests) and all([*on_split, *of_split]):
-        return frozenset({SPLIT})
-    return _kinds(asked)
-
-
-def _answers(asked: Asked, fit: Fitted) -> list[Answer]:
+def _answers(asked: Asked, fit: StepFit) -> list[Answer]:
     problem = asked.problem
     mine = fit.calibrations(problem, asked.precisions)
-    like = next((one.evaluator for one in (*asked.observed, *asked.split)), None)
+    like = next((one.evaluator for one in asked.observed), None)
     return answers_of(replace(problem, calibrations=(*mine, *problem.calibrations)), asked.runs, like)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planner.costs.collectives import BYTES_BETWEEN, BYTES_INSIDE, MESSAGES_INSIDE
@@ -15,14 +15,20 @@ from planner.errors import ParameterError
 from planner.sources.source import Source, source_of
 
 __all__ = [
-    "BETWEEN", "INSIDE", "MULTIPLES", "as_elsewhere", "between_devices", "measured_inside", "multiples_of",
-    "multiples_of_kind", "of_node", "slower", "with_links", "with_value",
+    "BETWEEN", "INSIDE", "MULTIPLES", "SOCKET", "SOCKETS", "WAIT", "as_elsewhere", "between_devices", "measured_inside",
+    "multiples_of_kind", "of_node", "slower", "waits_elsewhere", "with_links", "with_value", "without_generation",
 ]  # fmt: skip
 
 MULTIPLES = "specified"
 """Library of pooled collectives: by what times over links as specified are multiplied."""
-INSIDE, BETWEEN = "inside", "between"
+INSIDE, BETWEEN = PLACES = "inside", "between"
 """Nodes: where a link runs."""
+SOCKET = "socket_s_per_byte"
+"""Setting of multiples: what the host takes to send a byte through a socket [s], where links have no direct access."""
+SOCKETS = ("ethernet",)
+"""Kinds of links whose messages go through sockets of the host."""
+WAIT = "wait"
+"""Setting of multiples: the spread of steps among what links of a kind join."""
 
 
 def with_value(link: Link, field: str, value: float) -> Link:
@@ -69,11 +75,14 @@ def _link_factor(column: Column, before: Cluster, after: Cluster) -> float:
     return float(new.latency_s / old.latency_s)
 
 
-def slower(all_reduce: Entry, inside: float, between: float) -> Entry:
-    """Return the specified all-reduce over links inside and between nodes that take so many times longer a byte."""
+def slower(all_reduce: Entry, inside: float, between: float, socket_s: float = 0.0) -> Entry:
+    """Return the specified all-reduce over links inside and between nodes that take so many times longer a byte.
+
+    ``socket_s``: what a byte between nodes takes of the host besides [s].
+    """
     coefficients = dict(all_reduce.coefficients)
     coefficients[BYTES_INSIDE.name] *= inside
-    coefficients[BYTES_BETWEEN.name] *= between
+    coefficients[BYTES_BETWEEN.name] = coefficients[BYTES_BETWEEN.name] * between + socket_s
     return _with_ratio(replace(all_reduce, coefficients=coefficients))
 
 
@@ -116,37 +125,58 @@ def between_devices(before: Cluster, after: Cluster, inside: Entry | None) -> En
     return _with_ratio(replace(entry, coefficients=coefficients, notes=notes))
 
 
-def multiples_of(cluster: Cluster) -> str:
-    """Return the library of multiples that runs on clusters with the same kinds of links showed."""
-    kinds = (one.kind if one else "none" for one in (cluster.intra_node, cluster.inter_node))
-    return f"{MULTIPLES}:{'+'.join(kinds)}"
-
-
 def multiples_of_kind(where: str, kind: str) -> str:
     """Return the library of multiples that runs over links of one kind, INSIDE or BETWEEN nodes, showed."""
-    return f"{MULTIPLES}:{where}:{kind}"
+    return f"{MULTIPLES}:{where}:{without_generation(kind)}"
+
+
+def without_generation(kind: str) -> str:
+    """Return a kind of link without its generation, which its stated rate tells.
+
+    >>> without_generation("pcie4"), without_generation("nvlink")
+    ('pcie', 'nvlink')
+    """
+    return kind.rstrip("0123456789")
 
 
 def as_elsewhere(cluster: Cluster, all_reduce: Entry, inside: Entry | None, pooled: Iterable[Calibration]) -> Source:
-    """Return the all-reduce as much slower as runs on other clusters were, if pooled calibrations tell.
+    """Return the all-reduce as much slower as runs over its kinds of links were, if pooled calibrations tell.
 
-    Those with both kinds of links go before those of each kind, and these before those of any, which say nothing of
-    nodes whose links were measured.
+    Of links of other kinds as over links of any; nodes whose links were measured stay as they are.
     """
+    found = dict(_of_kinds(cluster, pooled))
+    if inside is not None:
+        found.pop(INSIDE, None)
+    if not found:
+        return source_of(all_reduce)
+    times = [
+        found[where][1].coefficients[column.name] if where in found else 1.0
+        for where, column in ((INSIDE, BYTES_INSIDE), (BETWEEN, BYTES_BETWEEN))
+    ]
+    words = f"as in runs elsewhere, a byte takes {times[0]:.3g} times as long inside nodes, {times[1]:.3g} between"
+    socket_s = _setting(found[BETWEEN][1], SOCKET) if BETWEEN in found else 0.0
+    words += f" and {socket_s * 1e9:.3g} ns of the host besides" if socket_s else ""
+    entry = replace(slower(all_reduce, times[0], times[1], socket_s), notes=f"{all_reduce.notes}; {words}")
+    return source_of(entry, next(iter(found.values()))[0])
+
+
+def waits_elsewhere(cluster: Cluster, pooled: Iterable[Calibration]) -> tuple[float, float]:
+    """Return the spreads of steps among GPUs of a node and among nodes that runs over its kinds of links showed."""
+    found = dict(_of_kinds(cluster, pooled))
+    inside, between = (_setting(found[where][1], WAIT) if where in found else 0.0 for where in PLACES)
+    return inside, between
+
+
+def _setting(entry: Entry, name: str) -> float:
+    value = entry.settings.get(name)
+    return value if isinstance(value, float) else 0.0
+
+
+def _of_kinds(cluster: Cluster, pooled: Iterable[Calibration]) -> Iterator[tuple[str, tuple[Calibration, Entry]]]:
+    """Yield what pooled calibrations say of the links of a cluster, by where these run: of their kind, else of any."""
     fits = {entry.library: (one, entry) for one in pooled for entry in one.entries if entry.scope == "collectives"}
-    places = (INSIDE, cluster.intra_node, BYTES_INSIDE), (BETWEEN, cluster.inter_node, BYTES_BETWEEN)
-    times, sources = [], []
-    for where, link, column in places:
-        own = multiples_of_kind(where, link.kind) if link is not None else ""
-        is_measured = where == INSIDE and inside is not None
-        libraries = (multiples_of(cluster), own, *([] if is_measured else [MULTIPLES]))
-        found = next((fits[one] for one in libraries if one in fits), None)
-        times.append(found[1].coefficients[column.name] if found else 1.0)
-        sources += [found[0]] if found else []
-    return _multiplied(all_reduce, times, sources[0]) if sources else source_of(all_reduce)
-
-
-def _multiplied(all_reduce: Entry, times: Sequence[float], source: Calibration) -> Source:
-    words = " times as long inside nodes, ".join(f"{each:.3g}" for each in times)
-    note = f"as in runs elsewhere, a byte takes {words} between"
-    return source_of(replace(slower(all_reduce, *times), notes=f"{all_reduce.notes}; {note}"), source)
+    for where, link in zip(PLACES, (cluster.intra_node, cluster.inter_node), strict=True):
+        of_kind = fits.get(multiples_of_kind(where, link.kind)) if link is not None else None
+        found = of_kind or fits.get(multiples_of_kind(where, ""))
+        if link is not None and found is not None:
+            yield where, found

@@ -3,11 +3,11 @@
 An entry that says nothing of the exponent of the composition leaves it at the value of the network's family: the longer
 of host and GPU hides part of the other in convolutional networks, and most of it in those with attention.
 
-The accelerator's own entries go before those of any accelerator, which were pooled over GPUs; of each those of the
-framework before generic ones, and of these those of the asked precision before those of any. What a switch changes is
-counted, and runs with other switches told what one fit says of a program: there a framework without its switches is the
-same. Of what was measured with the one and is asked of the other, that is said. Coefficients that were fitted on top of
-specified kernels make up for the errors of these and serve nothing else (library ``specified``).
+The accelerator's own entries go before those of any accelerator, which were fitted to runs of all GPUs; of each those
+of the framework before generic ones, and of these those of the asked precision before those of any. What a framework
+does is counted: what is fitted to runs is generic. Of what was measured without the switches that are asked for, that
+is said. Coefficients that were fitted on top of specified kernels make up
+for the errors of these and serve nothing else (library ``specified``).
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import END_TO_END, Entry
 from planner.domain.framework import GENERIC, framework_parts
-from planner.domain.kernels import MATRIX_KINDS
+from planner.domain.kernels import class_of
 from planner.domain.network import Network
 from planner.errors import ParameterError
 from planner.numbers import constant, constants
@@ -30,23 +33,17 @@ __all__ = [
     "DEVIATION_SETTING",
     "EXPONENTS",
     "FORMULA",
-    "MORE_REPLICA_WAIT",
-    "REPLICA_WAIT",
-    "SPLIT_DATASHEET_LIBRARY",
-    "SPLIT_LIBRARY",
+    "WAITS",
     "Overheads",
     "assumed_overheads",
     "check_overheads",
+    "expected_largest",
     "exponent_name",
     "find_overheads",
 ]
 
 DATASHEET_LIBRARY = "specified"
 """Library of overheads that were fitted on top of specified kernels."""
-SPLIT_LIBRARY = "split"
-SPLIT_DATASHEET_LIBRARY = "split-specified"
-"""Libraries of overheads that were fitted to runs which split transformers: they go before others of a framework, for
-all plans of transformers, as plans of one network are compared with each other."""
 ASSUMED_HOST_S_PER_CALL = constant("overheads.host_s_per_call")
 """Host time of a kernel call on a GPU where no framework was measured (docs/numbers.md).
 
@@ -55,16 +52,16 @@ DEVIATION_SETTING = "deviation"
 """Setting of what is assumed: its relative standard deviation."""
 ASSUMED_SCALE_DEVIATION = constants("overheads.scale_deviation")
 """Of a stage's kernels at their full speed where no framework was measured, by kind of device (docs/numbers.md)."""
-REPLICA_WAIT = "replica_wait"
-"""Coefficient, and setting of the collectives of a cluster whose runs told it of whatever program."""
-MORE_REPLICA_WAIT = "more_replica_wait"
-"""Setting of the collectives of a cluster: what its runs add to the wait of each program, above or below 0."""
+WAITS = ("wait_inside", "wait_between")
+"""Coefficients of waits for other replicas: spreads of steps among GPUs of a node, and among nodes. Where overheads
+state none they are those of the kinds of the cluster's links."""
 NEUTRAL_COEFFICIENTS: Mapping[str, float] = {
     "kernel_scale": 1.0,
-    "matrix_scale": 1.0,
+    "convolution_scale": 1.0,
+    "product_scale": 1.0,
     "host_s_per_call": 0.0,
     "host_s_per_layer": 0.0,
-    REPLICA_WAIT: 0.0,
+    **dict.fromkeys(WAITS, 0.0),
 }
 """Coefficient -> the value at which it changes nothing."""
 EXPONENTS = constants("overheads.exponents")
@@ -72,6 +69,8 @@ EXPONENTS = constants("overheads.exponents")
 """
 ATTENTION = "exponent_attention"
 EXACT, OF_FRAMEWORK, WITHOUT_SWITCHES, GENERIC_MATCH = "exact", "framework", "without switches", "generic"
+OF_RUNS = "runs"
+"""Of generic entries that were fitted to whole steps of all frameworks."""
 MATCHES = (
     (EXACT, False),
     (OF_FRAMEWORK, False),
@@ -81,10 +80,12 @@ MATCHES = (
 )
 """How an entry's framework matches, and whether it is of another version; best first."""
 FORMULA = (
-    "a step takes ((kernel_scale·(matrix_scale·M + K))^exponent + (host_s_per_call·calls + host_s_per_layer·layers)"
-    "^exponent)^(1/exponent), M = seconds of its products, convolutions and attention, K = of its other kernels, of "
-    "which forward, backward and update have shares by their seconds; on several GPUs 1 + replica_wait times that; a "
-    "scale that is not stated is 1, a time or share is 0; exponent_attention is that of networks with attention"
+    "a step takes ((kernel_scale·(convolution_scale·C + product_scale·M + K))^exponent + (host_s_per_call·calls + "
+    "host_s_per_layer·layers)^exponent)^(1/exponent), C = seconds of its convolutions, M = of its products and "
+    "attention, K = of its other kernels, of which forward, backward and update have shares by their seconds; on "
+    "several GPUs 1 + wait_inside·e(GPUs a node) + wait_between·e(nodes) times that, e(p) = expected largest of p "
+    "standard normals; a scale that is not stated is 1, a time or spread is 0; exponent_attention is that of networks "
+    "with attention"
 )
 """What the coefficients of an entry stand for, in a line."""
 
@@ -95,17 +96,17 @@ class Overheads:
 
     Attributes
     ----------
-    kernel_scale, matrix_scale : float
-        GPU is kernel_scale x the sum of the step's kernels, those of MATRIX_KINDS times matrix_scale first.
+    kernel_scale, convolution_scale, product_scale : float
+        GPU is kernel_scale x the sum of the step's kernels, convolutions and products times their own scale first.
     host_s_per_call, host_s_per_layer : float
         host is host_s_per_call x calls + host_s_per_layer x layers [s].
     exponent : float
         1 adds, a large one takes the longer.
-    replica_wait : float
-        Share by which the compute of a step takes longer once several replicas wait for the slowest of them.
+    wait_inside, wait_between : float
+        Spread of the compute of a step, as a share of it, among GPUs of a node and among nodes.
     source : Source
     matched : str
-        How the entry was found: ``exact``, ``framework``, ``without switches``, ``generic`` or ``assumed``.
+        How the entry was found: ``exact``, ``framework``, ``without switches``, ``generic``, ``runs`` or ``assumed``.
     pooled : bool
         The entry is one of any accelerator.
     scale_doubt : Entry or None
@@ -113,11 +114,13 @@ class Overheads:
     """
 
     kernel_scale: float
-    matrix_scale: float
+    convolution_scale: float
+    product_scale: float
     host_s_per_call: float
     host_s_per_layer: float
+    wait_inside: float
+    wait_between: float
     exponent: float
-    replica_wait: float
     source: Source
     matched: str
     pooled: bool = False
@@ -125,7 +128,22 @@ class Overheads:
 
     def scale_of(self, kind: str) -> float:
         """Return by what the times of a kernel kind are multiplied."""
-        return self.kernel_scale * (self.matrix_scale if kind in MATRIX_KINDS else 1.0)
+        return float(self.scales[class_of(kind)])
+
+    @property
+    def scales(self) -> FloatArray:
+        """By what the times of each of CLASSES are multiplied, shape (3,)."""
+        return self.kernel_scale * np.array([self.convolution_scale, self.product_scale, 1.0])
+
+    def wait_share(self, gpus_per_node: IntArray, nodes: IntArray) -> FloatArray:
+        """Return by which share of itself the compute of a step takes longer as replicas wait for the slowest of them.
+
+        The largest of p times with a spread is expected so many spreads above their mean as of p standard normals.
+        """
+        if not (self.wait_inside or self.wait_between):
+            return np.zeros(np.broadcast_shapes(np.shape(gpus_per_node), np.shape(nodes)))
+        inside, between = expected_largest(gpus_per_node), expected_largest(nodes)
+        return np.asarray(self.wait_inside * inside + self.wait_between * between)
 
     def scaled(self, kernels: float, host: float) -> Overheads:
         """Return the same with kernels, and host time, multiplied."""
@@ -136,22 +154,16 @@ class Overheads:
             host_s_per_layer=self.host_s_per_layer * host,
         )
 
-    def waiting(self, settings: Mapping[str, object]) -> Overheads:
-        """Return the same with replicas that wait as runs on the cluster showed, of whose collectives the settings are.
-
-        Those of plans that split a network have waits of their own.
-        """
-        whole, more = settings.get(REPLICA_WAIT), settings.get(MORE_REPLICA_WAIT)
-        if self.source.entry.library in (SPLIT_LIBRARY, SPLIT_DATASHEET_LIBRARY):
-            return self
-        if isinstance(more, float):
-            return replace(self, replica_wait=max(self.replica_wait + more, 0.0))
-        return replace(self, replica_wait=whole) if isinstance(whole, float) else self
+    def waiting(self, inside: float, between: float) -> Overheads:
+        """Return the same with the waits of a cluster's kinds of links, so far as its entry states none."""
+        stated, (first, second) = self.source.entry.coefficients, WAITS
+        inside, between = stated.get(first, inside), stated.get(second, between)
+        return replace(self, wait_inside=inside, wait_between=between)
 
     @property
-    def scales(self) -> bool:
-        """Whether any kernel's time is multiplied by other than 1."""
-        return self.kernel_scale != 1 or self.matrix_scale != 1
+    def leaves_kernels(self) -> bool:
+        """Whether every kernel's time is multiplied by 1."""
+        return self.kernel_scale == self.convolution_scale == self.product_scale == 1
 
 
 def check_overheads(entry: Entry) -> None:
@@ -170,6 +182,26 @@ def exponent_name(network: Network) -> str:
     """Return the coefficient, one of EXPONENTS, that is the exponent of a network's family."""
     attends = any(layer.kind == "attention" for layer in network.layers)
     return "exponent_attention" if attends else "exponent"
+
+
+_LARGEST = (0.0, 0.0, 0.5642, 0.8463, 1.0294, 1.1630, 1.2672, 1.3522, 1.4236)
+"""Expected largest of 0 to 8 standard normals."""
+_DOUBLED = (1.4236, 1.7660, 2.0697, 2.3437, 2.5946, 2.8269, 3.0439, 3.2482, 3.4418, 3.6261, 3.8023, 3.9714, 4.1341)
+"""The same of 8, 16 and so on to 32,768."""
+
+
+def expected_largest(number: IntArray) -> FloatArray:
+    """Return the expected largest of so many standard normals; between powers of 2 by their logarithm.
+
+    Errors are below 0.4 % (tests/sources/test_overheads.py has the integral).
+
+    >>> expected_largest(np.array([1, 2, 32])).round(3).tolist()
+    [0.0, 0.564, 2.07]
+    """
+    every = np.arange(int(np.max(number, initial=0)) + 1)
+    many = np.interp(np.log2(np.maximum(every, 8)), 3 + np.arange(len(_DOUBLED)), _DOUBLED)
+    many[: len(_LARGEST)] = _LARGEST[: every.size]
+    return np.asarray(many[number])
 
 
 def find_overheads(
@@ -196,9 +228,7 @@ def find_overheads(
     mode : one of MODES
         Entries of it go before those of any mode, these before those of the other.
     """
-    library = DATASHEET_LIBRARY if on_specified else ""
-    of_split = SPLIT_DATASHEET_LIBRARY if on_specified else SPLIT_LIBRARY
-    libraries = (of_split, library, "") if exponent == ATTENTION else (library, "")
+    libraries = (DATASHEET_LIBRARY, "") if on_specified else ("",)
     best: tuple[tuple[int, ...], Source] | None = None
     for place, (source, pooled) in enumerate(sources):
         entry = source.entry
@@ -206,25 +236,24 @@ def find_overheads(
         if match is None or entry.precision not in ("", precision) or entry.library not in libraries:
             continue
         at = (mode, "", entry.mode).index(entry.mode)
-        is_other = int(entry.library != of_split or match == MATCHES[-1])
         of_library = libraries.index(entry.library)
-        rank = (is_other, int(pooled), MATCHES.index(match), at, of_library, int(entry.precision != precision), place)
+        rank = (int(pooled), MATCHES.index(match), at, of_library, int(entry.precision != precision), place)
         if best is None or rank < best[0]:
             best = (rank, source)
     if best is None:
         return None
-    matched, _ = MATCHES[best[0][2]]
-    return _overheads(best[1], matched, exponent, EXPONENTS[exponent], pooled=bool(best[0][1]))
+    matched, _ = MATCHES[best[0][1]]
+    matched = OF_RUNS if (matched, best[1].entry.estimator) == (GENERIC_MATCH, END_TO_END) else matched
+    return _overheads(best[1], matched, exponent, EXPONENTS[exponent], pooled=bool(best[0][0]))
 
 
 def _match(entry: Entry, framework: str) -> tuple[str, bool] | None:
     """Return how an entry's framework matches, one of MATCHES: of several versions one without a number goes first."""
     name, version, switches = framework_parts(framework)
-    of_program = entry.estimator == END_TO_END and entry.library not in (SPLIT_LIBRARY, SPLIT_DATASHEET_LIBRARY)
     entry_name, entry_version, entry_switches = framework_parts(entry.kind)
     if entry_name != name or entry_switches not in (switches, ()):
         return MATCHES[-1] if entry.kind == GENERIC.name else None
-    if entry_switches != switches and not of_program:
+    if entry_switches != switches:
         return WITHOUT_SWITCHES, False
     if entry_version == version:
         return EXACT, False
@@ -234,7 +263,7 @@ def _match(entry: Entry, framework: str) -> tuple[str, bool] | None:
 def assumed_overheads(device_kind: str, exponent: str = "exponent") -> Overheads:
     """Return what is assumed where no framework was measured."""
     values = {
-        **NEUTRAL_COEFFICIENTS,
+        **{name: value for name, value in NEUTRAL_COEFFICIENTS.items() if name not in WAITS},
         **EXPONENTS,
         "host_s_per_call": ASSUMED_HOST_S_PER_CALL if device_kind == "gpu" else 0.0,
     }

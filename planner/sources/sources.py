@@ -31,16 +31,16 @@ from planner.domain.request import Problem
 from planner.errors import CoverageError, ParameterError, PlannerError, Refusal
 from planner.sources.devices import as_scaled
 from planner.sources.layer_calls import LayerCalls
-from planner.sources.links import as_elsewhere, between_devices, measured_inside, with_links, with_value
-from planner.sources.measured_steps import MeasuredSteps, measured_steps_of
-from planner.sources.overheads import (
-    MORE_REPLICA_WAIT,
-    REPLICA_WAIT,
-    Overheads,
-    assumed_overheads,
-    exponent_name,
-    find_overheads,
+from planner.sources.links import (
+    as_elsewhere,
+    between_devices,
+    measured_inside,
+    waits_elsewhere,
+    with_links,
+    with_value,
 )
+from planner.sources.measured_steps import MeasuredSteps, measured_steps_of
+from planner.sources.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
 from planner.sources.refusals import missing_kernel, missing_link
 from planner.sources.same_die import is_same_die
 from planner.sources.source import Source, source_of, without_unused
@@ -241,13 +241,18 @@ class Sources:
                 if source.entry.precision in ("", precision)
                 if not (is_pooled and source.entry.precision and not self._speeds_up(precision))
             )
-            framework, exponent = self.problem.settings.framework.label, exponent_name(self.problem.network)
+            framework, exponent = self.problem.settings.framework, exponent_name(self.problem.network)
             overheads = find_overheads(
-                entries, framework, precision, on_specified=self.is_specified(precision), exponent=exponent, mode=mode
+                entries,
+                framework.label,
+                precision,
+                on_specified=self.is_specified(precision),
+                exponent=exponent,
+                mode=mode,
             )
             scenario = self.problem.scenario
             overheads = overheads or assumed_overheads(self.accelerator.kind, exponent)
-            overheads = overheads.waiting(self._waits_of_cluster())
+            overheads = overheads.waiting(*waits_elsewhere(self.problem.cluster, self.pooled))
             self._overheads[key] = overheads.scaled(scenario.kernel_factor, scenario.host_factor)
         return self._overheads[key]
 
@@ -261,12 +266,6 @@ class Sources:
             for entry in calibration.entries
             if entry.scope == "overheads"
         )
-
-    def _waits_of_cluster(self) -> Mapping[str, object]:
-        """Return the settings that hold what runs on the very cluster say of replicas that wait; empty: nothing."""
-        entries = (entry for one in self.for_cluster for entry in one.entries if entry.scope == "collectives")
-        waits = {REPLICA_WAIT, MORE_REPLICA_WAIT}
-        return next((entry.settings for entry in entries if waits & set(entry.settings)), {})
 
     def _speeds_up(self, precision: str) -> bool:
         """Tell whether the device computes faster than in fp32: else pooled entries of that precision are left out."""

@@ -34,7 +34,16 @@ from planner.costs.work import transposition
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Entry
 from planner.domain.framework import PYTORCH
-from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, MATRIX_KINDS, UPDATE, KernelCalls
+from planner.domain.kernels import (
+    BACKWARD_DATA,
+    BACKWARD_WEIGHT,
+    CLASSES,
+    FORWARD,
+    MATRIX_KINDS,
+    UPDATE,
+    KernelCalls,
+    class_of,
+)
 from planner.domain.layers.record import Layer, Shape
 from planner.domain.messages import INPUT_GRADIENT, WEIGHT_GRADIENT
 from planner.domain.network import Network, layer_shapes
@@ -59,7 +68,7 @@ from planner.workload.updates import casts, transposes, updated_calls
 
 __all__ = [
     "BACKWARD", "BESIDE", "HEAD", "PASSES", "ComputeCases", "RankCompute", "UnitTable", "call_work", "host_s",
-    "memory_rules", "started", "term_of",
+    "memory_rules", "scaled", "started", "term_of",
 ]  # fmt: skip
 
 GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
@@ -70,6 +79,15 @@ KERNEL_S: Mapping[str, float] = {"graph": GRAPH_S_PER_CALL, "compiled": LAUNCH_S
 """How kernels are launched without a framework's dispatch -> what one takes [s]: in a graph, or by compiled code."""
 
 Counts = float | FloatArray
+
+
+def scaled(seconds: FloatArray, overheads: Overheads) -> FloatArray:
+    """Return times by class of kernels, shape (..., len(CLASSES), k), scaled and added up, shape (..., k).
+
+    Class by class, as a product of matrices would round otherwise with other shapes.
+    """
+    convolution, product, traffic = overheads.scales.tolist()
+    return np.asarray(convolution * seconds[..., 0, :] + product * seconds[..., 1, :] + traffic * seconds[..., 2, :])
 
 
 def term_of(stage: str) -> str:
@@ -160,38 +178,35 @@ class UnitTable:
 
     Attributes
     ----------
-    matrix_s, traffic_s : ndarray of float, shape (c, len(PASSES), U)
-        On the device: kernels of MATRIX_KINDS, and all others.
+    kernel_s : ndarray of float, shape (c, len(PASSES), len(CLASSES), U)
+        On the device, by class of kernels.
     calls, measured_calls, launches : ndarray of float, shape (c, len(PASSES), U)
         See :class:`planner.steps.host_and_gpu.CallCounts`.
     layers : ndarray of float, shape (c, len(PASSES), U)
         That host time counts.
     products_s : ndarray of float, shape (c, len(BESIDE), U)
         Products of the backward pass of what is split by columns.
-    slot_matrix_s, slot_traffic_s : ndarray of float, shape (c, len(BACKWARD), J + 1)
-        Of a backward pass what each segment takes, the head first.
+    slot_s : ndarray of float, shape (c, len(BACKWARD), len(CLASSES), J + 1)
+        Of a backward pass what each segment takes, the head first, by class of kernels.
     """
 
-    matrix_s: FloatArray
-    traffic_s: FloatArray
+    kernel_s: FloatArray
     calls: FloatArray
     measured_calls: FloatArray
     launches: FloatArray
     layers: FloatArray
     products_s: FloatArray
-    slot_matrix_s: FloatArray
-    slot_traffic_s: FloatArray
+    slot_s: FloatArray
 
     def repeat(self, name: str, other: str) -> None:
         """Put the kernels of one pass into another."""
-        for column in (self.matrix_s, self.traffic_s, self.calls, self.measured_calls, self.launches):
+        for column in (self.kernel_s, self.calls, self.measured_calls, self.launches):
             column[:, PASSES.index(other)] = column[:, PASSES.index(name)]
-        for column in (self.slot_matrix_s, self.slot_traffic_s):
-            column[:, BACKWARD.index(other)] = column[:, BACKWARD.index(name)]
+        self.slot_s[:, BACKWARD.index(other)] = self.slot_s[:, BACKWARD.index(name)]
 
     def kernels_s(self, overheads: Overheads) -> FloatArray:
         """Return times on the device, scaled as the framework's overheads say, shape (c, len(PASSES), U)."""
-        return overheads.scale_of("gemm") * self.matrix_s + overheads.kernel_scale * self.traffic_s
+        return scaled(self.kernel_s, overheads)
 
     @property
     def counts(self) -> CallCounts:
@@ -359,11 +374,10 @@ class RankCompute:
     def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], times: FloatArray) -> None:
         """Add calls of a stage to the passes that have them; to parts of it those of some layers."""
         (calls, source), units = served, self.units
-        site, is_matrix = self.program.site[calls.layer], calls.kind in MATRIX_KINDS
-        seconds = table.matrix_s if is_matrix else table.traffic_s
+        site, of_class = self.program.site[calls.layer], class_of(calls.kind)
         for name, where in self._parts_of(stage, calls, units).items():
             at = PASSES.index(name)
-            seconds[:, at] += units.by_unit(times if where is None else times * where, site)
+            table.kernel_s[:, at, of_class] += units.by_unit(times if where is None else times * where, site)
             kernels = calls.count.astype(np.float64)
             made = kernels if calls.operations is None else calls.operations.astype(np.float64)
             operations, launches = (
@@ -374,8 +388,8 @@ class RankCompute:
             if source.origin != "specified":
                 table.measured_calls[:, at] += operations
         if stage in BACKWARD:
-            slots = table.slot_matrix_s if is_matrix else table.slot_traffic_s
-            slots[:, BACKWARD.index(stage)] += self.program.by_segment(times, calls.layer)[:, self.program.segment]
+            of_segments = self.program.by_segment(times, calls.layer)[:, self.program.segment]
+            table.slot_s[:, BACKWARD.index(stage), of_class] += of_segments
         under = _GRADIENT_OF.get(calls.direction) if calls.kind == "gemm" and stage == "backward" else None
         for part in PARTS if under else ():
             is_part = self._columns[part][calls.layer]
@@ -409,9 +423,11 @@ def _part_of(behind: list[str]) -> str:
 
 
 def _empty(cases: int, units: int, slots: int) -> UnitTable:
-    one, two, three, four, five, six = np.zeros((6, cases, len(PASSES), units))
-    of_slots = np.zeros((2, cases, len(BACKWARD), slots + 1))
-    return UnitTable(one, two, three, four, five, six, np.zeros((cases, len(BESIDE), units)), *of_slots)
+    kernels, of_slots = (
+        np.zeros((cases, len(of), len(CLASSES), size)) for of, size in ((PASSES, units), (BACKWARD, slots + 1))
+    )
+    one, two, three, four = np.zeros((4, cases, len(PASSES), units))
+    return UnitTable(kernels, one, two, three, four, np.zeros((cases, len(BESIDE), units)), of_slots)
 
 
 def _times_s(parts: Iterable[tuple[_Served, int, int]]) -> dict[int, FloatArray]:

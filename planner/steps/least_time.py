@@ -74,7 +74,7 @@ def least_step_s(pricer: Pricer, plans: Configurations) -> FloatArray:
     m, p = plans.accumulation_steps, plans.pipeline_parallel
     waiting = np.where(np.isin(plans.schedule, BUBBLES), (p - 1) / plans.virtual_stages, 0.0)
     of_blocks = (units.sequence.size - 2) // p * block[plans.recompute, row]
-    replica_wait = np.where(plans.gpus > 1, pricer.overheads.replica_wait, 0.0) * m * of_blocks
+    replica_wait = pricer.overheads.wait_share(plans.gpus_per_node, plans.nodes) * m * of_blocks
     return np.asarray(np.maximum(m * every[plans.recompute, row] / p, (m + waiting) * of_blocks) + replica_wait)
 
 
@@ -94,7 +94,7 @@ def least_scheduled_s(pricer: Pricer, plans: Configurations) -> FloatArray:
     waits = np.isin(plans.schedule, BUBBLES) & (plans.pipeline_parallel > 1)
     sent_s = 0.0 if pricer.chooses_order else 2.0 * (cases.stage + number - 1)[at] * passes.transfer_s[passes.case]
     fill_s = np.where(waits, ahead_s[at] / plans.virtual_stages + sent_s, 0.0)
-    wait = np.where(plans.gpus > 1, pricer.overheads.replica_wait, 0.0)
+    wait = pricer.overheads.wait_share(plans.gpus_per_node, plans.nodes)
     if wait.any():
         wait = wait * -cases.most(-passes.least_s(messages=False))[case]
     return np.asarray(plans.accumulation_steps * (each_s[at] + wait) + fill_s)

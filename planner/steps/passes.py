@@ -37,7 +37,7 @@ from planner.domain.messages import (
     Message,
 )
 from planner.domain.split import RECOMPUTES
-from planner.steps.compute import BESIDE, HEAD, PASSES
+from planner.steps.compute import BESIDE, HEAD, PASSES, scaled
 from planner.steps.host_and_gpu import STAGES, TOGETHER, beside_s, composed_s
 from planner.steps.stage_cases import OfStages, StageCases
 from planner.steps.step_costs import StepCosts
@@ -146,8 +146,7 @@ class Passes:
         In proportion to the kernels of segments; where there are none these take equally long.
         """
         columns, overheads = self.costs.compute.cases.columns, self.costs.overheads
-        slots = overheads.scale_of("gemm") * columns.slot_matrix_s + overheads.kernel_scale * columns.slot_traffic_s
-        slots = slots[self.cases.compute_rows(self.costs.compute)]
+        slots = scaled(columns.slot_s, overheads)[self.cases.compute_rows(self.costs.compute)]
         ready = ready_s(np.where(slots.sum(axis=-1, keepdims=True) > 0, slots, 1.0))
         return np.asarray(ready[..., 1:] / ready[..., :1])
 

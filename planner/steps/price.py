@@ -182,7 +182,7 @@ class Pricer(StepCosts):
         terms, slowest = self._terms(plans, laid_out(self.layouts(plans)) if plans.size and kind[0] % 2 else StageCases)
         memory = self.memory(plans)
         self._offload(plans, memory, terms)
-        step_s = np.sum([exposed for _, exposed in terms.values()], axis=0)
+        step_s = sum((exposed for _, exposed in terms.values()), np.zeros(plans.size))  # in one order, however many
         loads = self.loads(plans) or [np.zeros(plans.size)]
         periods = [self._with_input(step_s, load) for load in loads]
         sets_pace = loads[-1] > step_s if self.strategy.prefetch else True

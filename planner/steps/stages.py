@@ -289,7 +289,7 @@ def composed_stages(overheads: Overheads, name: str, groups: list[TimedCalls], o
 
 
 def _adds(overheads: Overheads, of: Composed) -> bool:
-    return bool(np.any(of.host_s > 0)) or overheads.scales
+    return bool(np.any(of.host_s > 0)) or not overheads.leaves_kernels
 
 
 def _parts(overheads: Overheads, groups: list[TimedCalls], of: Composed) -> tuple[FloatArray, list[tuple[Part, ...]]]:

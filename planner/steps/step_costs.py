@@ -151,9 +151,9 @@ class StepCosts:
         return operation_s(sources, operation, buffer_bytes, self.copies(groups), self.gradient_entry)
 
     def on_one_device(self, sub_batch: IntArray) -> FloatArray:
-        """Return what makes the time of sub-batches on one device, shape (s, 11).
+        """Return what makes the time of sub-batches on one device, shape (s, 12).
 
-        GPU time by stage and host time by stage [s], in the order of STAGES; the share that replicas wait, and the
+        GPU time by stage and host time by stage [s], in the order of STAGES; spreads that replicas wait for, and the
         exponent that composes the times and its negative: where no column is larger, no step is longer.
         """
         cases, of = self.compute.cases, np.zeros(sub_batch.size, dtype=np.int64)
@@ -161,7 +161,8 @@ class StepCosts:
         units, passes = self.compute.ranks[0].units, [PASSES.index(name) for name in STAGES]
         number = np.bincount(units.sequence, minlength=units.distinct)
         kernels, host = (one[cases.rows(of, sub_batch)][:, passes] @ number for one in self.unit_s())
-        rest = (self.overheads.replica_wait, self.overheads.exponent, -self.overheads.exponent)
+        waits = self.overheads.wait_inside, self.overheads.wait_between
+        rest = (*waits, self.overheads.exponent, -self.overheads.exponent)
         return np.column_stack([kernels, host, np.broadcast_to(rest, (sub_batch.size, len(rest)))])
 
     def unit_s(self) -> tuple[FloatArray, FloatArray]:

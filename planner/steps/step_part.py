@@ -86,7 +86,7 @@ class StepPart:
         period: FloatArray = self.exchange_s[1] + (self._whole_s[self._which] + self._update_s)
         if once_s.any():
             period = period + once_s[self._state]
-        if self.costs.overheads.replica_wait:
+        if self.wait_share.any():
             period = period + self._replica_wait_s(self._computed_s[self._which])
         return period
 
@@ -210,8 +210,12 @@ class StepPart:
 
     def _replica_wait_s(self, computed_s: FloatArray) -> FloatArray:
         """Return what waiting for other replicas takes, given kernels and host time of all passes, shape (n,)."""
-        share = np.where(self.plans.gpus > 1, self.costs.overheads.replica_wait, 0.0)
-        return np.asarray(share * (computed_s + self._update_s))
+        return np.asarray(self.wait_share * (computed_s + self._update_s))
+
+    @cached_property
+    def wait_share(self) -> FloatArray:
+        """By which share of itself compute takes longer as replicas wait, shape (n,)."""
+        return self.costs.overheads.wait_share(self.plans.gpus_per_node, self.plans.nodes)
 
     @cached_property
     def _update_s(self) -> FloatArray:

@@ -284,7 +284,7 @@ def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
     elif overheads.matched == "without switches":
         message = f"Overheads of {framework} were not measured: those of {overheads.source.entry.kind} are used."
         yield PlanWarning("framework_overheads_without_switches", framework, message)
-    elif overheads.pooled:
+    elif overheads.pooled and overheads.matched != "runs":
         message = (
             f"Overheads of {framework} were not measured on {sources.accelerator.name}: those of "
             f"{overheads.source.calibration}, pooled over other GPUs, are used."

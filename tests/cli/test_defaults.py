@@ -270,7 +270,7 @@ def test_a_broken_own_calibration_is_skipped_with_a_note(
 def test_named_calibrations_go_before_bundled_ones(run: Run) -> None:
     arguments = ("--network", "sprint-15", "--cluster", "tsubame-kfc", "--target-batch", "138", "--mode", "async")
     values = request_of(run("suggest", *arguments, "--calibration", "tsubame-kfc", "--json"))
-    in_order = ["tsubame-kfc", "k80-steps", "any-split-steps", "any-steps", "node-links"]
+    in_order = ["tsubame-kfc", "any-steps", "node-links"]
     assert values["calibration"] == {"value": in_order, SOURCE: "option, then bundled"}
     values = request_of(run("suggest", *arguments, "--json"))
     assert values["calibration"] == {"value": in_order, SOURCE: "bundled"}

@@ -148,15 +148,15 @@ node = {{gpus = 1, gpu = "{gpu}"}}
 """
 
 
-ANY = ("any-split-steps", "any-steps", "node-links")
+ANY = ("any-steps", "node-links")
 """Calibrations of any GPU."""
 
 
 @pytest.mark.parametrize(
     ("gpu", "network", "names"),
     [
-        ("titan-xp", "resnet18", ["titan-xp", "titan-xp-steps", *ANY]),
-        ("a100-sxm4-40gb", "mlp", ["a100-sxm4-40gb", "a100-sxm4-40gb-split-steps", "a100-sxm4-40gb-steps", *ANY]),
+        ("titan-xp", "resnet18", ["titan-xp", *ANY]),
+        ("a100-sxm4-40gb", "mlp", ["a100-sxm4-40gb", *ANY]),
         # convolutions of the nearest GPU, products of one of the same die, and reconstructions of another cluster
         ("a100-sxm4-40gb", "resnet18", []),
         ("p40", "mlp", []),

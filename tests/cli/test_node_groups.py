@@ -13,7 +13,7 @@ Run = Callable[..., Any]
 CLUSTER = str(Path(__file__).parents[2] / "benchmarks" / "clusters" / "mixed.toml")
 ASKED = ("--network", "resnet50", "--cluster", CLUSTER)
 SUGGEST = ("suggest", *ASKED, "--target-batch", "1024", "--precision", "fp16")
-BOTH = ("--group", "v100:nodes=4,sub-batch=16", "--group", "a100:nodes=2,sub-batch=32")
+BOTH = ("--group", "v100:nodes=4,sub-batch=12", "--group", "a100:nodes=2,sub-batch=40")
 MOST_LINES = 25
 
 
@@ -30,13 +30,13 @@ def test_suggest_divides_the_batch_by_speed(run: Run) -> None:
     assert len((out + err).splitlines()) <= MOST_LINES
     words = " ".join(out.split())
     assert words.startswith(
-        "resnet50 on mixed, target mini-batch 1024: take plan 1, 4 nodes x 8 GPUs of v100 at sub-batch 16 + "
-        "2 nodes x 8 GPUs of a100 at sub-batch 32, fp16, synchronous: an epoch in"
+        "resnet50 on mixed, target mini-batch 1024: take plan 1, 4 nodes x 8 GPUs of v100 at sub-batch 12 + "
+        "2 nodes x 8 GPUs of a100 at sub-batch 40, fp16, synchronous: an epoch in"
     )
-    assert "1 v100 + a100 4 x 8 + 2 x 8 16 + 32" in words
+    assert "1 v100 + a100 4 x 8 + 2 x 8 12 + 40" in words
     assert "Each group by itself: " in words
     assert "torchrun --nnodes 6 --nproc-per-node gpu" in words
-    assert "# sub-batch 16 on v100, 32 on a100, fp16" in words
+    assert "# sub-batch 12 on v100, 40 on a100, fp16" in words
 
 
 def test_predict_prices_the_plan_that_suggest_gives(run: Run) -> None:
@@ -46,10 +46,10 @@ def test_predict_prices_the_plan_that_suggest_gives(run: Run) -> None:
     for key in ("epoch_s", "groups_s", "memory_bytes", "samples_per_s"):
         assert one[key] == plan["prediction"][key]
     assert one["configuration"]["gpus"] == 48
-    assert one["configuration"]["mini_batch"] == 4 * 8 * 16 + 2 * 8 * 32
+    assert one["configuration"]["mini_batch"] == 4 * 8 * 12 + 2 * 8 * 40
     assert one["configuration"]["groups"] == [
-        {"name": "v100", "nodes": 4, "gpus_per_node": 8, "sub_batch": 16},
-        {"name": "a100", "nodes": 2, "gpus_per_node": 8, "sub_batch": 32},
+        {"name": "v100", "nodes": 4, "gpus_per_node": 8, "sub_batch": 12},
+        {"name": "a100", "nodes": 2, "gpus_per_node": 8, "sub_batch": 40},
     ]
     assert one["iteration_s"]["value"] == max(one["groups_s"].values())
     assert "weighted_gradients" in [warning["code"] for warning in one["warnings"]]
@@ -76,7 +76,7 @@ def test_kept_answer_is_explained_as_it_was_given(run: Run, tmp_path: Path) -> N
     code, out, _ = run("explain", str(kept), "--part", "answer")
     assert (code, out) == (0, given)
     out = run("explain", str(kept), "--position", "1")[1]
-    assert "Plan 1: 4 nodes x 8 GPUs of v100 at sub-batch 16" in out
+    assert "Plan 1: 4 nodes x 8 GPUs of v100 at sub-batch 12" in out
 
 
 def test_brief_says_the_groups(run: Run) -> None:

@@ -144,7 +144,7 @@ def test_a_fit_finds_the_least_squares() -> None:
         timed = [TimedStep(NETWORK, 1, float(one)) for one in times_s]
         some = TimedSteps(timed, kernels_s, calls, np.full(n, 0.03), waits=False, host_s=0.0)
         for power in (1.0, 3.0, 6.0):
-            _, _, loss = some.solved(np.ones(n, dtype=np.bool_), np.full((n, 1), power), some.relative)
+            _, _, loss = some.solved(np.ones(n, dtype=np.bool_), np.full(n, power), some.relative)
             at = composed_s(scales[..., None] * kernels_s.sum(axis=1), hosts[..., None] * calls.sum(axis=1), power)
             misses = ((at / times_s - 1) / 0.03) ** 2
             least = (misses.sum(axis=-1) + ((scales - 1) / 0.05) ** 2 + (hosts / 1e-5) ** 2).min()

@@ -13,12 +13,7 @@ LINKS = (("ethernet", 0.125e9, 5e-5), ("roce", 12.5e9, 0.0), ("efa", 4e11, 1e-3)
 """Kind, rate [byte/s] and latency [s]."""
 
 
-PAIRED = pytest.mark.xfail(reason="multiples of links are kept by pairs of kinds", strict=False)
-
-
-@pytest.mark.parametrize(
-    "cluster", [pytest.param(one, marks=PAIRED if one in ("dgx-a100", "dgx-h100") else ()) for one in CLUSTERS]
-)
+@pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize(
     ("network", "framework"), [("resnet50", "pytorch"), (SMALL, "megatron-lm"), ("alexnet", "tensorflow")]
 )

@@ -159,7 +159,7 @@ def test_weights_beyond_memory_never_fit(names: Options, seed: int) -> None:
 
 
 def test_fp8_gains_alike_in_all_programs_and_on_boards_of_one_chip(tmp_path: Path) -> None:
-    """Case C03: a Llama of 4,096 positions, whose kernels alone are compared, not what a program was fitted to add.
+    """Case C03: a Llama of 4,096 positions.
 
     Published: 1.1 to 1.5 times a whole step in bf16 (torchtitan, Transformer Engine).
     """
@@ -172,12 +172,8 @@ def test_fp8_gains_alike_in_all_programs_and_on_boards_of_one_chip(tmp_path: Pat
                 "--network", "llama:sequence=4096", "--cluster", str(tmp_path / f"{board}.toml"), "--framework",
                 framework, "--optimizer", "adam", "--target-batch", "16",
             )  # fmt: skip
-            kernels = tuple(
-                replace(one, entries=tuple(entry for entry in one.entries if entry.scope != "overheads"))
-                for one in problem.calibrations
-            )
             plans = [Configuration(1, 8, 2, precision=precision) for precision in ("bf16", "fp8")]
-            found = Evaluator(replace(problem, calibrations=kernels)).evaluate(Configurations.of(plans)).iteration_s
+            found = Evaluator(problem).evaluate(Configurations.of(plans)).iteration_s
             gains[board, framework] = float(found[0] / found[1])
     assert min(gains.values()) >= 1.05, gains
     assert max(gains.values()) <= 1.7, gains

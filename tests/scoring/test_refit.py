@@ -16,7 +16,7 @@ from planner.domain.configuration import Settings
 from planner.domain.request import Problem
 from planner.domain.runs import Run
 from planner.errors import ParameterError
-from planner.fitting.observed import ESTIMATOR, overheads_entry
+from planner.fitting.observed import ESTIMATOR, OVERHEADS, overheads_entry
 from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.groups import HOLD_OUTS
 from planner.scoring.refit import Asked, fit_runs, group_of, held_out_answers
@@ -189,7 +189,7 @@ def test_absurd_values_break_no_fit(absurd: float) -> None:
     runs = runs_of(problem, "alexnet", "a", 1.0)
     wrong = [replace(run, value=absurd) for run in runs]
     for some in ([wrong[0], *runs[1:]], wrong * 6):
-        found = fit_runs([Asked(problem, some)]).whole.coefficients({"kernels": "measured"})
+        found = fit_runs([Asked(problem, some)]).values({"kernels": "measured", "precision": "fp32"})
         assert all(np.isfinite(value) for value in found.values())
 
 
@@ -203,7 +203,7 @@ def test_precisions_are_learnt_from_apart() -> None:
 def test_what_was_fitted_to_runs_before_is_left_out() -> None:
     problem = problem_of("alexnet", "first")
     gpu = problem.cluster.node.accelerator.name
-    entry = overheads_entry("pytorch", "fp32", "measured", {"kernel_scale": 9.0})
+    entry = overheads_entry({"kernels": "measured"}, "fp32", dict.fromkeys(OVERHEADS, 9.0))
     assert entry.estimator == ESTIMATOR
     known = replace(problem, calibrations=(Calibration("known", gpu, (entry,)), *problem.calibrations))
     runs = runs_of(problem, "alexnet", "a", 1.0)

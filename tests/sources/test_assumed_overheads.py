@@ -4,11 +4,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from planner.catalog import find_calibration, names
-from planner.domain.calibration import ANY_ACCELERATOR, END_TO_END, Calibration, Entry
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.prediction import Prediction
@@ -69,16 +67,3 @@ def test_a_stated_deviation_is_one_of_whole_steps(
 ) -> None:
     stated = tuple(replace(entry, origin=origin, error=error) for entry in kernels_of(exact))
     assert predicted("cpu", stated).iteration_s.deviation == pytest.approx(deviation)
-
-
-def test_frameworks_differ_on_gpus_as_the_bundled_fits_do() -> None:
-    """Of kernels that were measured; fits of single versions are in those of their framework."""
-    scales = [
-        entry.coefficients["kernel_scale"] * entry.coefficients["matrix_scale"]
-        for name in names("calibrations")
-        if (found := find_calibration(name)).accelerator != ANY_ACCELERATOR
-        for entry in found.entries
-        if entry.scope == "overheads" and entry.estimator == END_TO_END and not entry.library and "@" not in entry.kind
-    ]
-    assert len(scales) > 10
-    assert ASSUMED_SCALE_DEVIATION["gpu"] == pytest.approx(np.sqrt(np.mean(np.log(scales) ** 2)), abs=0.05)

@@ -10,6 +10,7 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
 from planner.domain.request import Problem, Scenario
+from planner.sources.links import BETWEEN, INSIDE, multiples_of_kind
 from planner.sources.sources import Sources
 
 Make = Callable[..., Problem]
@@ -18,11 +19,18 @@ Make = Callable[..., Problem]
 def test_links_that_no_run_showed_are_as_slow_as_elsewhere(make_problem: Make, cluster: Cluster) -> None:
     """Pooled multiples serve where the cluster has nothing of its own, and between devices alone."""
     values = {"messages_inside": 1.0, "bytes_inside": 4.0, "messages_between": 1.0, "bytes_between": 2.0}
-    entry = Entry("collectives", "all_reduce", "", "", "specified", "collective.alpha_beta", {}, values)
-    pooled = Calibration("any-steps", "any", (entry,))
-    sources = Sources(make_problem(calibrations=(pooled,)))
     assert cluster.intra_node is not None
     assert cluster.inter_node is not None
+    libraries = (
+        multiples_of_kind(INSIDE, cluster.intra_node.kind),
+        multiples_of_kind(BETWEEN, cluster.inter_node.kind),
+    )
+    entry, other = (
+        Entry("collectives", "all_reduce", "", "", library, "collective.alpha_beta", {}, values)
+        for library in libraries
+    )
+    pooled = Calibration("any-steps", "any", (entry, other))
+    sources = Sources(make_problem(calibrations=(pooled,)))
     found, stated = sources.device_all_reduce, Sources(make_problem(calibrations=())).device_all_reduce
     assert (found.origin, found.calibration, stated.calibration) == ("specified", "any-steps", "")
     assert found.entry.coefficients == {

@@ -11,7 +11,7 @@ from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
 from planner.domain.request import Problem, Scenario
 from planner.sources.links import BETWEEN as BETWEEN_NODES
 from planner.sources.links import INSIDE as INSIDE_NODES
-from planner.sources.links import MULTIPLES, multiples_of, multiples_of_kind, of_node
+from planner.sources.links import multiples_of_kind, of_node
 from planner.sources.sources import Sources
 
 CLUSTER = catalog.find_cluster("dgx-a100")
@@ -48,24 +48,22 @@ def test_nodes_of_another_chip_or_link_say_nothing() -> None:
         assert coefficients(pooled(replace(MEASURED, library=library))) == coefficients(())
 
 
-def test_what_any_cluster_showed_says_nothing_of_measured_nodes_and_that_of_its_kinds_does() -> None:
+def test_kinds_of_links_multiply_what_is_specified_and_nothing_that_was_measured() -> None:
     stated = coefficients(())
-    every, same = entry(MULTIPLES, 3.0, 2.0), entry(multiples_of(CLUSTER), 1.2, 1.1)
-    found = coefficients(pooled(MEASURED, every))
+    inside = entry(multiples_of_kind(INSIDE_NODES, "nvswitch"), 1.3, 1.0)
+    between = entry(multiples_of_kind(BETWEEN_NODES, "infiniband"), 1.0, 1.1)
+    other = entry(multiples_of_kind(BETWEEN_NODES, "token-ring"), 1.0, 9.0)
+    found = coefficients(pooled(inside, between, other))
+    assert found["bytes_inside"] == pytest.approx(1.3 * stated["bytes_inside"])
+    assert found["bytes_between"] == pytest.approx(1.1 * stated["bytes_between"])
+    found = coefficients(pooled(MEASURED, inside, between))
     assert found["bytes_inside"] == INSIDE
-    assert found["bytes_between"] == pytest.approx(2 * stated["bytes_between"])
-    found = coefficients(pooled(MEASURED, every, same))
-    assert found["bytes_inside"] == pytest.approx(1.2 * INSIDE)
     assert found["bytes_between"] == pytest.approx(1.1 * stated["bytes_between"])
 
 
-def test_what_links_of_a_kind_showed_goes_before_what_all_did() -> None:
-    stated = coefficients(())
-    every, inside = entry(MULTIPLES, 3.0, 2.0), entry(multiples_of_kind(INSIDE_NODES, "nvswitch"), 1.3, 1.0)
-    other = entry(multiples_of_kind(BETWEEN_NODES, "token-ring"), 1.0, 9.0)
-    found = coefficients(pooled(every, inside, other))
-    assert found["bytes_inside"] == pytest.approx(1.3 * stated["bytes_inside"])
-    assert found["bytes_between"] == pytest.approx(2 * stated["bytes_between"])
+@pytest.mark.parametrize("kinds", [("pcie3", "pcie4", "pcie5")])
+def test_generations_of_a_link_are_one_kind(kinds: tuple[str, ...]) -> None:
+    assert len({multiples_of_kind(INSIDE_NODES, kind) for kind in kinds}) == 1
 
 
 def test_a_scenario_scales_what_was_measured() -> None:

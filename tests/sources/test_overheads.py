@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,12 +13,20 @@ import numpy as np
 import pytest
 
 from planner.catalog import find_calibration, find_network, names
-from planner.domain.calibration import END_TO_END, Calibration, Entry
+from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.request import Problem
 from planner.errors import ParameterError
-from planner.sources.overheads import EXPONENTS, FORMULA, Overheads, exponent_name, find_overheads
+from planner.sources.links import BETWEEN, WAIT, multiples_of_kind
+from planner.sources.overheads import (
+    EXPONENTS,
+    FORMULA,
+    Overheads,
+    expected_largest,
+    exponent_name,
+    find_overheads,
+)
 from planner.sources.source import Source, source_of
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
@@ -148,8 +157,9 @@ def test_what_was_pooled_in_a_precision_serves_gpus_that_are_faster_in_it(
     assert sources.overheads("tf32", "sync").source.entry.precision == wanted
 
 
-def test_matrix_scale_multiplies_products_and_convolutions_alone(problem: Problem) -> None:
-    once, twice, thrice = (priced(having(problem, matrix_scale=scale)) for scale in (1.0, 2.0, 3.0))
+@pytest.mark.parametrize("name", ["convolution_scale", "product_scale"])
+def test_a_scale_of_a_class_multiplies_its_kernels_alone(problem: Problem, name: str) -> None:
+    once, twice, thrice = (priced(having(problem, **{name: scale})) for scale in (1.0, 2.0, 3.0))
     # linear in the scale; updates are traffic
     assert thrice["iteration"] - once["iteration"] == pytest.approx(2 * (twice["iteration"] - once["iteration"]))
     assert once["forward"] < twice["forward"] < 2 * once["forward"]
@@ -160,17 +170,25 @@ def test_matrix_scale_multiplies_products_and_convolutions_alone(problem: Proble
 
 @pytest.mark.parametrize("exponent", [1.0, 1.7, 3.0])
 def test_the_formula_that_is_printed_is_what_a_step_takes(problem: Problem, exponent: float) -> None:
-    written = FORMULA.partition("takes ")[2].partition(", M =")[0].replace("·", "*").replace("^", "**")
+    written = FORMULA.partition("takes ")[2].partition(", C =")[0].replace("·", "*").replace("^", "**")
     plain = priced(having(problem, exponent=1.0))["iteration"]
-    matrix_s = priced(having(problem, matrix_scale=2.0))["iteration"] - plain
+    convolution_s, product_s = (
+        priced(having(problem, **{name: 2.0}))["iteration"] - plain for name in ("convolution_scale", "product_scale")
+    )
     calls = (priced(having(problem, host_s_per_call=1.0))["iteration"] - plain) / 1.0
     stated = {
-        "kernel_scale": 1.2, "matrix_scale": 0.7, "host_s_per_call": 0.4 * plain / calls, "exponent": exponent,
-        "host_s_per_layer": 0.1 * plain,
+        "kernel_scale": 1.2, "convolution_scale": 0.7, "product_scale": 0.9, "host_s_per_call": 0.4 * plain / calls,
+        "exponent": exponent, "host_s_per_layer": 0.1 * plain,
     }  # fmt: skip
     layers = 2 * len(problem.network.layers) + gradient_slots(problem.network).layer.size
-    known = {"M": matrix_s, "K": plain - matrix_s, "calls": calls, "layers": layers}
-    assert 0 < matrix_s < plain
+    known = {
+        "C": convolution_s,
+        "M": product_s,
+        "K": plain - convolution_s - product_s,
+        "calls": calls,
+        "layers": layers,
+    }
+    assert 0 < min(convolution_s, product_s) < convolution_s + product_s < plain
     assert priced(having(problem, **stated))["iteration"] == pytest.approx(_value(written, {**stated, **known}))
 
 
@@ -203,49 +221,66 @@ def test_the_formula_names_every_coefficient_of_bundled_overheads() -> None:
         if entry_.scope == "overheads"
         for name in entry_.coefficients
     }
-    assert {"matrix_scale", "host_s_per_call", "exponent", "host_s_per_layer", "replica_wait"} <= found
+    assert {"convolution_scale", "product_scale", "host_s_per_call"} <= found
     assert all(name in FORMULA for name in found)
 
 
+def test_the_expected_largest_of_normals_is_the_integral() -> None:
+    x = np.linspace(-12, 12, 4801)
+    below = np.array([0.5 * (1 + math.erf(one / math.sqrt(2))) for one in x])
+    numbers = np.array([1, 2, 3, 5, 8, 11, 24, 100, 1000, 5000, 32768])
+    exact = [np.trapezoid((np.sign(x) + 1) / 2 - below**p, x) for p in numbers.tolist()]
+    assert expected_largest(numbers) == pytest.approx(exact, rel=4e-3, abs=1e-9)
+
+
 def test_replicas_wait_only_where_there_are_several(problem: Problem) -> None:
-    waiting, at_once = having(problem, replica_wait=0.25), having(problem, replica_wait=0.0)
+    waiting = having(problem, wait_inside=0.25, wait_between=0.1)
+    at_once = having(problem, wait_inside=0.0, wait_between=0.0)
     assert priced(waiting) == priced(at_once)
-    some, none = (priced(one, gpus_per_node=4) for one in (waiting, at_once))
-    compute = none["forward"] + none["backward"] + none["update"]
-    assert some["replica_wait"] == pytest.approx(0.25 * compute)
-    assert some["iteration"] == pytest.approx(none["iteration"] + 0.25 * compute)
-    assert "replica_wait" not in none
+    for where, share in (
+        ({"gpus_per_node": 4}, 0.25 * 1.0294),
+        ({"nodes": 2}, 0.1 * 0.5642),
+        ({"nodes": 2, "gpus_per_node": 4}, 0.25 * 1.0294 + 0.1 * 0.5642),
+    ):
+        some, none = (priced(one, **where) for one in (waiting, at_once))
+        compute = none["forward"] + none["backward"] + none["update"]
+        assert some["replica_wait"] == pytest.approx(share * compute)
+        assert some["iteration"] == pytest.approx(none["iteration"] + share * compute)
+        assert "replica_wait" not in none
 
 
-def test_replicas_of_a_cluster_wait_as_runs_there_showed(problem: Problem) -> None:
-    values = dict.fromkeys(("messages_inside", "bytes_inside", "messages_between", "bytes_between"), 1e-9)
-    entry = Entry("collectives", "all_reduce", "", "", "", "collective.alpha_beta", {"replica_wait": 0.4}, values)
-    shown = Calibration("links", "any", (entry,), cluster=problem.cluster.name)
-    there = replace(problem, calibrations=(shown, *problem.calibrations))
-    assert Sources(problem).overheads("fp32", "sync").replica_wait != 0.4
-    assert Sources(there).overheads("fp32", "sync").replica_wait == 0.4
-    more = replace(entry, settings={"more_replica_wait": 0.1})
-    of_program = having(problem, replica_wait=0.25)
-    beside = replace(shown, entries=(more,))
-    adds = replace(of_program, calibrations=(beside, *of_program.calibrations))
-    assert Sources(adds).overheads("fp32", "sync").replica_wait == pytest.approx(0.35)
-    less = replace(beside, entries=(replace(more, settings={"more_replica_wait": -0.3}),))
-    none = replace(of_program, calibrations=(less, *of_program.calibrations))
-    assert Sources(none).overheads("fp32", "sync").replica_wait == 0.0
-    elsewhere = replace(there, calibrations=(replace(shown, cluster="another"), *problem.calibrations))
-    assert Sources(elsewhere).overheads("fp32", "sync") == Sources(problem).overheads("fp32", "sync")
+def test_replicas_wait_as_runs_over_links_of_their_kind_showed_unless_it_is_said(problem: Problem) -> None:
+    values = dict.fromkeys(("messages_inside", "bytes_inside", "messages_between", "bytes_between"), 1.0)
+    link, node = problem.cluster.inter_node, problem.cluster.node
+    assert link is not None
+    gpu = replace(node, accelerator=replace(node.accelerator, kind="gpu"))
+    where = replace(problem.cluster, node=gpu)
+    entry = Entry("collectives", "all_reduce", "", "", "", "collective.alpha_beta", {WAIT: 0.4}, values)
+
+    def wait(kind: str, *others: Calibration) -> float:
+        shown = Calibration("any", "any", (replace(entry, library=multiples_of_kind(BETWEEN, kind)),))
+        return (
+            Sources(replace(problem, cluster=where, calibrations=(*others, shown)))
+            .overheads("fp32", "sync")
+            .wait_between
+        )
+
+    assert wait(link.kind) == 0.4
+    assert wait("token-ring") == 0.0
+    own = Calibration("mine", "toy", (replace(globals()["entry"]("generic"), coefficients={"wait_between": 0.2}),))
+    assert wait(link.kind, own) == 0.2
 
 
 def test_waiting_widens_an_interval_by_no_more_than_it_adds(problem: Problem) -> None:
     plan = Configurations.of([Configuration(1, 4, 8)])
-    some, none = (Evaluator(having(problem, replica_wait=wait)).describe(plan)[0].iteration_s for wait in (0.25, 0.0))
+    some, none = (Evaluator(having(problem, wait_inside=wait)).describe(plan)[0].iteration_s for wait in (0.25, 0.0))
     assert some.high is not None
     assert none.high is not None
     assert none.high / none.value * 0.9 < some.high / some.value <= none.high / none.value * 1.25
 
 
 def test_an_evaluator_like_another_prices_as_one_of_its_own(problem: Problem) -> None:
-    changed = having(problem, kernel_scale=1.5, matrix_scale=0.5, host_s_per_call=1e-5)
+    changed = having(problem, kernel_scale=1.5, product_scale=0.5, host_s_per_call=1e-5)
     plans = Configurations.of([Configuration(2, 4, n, steps) for n in (1, 8, 32) for steps in (1, 2)])
     first = Evaluator(problem)
     first.evaluate(plans)
@@ -303,23 +338,8 @@ def test_the_exponent_is_that_of_the_family_unless_it_is_said(
     assert served(network, stated).exponent == expected
 
 
-def test_a_program_with_switches_on_has_its_own_overheads_before_generic_ones() -> None:
-    """What switches change is counted where runs of a program were fitted together; else it is said."""
-    fitted = replace(entry("torch"), estimator=END_TO_END)
-    own, generic = held("gpu", fitted), held("gpu", replace(entry("generic"), estimator=END_TO_END))
-    for asked in ("torch:fast", "torch@2.1:fast"):
-        found = find_overheads([(generic, False), (own, False)], asked, "fp32", on_specified=False)
-        assert found is not None
-        assert (found.source.entry.kind, found.matched) == ("torch", "exact" if asked == "torch:fast" else "framework")
-    of_version = held("gpu", replace(fitted, kind="torch@2.1"))
-    found = find_overheads([(own, False), (of_version, False)], "torch@2.1:fast", "fp32", on_specified=False)
-    assert found is not None
-    assert (found.source.entry.kind, found.matched) == ("torch@2.1", "exact")
-    measured = held("here", entry("torch"))
+def test_what_was_measured_without_the_switches_that_are_asked_for_serves_and_says_so() -> None:
+    generic, measured = held("gpu", entry("generic")), held("here", entry("torch"))
     found = find_overheads([(generic, False), (measured, False)], "torch:fast", "fp32", on_specified=False)
     assert found is not None
     assert (found.source.entry.kind, found.matched) == ("torch", "without switches")
-    pooled = held("any", fitted)
-    found = find_overheads([(generic, False), (pooled, True)], "torch:fast", "fp32", on_specified=False)
-    assert found is not None
-    assert found.source.entry.kind == "generic"  # of this GPU

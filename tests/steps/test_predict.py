@@ -114,7 +114,8 @@ def step_end_s(step: OneStage, strategy: Strategy, begun_s: float) -> float:
             ready_s += np.ceil(alone[low] / strategy.cycle_s) * strategy.cycle_s - alone[low]
         sent_s = max(sent_s, ready_s if strategy.overlap else now_s) + together[low, high - 1]
     update_s = float(passes.update_s[0])
-    return max(now_s, sent_s) + update_s + REPLICA_WAIT * (computed_s + update_s)
+    share = float(step.costs.overheads.wait_share(step.plans.gpus_per_node, step.plans.nodes)[0])
+    return max(now_s, sent_s) + update_s + share * (computed_s + update_s)
 
 
 @pytest.mark.parametrize("bytes_per_s", [1e10, 2e8, 1e8])
@@ -127,7 +128,7 @@ def test_a_period_is_that_of_many_steps_event_by_event(
     problem = make_problem(settings=Settings(strategy=strategy))
     (calibration,) = problem.calibrations
     *kernels, overheads = calibration.entries
-    waits = replace(overheads, coefficients={**overheads.coefficients, "replica_wait": REPLICA_WAIT})
+    waits = replace(overheads, coefficients={**overheads.coefficients, "wait_inside": REPLICA_WAIT})
     problem = replace(
         problem,
         cluster=replace(problem.cluster, storage=Storage(bytes_per_s, shared=True, cache_bytes=5e7)),

@@ -62,7 +62,7 @@ def test_products_beside_messages_are_those_of_the_layer() -> None:
     table, block = compute.cases.columns, int(compute.ranks[rank].units.sequence[1])
     both = dict(zip(BESIDE, table.products_s[0, :, block], strict=True))
     assert both["weight_gradient", "attention"] == pytest.approx(both["input_gradient", "attention"], rel=0.3)
-    assert 0 < sum(both.values()) < table.matrix_s[0, 2, block]
+    assert 0 < sum(both.values()) < table.kernel_s[0, 2, :, block].sum()
     assert both["weight_gradient", "head"] == 0
 
 

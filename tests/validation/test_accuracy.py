@@ -68,15 +68,14 @@ def views() -> Views:
     answers = [Answer(one, {"forward": 0.7, "all_reduce": 0.3} if one.predicted else {}) for one in held_out]
     kernels = ("measured", "measured", "specified", "measured", "")
     facts = [Facts(one, nodes=nodes) for one, nodes in zip(kernels, (1, 2, 1, 1, 1), strict=True)]
-    baseline = {axis: {"pollux-t4": [0.2, -0.4], "other": [0.3]} for axis in AXES}
-    return Views(dict.fromkeys((BUNDLED, *AXES), answers), facts, 7, baseline)
+    return Views(dict.fromkeys((BUNDLED, *AXES), answers), facts, 7)
 
 
 def with_one(one: ScoredRow, facts: Facts) -> Mapping[str, Any]:
     """Return the document of the same answers and one more."""
     some = views()
     answers = {view: [*found, Answer(one)] for view, found in some.answers.items()}
-    return document_of(Views(answers, [*some.facts, facts], some.free_numbers, some.baseline))
+    return document_of(Views(answers, [*some.facts, facts], some.free_numbers))
 
 
 DOCUMENT: Mapping[str, Any] = document_of(views())
@@ -153,17 +152,6 @@ def test_headlines_are_means_over_sources_of_enough_rows() -> None:
     errors = {"a": (10, 0.1), "b": (500, 0.3), "few": (9, 0.9), "none": (20, None)}
     assert mean_of_sources(errors) == {"sources": 2, "mape": pytest.approx(0.2)}
     assert mean_of_sources({"few": (1, 0.1)}) == {"sources": 0, "mape": None}
-
-
-def test_the_baseline_stands_beside_ours_with_how_many_numbers_each_has() -> None:
-    found = DOCUMENT["baseline"]["gpu"]
-    assert (found["nine_numbers"]["n"], found["this_program"]["n"]) == (3, 3)
-    assert found["nine_numbers"]["mape"] == pytest.approx(0.3)
-    assert DOCUMENT["free_numbers"] == {"this program": 7, "baseline": 9}
-    page = page_of(DOCUMENT)
-    assert "| GPU left out, nine numbers | 9 | 0 | - | 30.0 % | 3 |" in page
-    for heading in ("## In short", "## By source", "## By GPU", "## Ranking of plans"):
-        assert "behind these errors: 7." in page.partition(heading)[2].partition("\n## ")[0]
 
 
 def test_rules_of_one_line_stand_beside_the_ranking() -> None:
