@@ -28,7 +28,7 @@ PARTS = (DEVELOPMENT, NEW, LOCKED)
 HEAD = """# How accurate is it?
 
 Predicted against measured training runs of public sources, held out: the coefficients of whole steps (host time a
-kernel call, speed of links, how well kernels run in a framework) are fitted again without the network that is
+kernel call, speed of links, how well kernels run in whole steps) are fitted again without the network that is
 predicted, in all sources together. Rows that a calibration has seen in any other way do not count. Errors are
 |predicted / measured - 1| of the row's own figure, a time or a rate; bias is the same without the bars; *covered* is
 the share of rows inside their 90 % interval. What stands for *new GPU*, *new cluster* and *new source* is fitted

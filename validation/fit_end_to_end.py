@@ -1,7 +1,7 @@
 """Make calibrations/any-steps.json: what programs and links add to kernels, fitted to all measured runs of this folder.
 
-Held-out errors and conformal scores of intervals are of runs that are each predicted by a fit without their
-accelerator; no score is below that by network.
+Conformal scores of intervals are of runs that are each predicted by a fit without their accelerator; none is below that
+by network.
 
     python -m validation.fit_end_to_end [FOLDER]
 """
@@ -56,7 +56,7 @@ def calibration(
     fitted: StepFit, asked: Sequence[Asked], by_axis: Mapping[str, Sequence[Sequence[Answer]]]
 ) -> Calibration:
     """Return what runs tell of all GPUs; ``by_axis``: their answers with the network, and with the GPU left out."""
-    entries = [*_overheads(fitted, asked, by_axis.get("gpu", ())), *_links(fitted, asked)]
+    entries = [*_overheads(fitted, asked), *_links(fitted, asked)]
     seen = _scores(by_axis.get("network", ()))
     unseen = {name: max(one, seen.get(name, one), key=_width) for name, one in _scores(by_axis.get("gpu", ())).items()}
     return Calibration(
@@ -71,25 +71,18 @@ def calibration(
     )
 
 
-def _overheads(fitted: StepFit, asked: Sequence[Asked], answers: Sequence[Sequence[Answer]]) -> Iterator[Entry]:
-    """Yield overheads by precision, and measured or specified kernels; with the errors of runs on such."""
-    of_kernels: dict[str, list[float]] = {}
-    for one, some in zip(asked, answers, strict=False):
-        for kernels in {each.properties["kernels"] for each in one.observed}:
-            of_kernels.setdefault(kernels, []).extend(abs(a.row.error) for a in some if a.row.error is not None)
+def _overheads(fitted: StepFit, asked: Sequence[Asked]) -> Iterator[Entry]:
+    """Yield overheads by precision, and measured or specified kernels; ``samples``: runs on such that tell them."""
+    observed = [one for each in asked for one in each.observed]
     precisions = {"": "fp32", "tf32": "tf32", **dict.fromkeys(sorted(HALF_PRECISIONS), "half")}
     for kernels, precision in product(("measured", DATASHEET_LIBRARY), precisions):
         facts = {"kernels": kernels, "precision": precisions[precision]}
         entry = fitted.overheads(facts, precision)
-        errors = of_kernels.get(kernels, [])
         yield replace(
             entry,
             coefficients=_rounded(entry.coefficients),
             standard_errors=_rounded(entry.standard_errors),
-            samples=len(errors),
-            held_out_error=few(float(np.mean(errors))) if errors else None,
-            held_out_by="group" if errors else "",
-            worst_error=few(max(errors)) if errors else None,
+            samples=sum(one.measured_s.size for one in observed if facts.items() <= one.properties.items()),
         )
 
 

@@ -77,20 +77,18 @@ class StepFit:
     covariance : mapping of (Key, Key) to float
     sources : tuple of str
         Of the runs of the fit.
-    coefficients : tuple of Coefficient
     """
 
     effects: Mapping[Key, float] = field(default_factory=dict)
     covariance: Mapping[tuple[Key, Key], float] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
-    coefficients: tuple[Coefficient, ...] = COEFFICIENTS
 
     def theta(self, properties: Mapping[str, str]) -> FloatArray:
         """Return θ of runs with these properties, shape (c,); effects that no run showed are 0."""
         return np.array(
             [
                 start_of(one, properties) + sum(self.effects.get(key, 0.0) for key, _ in effects_of(one, properties))
-                for one in self.coefficients
+                for one in COEFFICIENTS
             ]
         )
 
@@ -101,7 +99,7 @@ class StepFit:
     def deviations(self, properties: Mapping[str, str]) -> dict[str, float]:
         """Return the standard errors of :meth:`values`; unseen effects count with their prior deviation."""
         values, found = self.values(properties), {}
-        for one in self.coefficients:
+        for one in COEFFICIENTS:
             priors = dict(effects_of(one, properties))
             seen = [key for key in priors if key in self.effects]
             variance = sum(self.covariance.get((a, b), 0.0) for a in seen for b in seen)
@@ -134,9 +132,7 @@ class StepFit:
         return (Calibration(ESTIMATOR, ANY_ACCELERATOR, entries, origin="published"),)
 
 
-def fit_steps(
-    observed: Sequence[Observed], sources: Iterable[str] = (), coefficients: tuple[Coefficient, ...] = COEFFICIENTS
-) -> StepFit:
+def fit_steps(observed: Sequence[Observed], sources: Iterable[str] = ()) -> StepFit:
     """Return the effects that measured runs ask for; without any, every effect is 0.
 
     Parameters
@@ -144,15 +140,13 @@ def fit_steps(
     observed : sequence of Observed
     sources : iterable of str
         Names of the runs' sources.
-    coefficients : tuple of Coefficient
-        Those of COEFFICIENTS in their order, whose effects may differ.
     """
     if not observed:
-        return StepFit(coefficients=coefficients)
-    prior = {key: sd for one in observed for each in coefficients for key, sd in effects_of(each, one.properties)}
+        return StepFit()
+    prior = {key: sd for one in observed for each in COEFFICIENTS for key, sd in effects_of(each, one.properties)}
     place = {key: at for at, key in enumerate(sorted(prior))}
     deviations = np.array([prior[key] for key in place])
-    best, every = np.zeros(deviations.size), _Rows(observed, [_design(one, coefficients, place) for one in observed])
+    best, every = np.zeros(deviations.size), _Rows(observed, [_design(one, place) for one in observed])
     for _ in range(ROUNDS):
         best, covariance = robust_least_squares(
             every.errors, every.slopes, best, deviations, every.weights, huber=HUBER
@@ -167,7 +161,6 @@ def fit_steps(
         dict(zip(keys, best.tolist(), strict=True)),
         {(keys[one], keys[other]): entry for one, other, entry in entries},
         tuple(sorted(sources)),
-        coefficients,
     )
 
 
@@ -210,9 +203,9 @@ class _Rows:
         return np.asarray((by_theta[:, None] @ self._designs[self._set])[:, 0]) / ROW_DEVIATION
 
 
-def _design(observed: Observed, coefficients: Sequence[Coefficient], place: Mapping[Key, int]) -> FloatArray:
+def _design(observed: Observed, place: Mapping[Key, int]) -> FloatArray:
     """Return which of p effects add to each of c coefficients, shape (c, p); none to those that change no row."""
-    design = np.zeros((len(coefficients), len(place)))
+    design = np.zeros((len(COEFFICIENTS), len(place)))
     for row in observed.live:
-        design[row, [place[key] for key, _ in effects_of(coefficients[row], observed.properties)]] = 1.0
+        design[row, [place[key] for key, _ in effects_of(COEFFICIENTS[row], observed.properties)]] = 1.0
     return design

@@ -153,8 +153,9 @@ def as_elsewhere(cluster: Cluster, all_reduce: Entry, inside: Entry | None, pool
         found[where][1].coefficients[column.name] if where in found else 1.0
         for where, column in ((INSIDE, BYTES_INSIDE), (BETWEEN, BYTES_BETWEEN))
     ]
-    words = f"as in runs elsewhere, a byte takes {times[0]:.3g} times as long inside nodes, {times[1]:.3g} between"
     socket_s = _setting(found[BETWEEN][1], SOCKET) if BETWEEN in found else 0.0
+    parts = [f"{times[at]:.3g} times as long {where} nodes" for at, where in enumerate(PLACES) if where in found]
+    words = f"as in runs elsewhere, a byte takes {' and '.join(parts)}"
     words += f" and {socket_s * 1e9:.3g} ns of the host besides" if socket_s else ""
     entry = replace(slower(all_reduce, times[0], times[1], socket_s), notes=f"{all_reduce.notes}; {words}")
     return source_of(entry, next(iter(found.values()))[0])

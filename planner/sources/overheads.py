@@ -243,7 +243,8 @@ def find_overheads(
     if best is None:
         return None
     matched, _ = MATCHES[best[0][1]]
-    matched = OF_RUNS if (matched, best[1].entry.estimator) == (GENERIC_MATCH, END_TO_END) else matched
+    is_of_runs = best[1].entry.kind == GENERIC.name and best[1].entry.estimator == END_TO_END
+    matched = OF_RUNS if is_of_runs else matched
     return _overheads(best[1], matched, exponent, EXPONENTS[exponent], pooled=bool(best[0][0]))
 
 

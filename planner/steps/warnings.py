@@ -29,7 +29,6 @@ from planner.sources.source import is_used, miss_in_words
 from planner.sources.sources import Source, Sources
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.units import format_bytes
-from planner.workload.blocks import block_starts
 from planner.workload.lowering import UPDATE_BYTES, lower
 from planner.workload.placement import Placement
 from planner.workload.shards import expert_number
@@ -527,7 +526,6 @@ def _formula_only(sources: Sources, one: Configuration) -> Iterator[PlanWarning]
     """Yield the parts of a plan that no measured run has shown yet."""
     network = sources.problem.network
     parts = {
-        "pipeline of a network not made of attention blocks": one.pipeline_parallel > 1 and not block_starts(network),
         "context parallelism": one.context_parallel > 1,
         "balance of experts": expert_number(network) > 0,
         f"{one.schedule} schedule": one.schedule in BY_FORMULA,

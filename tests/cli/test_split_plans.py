@@ -253,9 +253,7 @@ def test_stages_of_layers_are_told_by_the_layers_that_they_start_with(run: Run) 
     assert sum(one.get("exposed_seconds", one["seconds"]) for one in answer["terms"]) == pytest.approx(
         answer["iteration_s"]["value"], rel=1e-9
     )
-    assert [
-        one["message"].partition(" is priced")[0] for one in answer["warnings"] if one["code"] == "formula_only"
-    ] == ["The pipeline of a network not made of attention blocks"]
+    assert "formula_only" not in {one["code"] for one in answer["warnings"]}  # torchgpipe's runs show such pipelines
 
 
 def test_suggest_tries_pipelines_of_layers_where_the_framework_deals_them_out(run: Run) -> None:

@@ -40,7 +40,7 @@ def test_links_that_no_run_showed_are_as_slow_as_elsewhere(make_problem: Make, c
         "bytes_between": 2 / cluster.inter_node.bytes_per_s,
     }
     assert found.entry.settings["beta_ratio"] == pytest.approx(0.5 * float(str(stated.entry.settings["beta_ratio"])))
-    assert "a byte takes 4 times as long inside nodes, 2 between" in found.entry.notes
+    assert "a byte takes 4 times as long inside nodes and 2 times as long between nodes" in found.entry.notes
     assert sources.host_all_reduce.entry.coefficients["bytes_between"] == 1 / cluster.inter_node.bytes_per_s
     measured = Calibration("own", "toy", (replace(entry, library=""),), cluster=cluster.name)
     assert Sources(make_problem(calibrations=(pooled, measured))).device_all_reduce.calibration == "own"
