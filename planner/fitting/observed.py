@@ -55,20 +55,22 @@ MEASURED_MULTIPLES = constants("links.multiples")
 
 
 class Coefficient(NamedTuple):
-    """A coefficient: its value where every effect is 0, and the properties whose effects add to θ, with deviations.
+    """A coefficient: its value where its effect is 0, and the properties by which runs share an effect on θ.
 
-    θ is the logarithm of the value, or where it is not ``is_log`` the value itself, so far as that is above ``base``:
-    below, the value bends away from θ and reaches 0 at -``base``, smoothly, as a search that meets an edge stops there.
+    ``deviation``: of the prior of each effect; properties: see :func:`properties_of`. θ is the logarithm of the value,
+    or where it is not ``is_log`` the value itself, so far as that is above ``base``: below, the value bends away from θ
+    and reaches 0 at -``base``, smoothly, as a search that meets an edge stops there.
     """
 
     name: str
     base: float
-    levels: tuple[tuple[tuple[str, ...], float], ...]
+    by: tuple[str, ...]
+    deviation: float
     is_log: bool = True
 
     @property
     def start(self) -> float:
-        """θ where every effect is 0."""
+        """θ where its effect is 0."""
         return math.log(self.base) if self.is_log else self.base
 
     def value(self, theta: float) -> float:
@@ -79,15 +81,15 @@ class Coefficient(NamedTuple):
 
 
 COEFFICIENTS = (
-    Coefficient("kernel_scale", 1.0, ((("kernels",), 0.1),)),
-    Coefficient("convolution_scale", 1.0, ((("precision", "kernels"), 0.3),)),
-    Coefficient("product_scale", 1.0, ((("precision", "kernels"), 0.3),)),
-    Coefficient("host_s_per_call", 20e-6, (((), 0.5),)),
-    Coefficient("wait_inside", 0.02, (((INSIDE,), 0.03),), is_log=False),
-    Coefficient("wait_between", 0.02, (((BETWEEN,), 0.03),), is_log=False),
-    Coefficient("intra_node", 1.1, (((INSIDE,), 0.1),)),
-    Coefficient("inter_node", 1.1, (((BETWEEN,), 0.1),)),
-    Coefficient("socket_s_per_byte", 4e-10, (((), 1.0),)),
+    Coefficient("kernel_scale", 1.0, ("kernels",), 0.1),
+    Coefficient("convolution_scale", 1.0, ("precision", "kernels"), 0.3),
+    Coefficient("product_scale", 1.0, ("precision", "kernels"), 0.3),
+    Coefficient("host_s_per_call", 20e-6, (), 0.5),
+    Coefficient("wait_inside", 0.02, (INSIDE,), 0.03, is_log=False),
+    Coefficient("wait_between", 0.02, (BETWEEN,), 0.03, is_log=False),
+    Coefficient("intra_node", 1.1, (INSIDE,), 0.1),
+    Coefficient("inter_node", 1.1, (BETWEEN,), 0.1),
+    Coefficient("socket_s_per_byte", 4e-10, (), 1.0),
 )
 """Of whole steps. ``intra_node`` and ``inter_node`` multiply the time of a byte over links as specified: what is stated
 holds but for protocol, or as measured (links.multiples); sockets of the host take time of their own besides. How the
@@ -212,7 +214,7 @@ class Observed:
 
     @cached_property
     def start(self) -> FloatArray:
-        """θ where every effect is 0, shape (c,)."""
+        """θ where its effect is 0, shape (c,)."""
         return np.array([start_of(one, self.properties) for one in COEFFICIENTS])
 
     @cached_property

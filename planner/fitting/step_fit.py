@@ -12,10 +12,8 @@ Rows of a set count as at most MOST_SET_ROWS rows, because errors are those of n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,7 +37,7 @@ from planner.fitting.observed import (
 from planner.numbers import constant
 from planner.sources.links import BETWEEN, INSIDE
 
-__all__ = ["Key", "StepFit", "effects_of", "fit_steps"]
+__all__ = ["Key", "StepFit", "fit_steps", "key_of"]
 
 ROW_DEVIATION = constant("end_to_end.row_deviation")
 """Of log(predicted / measured) of a run (docs/numbers.md)."""
@@ -51,20 +49,13 @@ ROUNDS = 6
 """Fits until no quadratic has a nearer centre, at most."""
 
 
-class Key(NamedTuple):
-    """An effect: its coefficient, and the names and values of the properties that it belongs to."""
-
-    coefficient: str
-    level: tuple[tuple[str, str], ...]
+Key = tuple[str, ...]
+"""An effect: its coefficient, and the values of the properties that it belongs to, in their order."""
 
 
-def effects_of(one: Coefficient, properties: Mapping[str, str]) -> list[tuple[Key, float]]:
-    """Return the effects of a coefficient on runs with these properties, and their prior deviations."""
-    return [
-        (Key(one.name, tuple((name, properties[name]) for name in level)), deviation)
-        for level, deviation in one.levels
-        if all(name in properties for name in level)
-    ]
+def key_of(one: Coefficient, properties: Mapping[str, str]) -> Key:
+    """Return the effect of a coefficient on runs with these properties; empty where one of them is missing."""
+    return () if set(one.by) - set(properties) else (one.name, *(properties[name] for name in one.by))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,23 +64,20 @@ class StepFit:
 
     Attributes
     ----------
-    effects : mapping of Key to float
-    covariance : mapping of (Key, Key) to float
+    effects, errors : mapping of Key to float
+        Of θ, and their standard errors.
     sources : tuple of str
         Of the runs of the fit.
     """
 
     effects: Mapping[Key, float] = field(default_factory=dict)
-    covariance: Mapping[tuple[Key, Key], float] = field(default_factory=dict)
+    errors: Mapping[Key, float] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
 
     def theta(self, properties: Mapping[str, str]) -> FloatArray:
-        """Return θ of runs with these properties, shape (c,); effects that no run showed are 0."""
+        """Return θ of runs with these properties, shape (c,); an effect that no run showed is 0."""
         return np.array(
-            [
-                start_of(one, properties) + sum(self.effects.get(key, 0.0) for key, _ in effects_of(one, properties))
-                for one in COEFFICIENTS
-            ]
+            [start_of(one, properties) + self.effects.get(key_of(one, properties), 0.0) for one in COEFFICIENTS]
         )
 
     def values(self, properties: Mapping[str, str]) -> dict[str, float]:
@@ -97,14 +85,12 @@ class StepFit:
         return values_of(self.theta(properties))
 
     def deviations(self, properties: Mapping[str, str]) -> dict[str, float]:
-        """Return the standard errors of :meth:`values`; unseen effects count with their prior deviation."""
+        """Return the standard errors of :meth:`values`; an effect that no run showed has its prior deviation."""
         values, found = self.values(properties), {}
         for one in COEFFICIENTS:
-            priors = dict(effects_of(one, properties))
-            seen = [key for key in priors if key in self.effects]
-            variance = sum(self.covariance.get((a, b), 0.0) for a in seen for b in seen)
-            variance += sum(deviation**2 for key, deviation in priors.items() if key not in self.effects)
-            found[one.name] = math.sqrt(max(variance, 0.0)) * (values[one.name] if one.is_log else 1.0)
+            key = key_of(one, properties)
+            error = self.errors.get(key, one.deviation) if key else 0.0
+            found[one.name] = error * (values[one.name] if one.is_log else 1.0)
         return found
 
     def overheads(self, properties: Mapping[str, str], precision: str) -> Entry:
@@ -143,7 +129,7 @@ def fit_steps(observed: Sequence[Observed], sources: Iterable[str] = ()) -> Step
     """
     if not observed:
         return StepFit()
-    prior = {key: sd for one in observed for each in COEFFICIENTS for key, sd in effects_of(each, one.properties)}
+    prior = {key: each.deviation for one in observed for each in COEFFICIENTS if (key := key_of(each, one.properties))}
     place = {key: at for at, key in enumerate(sorted(prior))}
     deviations = np.array([prior[key] for key in place])
     best, every = np.zeros(deviations.size), _Rows(observed, [_design(one, place) for one in observed])
@@ -155,13 +141,9 @@ def fit_steps(observed: Sequence[Observed], sources: Iterable[str] = ()) -> Step
         if all(one is other for one, other in zip(near, every.steps, strict=True)):
             break
         every.use(near)
-    keys, (rows, columns) = list(place), np.nonzero(covariance)
-    entries = zip(rows.tolist(), columns.tolist(), covariance[rows, columns].tolist(), strict=True)
-    return StepFit(
-        dict(zip(keys, best.tolist(), strict=True)),
-        {(keys[one], keys[other]): entry for one, other, entry in entries},
-        tuple(sorted(sources)),
-    )
+    errors = np.sqrt(np.diag(covariance))
+    effects, deviated = (dict(zip(place, some.tolist(), strict=True)) for some in (best, errors))
+    return StepFit(effects, deviated, tuple(sorted(sources)))
 
 
 class _Rows:
@@ -207,5 +189,6 @@ def _design(observed: Observed, place: Mapping[Key, int]) -> FloatArray:
     """Return which of p effects add to each of c coefficients, shape (c, p); none to those that change no row."""
     design = np.zeros((len(COEFFICIENTS), len(place)))
     for row in observed.live:
-        design[row, [place[key] for key, _ in effects_of(COEFFICIENTS[row], observed.properties)]] = 1.0
+        if key := key_of(COEFFICIENTS[row], observed.properties):
+            design[row, place[key]] = 1.0
     return design

@@ -170,7 +170,7 @@ def _because_of_overheads(one: Prediction, subject: Subject) -> str:
     ways = ("pooled", "assumed", "generic", "without_switches")
     if codes & {f"framework_overheads_{way}" for way in ways}:
         return f"steps of {framework} {where}were not measured on this {subject.device}"
-    return f"measured steps of {framework} {where}differ by as much"
+    return f"measured steps {where}are missed by as much"
 
 
 def _command(one: Prediction, subject: Subject, *, is_kept: bool) -> str:

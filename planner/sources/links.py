@@ -142,7 +142,7 @@ def without_generation(kind: str) -> str:
 def as_elsewhere(cluster: Cluster, all_reduce: Entry, inside: Entry | None, pooled: Iterable[Calibration]) -> Source:
     """Return the all-reduce as much slower as runs over its kinds of links were, if pooled calibrations tell.
 
-    Of links of other kinds as over links of any; nodes whose links were measured stay as they are.
+    Links of other kinds, and nodes whose links were measured, stay as they are.
     """
     found = dict(_of_kinds(cluster, pooled))
     if inside is not None:
@@ -174,10 +174,8 @@ def _setting(entry: Entry, name: str) -> float:
 
 
 def _of_kinds(cluster: Cluster, pooled: Iterable[Calibration]) -> Iterator[tuple[str, tuple[Calibration, Entry]]]:
-    """Yield what pooled calibrations say of the links of a cluster, by where these run: of their kind, else of any."""
+    """Yield what pooled calibrations say of the links of a cluster, by where these run."""
     fits = {entry.library: (one, entry) for one in pooled for entry in one.entries if entry.scope == "collectives"}
     for where, link in zip(PLACES, (cluster.intra_node, cluster.inter_node), strict=True):
-        of_kind = fits.get(multiples_of_kind(where, link.kind)) if link is not None else None
-        found = of_kind or fits.get(multiples_of_kind(where, ""))
-        if link is not None and found is not None:
-            yield where, found
+        if link is not None and (library := multiples_of_kind(where, link.kind)) in fits:
+            yield where, fits[library]

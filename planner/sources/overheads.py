@@ -6,8 +6,8 @@ of host and GPU hides part of the other in convolutional networks, and most of i
 The accelerator's own entries go before those of any accelerator, which were fitted to runs of all GPUs; of each those
 of the framework before generic ones, and of these those of the asked precision before those of any. What a framework
 does is counted: what is fitted to runs is generic. Of what was measured without the switches that are asked for, that
-is said. Coefficients that were fitted on top of specified kernels make up
-for the errors of these and serve nothing else (library ``specified``).
+is said. Coefficients that were fitted on top of specified kernels make up for the errors of these and serve nothing
+else (library ``specified``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from planner import catalog
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
 from planner.fitting.observed import COEFFICIENTS, Observed, without_end_to_end
-from planner.fitting.step_fit import StepFit, effects_of, fit_steps
+from planner.fitting.step_fit import StepFit, fit_steps, key_of
 from planner.sources.links import BETWEEN, INSIDE
 from planner.sources.sources import Sources
 
@@ -48,9 +48,9 @@ def made(network: str, values: Mapping[str, float], launch: str = "") -> Observe
 
 
 def test_no_coefficient_belongs_to_a_name_and_there_are_few() -> None:
-    assert {name for one in COEFFICIENTS for level, _ in one.levels for name in level} <= FACTS
+    assert {name for one in COEFFICIENTS for name in one.by} <= FACTS
     kinds = {"kernels": 2, "precision": 3, INSIDE: 4, BETWEEN: 5}
-    number = sum(int(np.prod([kinds[name] for name in level])) for one in COEFFICIENTS for level, _ in one.levels)
+    number = sum(int(np.prod([kinds[name] for name in one.by])) for one in COEFFICIENTS)
     assert number <= 60
 
 
@@ -112,8 +112,7 @@ def test_programs_that_launch_otherwise_tell_nothing_of_host_time() -> None:
     """What a compiled or recorded program takes of the host is stated."""
     one = made("resnet18", TRUTH, "graphs")
     (host,) = (each for each in COEFFICIENTS if each.name == "host_s_per_call")
-    ((key, _),) = effects_of(host, one.properties)
-    assert fit_steps([one]).effects[key] == pytest.approx(0.0, abs=1e-9)
+    assert fit_steps([one]).effects[key_of(host, one.properties)] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_deviations_of_what_no_run_shows_are_those_of_the_prior() -> None:
@@ -122,4 +121,4 @@ def test_deviations_of_what_no_run_shows_are_those_of_the_prior() -> None:
     facts, name = one.properties, host.name
     shares = [of.deviations(facts)[name] / of.values(facts)[name] for of in (fitted, StepFit())]
     assert shares[0] < 0.7 * shares[1]
-    assert shares[1] == pytest.approx(host.levels[0][1])
+    assert shares[1] == pytest.approx(host.deviation)

@@ -23,7 +23,7 @@ def shares(**of: float) -> dict[str, float]:
 
 
 CAUSES = [
-    ({"overheads": 0.9}, {}, "measured steps of pytorch differ by as much"),
+    ({"overheads": 0.9}, {}, "measured steps are missed by as much"),
     ({"collectives": 0.6, "kernels": 0.4}, {}, "messages between GPUs of tsubame-kfc were not measured"),
     ({"storage": 1.0}, {}, "reading and copying samples was not measured"),
     ({"host": 1.0}, {}, "reading and copying samples was not measured"),
@@ -62,7 +62,7 @@ def test_layers_are_timed_before_runs_of_the_plan(measured: Prediction, subject:
         one = replace(measured, doubt={"overheads": 1.0}, kernel_shares=shares(between=own, regression=1 - own))
         assert goodness(one, subject, is_kept=True).text.endswith(f"to narrow it: `{command}`")
         alone = goodness(one, subject).text  # no file keeps the plan: there are no runs of it
-        assert alone.endswith("differ by as much") == (command == RUN)
+        assert alone.endswith("missed by as much") == (command == RUN)
 
 
 def test_a_network_of_a_file_is_named_as_the_option_takes_it(measured: Prediction, subject: Subject) -> None:
