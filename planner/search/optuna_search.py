@@ -233,7 +233,7 @@ class _Run:
     Attributes
     ----------
     distinct : values of the objective that a plan must not be behind to be among the best
-    waiting : plans to start with
+    waiting : plans to start with, and those that a worker claimed and never ended
     tried : plans that were priced or refused, and the least that the objective of each can be; inf: it does not fit
     """
 
@@ -254,8 +254,9 @@ class _Run:
         self._ended: set[int] = set()
         self._price = cache(lambda plan: self._prices([plan])[0])
         self._bounds = OpenBounds(self.plans.space, self.evaluator, self.order, self.rules)
+        starts, self.waiting = self.waiting, []
         self._learn()
-        self.waiting = [] if self.tried else self.waiting
+        self.waiting += [] if self.tried else starts
 
     def try_next(self) -> bool:
         """Try one more plan; False: none is left that may be among the best."""
@@ -325,7 +326,9 @@ class _Run:
             else:
                 running.add(plan)
         self._others_run = bool(running)
-        self.plans.free(lost - self.tried.keys() - ended.keys() - running)
+        lost -= self.tried.keys() | ended.keys() | running
+        self.plans.free(lost)
+        self.waiting += lost
         self.plans.taken |= {*running, *ended}
         prices = [self._price(next(iter(ended)))] if len(ended) == 1 else self._prices(list(ended))
         for (plan, trial), price, least in zip(ended.items(), prices, self._least(list(ended)).tolist(), strict=True):
