@@ -18,6 +18,9 @@
     FlashAttention-2 in figures of Dao-AILab/flash-attention (BSD-3-Clause), assets/*.png: gpu, kernel, direction,
     causal, head_dim, seq_len, batch, heads, tflops_per_s; direction is fwd or fwd+bwd, causal 0 or 1.
 
+The sheets of DeepBench's inference in int8 lie in validation/kernels/deepbench-int8.csv. The benchmark pads rows of
+products, and channels, height and width of images, to multiples of 4: rows hold what was computed.
+
 What is left out, and why: a shape that stands under two applications counts once, or a hold-out by application leaks;
 the gradient of a network's own input, which no training computes; rows that a sibling GPU shows to be stale, which
 ``rejected.txt`` lists; NeuSight's convolutions, whose random odd channel counts are 1.4 to 3.7 times too slow for real
@@ -41,17 +44,20 @@ from validation.kernel_outliers import LIMIT, Stale, stale_cells
 from validation.kernel_rows import (
     CONVOLUTION_COLUMNS,
     GEMM_SHAPE,
+    INT8_TABLE,
     TABLES,
     Table,
     convolution_rows,
     deepbench_gemm_rows,
     gemm_rows,
+    int8_rows,
     row_rows,
 )
 from validation.tables import read_table
 
 __all__ = ["BOARDS", "Board", "board_samples", "command", "main", "read_tables"]
 
+KERNELS = Path(__file__).parent / "kernels"
 CALLS = {"deepbench_conv.csv": tuple(CONVOLUTION_COLUMNS.values()), "deepbench_gemm.csv": GEMM_SHAPE}
 """Columns that say which call a row of DeepBench timed."""
 
@@ -59,7 +65,8 @@ CALLS = {"deepbench_conv.csv": tuple(CONVOLUTION_COLUMNS.values()), "deepbench_g
 def read_tables(folder: Path) -> dict[str, Table]:
     """Return the tables by name, or raise InputFileError saying where to get the one that is missing."""
     columns = "with the columns that `python -m validation.convert_kernels --help` names"
-    return {name: read_table(folder / name, f"make it from {source}, {columns}") for name, source in TABLES.items()}
+    tables = {name: read_table(folder / name, f"make it from {source}, {columns}") for name, source in TABLES.items()}
+    return {**tables, INT8_TABLE: read_table(KERNELS / INT8_TABLE, "it belongs to this repository")}
 
 
 def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, Samples], tuple[str, ...]]:
@@ -74,11 +81,16 @@ def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, 
         places = {cell.place for cell in stale}
         kept[name] = [row for place, row in enumerate(tables[name]) if place not in places]
         listed += [_line(name, tables[name][cell.place], cell, shape) for cell in stale]
+    narrow = list(int8_rows(tables.get(INT8_TABLE, ()), board))
     files: dict[str, list[Mapping[str, Any]]] = {
-        "convolution.csv": list(convolution_rows(kept["deepbench_conv.csv"], board)),
+        "convolution.csv": [
+            *convolution_rows(kept["deepbench_conv.csv"], board),
+            *(row for row in narrow if row["kind"] == "convolution"),
+        ],
         "gemm.csv": [
             *deepbench_gemm_rows(kept["deepbench_gemm.csv"], board),
             *gemm_rows(kept["neusight_gemm_kernels.csv"], kept["vidur_gemm_fp16.csv"], board),
+            *(row for row in narrow if row["kind"] == "gemm"),
         ],
         "pointwise.csv": list(row_rows(kept["neusight_elementwise_kernels.csv"], board)),
         "attention.csv": list(attention_rows(kept["attention_modern.csv"], board)),

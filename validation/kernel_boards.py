@@ -28,8 +28,8 @@ class Board:
         Name of the GPU in vidur's table.
     attention : str
         Name of the GPU in the table of fused attention.
-    libraries : tuple of str
-        Of convolutions and of products, which may be pooled.
+    libraries, int8_libraries : tuple of str
+        Of convolutions and of products, which may be pooled; of those in int8, where they were measured.
     notes : tuple of (table, str)
         Of every row of a table: ``deepbench``, ``linear``, ``batched``, ``rows``, ``vidur``, ``attention``.
     warning : str
@@ -48,6 +48,7 @@ class Board:
     vidur: str = ""
     attention: str = ""
     libraries: tuple[str, str] = ("", "pytorch 2.1")
+    int8_libraries: tuple[str, str] = ("", "")
     notes: tuple[tuple[str, str], ...] = ()
     warning: str = ""
 
@@ -141,6 +142,7 @@ PASCAL = Board(
     "gtx-1080ti", "GTX 1080 Ti", "cuDNN and cuBLAS of unstated versions", "", deepbench="GTX 1080 Ti",
     libraries=("cudnn", "cublas"),
 )  # fmt: skip
+PASCAL_INT8 = ("cudnn 6", "cublas 8")
 MI = Board(
     "mi25", "Radeon Instinct MI25", "MIOpen and rocBLAS of unstated versions", "", deepbench="AMD MI25",
     libraries=("miopen", "rocblas"),
@@ -188,18 +190,22 @@ BOARDS = (
         "t4", "Tesla T4",
         "CUDA 10, cuDNN 7 by their date (convolution, products one by one) and PyTorch 2.1 (others)", "2019",
         deepbench=T4, batched=T4, rows=T4, libraries=("cudnn 7", "cublas 10"), warning=T4_WARNING,
+        int8_libraries=("cudnn 7.6.2", "cublas 10.1"),
         notes=(("rows", CONSTANT), ("batched", SINGLE)),
     ),
     Board(
         "p4", "Tesla P4", "PyTorch 2.1", "2023 to 2024", linear="Tesla P4", batched="Tesla P4", rows="Tesla P4",
         notes=(("rows", CONSTANT), ("linear", SINGLE), ("batched", SINGLE)),
     ),
-    PASCAL,
+    replace(PASCAL, int8_libraries=PASCAL_INT8),
     replace(
         PASCAL, name="titan-x-pascal", devices="Titan X (Pascal)", deepbench="Titan X (Pascal)",
-        siblings=("GTX 1080 Ti", "GTX 1080 Ti"),
+        siblings=("GTX 1080 Ti", "GTX 1080 Ti"), int8_libraries=PASCAL_INT8,
     ),
-    replace(PASCAL, name="titan-xp", devices="Titan Xp", deepbench="Titan Xp", siblings=("GTX 1080 Ti", "GTX 1080 Ti")),
+    replace(
+        PASCAL, name="titan-xp", devices="Titan Xp", deepbench="Titan Xp", siblings=("GTX 1080 Ti", "GTX 1080 Ti"),
+        int8_libraries=PASCAL_INT8,
+    ),
     replace(
         PASCAL, name="titan-x-maxwell", devices="GTX Titan X (Maxwell)", deepbench="GTX Titan X (Maxwell)",
         siblings=("GTX 1080 Ti", ""),

@@ -13,8 +13,8 @@ from validation.attention_rows import FLASH_ATTENTION
 from validation.kernel_boards import Board
 
 __all__ = [
-    "DEEPBENCH", "NEUSIGHT", "TABLES", "VIDUR", "Table", "convolution_rows", "deepbench_gemm_rows", "gemm_rows",
-    "row_rows", "shape_of",
+    "DEEPBENCH", "INT8_TABLE", "NEUSIGHT", "TABLES", "VIDUR", "Table", "convolution_rows", "deepbench_gemm_rows",
+    "gemm_rows", "int8_rows", "row_rows", "shape_of",
 ]  # fmt: skip
 
 Table = Sequence[Mapping[str, str]]
@@ -31,6 +31,9 @@ VIDUR = (
     "vidur (Agrawal et al., MLSys 2024, MIT), github.com/microsoft/vidur data/profiling, "
     "commit 7d47513363ec447a741ac5e47241580b47724fbf"
 )
+DEEPBENCH_INT8 = DEEPBENCH.replace("results/train", "results/inference")
+INT8_TABLE = "deepbench-int8.csv"
+"""In this folder's ``kernels``: the sheets of inference in int8, 728 calls."""
 TABLES = {
     "deepbench_conv.csv": DEEPBENCH,
     "deepbench_gemm.csv": DEEPBENCH,
@@ -40,6 +43,8 @@ TABLES = {
     "attention_modern.csv": FLASH_ATTENTION,
 }
 """Tables, and where each is from."""
+WHOLE_INT8 = 4
+"""Bytes that DP4A takes together: the benchmark pads rows of products, and channels, height and width of images."""
 DIRECTIONS = {"fwd": "forward", "bwd_data": "backward_data", "bwd_weight": "backward_weight"}
 PASSES = {"add": 3, "mul": 3, "div": 3, "pow": 3} | dict.fromkeys(
     ("addu", "mulu", "divu", "relu", "gelu", "tanh", "ln", "softmax"), 2
@@ -89,6 +94,32 @@ def deepbench_gemm_rows(table: Table, board: Board) -> Iterator[dict[str, Any]]:
             transposed = {"trans_a": row["transA"], "trans_b": row["transB"]}
             group = f"{application} {row['M']}x{row['K']}"
             yield _deepbench("gemm", row, board, group) | {**work, **transposed, "batch": 1.0}
+
+
+def int8_rows(table: Table, board: Board) -> Iterator[dict[str, Any]]:
+    """Return products and forward convolutions of a board in int8, as they were computed, padded; see WHOLE_INT8.
+
+    The group is the layer, at all its batches. Marked as padded are those of a side that is no multiple.
+    """
+    return _once(_int8_rows(table, board))
+
+
+def _int8_rows(table: Table, board: Board) -> Iterator[dict[str, Any]]:
+    for row in table:
+        if not board.deepbench or row["gpu"] != board.deepbench:
+            continue
+        is_product = row["op"] == "gemm"
+        kind, columns = ("gemm", GEMM_COLUMNS) if is_product else ("convolution", CONVOLUTION_COLUMNS)
+        padded = ("m",) if is_product else ("in_c", "in_h", "in_w")
+        work = {name: float(row[column]) for name, column in columns.items()}
+        work |= {name: -(-work[name] // WHOLE_INT8) * WHOLE_INT8 for name in padded}
+        layer = "x".join(f"{size:g}" for name, size in work.items() if name not in ("n", "images"))
+        extra = {"batch": 1.0, "trans_a": row["transA"], "trans_b": row["transB"]} if is_product else {"groups": 1.0}
+        yield _common(kind, board, "int8", DEEPBENCH_INT8, row["time_ms"]) | work | extra | {
+            "precision": "int8", "direction": "" if is_product else "forward",
+            "library": board.int8_libraries[is_product],
+            "group": f"{'padded' if int(row['padded']) else 'layer'} {layer}",
+        }  # fmt: skip
 
 
 def gemm_rows(neusight: Table, vidur: Table, board: Board) -> Iterator[dict[str, Any]]:

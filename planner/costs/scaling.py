@@ -275,7 +275,7 @@ def _settings(entry: Entry, target: Accelerator) -> dict[str, SettingValue]:
     precision = WIDEST_PRECISION if entry.precision == ANY_PRECISION else entry.precision
     values: dict[str, SettingValue] = {
         "peak_flop_per_s": target.peak_flop_per_s[precision],
-        "peak_bytes_per_s": target.memory_bytes_per_s,
+        "peak_bytes_per_s": target.counted_bytes_per_s(precision),
     }
     if entry.settings.get("multiprocessors") and target.multiprocessors:
         values["multiprocessors"] = float(target.multiprocessors)

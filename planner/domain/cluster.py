@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.arrays import check_count, check_not_negative, check_positive, frozen_map
-from planner.domain.precision import precision_named
+from planner.domain.precision import PRECISIONS, precision_named
 from planner.errors import ParameterError
 
 __all__ = ["LINK_KINDS", "LOCAL", "Accelerator", "Cluster", "Link", "Node", "Storage"]
@@ -65,6 +65,13 @@ class Accelerator:
     def widest_flop_per_s(self) -> float:
         """Peak rate in fp32; of a device without it, its lowest."""
         return self.peak_flop_per_s.get("fp32", min(self.peak_flop_per_s.values()))
+
+    def counted_bytes_per_s(self, precision: str) -> float:
+        """Memory bandwidth for bytes as work counts them: of products in 8 bits 2 an element, of which 1 moves."""
+        if precision not in PRECISIONS:
+            return self.memory_bytes_per_s
+        one = PRECISIONS[precision]
+        return self.memory_bytes_per_s * (one.activation_bytes / one.weight_bytes if one.measured_only else 1)
 
     def has_matrix_units(self, precision: str) -> bool:
         """Tell by the peak rates whether matrix units (tensor cores) multiply in a precision.

@@ -359,7 +359,7 @@ def _peaks(precision: str, accelerator: Accelerator | None) -> dict[str, float]:
     """
     if accelerator is None or accelerator.kind != "gpu":
         return {}
-    peaks = {"peak_bytes_per_s": accelerator.memory_bytes_per_s}
+    peaks = {"peak_bytes_per_s": accelerator.counted_bytes_per_s(precision)}
     rate = accelerator.peak_flop_per_s.get(precision)
     return peaks | ({"peak_flop_per_s": rate} if rate else {})
 

@@ -3,7 +3,8 @@
 fp8: the three products of linear layers, as NVIDIA's Transformer Engine computes them (Micikevicius et al. 2022,
 arXiv:2209.05433). int8: forward and input-gradient products of linear layers and convolutions; gradients of weights
 need more bits (Banner et al. 2018, arXiv:1805.11046). The rest, products of attention among it, is mixed precision in
-bf16, in fp16 where the device has no bf16, and fp32 where it has neither.
+bf16, in fp16 where the device has no bf16, and fp32 where it has neither. A convolution of fewer channels than DP4A and
+tensor cores take together (NVIDIA, cuDNN: NC/4HW4 and NC/32HW32 tensors) would be padded, and stays in 16 bits.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ __all__ = ["narrow_calls", "narrow_layers", "rest_precision"]
 
 LAYERS = {"fp8": ("linear",), "int8": ("linear", "convolution")}
 DIRECTIONS = {"fp8": (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT), "int8": (FORWARD, BACKWARD_DATA)}
+LEAST_CHANNELS = 4
+"""Of a group, that a convolution in 8 bits reads."""
 REST_PRECISIONS = ("bf16", "fp16", "fp32")
 
 
@@ -48,5 +51,7 @@ def narrow_calls(calls: KernelCalls, network: Network, precision: str) -> BoolAr
         return np.ones(calls.layer.size, dtype=np.bool_)
     if calls.kind not in PRODUCT_KINDS or calls.direction not in DIRECTIONS[precision]:
         return np.zeros(calls.layer.size, dtype=np.bool_)
-    kinds = [network.layers[at].kind for at in calls.layer.tolist()]
-    return np.isin(kinds, LAYERS[precision])
+    kinds = np.isin([network.layers[at].kind for at in calls.layer.tolist()], LAYERS[precision])
+    if calls.kind == "convolution":
+        kinds &= np.ravel(calls.work["in_c"] // calls.work["groups"] >= LEAST_CHANNELS)
+    return kinds
