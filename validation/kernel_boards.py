@@ -68,13 +68,6 @@ FLASH = (
 )
 H100_FLASH = f"{FLASH}; backward is forward and backward together less forward, of two figures"
 A100_FLASH = f"{FLASH}; forward and backward were timed together, and are split as on an H100, shape by shape"
-P100_WARNING = (
-    "FP16 is tensors of fp16 with sums in fp32, without tensor cores; its training is predicted too slow: ResNet-50 "
-    "gains 0.9 to 1.0 times over FP32 at sub-batches 16 to 64 where published ratios of V100 and P100 imply 1.0 to "
-    "1.4; cuDNN 6 took up to 80 times as long for backward_data of strided convolutions in fp16 as in fp32, which "
-    "frameworks may avoid by another algorithm."
-)
-"""Published: Dell EMC reference guide on deep learning; V100 over P100 and, on V100, FP16 over FP32."""
 T4_WARNING = (
     "FP16 training is predicted too fast from kernels alone: "
     "ResNet-50 in mixed precision (apex) took 1.7 to 2.1 times what is predicted "
@@ -113,7 +106,7 @@ P100 = Board(
     "Tesla P100, taken for PCIe (convolution, products one by one), and Tesla P100-PCIe-16GB (others)",
     "CUDA 8, cuDNN 6 (convolution, products one by one) and PyTorch 2.1 (others)", "2017",
     deepbench="Tesla P100", batched=P100_PCIE, rows=P100_PCIE,
-    libraries=("cudnn 6", "cublas 8"), warning=P100_WARNING,
+    libraries=("cudnn 6", "cublas 8"),
     notes=(("rows", CONSTANT), ("batched", SINGLE)),
 )  # fmt: skip
 A100_PCIE = Board(

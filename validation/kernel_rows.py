@@ -7,6 +7,7 @@ and vidur's are turned to that. Batches of products stay (m x k)·(k x n), as at
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from validation.attention_rows import FLASH_ATTENTION
@@ -57,6 +58,12 @@ KINDS = {"ln": "layer_norm", "softmax": "softmax", "add": "add", "relu": "activa
 """Kinds of the planner; what is none of them serves all other kinds whose work is bytes."""
 INPUT_CHANNELS = 4
 """A convolution that reads at most this many channels reads the network's input."""
+STORAGE = "fp16 storage"
+"""Precision of tensors of fp16 whose products and sums are those of fp32, as on CUDA cores."""
+WIDE_KERNEL = (
+    "where the library's choice in fp16 is slower than the fp32 kernel of the same convolution, which multiplies and "
+    "adds in fp32 too, it has that one's time: programs time algorithms and take the fastest"
+)
 UNNAMED = "unnamed"
 """Application of a shape that only sheets without applications hold."""
 CONVOLUTION_COLUMNS = {
@@ -68,19 +75,30 @@ GEMM_SHAPE = (*GEMM_COLUMNS.values(), "transA", "transB")
 
 
 def convolution_rows(table: Table, board: Board) -> Iterator[dict[str, Any]]:
-    """Return the distinct convolutions of a board; the group is the application."""
+    """Return the distinct convolutions of a board; the group is the application.
+
+    DeepBench timed what cuDNN's heuristics choose, which in fp16 storage on a P100 is up to 80 times as slow as the
+    fp32 kernel (data gradients of strided convolutions); see WIDE_KERNEL.
+    """
     return _once(_convolution_rows(table, board))
 
 
 def _convolution_rows(table: Table, board: Board) -> Iterator[dict[str, Any]]:
     applications = _applications(table, CONVOLUTION_COLUMNS.values())
-    for row in table:
+    call = (*CONVOLUTION_COLUMNS.values(), "direction")
+    own = [row for row in table if board.deepbench and row["gpu"] == board.deepbench]
+    wide = {shape_of(row, call): float(row["time_ms"]) for row in own if row["precision"] == "fp32"}
+    for row in own:
         first = row["direction"] == "bwd_data" and int(row["C"]) <= INPUT_CHANNELS
-        if board.deepbench and row["gpu"] == board.deepbench and not first:
+        if not first:
+            by_wide = min(float(row["time_ms"]), wide.get(shape_of(row, call), inf))
+            narrow = row["precision"].startswith(STORAGE)
+            notes = "; ".join(filter(None, (board.note("deepbench"), WIDE_KERNEL)))
+            fastest = {"time_s": by_wide * 1e-3, "notes": notes} if narrow else {}
             work = {name: float(row[column]) for name, column in CONVOLUTION_COLUMNS.items()}
             group = row["application"] or applications.get(shape_of(row, CONVOLUTION_COLUMNS.values()), UNNAMED)
             yield _deepbench("convolution", row, board, group) | {
-                **work, "groups": 1.0, "direction": DIRECTIONS[row["direction"]],
+                **work, "groups": 1.0, "direction": DIRECTIONS[row["direction"]], **fastest,
             }  # fmt: skip
 
 

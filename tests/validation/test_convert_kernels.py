@@ -82,6 +82,13 @@ def test_published_tables_become_samples(out: Path) -> None:
     assert set(pointwise.number["fixed_bytes"]) == {0}
 
 
+def test_a_convolution_in_fp16_storage_takes_no_longer_than_in_fp32(out: Path) -> None:
+    convolution = read_samples(out / P100 / "convolution.csv")[0]
+    assert convolution.text["precision"].tolist() == ["fp32", "fp16"]
+    assert convolution.number["time_s"].tolist() == [1e-4, 1e-4]
+    assert [bool(note) for note in convolution.text["notes"].tolist()] == [False, True]
+
+
 def test_products_of_language_models_are_turned_and_their_random_ones_left_out(out: Path) -> None:
     linear = read_samples(out / "l4" / "gemm.csv")[0]
     assert [linear.number[name].tolist() for name in ("m", "n", "k", "batch")] == [[3072], [512], [1024], [1]]
