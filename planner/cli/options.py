@@ -131,7 +131,7 @@ _ALL = (
     ),
     Option(
         "tensor_parallel", RANGE,
-        "Tensor-parallel degrees: a rank's shard of each --network that is a transformer is timed too.", parsing.counts,
+        "Tensor-parallel degrees: a rank's shard of each --network of attention blocks is timed too.", parsing.counts,
         "none",
     ),
     Option(

@@ -56,7 +56,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "fit_on" in values and axis is None:
         remedy = "only a fit without a group learns from files"
         raise ParameterError("--hold-out", "given where --fit-on is", NOTHING, remedy)
-    _note_unmeasured(tables)
+    _note_peak_rates(tables)
     each, free_numbers = _answered(tables, paths, values)
     read_any = any(one.rows for one in tables_read)
     if len(paths) > 1:
@@ -93,19 +93,14 @@ def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
     return tables, errors[0] if errors else None
 
 
-def _note_unmeasured(tables: Sequence[Table]) -> None:
-    """Say once of every framework that nothing was fitted to its runs, of every 8 bits that a peak rate answers."""
-    match_of, pairs = dict[str, str](), set[tuple[str, str]]()
+def _note_peak_rates(tables: Sequence[Table]) -> None:
+    """Say once of every precision of 8 bits and device that only its peak rate answers."""
+    pairs = set[tuple[str, str]]()
     for problem, runs in (each for table in tables for each in table.problems):
         sources = Sources(problem)
-        matched = sources.overheads(runs[0].precision, runs[0].mode).matched
-        if matched in ("generic", "assumed"):
-            match_of[problem.settings.framework.label] = matched
         for precision in {run.precision for run in runs if PRECISIONS[run.precision].measured_only}:
             if why_not_candidate(sources, precision) and not why_not_precision(sources, precision):
                 pairs.add((precision, sources.accelerator.name))
-    for framework, match in sorted(match_of.items()):
-        note(f"framework {framework!r} was not measured: {match} coefficients are used for its runs")
     for precision, device in sorted(pairs):
         note(f"precision {precision!r} was not measured on {device}: its runs are answered by its peak rate")
 

@@ -139,7 +139,7 @@ class Axes(Generic[Count, Word]):
     tensor_parallel: Count = axis(
         default=1, is_degree=True, splits=True, only_sync=True, is_shard=True, ranks="tensor",
         title="tensor-parallel degree", short="tensor {}", option="tensor",
-        help="GPUs that share each layer of a transformer.",
+        help="GPUs that share each layer of a network of attention blocks.",
         default_in_suggest=SPLIT, doc="devices that share each layer", asked="tensor-parallel degrees to try",
         heading="ten-\nsor",
     )  # fmt: skip
@@ -188,8 +188,8 @@ class Axes(Generic[Count, Word]):
     stages: Word = axis(
         words=("even", "best"), default="even", splits=True, only_sync=True, is_loosened=False,
         title="stages", short="{} stages", option="stages",
-        help="Layers of each pipeline stage: as many on each (other networks than transformers: as long), or those "
-        "that make the slowest stage fastest, of all that fit.",
+        help="Layers of each pipeline stage: as many blocks on each (without blocks: layers that take as long), or "
+        "those that make the slowest stage fastest, of all that fit.",
         doc="layers of each pipeline stage: even, or what makes the slowest one fastest, of all that fit",
         asked="ways to deal out layers to stages to try", heading="stages",
     )  # fmt: skip

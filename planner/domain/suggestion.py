@@ -46,7 +46,7 @@ def start_comment(one: Configuration, settings: Settings, rank_order: tuple[str,
     """Return what the program itself must be told, in words; ``rank_order``: of the plan, where it is chosen for it."""
     accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
     order = rank_order or settings.placed_by
-    ranks = () if order == RANK_ORDER else (f"ranks {','.join(order)}",)
+    ranks = () if order == settings.framework.rank_order == RANK_ORDER else (f"ranks {','.join(order)}",)
     sizes = (f"buckets of {size_words(settings.bucket_bytes)}",) if settings.bucket_bytes else ()
     threads = (f"{one.gpus_per_node} threads",) if one.mode == "async" else ()
     where = ("on each node",) if RENDEZVOUS in start_command(one, settings.framework) else ()

@@ -235,7 +235,7 @@ def write_cluster(cluster: Cluster) -> str:
 EDR_BYTES_PER_S = 12.5e9
 TERM_NAMES = (
     "load_input", "host_to_device", "forward", "backward", "all_reduce", "update", "update_gradient", "sum_gradient",
-    "update_weights",
+    "update_weights", "tensor_messages", "context_messages", "expert_messages", "stage_messages", "replica_wait",
 )  # fmt: skip
 LINK_KEYS = {"bandwidth": ("bytes_per_s", "bandwidth"), "latency": ("latency_s", "latency")}
 """Key as typed -> field of the record, and dimension of the quantity."""

@@ -127,8 +127,21 @@ _FRAMEWORK = Table(
 FRAMEWORK = Kind("framework", "toml", _FRAMEWORK)
 
 
+_KEYS_OF = {
+    "pipeline": (
+        "schedules", "shardings_in_pipeline", "fewest_micro_batches", "scatters_boundary", "stages", "deals",
+        "output_buffers", "whole_gradients",
+    ),
+    "model": ("context", "copies_keys", "experts_take_sequence", "overlaps_tensor"),
+}  # fmt: skip
+"""Way to split networks, one of PARALLELISMS -> keys that say how."""
+
+
 def framework_keys(framework: Framework) -> list[tuple[str, str, str, str]]:
-    """Return every key that says what a framework does, but for its strategies: key, value, meaning and source."""
+    """Return every key that says what a framework does, but for its strategies: key, value, meaning and source.
+
+    Nothing of ways to split networks that it lacks.
+    """
 
     def written(one: Field) -> str:
         value = getattr(framework, one.target)
@@ -139,5 +152,6 @@ def framework_keys(framework: Framework) -> list[tuple[str, str, str, str]]:
     rows, sources = [], dict(framework.sources)
     for name in framework.switched:
         sources |= dict.fromkeys(framework.switches[name].changes, f"switch {name}")
-    rows += [(one.name, written(one), one.doc, sources.get(one.name, "")) for one in _DOES if one.name != "strategies"]
+    omitted = {"strategies"}.union(*(names for kind, names in _KEYS_OF.items() if kind not in framework.can))
+    rows += [(one.name, written(one), one.doc, sources.get(one.name, "")) for one in _DOES if one.name not in omitted]
     return rows

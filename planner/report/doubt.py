@@ -26,7 +26,7 @@ HEADLINES: Mapping[str, str] = {
     "framework_refused": "{subjects} was asked for and is no candidate",
     "framework_without_plan": "no plan of {subjects} fits",
     "precision_refused": "{subjects} was asked for and is no candidate",
-    "out_of_memory": "it needs more memory than {subjects} has",
+    "out_of_memory": "by count it needs more memory than {subjects} has",
     "window_missed": "the mean mini-batch is inside the window, hardly any single one is",
     "empty_updates": "many updates find no gradient",
     "mini_batch_above_dataset": "an update takes more samples than the data set has",

@@ -276,15 +276,18 @@ def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
     if all(one.half_width is None for one in scores.values()):
         yield from (Line(reason) for reason in dict.fromkeys(one.reason for one in scores.values()))
         return
+    alike: dict[ConformalScore, list[str]] = {}
+    for kind, one in scores.items():
+        alike.setdefault(one, []).append(kind.replace("_", " "))
     rows = [
         (
-            kind.replace("_", " "),
+            ", ".join(kinds),
             "-" if one.half_width is None else f"{math.exp(one.half_width):.2f}",
             f"{one.level:.0%}",
             f"{one.groups:,}",
             f"{one.rows:,}",
         )
-        for kind, one in scores.items()
+        for one, kinds in alike.items()
     ]
     yield Table(columns, rows, right=("times", "covers", "groups", "runs"))
     for reason in dict.fromkeys(one.reason for one in scores.values() if one.reason):
@@ -325,6 +328,13 @@ CallWeights = Callable[[Entry], Collection[str]]
 """Entry -> names of the coefficients that weigh stored calls."""
 
 
+_SETTINGS = {
+    "wait": " (spread of steps among what the link joins, as a share of their compute)",
+    "socket_s_per_byte": " (what the host takes to send a byte without direct access, beside the link)",
+}
+"""Setting of pooled links -> what it says."""
+
+
 def entry_view(entry: Entry, formula: str, call_weights: Collection[str]) -> Iterator[Block]:
     """Yield one entry of a calibration: its term, how good it is, where it is from, and its coefficients.
 
@@ -340,7 +350,7 @@ def entry_view(entry: Entry, formula: str, call_weights: Collection[str]) -> Ite
         ("assumed error" if is_assumed(entry) else "held-out error", _held_out(entry)),
         ("worst point", entry.worst_point),
         ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
-        ("settings", ", ".join(f"{key} {_setting(value)}" for key, value in settings.items())),
+        ("settings", ", ".join(f"{key} {_setting(value)}{_SETTINGS.get(key, '')}" for key, value in settings.items())),
         ("fixed", ", ".join(entry.fixed)),
         ("points", f"{len(call_weights):,} stored calls, whose weights are in the file" if call_weights else ""),
         ("origin", ", ".join(filter(None, (entry.origin, sources_once(entry.source))))),

@@ -218,15 +218,23 @@ def _report(outcomes: Mapping[str, Outcome], across: PlansAcross) -> SearchRepor
 def _nothing_fits(
     groups: Mapping[str, Searchable], provenance: Mapping[str, Sourced[object]], report: SearchReport
 ) -> Suggestion:
-    """Return what is nearest on the nodes of each group alone, and what to loosen there."""
+    """Return what is nearest on the nodes of each group alone, and what to loosen there: nodes, where it has fewer."""
     nearest: list[Plan] = []
     ways: list[Loosening] = []
     for name, group in groups.items():
-        own = on_nodes(group.request, group.limits.nodes)
-        if own is not None:
-            answer = suggest(group.problem, own, provenance)
-            nearest += (replace(plan, prediction=in_group(plan.prediction, name)) for plan in answer.nearest[:NEAREST])
-            ways += (replace(way, message=f"{name}: {way.message}") for way in answer.loosen)
+        own, every = on_nodes(group.request, group.limits.nodes), tuple(range(1, group.limits.nodes + 1))
+        answer = suggest(group.problem, own or group.request.changed(nodes=every), provenance)
+        fitting = (*answer.plans, *answer.nearest)[:NEAREST]
+        nearest += (replace(plan, prediction=in_group(plan.prediction, name)) for plan in fitting)
+        fewer = () if own else (("--nodes", f"1:{every[-1]}"),)
+        said = "".join(f"{option} {value}" for option, value in fewer)
+        if answer.plans:
+            words = label(answer.plans[0].prediction.configuration, group.order.device)
+            ways.append(Loosening(fewer, f"{name}: {said} allows {words}", 0.0))
+        for way in answer.loosen:
+            before = () if "--nodes" in way.option else fewer
+            message = f"{name}: {said if before else ''}{', ' if before else ''}{way.message}"
+            ways.append(replace(way, changes=(*before, *way.changes), message=message))
     numbered = tuple(replace(plan, position=at) for at, plan in enumerate(nearest, start=1))
     ordered = tuple(sorted(ways, key=lambda way: way.change))
     return Suggestion(provenance, "none_feasible", (), (), report, numbered, ordered)

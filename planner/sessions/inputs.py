@@ -138,7 +138,8 @@ def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluste
     of_user = known or tuple(map(named_calibration, listed(values, "calibration")))
     cluster, source, own = _cluster(values, of_user, say, found)
     _check_device(of_user, cluster, say)
-    is_explicit = any(one.entries for one in of_user)  # one of runs alone corrects what is predicted without it
+    # One of runs alone, or of no accelerator, corrects what is predicted without it.
+    is_explicit = any(one.entries and one.accelerator != ANY_ACCELERATOR for one in of_user)
     named_by = values["calibration"].source if of_user else ""
     of_catalog = catalog.calibrations_for(cluster)
     completion = _completions(cluster, (*of_user, *own, *of_catalog), is_named=is_explicit)
@@ -211,7 +212,8 @@ def _cluster(
             return Cluster(LOCAL, 1, calibration.node), "calibration" if calibrations else OWN, mine
     if calibrations:
         what = f"calibration {calibrations[0].name!r}"
-        raise ParameterError("--cluster", f"given beside {what}, which records no node", NOTHING)
+        rule = f"given beside {what}, which is of no node"
+        raise ParameterError("--cluster", rule, NOTHING, "name one: 'planner show clusters' lists them")
     remedy = "this machine has no calibration of its own: name a cluster, or measure with 'planner calibrate'"
     raise ParameterError("--cluster or --calibration", f"given with {said(values, 'network')}", NOTHING, remedy)
 

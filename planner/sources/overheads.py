@@ -145,13 +145,15 @@ class Overheads:
         inside, between = expected_largest(gpus_per_node), expected_largest(nodes)
         return np.asarray(self.wait_inside * inside + self.wait_between * between)
 
-    def scaled(self, kernels: float, host: float) -> Overheads:
-        """Return the same with kernels, and host time, multiplied."""
+    def scaled(self, kernels: float, host: float, waits: float) -> Overheads:
+        """Return the same with kernels, host time, and waits for other replicas multiplied."""
         return replace(
             self,
             kernel_scale=self.kernel_scale * kernels,
             host_s_per_call=self.host_s_per_call * host,
             host_s_per_layer=self.host_s_per_layer * host,
+            wait_inside=self.wait_inside * waits,
+            wait_between=self.wait_between * waits,
         )
 
     def waiting(self, inside: float, between: float) -> Overheads:

@@ -253,7 +253,8 @@ class Sources:
             scenario = self.problem.scenario
             overheads = overheads or assumed_overheads(self.accelerator.kind, exponent)
             overheads = overheads.waiting(*waits_elsewhere(self.problem.cluster, self.pooled))
-            self._overheads[key] = overheads.scaled(scenario.kernel_factor, scenario.host_factor)
+            waits = float(scenario.factor("replica_wait", precision))
+            self._overheads[key] = overheads.scaled(scenario.kernel_factor, scenario.host_factor, waits)
         return self._overheads[key]
 
     @cached_property

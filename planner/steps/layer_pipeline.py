@@ -155,7 +155,8 @@ class LayerPart(StepPart):
             return np.zeros(which.size)
         crossing = self.costs.cuts.crossing[cuts[:, 1:-1]]
         sizes = sub_batch * (crossing.mean(axis=1) if self.schedule == "gpipe" else crossing.max(axis=1))
-        return self.costs.operation_s(SEND_RECEIVE, sizes[which], self._placement.groups(NEIGHBOURS))
+        seconds = self.costs.operation_s(SEND_RECEIVE, sizes[which], self._placement.groups(NEIGHBOURS))
+        return self.costs.sources.multiplied("stage_messages", seconds)
 
     @cached_property
     def _placement(self) -> Placement:

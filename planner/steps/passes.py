@@ -201,7 +201,7 @@ def _transfer_s(costs: StepCosts, plans: Configurations) -> FloatArray:
     for one in boundary_messages(costs.sends, plans, costs.message_rules):
         seconds = costs.operation_s(one.operation, one.buffer_bytes, placement.groups(one.group))
         total_s = total_s + one.count * seconds
-    return total_s
+    return costs.sources.multiplied("stage_messages", total_s)
 
 
 _CORES = ("core", "core_backward")
@@ -261,6 +261,7 @@ class StageMessages:
         """Add what messages take, and expose of it; ``layers``: of every stage that send them, shape (f,)."""
         term, of = _GROUP_TERMS[one.group], self.cases.of
         each = self.costs.operation_s(one.operation, one.buffer_bytes, self.cases.groups(one.group))
+        each = self.costs.sources.multiplied(term, each)
         taken = layers * (one.count * each)[of]
         if one.hidden_under == CORE:
             exposed = layers * self._beside_attention_s(one, each, beside)

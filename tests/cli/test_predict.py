@@ -301,3 +301,18 @@ def test_every_family_says_that_heads_do_not_divide(run: Run, network: str, hidd
 def test_a_version_that_no_record_knows_is_said(run: Run, version: str, *, said: bool) -> None:
     codes = codes_of(run, "--network", "gpt2", "--framework", f"pytorch@{version}")
     assert ("unknown_version" in codes) == said
+
+
+def test_a_scenario_multiplies_waits_and_each_kind_of_message(run: Run) -> None:
+    names = ("replica_wait", "stage_messages", "tensor_messages")
+    network = ("--network", "gpt:layers=4,hidden=256,heads=8,sequence=128,vocabulary=1000", "--sub-batch", "2")
+    split = ("--cluster", "dgx-a100", "--nodes", "2", "--accumulation", "8", "--pipeline", "4", "--tensor", "2")
+    scenarios = ",".join(("forward*=1", *(f"{one}*=2" for one in names)))
+    answer = predicted(
+        run, *network, *split, "--framework", "megatron", "--input", "synthetic", "--scenario", scenarios
+    )
+    before, *after = ({term["name"]: term["seconds"] for term in one["terms"]} for one in answer["predictions"])
+    for changed, name in zip(after, names, strict=True):
+        assert {one: changed[one] / before[one] for one in names} == pytest.approx(
+            {one: 1 + (one == name) for one in names}
+        )

@@ -36,7 +36,7 @@ def test_the_gravest_come_first_and_the_others_are_counted() -> None:
     codes = ["own_layers", "unknown_version", "memory_tight", "out_of_memory", "no_dataset"]
     found = [PlanWarning(code, f"of {at}", f"{code} {at}") for code in codes for at in (1, 2)]
     assert said(found) == [
-        "warning: it needs more memory than of 1 and of 2 has",
+        "warning: by count it needs more memory than of 1 and of 2 has",
         "warning: it may run out of the memory of of 1 and of 2",
         "warning: 6 more; -v shows all",
     ]
@@ -54,7 +54,7 @@ def test_a_code_without_a_headline_is_said_in_its_own_words_before_all_others() 
     assert first.startswith("warning: word word")
     assert first.endswith("word...")
     assert len(first) <= 80
-    assert second == "warning: it needs more memory than k80 has"
+    assert second == "warning: by count it needs more memory than k80 has"
 
 
 @pytest.mark.parametrize("code", HEADLINES)

@@ -157,6 +157,15 @@ def test_nothing_fits_says_what_is_near_in_each_group() -> None:
     assert [one.change for one in found.loosen] == sorted(one.change for one in found.loosen)
 
 
+def test_nodes_that_no_group_has_are_loosened_to_those_of_each() -> None:
+    """Six nodes of 8 GPUs have no mini-batch of 8; one node has, and is named."""
+    found = answer(problems(), replace(SMALL, target_batch=8, asked={**SMALL.asked, "nodes": (6,)}))
+    assert found.status == "none_feasible"
+    assert {plan.prediction.configuration.groups[0].name for plan in found.nearest} == {"v100", "a100"}
+    assert {way.changes for way in found.loosen} == {(("--nodes", "1:4"),), (("--nodes", "1:2"),)}
+    assert all(" allows 1 node x 8 GPUs, sub-batch 1, " in way.message for way in found.loosen)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("asked", [{}, {"nodes": (7, 30, 41)}], ids=["any", "totals"])
 def test_trials_come_near_the_best_of_all_choices(
