@@ -130,8 +130,9 @@ channel; or position by position."""
 UPDATES = ("layer", "list", "primitive", "foreach", "arithmetic")
 """Kernels of an update: one a layer; one over many tensors; one an operation and tensor, or over many tensors; one a
 sum, product, quotient or root of each tensor."""
-LAUNCHES = ("eager", "compiled", "graph")
-"""How kernels are launched: operation by operation, by a compiled program, or as a graph that was recorded once."""
+LAUNCHES = ("eager", "executor", "compiled", "graph")
+"""How kernels are launched: operation by operation, from Python or by the executor of a dataflow graph, which takes the
+host as long where runs tell; by a compiled program; or as a graph that was recorded once."""
 STAGES = ("blocks", "modules", "layers")
 """What its pipeline's stages are: attention blocks alone; modules that the user writes, of any network; or layers
 of any network, which it deals out by itself."""

@@ -124,6 +124,7 @@ class KernelCalls:
         scaling curve of a fit; empty: they are in none
     operations : ndarray of int or float, shape (k,), optional, how many operations of the framework make them, where
         one launches several kernels; None: each makes one
+    launches : ndarray of int or float, shape (k,), optional, kernels that they launch beside the first of each call
     """
 
     kind: str
@@ -133,6 +134,7 @@ class KernelCalls:
     work: Mapping[str, IntArray | FloatArray]
     looked_up: Mapping[str, IntArray | FloatArray] = field(default_factory=dict)
     operations: IntArray | FloatArray | None = None
+    launches: IntArray | FloatArray | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in WORK_COLUMNS:

@@ -34,6 +34,7 @@ from planner.sources.links import (
 )
 from planner.sources.overheads import DATASHEET_LIBRARY
 from planner.sources.sources import Sources
+from planner.steps.compute import KERNEL_S
 from planner.steps.predict import Evaluator
 
 __all__ = [
@@ -227,7 +228,7 @@ class Observed:
         is_linked = Sources(problem).is_all_reduce_unfitted
         dead = {
             "convolution_scale": "convolution" not in kinds,
-            "host_s_per_call": problem.settings.framework.launch != "eager",
+            "host_s_per_call": problem.settings.framework.launch in KERNEL_S,
             "wait_inside": not inside,
             "wait_between": not between,
             "intra_node": not (inside and is_linked) or is_inside_measured,

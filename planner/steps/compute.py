@@ -278,7 +278,8 @@ class RankCompute:
         if calls.direction == UPDATE and not calls.looked_up:
             narrow = self.framework.state_type == "bf16"
             calls = updated_calls(calls, self.program, self.framework.update, self.optimizer, narrow_state=narrow)
-        composed = composed_calls(calls, self.program, self.framework.composes) if self.framework.composes else None
+        made = self.framework
+        composed = composed_calls(calls, self.program, made.composes, made.launch) if made.composes else None
         yield composed[0] if composed else calls, source
         if composed:
             yield composed[1], self.sources.kernel(composed[1].kind, calls.direction, precision)
@@ -380,9 +381,8 @@ class RankCompute:
             table.kernel_s[:, at, of_class] += units.by_unit(times if where is None else times * where, site)
             kernels = calls.count.astype(np.float64)
             made = kernels if calls.operations is None else calls.operations.astype(np.float64)
-            operations, launches = (
-                units.by_unit(one if where is None else one * where, site) for one in (made, kernels - made)
-            )
+            more = kernels - made if calls.launches is None else kernels - made + calls.launches
+            operations, launches = (units.by_unit(one if where is None else one * where, site) for one in (made, more))
             table.calls[:, at] += operations
             table.launches[:, at] += launches
             if source.origin != "specified":

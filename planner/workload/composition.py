@@ -72,22 +72,24 @@ CHAINS: Mapping[tuple[str, str], Chain] = {
 
 
 def composed_calls(
-    calls: KernelCalls, of: Program, composes: tuple[str, ...]
+    calls: KernelCalls, of: Program, composes: tuple[str, ...], launch: str
 ) -> tuple[KernelCalls, KernelCalls] | None:
     """Return calls of one kind without those made of primitives, and these; None: none is.
 
     Every call keeps its place: what is made otherwise is made no times. Primitives are of kind ``activation``, as the
-    plainest kernel that reads and writes elements; each moves the mean of its chain. A chain is one operation, as the
-    kernel is that it stands for.
+    plainest kernel that reads and writes elements. A chain is one operation, as the kernel is that it stands for. Of
+    an ``eager`` program each primitive is a call, which moves the mean of its chain. Any other starts them without
+    Python, and the time that calls have whatever they move was learned of operations that Python starts: there a chain
+    is one call, and each further primitive a launch.
 
     >>> from planner import catalog
     >>> from planner.workload.lowering import lower
     >>> from planner.workload.program import program
     >>> bert = catalog.find_network("bert-base")
     >>> norms = next(one for one in lower(bert, np.array([8])) if one.kind == "layer_norm")
-    >>> rest, primitives = composed_calls(norms, program(bert), ("layer_norm",))
-    >>> int(norms.count.sum()), int(rest.count.sum()), int(primitives.count.sum())
-    (25, 0, 250)
+    >>> rest, primitives = composed_calls(norms, program(bert), ("layer_norm",), "executor")
+    >>> int(norms.count.sum()), int(rest.count.sum()), int(primitives.count.sum()), int(primitives.launches.sum())
+    (25, 0, 25, 225)
     """
     sites = {site.position: site.layer for site in of.sites}
     kinds = [_kind_of(calls.kind, sites[at]) for at in calls.layer.tolist()]
@@ -96,15 +98,18 @@ def composed_calls(
         return None
     kernels, moved, wide, others = np.array([one or Chain(1, 0) for one in chains]).T
     is_chain = np.array([one is not None for one in chains])
+    parts = kernels if launch == "eager" else 1
     elements = calls.work["elements"]
     work = {
         "elements": elements,
-        "traffic": elements * moved / kernels,
-        "fixed_bytes": elements * (_WIDE_BYTES * wide + others) / kernels,
+        "traffic": elements * moved / parts,
+        "fixed_bytes": elements * (_WIDE_BYTES * wide + others) / parts,
     }
-    count = np.where(is_chain, calls.count * kernels, 0)
     operations = np.where(is_chain, calls.count, 0)
-    primitives = KernelCalls("activation", calls.direction, calls.layer, count, work, operations=operations)
+    primitives = KernelCalls(
+        "activation", calls.direction, calls.layer, operations * parts, work,
+        operations=operations, launches=operations * (kernels // parts - 1),
+    )  # fmt: skip
     return replace(calls, count=np.where(is_chain, 0, calls.count)), primitives
 
 

@@ -32,11 +32,12 @@ def calls_of(kind: str, direction: str, network: Network) -> KernelCalls:
 
 def primitives(kind: str, direction: str, what: str, network: Network) -> tuple[float, float, float]:
     """Return kernels, elements of the working precision and bytes besides that the primitives of a kind move."""
-    found = composed_calls(calls_of(kind, direction, network), program(network), (what,))
+    found = composed_calls(calls_of(kind, direction, network), program(network), (what,), "executor")
     assert found is not None
-    count, work = found[1].count, found[1].work
+    count, work, launches = found[1].count, found[1].work, found[1].launches
+    assert launches is not None
     moved = [float((work[name] * count).sum()) for name in ("traffic", "fixed_bytes")]
-    return float(count.sum()), moved[0], moved[1]
+    return float((count + launches).sum()), moved[0], moved[1]
 
 
 # kind of call, direction, what is composed; kernels of a call, elements and bytes of an element that they move
@@ -54,19 +55,24 @@ CHAINS = [
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_primitives_move_what_their_operations_do(chain: tuple[str, str, str, int, int, int]) -> None:
+    """An executor's chain is one call with launches behind it; of a program in Python each primitive is a call."""
     kind, direction, what, kernels, moved, others = chain
     network = network_of()
     whole = calls_of(kind, direction, network)
-    made = composed_calls(whole, program(network), (what,))
-    assert made is not None
-    rest, made_of = made
-    own = made_of.count > 0
-    elements = float((np.broadcast_to(whole.work["elements"], (1, own.size)) * whole.count)[:, own].sum())
-    assert int(made_of.count[own].sum()) == kernels * int(whole.count[own].sum())
-    assert not rest.count[own].any()
-    assert (rest.count[~own] == whole.count[~own]).all()
-    found = primitives(kind, direction, what, network)
-    assert found == pytest.approx((float(made_of.count.sum()), moved * elements, others * elements))
+    for launch, calls in (("executor", 1), ("eager", kernels)):
+        made = composed_calls(whole, program(network), (what,), launch)
+        assert made is not None
+        rest, made_of = made
+        assert made_of.launches is not None
+        own = made_of.count > 0
+        elements = float((np.broadcast_to(whole.work["elements"], (1, own.size)) * whole.count)[:, own].sum())
+        assert (made_of.count[own] == calls * whole.count[own]).all()
+        np.testing.assert_array_equal(made_of.operations, np.where(own, whole.count, 0))
+        assert (made_of.launches == np.where(own, (kernels - calls) * whole.count, 0)).all()
+        assert not rest.count[own].any()
+        assert (rest.count[~own] == whole.count[~own]).all()
+        bytes_ = [float((made_of.work[name] * made_of.count).sum()) for name in ("traffic", "fixed_bytes")]
+        assert bytes_ == pytest.approx([moved * elements, others * elements])
 
 
 def test_gelu_alone_is_composed_of_all_activations() -> None:
@@ -85,10 +91,10 @@ def test_the_softmax_of_a_loss_is_one_kernel() -> None:
 def test_nothing_is_composed_unasked() -> None:
     network = network_of()
     for one in lower(network, np.array([SAMPLES])):
-        assert composed_calls(one, program(network), ()) is None
+        assert composed_calls(one, program(network), (), "eager") is None
     convolutions = network_of("resnet50")
     for one in lower(convolutions, np.array([SAMPLES])):
-        assert composed_calls(one, program(convolutions), COMPOSED) is None
+        assert composed_calls(one, program(convolutions), COMPOSED, "eager") is None
 
 
 def kernels_s(framework: Framework, network: str, precision: str) -> tuple[int, float]:
@@ -109,7 +115,7 @@ def test_a_step_of_tensorflow_takes_longer_than_with_xla(precision: str) -> None
     plain, fused = (catalog.find_framework(name) for name in ("tensorflow", "tensorflow:xla"))
     assert (plain.composes, fused.composes) == (COMPOSED, ())
     (calls, seconds), (fewer, less) = (kernels_s(one, "bert-base:sequence=128", precision) for one in (plain, fused))
-    assert calls > 2 * fewer
+    assert calls >= fewer
     assert seconds > 1.15 * less
 
 
