@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, SCHEDULES
 
 __all__ = [
     "BEST_STAGES", "BUBBLES", "GRADIENTS_SHARDED", "MEMORY_KINDS", "OFFLOADS", "OPTIMIZER_SHARDED", "PER_STAGE",
-    "RECOMPUTES", "SCHEDULES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes",
+    "RECOMPUTES", "SCHEDULES", "SCHEMES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes",
 ]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
@@ -30,6 +33,8 @@ OFFLOADS = _WORDS["offload"]
 """What lies in the host's memory."""
 
 
+SCHEMES = ("samples", "filters", "inputs", "channels", "space", "whole")
+"""How the devices of a group share a layer of a network without blocks (:mod:`planner.workload.schemes`)."""
 MEMORY_KINDS = (
     "weights", "gradients", "optimizer", "activations", "workspace", "framework", "logits", "gathered", "messages",
     "margin", "trials", "host",
@@ -61,6 +66,12 @@ class SplitMemoryBytes:
     to_host: FloatArray
     to_device: FloatArray
     stage: IntArray
+
+    @staticmethod
+    def joined(parts: Sequence[SplitMemoryBytes], at: IntArray) -> SplitMemoryBytes:
+        """Return the plans of parts, one after the other, at positions."""
+        names = [one.name for one in fields(SplitMemoryBytes)]
+        return SplitMemoryBytes(**{name: np.concatenate([getattr(one, name) for one in parts])[at] for name in names})
 
     @property
     def allocated(self) -> FloatArray:

@@ -86,6 +86,8 @@ KINDS = {
         calls=_pool,
         keeps=lambda _layer: (True, False),
         kept_besides=lambda site, _itemsize: INDEX_BYTES * site.output_elements * _is_of_maximum(site),
+        window="window",
+        divides=("channels", "space"),
         module=_pooling,
     ),
     "global_pool": LayerKind(
@@ -93,6 +95,7 @@ KINDS = {
         lambda _layer, inputs: (inputs[0][0], 1, 1),
         (3,),
         calls=_pool,
+        divides=("channels",),
         module=lambda torch, _layer, _inputs: torch.nn.AdaptiveAvgPool2d(1),
     ),
     "upsample": LayerKind(
@@ -101,6 +104,7 @@ KINDS = {
         (3,),
         calls=_upsample,
         computes="fp32 on gpu",
+        divides=("channels", "space"),
         module=lambda torch, layer, _inputs: torch.nn.Upsample(scale_factor=layer.integer("factor"), mode="nearest"),
     ),
     "batch_norm": LayerKind(
@@ -108,6 +112,7 @@ KINDS = {
         parameters=lambda _layer, shape: (shape[0],) * 2,  # scale and shift; the running statistics are not trained
         calls=lambda site, _lowering: _three_and_five("batch_norm", site),
         keeps=lambda _layer: (True, False),
+        divides=("channels", "space"),
         module=_batch_norm,
     ),
     "lrn": LayerKind(
@@ -117,6 +122,7 @@ KINDS = {
         keeps=lambda _layer: (True, False),
         kept_besides=_lrn_kept,
         computes="fp32",
+        divides=("space",),
         module=lambda torch, layer, _inputs: torch.nn.LocalResponseNorm(layer.integer("window")),
     ),
 }

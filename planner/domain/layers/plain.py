@@ -143,6 +143,7 @@ KINDS = {
         {"function": Attribute("relu|leaky_relu|tanh|sigmoid|gelu", "relu", "the function")},
         calls=_activation,
         keeps=_activation_keeps,
+        divides=("channels", "space"),
         module=_function,
     ),
     "gated_activation": LayerKind(
@@ -161,6 +162,7 @@ KINDS = {
         {"rate": Attribute("float", 0.5, "fraction dropped")},
         calls=_dropout,
         kept_besides=lambda site, _itemsize: site.output_elements,
+        divides=("channels", "space"),
         module=lambda torch, layer, _inputs: torch.nn.Dropout(layer.number("rate")),
     ),
     "add": LayerKind(
@@ -168,13 +170,15 @@ KINDS = {
         _added,
         joins=True,
         calls=_add,
+        divides=("channels", "space"),
         module=lambda _torch, _layer, _inputs: lambda first, *others: sum(others, first),
     ),
-    "concat": LayerKind({}, _joined, joins=True, calls=_concat, module=_concatenation),
+    "concat": LayerKind({}, _joined, joins=True, calls=_concat, divides=("channels", "space"), module=_concatenation),
     "flatten": LayerKind(
         {},
         lambda _layer, inputs: (prod(inputs[0]),),
         is_view=True,
+        divides=("channels",),
         module=lambda torch, _layer, _inputs: torch.nn.Flatten(),
     ),
     "loss": LayerKind(

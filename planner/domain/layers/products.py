@@ -167,6 +167,9 @@ KINDS = {
         macs=_convolution_macs,
         keeps=lambda _layer: (True, False),
         computes="16 bits",
+        outputs="channels",
+        window="kernel",
+        divides=("space",),
         module=_conv2d,
     ),
     "linear": LayerKind(
@@ -183,6 +186,7 @@ KINDS = {
         keeps=lambda _layer: (True, False),
         computes="16 bits",
         share=lambda layer: Share("features", is_rounded_up=True) if layer.attributes["tied"] else None,
+        outputs="features",
         module=_fully_connected,
     ),
 }

@@ -239,6 +239,10 @@ class LayerKind:
         inputs, or in one whatever they are
     share : layer -> Share or None, what a tensor-parallel rank has of it, where layers around it do not say; None: the
         whole layer
+    outputs : attribute that counts the channels or features out of a layer that sums over all those in; empty: it is
+        no such product
+    window : attribute of what slides over the rows of an image: a part of them needs so many of its neighbours
+    divides : {"channels", "space"}, along what a part of every input gives the same part of the output by itself
     module : PyTorch, layer, input shapes -> callable, what computes it: a module, or a function where nothing is
         trained. It takes a tensor for each input, and a loss the targets besides; PyTorch is handed over, so that
         nothing is imported here
@@ -260,6 +264,9 @@ class LayerKind:
     is_view: bool = False
     computes: str = "widest"
     share: Callable[[Layer], Share | None] = lambda _layer: None
+    outputs: str = ""
+    window: str = ""
+    divides: tuple[str, ...] = ()
     module: Callable[[Any, Layer, tuple[Shape, ...]], Any] = lambda _torch, _layer, _inputs: lambda values: values
 
 
