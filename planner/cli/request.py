@@ -19,7 +19,7 @@ from planner.cli.streams import note
 from planner.domain.axes import AXES, Axis
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, Refusal, UsageError
-from planner.search.bases import HYBRID, MODEL, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
+from planner.search.bases import HYBRID, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.refine import refinement
 from planner.sessions.inputs import (
     DEFAULT_REQUEST,
@@ -309,10 +309,8 @@ def allowed_request(case: Case, values: Values) -> SpaceRequest:
     request = request.changed(parallelism=kinds_to_try(request, network, framework))
     for kind in request.parallelism:
         if kind not in allowed:
-            splits_layers = kind in (MODEL, HYBRID) and not block_starts(network)
-            remedy = "schemes that split single layers are priced for attention blocks alone" if splits_layers else ""
             rule = f"of the kinds that {network.name} and framework {framework.variant} allow, {', '.join(allowed)}"
-            raise ParameterError("--parallelism", rule, kind, remedy)
+            raise ParameterError("--parallelism", rule, kind)
     check_allowed(framework, request.asked)
     return request
 

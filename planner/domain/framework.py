@@ -272,6 +272,7 @@ class Framework:
     launch: str = _fact("how kernels are launched", LAUNCHES, default="eager")
     scatters_boundary: bool = _fact("whether tensor ranks send parts to the next stage", default=False)
     stages: str = _fact("what its pipeline's stages are", STAGES, default="modules")
+    shares_layers: bool = _fact("whether ranks share single layers of networks without blocks", default=False)
     deals: str = _fact(
         "how it deals out blocks to stages: evenly, with both ends counted, or equally", DEALS, default="blocks"
     )

@@ -118,6 +118,23 @@ class PlanWarning:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedLayers:
+    """How the devices of a group share the layers of a network, and what as many data-parallel ones take.
+
+    Attributes
+    ----------
+    schemes : of each layer with parameters, one of :data:`planner.workload.schemes.SCHEMES`
+    sent_bytes, data_sent_bytes : by one device in a step, here and data parallel
+    data_iteration_s : step of the data-parallel devices, which have the samples of a group between them [s]
+    """
+
+    schemes: Mapping[str, str]
+    sent_bytes: float
+    data_sent_bytes: float
+    data_iteration_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Predictions:
     """n predictions as arrays of shape (n,); NaN where a quantity does not apply."""
 
@@ -160,6 +177,7 @@ class Prediction:
     ``stages`` are the layers that the stages of a pipeline start with; empty: it is cut between blocks, or not at all.
     ``rank_order`` is how ranks are numbered, innermost first, where that is chosen for the plan; empty: it is not.
     ``stage_layers`` are what its stages hold where that is chosen; empty: they hold the same, and compute again alike.
+    ``shared_layers`` says how devices share the layers of a network without blocks; None: they do not.
     ``groups_s`` maps the groups of nodes of a plan across several to the time of a step that each needs by itself [s].
     """
 
@@ -184,6 +202,7 @@ class Prediction:
     stage_layers: tuple[LayersOfStage, ...] = ()
     rank_order: tuple[str, ...] = ()
     groups_s: Mapping[str, float] = field(default_factory=dict)
+    shared_layers: SharedLayers | None = None
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "kernel_shares", "doubt", "groups_s"):

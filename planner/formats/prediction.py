@@ -21,12 +21,13 @@ from planner.domain.prediction import (
     PlanWarning,
     Prediction,
     Quantity,
+    SharedLayers,
     Staleness,
     Term,
 )
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Subject
-from planner.domain.split import MEMORY_KINDS
+from planner.domain.split import MEMORY_KINDS, SCHEMES
 from planner.formats.documents import Kind
 from planner.formats.fields import (
     Field,
@@ -146,7 +147,7 @@ SOURCES = Field(
     ),
     "where terms come from, each once",
 )
-_COPIED = ("mfu", "stages", "rank_order", "groups_s", "bottleneck", "kind")
+_COPIED = ("mfu", "stages", "shared_layers", "rank_order", "groups_s", "bottleneck", "kind")
 """Figures that stand in documents as in predictions."""
 FIGURES = (
     Field("iteration_s", _QUANTITY, "one update; asynchronous: one period of the GPU thread"),
@@ -168,6 +169,19 @@ FIGURES = (
     Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", ()),
+    Field(
+        "shared_layers",
+        Table(
+            Field("schemes", MapOf(Text(tuple(SCHEMES))), "of each layer with parameters"),
+            Field("sent_bytes", Number(), "bytes that one device sends in a step"),
+            Field("data_sent_bytes", Number(), "the same of as many data-parallel devices"),
+            Field("data_iteration_s", Number(), "step of the data-parallel devices, with the same mini-batch"),
+            make=SharedLayers,
+            title="shared_layers",
+        ),
+        "how devices share layers; absent: they do not, or layers are those of attention blocks",
+        None,
+    ),
     STAGE_LAYERS,
     RANK_ORDER_FIELD,
     Field("groups_s", MapOf(Number()), "step that each node group of a plan across several needs by itself [s]", {}),

@@ -91,7 +91,7 @@ def _suggestion(
     yield from sensitivity_lines(suggestion, subject)
     if is_kept and plan.framework is None:  # of several the table is wider, and the answer must keep to its screen
         yield from deciding_line(suggestion, subject)
-    yield from launch(plan.prediction.configuration, own, plan.prediction.rank_order)
+    yield from _start(plan.prediction, own)
 
 
 def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | None = None) -> Iterator[Block]:
@@ -101,7 +101,7 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | Non
         yield from _nothing_fits(suggestion, subject)
         return
     yield from _choice(suggestion, plan, subject, epochs, "")
-    yield from launch(plan.prediction.configuration, plan.subject(subject), plan.prediction.rank_order)
+    yield from _start(plan.prediction, plan.subject(subject))
 
 
 def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None, switches: str) -> Iterator[Line]:
@@ -121,9 +121,21 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
     if plan.prediction.stage_layers:
         stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
+    if plan.prediction.shared_layers:
+        shared, each = parts.shared_layers(plan.prediction), parts.instead_of_data(plan.prediction)
+        stages = f" Its groups share {shared}; a {subject.device} {each}."
     order = plan.prediction.rank_order
     ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
     yield Line(f"{_why(suggestion)}{stages}{ranks} {switches}".rstrip())
+
+
+def _start(prediction: Prediction, subject: Subject) -> Iterator[Line]:
+    """Yield the line that starts a plan, or that none does."""
+    framework = subject.settings.framework
+    if prediction.shared_layers and not framework.shares_layers:
+        yield Line(f"No line starts it: {framework.variant} does not share layers of such a network by itself.")
+    else:
+        yield from launch(prediction.configuration, subject, prediction.rank_order)
 
 
 def _plan_words(plan: Plan, subject: Subject) -> str:
@@ -289,7 +301,7 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = A
     if any(term.extrapolated for term in prediction.terms):
         yield Line(BEYOND_NOTE)
     yield goodness(prediction, subject)
-    yield from launch(prediction.configuration, subject, prediction.rank_order)
+    yield from _start(prediction, subject)
 
 
 def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
@@ -309,6 +321,8 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
         ("utilization", parts.utilization(one)),
         ("stages start", f"with {parts.stages(one)}" if one.stages else ""),
         ("stages hold", parts.stage_layers(one)),
+        ("groups share", parts.shared_layers(one)),
+        (f"each {subject.device}", parts.instead_of_data(one)),
         ("ranks", f"numbered {', '.join(one.rank_order)}" if one.rank_order else ""),
         ("mini-batch", batch),
         ("each group by itself", parts.group_steps(one)),

@@ -19,9 +19,9 @@ from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
     "ORIGINS_HEADING", "by_group", "configuration_words", "counted", "digits_of", "duration", "factor", "figure",
-    "first_names", "group_steps", "memory_line", "mini_batch", "mode_words", "objective", "objective_of", "origins",
-    "precision_words", "refusals", "request_values", "sources_once", "stage_layers", "stages", "term_words", "terms",
-    "utilization", "warnings",
+    "first_names", "group_steps", "instead_of_data", "memory_line", "mini_batch", "mode_words", "objective",
+    "objective_of", "origins", "precision_words", "refusals", "request_values", "shared_layers", "sources_once",
+    "stage_layers", "stages", "term_words", "terms", "utilization", "warnings",
 ]  # fmt: skip
 
 
@@ -232,6 +232,26 @@ def first_names(names: Sequence[str], most: int) -> str:
 def stages(prediction: Prediction) -> str:
     """Return the layers that the stages of a pipeline start with, the first few of many; nothing: not cut so."""
     return first_names(prediction.stages, MOST_STAGES)
+
+
+def shared_layers(prediction: Prediction) -> str:
+    """Return which layers devices share by which scheme, the most frequent last; nothing: none."""
+    if prediction.shared_layers is None:
+        return ""
+    by_scheme: dict[str, list[str]] = {}
+    for layer, scheme in prediction.shared_layers.schemes.items():
+        by_scheme.setdefault(scheme, []).append(layer)
+    *some, (last, every) = sorted(by_scheme.items(), key=lambda one: len(one[1]))
+    words = [f"{first_names(layers, MOST_STAGES)} by {scheme}" for scheme, layers in some]
+    return ", ".join([*words, f"{'all other' if some else 'all'} {counted(len(every), 'layer')} by {last}"])
+
+
+def instead_of_data(prediction: Prediction) -> str:
+    """Return what devices send that share layers, and what data parallelism alone takes; nothing: they share none."""
+    if (one := prediction.shared_layers) is None:
+        return ""
+    sent, of_data = map(format_bytes, (one.sent_bytes, one.data_sent_bytes))
+    return f"sends {sent} a step; data parallel {of_data}, and {format_duration(one.data_iteration_s)} a step"
 
 
 def stage_layers(prediction: Prediction) -> str:

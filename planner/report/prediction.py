@@ -83,6 +83,8 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
         ("utilization", parts.utilization(prediction)),
         ("stages start with", parts.stages(prediction)),
         ("stages hold", parts.stage_layers(prediction)),
+        ("groups share", parts.shared_layers(prediction)),
+        (f"each {subject.device}", parts.instead_of_data(prediction)),
         ("ranks numbered", ", ".join(prediction.rank_order)),
         ("mini-batch", _mini_batch_words(prediction)),
         ("staleness", _staleness(prediction)),

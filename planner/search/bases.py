@@ -22,7 +22,7 @@ from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
 from planner.workload.blocks import block_starts
-from planner.workload.lawful import LAYER_AXES, is_lawful, is_told_apart, micro_batches_run, most_stages
+from planner.workload.lawful import is_lawful, is_told_apart, micro_batches_run, most_stages
 from planner.workload.memory import Memory
 from planner.workload.shards import attended_positions, expert_number
 from planner.workload.what_fits import context_degrees, tensor_degrees
@@ -38,25 +38,30 @@ DATA, MODEL, PIPELINE, HYBRID = "data", "model", "pipeline", "hybrid"
 def kinds_of(network: Network, framework: Framework) -> tuple[str, ...]:
     """Return the kinds of parallelism that a network and a framework allow."""
     has_blocks = bool(block_starts(network))
-    model = has_blocks and any(axis.ranks in framework.can for axis in AXES if axis.is_shard)
+    names = [axis.ranks for axis in AXES if axis.is_shard and (has_blocks or axis.name == "tensor_parallel")]
+    model = not {*names}.isdisjoint(framework.can)
     pipeline = "pipeline" in framework.can and (has_blocks or framework.stages != "blocks")
-    allowed = ((DATA, True), (MODEL, model), (PIPELINE, pipeline), (HYBRID, model and pipeline))
+    allowed = ((DATA, True), (MODEL, model), (PIPELINE, pipeline), (HYBRID, model and (pipeline or not has_blocks)))
     return tuple(kind for kind, is_allowed in allowed if is_allowed)
 
 
 def kinds_to_try(request: SpaceRequest, network: Network, framework: Framework) -> tuple[str, ...]:
     """Return the kinds asked for, else all that are allowed.
 
-    Of networks whose stages the user has to write, pipelines are tried where their axes are asked for alone.
+    Of networks without blocks pipelines are tried where their axes are asked for, or the framework deals out layers by
+    itself, and groups that share layers where their degree is asked for, or it has them.
     """
-    by_itself = bool(block_starts(network)) or framework.stages == "layers"
-    allowed = kinds_of(network, framework) if by_itself or layer_axis_asked(request) else (DATA,)
-    return request.parallelism or allowed
+    if request.parallelism or block_starts(network):
+        return request.parallelism or kinds_of(network, framework)
+    shares = framework.shares_layers or {*(request["tensor_parallel"] or ())} - {1}
+    stages = framework.stages == "layers" or layer_axis_asked(request)
+    open_kinds = (DATA, *((MODEL, HYBRID) if shares else ()), *((PIPELINE,) if stages else ()))
+    return tuple(kind for kind in kinds_of(network, framework) if kind in open_kinds)
 
 
 def layer_axis_asked(request: SpaceRequest) -> Axis | None:
     """Return the first axis of layer pipelines of which more than the default is asked for."""
-    axes = (axis for axis in AXES if axis.name in LAYER_AXES)
+    axes = (axis for axis in AXES if axis.name in ("pipeline_parallel", *_STAGED))
     return next((axis for axis in axes if {*(request[axis.name] or ())} - {axis.default}), None)
 
 
@@ -102,6 +107,10 @@ PASSES = ("sub_batch", "accumulation_steps")
 """Axes that no base has."""
 _CHOICE = tuple(axis.name for axis in SPLIT_AXES if not axis.is_degree)
 _PLACE = tuple(axis.name for axis in AXES if axis.name not in (*_CHOICE, *PASSES, "precision", "mode"))
+_OF_LAYERS = ("tensor_parallel", "pipeline_parallel", "schedule")
+"""Axes of which more than the default is tried of networks without blocks where none is asked for."""
+_STAGED = ("schedule", "stages")
+"""Axes that say something of a pipeline alone."""
 _SCHEDULED = ("schedule", "pipeline_parallel", "virtual_stages")
 _BY_NAME = {axis.name: axis for axis in AXES}
 
@@ -215,7 +224,7 @@ class SplitBases(Bases):
 
     def _values(self, axis: Axis) -> IntArray:
         asked = self.request[axis.name]
-        is_open = axis.name in _DEFAULTS and (bool(block_starts(self.network)) or axis.name in LAYER_AXES)
+        is_open = axis.name in (_DEFAULTS if block_starts(self.network) else _OF_LAYERS)
         return _DEFAULTS[axis.name](self) if asked is None and is_open else values_to_try(axis, asked, self.most)
 
     def _places(self) -> Iterator[dict[str, IntArray]]:
@@ -261,7 +270,8 @@ class SplitBases(Bases):
         model = np.any([of[name] > 1 for name in DEGREES if name in SHARD_AXES], axis=0)
         pipeline = of["pipeline_parallel"] > 1
         kinds = {DATA: ~model & ~pipeline, MODEL: model & ~pipeline, PIPELINE: pipeline & ~model}
-        kinds[HYBRID] = model & pipeline
+        # Groups that share layers are hybrid where some layers are by samples: which are is chosen with the price.
+        kinds[HYBRID] = model & pipeline if block_starts(self.network) else model
         return np.asarray(np.any([kinds[one] for one in self.kinds], axis=0))
 
     def _is_scheduled(self, of: Mapping[str, IntArray]) -> BoolArray:
@@ -295,10 +305,12 @@ def _divisors(whole: int, most: int) -> IntArray:
 
 
 def _tensor(bases: SplitBases) -> IntArray:
-    """Return the degrees inside a node."""
-    splits_layers = block_starts(bases.network) and {MODEL, HYBRID} & set(bases.kinds)
-    degrees = tensor_degrees(bases.network) if splits_layers else [1]
-    return np.array([one for one in degrees if one <= bases.most["gpus_per_node"]])
+    """Return the degrees inside a node, of networks without blocks those that divide it."""
+    if not {MODEL, HYBRID} & set(bases.kinds):
+        return np.ones(1, dtype=np.int64)
+    if not block_starts(bases.network):
+        return _divisors(bases.most["gpus_per_node"], bases.most["gpus_per_node"])
+    return np.array([one for one in tensor_degrees(bases.network) if one <= bases.most["gpus_per_node"]])
 
 
 def _context(bases: SplitBases) -> IntArray:

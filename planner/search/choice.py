@@ -247,9 +247,10 @@ def chosen_of(
 ) -> tuple[int, str]:
     """Return the position of the plan to take among the tied, and why in words.
 
-    ``fewest-gpus``: the fewest devices, then the smaller mean staleness, the larger sub-batch, the network least split,
-    the better position. A plan that is tied only because little is known of it is not taken: one that another plan
-    beats by prediction on no more devices, though plan 0 is surely better than that one. Else the first.
+    ``fewest-gpus``: the fewest devices, then the smaller mean staleness, the larger sub-batch over the devices that
+    share it, the network least split, the better position. A plan that is tied only because little is known of it is
+    not taken: one that another plan beats by prediction on no more devices, though plan 0 is surely better than that
+    one. Else the first.
     """
     if len(tied) == 1:
         return tied[0], "no other plan is tied with it"
@@ -258,11 +259,12 @@ def chosen_of(
     surely_worse = [at for at in range(min(len(plans), MOST_COMPARED_PLANS)) if at not in tied]
     sound = [at for at in tied if not any(one < at and plans[one].gpus <= plans[at].gpus for one in surely_worse)]
     stale = staleness or [0.0] * len(plans)
-    row = min(sound, key=lambda at: (plans[at].gpus, stale[at], -plans[at].sub_batch, _splits(plans[at]), at))
+    each = [one.sub_batch / (one.tensor_parallel * one.context_parallel) for one in plans]
+    row = min(sound, key=lambda at: (plans[at].gpus, stale[at], -each[at], _splits(plans[at]), at))
     choice = plans[row]
     alike = [at for at in sound if plans[at].gpus == choice.gpus]
     fresher = any(stale[at] > stale[row] for at in alike)
-    larger = any(stale[at] == stale[row] and plans[at].sub_batch < choice.sub_batch for at in alike)
+    larger = any(stale[at] == stale[row] and each[at] < each[row] for at in alike)
     simpler = any(_splits(plans[at]) > _splits(choice) for at in alike)
     fewest = any(plans[at].gpus > choice.gpus for at in sound)
     fewer_aside = any(plans[at].gpus < choice.gpus for at in tied)

@@ -15,7 +15,7 @@ from planner.domain.objective import weights_of
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import CoverageError, PlannerError, Refusal, UsageError
-from planner.search.bases import DATA, SplitLimits, kinds_of
+from planner.search.bases import SplitLimits
 from planner.search.exhaustive import Stopped, check_target
 from planner.search.ranking import Evaluator, Order, check_limits, order_of
 from planner.search.search import search
@@ -85,11 +85,9 @@ def limits_of(problem: Problem, *, allow_specified: bool = False, named: Sequenc
     )
 
 
-def _split_limits(problem: Problem) -> SplitLimits | None:
-    """Return the limits of plans that split the network; None where no plan can."""
+def _split_limits(problem: Problem) -> SplitLimits:
+    """Return the limits of plans that split the network."""
     has_blocks, settings = bool(block_starts(problem.network)), problem.settings
-    if not has_blocks and kinds_of(problem.network, settings.framework) == (DATA,):
-        return None
 
     @cache
     def ledger(precision: str) -> Memory:
@@ -100,7 +98,8 @@ def _split_limits(problem: Problem) -> SplitLimits | None:
         return step_pricer(sources.Sources(problem), precision)
 
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
-        if not has_blocks or rows.is_laid_out.any():
+        is_uneven = (rows.pipeline_parallel > 1) | (rows.tensor_parallel > 1)
+        if rows.is_laid_out.any() or (not has_blocks and is_uneven.any()):
             return pricer(precision).memory(rows).total
         return ledger(precision).totals(rows)
 

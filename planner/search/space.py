@@ -207,7 +207,7 @@ def _check_values(axis: Axis, values: tuple[Any, ...], limits: Limits) -> None:
     for word in values if axis.words else ():
         if word not in axis.words:
             raise UnknownNameError(axis.title, word, axis.words)
-    is_whole = limits.split is None or (not block_starts(limits.split.network) and axis.name not in LAYER_AXES)
+    is_whole = limits.split is not None and not block_starts(limits.split.network) and axis.name not in LAYER_AXES
     if axis.splits and is_whole and set(values) != {axis.default}:
         remedy = "the network is not made of attention blocks"
         raise ParameterError(

@@ -64,10 +64,17 @@ class Sources:
         self._overheads: dict[tuple[str, str], Overheads] = {}
         self._layer_calls: dict[str, LayerCalls] = {}
         self._measured_steps: dict[str, MeasuredSteps | None] = {}
+        self._looks_up = True
 
     def of_network(self, network: Network) -> Sources:
         """Return the sources of the same problem with another network, such as a rank's shard of this one."""
         return self.of_problem(replace(self.problem, network=network))
+
+    def of_parts(self) -> Sources:
+        """Return the sources of parts of layers, of which no call was measured as it is."""
+        other = self.of_problem(self.problem)
+        other._looks_up = False  # noqa: SLF001 - its own
+        return other
 
     def of_problem(self, problem: Problem) -> Sources:
         """Return the sources of a problem that differs in network and settings alone; kernels are found once."""
@@ -181,12 +188,12 @@ class Sources:
         if precision not in self._layer_calls:
             self._layer_calls[precision] = LayerCalls(
                 self.problem.network,
-                self.for_accelerator,
+                self.for_accelerator if self._looks_up else (),
                 optimizer=self.problem.settings.optimizer,
                 convolution=self.convolution_lowering(precision),
                 precision=precision,
                 fits=partial(self._fitted, precision=precision),
-                same_die=self.of_same_die,
+                same_die=self.of_same_die if self._looks_up else (),
             )
         return self._layer_calls[precision]
 

@@ -13,7 +13,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import ORIGINS, Calibration
 from planner.domain.configuration import Configuration
-from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, Staleness, Term
+from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, SharedLayers, Staleness, Term
 from planner.errors import CoverageError, Refusal
 from planner.numbers import constant
 from planner.sources.overheads import Overheads
@@ -69,8 +69,6 @@ class Told:
         What no other plan is compared by.
     is_unseen : bool
         Messages go over links that no run showed.
-    has_kinds : bool
-        Whether kinds of predictions are told apart.
     rank_order : tuple of str
         How its ranks are numbered, where it is not as all are.
     """
@@ -86,7 +84,6 @@ class Told:
     warnings: StepWarnings
     rest: Callable[[], Rest]
     is_unseen: bool
-    has_kinds: bool = True
     rank_order: tuple[str, ...] = ()
 
 
@@ -113,19 +110,20 @@ class Rest(NamedTuple):
     updates: Updates
     layout: StageLayout | None = None
     first_layers: tuple[str, ...] = ()
+    shared_layers: SharedLayers | None = None
 
 
 def described(told: Told) -> Description:
     """Return the description of a plan."""
     sources, one = told.sources, told.one
     deviation = told.gradient.spread()
-    kind = kind_of(one, told.terms, sources.evidence(one.precision)) if told.has_kinds else ""
+    kind = kind_of(one, told.terms, sources.evidence(one.precision))
     score = score_of(kind, _score_calibrations(sources, told.overheads, is_unseen=told.is_unseen))
     iteration = quantity(told.period_s, deviation, score)
     check_bounds(iteration.value, "time", "a step", "s")
 
     def finish() -> Prediction:
-        (first_s, first_gradient), memory, shares, updates, layout, first_layers = told.rest()
+        (first_s, first_gradient), memory, shares, updates, layout, first_layers, shared_layers = told.rest()
         first_deviation = deviation if first_gradient is told.gradient else first_gradient.spread()
         samples, dataset = one.samples_per_update, sources.problem.dataset
         steps = None if dataset is None else dataset.samples / samples
@@ -156,6 +154,7 @@ def described(told: Told) -> Description:
             kernel_shares=shares,
             rank_order=told.rank_order,
             stages=first_layers,
+            shared_layers=shared_layers,
             stage_layers=layout.shown if layout else (),
             doubt=deviation.shares if deviation else {},
             mfu=mfu,

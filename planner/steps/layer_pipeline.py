@@ -15,7 +15,6 @@ digit, or later ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cached_property
 from itertools import pairwise
 
@@ -23,14 +22,16 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
-from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, SEND_RECEIVE
+from planner.domain.messages import NEIGHBOURS, SEND_RECEIVE
 from planner.domain.split import BEST_STAGES, SplitMemoryBytes
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
 from planner.steps.compute import PASSES, RankCompute
 from planner.steps.host_and_gpu import STAGES
-from planner.steps.price import Pricer
+from planner.steps.layer_groups import GroupPricer
+from planner.steps.price import Priced, Pricer
 from planner.steps.stage_cases import StageLayout
+from planner.steps.state import Elements, StageExchange
 from planner.steps.step_costs import StepCosts
 from planner.steps.step_part import StepPart
 from planner.steps.synchronous import Runs
@@ -64,19 +65,49 @@ class LayerPricer(Pricer):
         self.cuts = LayerCuts(self, self.ledger.whole.crossing)
         self._best: dict[tuple[int, ...], IntArray] = {}
 
+    @cached_property
+    def groups(self) -> GroupPricer:
+        """What prices plans whose groups share single layers."""
+        return GroupPricer(self)
+
+    def apart(self, plans: Configurations) -> list[tuple[IntArray, Pricer]]:
+        """Return rows of plans with the pricer of each, this one or that of groups that share layers."""
+        shares = plans.rows.tensor_parallel > 1
+        parts = [(np.flatnonzero(~shares), self), (np.flatnonzero(shares), self.groups if shares.any() else self)]
+        return [(rows, pricer) for rows, pricer in parts if rows.size]
+
+    def price(self, configurations: Configurations) -> Priced:
+        """Price configurations, rows of shape (n,)."""
+        if not np.any(configurations.tensor_parallel > 1):
+            return super().price(configurations)
+        each = self.apart(configurations)
+        parts = [pricer.price(configurations.take(rows)) for rows, pricer in each]
+        return Priced.joined(parts, np.argsort(np.concatenate([rows for rows, _ in each])))
+
+    def totals(self, plans: Configurations) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the step in later epochs and in the first [s], and the memory of the fullest rank [bytes] of plans."""
+        if not np.any(plans.tensor_parallel > 1):
+            return super().totals(plans)
+        rows, totals = plans.rows, np.zeros((3, plans.size))
+        for some, pricer in self.apart(plans):
+            totals[:, some] = pricer.totals(rows.take(some))
+        step_s, first_s, memory = totals.reshape(3, *plans.shape)
+        return step_s, first_s, memory
+
     def memory(self, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
+        if np.any(plans.tensor_parallel > 1):
+            each = self.apart(plans)
+            memories = [pricer.memory(plans.take(rows)) for rows, pricer in each if pricer is not self]
+            memories = [self.memory(plans.take(rows)) for rows, pricer in each if pricer is self] + memories
+            return SplitMemoryBytes.joined(memories, np.argsort(np.concatenate([rows for rows, _ in each])))
         if np.all(plans.pipeline_parallel == 1):
             return super().memory(plans)
         parts, (first, which) = [], self.cut_alike(plans)
         for at, row in enumerate(first.tolist()):
             some = plans.take(np.flatnonzero(which == at))
             parts.append(self.ledger.of_cuts(self.cuts_of(plans.take(np.array([row]))), some))
-        back = np.argsort(np.argsort(which, kind="stable"))
-        names = [one.name for one in fields(SplitMemoryBytes)]
-        none = np.zeros(0, np.int64)
-        columns = {name: np.concatenate([none, *(getattr(one, name) for one in parts)])[back] for name in names}
-        return SplitMemoryBytes(**columns)
+        return SplitMemoryBytes.joined(parts, np.argsort(np.argsort(which, kind="stable")))
 
     def cut_alike(self, plans: Configurations) -> tuple[IntArray, IntArray]:
         """Return one of each kind of plans that are cut alike, and the kind of each; best cuts are those that fit."""
@@ -166,16 +197,18 @@ class LayerPart(StepPart):
     def exchange_s(self) -> Both:
         """What the exchange of gradients takes of the fullest stage, and what it adds to the step, (n,)."""
         ways, which = list(self._buckets()), self._cut[2]
-        groups, both = self._placement.groups(GRADIENTS), np.zeros((2, which.size))
+        at, both = self._at(self.state.cases, self._rows)[0], np.zeros((2, which.size))
         step = max(1, _MOST_MESSAGES // max(share.shape[0] * share.shape[1] for share, _ in ways))
         for start in range(0, which.size, step):
             rows = np.arange(start, min(start + step, which.size))
 
             def runs(share: FloatArray, bytes_: FloatArray, rows: IntArray = rows) -> Runs:
-                of = bytes_[..., which[rows]]
-                ranks = groups.rows(np.tile(rows, of.shape[0] * of.shape[1]))
-                message_s = self.costs.operation_s(ALL_REDUCE, of.ravel(), ranks).reshape(of.shape)
-                return Runs(share[..., which[rows]], message_s, (of > 0).astype(np.float64))
+                of, stages = bytes_[..., which[rows]], at[:, rows]
+                first, inverse = np.unique(stages, return_index=True, return_inverse=True)[1:]
+                each = (of / self.costs.gradient_bytes).reshape(of.shape[0], -1)[:, first].T
+                exchange = StageExchange(self.costs, self.state.cases, stages.ravel()[first])
+                message_s = exchange.sum_s(Elements(np.zeros_like(each), each))[inverse.reshape(stages.shape)]
+                return Runs(share[..., which[rows]], np.moveaxis(message_s, -1, 0), (of > 0).astype(np.float64))
 
             both[:, rows] = self._exchange_s((runs(*way) for way in ways), slice(start, start + step))
         return both[0], both[1]

@@ -36,9 +36,14 @@ __all__ = ["least_pass_s", "least_scheduled_s", "least_step_s"]
 
 
 def least_pass_s(pricer: Pricer, plans: Configurations) -> FloatArray:
-    """Return what the passes of one sub-batch take at least on a device that holds the whole network [s], (n,)."""
-    passes = Passes(pricer, plans, pricer.ranks(plans))
-    return passes.least_s(messages=False)[passes.cases.case]
+    """Return what the passes of one sub-batch take at least, of a network without blocks or on one device [s], (n,).
+
+    Some stage of a pipeline has its share of all passes.
+    """
+    least = np.zeros(plans.size)
+    for rows, part in pricer.apart(plans):
+        least[rows] = part.least_pass_s(plans.take(rows))
+    return least
 
 
 def least_step_s(pricer: Pricer, plans: Configurations) -> FloatArray:

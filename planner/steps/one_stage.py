@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from planner.domain.calibration import Entry
 from planner.domain.configuration import Configurations
 from planner.domain.messages import GRADIENTS, Groups
 from planner.domain.split import WEIGHTS_SHARDED
+from planner.steps.gathers import backward_s as units_backward_s
+from planner.steps.gathers import forward_s as units_forward_s
 from planner.steps.message_fusion import Fusion, best_fusion, cycle_fusion
 from planner.steps.passes import Passes
 from planner.steps.stage_cases import StageCases
@@ -34,6 +36,10 @@ from planner.steps.tables import PairTable
 from planner.workload.gradients import gradient_buckets
 
 __all__ = ["MessagePath", "OneStage", "SlotExchange", "bucket_bytes"]
+
+
+_MOST_GATHERS = 1 << 20
+"""Gathers of units that are worked out at once."""
 
 
 class MessagePath(NamedTuple):
@@ -89,9 +95,13 @@ class SlotExchange:
         Cases of state of such ranks.
     by_slot : Elements, each of shape (J,)
         Gradients of every slot.
+    is_simple : bool
+        Each message is one sum over all copies of the network where state is not sharded, nor experts.
     slot : ndarray of int, shape (B,)
         The lowest slot of each message, whose gradient is its last to be ready.
     """
+
+    is_simple: ClassVar[bool] = True
 
     def __init__(self, state: State, rank: int) -> None:
         self._costs, self._state = state.costs, state
@@ -100,10 +110,13 @@ class SlotExchange:
         elements = compute.slots.elements.astype(np.float64)
         is_expert = np.array([compute.network.layers[at].kind == "experts" for at in compute.slots.layer.tolist()])
         self.by_slot = Elements(elements * is_expert, elements * ~is_expert)
-        strategy = self._costs.strategy
-        sizes = strategy.first_bucket_bytes, strategy.bucket_bytes
-        self.slot = gradient_buckets(self.slot_bytes, *sizes)
+        self.slot = self._buckets()
         self._exchanges = (state.cases.plans.sharding[self.rows] < WEIGHTS_SHARDED).astype(np.float64)
+
+    def _buckets(self) -> IntArray:
+        """Return the lowest slot of each message, shape (B,)."""
+        strategy = self._costs.strategy
+        return gradient_buckets(self.slot_bytes, strategy.first_bucket_bytes, strategy.bucket_bytes)
 
     @property
     def slot_bytes(self) -> FloatArray:
@@ -202,8 +215,28 @@ class OneStage(StepPart):
         shares = self.plans.sharding == WEIGHTS_SHARDED
         if not shares.any():
             return forward_s, backward_s
-        ahead, back = self.state.gathered_s(self._state[None], forward_s, backward_s)
+        if self.passes.cases.units.has_ends:
+            ahead, back = self.state.gathered_s(self._state[None], forward_s, backward_s)
+        else:
+            ahead, back = self._gathered_by_unit(forward_s, backward_s, shares)
         return np.where(shares, ahead, forward_s), np.where(shares, back, backward_s)
+
+    def _gathered_by_unit(
+        self, forward_s: FloatArray, backward_s: FloatArray, shares: BoolArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return passes with the gathers and scatters that they wait for, of units that differ, where ``shares``."""
+        gathers, shape = self.state.gathers_by_unit, np.broadcast_shapes(forward_s.shape, shares.shape)
+        given = (forward_s, backward_s, self.passes.cases.case, self._state, shares)
+        forward, backward, of_pass, of_state, is_some = (np.broadcast_to(one, shape).ravel() for one in given)
+        ahead, back = forward.copy(), backward.copy()
+        some, step = np.flatnonzero(is_some), max(1, _MOST_GATHERS // gathers[0].shape[1])
+        for rows in (some[start : start + step] for start in range(0, some.size, step)):
+            gather, scatter, across = (one[of_state[rows]].T for one in gathers)
+            computed = self.passes.unit_shares[of_pass[rows]].transpose(1, 2, 0)
+            ahead[rows] = units_forward_s(computed[0] * forward[rows], gather)
+            later = (computed[1] * backward[rows], gather, scatter, across)
+            back[rows] = units_backward_s(*(one[::-1] for one in later))
+        return np.asarray(ahead.reshape(shape)), np.asarray(back.reshape(shape))
 
     @property
     def slowest(self) -> IntArray:
@@ -238,11 +271,11 @@ class OneStage(StepPart):
 
     def exchanges(self) -> list[tuple[SlotExchange, BoolArray | None]]:
         """Return the exchange of every kind of rank, and which plans are of it, shape (n,); None: all."""
-        ranks = distinct_values(self.state.cases.rank).tolist()
+        ranks, kind = distinct_values(self.state.cases.rank).tolist(), self.costs.slot_exchange
         if len(ranks) == 1:
-            return [(SlotExchange(self.state, ranks[0]), None)]
+            return [(kind(self.state, ranks[0]), None)]
         of_plans = self.state.cases.rank[self._state]
-        return [(SlotExchange(self.state, rank), of_plans == rank) for rank in ranks]
+        return [(kind(self.state, rank), of_plans == rank) for rank in ranks]
 
     @cached_property
     def exchange_s(self) -> tuple[FloatArray, FloatArray]:
@@ -293,7 +326,7 @@ class OneStage(StepPart):
                     first = int(np.argmax(self.ready[0][last[row]][slot] + sent_s))
                     hidden[: slot[first] + 1] = 1.0
                     path = exchange.bytes_of(slot)[: first + 1]
-                is_simple = not plans.sharding[row] and plans.expert_parallel[row] == 1
+                is_simple = not plans.sharding[row] and plans.expert_parallel[row] == 1 and exchange.is_simple
                 own = groups.rows(self._state[[row]])
                 found[row] = MessagePath(own, every, path, hidden, bool(is_simple), bool(exposed[row]))
         return [found[row] for row in range(plans.size)]

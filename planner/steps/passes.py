@@ -118,7 +118,7 @@ class Passes:
         weights, first = times("weights", cases.counts)[0], kernels[:, STAGES.index("backward")]
         share = np.divide(weights, first, out=np.zeros_like(weights), where=first > 0)
         self.weights = Backward(share * stage_s["backward"], share * stage_s["accumulating"])
-        self.messages = StageMessages(costs, cases).seconds(row)
+        self.messages = costs.sent(cases, row) or StageMessages(costs, cases).seconds(row)
         of_units = cases.counts * both[0][:, PASSES.index("backward")][row][cases.of]
         parts = cases.in_parts(of_units)
         total = parts.sum(axis=0)
@@ -128,7 +128,7 @@ class Passes:
         self.number, self.transfer_s = rows.size, _transfer_s(costs, plans.take(rows).rows)
         nothing = np.zeros(cases.of.size)
         sent = self.messages.values()
-        copied_s = costs.compute.ranks[0].host_to_device_s(cases.plans.sub_batch)
+        copied_s = costs.compute.ranks[0].host_to_device_s(costs.samples_read(cases.plans))
         self.copy_s = np.where(cases.stage == 0, copied_s[cases.of], 0.0)
         self._ahead_s = self.forward_s + self.copy_s + sum((one.forward_s for one in sent), nothing)
         self._back_s = self.recompute_s + sum((one.backward_s for one in sent), nothing)
@@ -149,6 +149,15 @@ class Passes:
         slots = scaled(columns.slot_s, overheads)[self.cases.compute_rows(self.costs.compute)]
         ready = ready_s(np.where(slots.sum(axis=-1, keepdims=True) > 0, slots, 1.0))
         return np.asarray(ready[..., 1:] / ready[..., :1])
+
+    @cached_property
+    def unit_shares(self) -> FloatArray:
+        """Of cases of one stage the share of the forward and of the backward pass in each unit, shape (c, 2, V)."""
+        at = [PASSES.index("forward"), PASSES.index("backward")]
+        kernels = self.costs.unit_s()[0][self.cases.compute_rows(self.costs.compute)]
+        of_units = kernels[:, at][..., self.cases.units.sequence]
+        of_units = np.where(of_units.sum(axis=-1, keepdims=True) > 0, of_units, 1.0)
+        return np.asarray(of_units / of_units.sum(axis=-1, keepdims=True))
 
     def smaller_update_s(self, at: IntArray, share: FloatArray, m: FloatArray) -> FloatArray:
         """Return the update of a share of the parameters of stages, and what of the host it hides no more [s].

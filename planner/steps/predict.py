@@ -132,15 +132,14 @@ class Evaluator:
             Of those that do: a closer bound, which takes longer.
         """
         precision = configurations.precisions[int(configurations.precision.flat[0])] if configurations.size else ""
-        is_layers = split and not block_starts(self.problem.network)
-        if not precision or is_layers or self.sources.measured_steps(precision) is not None:
+        if not precision or self.sources.measured_steps(precision) is not None:
             return np.zeros(configurations.size)
         samples = float(self.problem.dataset.samples) if self.problem.dataset else 1.0
         copies = configurations.data_parallel * configurations.sub_batch
         pricer = self.pricer_of(configurations)
         if isinstance(pricer, AsyncPricer):
             return np.zeros(configurations.size)
-        if not split:
+        if not split or not block_starts(self.problem.network):
             return samples / copies * least_pass_s(pricer, configurations)
         bound = least_scheduled_s if closely else least_step_s
         return samples / (copies * configurations.accumulation_steps) * bound(pricer, configurations)

@@ -25,13 +25,14 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows, distinct_values
 from planner.domain.configuration import RANK_AXES, Configurations
 from planner.domain.messages import GRADIENTS
+from planner.domain.prediction import SharedLayers
 from planner.domain.split import OFFLOADS, SplitMemoryBytes
 from planner.sources.refusals import missing_link
 from planner.sources.source import Source, source_of
 from planner.sources.sources import Sources
 from planner.steps.best_order import best_orders
 from planner.steps.epoch import Input
-from planner.steps.one_stage import OneStage
+from planner.steps.one_stage import OneStage, SlotExchange
 from planner.steps.passes import Passes
 from planner.steps.stage_cases import OfStages, StageCases, StageLayout, laid_out, layout_memory
 from planner.steps.stage_layouts import StageLayouts
@@ -78,13 +79,12 @@ class Priced:
             names = getattr(parts[0], of)
             return {name: np.concatenate([getattr(one, of)[name] for one in parts])[at] for name in names}
 
-        names = [one.name for one in fields(SplitMemoryBytes)]
-        memory = {name: np.concatenate([getattr(one.memory, name) for one in parts])[at] for name in names}
+        memory = SplitMemoryBytes.joined([one.memory for one in parts], at)
         period, first, slowest = (
             np.concatenate([getattr(one, name) for one in parts])[at]
             for name in ("period_s", "first_period_s", "slowest")
         )
-        return Priced(period, first, terms("seconds"), terms("exposed_s"), SplitMemoryBytes(**memory), slowest)
+        return Priced(period, first, terms("seconds"), terms("exposed_s"), memory, slowest)
 
 
 class Pricer(StepCosts):
@@ -100,6 +100,7 @@ class Pricer(StepCosts):
     """
 
     part: ClassVar[type[StepPart]] = StepPart
+    slot_exchange = SlotExchange
 
     def __init__(self, sources: Sources, precision: str, like: StepCosts | None = None) -> None:
         super().__init__(sources, precision, like.compute if like else None)
@@ -107,9 +108,25 @@ class Pricer(StepCosts):
         self.input = Input(sources)
         self._in_orders: dict[tuple[str, ...], Self] = {}
 
+    def apart(self, plans: Configurations) -> list[tuple[IntArray, Pricer]]:
+        """Return rows of plans with the pricer of each."""
+        return [(np.arange(plans.size), self)]
+
+    def least_pass_s(self, plans: Configurations) -> FloatArray:
+        """Return what the passes of one sub-batch over a mean stage take at least, shape (n,) [s]."""
+        rows, stages = plans.rows, plans.pipeline_parallel
+        copies = rows.data_parallel * stages
+        whole = rows.but(pipeline_parallel=1, virtual_stages=1, schedule=0, stages=0, recompute=0, data_parallel=copies)
+        passes = Passes(self, whole, self.ranks(whole))
+        return np.asarray(passes.least_s(messages=False)[passes.cases.case] / stages)
+
     def is_laid_out(self, plans: Configurations) -> BoolArray:
         """Tell which plans have stages that :meth:`layouts` lays out."""
         return plans.is_laid_out
+
+    def shared_layers(self, plans: Configurations) -> list[SharedLayers | None]:
+        """Return how the devices of each plan share layers that are not those of blocks."""
+        return [None] * plans.size
 
     def first_layers(self, layout: StageLayout) -> tuple[str, ...]:  # noqa: ARG002 - blocks have no names
         """Return the names of the layers that stages start with, where they are cut between layers."""

@@ -11,7 +11,7 @@ et al. 2023, arXiv:2304.11277, hybrid sharding).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,6 +166,17 @@ class State:
             equal_forward_s(forward_s / layers, gather, layers),
             equal_backward_s(backward_s / layers, gather, scatter, layers, across),
         )
+
+    @cached_property
+    def gathers_by_unit(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The gather of the weights of each unit, the scatter of its gradients, and their sum over nodes, (c, V) [s].
+
+        Of cases of one stage.
+        """
+        cases, compute = self.cases, self.costs.compute
+        every, experts = (one[cases.rank][:, cases.units.sequence] for one in (compute.parameters, compute.experts))
+        each, of = Elements(experts, every - experts), self.exchange
+        return of.gather_s(each), of.scatter_s(each), of.across_s(each)
 
     def _norms_s(self) -> FloatArray:
         """Return the sum over tensor ranks of gradients that each has of its own positions alone, shape (c,).

@@ -7,8 +7,9 @@ Derivatives of collectives by their coefficients, and the all-reduce between hos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from planner.domain.messages import ALL_REDUCE, PARAMETER_SERVER, Groups
 from planner.domain.precision import precision_named
 from planner.sources.source import Source
 from planner.sources.sources import Sources
-from planner.steps.compute import PASSES, ComputeCases, host_s, memory_rules, term_of
+from planner.steps.compute import PASSES, ComputeCases, UnitTable, host_s, memory_rules, term_of
 from planner.steps.host_and_gpu import STAGES, TOGETHER, WITH_RECOMPUTE, together_s
 from planner.workload.memory import Memory
 from planner.workload.placement import Placement
@@ -69,9 +70,12 @@ class StepCosts:
     ring : Ring or None
     gradient_entry : Entry or None
         What serves the sum of gradients in place of its own entry.
+    slot_exchange : how gradients of slots are exchanged, a kind of :class:`planner.steps.one_stage.SlotExchange`
     overlaps_tensor : bool
         Whether messages of tensor ranks run beside products of the backward pass.
     """
+
+    slot_exchange: Any
 
     def __init__(
         self, sources: Sources, precision: str, compute: ComputeCases | None = None, *, mode: str = "sync"
@@ -88,6 +92,8 @@ class StepCosts:
         self.parameter = self.ledger.rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor
         self.ring: Ring | None = None
+        self._of_table: UnitTable | None = None
+        self._unit_s: tuple[FloatArray, FloatArray]
         self.gradient_entry: Entry | None = None
         self.gradient_operation = PARAMETER_SERVER if self.strategy.servers else ALL_REDUCE
         self.sends: NetworkSends = network_sends(sources.problem.network)
@@ -100,6 +106,17 @@ class StepCosts:
         some = plans.take(first)
         degrees = zip(*(getattr(some, name).tolist() for name in SHARD_AXES), strict=True)
         return np.array([self.compute.rank_of(*each) for each in degrees], dtype=np.int64)[which]
+
+    def samples_read(self, plans: Configurations) -> IntArray:
+        """Return the samples of a micro-batch that one device reads, of the shape of the plans."""
+        return plans.sub_batch
+
+    def sent(self, cases: Any, row: IntArray) -> Mapping[str, Any]:  # noqa: ARG002 - of one kind of plans
+        """Return what messages between parts of a network take by term, of the stages of cases; empty: by blocks.
+
+        Of :class:`planner.steps.passes.Sent` each; ``row``: of each case in the table of compute.
+        """
+        return {}
 
     def placement(self, plans: Configurations) -> Placement:
         """Return where the groups of plans lie on the cluster."""
@@ -168,8 +185,10 @@ class StepCosts:
     def unit_s(self) -> tuple[FloatArray, FloatArray]:
         """Return kernels and host time of passes over units, shape (c, len(PASSES), U), of the table of compute [s]."""
         table = self.compute.cases.columns
-        host = host_s(self.sources, self.overheads, table.counts, table.layers)
-        return table.kernels_s(self.overheads), np.asarray(host)
+        if self._of_table is not table:  # which a new case replaces
+            host = host_s(self.sources, self.overheads, table.counts, table.layers)
+            self._of_table, self._unit_s = table, (table.kernels_s(self.overheads), np.asarray(host))
+        return self._unit_s
 
     def stages_s(self, kernels_s: FloatArray, host_s: FloatArray) -> dict[str, FloatArray]:
         """Return what stages take, kernels and host together, the scenario applied [s], shape (...).

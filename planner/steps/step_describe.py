@@ -17,7 +17,7 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, distinct_values
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, GRADIENTS, SEND_RECEIVE
-from planner.domain.prediction import Staleness, Term
+from planner.domain.prediction import SharedLayers, Staleness, Term
 from planner.domain.split import MEMORY_KINDS, RECOMPUTES
 from planner.sources.source import Source
 from planner.steps.describe import Description, Rest, Told, add_parts, described, synchronous_updates, term_of_sources
@@ -29,7 +29,6 @@ from planner.steps.stages import Held, Stage, kernel_shares, stages_of
 from planner.steps.step_costs import all_reduce_gradient
 from planner.steps.step_part import STEP_TERMS
 from planner.steps.warnings import StepWarnings
-from planner.workload.blocks import block_starts
 from planner.workload.in_flight import weight_versions
 
 __all__ = ["step_descriptions"]
@@ -65,6 +64,19 @@ def step_descriptions(
             step_descriptions(pricer.in_order(order), plans.take(np.array([at])), window, order)[0]
             for at, order in enumerate(pricer.best_orders(plans))
         ]
+    parts, by_row = pricer.apart(plans), dict[int, Description]()
+    if any(part is not pricer for _, part in parts):
+        for rows, part in parts:
+            some = _described(part, plans.take(rows), window, rank_order)
+            by_row |= dict(zip(rows.tolist(), some, strict=True))
+        return [by_row[row] for row in range(plans.size)]
+    return _described(pricer, plans, window, rank_order)
+
+
+def _described(
+    pricer: Pricer, plans: Configurations, window: Window | None, rank_order: tuple[str, ...]
+) -> list[Description]:
+    """Return the descriptions of plans that one pricer prices."""
     shared, by_row = _SharedByPlans(pricer), dict[int, Description]()
     first, case = plans.distinct(("sub_batch",), (pricer.ranks(plans), len(pricer.compute.ranks)))
     for start in range(0, first.size, CASES_AT_ONCE):
@@ -91,6 +103,7 @@ class _Shown(NamedTuple):
     path: MessagePath | None = None
     first_layers: tuple[str, ...] = ()
     layout: StageLayout | None = None
+    shared_layers: SharedLayers | None = None
 
 
 def _shown(pricer: Pricer, plans: Configurations, priced: Priced) -> Iterator[_Shown]:
@@ -112,12 +125,12 @@ def _shown(pricer: Pricer, plans: Configurations, priced: Priced) -> Iterator[_S
         every.append(
             Held(int(ranks[row]), int(plans.sub_batch[row]), counts[stage], again[stage], RECOMPUTES[recompute])
         )
-    paths = _paths(pricer, plans, priced)
+    paths, shared = _paths(pricer, plans, priced), pricer.shared_layers(plans)
     for row, (one, stages) in enumerate(zip(every, stages_of(pricer, every), strict=True)):
         held = one.units @ compute.ranks[one.rank].units.segments
         layout = layouts.get(row)
         names = pricer.first_layers(layout) if layout else ()
-        yield _Shown(one.rank, stages, held, paths.get(row), names, None if names else layout)
+        yield _Shown(one.rank, stages, held, paths.get(row), names, None if names else layout, shared[row])
 
 
 def _held(cases: StageCases) -> tuple[FloatArray, FloatArray]:
@@ -186,7 +199,7 @@ class _Case:
         self.memory = {name: float(getattr(priced.memory, name)[row]) for name in (*MEMORY_KINDS, "total")}
 
     def told(self, window: Window | None, rank_order: tuple[str, ...]) -> Told:
-        """Return what is told of the plan; of networks split by blocks no kinds are told apart."""
+        """Return what is told of the plan."""
         one, sources, shown = self.one, self.pricer.sources, self.shown
         gradient = self._with_input(self.period_s, first_epoch=False)
         terms, in_use = self._terms()
@@ -195,7 +208,8 @@ class _Case:
             updates = synchronous_updates(one, window, self._staleness())
             shares = kernel_shares(shown.stages, one.accumulation_steps)
             first = gradient if self.first_s == self.period_s else self._with_input(self.first_s, first_epoch=True)
-            return Rest((self.first_s, first), self.memory, shares, updates, shown.layout, shown.first_layers)
+            held = shown.layout, shown.first_layers, shown.shared_layers
+            return Rest((self.first_s, first), self.memory, shares, updates, *held)
 
         return Told(
             sources=sources,
@@ -209,7 +223,6 @@ class _Case:
             warnings=self.shared.warnings,
             rest=rest,
             is_unseen=one.gpus > 1 and (not one.is_replicated or self.pricer.gradient_source.origin == "specified"),
-            has_kinds=one.is_replicated or not block_starts(sources.problem.network),
             rank_order=rank_order,
         )
 

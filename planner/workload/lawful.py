@@ -20,7 +20,7 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import LARGEST_MINI_BATCH, NEUTRAL, SPLIT_AXES, Configurations
 from planner.domain.framework import FEWEST, Framework
 from planner.domain.network import Network
-from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES
+from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, WEIGHTS_SHARDED
 from planner.errors import ParameterError
 from planner.workload.blocks import block_starts
 from planner.workload.program import program
@@ -41,8 +41,17 @@ __all__ = [
     "starts_even",
 ]
 
-LAYER_AXES = ("pipeline_parallel", "schedule", "stages")
-"""Axes of networks without blocks that a search tries."""
+LAYER_AXES = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "schedule",
+    "stages",
+    "sharding",
+    "shard_group",
+    "recompute",
+    "offload",
+)
+"""Axes of networks without blocks of which they may have more than the default."""
 ONE_BY_ONE, INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("1f1b", "interleaved", "zero-bubble-v", "no-flush"))
 _OF_LAYERS = [SCHEDULES.index(name) for name in ("gpipe", "1f1b", "zero-bubble")]
 """Schedules of networks without blocks."""
@@ -250,11 +259,22 @@ def _of_layers(network: Network, framework: Framework) -> Iterator[Rule]:
     """Yield the rules of a network whose layers a pipeline alone splits."""
     for axis in SPLIT_AXES:
         default = axis.words.index(str(axis.default)) if axis.words else int(axis.default or 0)
-        if axis.name not in (*LAYER_AXES, "recompute"):
+        if axis.name not in LAYER_AXES:
             words = f"{axis.default} for {network.name}, which is not made of attention blocks"
             yield Rule(axis.name, words, _is(axis.name, default))
     words = f"none or full for {network.name}, which is not made of attention blocks"
     yield Rule("recompute", words, lambda plans: np.isin(plans.recompute, (0, RECOMPUTES.index("full"))))
+    words = (
+        f"1 beside a pipeline, sharding, recompute or offload of {network.name}, which is not made of attention blocks"
+    )
+
+    def is_alone(plans: Configurations) -> BoolArray:
+        others = (plans.sharding == 0) & (plans.recompute == 0) & (plans.offload == 0)
+        return np.asarray((plans.tensor_parallel == 1) | (others & (plans.pipeline_parallel == 1)))
+
+    yield Rule("tensor_parallel", words, is_alone)
+    words = f"0, 1 or 2 beside a pipeline of {network.name}, whose stages are layers of unequal size"
+    yield Rule("sharding", words, lambda plans: (plans.pipeline_parallel == 1) | (plans.sharding < WEIGHTS_SHARDED))
     words = f"gpipe, 1f1b or zero-bubble for {network.name}, which is not made of attention blocks"
     yield Rule("schedule", words, lambda plans: np.isin(plans.schedule_run, _OF_LAYERS))
     if framework.stages == "blocks":

@@ -59,7 +59,7 @@ from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, 
 from planner.workload.memory_rules import LOSS_BYTES, WIDE_BYTES, MemoryRules
 from planner.workload.placement import shard_ranks
 from planner.workload.program import program
-from planner.workload.rank_sizes import MOST, SUMS, RankSizes, ranks_of, transform_elements
+from planner.workload.rank_sizes import MOST, SUMS, Ranks, RankSizes, ranks_of, transform_elements
 from planner.workload.units import StageLayers, even_layers, stage_of
 
 __all__ = ["Memory", "fullest_stage"]
@@ -171,8 +171,8 @@ def fullest_stage(of_stages: SplitMemoryBytes) -> SplitMemoryBytes:
 class Memory:
     """The memory of all plans of one network."""
 
-    def __init__(self, network: Network, rules: MemoryRules) -> None:
-        self.network, self.rules, self.ranks = network, rules, ranks_of(network)(rules.sizes)
+    def __init__(self, network: Network, rules: MemoryRules, ranks: Ranks | None = None) -> None:
+        self.network, self.rules, self.ranks = network, rules, ranks or ranks_of(network)(rules.sizes)
         self._ends = int(bool(block_starts(network)))
         self.frees = rules.frees_gradients and self._ends > 0
         sizes = np.concatenate([self.whole.sums, self.whole.most[: MOST.index("working")]])
@@ -194,6 +194,10 @@ class Memory:
     def with_rules(self, **changes: Any) -> Memory:
         """Return the memory of the same network by rules that differ in some fields."""
         return Memory(self.network, replace(self.rules, **changes))
+
+    def with_sizes(self, sizes: RankSizes) -> Memory:
+        """Return the memory of plans whose ranks all have these sizes."""
+        return Memory(self.network, self.rules, Ranks(self.network, self.rules.sizes, sizes))
 
     def fullest(self, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of the rank that needs most, and of which stage it is; stages hold equally many units.

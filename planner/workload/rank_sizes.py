@@ -36,7 +36,7 @@ from planner.workload.units import few_blocks, repeats, units_of
 
 __all__ = [
     "MOST", "SUMS", "RankSizes", "Ranks", "SizeRules", "column_elements", "live_gradients", "ranks_of",
-    "transform_elements",
+    "scheme_sizes", "transform_elements",
 ]  # fmt: skip
 
 SUMS = ("shared", "experts", "tied", "copies", "own", "joined", "made", "freed", "logits")
@@ -105,7 +105,10 @@ class RankSizes:
         divide the network.
         """
         short, place = few
-        one = _FewSizes(short, rules, degrees)
+        return RankSizes._of(_FewSizes(short, rules, degrees), place)
+
+    @staticmethod
+    def _of(one: _FewSizes, place: IntArray) -> RankSizes:
         sums, most = one.sums[:, place], one.most[:, place]
         own, joined, made, freed = (sums[SUMS.index(name)] for name in ("own", "joined", "made", "freed"))
         most[MOST.index("working") :] += np.cumsum([own + joined, own + joined - freed, made], axis=1)
@@ -115,7 +118,13 @@ class RankSizes:
 class _FewSizes:
     """Sizes of the units of a network without repeated blocks; attributes as of :class:`RankSizes`."""
 
-    def __init__(self, network: Network, rules: SizeRules, degrees: tuple[int, int, int, int]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        rules: SizeRules,
+        degrees: tuple[int, int, int, int],
+        parts: tuple[Program, FloatArray, FloatArray, float] | None = None,
+    ) -> None:
         tensor, shares, context, experts = degrees
         if rules.fuses_activation:
             network = _with_fused_gates(network)
@@ -123,7 +132,7 @@ class _FewSizes:
         split = tensor_shard(whole, tensor)
         shard = context_shard(expert_shard(split, experts), context)
         self.rules, self.itemsize = rules, rules.itemsize
-        self.program = of = program(shard)
+        self.program = of = parts[0] if parts else program(shard)
         self.layers, self.units = shard.layers, units_of(network, of)
         self.number = self.units.starts.size
         self.unit = np.repeat(np.arange(self.number), np.diff([*self.units.starts.tolist(), len(shard.layers)]))
@@ -134,6 +143,9 @@ class _FewSizes:
             outputs = layer_shapes(whole), layer_shapes(split)
             is_whole = [outputs[0][layer.name] == outputs[1][layer.name] for layer in split.layers]
             self.part = np.where(is_whole, 1.0 / tensor, 1.0)
+        self.gathered_elements, self.input_part = np.zeros(len(shard.layers)), 1.0
+        if parts:
+            _, self.part, self.gathered_elements, self.input_part = parts
         types = wide_tensors(shard, on_gpu=True, casts=rules.casts, composes=rules.composes)
         self.reads = [[_WIDE_BYTES if one else rules.itemsize for one in types[layer.name]] for layer in shard.layers]
         self.each = np.array([one[-1] for one in self.reads], dtype=np.float64)
@@ -175,7 +187,7 @@ class _FewSizes:
         if rules.selective != "attention":
             freed = (own - freed) * is_block
         logits = self._by_unit(
-            np.where(is_loss & self.has_gradient, self._by_site(lambda site: site.input_elements), 0.0)
+            np.where(is_loss & self.has_gradient, self.part * self._by_site(lambda site: site.input_elements), 0.0)
         )
         tied_by_unit = self._by_unit(tied[self.program.site].astype(np.float64))
         by_unit = self._by_unit(parameters)
@@ -216,7 +228,7 @@ class _FewSizes:
             chain = (2 * _WIDE_BYTES + size) * self._by_site(lambda site: site.output_elements)
             besides = besides + np.where(np.array(composed)[self.program.site], chain, 0.0)
         shared = np.where(kinds, between, besides)
-        return np.asarray(besides - shared + shared * self.part)
+        return np.asarray(besides - shared + shared * self.part + size * self.gathered_elements)
 
     def _tensors(self, besides: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return own, joined and made by unit, and set what crosses cuts."""
@@ -262,7 +274,8 @@ class _FewSizes:
         return {name: own / size for name, size in zip(layer.inputs, reads, strict=True) if size != own}
 
     def _input_bytes(self) -> float:
-        return float((_WIDE_BYTES if self.rules.casts else self.itemsize) * prod(self.program.network.input_shape))
+        each = _WIDE_BYTES if self.rules.casts else self.itemsize
+        return float(self.input_part * each * prod(self.program.network.input_shape))
 
     def _freed(self, besides: FloatArray) -> FloatArray:
         """Return what selective recompute frees of each layer, or what it leaves where it names what stays, (L,)."""
@@ -292,6 +305,8 @@ class _FewSizes:
 class Ranks:
     """Sizes of the ranks of one network that were asked for, as arrays: R ranks of V units.
 
+    ``only``: those of every rank, whatever its degrees.
+
     Attributes
     ----------
     sums : of all units before one, (R, len(SUMS), V + 1)
@@ -300,11 +315,11 @@ class Ranks:
     gathered, routed : ndarray of float, shape (R,)
     """
 
-    def __init__(self, network: Network, rules: SizeRules) -> None:
-        self.network, self.rules = network, rules
+    def __init__(self, network: Network, rules: SizeRules, only: RankSizes | None = None) -> None:
+        self.network, self.rules, self._only = network, rules, only
         self._few = few_blocks(network)
         self._place: dict[tuple[int, ...], int] = {}
-        self._each: list[RankSizes] = []
+        self._each = [] if only is None else [only]
         self._arrays: dict[str, FloatArray] = {}
         self._of(1, 0, 1, 1)
 
@@ -316,6 +331,8 @@ class Ranks:
         return np.array([self._of(*each) for each in degrees], dtype=np.int64)[which]
 
     def _of(self, tensor: int, shares: int, context: int, experts: int) -> int:
+        if self._only is not None:
+            return 0
         key = tensor, shares if tensor > 1 else 0, context, experts
         if key not in self._place:
             self._place[key] = len(self._each)
@@ -346,6 +363,16 @@ class Ranks:
             shifted = np.pad(levels[-1], ((0, 0), (0, reach)))[:, reach:]
             levels.append(np.maximum(levels[-1], shifted))
         return np.stack(levels, axis=1)
+
+
+def scheme_sizes(network: Network, rules: SizeRules, parts: tuple[Program, FloatArray, FloatArray, float]) -> RankSizes:
+    """Return the sizes of a rank by schemes of its layers.
+
+    ``parts``: its program; the part of each layer's output, as the program says it, that the rank has, and elements of
+    inputs that each layer keeps besides, shape (L,) each; and the part of the network's input that it reads.
+    """
+    one = _FewSizes(network, rules, (1, 0, 1, 1), parts)
+    return RankSizes._of(one, np.arange(one.number))  # noqa: SLF001 - of its own kind
 
 
 @once_of

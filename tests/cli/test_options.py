@@ -51,7 +51,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "shard_group": ("rack", ""),
     "offload": ("weights", ""),
     "rank_order": ("tensor", "tensor,tensor,context,expert,data", "tp,cp,ep,dp,pp", ""),
-    "parallelism": ("tensor", "data,model"),
+    "parallelism": ("tensor", "data,"),
     "optimizer": ("adm", ""),
     "strategy": ("overlap", "bucketed:", "bucketed:25", "bucketed:1MiB:4MiB", "bucketed:best", "best-fusion:1MiB"),
     "input": ("disk",),

@@ -13,6 +13,7 @@ GPT2 = ("--network", "gpt2", "--cluster", "dgx-a100", "--precision", "fp16", "--
 MOE = ("--network", "mixtral-8x7b", "--cluster", "dgx-a100", "--precision", "bf16", "--sub-batch", "1")
 CHUNKS = "--virtual-stages must be such that stages x virtual stages divide the 12 layers"
 TO_PRICE = ("--cluster", "dgx-a100", "--nodes", "1", "--sub-batch", "4", "--precision", "bf16", "--json")
+UNEQUAL = "whose stages are layers of unequal size"
 NO_BLOCKS = "which is not made of attention blocks"
 HEADS = "a divisor of the 12 heads of layer layer1.attention.core"
 BEST_CHUNKS = "--virtual-stages must be a divisor of the 12 layers that leaves every chunk of best stages one"
@@ -57,7 +58,8 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
          "--pipeline must be at most the 8 layers of alexnet with parameters, got 16; the nearest is 8"),
         (CNN, "--pipeline 2 --virtual-stages 2",
          f"--virtual-stages must be 1 for resnet50, {NO_BLOCKS}, got 2"),
-        (CNN, "--tensor 2", f"--tensor must be 1 for resnet50, {NO_BLOCKS}, got 2"),
+        (CNN, "--tensor 2 --pipeline 2",
+         f"--tensor must be 1 beside a pipeline, sharding, recompute or offload of resnet50, {NO_BLOCKS}, got 2"),
         (GPT2, "--recompute every:13", f"{SOME_LAYER}, got 13; the nearest is 12"),
         (GPT2, "--recompute full --recompute-every 8 --pipeline 2", f"{SOME_LAYER}, got 8; the nearest is 6"),
         (GPT2, "--recompute-every 2", "--recompute-every must be 1 without recompute full, got 2"),
@@ -68,7 +70,8 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
         (CNN, "--recompute per-stage",
          f"--recompute must be none or full for resnet50, {NO_BLOCKS}, got 'per-stage'"),
         (CNN, "--recompute selective", f"--recompute must be none or full for resnet50, {NO_BLOCKS}, got 'selective'"),
-        (CNN, "--sharding 1", f"--sharding must be 0 for resnet50, {NO_BLOCKS}, got 1"),
+        (CNN, "--sharding 3 --pipeline 2",
+         f"--sharding must be 0, 1 or 2 beside a pipeline of resnet50, {UNEQUAL}, got 3; the nearest is 2"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_sentence_with_the_nearest_that_can(
@@ -271,12 +274,15 @@ def test_suggest_tries_pipelines_of_layers_where_the_framework_deals_them_out(ru
     assert degrees("--pipeline", "2,8") == {2, 8}
 
 
-def test_schemes_that_split_single_layers_are_refused_by_name(run: Run) -> None:
-    asked = ("suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--target-batch", "64")
+def test_groups_that_share_layers_are_asked_for_by_kind(run: Run) -> None:
+    asked = ("suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--target-batch", "64", "--nodes", "1")
     for kind in ("model", "hybrid"):
-        code, out, err = run(*asked, "--parallelism", kind)
-        assert (code, out) == (2, "")
-        assert f"got '{kind}'; schemes that split single layers are priced for attention blocks alone" in err
+        code, out, _ = run(*asked, "--parallelism", kind, "--json")
+        assert code == 0
+        assert all(one["configuration"]["tensor_parallel"] > 1 for one in json.loads(out)["plans"])
+    code, out, err = run(*asked, "--parallelism", "model", "--framework", "mxnet")
+    assert (code, out) == (2, "")
+    assert "must be of the kinds that alexnet and framework mxnet allow, data, got 'model'" in err
     code, out, err = run(*asked, "--pipeline", "2", "--framework", "megatron")
     assert (code, out) == (2, "")
     assert "--pipeline must be 1 for alexnet in framework megatron-lm, which has no pipeline of its layers" in err

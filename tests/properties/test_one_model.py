@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from planner.cli.main import main
 from planner.domain.axes import AXES
+from planner.sources.sources import Sources
+from planner.steps.layer_pipeline import step_pricer
 from planner.steps.predict import Evaluator
 from tests.properties.conftest import Options, lawful, problem_and_plans, problem_names, said, trials
 
@@ -84,6 +86,21 @@ def test_recompute_never_saves_time_nor_costs_memory(names: Options, seed: int) 
     assert slower.all(), said(kept, int(np.argmin(slower)))
     less = after.memory_bytes <= before.memory_bytes * (1 + SAME)
     assert less.all(), said(kept, int(np.argmin(less)))
+
+
+@trials(3, 60)
+@given(problem_names(), SEEDS)
+def test_sharding_needs_no_more_than_what_it_gathers(names: Options, seed: int) -> None:
+    """Of any network, whole or in a pipeline, all else equal."""
+    problem, rows = problem_and_plans(names, seed, sharding=0, shard_group=0, offload=0, stages=0)
+    pricer = step_pricer(Sources(problem), rows.one(0).precision)
+    for level in (1, 2, 3):
+        sharded = lawful(problem, replace(rows, sharding=np.full(rows.size, level)), rows.size)
+        if sharded.size:
+            before = pricer.memory(replace(sharded, sharding=np.zeros(sharded.size, dtype=np.int64))).allocated
+            after = pricer.memory(sharded)
+            less = after.allocated - after.gathered <= before * (1 + SAME)
+            assert less.all(), said(sharded, int(np.argmin(less)))
 
 
 BOX = """format = "planner/cluster"

@@ -154,10 +154,9 @@ def test_memory_is_called_and_the_time_is_as_if_it_sufficed() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"tensor_parallel": 2}, "tensor_parallel must be 1 for .*, which is not made of attention blocks, got 2"),
         ({"context_parallel": 4}, "context_parallel must be 1"),
         ({"recompute": "selective"}, "recompute must be none or full"),
-        ({"sharding": 1}, "sharding must be 0"),
+        ({"sharding": 3, "pipeline_parallel": 2}, "sharding must be 0, 1 or 2 beside a pipeline"),
         (
             {"placement": (1, 2), "nodes": 2, "gpus_per_node": 2, "metric": "samples_per_s"},
             r"placement must be as many GPUs on every node, .* got '1\+2'",

@@ -176,8 +176,14 @@ def test_schedules_are_tried_where_they_are_asked_for() -> None:
 
 def test_kinds_of_networks_and_frameworks() -> None:
     gpt, cnn = catalog.find_network(SMALL), catalog.find_network("resnet18")
-    assert kinds_of(cnn, Framework("any")) == ("data", "pipeline")
-    assert kinds_of(cnn, Framework("of-blocks", stages="blocks")) == ("data",)
+    assert kinds_of(cnn, Framework("any")) == ALL
+    assert kinds_of(cnn, Framework("pipes", can=("pipeline", "context"))) == ("data", "pipeline")
+    assert kinds_of(cnn, Framework("of-blocks", can=("pipeline",), stages="blocks")) == ("data",)
+    assert kinds_to_try(SpaceRequest(8), cnn, Framework("any")) == ("data",)
+    assert kinds_to_try(SpaceRequest(8), cnn, Framework("shares", shares_layers=True)) == ("data", "model", "hybrid")
+    assert kinds_to_try(SpaceRequest(8).changed(tensor_parallel=(2,)), cnn, Framework("any")) == (
+        "data", "model", "hybrid",
+    )  # fmt: skip
     assert kinds_of(cnn, Framework("sharded", can=())) == ("data",)
     assert kinds_of(gpt, Framework("any")) == ALL
     assert kinds_of(gpt, Framework("sharded", can=())) == ("data",)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.catalog import find_framework, find_network
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
-from planner.domain.split import BEST_STAGES, OFFLOADS, RECOMPUTES, SCHEDULES
+from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.lawful import check_allowed, check_lawful, is_lawful, is_told_apart, rules_of
 
@@ -65,10 +65,12 @@ IS_CNN = "for alexnet, which is not made of attention blocks"
         (VIT, {"context_parallel": 2}, "1 for vit-b16, which reads images", "2"),
         (GROUPED, {"sequence_parallel": 1, "tensor_parallel": 16, "context_parallel": 4},
          "off unless tensor ranks divide the 96 positions of a context rank", "'on'"),
-        (CNN, {"tensor_parallel": 2}, f"1 {IS_CNN}", "2"),
+        (CNN, {"tensor_parallel": 2, "sharding": 1},
+         "1 beside a pipeline, sharding, recompute or offload of alexnet, which is not made of attention blocks", "2"),
+        (CNN, {"context_parallel": 2}, f"1 {IS_CNN}", "2"),
         (CNN, {"recompute": RECOMPUTES.index("selective")}, f"none or full {IS_CNN}", "'selective'"),
-        (CNN, {"sharding": 2}, f"0 {IS_CNN}", "2"),
-        (CNN, {"offload": OFFLOADS.index("optimizer")}, f"none {IS_CNN}", "'optimizer'"),
+        (CNN, {"sharding": 3, "pipeline_parallel": 2},
+         "0, 1 or 2 beside a pipeline of alexnet, whose stages are layers of unequal size", "3; the nearest is 2"),
     ],
 )  # fmt: skip
 def test_the_first_rule_that_is_broken_is_told(network: Any, values: dict[str, int], rule: str, got: str) -> None:
