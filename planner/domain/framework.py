@@ -60,6 +60,8 @@ class Strategy:
     overlap : whether gradients are sent as they become ready; else after the backward pass
     first_bucket_bytes, bucket_bytes : neighbouring layers are sent together when their gradients are at least so large,
         the first to be ready and the others; 0: each layer by itself
+    rank_parameters : parameters that each data-parallel rank adds to a bucket, where those of all are more
+    later_stages_whole : whether stages behind a pipeline's first send one message
     best_buckets : whether those are sent together that let the last message be done first
     cycle_s : above 0: every so often what is ready goes out together, at most ``bucket_bytes`` a message, none: layer
         by layer; 0: whenever a bucket is ready
@@ -71,6 +73,8 @@ class Strategy:
     overlap: bool = True
     first_bucket_bytes: float = 0.0
     bucket_bytes: float = 0.0
+    rank_parameters: float = 0.0
+    later_stages_whole: bool = False
     best_buckets: bool = False
     cycle_s: float = 0.0
     servers: bool = False

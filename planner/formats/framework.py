@@ -21,6 +21,8 @@ _STRATEGY = Table(
     Field("overlap", Flag(), "whether gradients are sent as they become ready, not after them all", default=True),
     Field("first_bucket_MiB", Number("MiB"), "gradients sent first; 0: by layer", 0.0, "first_bucket_bytes"),
     Field("bucket_MiB", Number("MiB"), "gradients sent together later; 0: by layer", 0.0, "bucket_bytes"),
+    Field("rank_parameters", Number(), "parameters that each data-parallel rank adds to a bucket, if more", 0.0),
+    Field("later_stages_whole", Flag(), "whether stages behind the first send one message", default=False),
     Field("best_buckets", Flag(), "whether what is sent together is what is done first", default=False),
     Field("cycle_ms", Number("ms"), "how often what is ready is sent together; 0: when it is", 0.0, "cycle_s"),
     Field("servers", Flag(), "whether gradients go to parameter servers, one on each node", default=False),
@@ -132,7 +134,8 @@ _KEYS_OF = {
         "schedules", "shardings_in_pipeline", "fewest_micro_batches", "scatters_boundary", "stages", "deals",
         "output_buffers", "whole_gradients",
     ),
-    "model": ("context", "copies_keys", "experts_take_sequence", "overlaps_tensor"),
+    "tensor": ("copies_keys", "overlaps_tensor", "experts_take_sequence"),
+    "context": ("context",),
 }  # fmt: skip
 """Way to split networks, one of PARALLELISMS -> keys that say how."""
 

@@ -118,8 +118,8 @@ class _Exchange(SlotExchange):
 
     is_simple = False
 
-    def __init__(self, state: State, rank: int) -> None:
-        super().__init__(state, rank)
+    def __init__(self, state: State, rank: int, bucket_bytes: float) -> None:
+        super().__init__(state, rank, bucket_bytes)
         mine = np.isin(self._schemes, SUMMED_BY_ALL)
         total = self.by_slot.total
         self.by_slot = Elements(total * mine, total * ~mine)
@@ -129,14 +129,12 @@ class _Exchange(SlotExchange):
         rank = cast("_Rank", self._costs.compute.ranks[int(self._state.cases.rank[self.rows[0]])])
         return np.array(rank.schemes)[rank.slots.layer]
 
-    def _buckets(self) -> IntArray:
+    def _buckets(self, *sizes: float) -> IntArray:
         """Return the lowest slot of each message: of neighbours that are summed by the same ranks."""
         if not self.slot_bytes.size:
             return np.zeros(0, dtype=np.int64)
-        strategy = self._costs.strategy
         cuts = np.flatnonzero(np.diff(np.isin(self._schemes, SUMMED_BY_ALL).astype(np.int64))) + 1
         starts, parts = [0, *cuts.tolist()], np.split(self.slot_bytes, cuts)
-        sizes = strategy.first_bucket_bytes, strategy.bucket_bytes
         return np.concatenate([at + gradient_buckets(part, *sizes) for at, part in zip(starts, parts, strict=True)])
 
     def _sum_s(self, each: Elements) -> FloatArray:

@@ -103,20 +103,21 @@ class SlotExchange:
 
     is_simple: ClassVar[bool] = True
 
-    def __init__(self, state: State, rank: int) -> None:
+    def __init__(self, state: State, rank: int, bucket_bytes: float) -> None:
         self._costs, self._state = state.costs, state
-        self.rows = np.flatnonzero(state.cases.rank == rank)
+        self.rows = np.flatnonzero((state.cases.rank == rank) & (state.bucket_bytes == bucket_bytes))
         compute = self._costs.compute.ranks[rank]
         elements = compute.slots.elements.astype(np.float64)
         is_expert = np.array([compute.network.layers[at].kind == "experts" for at in compute.slots.layer.tolist()])
         self.by_slot = Elements(elements * is_expert, elements * ~is_expert)
-        self.slot = self._buckets()
+        strategy = self._costs.strategy
+        first = bucket_bytes if strategy.rank_parameters else strategy.first_bucket_bytes
+        self.slot = self._buckets(first, bucket_bytes)
         self._exchanges = (state.cases.plans.sharding[self.rows] < WEIGHTS_SHARDED).astype(np.float64)
 
-    def _buckets(self) -> IntArray:
-        """Return the lowest slot of each message, shape (B,)."""
-        strategy = self._costs.strategy
-        return gradient_buckets(self.slot_bytes, strategy.first_bucket_bytes, strategy.bucket_bytes)
+    def _buckets(self, *sizes: float) -> IntArray:
+        """Return the lowest slot of each message, shape (B,), given when the first bucket and the others are full."""
+        return gradient_buckets(self.slot_bytes, *sizes)
 
     @property
     def slot_bytes(self) -> FloatArray:
@@ -271,11 +272,10 @@ class OneStage(StepPart):
 
     def exchanges(self) -> list[tuple[SlotExchange, BoolArray | None]]:
         """Return the exchange of every kind of rank, and which plans are of it, shape (n,); None: all."""
-        ranks, kind = distinct_values(self.state.cases.rank).tolist(), self.costs.slot_exchange
-        if len(ranks) == 1:
-            return [(kind(self.state, ranks[0]), None)]
-        of_plans = self.state.cases.rank[self._state]
-        return [(kind(self.state, rank), of_plans == rank) for rank in ranks]
+        state, kind = self.state, self.costs.slot_exchange
+        first, which = distinct_rows(state.cases.rank, state.bucket_bytes)
+        every = [kind(state, int(state.cases.rank[at]), float(state.bucket_bytes[at])) for at in first]
+        return [(one, None if len(every) == 1 else which[self._state] == at) for at, one in enumerate(every)]
 
     @cached_property
     def exchange_s(self) -> tuple[FloatArray, FloatArray]:

@@ -118,6 +118,13 @@ class State:
             longest = self.cases.most(self.exchange.gather_s(self.parameters))
             self.updated_weights_s = np.where(shares, longest, 0.0)
 
+    @cached_property
+    def bucket_bytes(self) -> FloatArray:
+        """Bytes at which a bucket of gradients is full, shape (c,)."""
+        strategy, plans = self.costs.strategy, self.cases.plans
+        grown = self.costs.gradient_bytes * strategy.rank_parameters * plans.data_parallel * plans.context_parallel
+        return np.asarray(np.maximum(grown, strategy.bucket_bytes))
+
     @property
     def exchanges(self) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Every way to exchange gradients once a step: time of a message, and how many there are, (3, f) each.
@@ -136,7 +143,8 @@ class State:
             for number in range(1, int(blocks.max(initial=1)) + 1):
                 yield self._in_buckets(gradients, bytes_[1] / np.minimum(blocks, number))
         elif strategy.bucket_bytes:
-            yield self._in_buckets(gradients, np.full(blocks.size, strategy.bucket_bytes))
+            later = strategy.later_stages_whole & (self.cases.stage > 0)
+            yield self._in_buckets(gradients, np.where(later, bytes_.sum(axis=0), self.bucket_bytes[self.cases.of]))
         else:
             yield self._sent(gradients, (bytes_ > 0) * np.stack([np.ones_like(blocks), blocks, np.ones_like(blocks)]))
 

@@ -25,7 +25,7 @@ from planner.steps.compute import PASSES, ComputeCases, UnitTable, host_s, memor
 from planner.steps.host_and_gpu import STAGES, TOGETHER, WITH_RECOMPUTE, together_s
 from planner.workload.memory import Memory
 from planner.workload.placement import Placement
-from planner.workload.split_messages import MessageRules, NetworkSends, network_sends
+from planner.workload.split_messages import EXCHANGED, RING, MessageRules, NetworkSends, network_sends
 
 __all__ = [
     "HOST_GRADIENT_BYTES",
@@ -98,7 +98,8 @@ class StepCosts:
         self.gradient_operation = PARAMETER_SERVER if self.strategy.servers else ALL_REDUCE
         self.sends: NetworkSends = network_sends(sources.problem.network)
         itemsize = precision_named(precision).activation_bytes
-        self.message_rules = MessageRules(itemsize, scatters_boundary=framework.scatters_boundary)
+        way = EXCHANGED if framework.context == "heads" else RING
+        self.message_rules = MessageRules(itemsize, way, scatters_boundary=framework.scatters_boundary)
 
     def ranks(self, plans: Configurations) -> IntArray:
         """Return the rank of each plan in ``compute``, shape (n,)."""

@@ -30,6 +30,7 @@ from planner.steps.step_costs import all_reduce_gradient
 from planner.steps.step_part import STEP_TERMS
 from planner.steps.warnings import StepWarnings
 from planner.workload.in_flight import weight_versions
+from planner.workload.split_messages import EXCHANGED
 
 __all__ = ["step_descriptions"]
 
@@ -168,6 +169,8 @@ class _SharedByPlans:
         sources = self.pricer.sources
         if term == "all_reduce":
             return [self.pricer.gradient_source]
+        if term == "context_messages" and self.pricer.message_rules.context_way == EXCHANGED:
+            return [sources.device_collective(ALL_TO_ALL)]
         if term in _OPERATION_OF:
             return [sources.device_collective(_OPERATION_OF[term])]
         if term == "offload":

@@ -69,7 +69,8 @@ from planner.workload.blocks import block_starts, crossing
 from planner.workload.shards import columns_of, logits_of
 
 __all__ = [
-    "ATTENTION", "CONTEXT_WAYS", "FEED_FORWARD", "BlockSends", "MessageRules", "NetworkSends", "boundary_messages",
+    "ATTENTION", "CONTEXT_WAYS", "EXCHANGED", "FEED_FORWARD", "RING", "BlockSends", "MessageRules", "NetworkSends",
+    "boundary_messages",
     "embedding_messages", "head_messages", "layer_messages", "network_sends",
 ]  # fmt: skip
 

@@ -112,3 +112,33 @@ def test_transposes_of_a_layout_are_counted_for_16_bits_but_not_for_tf32() -> No
             by_stage = compute.calls_with_sources(BATCH)
             moved.append(sum(int(calls.count.sum()) for calls, _ in by_stage["forward"] if calls.kind == "copy"))
         assert (moved[0] > moved[1]) == differs
+
+
+def exchanged(framework: Framework, cluster: str, nodes: int, context: int = 1) -> dict[str, tuple[float, float]]:
+    """Return what each term of a step of a small transformer in bf16 takes and adds [s]."""
+    network = catalog.find_network("gpt:layers=8,hidden=2048,heads=16,sequence=1024,vocabulary=8192")
+    machine = catalog.find_cluster(cluster)
+    settings = Settings("adam", "wait-free", "synthetic", framework)
+    problem = Problem(network, None, machine, catalog.calibrations_for(machine), settings=settings)
+    plan = Configuration(nodes=nodes, gpus_per_node=8, sub_batch=1, precision="bf16", context_parallel=context)
+    described = Evaluator(problem).describe(Configurations.of([plan]))[0]
+    return {term.name: (term.seconds, term.exposed_seconds) for term in described.terms}
+
+
+def test_context_ranks_of_heads_exchange_them_all_to_all_and_wait() -> None:
+    """A ring's messages run beside blocks of attention, exchanges of heads before and behind it."""
+    ring, ulysses = (Framework("own", context=what) for what in ("positions", "heads"))
+    (sent, hidden), (taken, exposed) = (
+        exchanged(one, "dgx-h100", 2, context=8)["context_messages"] for one in (ring, ulysses)
+    )
+    assert hidden < sent
+    assert exposed == taken > 0
+
+
+def test_buckets_that_grow_with_ranks_expose_more_on_many() -> None:
+    own = catalog.find_framework("megatron-lm")
+    fixed = replace(own.strategies["wait-free"], rank_parameters=0.0)
+    still = replace(own, strategies={**own.strategies, "wait-free": fixed})
+    few, many = ([exchanged(one, "selene", nodes)["all_reduce"][1] for one in (still, own)] for nodes in (4, 64))
+    assert few[0] == few[1]
+    assert many[0] < many[1]
