@@ -157,8 +157,12 @@ _ALL = (
     ),
     Option("scenario", "ITEM[+ITEM][,...]", "What if: fp16, edr, gpu=NAME, TERM*=X, LINK.KEY=VALUE; each is answered."),
     Option(
-        "task", "training|inference", "What runs (only training yet).",
-        parsing.only(parsing.choice("training", "inference"), "training"), "training",
+        "task", "training|inference", "What runs: steps of training, or batches of inference on one GPU each.",
+        parsing.choice("training", "inference"), "training",
+    ),
+    Option("latency", "TIME", "Of inference: the most that a batch may take, as in 10ms.", parsing.time_limit, "none"),
+    Option(
+        "rate", "N", "Of inference: samples/s that replicas reach together.", parsing.whole(1, 10**12), "one replica's",
     ),
     Option("target_batch", "N", "Wanted mini-batch in samples.", parsing.whole(1, parsing.LARGEST_TARGET)),
     Option(
@@ -269,6 +273,7 @@ _ALL = (
         positional=True,
     ),
     Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
+    Option("work", "", "Also every kernel of a step of one network: FLOP, bytes, and the ridge of rooflines."),
     Option("toml", "", "Print the file of one network, cluster, data set or framework, to start your own from."),
     Option("what", "networks|clusters|calibrations|datasets|accelerators|frameworks", "What to show.", positional=True),
     Option("item", "[NAME]", "A name or file: everything about one.", positional=True),
@@ -289,8 +294,8 @@ COMMANDS = (
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
-            "top", "pareto", "choose", "sensitivity", "epochs", "switches", "why_not", "search", "time_limit", "trials",
-            "study", "verbose", "brief", "json", "seed",
+            "latency", "rate", "top", "pareto", "choose", "sensitivity", "epochs", "switches", "why_not", "search",
+            "time_limit", "trials", "study", "verbose", "brief", "json", "seed",
         ),
     ),
     Command(
@@ -323,7 +328,7 @@ COMMANDS = (
         "Compare predictions with measured runs. Errors, ranking, memory and intervals, row by row and summed up.",
         ("runs", "calibration", "framework", "hold_out", "fit_on", "plot", "force", "json"),
     ),
-    Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "json", "toml")),
+    Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "work", "json", "toml")),
     Command(
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",

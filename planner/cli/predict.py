@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.cli import output
+from planner.cli import inference, output
 from planner.cli.options import OPTIONS
 from planner.cli.request import gather, options_named, ordered, resolve, settings_named
 from planner.cli.streams import note
@@ -23,9 +23,21 @@ from planner.errors import NOTHING, ParameterError
 from planner.formats.prediction import prediction_document, predictions_document
 from planner.report import parts
 from planner.report.answer import prediction_answer, predictions_answer
-from planner.report.blocks import Line
+from planner.report.blocks import Block, Line
+from planner.report.kernels import gains_table, kernel_table
 from planner.report.prediction import fusion_lines, prediction_rest
-from planner.sessions.inputs import OPTION, Case, Values, merge, mixed_cluster, questions, subject_of_all
+from planner.sessions.inputs import (
+    OPTION,
+    TRAINING,
+    Case,
+    Values,
+    merge,
+    mixed_cluster,
+    questions,
+    subject_of_all,
+    value_of,
+)
+from planner.steps.kernel_rows import by_kind, kernel_rows, ridges
 from planner.steps.predict import Evaluator
 
 __all__ = ["completed", "configurations", "fusion_gains", "predictions", "run"]
@@ -42,6 +54,10 @@ def run(arguments: Mapping[str, Any]) -> None:
         files = ", ".join(arguments["runs"])
         raise ParameterError("--runs", "left out, as tables of runs are not supported yet", files)
     values = gather("predict", arguments)
+    if value_of(values, "task", TRAINING) != TRAINING:
+        with settings_named(values):
+            inference.predict(values, arguments)
+        return
     with settings_named(values), options_named():
         mixed = mixed_cluster(values)
         if mixed is not None:
@@ -151,7 +167,8 @@ def _write(answers: Answers, values: Values, arguments: Mapping[str, Any]) -> No
         document = prediction_document(*each[0], citations) if alone else predictions_document(each, citations)
         output.write_document(document)
         return
-    short = predictions_answer(each) if len(each) > 1 else prediction_answer(each[0][1], each[0][0])
+    answer = predictions_answer(each) if len(each) > 1 else prediction_answer(each[0][1], each[0][0])
+    short = [*answer, *_gains(answers)]
     if "verbose" not in arguments:
         output.write_view(short)
         return
@@ -159,4 +176,27 @@ def _write(answers: Answers, values: Values, arguments: Mapping[str, Any]) -> No
     request = ordered(merge(answers[0][1][0].sources, values))
     gains = [gain for _, cases, of_case in answers for gain in fusion_gains(cases[0], of_case)]
     blocks = [block for block in short if not (isinstance(block, Line) and block.aside)]
-    output.write_view([*warnings, *blocks, *fusion_lines(each, gains), *prediction_rest(each, request, citations)])
+    rest = prediction_rest(each, request, citations)
+    output.write_view([*warnings, *blocks, *fusion_lines(each, gains), *rest, *_kernels(answers)])
+
+
+def _kernels(answers: Answers) -> Iterator[Block]:
+    """Yield the kernels of every prediction on one kind of nodes."""
+    for subject, cases, of_case in answers:
+        for one in (x.configuration for x in of_case if not x.configuration.groups):
+            device = cases[0].problem.cluster.node.accelerator
+            words = f"of a micro-batch and an update, {parts.configuration_words(one, subject.device)}"
+            if rows := kernel_rows(Evaluator(cases[0].problem), one):
+                yield from kernel_table(rows, words, ridges(device))
+
+
+def _gains(answers: Answers) -> Iterator[Block]:
+    """Yield where the first plan gains in other precisions, where there are predictions of it in any."""
+    _, cases, of_case = answers[0]
+    first = of_case[0].configuration
+    plans = [x.configuration for x in of_case if replace(x.configuration, precision=first.precision) == first]
+    if len(plans) > 1 and not first.groups:
+        evaluator = Evaluator(cases[0].problem)
+        kinds = {one.precision: by_kind(kernel_rows(evaluator, one)) for one in plans}
+        if any(kinds.values()):
+            yield from gains_table(kinds)

@@ -18,7 +18,7 @@ from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Cluster
-from planner.domain.network import family_of
+from planner.domain.network import Network, family_of
 from planner.domain.node_groups import MixedCluster
 from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import CALIBRATION
@@ -27,10 +27,12 @@ from planner.formats.framework import FRAMEWORK, framework_keys
 from planner.formats.network import DATASET, LISTED_KINDS, NETWORK, names_document, network_work_document
 from planner.networks.zoo import arguments_of, zoo_names
 from planner.report import show as views
-from planner.report.blocks import Block
+from planner.report.blocks import Block, Pairs, heading
+from planner.report.kernels import kernel_table, ridge_words
 from planner.scoring.gaps import gaps_of
 from planner.sessions.measure_next import can_be_measured, measured_for, measuring
 from planner.sources.overheads import FORMULA
+from planner.steps.kernel_rows import ridges, work_rows
 from planner.workload.totals import layer_work, totals
 
 __all__ = ["run"]
@@ -60,8 +62,12 @@ def run(arguments: Mapping[str, Any]) -> None:
     elif "item" in arguments:
         name = arguments["item"]
         thing = shelf.find(name)
+        if "work" in arguments and what != "networks":
+            raise ParameterError("--work", "used with networks", what)
         if as_json:
             output.write_document(shelf.document(thing))
+        elif "work" in arguments:
+            output.write_view([*shelf.view(name, thing), *_work(thing)])
         else:
             output.write_view(shelf.view(name, thing))
     elif as_json:
@@ -100,6 +106,14 @@ def _networks() -> Shelf:
         return network_work_document(network, layer_work(network), totals(network))
 
     return Shelf(catalog.find_network, listing, view, document, NETWORK.dump)
+
+
+def _work(network: Network) -> Iterator[Block]:
+    """Yield the kernels of a step of one sample, and the ridges of bundled devices."""
+    yield from kernel_table(work_rows(network), "of a step of one sample in fp32", {})
+    yield heading("Ridge of the roofline: FLOP a byte above which compute bounds a kernel")
+    devices = [catalog.find_accelerator(name) for name in catalog.names("accelerators")]
+    yield Pairs([(one.name, ridge_words(ridges(one))) for one in devices])
 
 
 def _clusters() -> Shelf:

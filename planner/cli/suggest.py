@@ -48,6 +48,7 @@ from planner.search.suggest import suggest_among
 from planner.search.switches import different_sets
 from planner.sessions.inputs import (
     DEFAULT_REQUEST,
+    INFERENCE,
     OPTION,
     SETTINGS_FILE,
     Case,
@@ -198,7 +199,14 @@ def run(arguments: Mapping[str, Any]) -> None:
     written. NothingFitsError (exit code 4) when at least one of them has no plan, naming each that has none: a program
     that asks several questions must not take a missing answer for a plan.
     """
-    values = _in_all_switches(wanted("suggest", arguments))
+    values = gather("suggest", arguments)
+    if value_of(values, "task") == INFERENCE:
+        from planner.cli import inference  # noqa: PLC0415 - only this task needs it
+
+        with settings_named(values):
+            inference.suggest(values, arguments)
+        return
+    values = _in_all_switches(wanted(values))
     with settings_named(values):
         mixed = mixed_cluster(values)
         cases = _of_use(resolve(values)[1], values) if mixed is None else ()
@@ -268,9 +276,10 @@ def write(answers: Answers, epochs: int | None, arguments: Mapping[str, Any]) ->
         output.write_views(suggestions_views(answers, in_full="verbose" in arguments, epochs=epochs))
 
 
-def wanted(command: str, arguments: Mapping[str, Any]) -> Values:
+def wanted(values: Values) -> Values:
     """Return the values of a command that searches, or raise ParameterError where no mini-batch is wanted."""
-    values = gather(command, arguments)
+    if value_of(values, "task") == INFERENCE:
+        raise ParameterError("--task", "training in a sweep", INFERENCE, "ask planner suggest")
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     return values

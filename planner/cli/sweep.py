@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.cli import output
-from planner.cli.request import allowed_request, check_not_refined, provenance, resolve, settings_named
+from planner.cli.request import allowed_request, check_not_refined, gather, provenance, resolve, settings_named
 from planner.cli.streams import note
 from planner.cli.suggest import StoppableSearch, check_found, check_price, wanted, write
 from planner.cli.suggest import answer as suggested
@@ -24,7 +24,7 @@ def run(arguments: Mapping[str, Any]) -> None:
 
     NothingFitsError (exit code 4) where no plan fits, behind the answer of ``suggest``: what comes nearest.
     """
-    values = wanted("sweep", arguments)
+    values = wanted(gather("sweep", arguments))
     plot = output.plot_file(values)
     with settings_named(values):
         _, cases = resolve(values)

@@ -17,7 +17,7 @@ from planner.units import parse_quantity
 
 __all__ = [
     "ANY", "BEST_FUSION", "COMPOSED", "FACTS", "FEWEST", "FUSIONS", "GENERIC", "LOSSES", "OPTIMIZERS",
-    "PARALLELISMS", "PYTORCH", "STRATEGIES", "WITH_LAWFUL", "Framework", "Settings", "Strategy", "Switch",
+    "PARALLELISMS", "PYTORCH", "STRATEGIES", "TASKS", "WITH_LAWFUL", "Framework", "Settings", "Strategy", "Switch",
     "framework_parts", "label_of", "size_words", "strategy_and_size", "variant_and_version",
 ]  # fmt: skip
 
@@ -121,11 +121,14 @@ PARALLELISMS = ("tensor", "context", "expert", "pipeline")
 REPEATED = ("attention", "second products")
 """The core of attention where that keeps its weights; or all of a layer but attention and each first of two products
 (torchtitan)."""
-FUSIONS = ("activation", "residual", "softmax", "norm", "layer_norm", "attention")
+TASKS = ("training", "inference")
+"""What runs: whole steps, or forward passes alone."""
+FUSIONS = ("activation", "residual", "softmax", "norm", "layer_norm", "attention", "epilogue")
 """Kernels that are one: the bias of a linear layer with the activation behind it, and gates with their products; the
 bias with dropout and the sum behind it; scale, mask and softmax of the shapes that Megatron-LM takes; batch
 normalisation with the activation behind it, and the sum between; layer normalisation with the sum before it; all of
-attention, which then keeps no weights and drops none."""
+attention, which then keeps no weights and drops none; of inference alone, all that a product can do as it writes its
+result, batch normalisation folded into its weights."""
 COMPOSED = ("gelu", "layer_norm", "dropout", "softmax")
 """What may be computed from primitives, each a kernel of its own; softmax: that of attention, with scale and mask."""
 LAYOUTS = ("unstated", "nchw", "channels-last")
@@ -249,6 +252,7 @@ class Framework:
     )
     narrow_gradients: bool = _fact("whether those that kernels write stay beside wider ones", default=False)
     state_type: str = _fact("what the optimizer keeps moments in", STATE_TYPES, default="fp32")
+    tasks: tuple[str, ...] = _fact("what it runs", TASKS, default=TASKS)
     strategy: str = _fact("when gradients are sent, where nothing else is asked for", STRATEGIES, default="wait-free")
     strategies: Mapping[str, Strategy] = _fact("those it follows in its own way", STRATEGIES, default={})
     can: tuple[str, ...] = _fact("ways in which it splits networks", PARALLELISMS, default=PARALLELISMS)

@@ -33,7 +33,7 @@ from planner.errors import ParameterError
 __all__ = [
     "ATTENTION", "BACKWARD_DATA", "BACKWARD_WEIGHT", "CLASSES", "COSTLY_ACTIVATIONS", "DIRECTIONS", "FORWARD",
     "FP32_KINDS", "KINDS", "LINEAR_BIAS", "MATRIX_KINDS", "OF_LAYERS", "PRODUCT_KINDS", "ROW_KINDS", "SERVED_BY",
-    "UPDATE", "WORK_COLUMNS", "KernelCalls", "class_of", "convolution_output", "is_that_of_fp32",
+    "UPDATE", "WORK_COLUMNS", "KernelCalls", "KernelRow", "class_of", "convolution_output", "is_that_of_fp32",
 ]  # fmt: skip
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE = "forward", "backward_data", "backward_weight", "update"
@@ -156,3 +156,29 @@ class WorkTotals:
     forward_mac: int
     training_flop: int
     kernel_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """Calls of one layer and those like it, in one direction.
+
+    Attributes
+    ----------
+    layer : the first that makes the call
+    shape : its sizes in words
+    calls : how often it is made; ``flop``, ``bytes`` and ``seconds`` are of all of them
+    roof_s : what the roofline says they take at least [s]; 0: no peak rate is known
+    bound : what bounds them, one of compute, memory, launch; empty: not known
+    """
+
+    kind: str
+    direction: str
+    precision: str
+    layer: str
+    shape: str
+    calls: float
+    flop: float
+    bytes: float
+    seconds: float = 0.0
+    roof_s: float = 0.0
+    bound: str = ""

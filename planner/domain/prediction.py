@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
+from planner.domain.kernels import KernelRow
 from planner.domain.provenance import NORMAL_90, Provenance
 from planner.numbers import constant
 
 __all__ = [
-    "LOOKUPS", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions", "Quantity",
-    "Staleness", "Term", "cited", "share_that_fits",
+    "LOOKUPS", "Batch", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions",
+    "Quantity", "Staleness", "Term", "cited", "share_that_fits",
 ]  # fmt: skip
 
 LOOKUPS: Mapping[str, str] = frozen_map(
@@ -282,3 +283,29 @@ def cited(predictions: Iterable[Prediction], calibrations: Iterable[Calibration]
     behind = dict.fromkeys((each.name, each.calibration) for term in terms for each in term.provenance if each.name)
     calibrations_behind = ((name, by_name[file]) for name, file in behind)
     return tuple(Citation(name, one.origin, one.source, one.date) for name, one in calibrations_behind)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one batch of inference takes on one device.
+
+    Attributes
+    ----------
+    latency_s : from its first kernel to its last, and what the host adds
+    memory_bytes : by kind
+    kernels : those of longest time first
+    calibrations, origins : what the times rest on
+    """
+
+    precision: str
+    sub_batch: int
+    latency_s: float
+    memory_bytes: Mapping[str, float]
+    kernels: tuple[KernelRow, ...]
+    calibrations: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+    @property
+    def samples_per_s(self) -> float:
+        """One batch behind another."""
+        return self.sub_batch / self.latency_s

@@ -13,7 +13,7 @@ from typing import Any
 from planner.domain.axes import AXES
 from planner.domain.configuration import LARGEST_MINI_BATCH
 from planner.domain.objective import is_sum
-from planner.domain.prediction import Quantity
+from planner.domain.prediction import Batch, Quantity
 from planner.domain.request import Subject
 from planner.domain.runs import METRICS, STATUSES
 from planner.domain.suggestion import RankedPlan, Suggestion, Sweep, WhyNot
@@ -38,8 +38,8 @@ from planner.formats.parts import (
 from planner.formats.prediction import RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 
 __all__ = [
-    "BRIEF", "BRIEFS", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document", "briefs_document", "sweep_document",
-    "validation_document", "why_not_document",
+    "BRIEF", "BRIEFS", "INFERENCE", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document", "briefs_document",
+    "inference_document", "sweep_document", "validation_document", "why_not_document",
 ]  # fmt: skip
 
 
@@ -177,6 +177,47 @@ def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
             **{name: getattr(sweep, name) for name in ("candidates", "evaluated", "is_complete")},
         }
     )
+
+
+_KERNEL = Table(
+    Field("kind", Text(), "of kernel"),
+    Field("direction", Text(), "pass"),
+    Field("precision", Text(), "that it computes in"),
+    Field("layer", Text(), "the first that makes the call"),
+    Field("shape", Text(), "sizes in words"),
+    Field("calls", Number(), "how often it is made; what follows is of all of them"),
+    Field("flop", Number(), "two a multiply-add"),
+    Field("bytes", Number(), "read and written, each tensor once"),
+    Field("seconds", Number(), "time"),
+    Field("roof_s", Number(), "least time by the roofline"),
+    Field("bound", Text(), "compute, memory or launch"),
+    title="kernel",
+)
+_REPLICAS = Table(
+    Field("precision", Text(), "of the engine"),
+    Field("sub_batch", Whole(), "samples of a batch"),
+    Field("gpus", Whole(), "replicas, one a device"),
+    Field("latency_s", Number(), "what a batch takes"),
+    Field("samples_per_s", Number(), "of all replicas"),
+    Field("memory_bytes", MapOf(Number()), "of one device, by kind"),
+    Field("kernels", ListOf(_KERNEL), "of a batch, those of longest time first"),
+    title="replicas",
+)
+_INFERENCE = Table(
+    Field("subject", SUBJECT_TABLE, "what the batches share"),
+    Field("batches", ListOf(_REPLICAS, least=1), "in the order asked for, or the best first"),
+)
+INFERENCE = Kind("inference", "json", _INFERENCE)
+
+
+def inference_document(subject: Subject, plans: Iterable[tuple[Batch, int]]) -> dict[str, Any]:
+    """Return the document of batches of inference, each with its number of replicas."""
+    rows = [
+        {**{field.name: getattr(one, field.name, None) for field in _REPLICAS.fields}, "gpus": count}
+        | {"samples_per_s": one.samples_per_s * count, "kernels": [asdict(row) for row in one.kernels]}
+        for one, count in plans
+    ]
+    return INFERENCE.document({"subject": subject_keys(subject, None), "batches": rows})
 
 
 _RANKED_PLAN = Table(

@@ -17,7 +17,7 @@ from planner.costs.terms import check_coefficients
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.cluster import LOCAL, Cluster
 from planner.domain.configuration import Settings
-from planner.domain.framework import Framework, strategy_and_size
+from planner.domain.framework import TASKS, Framework, strategy_and_size
 from planner.domain.network import Network
 from planner.domain.node_groups import MixedCluster
 from planner.domain.provenance import DERIVED, NEAREST
@@ -37,7 +37,8 @@ from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
 
 __all__ = [
-    "DEFAULT_REQUEST", "LOCAL", "OPTION", "SETTINGS_FILE", "Case", "Machine", "Say", "Values", "cases", "check_nodes",
+    "DEFAULT_REQUEST", "ENGINE", "INFERENCE", "LOCAL", "OPTION", "SETTINGS_FILE", "TRAINING", "Case", "Machine", "Say",
+    "Values", "cases", "check_nodes",
     "idle_fusions", "listed", "machine_of", "merge", "mixed_cluster", "named_calibration", "own_calibration",
     "questions", "said", "subject_of_all", "value_of",
 ]  # fmt: skip
@@ -75,6 +76,9 @@ Say = Callable[[str], None]
 
 
 OWN = "own calibration"
+TRAINING, INFERENCE = TASKS
+ENGINE = "tensorrt"
+"""Framework of inference on a GPU where none is named."""
 Calibrations = tuple[Calibration, ...]
 
 
@@ -254,8 +258,13 @@ def cases(values: Values, machine: Machine) -> tuple[Case, ...]:
     if "scenario" in values:
         scenarios = parse_scenarios(values["scenario"].value, machine.cluster, catalog.find_accelerator)
     named: dict[Framework, str] = {}
+    task = value_of(values, "task", TRAINING)
     for text in listed(values, "framework"):
-        named.setdefault(catalog.find_framework(text), text)
+        framework = catalog.find_framework(text)
+        if task not in framework.tasks:
+            remedy = f"{text} is for --task {' or '.join(framework.tasks)}"
+            raise ParameterError("--framework", f"one that is for {task}", text, remedy)
+        named.setdefault(framework, text)
     each = [merge({"framework": replace(values["framework"], value=one)}, values) for one in named.values()]
     networks = values["network"].value
     return tuple(case for name in networks for case in _cases_of(name, each or [values], machine, scenarios))

@@ -152,6 +152,8 @@ class Sources:
         self.find_kernel(kind, direction, rest)
         wide, own = self._kernels[kind, direction, rest], self._fit(kind, direction, precision)
         entry = None if wide is None else in_8_bits(wide.entry, self.accelerator, precision)
+        if own is not None and own.origin == "specified":  # of another device
+            own = None
         if wide is None or entry is None or (own and (own.entry.miss or 0.0) <= (entry.miss or inf)):
             return None
         made = replace(wide.provenance, kind=DERIVED, precision=rest, name=f"{precision} from {wide.calibration}")

@@ -43,7 +43,7 @@ from planner.domain.layers.record import Layer
 from planner.domain.network import Network
 from planner.workload.program import Program, program
 
-__all__ = ["fused_calls", "idle_fusions", "uses_fused_softmax", "with_attention"]
+__all__ = ["fused_calls", "idle_fusions", "share_of", "uses_fused_softmax", "with_attention"]
 
 _GATED = {FORWARD: 3 / 5, BACKWARD_DATA: 5 / 8}
 """Bytes of a gated activation in one kernel over those in two."""
@@ -54,6 +54,7 @@ _FUSES = {
     "norm": "batch normalisation with an activation behind it",
     "layer_norm": "layer normalisation with a sum before it",
     "attention": "attention",
+    "epilogue": "inference",
 }
 """Fusion -> kinds of layers that must follow each other."""
 ATTENTIONS = ("attention", "cross_attention")
@@ -92,6 +93,8 @@ def idle_fusions(network: Network, fuses: Iterable[str]) -> dict[str, str]:
 @lru_cache(maxsize=64)
 def _has(of: Program, fusion: str) -> bool:
     network = of.network
+    if fusion == "epilogue":
+        return True
     if fusion in ("softmax", "attention"):
         return any(layer.kind in ATTENTIONS for layer in network.layers)
     found = *_parts(network, (fusion,)).values(), *_norms(network, (fusion,)), *_summed_norms(network, (fusion,))
@@ -227,9 +230,9 @@ def _normed(calls: KernelCalls, of: Program, inside: set[str], summed: set[str])
     if not inside:
         return calls
     if calls.kind == "activation" or (calls.kind, calls.direction) == ("add", FORWARD):
-        part = _share(calls, of, inside)
+        part = share_of(calls, of, inside)
         return replace(calls, count=calls.count * (1 - part)) if part.any() else calls
-    if calls.kind == "batch_norm" and (part := _share(calls, of, summed)).any():
+    if calls.kind == "batch_norm" and (part := share_of(calls, of, summed)).any():
         traffic = calls.work["traffic"] + part * calls.work["elements"]
         return replace(calls, work={**calls.work, "traffic": traffic})
     return calls
@@ -259,17 +262,17 @@ def _layer_normed(calls: KernelCalls, of: Program, norms: set[str], sums: set[st
     if not norms or calls.direction != FORWARD:
         return calls
     if calls.kind == "add":
-        part = _share(calls, of, sums)
+        part = share_of(calls, of, sums)
         return replace(calls, count=calls.count * (1 - part)) if part.any() else calls
-    if calls.kind == "layer_norm" and (part := _share(calls, of, norms)).any():
+    if calls.kind == "layer_norm" and (part := share_of(calls, of, norms)).any():
         elements = calls.work["elements"]
         traffic = calls.work["traffic"] + 2 * part * elements
-        fixed = calls.work["fixed_bytes"] + _share(calls, of, masked) * elements
+        fixed = calls.work["fixed_bytes"] + share_of(calls, of, masked) * elements
         return replace(calls, work={**calls.work, "traffic": traffic, "fixed_bytes": fixed})
     return calls
 
 
-def _share(calls: KernelCalls, of: Program, names: set[str]) -> FloatArray:
+def share_of(calls: KernelCalls, of: Program, names: set[str]) -> FloatArray:
     """Return which part of the layers that are like those of calls is named, shape (k,)."""
     total, members = Counter(of.site.tolist()), Counter[int]()
     for layer, site in zip(of.network.layers, of.site.tolist(), strict=True):

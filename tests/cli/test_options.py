@@ -56,7 +56,9 @@ INVALID: dict[str, tuple[str, ...]] = {
     "strategy": ("overlap", "bucketed:", "bucketed:25", "bucketed:1MiB:4MiB", "bucketed:best", "best-fusion:1MiB"),
     "input": ("disk",),
     "scenario": ("fp8", "all_reduce*=0", "all_reduce*=nan", "inter_node.bandwidth=12.5", "", "nowhere*=2"),
-    "task": ("test", "inference"),
+    "task": ("test", ""),
+    "latency": ("10", "0ms", "-1s"),
+    "rate": ("0", "x"),
     "target_batch": ("0", "-138", "1.5", "nan", "inf", "9" * 12, ""),
     "tolerance": ("25", "-1%", "nan", "101%", "1e300%"),
     "objective": ("time", "cost", "", "epoch-time:1+cots:2", "epoch-time:0+cost:1", "cost:1+cost:1"),
@@ -88,7 +90,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "position": ("0", "-1", "x"),
     "part": ("cost", ""),
 }
-SWITCHES = {"pareto", "force", "brief", "json", "toml", "allow_specified", "verbose", "sensitivity", "switches"}
+SWITCHES = {"work", "pareto", "force", "brief", "json", "toml", "allow_specified", "verbose", "sensitivity", "switches"}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "sweep": ["--target-batch", "138"],
