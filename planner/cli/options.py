@@ -185,6 +185,7 @@ _ALL = (
         "allow_specified", "",
         "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
     ),
+    Option("allow_lossy", "", "Candidates that lose accuracy too: training in int8, a plan of research."),
     Option(
         "switches", "",
         "Candidates in every set of switches of each --framework that changes no result, beside those that it names.",
@@ -293,9 +294,9 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
-            "latency", "rate", "top", "pareto", "choose", "sensitivity", "epochs", "switches", "why_not", "search",
-            "time_limit", "trials", "study", "verbose", "brief", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "parallelism",
+            "objective", "limit", "latency", "rate", "top", "pareto", "choose", "sensitivity", "epochs", "switches",
+            "why_not", "search", "time_limit", "trials", "study", "verbose", "brief", "json", "seed",
         ),
     ),
     Command(
@@ -309,8 +310,8 @@ COMMANDS = (
         "Show the objective against nodes and sub-batch. "
         "Of each the best plan; one network on one cluster.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "parallelism", "objective", "limit",
-            "plot", "force", "json", "seed",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "parallelism",
+            "objective", "limit", "plot", "force", "json", "seed",
         ),
     ),
     Command(

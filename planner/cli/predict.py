@@ -37,6 +37,7 @@ from planner.sessions.inputs import (
     subject_of_all,
     value_of,
 )
+from planner.steps.inference import check_batch
 from planner.steps.kernel_rows import by_kind, kernel_rows, ridges
 from planner.steps.predict import Evaluator
 
@@ -124,6 +125,8 @@ def _configuration(values: Values, point: tuple[Any, ...]) -> Configuration:
         if axes["mode"] == "async" and axis.only_sync and axes[axis.name] != axis.default:
             flag, rule = OPTIONS[axis.option].flag, f"{axis.default} in an asynchronous plan"
             raise ParameterError(flag, rule, axes[axis.name])
+    if axes["sub_batch"] is not None:
+        check_batch(axes["precision"], axes["sub_batch"])
     if axes["sub_batch"] is None:
         one = Configuration(**axes | {"sub_batch": 1})
         passes, mini_batch = one.samples_per_update, values["mini_batch"].value

@@ -273,7 +273,7 @@ def space_request(values: Values) -> SpaceRequest:
     """
     names = {axis.option: axis.name for axis in AXES}
     names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose")}
-    names |= {key: key for key in ("allow_specified", "sensitivity")}
+    names |= {key: key for key in ("allow_specified", "allow_lossy", "sensitivity")}
     changes = {name: values[key].value for key, name in names.items() if key in values}
     if "tolerance" in values:
         tolerance = values["tolerance"]

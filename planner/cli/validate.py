@@ -99,7 +99,7 @@ def _note_peak_rates(tables: Sequence[Table]) -> None:
     for problem, runs in (each for table in tables for each in table.problems):
         sources = Sources(problem)
         for precision in {run.precision for run in runs if PRECISIONS[run.precision].measured_only}:
-            if why_not_candidate(sources, precision) and not why_not_precision(sources, precision):
+            if why_not_candidate(sources, precision, allow_lossy=True) and not why_not_precision(sources, precision):
                 pairs.add((precision, sources.accelerator.name))
     for precision, device in sorted(pairs):
         note(f"precision {precision!r} was not measured on {device}: its runs are answered by its peak rate")

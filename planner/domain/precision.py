@@ -23,6 +23,7 @@ class Precision:
         gradient that is sent
     master_bytes : of the fp32 master copy of a weight; 0 where the weights themselves are fp32
     measured_only : of 8 bits, no candidate of a search without a measured sub-model
+    is_lossy : training in it loses accuracy, and no program starts it: research
     """
 
     name: str
@@ -31,6 +32,7 @@ class Precision:
     gradient_bytes: int
     master_bytes: int
     measured_only: bool = False
+    is_lossy: bool = False
 
 
 PRECISIONS = {
@@ -41,7 +43,7 @@ PRECISIONS = {
         Precision("fp16", 2, 2, 2, 4),
         Precision("bf16", 2, 2, 2, 4),
         Precision("fp8", 1, 2, 2, 4, measured_only=True),
-        Precision("int8", 1, 2, 2, 4, measured_only=True),
+        Precision("int8", 1, 2, 2, 4, measured_only=True, is_lossy=True),
     )
 }
 

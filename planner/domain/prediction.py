@@ -14,10 +14,12 @@ from planner.domain.provenance import NORMAL_90, Provenance
 from planner.numbers import constant
 
 __all__ = [
-    "LOOKUPS", "Batch", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions",
+    "LOOKUPS", "LOSSY", "Batch", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions",
     "Quantity", "Staleness", "Term", "cited", "share_that_fits",
 ]  # fmt: skip
 
+LOSSY = "lossy"
+"""Code of the warning of a precision that loses accuracy."""
 LOOKUPS: Mapping[str, str] = frozen_map(
     {
         "exact": "exact calls",

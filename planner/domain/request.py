@@ -161,6 +161,7 @@ class SpaceRequest:
     choose : which of the tied plans is taken
     most : mapping of planner.domain.objective.LIMITS to float, what a plan may take at most
     allow_specified : whether precisions of 8 bits are candidates by the data sheet alone
+    allow_lossy : whether those are that lose accuracy
     sensitivity : whether to say what a change of single inputs does to the best plan
     """
 
@@ -175,6 +176,7 @@ class SpaceRequest:
     choose: str = "fewest-gpus"
     most: Mapping[str, float] = field(default_factory=dict)
     allow_specified: bool = False
+    allow_lossy: bool = False
     sensitivity: bool = False
 
     def __getitem__(self, axis: str) -> tuple[Any, ...] | None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from planner.domain.objective import weights_of
-from planner.domain.prediction import Citation, Prediction, Term
+from planner.domain.precision import precision_named
+from planner.domain.prediction import LOSSY, Citation, Prediction, Term
 from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import MOST_OF_FRONT, Plan, SearchReport, Suggestion
 from planner.report import parts
@@ -68,7 +69,8 @@ def _suggestion(
 ) -> Iterator[Block]:
     plan = suggestion.chosen_plan
     plans = suggestion.plans or suggestion.nearest
-    yield from notices([*suggestion.warnings, *(w for one in plans for w in one.prediction.warnings)], more)
+    told = [one for one in suggestion.warnings if one.code != LOSSY]
+    yield from notices([*told, *(w for one in plans for w in one.prediction.warnings)], more)
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
@@ -87,6 +89,7 @@ def _suggestion(
         yield Line(f"Each group by itself: {parts.group_steps(plan.prediction)}")
     if suggestion.pareto:
         yield from _front(suggestion, subject)
+    yield from (Line(one.message) for one in suggestion.warnings if one.code == LOSSY)
     yield goodness(plan.prediction, own, is_kept=is_kept)
     yield from sensitivity_lines(suggestion, subject)
     if is_kept and plan.framework is None:  # of several the table is wider, and the answer must keep to its screen
@@ -134,6 +137,9 @@ def _start(prediction: Prediction, subject: Subject) -> Iterator[Line]:
     framework = subject.settings.framework
     if prediction.shared_layers and not framework.shares_layers:
         yield Line(f"No line starts it: {framework.variant} does not share layers of such a network by itself.")
+    elif precision_named(prediction.configuration.precision).is_lossy:
+        precision = prediction.configuration.precision
+        yield Line(f"No line starts it: training in {precision} is research, which loses accuracy (docs/inference.md).")
     else:
         yield from launch(prediction.configuration, subject, prediction.rank_order)
 

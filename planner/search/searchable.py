@@ -37,24 +37,28 @@ __all__ = [
 ]  # fmt: skip
 
 
+ANY_REQUEST = SpaceRequest(1)
+"""Which asks for nothing."""
+
+
 def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Limits]:
     """Return the order of the plans of a request, and what the machine allows; raise as :func:`suggest`."""
     check_target(request, problem.dataset)
     order = order_of(problem, request)
     check_limits(request.most, order)
-    named = request["precision"] or ()
-    limits = limits_of(problem, allow_specified=request.allow_specified, named=named)
+    limits = limits_of(problem, request)
     names = [precision_named(name).name for name in request["precision"] or PRECISIONS]
     if all(limits.why_not(name, mode) for name in names for mode in request.modes):
         kernel_sources = sources.Sources(problem)
         for mode in request.modes:
             kernel_sources.check_mode(mode)
-        check_candidate(kernel_sources, names[0], allow_specified=request.allow_specified or names[0] in named)
+        allows = request.allow_specified or names[0] in (request["precision"] or ())
+        check_candidate(kernel_sources, names[0], allow_specified=allows, allow_lossy=request.allow_lossy)
     return order, limits
 
 
-def limits_of(problem: Problem, *, allow_specified: bool = False, named: Sequence[str] = ()) -> Limits:
-    """Return what the cluster of a problem allows; ``allow_specified``: 8 bits that are not ``named`` too."""
+def limits_of(problem: Problem, request: SpaceRequest = ANY_REQUEST) -> Limits:
+    """Return what the cluster of a problem allows, in the precisions that a request may take."""
     cluster, kernel_sources = problem.cluster, sources.Sources(problem)
 
     @cache
@@ -74,7 +78,10 @@ def limits_of(problem: Problem, *, allow_specified: bool = False, named: Sequenc
         {
             name: reason
             for name, reason in candidate_precisions(
-                kernel_sources, allow_specified=allow_specified, named=named
+                kernel_sources,
+                allow_specified=request.allow_specified,
+                allow_lossy=request.allow_lossy,
+                named=request["precision"] or (),
             ).items()
             if reason is not None
         },

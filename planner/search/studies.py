@@ -170,7 +170,7 @@ def _with(one: Searchable, name: str, factor: float, stopped: Stopped) -> Search
         return None
     limits, evaluator = one.limits, one.evaluator
     if name == "memory of a device":
-        limits = limits_of(problem, allow_specified=one.request.allow_specified, named=one.request["precision"] or ())
+        limits = limits_of(problem, one.request)
     if name != "memory of a device" or problem.settings.chooses_order:  # the fastest order of ranks is one that fits
         evaluator = predict.Evaluator(problem, like=one.evaluator)
     order = over_leasts(one.order, one.request, limits, evaluator, stopped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,8 +42,11 @@ from planner.search.search import Searcher, search
 from planner.search.searchable import Asked, Settings, over_leasts, searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.switches import Gains
+from planner.sources.refusals import PRECISION_LOSSY
+from planner.sources.usable import why_not_precision
 from planner.steps import predict
 from planner.steps.describe import Description
+from planner.steps.kernel_rows import lossy_warning
 from planner.steps.measured import Deviation
 
 __all__ = ["suggest", "suggest_among", "suggest_with"]
@@ -128,7 +131,7 @@ def suggest_among(
         answer,
         switches={} if plan is None else Gains(next(own), plan.prediction.configuration),
         citations=cited([plan.prediction for plan in plans], asked[0][0].calibrations),
-        warnings=(*refused, *of_request, *answer.warnings),
+        warnings=(*refused, *of_request, *_lossy(asked, plan), *answer.warnings),
     )
 
 
@@ -139,7 +142,20 @@ def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarnin
         PlanWarning("precision_refused", name, f"It was asked for and is no candidate: {why[0]}.")
         for name, why in reasons.items()
         if all(why)
+        if name not in limits.refused_precisions or limits.refused_precisions[name].code != PRECISION_LOSSY
     )
+
+
+def _lossy(asked: Sequence[tuple[Problem, SpaceRequest]], plan: Plan | None) -> Iterator[PlanWarning]:
+    """Yield what the plan to take would take in precisions that were asked for and lose accuracy."""
+    names = [name for name in asked[0][1]["precision"] or () if PRECISIONS[name].is_lossy]
+    if not names or plan is None or plan.prediction.configuration.groups:
+        return
+    problem = next(one for one, _ in asked if plan.framework in (None, one.settings.framework))
+    evaluator, configuration = predict.Evaluator(problem), plan.prediction.configuration
+    for name in names:
+        if name != configuration.precision and why_not_precision(evaluator.sources, name) is None:
+            yield lossy_warning(evaluator, configuration, f"plan {plan.position}", name)
 
 
 def suggest_with(

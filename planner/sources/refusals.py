@@ -13,11 +13,11 @@ from planner.errors import CoverageError, Refusal
 from planner.sources.source import is_used, miss_in_words
 
 __all__ = [
-    "KERNEL_MISSING", "absent_precision", "measuring", "missing_kernel", "missing_link", "no_narrow_layer",
-    "unmeasured_precision", "unpriced_precision",
+    "KERNEL_MISSING", "PRECISION_LOSSY", "absent_precision", "lossy_precision", "measuring", "missing_kernel",
+    "missing_link", "no_narrow_layer", "unmeasured_precision", "unpriced_precision",
 ]  # fmt: skip
 
-KERNEL_MISSING = "kernel_missing"
+KERNEL_MISSING, PRECISION_LOSSY = "kernel_missing", "precision_lossy"
 
 
 def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tuple[str, str, str]) -> Refusal:
@@ -69,6 +69,12 @@ def unmeasured_precision(precision: str, kind: str, accelerator: Accelerator) ->
     rule = f"no {kind} in {precision} was measured on {accelerator.name}"
     remedy = f": measure with `planner calibrate {measures}`, or take the data sheet's word with --allow-specified"
     return Refusal("precision_unmeasured", rule, precision, rest=remedy)
+
+
+def lossy_precision(precision: str) -> Refusal:
+    """Return that training in a precision is research."""
+    rule = f"training in {precision} loses accuracy, and no program here starts it"
+    return Refusal(PRECISION_LOSSY, rule, precision, rest=": --allow-lossy makes it a candidate")
 
 
 def no_narrow_layer(precision: str, network: str) -> Refusal:

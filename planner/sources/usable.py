@@ -17,6 +17,7 @@ from planner.errors import CoverageError, Refusal
 from planner.sources.refusals import (
     KERNEL_MISSING,
     absent_precision,
+    lossy_precision,
     missing_kernel,
     no_narrow_layer,
     unmeasured_precision,
@@ -47,13 +48,17 @@ def why_not_precision(sources: Sources, precision: str) -> Refusal | None:
     return None
 
 
-def why_not_candidate(sources: Sources, precision: str, *, allow_specified: bool = False) -> Refusal | None:
+def why_not_candidate(
+    sources: Sources, precision: str, *, allow_specified: bool = False, allow_lossy: bool = False
+) -> Refusal | None:
     """Return why a precision is no candidate of a search; None when it is.
 
     Each product that runs in 8 bits must have been measured on the device, or on one of the same chip, unless
-    ``allow_specified``.
+    ``allow_specified``. One that loses accuracy is none without ``allow_lossy``.
     """
     reason = why_not_precision(sources, precision)
+    if reason is None and PRECISIONS[precision].is_lossy and not allow_lossy:
+        reason = lossy_precision(precision)
     if reason or allow_specified or not PRECISIONS[precision].measured_only:
         return reason
     network = sources.problem.network
@@ -74,14 +79,18 @@ def _is_measured(sources: Sources, kind: str, direction: str, precision: str) ->
 
 
 def candidate_precisions(
-    sources: Sources, *, allow_specified: bool = False, named: Sequence[str] = ()
+    sources: Sources, *, allow_specified: bool = False, allow_lossy: bool = False, named: Sequence[str] = ()
 ) -> dict[str, Refusal | None]:
     """Return each training precision with the reason why it is no candidate; None where it is one.
 
-    ``allow_specified``: 8 bits may rest on a data sheet; those that are ``named`` always may.
+    ``allow_specified``: 8 bits may rest on a data sheet; those that are ``named`` always may. ``allow_lossy``: those
+    that lose accuracy may be candidates.
     """
     return {
-        name: why_not_candidate(sources, name, allow_specified=allow_specified or name in named) for name in PRECISIONS
+        name: why_not_candidate(
+            sources, name, allow_specified=allow_specified or name in named, allow_lossy=allow_lossy
+        )
+        for name in PRECISIONS
     }
 
 
@@ -90,9 +99,12 @@ def check_precision(sources: Sources, precision: str) -> None:
     _check(sources, precision, why_not_precision(sources, precision))
 
 
-def check_candidate(sources: Sources, precision: str, *, allow_specified: bool = False) -> None:
+def check_candidate(
+    sources: Sources, precision: str, *, allow_specified: bool = False, allow_lossy: bool = False
+) -> None:
     """Raise CoverageError when a precision is no candidate of a search."""
-    _check(sources, precision, why_not_candidate(sources, precision, allow_specified=allow_specified))
+    allowed = {"allow_specified": allow_specified, "allow_lossy": allow_lossy}
+    _check(sources, precision, why_not_candidate(sources, precision, **allowed))
 
 
 def _check(sources: Sources, precision: str, reason: Refusal | None) -> None:

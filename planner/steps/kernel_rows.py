@@ -20,13 +20,19 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import FORWARD, KernelCalls, KernelRow, class_of
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
+from planner.domain.prediction import LOSSY, PlanWarning
 from planner.sources.source import Source
 from planner.steps.compute import RankCompute, call_times_s, call_work
 from planner.steps.predict import Evaluator
+from planner.units import format_duration
 from planner.workload.lowering import lower
 from planner.workload.shards import has_tensor_shards
 
-__all__ = ["by_kind", "kernel_rows", "ridges", "rows_of", "work_rows"]
+__all__ = ["by_kind", "kernel_rows", "lossy_warning", "ridges", "rows_of", "work_rows"]
+
+
+MOST_LOSSES, LEAST_LOSS = 2, 0.005
+"""Kinds of kernels that are told to be slower, and of what share of a step on."""
 
 
 def ridges(accelerator: Accelerator) -> dict[str, float]:
@@ -113,6 +119,28 @@ def work_rows(network: Network, sub_batch: int = 1) -> list[KernelRow]:
         layers = [network.layers[at].name for at in some.layer.tolist()]
         rows += [replace(row, layer=layer) for layer, row in zip(layers, _each(some, "fp32", 4), strict=True)]
     return rows
+
+
+def lossy_warning(evaluator: Evaluator, plan: Configuration, what: str, precision: str) -> PlanWarning:
+    """Return what a plan would take in a precision that loses accuracy, and what is slower there than in its own.
+
+    ``what``: the plan in words.
+    """
+    both = [plan, replace(plan, precision=precision)]
+    wide_s, narrow_s = (float(evaluator.evaluate(Configurations.of([one])).iteration_s[0]) for one in both)
+    wide, narrow = (by_kind(kernel_rows(evaluator, one)) for one in both)
+    more = sorted(((narrow[kind] - wide.get(kind, 0.0), kind) for kind in narrow), reverse=True)
+    slower = [
+        f"{'casts' if kind == 'copy' else kind.replace('_', ' ')} {format_duration(seconds, 2)}"
+        for seconds, kind in more[:MOST_LOSSES]
+        if seconds > LEAST_LOSS * wide_s
+    ]
+    ratio, longer = narrow_s / wide_s, narrow_s > wide_s
+    gain = f"{ratio:.2f} times as long as {plan.precision}" if longer else f"{1 / ratio:.2f} times as fast"
+    why = f"; there it adds: {', '.join(slower)}" if slower else ""
+    words = f"Training in {precision} is research and lossy, chosen with --allow-lossy alone: {what} would take "
+    words += f"{format_duration(narrow_s, 3)} a step, {gain}, as gradients of weights stay in 16 bits{why}."
+    return PlanWarning(LOSSY, precision, words)
 
 
 def by_kind(rows: Iterable[KernelRow]) -> dict[str, float]:

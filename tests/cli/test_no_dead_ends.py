@@ -44,7 +44,7 @@ REQUESTS = (
     *(f"show calibrations {name}" for name in ("a100-sxm4-80gb", "cpu-epyc-example", "v100-sxm2-16gb")),
     "suggest --target-batch 64 --cluster dgx-a100",
     "suggest --target-batch 64 --network resnet50",
-    "suggest --network resnet50 --cluster dgx-a100 --target-batch 1024 --precision int8",
+    "suggest --network resnet50 --cluster dgx-a100 --target-batch 1024 --precision int8 --allow-lossy",
     "predict --network resnet50 --cluster dgx-a100 --sub-batch 8 --precision int8",
     "predict --network resnet50 --calibration cpu-epyc-example --sub-batch 8 --precision int8",
     "show clusters --toml",
@@ -54,6 +54,7 @@ REQUESTS = (
 )
 
 SILENT = (
+    "suggest --network resnet50 --cluster dgx-a100 --target-batch 1024 --precision int8",
     "suggest --network resnet50 --cluster dgx-a100 --target-batch 1024 --brief",
     "suggest --network resnet50 --cluster dgx-a100 --target-batch 1000 --nodes 3",
     "suggest --network resnet50 --cluster dgx-a100 --target-batch 1024 --why-not nodes=2",

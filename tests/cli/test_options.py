@@ -90,7 +90,19 @@ INVALID: dict[str, tuple[str, ...]] = {
     "position": ("0", "-1", "x"),
     "part": ("cost", ""),
 }
-SWITCHES = {"work", "pareto", "force", "brief", "json", "toml", "allow_specified", "verbose", "sensitivity", "switches"}
+SWITCHES = {
+    "work",
+    "pareto",
+    "force",
+    "brief",
+    "json",
+    "toml",
+    "allow_lossy",
+    "allow_specified",
+    "verbose",
+    "sensitivity",
+    "switches",
+}
 BASE: dict[str, list[str]] = {
     "suggest": ["--target-batch", "138"],
     "sweep": ["--target-batch", "138"],

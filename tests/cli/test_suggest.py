@@ -332,17 +332,36 @@ def test_8_bits_are_no_candidates_by_the_data_sheet_unless_that_is_allowed(run: 
     answer = json.loads(run("suggest", *GPT2, "--json")[1])
     assert precisions_of(answer) == {"fp32", "tf32", "fp16", "bf16"}
     assert "allow_specified" not in answer["request"]
-    for precision in ("fp8", "int8"):
-        reasons = [one["reason"] for one in answer["search"]["refused"]]
+    reasons = [one["reason"] for one in answer["search"]["refused"]]
+    for precision, why in (
+        ("fp8", "no gemm in fp8 was measured on h100-sxm5-80gb: measure with `planner calibrate"),
+        ("int8", "training in int8 loses accuracy, and no program here starts it: --allow-lossy"),
+    ):
         (reason,) = (one for one in reasons if one.startswith(f"precision {precision}: "))
-        assert f"no gemm in {precision} was measured on h100-sxm5-80gb: measure with `planner calibrate" in reason
+        assert why in reason
     named = json.loads(run("suggest", *GPT2, "--precision", "bf16,fp8", "--json")[1])
     assert precisions_of(named) == {"bf16", "fp8"}, "which was named"
-    allowed = json.loads(run("suggest", *GPT2, "--allow-specified", "--json")[1])
+    lossless = json.loads(run("suggest", *GPT2, "--allow-specified", "--json")[1])
+    assert precisions_of(lossless) == {"fp32", "tf32", "fp16", "bf16", "fp8"}
+    allowed = json.loads(run("suggest", *GPT2, "--allow-specified", "--allow-lossy", "--json")[1])
     assert precisions_of(allowed) == {"fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
     assert allowed["request"]["allow_specified"] == {"value": True, "source": "option"}
     shipped = Path(planner.__file__).parent / "_bundled" / "schemas" / "suggestion.json"
     jsonschema.validate(allowed, json.loads(shipped.read_text()))
+
+
+@pytest.mark.parametrize("cluster", ["ec2-g4dn-12xlarge", "dgx-a100", "dgx1-v100"])
+def test_training_in_int8_is_priced_and_never_chosen_unless_that_is_allowed(cluster: str, run: Run) -> None:
+    request = ("suggest", "--network", "resnet50", "--cluster", cluster, "--target-batch", "256")
+    code, out, _ = run(*request, "--precision", "fp32,fp16,int8")
+    assert code == 0
+    words = " ".join(out.split())
+    assert "Training in int8 is research and lossy, chosen with --allow-lossy alone: plan " in words
+    answer = json.loads(run(*request, "--precision", "fp32,fp16,int8", "--json")[1])
+    assert "int8" not in precisions_of(answer)
+    _, out, _ = run(*request, "--precision", "int8", "--allow-lossy")
+    assert "Start:" not in out
+    assert "No line starts it: training in int8 is research" in " ".join(out.split())
 
 
 def test_8_bits_named_alone_rest_on_the_data_sheet(run: Run) -> None:
