@@ -140,6 +140,8 @@ sum, product, quotient or root of each tensor."""
 LAUNCHES = ("eager", "executor", "compiled", "graph")
 """How kernels are launched: operation by operation, from Python or by the executor of a dataflow graph, which takes the
 host as long where runs tell; by a compiled program; or as a graph that was recorded once."""
+SENDS = ("kernels", "copies")
+"""Kernels on the GPU's multiprocessors, as NCCL's, beside which others take longer; or copy engines and hosts."""
 STAGES = ("blocks", "modules", "layers")
 """What its pipeline's stages are: attention blocks alone; modules that the user writes, of any network; or layers
 of any network, which it deals out by itself."""
@@ -285,6 +287,9 @@ class Framework:
         "how it deals out blocks to stages: evenly, with both ends counted, or equally", DEALS, default="blocks"
     )
     selective: str = _fact("what selective recompute makes again", REPEATED, default="attention")
+    sends_by: str = _fact(
+        "what moves messages: kernels on the GPU, or copies that hosts start", SENDS, default="kernels"
+    )
     overlaps_tensor: bool = _fact("whether messages of tensor ranks run beside products", default=False)
     gathers_ahead: int = _fact("units gathered ahead where weights are sharded", default=1)
     loss: str = _fact("how the loss of tokens is computed", LOSSES, default="eager")

@@ -38,6 +38,8 @@ from planner.workload.gradients import gradient_buckets
 __all__ = ["MessagePath", "OneStage", "SlotExchange", "bucket_bytes"]
 
 
+_ROUNDING = 1e-12
+"""Share of messages that differences of sums leave."""
 _MOST_GATHERS = 1 << 20
 """Gathers of units that are worked out at once."""
 
@@ -172,8 +174,11 @@ class SlotExchange:
         return np.asarray(sent_s + copied / self._costs.sources.accelerator.memory_bytes_per_s)
 
     def fusion(self, ready: FloatArray, at: int) -> Fusion:
-        """Return the messages of one case behind passes whose gradients are ready at times of shape (c, J) [s]."""
-        together, strategy = self.together_s(at), self._costs.strategy
+        """Return the messages of one case behind passes whose gradients are ready at times of shape (c, J) [s].
+
+        Shortened by ς, as :meth:`OneStage.exchange_s` adds the rest.
+        """
+        together, strategy = self.together_s(at) / self._costs.slowdown, self._costs.strategy
         if strategy.best_buckets:
             return best_fusion(ready, together)
         return cycle_fusion(ready, together, self.slot_bytes, strategy.bucket_bytes, strategy.cycle_s)
@@ -191,7 +196,7 @@ class SlotExchange:
             where = np.nonzero(case == at)
             sent = self.fusion(ready[last[where]], at)
             ends[where], taken[where] = sent.end_s, sent.taken_s
-        return exposed_s(ends, backward[last]), taken
+        return exposed_s(ends, backward[last]), self._costs.slowdown * taken
 
 
 class OneStage(StepPart):
@@ -290,30 +295,39 @@ class OneStage(StepPart):
         return both[0], both[1]
 
     def _of_rank(self, exchange: SlotExchange, last: IntArray, state: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the same of plans of one kind of rank, given passes and cases of state."""
+        """Return the same of plans of one kind of rank, given passes and cases of state.
+
+        Beside messages the pass takes (1 - 1/ς) of them longer: gradient l is there by as much of the messages before
+        it later, so that the step ends at (1 - 1/ς) prefix(J) + max over l of ready(l) + prefix(l)/ς.
+        """
         if not exchange.slot.size:
             return (np.zeros(np.broadcast_shapes(last.shape, state.shape)),) * 2
         case = np.searchsorted(exchange.rows, state)
-        (ready, backward), strategy = self.ready, self.costs.strategy
+        (ready, backward), strategy, slowdown = self.ready, self.costs.strategy, self.costs.slowdown
         if strategy.is_timed:
             exposed, taken = (
                 _of_pairs(lambda *of, at=at: exchange.fused_s(ready, backward, *of)[at], last, case) for at in (0, 1)
             )
-            return taken, np.where(taken > 0, exposed, 0.0) if strategy.overlap else taken
+            slower = exposed + (1 - 1 / slowdown) * taken
+            return taken, np.where(taken > 0, slower, 0.0) if strategy.overlap else taken
         taken = exchange.prefix_s[:, -1][case]
         if not strategy.overlap:
             return taken, taken
         of_messages = ready[:, exchange.slot]
 
         def outlasting_s(last: IntArray, case: IntArray) -> FloatArray:
-            return exposed_s(backward_end_s(of_messages, exchange.prefix_s, last, case), backward[last])
+            return exposed_s(backward_end_s(of_messages, exchange.prefix_s / slowdown, last, case), backward[last])
 
-        return taken, np.where(taken > 0, _of_pairs(outlasting_s, last, case), 0.0)
+        slower = (1 - 1 / slowdown) * taken
+        return taken, np.where(taken > 0, _of_pairs(outlasting_s, last, case) + slower, 0.0)
 
     def paths(self) -> list[MessagePath]:
         """Return the path of the gradients' messages of every plan, of rows."""
         groups, plans = self.costs.copies(self.state.cases.groups(GRADIENTS)), self.plans
-        exposed = np.broadcast_to(self.exchange_s[1], plans.shape) > 0
+        (taken, exposed), slowdown = self.exchange_s, self.costs.slowdown
+        if self.costs.strategy.overlap:
+            exposed = exposed - (1 - 1 / slowdown) * taken
+        is_exposed = np.broadcast_to(exposed > _ROUNDING * taken, plans.shape)
         last = 2 * self.passes.cases.case + (plans.accumulation_steps > 1)
         found: dict[int, MessagePath] = {}
         for exchange, is_mine in self.exchanges():
@@ -323,12 +337,12 @@ class OneStage(StepPart):
                 hidden = np.zeros(exchange.slot_bytes.size + 1)
                 if self.costs.strategy.overlap and every.size:
                     slot, sent_s = self._messages(exchange, int(last[row]), int(case[row]))
-                    first = int(np.argmax(self.ready[0][last[row]][slot] + sent_s))
+                    first = int(np.argmax(self.ready[0][last[row]][slot] + sent_s / slowdown))
                     hidden[: slot[first] + 1] = 1.0
                     path = exchange.bytes_of(slot)[: first + 1]
                 is_simple = not plans.sharding[row] and plans.expert_parallel[row] == 1 and exchange.is_simple
                 own = groups.rows(self._state[[row]])
-                found[row] = MessagePath(own, every, path, hidden, bool(is_simple), bool(exposed[row]))
+                found[row] = MessagePath(own, every, path, hidden, bool(is_simple), bool(is_exposed[row]))
         return [found[row] for row in range(plans.size)]
 
     def _messages(self, exchange: SlotExchange, last: int, case: int) -> tuple[IntArray, FloatArray]:

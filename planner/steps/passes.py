@@ -275,7 +275,8 @@ class StageMessages:
         if one.hidden_under == CORE:
             exposed = layers * self._beside_attention_s(one, each, beside)
         elif (one.hidden_under, one.part) in beside:
-            exposed = layers * one.count[of] * np.maximum(each[of] - beside[one.hidden_under, one.part], 0.0)
+            least = (1 - 1 / self.costs.slowdown) * each[of]
+            exposed = layers * one.count[of] * np.maximum(each[of] - beside[one.hidden_under, one.part], least)
         else:
             exposed = taken
         is_forward = one.where in (LAYER_FORWARD, EMBEDDING_FORWARD, HEAD_FORWARD)
@@ -297,7 +298,8 @@ class StageMessages:
         of, is_backward = self.cases.of, one.where == LAYER_BACKWARD
         ranks = self.cases.plans.context_parallel[of]
         block = beside[CORE, "core_backward" if is_backward else "core"] / ranks
-        return np.maximum((one.count * each)[of] - block * (ranks - (not is_backward)), 0.0)
+        sent = (one.count * each)[of]
+        return np.maximum(sent - block * (ranks - (not is_backward)), (1 - 1 / self.costs.slowdown) * sent)
 
     def _products_s(self, row: IntArray) -> dict[tuple[str, str], FloatArray]:
         """Return the products of one layer that messages run beside, by which gradient and part, (f,)."""

@@ -170,9 +170,12 @@ class State:
         layers, gather, scatter, across = (
             one[at] for one in (self.layers, self.gather_s, self.scatter_s, self.across_s)
         )
+        slower = (1 - 1 / self.costs.slowdown) * (layers > 1)
         return (
-            equal_forward_s(forward_s / layers, gather, layers),
-            equal_backward_s(backward_s / layers, gather, scatter, layers, across),
+            equal_forward_s(forward_s / layers + slower * gather, gather, layers),
+            equal_backward_s(
+                backward_s / layers + slower * (gather + scatter + across), gather, scatter, layers, across
+            ),
         )
 
     @cached_property

@@ -19,6 +19,7 @@ from planner.domain.calibration import Entry
 from planner.domain.configuration import RANK_AXES, SHARD_AXES, Configurations
 from planner.domain.messages import ALL_REDUCE, PARAMETER_SERVER, Groups
 from planner.domain.precision import precision_named
+from planner.numbers import constant
 from planner.sources.source import Source
 from planner.sources.sources import Sources
 from planner.steps.compute import PASSES, ComputeCases, UnitTable, host_s, memory_rules, term_of
@@ -71,6 +72,8 @@ class StepCosts:
     gradient_entry : Entry or None
         What serves the sum of gradients in place of its own entry.
     slot_exchange : how gradients of slots are exchanged, a kind of :class:`planner.steps.one_stage.SlotExchange`
+    slowdown : float
+        ς, by how much kernels take longer beside messages: of t_c beside t_m they take max(t_m, t_c + (1 - 1/ς) t_m).
     overlaps_tensor : bool
         Whether messages of tensor ranks run beside products of the backward pass.
     """
@@ -91,6 +94,8 @@ class StepCosts:
         self.ledger = Memory(sources.problem.network, memory_rules(sources, precision, mode))
         self.parameter = self.ledger.rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor
+        by_kernels = sources.accelerator.kind == "gpu" and framework.sends_by == "kernels" and not self.strategy.servers
+        self.slowdown = SLOWDOWN if by_kernels else 1.0
         self.ring: Ring | None = None
         self._of_table: UnitTable | None = None
         self._unit_s: tuple[FloatArray, FloatArray]
@@ -251,6 +256,8 @@ def _crowd(sources: Sources, groups: Groups) -> FloatArray:
     return np.where(groups.nodes > 1, share, 1.0)
 
 
+SLOWDOWN = constant("overlap.slowdown")
+"""ς where kernels of the same GPU move messages (docs/numbers.md)."""
 HOST_GRADIENT_BYTES = 4
 """Gradients are summed in host memory in single precision."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, distinct_values
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, GRADIENTS, SEND_RECEIVE
+from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, GRADIENTS, SEND_RECEIVE, Groups
 from planner.domain.prediction import SharedLayers, Staleness, Term
 from planner.domain.split import MEMORY_KINDS, RECOMPUTES
 from planner.sources.source import Source
@@ -179,14 +179,13 @@ class _SharedByPlans:
             return [] if sources.host_to_device is None else [sources.host_to_device]
         return self.pricer.input.used if term == "load_input" else [self.pricer.overheads.source]
 
-    def messages(self, path: MessagePath) -> tuple[FloatArray, float]:
-        """Return the derivatives of the messages of a path by the coefficients of what serves them, and their sum."""
-        groups = path.groups
+    def messages(self, groups: Groups, buffer_bytes: FloatArray) -> tuple[FloatArray, float]:
+        """Return the derivatives of messages of gradients by the coefficients of what serves them, and their sum."""
         places = groups.nodes, groups.ranks_per_node, groups.streams_per_nic
-        key = (*(float(one[0]) for one in places), path.buffer_bytes.tobytes())
+        key = (*(float(one[0]) for one in places), buffer_bytes.tobytes())
         if key not in self._sent:  # plans that differ in sub-batch alone share it
             entry, operation = self.pricer.gradient_source.entry, self.pricer.gradient_operation
-            self._sent[key] = all_reduce_gradient(entry, path.buffer_bytes, groups, operation)
+            self._sent[key] = all_reduce_gradient(entry, buffer_bytes, groups, operation)
         return self._sent[key]
 
 
@@ -287,9 +286,16 @@ class _Case:
         """Add what messages, or copies to the host, add to the step: as unsure as what serves them."""
         path = self.shown.path if term == "all_reduce" else None
         if path is not None and path.is_simple:
-            slopes, seconds = self.shared.messages(path)
-            factor = self.pricer.sources.problem.scenario.factor("all_reduce", self.pricer.precision, self.one.nodes)
-            gradient.add_vector(self.pricer.gradient_source.entry, float(factor) * slopes, float(factor) * seconds)
+            scenario, overlaps = self.pricer.sources.problem.scenario, self.pricer.strategy.overlap
+            factor = float(scenario.factor("all_reduce", self.pricer.precision, self.one.nodes))
+            beside = 1 - 1 / self.pricer.slowdown if overlaps else 0.0
+            parts = (beside, path.every_bytes), ((1 - beside) * path.is_exposed, path.buffer_bytes)
+            for share, buffers in parts:
+                if share:
+                    slopes, seconds = self.shared.messages(path.groups, buffers)
+                    gradient.add_vector(
+                        self.pricer.gradient_source.entry, factor * share * slopes, factor * share * seconds
+                    )
             return
         sources = self.shared.served(term)[0]
         for source in sources:

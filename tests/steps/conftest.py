@@ -110,3 +110,9 @@ def every_configuration() -> Configurations:
     return Configurations(
         nodes, gpus, sub_batch, np.where(mode == 1, 1, steps), precision, mode, precisions=("fp32", "fp16")
     )
+
+
+@pytest.fixture
+def unslowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that take no longer beside messages, as closed forms and event counts have them."""
+    monkeypatch.setattr("planner.steps.step_costs.SLOWDOWN", 1.0)

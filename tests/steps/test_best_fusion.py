@@ -115,6 +115,7 @@ def test_a_plan_with_the_best_messages_is_never_slower(make_problem: Make, clust
     assert any(faster)
 
 
+@pytest.mark.usefixtures("unslowed")
 def test_messages_that_take_longer_never_end_earlier(make_problem: Make, cluster: Cluster) -> None:
     settings = Settings(strategy="best-fusion", input="synthetic")
     problem = make_problem(settings=settings, cluster=cluster)
@@ -128,6 +129,7 @@ def test_messages_that_take_longer_never_end_earlier(make_problem: Make, cluster
         assert exchange.by_entry(more).fused_s(*step.ready, case, case)[0][0] >= before
 
 
+@pytest.mark.usefixtures("unslowed")
 @pytest.mark.parametrize("stages", [1, 2])
 def test_split_plans_send_as_many_equal_messages_as_are_best(stages: int) -> None:
     """No slower than one message a layer, and faster than one in all."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from planner.domain.arrays import FloatArray
 from planner.domain.cluster import Cluster, Link
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import PYTORCH, Framework, Strategy
@@ -15,6 +16,7 @@ from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
+from planner.steps.step_costs import SLOWDOWN
 
 Make = Callable[..., Problem]
 PLANS = [Configuration(n, g, b, a) for n in (1, 4) for g in (1, 4) for b in (1, 32) for a in (1, 3)]
@@ -86,3 +88,30 @@ def test_buckets_leave_accumulated_and_asynchronous_intervals(make_problem: Make
     for found in Evaluator(problem).describe(plans):
         assert found.iteration_s.low is not None
         assert 0 < found.iteration_s.low < found.iteration_s.value
+
+
+def slowed_end_s(ready: FloatArray, message_s: FloatArray, backward_s: float) -> float:
+    """Return when pass and messages have ended, event by event; beside a message the pass gets on 1/ς as fast.
+
+    ``ready``: how much of the pass is done when each message's gradient is there, in forward order.
+    """
+    now = done = 0.0
+    for at in range(len(ready) - 1, -1, -1):
+        now, done = now + max(ready[at] - done, 0.0), max(done, float(ready[at]))
+        now, done = now + message_s[at], min(done + message_s[at] / SLOWDOWN, backward_s)
+    return float(now + backward_s - done)
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e7, 3e7, 1e8, 1e9, 1e10, 1e11])
+def test_kernels_beside_messages_take_longer(make_problem: Make, cluster: Cluster, bytes_per_s: float) -> None:
+    gpu = replace(cluster.node, accelerator=replace(cluster.node.accelerator, kind="gpu"))
+    assert cluster.inter_node is not None
+    machine = replace(cluster, node=gpu, inter_node=replace(cluster.inter_node, bytes_per_s=bytes_per_s))
+    problem = make_problem(cluster=machine, settings=Settings(input="synthetic"))
+    step = Pricer(Sources(problem), "fp32").one_stage(Configurations.of([Configuration(4, 1, 32)]))
+    ((exchange, _),) = step.exchanges()
+    ready, backward = step.ready[0][0], float(step.ready[1][0])
+    taken, added = (float(one[0]) for one in step.exchange_s)
+    end_s = slowed_end_s(ready[exchange.slot], exchange.message_s[0], backward)
+    assert added == pytest.approx(end_s - backward)
+    assert added >= (1 - 1 / SLOWDOWN) * taken

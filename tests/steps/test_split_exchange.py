@@ -152,6 +152,7 @@ def across_nodes(problem: Problem, experts: float, others: float) -> float:
     )
 
 
+@pytest.mark.usefixtures("unslowed")
 @pytest.mark.parametrize("group", ["all", "node"])
 def test_weights_that_are_shared(problem: Problem, group: str) -> None:
     """Gathered each way and scattered with every micro-batch, unit by unit: 3 layers and the two ends."""

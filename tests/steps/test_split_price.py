@@ -355,6 +355,7 @@ def test_tensor_ranks_that_share_positions_sum_gradients_of_what_they_have_whole
     assert plain[1]["tensor_messages"] == pytest.approx(3 * plain[0]["tensor_messages"], rel=1e-9)
 
 
+@pytest.mark.usefixtures("unslowed")
 @pytest.mark.parametrize("degrees", [{}, {"tensor_parallel": 2}, {"tensor_parallel": 2, "sharding": 1}], ids=str)
 @pytest.mark.parametrize("bytes_per_s", [1e10, 1e9, 1e8])
 def test_gradients_of_a_shard_are_sent_behind_its_layers(
@@ -386,6 +387,7 @@ def test_gradients_of_a_shard_are_sent_behind_its_layers(
     assert 0 < end - whole < messages.sum()
 
 
+@pytest.mark.usefixtures("unslowed")
 def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) -> None:
     slow = replace(problem, cluster=replace(problem.cluster, intra_node=problem.cluster.inter_node))
     whole, _ = terms(slow, gpus_per_node=4)
@@ -445,6 +447,7 @@ def test_memory_is_that_of_the_fullest_rank(problem: Problem) -> None:
         assert np.array_equal(getattr(found.memory, one.name), getattr(expected, one.name)), one.name
 
 
+@pytest.mark.usefixtures("unslowed")
 def test_context_ranks_compute_their_positions_and_hide_what_they_pass_on(problem: Problem) -> None:
     """Products take half; a ring of slow links exposes what outlasts the blocks of attention."""
     whole, _ = terms(problem)
