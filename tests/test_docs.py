@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 
 from planner.cli.options import COMMANDS, OPTIONS
+from planner.domain.layers import LAYER_KINDS
+from planner.domain.layers.record import Layer, LayerKind
 from planner.sessions.runs import unfitted_sources
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +70,48 @@ def rewritten(text: str, folder: Path) -> str:
 
 
 BLOCKS = [(page, *block) for page, text in PAGES.items() for block in console_blocks(text)]
+
+
+FORMS = {1: "vectors", 2: "sequences", 3: "images"}
+LAYERS = """# Kinds of layers
+
+Written by `python tests/test_docs.py`, from the records in `planner/domain/layers`. A layer *reads* one other, but
+where it says how many; images are channels x height x width, sequences positions x features. An attribute without a
+default must be given. *Keeps* says which tensors stay for the backward pass with the defaults, but for masks, indices
+and statistics; *divided* along what a group of ranks may share the layer, each computing its part: of products their
+outputs and inputs.
+
+| kind | reads | attributes | keeps | divided |
+|---|---|---|---|---|
+"""
+
+
+def layers_page() -> str:
+    return LAYERS + "".join(_row(name, kind) for name, kind in sorted(LAYER_KINDS.items()))
+
+
+def _row(name: str, kind: LayerKind) -> str:
+    forms = ", ".join(FORMS[rank] for rank in kind.ranks)
+    attributes = "; ".join(
+        f"`{key}`: {one.doc}"
+        + (", one of " + ", ".join(one.type.split("|")) if "|" in one.type else "")
+        + ("" if one.default is None else f" (`{json.dumps(one.default)}`)")
+        for key, one in kind.attributes.items()
+    )
+    required = {key: LEAST[one.type] for key, one in kind.attributes.items() if one.default is None}
+    kept = kind.keeps(Layer(name, name, ("input",), required))
+    keeps = " and ".join(word for word, is_kept in zip(("input", "output"), kept, strict=True) if is_kept)
+    along = ", ".join((*(("outputs", "inputs") if kind.outputs else ()), *kind.divides))
+    return (
+        f"| `{name}` | {'two or more ' * kind.joins}{forms} | {attributes or '-'} | {keeps or '-'} | {along or '-'} |\n"
+    )
+
+
+LEAST: dict[str, int | float] = {"int": 1, "pair": 1, "float": 0.0}
+
+
+def test_the_table_of_kinds_of_layers_is_that_of_their_records() -> None:
+    assert PAGES["layers.md"] == layers_page(), "write it anew: python tests/test_docs.py"
 
 
 def test_readme_shows_commands_and_is_short() -> None:
@@ -206,6 +250,7 @@ def test_blocks_are_found_where_they_are() -> None:
 
 
 if __name__ == "__main__":
+    (ROOT / "docs" / "layers.md").write_text(layers_page())
     for page, text in PAGES.items():
         with tempfile.TemporaryDirectory() as empty:
             path = ROOT / page if page == "README.md" else ROOT / "docs" / page

@@ -146,7 +146,7 @@ def _divided(network: Network) -> Iterator[Divided]:
         if source is None or source.kind != "concat" or not attention.integer("kv_heads"):
             return True
         core = core_of(attention, *shapes[attention.inputs[0]])
-        return shapes[source.inputs[0]][-1] == core.heads * core.width
+        return shapes[source.inputs[0]][-1] == attention.integer("heads") * core.width
 
     for layer in network.layers:
         behind = columns.get(layer.name, ())

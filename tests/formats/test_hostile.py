@@ -287,7 +287,9 @@ def test_a_file_is_named_without_giving_orders_to_a_terminal() -> None:
 
 def test_a_network_of_too_many_layers_is_refused() -> None:
     layers = '[[layers]]\nname = "a"\nkind = "add"\n' * (MOST_LAYERS + 1)
-    with pytest.raises(InputFileError, match=r"layers: value must be a list of 1 to 5000 values.*got a list of 5,001$"):
+    with pytest.raises(
+        InputFileError, match=r"layers: value must be a list of 1 to 20000 values.*got a list of 20,001$"
+    ):
         NETWORK.parse(f'format = "planner/network"\nversion = 1\nname = "a"\ninput = [1]\n{layers}', "x")
 
 

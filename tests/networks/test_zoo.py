@@ -77,7 +77,9 @@ def test_sprint_15_is_of_the_published_class() -> None:
     [("alexnet", 8, 227), ("alexnet-owt", 8, 224), ("alexnet-mxnet", 8, 224), ("overfeat", 8, 231)]
     + [("inception-v3", None, 299), ("inception-bn", None, 224)]
     + [(f"vgg{depth}", depth, 224) for depth in (11, 16, 19)]
-    + [(f"resnet{depth}", depth, 224) for depth in (18, 34, 50, 101, 152, 200)],
+    + [(f"resnet{depth}", depth, 224) for depth in (18, 34, 50, 101, 152, 200)]
+    + [(f"resnet{depth}", depth, 32) for depth in (110, 1001, 5000)]
+    + [("densenet121", 121, 224), ("efficientnet-b0", None, 224), ("swin-t", None, 224)],
 )
 def test_depth_and_input(name: str, weight_layers: int | None, input_side: int) -> None:
     network = build(name, {})
@@ -90,7 +92,7 @@ def test_depth_and_input(name: str, weight_layers: int | None, input_side: int) 
     assert weight_layers in (None, len(main))
 
 
-OTHER_TASKS = ("yolov3", "mlp")
+OTHER_TASKS = ("yolov3", "mlp", "unet", "resnet110", "resnet1001", "resnet5000")
 
 
 def is_classifier(name: str) -> bool:
@@ -123,6 +125,29 @@ def test_yolov3_detects_on_three_scales() -> None:
     assert network.dataset is None
     with pytest.raises(ParameterError, match="argument input of network yolov3 must be a multiple of 32, got 400"):
         build("yolov3", {"input": "400"})
+
+
+def test_unet_joins_what_it_had_at_every_size() -> None:
+    network = build("unet", {"input": "64", "classes": "5"})
+    shapes = layer_shapes(network)
+    assert [shapes[f"down{level}.conv2"] for level in (1, 5)] == [(64, 64, 64), (1024, 4, 4)]
+    assert [shapes[f"up{level}.concat"] for level in (4, 1)] == [(1024, 8, 8), (128, 64, 64)]
+    assert shapes["pixels"] == (64 * 64, 5)
+    assert network.dataset is None
+    with pytest.raises(ParameterError, match="argument input of network unet must be a multiple of 16, got 100"):
+        build("unet", {"input": "100"})
+
+
+def test_swin_attends_within_windows_every_other_time_shifted() -> None:
+    network = build("swin-t", {})
+    shapes = layer_shapes(network)
+    attentions = [layer for layer in network.layers if layer.kind == "attention"]
+    assert [layer.integer("windows") for layer in attentions] == [64] * 2 + [16] * 2 + [4] * 6 + [1] * 2
+    assert [layer.integer("heads") for layer in attentions] == [3] * 2 + [6] * 2 + [12] * 6 + [24] * 2
+    shifts = [layer.integer("shift") for layer in network.layers if layer.name.endswith(".windows")]
+    assert shifts == [0, 3] * 5 + [0, 0]
+    merges = [layer.name for layer in network.layers if layer.name.endswith("merge")]
+    assert [shapes[name] for name in merges] == [(784, 384), (196, 768), (49, 1536)]
 
 
 def test_mlp_by_hand() -> None:

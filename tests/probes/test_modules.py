@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from planner.domain.kernels import KINDS
-from planner.domain.network import INPUT, Layer, Network, layer_parameters
+from planner.domain.layers import LAYER_KINDS
+from planner.domain.network import INPUT, Layer, Network, layer_parameters, layer_shapes
 from planner.networks.zoo import build
 from planner.probes.design import designed_points
 from planner.probes.kernels import timed_call
@@ -18,6 +19,7 @@ from tests.workload.closed_transformer import parameters, record_of
     [
         "alexnet", "googlenet", "resnet18", "sprint-15", "yolov3",
         "megatron-22b", "llama3-70b", "mixtral-8x7b", "deepseek-v2-lite", "mpt-7b", "t5-base", "vit-b16",
+        "mobilenet-v3", "efficientnet-b0", "convnext-t", "swin-t", "densenet121", "unet", "resnet110",
     ],
 )  # fmt: skip
 def test_module_has_the_parameters_of_the_network(name: str) -> None:
@@ -53,6 +55,47 @@ def test_every_kind_of_layer_has_the_shape_that_the_network_says() -> None:
     loss = module(torch.randn(2, 3, 9, 8), torch.zeros(2, dtype=torch.int64))
     loss.backward()
     assert loss.shape == ()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def windows(image: torch.Tensor) -> torch.Tensor:
+    """Return windows of 2 x 2 of (n, 4, 6, c), rolled by 1, as positions, each cut out by hand."""
+    rolled = image.roll((-1, -1), (1, 2))
+    cut = [rolled[:, y : y + 2, x : x + 2].flatten(1, 2) for y in (0, 2) for x in (0, 2, 4)]
+    return torch.cat(cut, dim=1)
+
+
+def test_windows_are_cut_and_put_back() -> None:
+    image = torch.randn(2, 4, 6, 3)
+    there, back, merged = (
+        LAYER_KINDS["windows"].module(
+            torch, Layer("w", "windows", (INPUT,), sizes | {"height": 4, "side": 2}), ((24, 3),)
+        )
+        for sizes in ({"shift": 1}, {"shift": 1, "back": True}, {"merged": True})
+    )
+    assert torch.equal(there(image.flatten(1, 2)), windows(image))
+    assert torch.equal(back(windows(image)), image.flatten(1, 2))
+    together = image.unfold(1, 2, 2).unfold(2, 2, 2).permute(0, 1, 2, 4, 5, 3)  # n, 2, 3, 2, 2, c
+    assert torch.equal(merged(image.flatten(1, 2)), together.flatten(3).flatten(1, 2))
+
+
+def test_attention_sees_its_own_window_alone() -> None:
+    layer = Layer("a", "attention", (INPUT,), {"heads": 2, "windows": 3, "bias": "learned", "buckets": 5})
+    module = LAYER_KINDS["attention"].module(torch, layer, ((12, 24),))
+    joined = torch.randn(2, 12, 24)
+    other = joined.clone()
+    other[:, 4:8] = 0.0
+    same = module(joined).isclose(module(other)).all(dim=-1).all(dim=0)
+    assert same.tolist() == [True] * 4 + [False] * 4 + [True] * 4
+
+
+@pytest.mark.parametrize("name", ["mobilenet-v3", "efficientnet-b0", "convnext-t", "swin-t", "densenet121", "unet"])
+def test_networks_of_every_kind_are_trained(name: str) -> None:
+    """The shapes of each layer are those that the network says, and every parameter gets a gradient."""
+    network = build(name, {"input": "32"} if name == "unet" else {})
+    module, shapes = build_module(network), layer_shapes(network)
+    targets = torch.zeros((2, *shapes[network.layers[-1].inputs[0]][:-1]), dtype=torch.int64)
+    module(torch.randn(2, *network.input_shape), targets).backward()
     assert all(parameter.grad is not None for parameter in module.parameters())
 
 

@@ -36,7 +36,7 @@ MORE = (
     "t5:layers=2,target=100", "llama:layers=2,heads=4,kv_heads=1,tied=true", "moe:layers=1", "vit:layers=1",
     "moe:layers=3,dense_layers=1,shared_experts=2", "moe:layers=2,kv_rank=20", "mpt:layers=1",
 )  # fmt: skip
-SPLIT = [*(name for name in zoo_names() if block_starts(find_network(name))), *MORE]
+SPLIT = [*(name for name in zoo_names() if name != "swin-t" and block_starts(find_network(name))), *MORE]
 
 
 def renamed(network: Network) -> Network:
@@ -64,6 +64,16 @@ def test_blocks_are_the_layers_that_names_number(name: str) -> None:
     end = max(at for at, one in enumerate(numbers) if one) + 1
     # with a norm behind each sum that is part of the block
     assert block_starts(network) == (*first, end)
+
+
+def test_blocks_of_stages_of_several_widths_are_found() -> None:
+    """What merges patches is part of the block before."""
+    network = find_network("swin-t")
+    starts = [network.layers[at].name for at in block_starts(network)]
+    stages = ((1, 2), (2, 2), (3, 6), (4, 2))
+    assert starts == [
+        *(f"stage{stage}.{number + 1}.attention.norm" for stage, blocks in stages for number in range(blocks)), "norm"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SPLIT)

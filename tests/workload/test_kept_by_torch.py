@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
+from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
@@ -176,6 +178,60 @@ def test_blocks_keep_what_is_counted(block: Callable[[Any], Any], of: Transforme
     found = (kept_by_blocks(block, 4) - kept_by_blocks(block, 2)) / LAYERS
     masks = bool(of.dropout) * 2 * S * (2 * H + (not of.fused) * A * S)
     assert counted.total + masks == pytest.approx(found, rel=0.01)
+
+
+def squeezed(channels: int) -> tuple[tuple[Layer, ...], Callable[[Any], Any]]:
+    """Return a block of squeeze and excite as layers, and in plain operations."""
+    wide, narrow, back = (linear(*sizes, 1, 1) for sizes in ((channels, 8), (4, channels), (channels, 4)))
+    layers = (
+        Layer("wide", "convolution", (INPUT,), {"channels": channels, "kernel": 1, "bias": False}),
+        Layer("swish", "activation", ("wide",), {"function": "hard_swish"}),
+        Layer("means", "global_pool", ("swish",)),
+        Layer("narrow", "convolution", ("means",), {"channels": 4, "kernel": 1, "bias": False}),
+        Layer("silu", "activation", ("narrow",), {"function": "silu"}),
+        Layer("back", "convolution", ("silu",), {"channels": channels, "kernel": 1, "bias": False}),
+        Layer("gate", "activation", ("back",), {"function": "hard_sigmoid"}),
+        Layer("it", "multiply", ("swish", "gate")),
+    )
+
+    def block(x: Any) -> Any:
+        x = F.hardswish(F.conv2d(x, wide))
+        return x * F.hardsigmoid(F.conv2d(F.silu(F.conv2d(x.mean((2, 3), keepdim=True), narrow)), back))
+
+    return layers, block
+
+
+def scaled(channels: int) -> tuple[tuple[Layer, ...], Callable[[Any], Any]]:
+    """Return channels that are normalised, scaled and doubled in size, as layers and in plain operations."""
+    first, scale, up = linear(channels, 8, 1, 1), linear(channels, 1, 1), linear(channels, 6, 2, 2)
+    ones, zeros = linear(channels), linear(channels)
+    layers = (
+        Layer("first", "convolution", (INPUT,), {"channels": channels, "kernel": 1, "bias": False}),
+        Layer("pixels", "sequence", ("first",)),
+        Layer("norm", "layer_norm", ("pixels",)),
+        Layer("image", "image", ("norm",), {"height": 8}),
+        Layer("scale", "layer_scale", ("image",)),
+        Layer("it", "up_convolution", ("scale",), {"channels": 6, "bias": False}),
+    )
+
+    def block(x: Any) -> Any:
+        x = F.layer_norm(F.conv2d(x, first).permute(0, 2, 3, 1), (channels,), ones, zeros).permute(0, 3, 1, 2)
+        return F.conv_transpose2d(x * scale, up, stride=2)
+
+    return layers, block
+
+
+@pytest.mark.parametrize("made", [squeezed, scaled])
+def test_blocks_of_images_keep_what_is_counted(made: Any) -> None:
+    """To the byte; but the two statistics of a normalised position are fp32, where a CPU has those of bf16 in bf16."""
+    layers, block = made(16)
+    rules = MemoryRules.of("bf16", "sgd", Framework("own", casts=False))
+    memory = Memory(Network("block", (8, 8, 8), layers), rules)
+    counted = [float(memory.fullest(Configurations.having(sub_batch=n)).activations) for n in (2, 4)]
+    images = {n: torch.randn(n, 8, 8, 8, dtype=torch.bfloat16) for n in (2, 4)}
+    found = [sum_of_storages(kept_tensors(partial(block, images[n]))) for n in (2, 4)]
+    statistics = 2 * 2 * 2 * 64 * any(layer.kind == "layer_norm" for layer in layers)
+    assert counted[1] - counted[0] == found[1] - found[0] + statistics
 
 
 def autocast_block(*, composed: bool) -> Callable[[Any], Any]:

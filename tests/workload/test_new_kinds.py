@@ -1,4 +1,4 @@
-"""Calls of the layers of decoders with shared heads, of experts and of patches, counted by hand."""
+"""Calls of layers of shared heads, experts, patches, windows and products of tensors, counted by hand."""
 
 from __future__ import annotations
 
@@ -191,3 +191,96 @@ def test_absurd_sizes_do_not_wrap() -> None:
             assert (values >= 0).all()
             assert values[-1].max() >= values[0].max()
     assert np.isfinite(memory_bytes(network, sub_batch, "bf16", "adam", "gpu").total).all()
+
+
+def gated(gate: tuple[Layer, ...], reads: str) -> Network:
+    values = Layer("values", "convolution", (INPUT,), {"channels": 4, "kernel": 1})
+    return Network("gated", (3, 5, 6), (values, *gate, Layer("it", "multiply", ("values", reads))))
+
+
+def test_products_of_channels_by_hand() -> None:
+    """4 channels of 30 pixels, multiplied by one number each, which comes from them, and by as many pixels."""
+    network = gated((Layer("means", "global_pool", ("values",)),), "means")
+    rows, elements, means = rows_of(network, "it"), SAMPLES * 4 * 30, SAMPLES * 4
+    assert rows["add", FORWARD] == [(1, elements, 2 * elements + means, 0)]
+    assert rows["add", BACKWARD_DATA] == [(1, elements, 2 * elements + means, 0), (1, elements, 3 * elements, 0)]
+    assert rows["average_pool", BACKWARD_DATA] == [(1, elements, elements + means, 0)]
+    whole = rows_of(gated((Layer("gate", "activation", ("values",)),), "gate"), "it")
+    assert whole["add", FORWARD] == [(1, elements, 3 * elements, 0)]
+    assert whole["add", BACKWARD_DATA] == [(1, elements, 3 * elements, 0)] * 2
+    assert ("average_pool", BACKWARD_DATA) not in whole
+    kept = memory_bytes(network, np.array([1, 2]), "fp32", "sgd", "gpu").activations
+    assert kept[1] - kept[0] == 4 * (3 * 30 + 4 * 30 + 4)  # input, values and means
+    with pytest.raises(ParameterError, match=r"layer it: inputs must be two, the second of the shape \(4, 5, 6\) of"):
+        layer_shapes(gated((Layer("other", "pool", ("values",), {"window": 1, "stride": 2}),), "other"))
+
+
+def test_scaled_and_dropped_channels_by_hand() -> None:
+    network = behind_linear("drop_path", (5, 8), 24, rate=0.1)
+    elements = SAMPLES * 5 * 24
+    assert rows_of(network, "it") == {
+        ("add", way): [(1, elements, 2 * elements, 0)] for way in (FORWARD, BACKWARD_DATA)
+    }
+    before = Layer("before", "convolution", (INPUT,), {"channels": 4, "kernel": 1})
+    network = Network("scale", (3, 5, 6), (before, Layer("it", "layer_scale", ("before",))))
+    rows, elements = rows_of(network, "it"), SAMPLES * 4 * 30
+    assert rows["add", FORWARD] == [(1, elements, 2 * elements, 0)]
+    assert rows["add", BACKWARD_DATA] == [(1, elements, 3 * elements, 0), (1, elements, 2 * elements, 0)]
+    assert rows["bias", BACKWARD_WEIGHT] == [(1, elements, elements, 0)]
+    assert layer_work(network)[1].parameters == 4
+
+
+def test_transposed_convolutions_by_hand() -> None:
+    """3 channels of 5 x 6 to 4 of 10 x 12: for each pixel 2 x 2 x 4 products of 3 numbers."""
+    before = Layer("before", "convolution", (INPUT,), {"channels": 3, "kernel": 1})
+    network = Network("up", (3, 5, 6), (before, Layer("it", "up_convolution", ("before",), {"channels": 4})))
+    rows, pixels = rows_of(network, "it"), SAMPLES * 30
+    assert layer_shapes(network)["it"] == (4, 10, 12)
+    assert rows["gemm", FORWARD] == [(1, 16, pixels, 3, 1)]
+    assert rows["gemm", BACKWARD_DATA] == [(1, 3, pixels, 16, 1)]
+    assert rows["gemm", BACKWARD_WEIGHT] == [(1, 16, 3, pixels, 1)]
+    work = layer_work(network)[1]
+    assert (work.parameters, work.forward_mac) == (3 * 4 * 4 + 4, 30 * 16 * 3)
+
+
+def test_windows_by_hand() -> None:
+    """4 x 6 positions in windows of 2 x 2: shifted ones are copied twice; merged ones have the features of all four."""
+    elements = SAMPLES * 24 * 12
+    for shift, copies in ((0, 1), (1, 2)):
+        rows = rows_of(behind_linear("windows", (24, 8), 12, height=4, side=2, shift=shift), "it")
+        assert rows == {("copy", way): [(1, elements, 2 * elements, 0)] * copies for way in (FORWARD, BACKWARD_DATA)}
+    assert layer_shapes(behind_linear("windows", (24, 8), 12, height=4, side=2, merged=True))["it"] == (6, 48)
+    with pytest.raises(ParameterError, match="layer it: side must be a divisor of both sides of the 24 positions"):
+        layer_shapes(behind_linear("windows", (24, 8), 12, height=4, side=4))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_attention_within_windows_is_that_of_as_many_samples(*, fused: bool) -> None:
+    """But for the table of biases, which all windows share."""
+    whole = behind_linear("attention", (6, 8), 24, heads=2, fused=fused)
+    parts = behind_linear("attention", (24, 8), 24, heads=2, fused=fused, windows=4)
+    own, other = rows_of(parts, "it"), rows_of(whole, "it", 4 * SAMPLES)
+    assert own == other
+    assert layer_work(parts)[1].forward_mac == 4 * layer_work(whole)[1].forward_mac
+    assert layer_shapes(parts)["it"] == (24, 8)
+    kept = [
+        memory_bytes(one, np.array([n, 2 * n]), "fp32", "sgd", "gpu").activations for one, n in ((whole, 4), (parts, 1))
+    ]
+    assert kept[0][1] - kept[0][0] == kept[1][1] - kept[1][0]
+    with pytest.raises(ParameterError, match="layer it: windows must be 1, or a divisor of the 24 positions"):
+        layer_shapes(behind_linear("attention", (24, 8), 24, heads=2, windows=5))
+
+
+def test_pixels_are_positions_and_back() -> None:
+    layers = (
+        Layer("pixels", "sequence", (INPUT,)),
+        Layer("norm", "layer_norm", ("pixels",)),
+        Layer("image", "image", ("norm",), {"height": 5}),
+    )
+    network = Network("pixels", (3, 5, 6), layers)
+    assert list(layer_shapes(network).values()) == [(3, 5, 6), (30, 3), (30, 3), (3, 5, 6)]
+    assert (rows_of(network, "pixels"), rows_of(network, "image")) == ({}, {})
+    with pytest.raises(
+        ParameterError, match="layer image: height must be a divisor of the 30 positions it reads, got 4"
+    ):
+        layer_shapes(Network("bad", (3, 5, 6), (*layers[:2], Layer("image", "image", ("norm",), {"height": 4}))))

@@ -29,7 +29,19 @@ from planner.workload.schemes import (
     units_by_layer,
 )
 
-NETWORKS = ("alexnet", "vgg16", "resnet50", "googlenet", "inception-v3", "mobilenet-v2", "yolov3", "mlp")
+NETWORKS = (
+    "alexnet",
+    "vgg16",
+    "resnet50",
+    "googlenet",
+    "inception-v3",
+    "mobilenet-v2",
+    "yolov3",
+    "mlp",
+    "unet",
+    "mobilenet-v3",
+    "convnext-t",
+)
 
 
 def of_network(name: str):  # type: ignore[no-untyped-def] # noqa: ANN201

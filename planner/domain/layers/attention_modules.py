@@ -56,15 +56,16 @@ def fused_attention(torch: Any, positions: int, heads: int, *, causal: bool) -> 
 
 
 def is_plain(layer: Layer) -> bool:
-    """Tell whether attention has as many heads of keys as of queries, values as wide as keys, and no bias."""
+    """Tell whether all heads have keys of their own, as wide as values, of all positions, and no bias is added."""
     is_grouped = layer.integer("kv_heads") not in (0, layer.integer("heads"))
-    return not is_grouped and not layer.integer("value_size") and layer.attributes["bias"] == "none"
+    is_whole = layer.integer("windows") == 1 and layer.attributes["bias"] == "none"
+    return not is_grouped and not layer.integer("value_size") and is_whole
 
 
 def grouped_attention(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
     """Return attention of queries, keys and values side by side, whatever their heads, widths and bias."""
-    (positions, features), heads = inputs[0], layer.integer("heads")
-    kv_heads = layer.integer("kv_heads") or heads
+    (positions, features), heads, windows = inputs[0], layer.integer("heads"), layer.integer("windows")
+    positions, kv_heads = positions // windows, layer.integer("kv_heads") or heads
     values = layer.integer("value_size") or features // (heads + 2 * kv_heads)
     width = (features - kv_heads * values) // (heads + kv_heads)
     sizes = (heads * width, kv_heads * width, kv_heads * values)
@@ -90,13 +91,13 @@ def grouped_attention(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> An
             return sum(terms[1:], terms[0]) if terms else None
 
         def forward(self, joined: Any) -> Any:
-            parts = joined.split(sizes, dim=-1)
+            parts = joined.unflatten(1, (windows, positions)).flatten(0, 1).split(sizes, dim=-1)
             split = [
                 part.unflatten(-1, (-1, one)).transpose(1, 2)
                 for part, one in zip(parts, (width, width, values), strict=True)
             ]
             context = _attended(torch, layer, split, self.added(joined.dtype), training=self.training)
-            return context.transpose(1, 2).flatten(2)
+            return context.transpose(1, 2).flatten(2).unflatten(0, (-1, windows)).flatten(1, 2)
 
     return Grouped()
 

@@ -82,7 +82,7 @@ def aligned_head_size(head_size: _Count, multiple: int = 8) -> _Count:
 
 
 class Core(NamedTuple):
-    """Sizes of one sample's attention.
+    """Sizes of one sample's attention; every window has heads of its own.
 
     Heads, positions of queries and of keys, features of a key and of a value; ``visible``: keys of which weights are
     computed, for each query.
@@ -122,6 +122,9 @@ def _attended(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
         parts = "3 x heads" if kv_heads == heads else "heads + 2 x kv_heads"
         rule = f"divisible by {parts} = {heads + 2 * kv_heads}: queries, keys and values"
         raise ParameterError(what, rule, features)
+    if positions % layer.integer("windows") or (layer.integer("windows") > 1 and layer.integer("keys")):
+        rule = f"1, or a divisor of the {positions} positions, all of which a rank has"
+        raise ParameterError(f"layer {layer.name}: windows", rule, layer.integer("windows"))
     _check_fused(layer)
     return (positions, heads * core_of(layer, positions, features).values)
 
@@ -151,9 +154,11 @@ def core_of(layer: Layer, positions: int, features: int) -> Core:
     heads = layer.integer("heads")
     kv_heads = layer.integer("kv_heads") or heads
     values = layer.integer("value_size") or features // (heads + 2 * kv_heads)
+    width, windows = (features - kv_heads * values) // (heads + kv_heads), layer.integer("windows")
+    positions //= windows
     keys = layer.integer("keys") or positions
     visible = ring_keys(keys, positions) if layer.attributes["causal"] else keys
-    return Core(heads, kv_heads, positions, keys, (features - kv_heads * values) // (heads + kv_heads), values, visible)
+    return Core(windows * heads, windows * kv_heads, positions, keys, width, values, visible)
 
 
 def _core(site: Site) -> Core:
@@ -218,7 +223,7 @@ def _biased(site: Site, core: Core) -> Iterator[Call]:
     """Yield the sum of scores and a bias that all samples share, and of the gradients of a bias that is learned."""
     bias = str(site.layer.attributes.get("bias", "none"))
     if bias != "none":
-        weights, of_all = per_sample(core.weights), core.weights
+        weights, of_all = per_sample(core.weights), core.weights // site.layer.integer("windows")
         yield Call("add", FORWARD, (weights, (of_all, 2 * of_all), fixed(0)))
         if bias == "learned" and site.has_gradient:
             yield Call("add", BACKWARD_DATA, (weights, (of_all, of_all), fixed(0)))
@@ -317,6 +322,7 @@ KINDS = {
             "kv_heads": Attribute("int", 0, "heads of keys and values; 0: as many as heads", least=0, quiet=True),
             "value_size": Attribute("int", 0, "features of a head's values; 0: as its keys", least=0, quiet=True),
             "bias": Attribute("none|fixed|learned", "none", "what is added to scores by position", quiet=True),
+            "windows": Attribute("int", 1, "equal parts of the positions, each of which attends to itself", quiet=True),
             "buckets": Attribute("int", 0, "rows of a table of biases that is here, one a head", least=0, quiet=True),
         },
         _attended,

@@ -1,4 +1,7 @@
-"""Layers of images: pooling, resizing, normalisation over channels and batches."""
+"""Layers of images: pooling, resizing, normalisation over channels and batches, pixels as positions and back.
+
+Pixels are a view of the image, as networks that normalise over channels are computed channels last.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +75,13 @@ def _three_and_five(kind: str, site: Site) -> Iterator[Call]:
     return passes(kind, site, traffic(elements, 3 * elements), traffic(elements, 5 * elements))
 
 
+def _image_of(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    (positions, features), height = inputs[0], layer.integer("height")
+    if positions % height:
+        raise ParameterError(f"layer {layer.name}: height", f"a divisor of the {positions} positions it reads", height)
+    return (features, height, positions // height)
+
+
 KINDS = {
     "pool": LayerKind(
         {
@@ -106,6 +116,24 @@ KINDS = {
         computes="fp32 on gpu",
         divides=("channels", "space"),
         module=lambda torch, layer, _inputs: torch.nn.Upsample(scale_factor=layer.integer("factor"), mode="nearest"),
+    ),
+    "sequence": LayerKind(
+        {},
+        lambda _layer, inputs: (inputs[0][1] * inputs[0][2], inputs[0][0]),
+        (3,),
+        is_view=True,
+        divides=("channels",),
+        module=lambda _torch, _layer, _inputs: lambda image: image.flatten(2).transpose(1, 2),
+    ),
+    "image": LayerKind(
+        {"height": Attribute("int", None, "rows of the image")},
+        _image_of,
+        (2,),
+        is_view=True,
+        divides=("channels",),
+        module=lambda _torch, layer, _inputs: (
+            lambda sequence: sequence.transpose(1, 2).unflatten(2, (layer.integer("height"), -1))
+        ),
     ),
     "batch_norm": LayerKind(
         ranks=(1, 3),

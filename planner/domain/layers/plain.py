@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from planner.domain.kernels import BACKWARD_DATA, FORWARD
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.layers.record import (
     Attribute,
     Call,
@@ -93,9 +93,48 @@ def _loss(site: Site, _lowering: Lowering) -> Iterator[Call]:
     return passes("softmax", site, (*traffic(elements, 3 * elements), rows), (*traffic(elements, 2 * elements), rows))
 
 
+def _multiplied(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    """Return the shape of the first input; the second has it, or one number a channel."""
+    values, gate = inputs[0], inputs[-1]
+    if len(inputs) != 2 or gate not in (values, (values[0], *(1 for _ in values[1:]))):
+        rule = f"two, the second of the shape {values} of {layer.inputs[0]}, or of 1 a channel"
+        raise ParameterError(f"layer {layer.name}: inputs", rule, inputs)
+    return values
+
+
+def _multiply(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield the product; backward one for each input, summed over the image where the second has one number a channel.
+
+    Forward E + g + E for g numbers of the second; backward 2E + g for the first, 3E for the second and E + g to sum.
+    """
+    elements, gate = site.output_elements, prod(site.inputs[1])
+    yield Call("add", FORWARD, traffic(elements, 2 * elements + gate))
+    if site.input_gradients[0]:
+        yield Call("add", BACKWARD_DATA, traffic(elements, 2 * elements + gate))
+    if site.input_gradients[1]:
+        yield Call("add", BACKWARD_DATA, traffic(elements, 3 * elements))
+        if gate < elements:
+            yield Call("average_pool", BACKWARD_DATA, traffic(elements, elements + gate))
+
+
+def _layer_scale(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield 2E; backward 2E of the input, and 3E and a sum over E of the parameters."""
+    elements = site.output_elements
+    yield Call("add", FORWARD, traffic(elements, 2 * elements))
+    yield Call("add", BACKWARD_DATA, traffic(elements, 3 * elements))
+    yield Call("bias", BACKWARD_WEIGHT, traffic(elements, elements))
+    if site.input_gradients[0]:
+        yield Call("add", BACKWARD_DATA, traffic(elements, 2 * elements))
+
+
+def _drop_path(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    work = traffic(site.output_elements, 2 * site.output_elements)
+    return passes("add", site, work, work)
+
+
 def _activation_keeps(layer: Layer) -> tuple[bool, bool]:
-    is_gelu = layer.attributes["function"] == "gelu"
-    return is_gelu, not is_gelu
+    is_of_input = layer.attributes["function"] in ("gelu", "silu", "hard_swish", "hard_sigmoid")
+    return is_of_input, not is_of_input
 
 
 def _function(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
@@ -105,6 +144,9 @@ def _function(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
         "tanh": torch.nn.Tanh,
         "sigmoid": torch.nn.Sigmoid,
         "gelu": torch.nn.GELU,
+        "silu": torch.nn.SiLU,
+        "hard_swish": torch.nn.Hardswish,
+        "hard_sigmoid": torch.nn.Hardsigmoid,
     }
     return functions[str(layer.attributes["function"])]()
 
@@ -118,6 +160,24 @@ def _gate(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
         return function(gate) * wide
 
     return multiplied
+
+
+def _layer_scale_module(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    class LayerScale(torch.nn.Module):  # type: ignore[misc]  # imported as Any
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.full((inputs[0][0], 1, 1), 1e-6))
+
+        def forward(self, values: Any) -> Any:
+            return values * self.scale
+
+    return LayerScale()
+
+
+def _drop_path_module(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    """Return what drops samples and makes up for it in the others."""
+    rate, ones = layer.number("rate"), (1,) * len(inputs[0])
+    return lambda values: values * (torch.rand(len(values), *ones, device=values.device) >= rate).div(1 - rate)
 
 
 def _concatenation(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) -> Any:
@@ -140,7 +200,11 @@ def _cross_entropy(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
 
 KINDS = {
     "activation": LayerKind(
-        {"function": Attribute("relu|leaky_relu|tanh|sigmoid|gelu", "relu", "the function")},
+        {
+            "function": Attribute(
+                "relu|leaky_relu|tanh|sigmoid|gelu|silu|hard_swish|hard_sigmoid", "relu", "the function"
+            )
+        },
         calls=_activation,
         keeps=_activation_keeps,
         divides=("channels", "space"),
@@ -172,6 +236,30 @@ KINDS = {
         calls=_add,
         divides=("channels", "space"),
         module=lambda _torch, _layer, _inputs: lambda first, *others: sum(others, first),
+    ),
+    "multiply": LayerKind(
+        {},
+        _multiplied,
+        joins=True,
+        calls=_multiply,
+        keeps=lambda _layer: (True, False),
+        divides=("channels",),
+        module=lambda _torch, _layer, _inputs: lambda values, gate: values * gate,
+    ),
+    "layer_scale": LayerKind(
+        ranks=(3,),
+        parameters=lambda _layer, shape: (shape[0],),
+        calls=_layer_scale,
+        keeps=lambda _layer: (True, False),
+        computes="fp32",
+        divides=("channels", "space"),
+        module=_layer_scale_module,
+    ),
+    "drop_path": LayerKind(
+        {"rate": Attribute("float", 0.2, "fraction of samples dropped, each as a whole")},
+        calls=_drop_path,
+        divides=("channels", "space"),
+        module=_drop_path_module,
     ),
     "concat": LayerKind({}, _joined, joins=True, calls=_concat, divides=("channels", "space"), module=_concatenation),
     "flatten": LayerKind(

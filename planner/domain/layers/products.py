@@ -1,4 +1,4 @@
-"""Convolutions and fully connected layers."""
+"""Convolutions, transposed ones, and fully connected layers."""
 
 from __future__ import annotations
 
@@ -133,6 +133,19 @@ def _convolution_macs(site: Site) -> int:
     return site.output_elements * inner * prod(site.layer.pair("kernel"))
 
 
+def _up_convolution(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield the product (f²m x m_in)·(m_in x n·pixels), whose columns are the windows of f x f that it writes."""
+    outer = fixed(site.layer.integer("factor") ** 2 * site.output[0])
+    yield from _products(site, outer, fixed(site.inputs[0][0]), per_sample(prod(site.inputs[0][1:])))
+    yield from _bias(site)
+
+
+def _up_parameters(layer: Layer, shape: Shape) -> tuple[int, ...]:
+    channels = layer.integer("channels")
+    weights = shape[0] * channels * layer.integer("factor") ** 2
+    return (weights, channels) if layer.attributes["bias"] else (weights,)
+
+
 def _conv2d(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
     return torch.nn.Conv2d(
         inputs[0][0],
@@ -171,6 +184,28 @@ KINDS = {
         window="kernel",
         divides=("space",),
         module=_conv2d,
+    ),
+    "up_convolution": LayerKind(
+        {
+            "channels": Attribute("int", None, "channels out"),
+            "factor": Attribute("int", 2, "side of the kernel, which is also its step, so that windows do not overlap"),
+            "bias": _BIAS,
+        },
+        lambda layer, inputs: (layer.integer("channels"), *(layer.integer("factor") * side for side in inputs[0][1:])),
+        (3,),
+        parameters=_up_parameters,
+        calls=_up_convolution,
+        macs=lambda site: site.output_elements * site.inputs[0][0],
+        keeps=lambda _layer: (True, False),
+        computes="16 bits",
+        outputs="channels",
+        divides=("space",),
+        module=lambda torch, layer, inputs: torch.nn.ConvTranspose2d(
+            inputs[0][0],
+            layer.integer("channels"),
+            *(layer.integer("factor"),) * 2,
+            bias=bool(layer.attributes["bias"]),
+        ),
     ),
     "linear": LayerKind(
         {

@@ -9,6 +9,7 @@ embedding          2E, 8-byte number of each token           V·h to clear, 3E t
 ... by position    2·s·h, once for all samples               E + V·h (a sum over samples)
 sum of tables      3E each, an ``add``                       0
 layer_norm         2E                                        5E: two kernels, of inputs and of parameters
+windows            2E, a copy; 4E where they are shifted     the same
 positions          0, a view; 2E of some that are picked     E in clearing, 2 of those taken
 class token        2E, a ``concat`` of transposed patches    2E of patches, and E, a sum over samples
 ... positions      3E, an ``add``
@@ -132,6 +133,38 @@ def _class_token(site: Site, _lowering: Lowering) -> Iterator[Call]:
         yield Call("concat", BACKWARD_DATA, traffic(patches, 2 * patches))
 
 
+def _windowed(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    (positions, features), height, side = inputs[0], layer.integer("height"), layer.integer("side")
+    if positions % height or height % side or positions // height % side:
+        rule = f"a divisor of both sides of the {positions} positions it reads, in {height} rows"
+        raise ParameterError(f"layer {layer.name}: side", rule, side)
+    return (positions // side**2, features * side**2) if layer.attributes["merged"] else inputs[0]
+
+
+def _windows(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield a copy into the other order, and one that rolls the image where windows are shifted; the same backward."""
+    work = traffic(site.output_elements, 2 * site.output_elements)
+    for _ in range(1 + bool(site.layer.integer("shift"))):
+        yield from passes("copy", site, work, work)
+
+
+def _windows_module(_torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    """Return what puts the positions of an image into the order of its windows, or back."""
+    height, side, shift = layer.integer("height"), layer.integer("side"), layer.integer("shift")
+    sides = (height // side, side, inputs[0][0] // height // side, side)
+
+    def ordered(image: Any) -> Any:
+        image = image.roll((-shift, -shift), (1, 2)) if shift else image
+        rows = image.unflatten(2, sides[2:]).unflatten(1, sides[:2]).transpose(2, 3)
+        return rows.flatten(3).flatten(1, 2) if layer.attributes["merged"] else rows.flatten(1, 4)
+
+    def back(sequence: Any) -> Any:
+        rows = sequence.unflatten(1, (sides[0], sides[2], side, side)).transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        return (rows.roll((shift, shift), (1, 2)) if shift else rows).flatten(1, 2)
+
+    return back if layer.attributes["back"] else lambda sequence: ordered(sequence.unflatten(1, (height, -1)))
+
+
 def _first_position(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Forward is a view; backward clears the gradient of the whole sequence and copies that of one position."""
     if site.has_gradient:
@@ -244,6 +277,19 @@ KINDS = {
         (2,),
         calls=_take,
         module=_positions_module,
+    ),
+    "windows": LayerKind(
+        {
+            "height": Attribute("int", None, "rows of the image that the positions are of"),
+            "side": Attribute("int", 7, "height and width of a window"),
+            "shift": Attribute("int", 0, "rows and columns by which windows are shifted", least=0),
+            "back": Attribute("bool", default=False, doc="whether positions come back into the order of the image"),
+            "merged": Attribute("bool", default=False, doc="whether a window becomes one position with all features"),
+        },
+        _windowed,
+        (2,),
+        calls=_windows,
+        module=_windows_module,
     ),
     "class_token": LayerKind(
         {},

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.builder import ZooEntry
-from planner.networks.zoo import inception, llama, plain, resnet, transformers
+from planner.networks.zoo import inception, inverted, llama, patches, plain, resnet, transformers
 
 __all__ = ["arguments_of", "build", "zoo_names"]
 
 _FAMILIES = (
-    plain.ALEXNET, inception.GOOGLENET, inception.INCEPTION_V3, inception.INCEPTION_BN, plain.MLP, plain.MOBILENET,
-    plain.OVERFEAT, resnet.PRERESNET, resnet.RESNET, plain.SPRINT, transformers.GPT, llama.LLAMA, llama.MPT, llama.T5,
+    plain.ALEXNET, patches.CONVNEXT, inception.DENSENET, inverted.EFFICIENTNET, inception.GOOGLENET,
+    inception.INCEPTION_V3, inception.INCEPTION_BN, plain.MLP, inverted.MOBILENET, plain.OVERFEAT, resnet.PRERESNET,
+    resnet.RESNET, plain.SPRINT, patches.SWIN, transformers.GPT, llama.LLAMA, llama.MPT, llama.T5, inception.UNET,
     plain.VGG, transformers.VIT, resnet.YOLO,
 )  # fmt: skip
 _ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.items()}

@@ -1,4 +1,4 @@
-"""Networks of inception blocks: branches of convolutions on one input, joined along the channels.
+"""Networks whose branches are joined along the channels: inception blocks, dense blocks, and a U.
 
 ``googlenet``: Szegedy et al. (2015), arXiv:1409.4842, in Caffe's form (``bvlc_googlenet``): biases and no batch
 normalisation; 5 x 5 convolutions as 5 x 5; pooling sizes rounded up. The two auxiliary heads, whose losses weigh 0.3,
@@ -10,6 +10,12 @@ stride 2 that pass their input on through pooling, every convolution keeps its b
 
 ``inception-v3``: Szegedy et al. (2016), arXiv:1512.00567, as torchvision ships it, without the auxiliary head: input
 299 x 299, batch normalisation and ReLU behind every convolution.
+
+``densenet121``: Huang et al. (2017), arXiv:1608.06993, as in torchvision: every layer of a block reads all before it,
+joined anew each time.
+
+``unet``: Ronneberger et al. (2015), arXiv:1505.04597, in the form of milesial/Pytorch-UNet: convolutions are padded, so
+that nothing is cropped, with batch normalisation and without bias; transposed convolutions double the sides.
 """
 
 from __future__ import annotations
@@ -17,9 +23,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.domain.network import Network
+from planner.errors import ParameterError
 from planner.networks.builder import Argument, NetworkBuilder, Pair, ZooEntry
 
-__all__ = ["GOOGLENET", "INCEPTION_BN", "INCEPTION_V3"]
+__all__ = ["DENSENET", "GOOGLENET", "INCEPTION_BN", "INCEPTION_V3", "UNET"]
 
 
 # block: 1x1; 3x3 reduced, 3x3; 5x5 reduced, 5x5; projection behind the pooling
@@ -241,3 +248,72 @@ def _block_8(net: NetworkBuilder, block: str, source: str) -> str:
 
 
 INCEPTION_V3 = {"inception-v3": ZooEntry(_inception_v3)}
+
+
+_DENSENET_BLOCKS = (6, 12, 24, 16)
+_GROWTH = 32
+
+
+def _densenet121(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top = net.relu("conv1.relu", net.convolution_norm("conv1", "input", 2 * _GROWTH, 7, stride=2, padding=3))
+    top, channels = net.pool("pool1", top, 3, 2, padding=1), 2 * _GROWTH
+    for block, layers in enumerate(_DENSENET_BLOCKS, 1):
+        if block > 1:
+            channels //= 2
+            top = net.convolution(
+                f"transition{block - 1}", _norm_relu(net, f"transition{block - 1}", top), channels, 1, bias=False
+            )
+            top = net.pool(f"transition{block - 1}.pool", top, 2, 2, mode="average")
+        features = [top]
+        for number in range(1, layers + 1):
+            layer = f"block{block}.{number}"
+            inner = net.convolution_norm(f"{layer}.conv1", _norm_relu(net, layer, top), 4 * _GROWTH, 1)
+            inner = net.relu(f"{layer}.conv1.relu", inner)
+            features.append(net.convolution(f"{layer}.conv2", inner, _GROWTH, 3, padding=1, bias=False))
+            top = net.add("concat", f"{layer}.concat", tuple(features))
+        channels += layers * _GROWTH
+    top = net.add("flatten", "flatten", net.add("global_pool", "pool", _norm_relu(net, "last", top)))
+    net.add("loss", "loss", net.linear("fc", top, 1000))
+    return net.network(name, (3, 224, 224), "Huang et al. 2017, 121 weight layers, growth 32, in torchvision's form")
+
+
+def _norm_relu(net: NetworkBuilder, name: str, source: str) -> str:
+    return net.relu(f"{name}.relu", net.add("batch_norm", f"{name}.norm", source))
+
+
+DENSENET = {"densenet121": ZooEntry(_densenet121)}
+
+
+_UNET_WIDTHS = (64, 128, 256, 512, 1024)
+_OF_UNET = {
+    "input": Argument(("256",), "height and width of the image, a multiple of 16", counts=True),
+    "classes": Argument(("2",), "classes that each pixel is one of", counts=True),
+}
+
+
+def _unet(name: str, arguments: Mapping[str, str]) -> Network:
+    side, *widths = int(arguments["input"]), *_UNET_WIDTHS
+    if side % 16:
+        raise ParameterError("argument input of network unet", "a multiple of 16", side)
+    net = NetworkBuilder()
+    top, ends = "input", list[str]()
+    for level, width in enumerate(widths, 1):
+        top = _double(net, f"down{level}", net.pool(f"pool{level}", top, 2, 2) if ends else top, width)
+        ends.append(top)
+    for level, width in reversed(list(enumerate(widths[:-1], 1))):
+        top = net.add("up_convolution", f"up{level}", top, channels=width)
+        top = _double(net, f"up{level}", net.add("concat", f"up{level}.concat", (ends[level - 1], top)), width)
+    top = net.add("sequence", "pixels", net.convolution("out", top, int(arguments["classes"]), 1))
+    net.add("loss", "loss", top)
+    return net.network(name, (3, side, side), "Ronneberger et al. 2015, padded, as milesial/Pytorch-UNet", None)
+
+
+def _double(net: NetworkBuilder, name: str, source: str, width: int) -> str:
+    for number in (1, 2):
+        source = net.convolution_norm(f"{name}.conv{number}", source, width, 3, padding=1)
+        source = net.relu(f"{name}.conv{number}.relu", source)
+    return source
+
+
+UNET = {"unet": ZooEntry(_unet, _OF_UNET)}

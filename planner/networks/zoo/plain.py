@@ -8,10 +8,6 @@ the pooling, no padding, so that fc6 reads 256 x 5 x 5 (apache/mxnet, example/im
 ``overfeat``: the fast model of Sermanet et al. (2014), arXiv:1312.6229, as in soumith/convnet-benchmarks.
 ``vgg11``, ``vgg13``, ``vgg16``, ``vgg19``: configurations A, B, D and E of Simonyan, Zisserman (2014), arXiv:1409.1556.
 
-``mobilenet-v2``: width 1 of Sandler et al. (2018), arXiv:1801.04381, as in torchvision. Inverted residual blocks: a
-1 x 1 convolution widens, a 3 x 3 works on every channel alone, a 1 x 1 narrows, without an activation behind it. ReLU6
-costs what ReLU does and stands as ReLU.
-
 ``sprint-15``: a stand-in for the networks of the SPRINT work (Oyama et al., "Predicting statistics of asynchronous SGD
 parameters for a large-scale distributed deep learning system on GPU supercomputers", IEEE BigData 2016, and slides),
 which have 15 to 17 weight layers whose list, widths and input were never published. Sized by the published figures:
@@ -28,7 +24,7 @@ from functools import partial
 from planner.domain.network import Network
 from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
 
-__all__ = ["ALEXNET", "MLP", "MOBILENET", "OVERFEAT", "SPRINT", "VGG"]
+__all__ = ["ALEXNET", "MLP", "OVERFEAT", "SPRINT", "VGG"]
 
 
 def _alexnet_grouped(name: str, _arguments: Mapping[str, str]) -> Network:
@@ -99,45 +95,6 @@ def _mlp(name: str, arguments: Mapping[str, str]) -> Network:
 
 
 MLP = {"mlp": ZooEntry(_mlp, _OF_MLP)}
-
-
-# stage: factor of widening, channels out, blocks, stride of the first (table 2 of the paper)
-_MOBILENET_STAGES = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
-
-
-def _mobilenet_v2(name: str, _arguments: Mapping[str, str]) -> Network:
-    net = NetworkBuilder()
-    top, width = net.relu("conv1.relu", net.convolution_norm("conv1", "input", 32, 3, stride=2, padding=1)), 32
-    for stage, (factor, channels, blocks, stride) in enumerate(_MOBILENET_STAGES, 1):
-        for number in range(1, blocks + 1):
-            block = _inverted_residual(
-                net, f"stage{stage}.{number}", top, (factor * width, channels), stride if number == 1 else 1
-            )
-            top = block if number == 1 else net.add("add", f"stage{stage}.{number}.add", (block, top))
-            width = channels
-    top = net.relu("conv2.relu", net.convolution_norm("conv2", top, 1280, 1))
-    top = net.add("dropout", "dropout", net.add("flatten", "flatten", net.add("global_pool", "pool", top)), rate=0.2)
-    net.add("loss", "loss", net.linear("fc", top, 1000))
-    return net.network(name, (3, 224, 224), "Sandler et al. 2018, width 1, in torchvision's form")
-
-
-def _inverted_residual(net: NetworkBuilder, block: str, source: str, widths: tuple[int, int], stride: int) -> str:
-    wide, channels = widths
-    if block != "stage1.1":  # the first one has nothing to widen
-        source = net.relu(f"{block}.widen.relu", net.convolution_norm(f"{block}.widen", source, wide, 1))
-    top = net.convolution_norm(f"{block}.depthwise", source, wide, 3, stride=stride, padding=1, groups=wide)
-    return net.convolution_norm(f"{block}.narrow", net.relu(f"{block}.depthwise.relu", top), channels, 1)
-
-
-MOBILENET = {"mobilenet-v2": ZooEntry(_mobilenet_v2)}
 
 
 def _overfeat(name: str, _arguments: Mapping[str, str]) -> Network:

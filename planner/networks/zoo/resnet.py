@@ -10,6 +10,11 @@ one 3 x 3 convolution of stride 1 without pooling, as in kuangliu/pytorch-cifar:
 normalisation and ReLU stand before convolutions; the first block of a stage takes its shortcut, a 1 x 1 convolution
 without normalisation, behind them. The stride is in the 3 x 3 convolution. Nothing follows an addition.
 
+``resnet110``, ``resnet5000``: three stages of n pairs of 3 x 3 convolutions of 16, 32 and 64 channels on images of
+32 x 32, 6n + 2 weight layers (He et al. 2016, section 4.2), projections where sizes change. ``resnet1001``: three
+stages of 111 pre-activation bottlenecks from 16 channels, 9n + 2 weight layers (He et al. 2016b). HyPar-Flow divides
+these three between processes (Awan et al. 2020, arXiv:1911.05146).
+
 ``yolov3``: Redmon and Farhadi (2018), arXiv:1804.02767, as darknet's ``yolov3.cfg`` and ``yolov3-voc.cfg`` write it:
 Darknet-53 without its classifier, then three detectors of 3 boxes a cell, coarse to fine, each of which reads the
 features of the one before, upsampled, beside those that the body has at its size. Batch normalisation and leaky ReLU
@@ -30,25 +35,28 @@ from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
 __all__ = ["PRERESNET", "RESNET", "YOLO"]
 
 
-_RESNET200_BLOCKS = (3, 24, 36, 3)
+_PREACTIVATED_BLOCKS = {200: (3, 24, 36, 3), 1001: (111, 111, 111)}
+_OF_CIFAR = {
+    "input": Argument(("32",), "height and width of the image", counts=True),
+    "classes": Argument(("10",), "classes told apart", counts=True),
+}
 
 
-def _resnet200(name: str, _arguments: Mapping[str, str]) -> Network:
-    net = NetworkBuilder()
-    top = net.relu("conv1.relu", net.convolution_norm("conv1", "input", 64, 7, stride=2, padding=3))
-    top = net.pool("pool1", top, 3, 2, padding=1)
-    for stage, blocks in enumerate(_RESNET200_BLOCKS):
+def _preactivated(name: str, arguments: Mapping[str, str], *, depth: int) -> Network:
+    net, is_small = NetworkBuilder(), depth > 200
+    top = _stem(net, "cifar", 16) if is_small else _stem(net, "imagenet")
+    for stage, blocks in enumerate(_PREACTIVATED_BLOCKS[depth]):
         for number in range(blocks):
-            top = _preactivated_block(net, (stage, number), top)
+            top = _preactivated_block(net, (stage, number), top, (16 if is_small else 64) << stage)
     top = net.add("flatten", "flatten", net.add("global_pool", "pool5", _norm_relu(net, "last", top)))
-    net.add("loss", "loss", net.linear("fc", top, 1000))
-    return net.network(name, (3, 224, 224), "He et al. 2016 (identity mappings), 200 weight layers, pre-activation")
+    notes = f"He et al. 2016 (identity mappings), {depth} weight layers, pre-activation"
+    return _classified(net, top, name, {"input": "224", "classes": "1000"} | dict(arguments), notes)
 
 
-def _preactivated_block(net: NetworkBuilder, place: tuple[int, int], source: str) -> str:
+def _preactivated_block(net: NetworkBuilder, place: tuple[int, int], source: str, channels: int) -> str:
     """Append a bottleneck block; the very first one reads what is already normalised."""
     stage, number = place
-    block, channels = f"stage{stage + 1}.{number + 1}", 64 << stage
+    block = f"stage{stage + 1}.{number + 1}"
     stride = 2 if stage and not number else 1
     top = source if place == (0, 0) else _norm_relu(net, block, source)
     shortcut = source
@@ -65,10 +73,17 @@ def _norm_relu(net: NetworkBuilder, name: str, source: str) -> str:
     return net.relu(f"{name}.relu", net.add("batch_norm", f"{name}.norm", source))
 
 
-PRERESNET = {"resnet200": ZooEntry(_resnet200)}
+PRERESNET = {
+    f"resnet{depth}": ZooEntry(partial(_preactivated, depth=depth), {} if depth == 200 else _OF_CIFAR)
+    for depth in _PREACTIVATED_BLOCKS
+}
 
 
-_RESNET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_RESNET_BLOCKS = {
+    18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3),
+    110: (18, 18, 18), 5000: (833, 833, 833),
+}  # fmt: skip
+_BOTTLENECKS = (50, 101, 152)
 _COMMON = {
     "input": Argument(("224",), "height and width of the image", counts=True),
     "classes": Argument(("1000",), "classes told apart", counts=True),
@@ -79,36 +94,40 @@ _STRIDE = {"stride": Argument(("3x3", "1x1"), "convolution of a bottleneck block
 
 def _resnet(name: str, arguments: Mapping[str, str], *, depth: int) -> Network:
     net = NetworkBuilder()
-    top = _stem(net, arguments["stem"])
+    stem, width = arguments.get("stem", "cifar"), 64 if "stem" in arguments else 16
+    top = _stem(net, stem, width)
     on_first = arguments.get("stride") == "1x1"
     for stage, blocks in enumerate(_RESNET_BLOCKS[depth]):
         for number in range(blocks):
             stride = 2 if stage and not number else 1
             block = f"stage{stage + 1}.{number + 1}"
-            if depth < 50:
-                branch = _basic(net, block, top, 64 << stage, stride)
-                channels, is_projected = 64 << stage, stride > 1
+            if depth in _BOTTLENECKS:
+                branch = _bottleneck(net, block, top, width << stage, (stride, 1) if on_first else (1, stride))
+                channels, is_projected = 4 * width << stage, not number
             else:
-                branch = _bottleneck(net, block, top, 64 << stage, (stride, 1) if on_first else (1, stride))
-                channels, is_projected = 256 << stage, not number
+                branch = _basic(net, block, top, width << stage, stride)
+                channels, is_projected = width << stage, stride > 1
             shortcut = top
             if is_projected:
                 shortcut = net.convolution_norm(f"{block}.project", top, channels, 1, stride=stride)
             top = net.relu(f"{block}.relu", net.add("add", f"{block}.add", (branch, shortcut)))
     top = net.add("flatten", "flatten", net.add("global_pool", "pool5", top))
-    net.add("loss", "loss", net.linear("fc", top, int(arguments["classes"])))
-    placed = "" if depth < 50 else f", stride on the {arguments['stride']} convolution"
+    placed = f", stride on the {arguments['stride']} convolution" if depth in _BOTTLENECKS else ""
+    of_stem = ", stem of kuangliu/pytorch-cifar" if arguments.get("stem") == "cifar" else ""
+    return _classified(net, top, name, arguments, f"He et al. 2016, {depth} weight layers{placed}{of_stem}")
+
+
+def _classified(net: NetworkBuilder, top: str, name: str, arguments: Mapping[str, str], notes: str) -> Network:
     side, classes = int(arguments["input"]), int(arguments["classes"])
-    stem = "" if arguments["stem"] == "imagenet" else ", stem of kuangliu/pytorch-cifar"
-    notes = f"He et al. 2016, {depth} weight layers{placed}{stem}"
+    net.add("loss", "loss", net.linear("fc", top, classes))
     dataset = "imagenet-1k" if classes == 1000 else "cifar-10" if (side, classes) == (32, 10) else None
     return net.network(name, (3, side, side), notes, dataset)
 
 
-def _stem(net: NetworkBuilder, kind: str) -> str:
+def _stem(net: NetworkBuilder, kind: str, width: int = 64) -> str:
     if kind == "cifar":
-        return net.relu("conv1.relu", net.convolution_norm("conv1", "input", 64, 3, padding=1))
-    top = net.relu("conv1.relu", net.convolution_norm("conv1", "input", 64, 7, stride=2, padding=3))
+        return net.relu("conv1.relu", net.convolution_norm("conv1", "input", width, 3, padding=1))
+    top = net.relu("conv1.relu", net.convolution_norm("conv1", "input", width, 7, stride=2, padding=3))
     return net.pool("pool1", top, 3, 2, padding=1)
 
 
@@ -126,8 +145,11 @@ def _bottleneck(net: NetworkBuilder, block: str, source: str, channels: int, str
 
 
 RESNET = {
-    f"resnet{depth}": ZooEntry(partial(_resnet, depth=depth), _COMMON | (_STRIDE if depth >= 50 else {}))
-    for depth in _RESNET_BLOCKS
+    f"resnet{depth}": ZooEntry(
+        partial(_resnet, depth=depth),
+        _OF_CIFAR if len(blocks) == 3 else _COMMON | (_STRIDE if depth in _BOTTLENECKS else {}),
+    )
+    for depth, blocks in _RESNET_BLOCKS.items()
 }
 
 
