@@ -33,7 +33,7 @@ OFFLOADS = _WORDS["offload"]
 """What lies in the host's memory."""
 
 
-SCHEMES = ("samples", "filters", "inputs", "channels", "space", "whole")
+SCHEMES = ("samples", "filters", "inputs", "channels", "space", "whole", "rounds")
 """How the devices of a group share a layer of a network without blocks (:mod:`planner.workload.schemes`)."""
 MEMORY_KINDS = (
     "weights", "gradients", "optimizer", "activations", "workspace", "framework", "logits", "gathered", "messages",

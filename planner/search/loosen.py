@@ -32,24 +32,22 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, Axis
-from planner.domain.configuration import MODES, Configuration, Configurations
+from planner.domain.configuration import MODES
 from planner.domain.objective import LIMITS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.errors import CoverageError
-from planner.search.bases import HYBRID, SplitLimits, kinds_to_try
 from planner.search.choice import Ranking, Searched, distinct_plans, in_all_precisions, ranked
 from planner.search.exhaustive import Outcome, lawful_plans
 from planner.search.explain import label, typed_values, whys_nearest
 from planner.search.ranking import SLACK, LeadingKey, Order, PricedPlans, excess, limit_text, limited, rounded
 from planner.search.search import MOST_PRICED, first_plan, search
 from planner.search.searchable import Asked, Settings
-from planner.search.space import Limits, Space, has_whole_plans, space_of, sub_batches_to_try
-from planner.units import format_bytes, format_duration, format_number, format_samples
+from planner.search.shortages import shortages
+from planner.search.space import Limits, has_whole_plans, space_of, sub_batches_to_try
+from planner.units import format_duration, format_number, format_samples
 from planner.workload.blocks import block_starts
-from planner.workload.memory import Memory
-from planner.workload.what_fits import Change, least_gpus, lowest_plans, what_fits
 
 __all__ = [
     "Constraint", "Loosener", "constraints_of", "loosenings", "nearest_over_limits", "of_settings", "smallest_conflict",
@@ -200,7 +198,7 @@ class Loosener:
         together = None if alone["nodes"] or alone["gpus_per_node"] else self._fewer_gpus()
         of_limits = (_of_limit(name, request, self.of.order, limits) for name in request.most)
         own = (self._limit(name, one) for name, one in zip(request.most, of_limits, strict=True))
-        ways = (self._tolerance(outcome), together, *alone.values(), *own, self._memory())
+        ways = (self._tolerance(outcome), together, *alone.values(), *own, *self._leaner(), self._memory())
         return tuple(sorted((one for one in ways if one is not None), key=lambda one: one.change))
 
     def _way(self, one: Constraint) -> Loosening | None:
@@ -270,6 +268,17 @@ class Loosener:
         gib = math.ceil(needed_bytes / 2**30 * 1000) / 1000
         sentence = self.sentence([("memory", f"{gib:g}GiB")], "less on each device", plan)
         return replace(sentence, change=math.inf if capacity_bytes is None else needed_bytes / capacity_bytes - 1)
+
+    def _leaner(self) -> Iterator[Loosening]:
+        """Yield what keeps less on a device, of networks without blocks: their plans keep all unless asked."""
+        of, request = self.of.limits.split, self.of.request
+        if of is None or block_starts(of.network):
+            return
+        for name, value in (("sharding", 3), ("recompute", "full"), ("offload", "activations")):
+            plan = self._first(request.changed(**{name: (value,)})) if request[name] is None else None
+            if plan is not None:
+                now = next(str(axis.default) for axis in AXES if axis.name == name)
+                yield replace(self.sentence([(f"--{name}", str(value))], now, plan), change=math.inf)
 
     def _outwards(
         self, trials: Sequence[Values], asking: Callable[[Values], SpaceRequest], leading: LeadingKey | None = None
@@ -497,95 +506,3 @@ def _nearest(one: Searched, order: Order) -> PricedPlans | None:
     keep = NEAREST * len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     outcome = search(request, one.limits, one.evaluator, order, keep=keep)
     return outcome.nearest if outcome.best is None else outcome.best
-
-
-_OPTIONS = {
-    "sequence parallelism": ("--sequence-parallel", "on"),
-    "selective recompute": ("--recompute", "selective"),
-    "full recompute": ("--recompute", "full"),
-    "smaller sub-batch": ("--sub-batch", ""),
-    "tensor degree in a node": ("--tensor", ""),
-    "tensor degree beyond a node": ("--tensor", ""),
-    "pipeline degree": ("--pipeline", ""),
-    "context degree": ("--context", ""),
-    "sharding 1": ("--sharding", "1"),
-    "sharding 2": ("--sharding", "2"),
-    "sharding 3": ("--sharding", "3"),
-    "8-bit optimizer": ("--optimizer", "adam-8bit"),
-    "optimizer on the host": ("--offload", "optimizer"),
-    "activations on the host": ("--offload", "activations"),
-    "more nodes": ("--nodes", ""),
-}
-"""Change -> the option that asks for it, and its value where that is a word."""
-
-
-def shortages(request: SpaceRequest, limits: Limits, space: Space) -> tuple[Loosening, ...]:
-    """Return what to change where every candidate that splits a network needs too much memory; none where some fit.
-
-    Of the leanest candidate: the memory that it needs, in which stage, its largest parts and what is missing; then the
-    single changes after which it fits (:mod:`planner.workload.what_fits`), and the fewest nodes on which some plan
-    with the least memory does.
-    """
-    of = limits.split
-    leanest = None if of is None else _leanest(of, space)
-    if of is None or leanest is None:
-        return ()
-    ledger = of.ledger(leanest.precision)
-    return (*_memory(of, leanest, ledger, limits), *_nodes(of, request, ledger, limits))
-
-
-def _leanest(of: SplitLimits, space: Space) -> Configuration | None:
-    """Return the candidate that needs least; None where one fits or none is split."""
-    best: tuple[float, Configuration] | None = None
-    split = (some for some in space.open_blocks() if not some[0].bases.counts_outside)
-    for rows in (rows for plans, kinds in split for rows in plans.candidates(kinds)):
-        need = of.needed_bytes(rows)
-        at = int(np.argmin(need))
-        if best is None or need[at] < best[0]:
-            best = float(need[at]), rows.one(at)
-    return None if best is None or best[0] <= of.capacity_bytes else best[1]
-
-
-def _memory(of: SplitLimits, one: Configuration, ledger: Memory, limits: Limits) -> Iterator[Loosening]:
-    if not block_starts(of.network):
-        return
-    short = what_fits(
-        ledger, Configurations.of([one]), of.capacity_bytes, framework=of.framework, most_nodes=limits.nodes
-    )
-    need = of.capacity_bytes + short.missing_bytes
-    largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in short.largest)
-    where = f" on stage {short.stage}" if one.pipeline_parallel > 1 else ""
-    gib = np.ceil(need / 2**30 * 1000) / 1000
-    message = (
-        f"memory {gib:g}GiB: the leanest plan, {label(one)}, needs {format_bytes(need)} on a GPU{where} ({largest}), "
-        f"{format_bytes(short.missing_bytes)} more than there is"
-    )
-    yield Loosening((("memory", f"{gib:g}GiB"),), message)
-    for change in (one for one in short.changes if one.fits):
-        values = _given(change, of)
-        words = " ".join(values[0])
-        message = f"{words}: {change.name} saves {format_bytes(change.saved_bytes)} of it, after which it fits"
-        yield Loosening(values, message)
-
-
-def _given(change: Change, of: SplitLimits) -> tuple[tuple[str, str], ...]:
-    """Return a change as an option and its value."""
-    if change.name == "fused attention":
-        return (("--network", f"{of.network.name} with attention=fused"),)
-    if change.name == "fused loss":
-        return (("loss", "fused, as the framework allows"),)
-    option, value = _OPTIONS[change.name]
-    return ((option, value or str(change.value)),)
-
-
-def _nodes(of: SplitLimits, request: SpaceRequest, ledger: Memory, limits: Limits) -> Iterator[Loosening]:
-    if not block_starts(of.network) or HYBRID not in kinds_to_try(request, of.network, of.framework):
-        return
-    plans = lowest_plans(of.network, limits.gpus_per_node, tensor_most=limits.gpus_per_node)
-    fewest = least_gpus(ledger, plans, of.capacity_bytes, limits.gpus_per_node)
-    if fewest is None:
-        return
-    nodes = -(-fewest // limits.gpus_per_node)
-    if nodes > max(request["nodes"] or (limits.nodes,)):
-        words = f"{nodes} nodes x {limits.gpus_per_node} GPUs are the fewest on which some lawful split fits"
-        yield Loosening((("--nodes", str(nodes)),), f"--nodes {nodes}: {words}")

@@ -105,7 +105,7 @@ def _split_limits(problem: Problem) -> SplitLimits:
         return step_pricer(sources.Sources(problem), precision)
 
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
-        is_uneven = (rows.pipeline_parallel > 1) | (rows.tensor_parallel > 1)
+        is_uneven = (rows.pipeline_parallel > 1) | (rows.tensor_parallel > 1) | (rows.recompute > 0)
         if rows.is_laid_out.any() or (not has_blocks and is_uneven.any()):
             return pricer(precision).memory(rows).total
         return ledger(precision).totals(rows)

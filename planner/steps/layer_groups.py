@@ -18,10 +18,18 @@ from typing import cast
 
 import numpy as np
 
-from planner.domain.arrays import FloatArray, IntArray, distinct_rows, distinct_values
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows, distinct_values
 from planner.domain.configuration import Configurations
-from planner.domain.kernels import KernelCalls
-from planner.domain.messages import ALL_REDUCE, ALL_TO_ALL, SEND_RECEIVE, TENSOR, Groups
+from planner.domain.kernels import UPDATE, KernelCalls
+from planner.domain.messages import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    REDUCE_SCATTER,
+    SEND_RECEIVE,
+    TENSOR,
+    Groups,
+)
 from planner.domain.prediction import SharedLayers
 from planner.domain.split import SCHEMES, SplitMemoryBytes
 from planner.sources.sources import Sources
@@ -41,6 +49,7 @@ from planner.workload.program import Program, program
 from planner.workload.rank_sizes import scheme_sizes
 from planner.workload.schemes import (
     OPERATIONS,
+    ROUNDS,
     SAMPLES,
     SPACE,
     SUMMED_BY_ALL,
@@ -77,10 +86,10 @@ class _Rank(RankCompute):
         self.whole = np.zeros(len(network.layers))
         elements = np.array([site.parameters for site in self.program.sites], dtype=np.int64)[whole.slot]
         self.slots = GradientSlots(whole.slot, elements)
-        self._by_samples = np.equal(schemes, SAMPLES)
+        self._by_part, self._by_round = np.isin(schemes, (SAMPLES, ROUNDS)), np.equal(schemes, ROUNDS)
 
     def lowered(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
-        """Return the kernel calls of sub-batches of the group, (s,), layers by samples with a part of them."""
+        """Return the kernel calls of sub-batches of the group, (s,); layers by samples, or rounds, take a part each."""
         optimizer = self.sources.problem.settings.optimizer
         ledger = ledger_of(self.program, self.convolution, optimizer=optimizer)
         both = (ledger.calls(samples) for samples in (sub_batch, -(-sub_batch // self.group)))
@@ -88,9 +97,10 @@ class _Rank(RankCompute):
         return fused_calls(calls, self.program, self.framework.fuses, self.itemsize)
 
     def _joined(self, every: KernelCalls, part: KernelCalls) -> KernelCalls:
-        mine = self._by_samples[every.layer]
+        mine = self._by_part[every.layer]
         work = {name: np.where(mine, part.work[name], column) for name, column in every.work.items()}
-        return replace(every, work=work, count=np.where(mine, part.count, every.count))
+        rounds = np.where(self._by_round[every.layer] & (every.direction != UPDATE), self.group, 1)
+        return replace(every, work=work, count=np.where(mine, part.count * rounds, every.count))
 
 
 class _Compute(ComputeCases):
@@ -167,6 +177,8 @@ class GroupPricer(Pricer):
         of = self.compute.ranks[0].program
         self.edges, self.itemsize = edges_of(of), self.compute.ranks[0].itemsize
         self.halo_elements = np.array([halo_elements(site) for site in of.sites], dtype=np.float64).T
+        read = [(site.input_elements, site.input_elements * any(site.input_gradients)) for site in of.sites]
+        self.read_elements = np.array(read, dtype=np.float64).T
 
     def ranks(self, plans: Configurations) -> IntArray:
         """Return the rank of each plan, whose schemes are chosen, shape (n,)."""
@@ -202,6 +214,10 @@ class GroupPricer(Pricer):
         best = np.argmin(steps, axis=0)
         return [tuple(candidates[at][row].tolist()) for row, at in enumerate(best.tolist())]
 
+    def is_laid_out(self, plans: Configurations) -> BoolArray:
+        """Tell which plans have stages that are laid out: none."""
+        return np.zeros(plans.shape, dtype=np.bool_)
+
     def samples_read(self, plans: Configurations) -> IntArray:
         """Return the samples of a micro-batch that one device reads: its part of those of a group."""
         return -(-plans.sub_batch // plans.tensor_parallel)
@@ -229,7 +245,7 @@ class GroupPricer(Pricer):
     def kernels_s(self, ranks: int, sub_batch: IntArray) -> tuple[list[tuple[int, ...]], FloatArray]:
         """Return the schemes that each layer has, and its kernels by pass, sub-batch, layer and scheme [s].
 
-        Of PASSES forward, backward, update and accumulating, shape (4, k, L, 6); of a scheme that it does not have
+        Of PASSES forward, backward, update and accumulating, shape (4, k, L, S); of a scheme that it does not have
         they say nothing.
         """
         lawful = [lawful_schemes(site, ranks) for site in self.compute.ranks[0].program.sites]
@@ -254,9 +270,11 @@ class GroupPricer(Pricer):
             schemes, hides = np.array(rank.schemes), self._kernels_s(row[of], _PASSES[:2])
             is_space = np.equal(schemes, SPACE)
             for at, added in enumerate((forward, backward)):
-                between, halo = moved.between(schemes, at).sum(axis=1), is_space * moved.halo_s(at)
-                taken[stages] += between + halo.sum(axis=1)
-                added[stages] = between + np.maximum(halo - hides[:, at], 0.0).sum(axis=1)
+                between, beside = moved.between(schemes, at).sum(axis=1), is_space * moved.halo_s(at)
+                rounds = np.equal(schemes, ROUNDS) * moved.gathered_s(at)
+                taken[stages] += between + (beside + rounds).sum(axis=1)
+                late = np.maximum(beside - hides[:, at], 0.0) + late_rounds_s(rounds, hides[:, at], rank.group)
+                added[stages] = between + late.sum(axis=1)
         return {"tensor_messages": Sent(taken, forward, backward)}
 
     def memory(self, plans: Configurations) -> SplitMemoryBytes:
@@ -297,6 +315,19 @@ class GroupPricer(Pricer):
         return every
 
 
+def late_rounds_s(sent_s: FloatArray, kernels_s: FloatArray, ranks: int) -> FloatArray:
+    """Return what layers by rounds wait for what is sent, though the next round is sent beside one [s].
+
+    x + (m - 1) max(x, t) + t, less m rounds of t. ``sent_s``, ``kernels_s``: of all rounds, of any shape.
+
+    >>> x, t = 128 * 9216 * 4 / 130e9, 2 * 128 * 9216 * 4096 / 8 / 10e12  # fc6 of AlexNet on 8 ranks
+    >>> 1e3 * float(8 * t + late_rounds_s(np.array(7 * x), np.array(8 * t), 8))  # doctest: +ELLIPSIS
+    0.99...
+    """
+    each, computed = sent_s / ranks, kernels_s / ranks
+    return np.asarray(np.where(sent_s > 0, each + (ranks - 1) * np.maximum(each - computed, 0.0), 0.0))
+
+
 def _ungrouped(plans: Configurations) -> Configurations:
     """Return plans on as many devices of which each has a copy of the network."""
     return plans.but(tensor_parallel=1, data_parallel=plans.data_parallel * plans.tensor_parallel)
@@ -329,7 +360,7 @@ class _Moved:
         return np.asarray(seconds * edges.has_gradient if backward else seconds)
 
     def costs(self) -> list[FloatArray]:
-        """Return what each edge takes both ways by the schemes of its layers, shape (k, 6, 6) each [s]."""
+        """Return what each edge takes both ways by the schemes of its layers, shape (k, S, S) each [s]."""
         ahead, back = (operations(backward=one) for one in (False, True))
         both = ahead[:, None] + back[:, None] * self._pricer.edges.has_gradient[:, None, None]
         return list(np.einsum("oeab,oke->ekab", both, self._seconds))
@@ -340,6 +371,11 @@ class _Moved:
         some, seconds = np.flatnonzero(elements), np.zeros((self._bytes.shape[0], elements.size))
         seconds[:, some] = self._operation_s(SEND_RECEIVE, self._bytes * elements[some])
         return seconds
+
+    def gathered_s(self, backward: int) -> FloatArray:
+        """Return what gathering all that each layer reads takes, or scattering its gradient, shape (k, L) [s]."""
+        name = REDUCE_SCATTER if backward else ALL_GATHER
+        return self._operation_s(name, self._bytes * self._pricer.read_elements[backward])
 
 
 class _Times:
@@ -353,11 +389,13 @@ class _Times:
         self.moved = _Moved(pricer, ranks, plans.sub_batch, placement.groups(TENSOR))
         halo = np.stack([self.moved.halo_s(one) for one in (0, 1)])
         self.kernels[:2, ..., SPACE] += np.maximum(halo - self.kernels[:2, ..., SPACE], 0.0)
+        sent = np.stack([self.moved.gathered_s(one) for one in (0, 1)])
+        self.kernels[:2, ..., ROUNDS] += late_rounds_s(sent, self.kernels[:2, ..., ROUNDS], ranks)
         places = [pricer.compute.of((scheme,) * len(self.lawful), ranks) for scheme in range(len(SCHEMES))]
         self.exchange = self._exchange_s(places, plans)
 
     def _exchange_s(self, places: list[int], plans: Configurations) -> FloatArray:
-        """Return the exchange of each layer's gradients by scheme, shape (k, L, 6)."""
+        """Return the exchange of each layer's gradients by scheme, shape (k, L, S)."""
         pricer = self._pricer
         everyone = pricer.placement(_ungrouped(plans)).gradients
         between, exchange = pricer.placement(plans).gradients, []

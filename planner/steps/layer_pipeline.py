@@ -15,7 +15,8 @@ digit, or later ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -23,14 +24,15 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
 from planner.domain.messages import NEIGHBOURS, SEND_RECEIVE
-from planner.domain.split import BEST_STAGES, SplitMemoryBytes
+from planner.domain.split import BEST_STAGES, RECOMPUTES, SplitMemoryBytes
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
 from planner.steps.compute import PASSES, RankCompute
 from planner.steps.host_and_gpu import STAGES
 from planner.steps.layer_groups import GroupPricer
+from planner.steps.one_stage import OneStage
 from planner.steps.price import Priced, Pricer
-from planner.steps.stage_cases import StageLayout
+from planner.steps.stage_cases import OfStages, StageCases, StageLayout
 from planner.steps.state import Elements, StageExchange
 from planner.steps.step_costs import StepCosts
 from planner.steps.step_part import StepPart
@@ -39,6 +41,8 @@ from planner.workload.blocks import block_starts
 from planner.workload.gradients import gradient_buckets
 from planner.workload.partition import Partition, best_cuts
 from planner.workload.placement import Placement
+from planner.workload.rank_sizes import SUMS
+from planner.workload.segments import Segments, segments_of
 from planner.workload.units import StageLayers
 
 __all__ = ["LayerCuts", "LayerPart", "LayerPricer", "cut_at", "step_pricer"]
@@ -70,6 +74,10 @@ class LayerPricer(Pricer):
         """What prices plans whose groups share single layers."""
         return GroupPricer(self)
 
+    def _in_rows(self, plans: Configurations) -> tuple[FloatArray, FloatArray, FloatArray]:
+        step_s, first_s, memory = self._in_full(plans.rows)
+        return step_s.reshape(plans.shape), first_s.reshape(plans.shape), memory.reshape(plans.shape)
+
     def apart(self, plans: Configurations) -> list[tuple[IntArray, Pricer]]:
         """Return rows of plans with the pricer of each, this one or that of groups that share layers."""
         shares = plans.rows.tensor_parallel > 1
@@ -87,15 +95,57 @@ class LayerPricer(Pricer):
     def totals(self, plans: Configurations) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the step in later epochs and in the first [s], and the memory of the fullest rank [bytes] of plans."""
         if not np.any(plans.tensor_parallel > 1):
-            return super().totals(plans)
+            makes_again = bool(np.any(plans.recompute == RECOMPUTES.index("full")))
+            return self._in_rows(plans) if makes_again else super().totals(plans)
         rows, totals = plans.rows, np.zeros((3, plans.size))
         for some, pricer in self.apart(plans):
             totals[:, some] = pricer.totals(rows.take(some))
         step_s, first_s, memory = totals.reshape(3, *plans.shape)
         return step_s, first_s, memory
 
+    @cached_property
+    def segments(self) -> Segments:
+        """Which activations are made again where a device has the whole network: the least that fits."""
+        sums = self.ledger.whole.sums
+        own, joined = (sums[SUMS.index(name)] for name in ("own", "joined"))
+        forward_s = np.diff(self.cuts.ahead_of("forward", np.array([_SAMPLES]))[0][0])
+        return segments_of(own, joined, self.cuts.crossing[:-1], forward_s)
+
+    def makes_again(self, plans: Configurations) -> BoolArray:
+        """Tell which plans without a pipeline make activations again, of the plans' shape."""
+        return np.asarray((plans.recompute == RECOMPUTES.index("full")) & (plans.pipeline_parallel == 1))
+
+    def _kept(self, plans: Configurations) -> tuple[IntArray, SplitMemoryBytes]:
+        """Return how much such plans keep, a way of ``segments`` each, and their memory."""
+        whole, rules = self.ledger.fullest(plans.but(recompute=0)), self.ledger.rules
+        samples = plans.sub_batch / rules.shrunk
+        room = (self.sources.accelerator.memory_bytes - whole.total) / (1 + rules.margin)
+        every = self.segments.kept_bytes
+        ways = self.segments.fitting(room / samples + every[-1])
+        freed = (every[-1] - every[ways]) * samples
+        lean = replace(whole, activations=whole.activations - freed, margin=whole.margin - rules.margin * freed)
+        return ways, lean
+
+    def stages_of(self, plans: Configurations, stages: OfStages = StageCases) -> OfStages:
+        """Return what makes the stages of plans without a pipeline, given what does where all is kept."""
+        again = self.makes_again(plans)
+        if not again.any():
+            return stages
+        ways = np.full(plans.size, -1, dtype=np.int64)
+        ways[again] = self._kept(plans.take(np.flatnonzero(again)))[0]
+        return partial(_Segmented, segments=self.segments, ways=ways)
+
+    def one_stage(self, plans: Configurations, stages: OfStages = StageCases) -> OneStage:
+        """Return the steps of plans without a pipeline."""
+        return super().one_stage(plans, self.stages_of(plans, stages))
+
     def memory(self, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of each plan's fullest rank."""
+        again = self.makes_again(plans)
+        if again.any():
+            rows, others = np.flatnonzero(again), np.flatnonzero(~again)
+            lean = [self._kept(plans.take(rows))[1], *([self.memory(plans.take(others))] if others.size else [])]
+            return SplitMemoryBytes.joined(lean, np.argsort(np.concatenate([rows, others])))
         if np.any(plans.tensor_parallel > 1):
             each = self.apart(plans)
             memories = [pricer.memory(plans.take(rows)) for rows, pricer in each if pricer is not self]
@@ -166,6 +216,32 @@ def _least(memory: FloatArray, crossing: FloatArray) -> IntArray:
     return cuts
 
 
+class _Segmented(StageCases):
+    """Cases of one stage of which some make activations again: ``ways`` of each plan, -1: it keeps all."""
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        plans: Configurations,
+        rank: IntArray,
+        but: tuple[str, ...],
+        *more: tuple[IntArray, int],
+        segments: Segments,
+        ways: IntArray,
+    ) -> None:
+        super().__init__(costs, plans, rank, but, *more, (ways + 1, segments.kept_bytes.size + 1))
+        of_case = np.full(self.plans.size, -1, dtype=np.int64)
+        of_case[self.case] = ways
+        units, (case, unit) = self.units, np.nonzero(segments.again[of_case] & (of_case >= 0)[:, None])
+        self._again = np.zeros((of_case.size, units.distinct))
+        np.add.at(self._again, (case, units.sequence[unit]), 1.0)
+
+    @property
+    def again(self) -> FloatArray:
+        """How many of each distinct unit a stage computes again, shape (f, U)."""
+        return self._again[self.of]
+
+
 class LayerPart(StepPart):
     """Plans whose stages hold layers: what they send between stages, and their gradients, depend on the cuts."""
 
@@ -234,6 +310,8 @@ class LayerPart(StepPart):
 
 
 LayerPricer.part = LayerPart
+_SAMPLES = 32
+"""At which forward passes of units are compared."""
 _MOST_MESSAGES = 1 << 21
 """Messages of stages whose times are worked out at once."""
 _MOST_HALVED = 8

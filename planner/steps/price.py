@@ -249,6 +249,10 @@ class Pricer(StepCosts):
         periods[rows] = of_parts[which]
         return periods
 
+    def stages_of(self, plans: Configurations, stages: OfStages = StageCases) -> OfStages:  # noqa: ARG002 - of any
+        """Return what makes the stages of plans without a pipeline."""
+        return stages
+
     def one_stage(self, plans: Configurations, stages: OfStages = StageCases) -> OneStage:
         """Return the steps of plans without a pipeline, rows or a product."""
         rank = self.ranks(plans)

@@ -120,9 +120,12 @@ def _shown(pricer: Pricer, plans: Configurations, priced: Priced) -> Iterator[_S
             counts, again = _held(laid_out([layout])(pricer, plans.take(at), ranks[at], ()))
             recompute = int(layout.recompute[stage])
         else:
-            if cuts[row] not in even:
-                even[cuts[row]] = _held(StageCases(pricer, plans.take(at), ranks[at], ()))
-            (counts, again), recompute = even[cuts[row]], int(plans.recompute[row])
+            made, key = pricer.stages_of(plans.take(at)), cuts[row]
+            if made is not StageCases or key not in even:
+                even[key] = _held(made(pricer, plans.take(at), ranks[at], ()))
+            (counts, again), recompute = even[key], int(plans.recompute[row])
+            if made is not StageCases:
+                del even[key]
         every.append(
             Held(int(ranks[row]), int(plans.sub_batch[row]), counts[stage], again[stage], RECOMPUTES[recompute])
         )

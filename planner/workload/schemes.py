@@ -9,13 +9,16 @@ inputs     channels             sums of parts      with an m-th of the channels 
 channels   channels             channels           an m-th of the channels            an m-th, summed between groups
 space      rows                 rows               an m-th of the rows, with a halo   all, summed over all ranks
 whole      whole                whole              all, as every rank of the group    all, equal on all, between groups
+rounds     samples              channels           as filters, a round for the        an m-th, summed between groups
+                                                   samples of each rank in turn
 =========  ===================  =================  =================================  ================================
 
 Parts are rounded up. Between layers that want other parts than what is left a tensor goes through a collective, forward
 and, transposed, backward: what reads a gathered tensor by ``filters`` has partial sums of its gradient. Data parallel
-inside of the group is ``samples`` of every layer; Krizhevsky's "one weird trick" (2014, arXiv:1404.5997) is ``samples``
-of convolutions and ``filters`` of fully connected layers; ``filters`` before ``inputs`` are Megatron-LM's columns and
-rows. Samples are those of a group.
+inside of the group is ``samples`` of every layer. Krizhevsky's "one weird trick" (2014, arXiv:1404.5997) is ``samples``
+of convolutions and, of fully connected layers, ``filters`` (scheme a, all samples at once) or ``rounds`` (scheme c, the
+samples of one rank while the next are sent; scheme b sends no faster). ``filters`` before ``inputs`` are Megatron-LM's
+columns and rows. Samples are those of a group.
 """
 
 from __future__ import annotations
@@ -38,18 +41,18 @@ from planner.workload.program import Program
 from planner.workload.units import Units
 
 __all__ = [
-    "CHANNELS", "FILTERS", "INPUTS", "OPERATIONS", "SAMPLES", "SPACE", "SUMMED_BY_ALL", "WHOLE", "Edges",
+    "CHANNELS", "FILTERS", "INPUTS", "OPERATIONS", "ROUNDS", "SAMPLES", "SPACE", "SUMMED_BY_ALL", "WHOLE", "Edges",
     "edges_of", "halo_elements", "kept_parts", "lawful_schemes", "moved", "named", "operations", "part_of",
     "rows_of_halo", "scheme_program", "sent_bytes", "units_by_layer",
 ]  # fmt: skip
 
-SAMPLES, FILTERS, INPUTS, CHANNELS, SPACE, WHOLE = range(len(SCHEMES))
+SAMPLES, FILTERS, INPUTS, CHANNELS, SPACE, WHOLE, ROUNDS = range(len(SCHEMES))
 SUMMED_BY_ALL = (SAMPLES, SPACE)
 """Schemes of which all ranks have the same parameters and sum their gradients."""
 _PARTIAL = -1
 """Of an output: every rank has a part of each sum."""
-_WANTED = (SAMPLES, WHOLE, CHANNELS, CHANNELS, SPACE, WHOLE)
-_LEFT = (SAMPLES, CHANNELS, _PARTIAL, CHANNELS, SPACE, WHOLE)
+_WANTED = (SAMPLES, WHOLE, CHANNELS, CHANNELS, SPACE, WHOLE, SAMPLES)
+_LEFT = (SAMPLES, CHANNELS, _PARTIAL, CHANNELS, SPACE, WHOLE, CHANNELS)
 OPERATIONS = (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, ALL_REDUCE)
 """That move a tensor between layers."""
 
@@ -74,7 +77,7 @@ def moved(made: int, read: int) -> tuple[str, str]:
 
 
 def operations(backward: bool) -> FloatArray:  # noqa: FBT001 - a direction
-    """Return which operation moves a tensor between two schemes: 1 of it, shape (len(OPERATIONS), 6, 6)."""
+    """Return which operation moves a tensor between two schemes: 1 of it, shape (len(OPERATIONS), S, S)."""
     which = np.zeros((len(OPERATIONS), len(SCHEMES), len(SCHEMES)))
     for made in range(len(SCHEMES)):
         for read in range(len(SCHEMES)):
@@ -156,11 +159,11 @@ def part_of(site: Site, scheme: int, ranks: int) -> Site | None:
     has_channels = min(shape[_axis(shape)] for shape in site.inputs) >= ranks
     is_product = bool(kind.outputs) and layer.attributes.get("groups", 1) == 1
     of_outputs = is_product and layer.integer(kind.outputs) >= ranks
-    lawful = {FILTERS: of_outputs, INPUTS: is_product and has_channels}
+    lawful = {FILTERS: of_outputs, ROUNDS: of_outputs, INPUTS: is_product and has_channels}
     if not lawful.get(scheme, has_channels and "channels" in kind.divides):
         return None
     inputs = site.inputs
-    if scheme == FILTERS:
+    if scheme in (FILTERS, ROUNDS):
         outputs = -(-layer.integer(kind.outputs) // ranks)
         layer = replace(layer, attributes={**layer.attributes, kind.outputs: outputs})
     else:
@@ -206,7 +209,8 @@ def kept_parts(of: Program, edges: Edges, schemes: tuple[int, ...], ranks: int) 
     besides = np.zeros(len(schemes))
     for made, read in zip(edges.made.tolist(), edges.read.tolist(), strict=True):
         site = of.sites[read]
-        if moved(schemes[made], schemes[read])[0] and LAYER_KINDS[site.layer.kind].keeps(site.layer)[0]:
+        is_moved = moved(schemes[made], schemes[read])[0] or schemes[read] == ROUNDS
+        if is_moved and LAYER_KINDS[site.layer.kind].keeps(site.layer)[0]:
             at = site.layer.inputs.index(of.network.layers[made].name)
             besides[read] += prod(site.inputs[at]) / (ranks if schemes[read] == SAMPLES else 1)
     first = {schemes[at] for at, layer in enumerate(of.network.layers) if INPUT in layer.inputs}
@@ -246,6 +250,8 @@ def sent_bytes(of: Any, edges: Edges, counts: tuple[int, int], sizes: tuple[floa
     for site, scheme in zip(of.program.sites, of.schemes, strict=True):
         ranks = groups * (m if scheme in SUMMED_BY_ALL else 1)
         total += 2 * (ranks - 1) / ranks * gradient_bytes * site.parameters
+        if scheme == ROUNDS:
+            total += 2 * share * samples * itemsize * site.input_elements
         if scheme == SPACE:
             total += samples * itemsize * sum(halo_elements(site))
     return total

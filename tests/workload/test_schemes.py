@@ -13,6 +13,7 @@ from planner.workload.schemes import (
     CHANNELS,
     FILTERS,
     INPUTS,
+    ROUNDS,
     SAMPLES,
     SPACE,
     WHOLE,
@@ -115,8 +116,9 @@ def test_parts_add_up_to_layers(network: str, ranks: int) -> None:
                 continue
             assert ranks * part.forward_mac >= site.forward_mac
             made = ranks if scheme != INPUTS else 1
+            assert scheme != ROUNDS or part == part_of(site, FILTERS, ranks)
             assert made * part.output_elements >= site.output_elements
-            if scheme in (FILTERS, INPUTS, CHANNELS):
+            if scheme in (FILTERS, INPUTS, CHANNELS, ROUNDS):
                 assert ranks * part.parameters >= site.parameters
             else:
                 assert part.parameters == site.parameters
