@@ -82,11 +82,14 @@ def measured_step_s(run: Run, one: Configuration, dataset: Dataset | None) -> fl
 
 
 def group_of(asked: Asked, axis: str) -> str:
-    """Return what these runs are left out with; variants of a network (``resnet50:input=32``) are one group."""
+    """Return what these runs are left out with.
+
+    Variants of a network (``resnet50:input=32``) are one group, and all boards of a chip.
+    """
     run, cluster = asked.runs[0], asked.problem.cluster
     values = {
         "network": _network_of(run.network),
-        "gpu": cluster.node.accelerator.name,
+        "gpu": cluster.node.accelerator.chip or cluster.node.accelerator.name,
         "cluster": cluster.name,
         "source": run.source,
     }

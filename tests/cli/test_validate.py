@@ -192,7 +192,7 @@ def test_hold_out_refuses_where_nothing_is_left_to_fit_to(run: Run, tmp_path: Pa
     assert (code, out) == (2, "")
     assert err.splitlines()[-1] == (
         "planner: --hold-out gpu must be given beside measured runs with another gpu, to fit to, "
-        "got 'runs of v100-sxm2-16gb alone'; name files of such runs by --fit-on"
+        "got 'runs of GV100 alone'; name files of such runs by --fit-on"
     )
 
 

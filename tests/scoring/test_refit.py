@@ -29,7 +29,7 @@ def problem_of(network: str, cluster: str, gpu: str = "", **settings: Any) -> Pr
     where = catalog.find_cluster("dgx1-v100")
     node = where.node
     if gpu:
-        node = replace(node, accelerator=replace(node.accelerator, name=gpu))
+        node = replace(node, accelerator=replace(node.accelerator, name=gpu, chip=""))
     where = replace(where, name=cluster, node=node)
     found = catalog.find_network(network)
     chosen = Settings(**{"input": "synthetic"} | settings)
@@ -71,7 +71,7 @@ def everything() -> tuple[Asked, ...]:
 
 GROUPS = {
     "network": ("resnet18", "alexnet", "resnet18", "alexnet", "vgg11"),
-    "gpu": ("v100-sxm2-16gb", "v100-sxm2-16gb", "v100-sxm2-16gb", "new", "new"),
+    "gpu": ("GV100", "GV100", "GV100", "new", "new"),
     "cluster": ("first", "first", "second", "second", "third"),
     "source": ("a", "b", "b", "a", "c"),
 }
@@ -247,3 +247,10 @@ def test_groups_are_told_and_axes_checked() -> None:
 def test_processes_answer_as_one_does() -> None:
     asked = [asked_of("alexnet", "first", "a", 3.0), asked_of("vgg16", "first", "a", 2.0)]
     assert held_out_answers(asked, "network", processes=2) == held_out_answers(asked, "network")
+
+
+def test_boards_of_one_chip_are_left_out_together() -> None:
+    one = asked_of("alexnet", "first", "a")
+    board = replace(one.problem.cluster.node.accelerator, name="v100-pcie-32gb")
+    other = replace(one.problem.cluster, node=replace(one.problem.cluster.node, accelerator=board))
+    assert group_of(Asked(replace(one.problem, cluster=other), one.runs), "gpu") == group_of(one, "gpu")
