@@ -21,6 +21,9 @@
 The sheets of DeepBench's inference in int8 lie in validation/kernels/deepbench-int8.csv. The benchmark pads rows of
 products, and channels, height and width of images, to multiples of 4: rows hold what was computed.
 
+Transformer operators of an A100 and a GH200 lie in validation/kernels/transformer-operators.csv
+(`python -m validation.operator_rows --help`); what a board was timed at there goes before what another stood in for.
+
 What is left out, and why: a shape that stands under two applications counts once, or a hold-out by application leaks;
 the gradient of a network's own input, which no training computes; rows that a sibling GPU shows to be stale, which
 ``rejected.txt`` lists; NeuSight's convolutions, whose random odd channel counts are 1.4 to 3.7 times too slow for real
@@ -53,6 +56,7 @@ from validation.kernel_rows import (
     int8_rows,
     row_rows,
 )
+from validation.operator_rows import OPERATOR_TABLE, operator_rows
 from validation.tables import read_table
 
 __all__ = ["BOARDS", "Board", "board_samples", "command", "main", "read_tables"]
@@ -65,8 +69,11 @@ CALLS = {"deepbench_conv.csv": tuple(CONVOLUTION_COLUMNS.values()), "deepbench_g
 def read_tables(folder: Path) -> dict[str, Table]:
     """Return the tables by name, or raise InputFileError saying where to get the one that is missing."""
     columns = "with the columns that `python -m validation.convert_kernels --help` names"
-    tables = {name: read_table(folder / name, f"make it from {source}, {columns}") for name, source in TABLES.items()}
-    return {**tables, INT8_TABLE: read_table(KERNELS / INT8_TABLE, "it belongs to this repository")}
+    tables: dict[str, Table] = {
+        name: read_table(folder / name, f"make it from {source}, {columns}") for name, source in TABLES.items()
+    }
+    own = {name: read_table(KERNELS / name, "it belongs to this repository") for name in (INT8_TABLE, OPERATOR_TABLE)}
+    return {**tables, **own}
 
 
 def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, Samples], tuple[str, ...]]:
@@ -82,6 +89,8 @@ def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, 
         kept[name] = [row for place, row in enumerate(tables[name]) if place not in places]
         listed += [_line(name, tables[name][cell.place], cell, shape) for cell in stale]
     narrow = list(int8_rows(tables.get(INT8_TABLE, ()), board))
+    operators = list(operator_rows(tables.get(OPERATOR_TABLE, ()), board))
+    of_own = {row["kind"] for row in operators} - {"gemm", "attention"}
     files: dict[str, list[Mapping[str, Any]]] = {
         "convolution.csv": [
             *convolution_rows(kept["deepbench_conv.csv"], board),
@@ -90,10 +99,16 @@ def board_samples(board: Board, tables: Mapping[str, Table]) -> tuple[dict[str, 
         "gemm.csv": [
             *deepbench_gemm_rows(kept["deepbench_gemm.csv"], board),
             *gemm_rows(kept["neusight_gemm_kernels.csv"], kept["vidur_gemm_fp16.csv"], board),
-            *(row for row in narrow if row["kind"] == "gemm"),
+            *(row for row in [*narrow, *operators] if row["kind"] == "gemm"),
         ],
-        "pointwise.csv": list(row_rows(kept["neusight_elementwise_kernels.csv"], board)),
-        "attention.csv": list(attention_rows(kept["attention_modern.csv"], board)),
+        "pointwise.csv": [
+            *(row for row in row_rows(kept["neusight_elementwise_kernels.csv"], board) if row["kind"] not in of_own),
+            *(row for row in operators if row["kind"] in of_own),
+        ],
+        "attention.csv": [
+            *attention_rows(kept["attention_modern.csv"], board),
+            *(row for row in operators if row["kind"] == "attention"),
+        ],
     }
     circumstances = {"origin": "published", "devices": board.devices, "libraries": board.environment}
     once = {

@@ -28,10 +28,15 @@ class Board:
         Name of the GPU in vidur's table.
     attention : str
         Name of the GPU in the table of fused attention.
+    operators : str
+        Name of the GPU in the table of transformer operators.
+    operator_kinds : tuple of str
+        Kinds of kernels that are taken from there; empty: all.
     libraries, int8_libraries : tuple of str
         Of convolutions and of products, which may be pooled; of those in int8, where they were measured.
     notes : tuple of (table, str)
-        Of every row of a table: ``deepbench``, ``linear``, ``batched``, ``rows``, ``vidur``, ``attention``.
+        Of every row of a table: ``deepbench``, ``linear``, ``batched``, ``rows``, ``vidur``, ``attention``,
+        ``operators``.
     warning : str
         For whoever uses the calibration.
     """
@@ -47,6 +52,8 @@ class Board:
     rows: str = ""
     vidur: str = ""
     attention: str = ""
+    operators: str = ""
+    operator_kinds: tuple[str, ...] = ()
     libraries: tuple[str, str] = ("", "pytorch 2.1")
     int8_libraries: tuple[str, str] = ("", "")
     notes: tuple[tuple[str, str], ...] = ()
@@ -89,7 +96,9 @@ V100_KEPT = (
 )
 V100_PCIE, P100_PCIE, T4 = "Tesla V100-PCIE-32GB", "Tesla P100-PCIE-16GB", "Tesla T4"
 A100_40, A100_80 = "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"
-A100_ATTENTION = "A100 80GB SXM4"
+A100_ATTENTION, A100_OPERATORS = "A100 80GB SXM4", "a100-sxm4-80gb"
+MATRIX_UNITS = ("attention", "gemm")
+"""Kinds that another board of the chip stands in for: their speed is that of the chip's matrix units."""
 CUDA_10 = "CUDA 10.1, cuDNN 7.6.2 (convolution, products one by one) and PyTorch 2.1 (others)"
 
 V100_SXM2 = Board(
@@ -113,9 +122,11 @@ A100_PCIE = Board(
     "a100-pcie-40gb", "A100-PCIe-40GB, but A100-SXM4-80GB for products in fp16 and bf16 and fused attention",
     "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
     linear=A100_40, batched=A100_40, rows=A100_40, vidur="A100-SXM4-80GB", attention=A100_ATTENTION,
+    operators=A100_OPERATORS, operator_kinds=MATRIX_UNITS,
     notes=(
         ("rows", CONSTANT), ("linear", SINGLE), ("batched", SINGLE),
         ("vidur", "measured on an A100-SXM4-80GB, which stands in, unscaled"),
+        ("operators", "measured on an A100-SXM4-80GB, which stands in, unscaled"),
         ("attention", f"measured on an A100-SXM4-80GB, which stands in, unscaled; {A100_FLASH}"),
     ),
 )  # fmt: skip
@@ -124,6 +135,7 @@ A100_SXM = Board(
     "A100-SXM4-80GB for products in fp16 and bf16 and fused attention, A100-PCIe-80GB for the others",
     "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
     linear=A100_80, batched=A100_80, rows=A100_80, vidur="A100-SXM4-80GB", attention=A100_ATTENTION,
+    operators=A100_OPERATORS,
     notes=(
         ("rows", f"measured on an A100-PCIe-80GB, which stands in, unscaled, at 95 % of the bandwidth; {CONSTANT}"),
         ("linear", f"measured on an A100-PCIe-80GB, which stands in, unscaled, {SINGLE}"),
@@ -214,12 +226,13 @@ BOARDS = (
     replace(
         A100_SXM, name="a100-sxm4-40gb",
         devices="A100-SXM4-80GB for products in fp16 and bf16 and fused attention, A100-PCIe-40GB for the others",
-        linear=A100_40, batched=A100_40, rows=A100_40,
+        linear=A100_40, batched=A100_40, rows=A100_40, operator_kinds=MATRIX_UNITS,
         notes=(
             ("rows", f"measured on an A100-PCIe-40GB, which stands in: its bandwidth is that of the SXM4; {CONSTANT}"),
             ("linear", f"measured on an A100-PCIe-40GB, which stands in, unscaled, {SINGLE}"),
             ("batched", f"measured on an A100-PCIe-40GB, which stands in, unscaled, {SINGLE}"),
             ("vidur", "measured on an A100-SXM4-80GB, which stands in, unscaled, at 131 % of the bandwidth"),
+            ("operators", "measured on an A100-SXM4-80GB, which stands in, unscaled, at 131 % of the bandwidth"),
             (
                 "attention",
                 f"measured on an A100-SXM4-80GB, which stands in, unscaled, at 131 % of the bandwidth; {A100_FLASH}",
@@ -235,6 +248,10 @@ BOARDS = (
         "h100-sxm5-80gb", "H100-SXM5-80GB", "PyTorch 2.1, TF32 off (fp32)", "2023 to 2024",
         linear="NVIDIA H100 80GB HBM3", batched="NVIDIA H100 80GB HBM3", vidur="H100-SXM-80GB",
         attention="H100 80GB SXM5", notes=(("linear", SINGLE), ("batched", SINGLE), ("attention", H100_FLASH)),
+    ),
+    Board(
+        "gh200-96gb", "GH200-96GB", "PyTorch 2, flash-attention 2.5.6 or later", "2024 to 2025", operators="gh200-96gb",
+        libraries=("", "pytorch 2"),
     ),
     MI,
     replace(MI, name="vega-fe", devices="Radeon Vega Frontier Edition", deepbench="AMD Vega FE"),

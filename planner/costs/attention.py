@@ -26,11 +26,11 @@ from planner.costs.features import (
     text,
 )
 from planner.costs.roofline import physical_floor
-from planner.costs.work import attended_pairs, flop, moved_bytes
+from planner.costs.work import attended_pairs, flop, kernel_width, moved_bytes
 from planner.domain.arrays import FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
 
-__all__ = ["ATTENTION", "WITHOUT_LAUNCH"]
+__all__ = ["ATTENTION", "BETWEEN_SIZES", "WITHOUT_LAUNCH"]
 
 BLOCK = 128.0
 """Queries and keys of a block: 64 or 128 in FlashAttention-2."""
@@ -40,25 +40,32 @@ PAIRS = Column("pairs", FLOP, CUDA_CORES)
 """An exponential each, which no matrix unit computes."""
 WITHOUT_LAUNCH = "without_launch"
 """Setting: 1 where rows move as many bytes each, so that a launch cannot be told from these: they have both."""
+BETWEEN_SIZES = "between_sizes"
+"""Setting: 1 where the rows have heads of a size that no kernel is made for, which cost time of their own."""
 
 
 def _columns(settings: Settings) -> tuple[Column, ...]:
     launch = () if number(settings, WITHOUT_LAUNCH, 0) else (CALLS,)
     waves = counting(FLOP, "wave_flop") if number(settings, "multiprocessors", 0) else ()
-    return (*launch, *counting(FLOP, "flop", "block_flop"), PAIRS, Column("bytes", BYTE), *waves)
+    odd = counting(FLOP, "between_sizes_flop") if number(settings, BETWEEN_SIZES, 0) else ()
+    return (*launch, *counting(FLOP, "flop", "block_flop"), PAIRS, Column("bytes", BYTE), *waves, *odd)
 
 
 def _features(work: Work, settings: Settings) -> FloatArray:
     way, processors = text(settings, "direction", ""), number(settings, "multiprocessors", 0)
-    batch, queries, keys, _, causal = (column(work, name) for name in ATTENTION_COLUMNS)
+    batch, queries, keys, width, causal = (column(work, name) for name in ATTENTION_COLUMNS)
     pairs = attended_pairs(queries, keys, causal)
     query_blocks, key_blocks = np.ceil(queries / BLOCK), np.ceil(keys / BLOCK)
-    block_flop = flop(work, way) / pairs * (BLOCK**2 * attended_pairs(query_blocks, key_blocks, causal))
+    kernel_size = kernel_width(width)
+    block_pairs = BLOCK**2 * attended_pairs(query_blocks, key_blocks, causal)
+    block_flop = flop(work, way) / pairs * block_pairs * (kernel_size / width)
     features: list[FloatArray | float] = [] if number(settings, WITHOUT_LAUNCH, 0) else [1.0]
     features += [flop(work, way), block_flop, batch * pairs, moved_bytes(work, way)]
     if processors:
         blocks = batch * query_blocks
         features.append(block_flop * (np.ceil(blocks / processors) * processors / blocks))
+    if number(settings, BETWEEN_SIZES, 0):
+        features.append(block_flop * (kernel_size != width))
     return stacked(features)
 
 

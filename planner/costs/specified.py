@@ -14,7 +14,8 @@ from planner.costs.features import INTER_NODE, INTRA_NODE
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.inputs import DECODE
-from planner.domain.kernels import MATRIX_KINDS, TRAFFIC_KINDS
+from planner.domain.kernels import ATTENTION, MATRIX_KINDS, TRAFFIC_KINDS
+from planner.domain.precision import PRECISIONS
 from planner.numbers import constant, constants
 from planner.workload.lowering import UPDATE_BYTES
 
@@ -28,6 +29,10 @@ ASSUMED_FLOP_EFFICIENCY = constants("specified.flop_efficiency")
 """Precision -> share of the peak rate that products and convolutions reach (docs/numbers.md).
 
 No precision is slower than fp32 on the same GPU: where its peak is hardly higher, its share is larger."""
+ATTENTION_EFFICIENCY = constants("specified.attention_efficiency")
+"""Architecture -> share of the peak rate that fused attention reaches in 16 bits on matrix units (docs/numbers.md).
+
+Its kernels are written for a generation; ``other`` has none of FlashAttention's, and takes those of CUTLASS."""
 ISSUED_SHARE = {"Kepler": 2 / 3}
 """Architecture -> share of its CUDA cores that are busy where a scheduler issues one instruction at a time; else all.
 
@@ -57,7 +62,10 @@ def specified_entry(accelerator: Accelerator, kind: str, direction: str, precisi
     if kind not in TRAFFIC_KINDS:
         # At least as much as fp32 asks for: matrix units need not be used.
         plain = ASSUMED_FLOP_EFFICIENCY["fp32"] * accelerator.peak_flop_per_s.get("fp32", 0.0)
-        share = max(ASSUMED_FLOP_EFFICIENCY[precision], plain / peak)
+        assumed = ASSUMED_FLOP_EFFICIENCY[precision]
+        if kind == ATTENTION and PRECISIONS[precision].weight_bytes == 2 and accelerator.has_matrix_units(precision):
+            assumed = ATTENTION_EFFICIENCY.get(accelerator.architecture, ATTENTION_EFFICIENCY["other"])
+        share = max(assumed, plain / peak)
         efficiency = share * ISSUED_SHARE.get(accelerator.architecture, 1.0)
         settings |= {"peak_flop_per_s": peak, "flop_efficiency": efficiency, "direction": direction}
         assumptions = f"{efficiency:.0%} of the peak rate, {assumptions}"

@@ -7,6 +7,7 @@ import numpy as np
 from planner.costs.features import (
     BYTE,
     CALLS,
+    ELEMENT,
     Column,
     FeatureMap,
     Settings,
@@ -21,9 +22,9 @@ from planner.costs.roofline import physical_floor
 from planner.costs.work import moved_bytes
 from planner.domain.arrays import FloatArray
 
-__all__ = ["ROW_PADDING", "ROW_REREADS", "ROW_STEPS", "TRAFFIC_TERMS"]
+__all__ = ["ROW_BLOCKS", "ROW_PADDING", "ROW_REREADS", "ROW_STEPS", "TRAFFIC_TERMS"]
 
-ROW_STEPS, ROW_REREADS, ROW_PADDING = "steps", "reread", "padded"
+ROW_STEPS, ROW_REREADS, ROW_PADDING, ROW_BLOCKS = "steps", "reread", "padded", "blocks"
 ROW_LENGTHS = (1024.0, 4096.0, 8192.0)
 """Elements of a row beyond which libraries take another kernel, or read a row again."""
 WARP_ROW, WIDEST_BLOCK_ROW, BLOCK_STEP = 1024, 4096, 2048
@@ -48,7 +49,8 @@ def _row_columns(settings: Settings) -> tuple[Column, ...]:
     )
     names = (*(f"bytes_beyond_{length:g}" for length in steps), *(f"bytes_reread_{length:g}" for length in reread))
     padding = ("bytes_padded",) if number(settings, ROW_PADDING, 0) else ()
-    return (CALLS, *counting(BYTE, "bytes", *names, *padding))
+    blocks = (Column("row_blocks", ELEMENT),) if number(settings, ROW_BLOCKS, 0) else ()
+    return (CALLS, *counting(BYTE, "bytes", *names, *padding), *blocks)
 
 
 def _rows(work: Work, settings: Settings) -> FloatArray:
@@ -67,6 +69,8 @@ def _rows(work: Work, settings: Settings) -> FloatArray:
         steps = np.ceil(row_length / BLOCK_STEP) * BLOCK_STEP
         whole = np.where(row_length <= WIDEST_BLOCK_ROW, 2 ** np.ceil(np.log2(row_length)), steps)
         features.append(total_bytes * np.where(row_length > WARP_ROW, whole / row_length - 1, 0.0))
+    if number(settings, ROW_BLOCKS, 0):  # sums within a block, whatever the length of its row
+        features.append(rows * (length > WARP_ROW))
     return stacked(features)
 
 
@@ -90,7 +94,7 @@ TRAFFIC_TERMS = (
         _row_columns,
         _rows,
         doc="launch + bytes / bandwidth, dearer for rows longer than some lengths, for the part of a row beyond what "
-        "stays near the processor, and for the elements that whole steps of a block pad a row by",
+        "stays near the processor, for the elements that whole steps of a block pad a row by, and for each block",
         floor=physical_floor,
     ),
 )

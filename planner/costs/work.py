@@ -20,10 +20,12 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS, BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 
 __all__ = [
-    "Product", "attended_pairs", "flop", "has_fast_algorithm", "least_bytes", "moved_bytes", "operand_bytes", "product",
-    "transposition", "work_amount",
+    "HEAD_SIZES", "Product", "attended_pairs", "flop", "has_fast_algorithm", "kernel_width", "least_bytes",
+    "moved_bytes", "operand_bytes", "product", "transposition", "work_amount",
 ]  # fmt: skip
 
+HEAD_SIZES = (32, 64, 96, 128, 160, 192, 224, 256)
+"""Features of a head that kernels of fused attention are made for: multiples of 32, and none beyond."""
 STATISTICS_BYTES = 4
 """Of a query that attention keeps the logarithm of a sum of."""
 
@@ -62,6 +64,17 @@ def attended_pairs(queries: FloatArray, keys: FloatArray, causal: FloatArray) ->
     shorter = np.minimum(queries, keys)
     causal_pairs = shorter * (shorter + 1) / 2 + (queries - shorter) * keys
     return np.asarray(np.where(causal > 0, causal_pairs, queries * keys))
+
+
+def kernel_width(width: FloatArray) -> FloatArray:
+    """Return the features of a head as a kernel of fused attention computes them: the next of HEAD_SIZES.
+
+    >>> kernel_width(np.array([64.0, 72.0, 250.0, 320.0])).tolist()
+    [64.0, 96.0, 256.0, 320.0]
+    """
+    sizes = np.array(HEAD_SIZES, dtype=np.float64)
+    at = np.searchsorted(sizes, width)
+    return np.where(at < sizes.size, sizes[np.minimum(at, sizes.size - 1)], width)
 
 
 def has_fast_algorithm(work: Work) -> BoolArray:

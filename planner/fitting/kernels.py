@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.costs.alignment import misaligned_settings, slowdown
-from planner.costs.attention import WITHOUT_LAUNCH
+from planner.costs.attention import BETWEEN_SIZES, WITHOUT_LAUNCH
 from planner.costs.batches import BATCHED_APART
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH_ORDER
 from planner.costs.kernels import OBLONG_APART
-from planner.costs.traffic import ROW_PADDING, ROW_REREADS, ROW_STEPS
-from planner.costs.work import moved_bytes, transposition
+from planner.costs.traffic import ROW_BLOCKS, ROW_PADDING, ROW_REREADS, ROW_STEPS
+from planner.costs.work import kernel_width, moved_bytes, transposition
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
@@ -55,6 +55,7 @@ ROW_SHAPES: tuple[Settings, ...] = (
     {ROW_STEPS: (), ROW_REREADS: NEAR_ROW_LENGTHS},
     {ROW_REREADS: NEAR_ROW_LENGTHS},
     {ROW_STEPS: (1024.0,), ROW_REREADS: NEAR_ROW_LENGTHS, ROW_PADDING: 1.0},
+    {ROW_STEPS: (), ROW_PADDING: 1.0, ROW_BLOCKS: 1.0},  # of GPUs
 )
 CHANNEL_TILES = ((8.0, 8.0), (32.0, 64.0), (64.0, 64.0))
 """Channels in and out that a library may round up to for tensor cores."""
@@ -196,10 +197,8 @@ def _split(samples: Samples) -> Iterator[tuple[Key, Samples]]:
         mask = np.logical_and.reduce([column == part for column, part in zip(columns, key, strict=True)])
         yield ("kernels", *key), merged(samples.select(mask), key[0])
     is_common = traffic & ~np.isin(kind, [*KINDS_APART, POINTWISE])
-    for name in sorted(set(library[is_common].tolist())):
-        if (POINTWISE, "", "any", name) not in keys:
-            rows = merged(samples.select(is_common & (library == name)), POINTWISE)
-            yield ("kernels", POINTWISE, "", "any", name), rows
+    for name in sorted(set(library[is_common].tolist())) if POINTWISE not in kind else ():
+        yield ("kernels", POINTWISE, "", "any", name), merged(samples.select(is_common & (library == name)), POINTWISE)
 
 
 def _candidates(key: Key, rows: Samples, accelerator: Accelerator | None, estimator: str) -> list[Entry]:
@@ -294,15 +293,15 @@ def _shapes(key: Key, rows: Samples, accelerator: Accelerator | None) -> Iterato
                 yield "gemm.tiles", {"tiles": tiles, "multiprocessors": count, **apart}
         yield "work.linear", {}
     else:
-        yield from _traffic_shapes(kind, rows)
+        yield from _traffic_shapes(kind, rows, ROW_SHAPES[: None if _processors(accelerator) else -1])
 
 
-def _traffic_shapes(kind: str, rows: Samples) -> Iterator[tuple[str, Settings]]:
+def _traffic_shapes(kind: str, rows: Samples, of_rows: Sequence[Settings]) -> Iterator[tuple[str, Settings]]:
     if _tells_reads_apart(kind, rows):
         yield "traffic.read_write", {}
     yield "traffic.bytes", {}
     if kind in ROW_KINDS and np.all(rows.number["rows"] > 0):
-        yield from (("traffic.rows", shape) for shape in ROW_SHAPES)
+        yield from (("traffic.rows", shape) for shape in of_rows)
 
 
 def _attention_shapes(key: Key, rows: Samples, accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
@@ -310,6 +309,8 @@ def _attention_shapes(key: Key, rows: Samples, accelerator: Accelerator | None) 
     if accelerator is not None and accelerator.kind == "cpu":
         yield "cpu.attention", {"direction": key[2]}
     launch = {} if _tells_launch_apart(key, rows) else {WITHOUT_LAUNCH: 1.0}
+    width = rows.number["width"]
+    launch |= {BETWEEN_SIZES: 1.0} if np.any(kernel_width(width) != width) else {}
     for count in sorted({0.0, _processors(accelerator)}):
         yield "attention.blocks", {"direction": key[2], "multiprocessors": count, **launch}
     yield "work.linear", {"direction": key[2]}

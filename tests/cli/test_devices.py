@@ -195,7 +195,7 @@ def test_beside_a_named_calibration_nothing_is_derived(run: Run) -> None:
 
 def test_kernels_of_a_sibling_tell_other_precisions_too(run: Run) -> None:
     found = term(of(run, "h200-sxm-141gb", *BERT), "forward")["calibration"]
-    assert "tf32 derived from bf16 scaled from h100-sxm5-80gb" in found
+    assert "tf32 derived from bf16 scaled from gh200-96gb" in found
 
 
 def test_under_a_scenario_what_the_other_gpu_was_not_measured_in_is_derived_there(run: Run) -> None:

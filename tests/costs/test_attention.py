@@ -5,14 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.costs.specified import ASSUMED_BYTES_EFFICIENCY, ASSUMED_FLOP_EFFICIENCY, ASSUMED_LAUNCH_S, specified_entry
+from planner import catalog
+from planner.costs.specified import (
+    ASSUMED_BYTES_EFFICIENCY,
+    ASSUMED_LAUNCH_S,
+    ATTENTION_EFFICIENCY,
+    specified_entry,
+)
 from planner.costs.terms import TERMS, evaluate
-from planner.costs.work import attended_pairs, flop, moved_bytes, work_amount
+from planner.costs.work import HEAD_SIZES, attended_pairs, flop, kernel_width, moved_bytes, work_amount
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
 
-WORK = {"batch": 6, "queries": 5, "keys": 7, "width": 4, "causal": 0, "itemsize": 2}
+WORK = {"batch": 6, "queries": 5, "keys": 7, "width": 32, "causal": 0, "itemsize": 2}
 GPU = Accelerator("gpu", "gpu", 16e9, 900e9, {"fp32": 15e12, "fp16": 120e12}, 80)
 
 
@@ -23,9 +29,9 @@ def features(work: dict[str, int], **settings: float | str) -> dict[str, float]:
 
 def test_flop_and_bytes_by_hand() -> None:
     """4·b·q·k·w forward and 2.5 times that backward; q, k, v, o, and backward their gradients."""
-    assert flop(WORK) == work_amount(WORK) == 4 * 6 * 5 * 7 * 4
+    assert flop(WORK) == work_amount(WORK) == 4 * 6 * 5 * 7 * 32
     assert flop(WORK, BACKWARD_DATA) == 2.5 * flop(WORK, FORWARD)
-    once = 6 * (5 + 7 + 7 + 5) * 4
+    once = 6 * (5 + 7 + 7 + 5) * 32
     assert moved_bytes(WORK) == 2 * once + 4 * 6 * 5
     assert moved_bytes(WORK, BACKWARD_DATA) == 2 * 2 * once + 4 * 6 * 5
 
@@ -42,9 +48,9 @@ def test_blocks_are_counted_whole() -> None:
     work = WORK | {"queries": 300, "keys": 300}
     full, causal = features(work), features(work | {"causal": 1})
     assert full["pairs"] == 6 * 300**2
-    assert full["block_flop"] == 4 * 6 * 4 * 9 * 128**2
+    assert full["block_flop"] == 4 * 6 * 32 * 9 * 128**2
     assert causal["pairs"] == 6 * 300 * 301 / 2
-    assert causal["block_flop"] == pytest.approx(4 * 6 * 4 * 6 * 128**2)
+    assert causal["block_flop"] == pytest.approx(4 * 6 * 32 * 6 * 128**2)
     assert "wave_flop" not in full
 
 
@@ -53,7 +59,7 @@ def test_blocks_come_in_waves() -> None:
     work = WORK | {"queries": 300, "keys": 300}
     found = features(work, multiprocessors=16.0, direction=BACKWARD_DATA)
     assert found["wave_flop"] == pytest.approx(found["block_flop"] * 32 / 18)
-    assert found["flop"] == 10 * 6 * 300**2 * 4
+    assert found["flop"] == 10 * 6 * 300**2 * 32
 
 
 @given(st.integers(1, 600), st.integers(1, 600), st.sampled_from([0, 1]))
@@ -68,10 +74,53 @@ def test_specification_is_the_roofline_of_the_direction(direction: str) -> None:
     assert entry is not None
     assert "of the peak rate" in entry.notes
     long, short = (WORK | {"queries": s, "keys": s, "width": 64} for s in (4096, 8))
-    compute = flop(long, direction) / (ASSUMED_FLOP_EFFICIENCY["fp16"] * 120e12)
+    compute = flop(long, direction) / (ATTENTION_EFFICIENCY["other"] * 120e12)
     memory = moved_bytes(short, direction) / (ASSUMED_BYTES_EFFICIENCY * 900e9)
     np.testing.assert_allclose(evaluate(entry, long), compute + ASSUMED_LAUNCH_S)
     np.testing.assert_allclose(evaluate(entry, short), memory + ASSUMED_LAUNCH_S)
+
+
+@given(st.integers(1, 256))
+def test_a_head_is_computed_at_the_next_size_that_kernels_are_made_for(width: int) -> None:
+    size = int(kernel_width(np.array([float(width)]))[0])
+    assert size == min(one for one in HEAD_SIZES if one >= width)
+    work = WORK | {"queries": 256, "keys": 256}
+    own, whole = features(work | {"width": width}, between_sizes=1.0), features(work | {"width": size})
+    assert own["block_flop"] == pytest.approx(whole["block_flop"])
+    assert own["between_sizes_flop"] == (0 if width == size else own["block_flop"])
+    entry = specified_entry(GPU, "attention", FORWARD, "fp16")
+    assert entry is not None
+    long = work | {"queries": 8192, "keys": 8192}
+    assert evaluate(entry, long | {"width": width}) == pytest.approx(evaluate(entry, long | {"width": size}))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "direction", "share"),
+    [
+        ("a100-sxm4-80gb", "fp16", FORWARD, "Ampere"),
+        ("rtx-3090", "bf16", BACKWARD_DATA, "Ampere"),
+        ("h100-pcie-80gb", "bf16", FORWARD, "Hopper"),
+        ("v100-sxm2-16gb", "fp16", FORWARD, "other"),
+        ("t4", "fp16", BACKWARD_DATA, "other"),
+    ],
+)
+def test_attention_is_specified_by_the_generation_of_its_kernels(
+    gpu: str, precision: str, direction: str, share: str
+) -> None:
+    entry = specified_entry(catalog.find_accelerator(gpu), "attention", direction, precision)
+    assert entry is not None
+    assert entry.settings["flop_efficiency"] == ATTENTION_EFFICIENCY[share]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision"), [("p100-pcie-16gb", "fp16"), ("a100-sxm4-80gb", "fp32"), ("v100-sxm2-16gb", "fp32")]
+)
+def test_attention_on_cuda_cores_is_specified_as_products_are(gpu: str, precision: str) -> None:
+    device = catalog.find_accelerator(gpu)
+    attention, product = (specified_entry(device, kind, FORWARD, precision) for kind in ("attention", "gemm"))
+    assert attention is not None
+    assert product is not None
+    assert attention.settings["flop_efficiency"] == product.settings["flop_efficiency"]
 
 
 def test_no_time_is_below_the_peaks_of_the_direction() -> None:

@@ -33,9 +33,9 @@ def served(sources: Sources, kind: str, precision: str) -> Provenance:
     ("gpu", "kind", "precision", "wanted"),
     [
         ("a100-sxm4-40gb", "gemm", "bf16", (FIT, "a100-sxm4-40gb", "", "")),
-        ("h200-sxm-141gb", "gemm", "bf16", (SCALED, "h100-sxm5-80gb", "h100-sxm5-80gb", "")),
+        ("h200-sxm-141gb", "gemm", "bf16", (SCALED, "gh200-96gb", "gh200-96gb", "")),
         ("a100-sxm4-40gb", "gemm", "tf32", (DERIVED, "a100-sxm4-40gb", "", "bf16")),
-        ("h200-sxm-141gb", "gemm", "tf32", (DERIVED, "h100-sxm5-80gb", "h100-sxm5-80gb", "bf16")),
+        ("h200-sxm-141gb", "gemm", "tf32", (DERIVED, "gh200-96gb", "gh200-96gb", "bf16")),
         ("k80", "convolution", "fp32", (NEAREST, "m40", "m40", "")),
         ("a100-sxm4-40gb", "convolution", "bf16", (NEAREST, "v100-sxm2-16gb", "v100-sxm2-16gb", "fp16")),
         ("k80", "gemm", "fp32", (DATASHEET, "", "", "")),
