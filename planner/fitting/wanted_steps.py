@@ -14,7 +14,7 @@ from planner.costs.work import flop, moved_bytes
 from planner.domain.arrays import FloatArray
 from planner.domain.calls import LayerCall, kind_of_kernel
 from planner.domain.cluster import Accelerator
-from planner.domain.kernels import LINEAR_BIAS, TRAFFIC_KINDS
+from planner.domain.kernels import FORWARD, LINEAR_BIAS, TRAFFIC_KINDS
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
 from planner.workload.calls import layer_calls
@@ -69,8 +69,8 @@ def wanted_calls(
 
     A step is of one network in one precision, precisions of a network side by side. A call that is the same in several
     precisions is one call. Biases are left out where they are timed with the call before them: all on a CPU, those of
-    linear layers on a GPU. Of ``products``, precisions behind the others, a step has the products of
-    linear layers alone.
+    linear layers on a GPU. Of ``products``, precisions behind the others, a step has the products of linear layers
+    alone, and in int8 on a CPU convolutions forward.
     """
     fused_kinds = (LINEAR_BIAS,) if on_gpu else ("bias", LINEAR_BIAS)
     by_key: dict[Key, dict[str, WantedCall]] = {}
@@ -80,7 +80,9 @@ def wanted_calls(
             if kind_of_kernel(call.kind, call.layer) in fused_kinds:
                 continue
             for by, precision in enumerate((*precisions, *products)):
-                if precision in products and not (call.kind == "gemm" and call.layer.kind == "linear"):
+                is_narrow = (call.kind, call.layer.kind) == ("gemm", "linear")
+                is_narrow |= (precision, call.kind, call.direction, on_gpu) == ("int8", "convolution", FORWARD, False)
+                if precision in products and not is_narrow:
                     continue
                 of_key = by_key.setdefault(key_of(call, precision), {})
                 own = _timed_in(call, precision)

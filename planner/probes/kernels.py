@@ -166,6 +166,8 @@ _Made = Call | Callable[[], object]
 def timed_call(point: Point, operands: Operands) -> Call:
     """Return the call of a point, ready to be timed."""
     torch, operands = import_torch(), operands.of(point.precision)
+    if point.precision in NARROW and point.kind == "convolution":
+        return products.quantised_convolution(torch, point, operands)
     if point.precision in NARROW:
         return products.narrow_product(torch, point, operands)
     if point.call and point.call.layer.kind == "attention" and is_plain(point.call.layer):

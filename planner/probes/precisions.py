@@ -103,10 +103,11 @@ def byte_precisions(precisions: Sequence[str]) -> tuple[str, ...]:
 def computes(precision: str, kind: str, direction: str) -> bool:
     """Tell whether a convolution, a product or fused attention is computed in a precision.
 
-    Of 8 bits there are products alone, and of int8 only those of the forward pass and of gradients of inputs.
+    Of 8 bits there are products alone, and of int8 only those of the forward pass and of gradients of inputs, but for
+    quantised convolutions forward.
     """
     if precision == "int8":
-        return kind == "gemm" and direction != BACKWARD_WEIGHT
+        return (kind == "gemm" and direction != BACKWARD_WEIGHT) or (kind, direction) == ("convolution", FORWARD)
     return kind == "gemm" or (kind in ("attention", "convolution") and precision != "fp8")
 
 
@@ -121,9 +122,9 @@ def measures(precision: str, precisions: Sequence[str], kernel: tuple[str, str],
 
 
 def has_kernel(precision: str, direction: str, work: Mapping[str, int]) -> bool:
-    """Tell whether PyTorch has a kernel of a GPU for a linear layer's product; it has for all not of 8 bits."""
+    """Tell whether PyTorch has a kernel of a GPU for a call: not for convolutions, nor all products, of 8 bits."""
     if precision not in NARROW or "m" not in work:
-        return True
+        return precision not in NARROW or "in_c" not in work
     rows, columns, depth = product_sizes(direction, work)
     own = COMPUTING[precision]
     return rows >= own.least_rows and columns % own.multiple == depth % own.multiple == 0

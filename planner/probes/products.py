@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from typing import Any
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, convolution_output
@@ -28,7 +29,7 @@ from planner.probes.timing import Call
 
 __all__ = [
     "attention_dropout", "attention_product", "attention_softmax", "convolution", "embedding", "fused_attention_call",
-    "narrow_product", "product",
+    "narrow_product", "product", "quantised_convolution",
 ]  # fmt: skip
 
 
@@ -64,6 +65,29 @@ def convolution(torch: Any, point: Point, operands: Operands) -> Call:
 
     is_cast = mixed and (reads_fp32 or point.direction == BACKWARD_WEIGHT)
     return Call(gradients_in_fp32(torch, gradients) if is_cast else gradients, kept_bytes)
+
+
+def quantised_convolution(torch: Any, point: Point, operands: Operands) -> Call:
+    """Return a convolution forward of a CPU in int8, quantised from tensor to tensor, its weights packed before.
+
+    Images lie position by position, as the libraries take them (PyTorch documentation, "Quantization").
+    """
+    work, scale = point.work, 0.05
+    weights = (work["out_c"], work["in_c"] // work["groups"], work["k_h"], work["k_w"])
+    stride, padding = [work["stride_h"], work["stride_w"]], [work["pad_h"], work["pad_w"]]
+    single, quantised = operands.of("fp32"), torch.ops.quantized
+    inputs = single.warm(work["images"], work["in_c"], work["in_h"], work["in_w"])
+    inputs, bias = inputs.contiguous(memory_format=torch.channels_last), single.warm(work["out_c"])
+
+    def packed() -> Any:
+        weight = torch.quantize_per_tensor(single.warm(*weights), scale, 0, torch.qint8)
+        return quantised.conv2d_prepack(weight, bias, stride, padding, [1, 1], work["groups"])
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+        x = torch.quantize_per_tensor(inputs, scale, 64, torch.quint8)
+        cold = itertools.cycle([packed() for _ in range(operands.graphs(math.prod(weights)))])
+    return Call(lambda: quantised.conv2d(x, next(cold), scale, 64))
 
 
 def product(torch: Any, point: Point, operands: Operands) -> Call:

@@ -151,7 +151,7 @@ def _notes(batches: Sequence[Batch]) -> Iterator[Block]:
         yield Line(INT8_NOTE)
 
 
-ERRORS = "Measured engines were missed by 12 to 20 % (docs/inference.md); no queue is modelled, and no copies."
+ERRORS = "How far measured batches were missed: docs/inference.md. No queue is modelled, and no copies."
 INT8_NOTE = (
     "int8 needs scales calibrated on samples; what accuracy it costs is not predicted. Batches are multiples of 4."
 )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import LOCAL, Accelerator, Cluster
+from planner.domain.kernels import FORWARD
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.errors import CoverageError, Refusal
@@ -46,8 +47,17 @@ def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tupl
         f"{name} must be covered by a calibration of {accelerator.name}",
         name,
         f"{looked_at} without it{also}",
-        f"; {measuring(accelerator)}{instead}",
+        f"; {measuring(accelerator) if _is_timed(precision, kind, direction, accelerator) else FITTING}{instead}",
     )
+
+
+FITTING = "fit measurements of it with `planner calibrate --samples DIR`"
+
+
+def _is_timed(precision: str, kind: str, direction: str, accelerator: Accelerator) -> bool:
+    """Tell whether PyTorch has a kernel to time: of convolutions in 8 bits it has those forward on a CPU alone."""
+    is_narrow = kind == "convolution" and precision in PRECISIONS and PRECISIONS[precision].measured_only
+    return not is_narrow or (accelerator.kind, direction) == ("cpu", FORWARD)
 
 
 MEASURED_ON_CPUS = ("fp32", "bf16", "int8")
@@ -61,11 +71,11 @@ def absent_precision(precision: str, accelerator: Accelerator) -> Refusal:
     return Refusal("precision_absent", rule, precision)
 
 
-def unmeasured_precision(precision: str, kind: str, accelerator: Accelerator) -> Refusal:
+def unmeasured_precision(precision: str, kind: str, direction: str, accelerator: Accelerator) -> Refusal:
     """Return that products in 8 bits were not measured, and what measures them or takes them from the data sheet."""
-    # PyTorch has no int8 convolutions: only what others timed holds them.
     device = "cpu" if accelerator.kind == "cpu" else "cuda"
-    measures = "--samples DIR" if kind == "convolution" else f"--device {device} --precision {precision}"
+    is_timed = _is_timed(precision, kind, direction, accelerator)
+    measures = f"--device {device} --precision {precision}" if is_timed else "--samples DIR"
     rule = f"no {kind} in {precision} was measured on {accelerator.name}"
     remedy = f": measure with `planner calibrate {measures}`, or take the data sheet's word with --allow-specified"
     return Refusal("precision_unmeasured", rule, precision, rest=remedy)

@@ -69,7 +69,7 @@ def why_not_candidate(
     for calls, own in narrow:
         is_looked_up = sources.layer_calls(precision).covers(calls, own)
         if not is_looked_up and not _is_measured(sources, calls.kind, calls.direction, precision):
-            return unmeasured_precision(precision, calls.kind, sources.accelerator)
+            return unmeasured_precision(precision, calls.kind, calls.direction, sources.accelerator)
     return None
 
 

@@ -113,6 +113,7 @@ def test_further_precisions_of_a_cpu_come_after_the_design_of_fp32() -> None:
     assert {(p.kind, p.direction) for p in points if p.precision == "int8"} == {
         ("gemm", "forward"),
         ("gemm", "backward_data"),
+        ("convolution", "forward"),
     }
 
 

@@ -13,7 +13,7 @@ from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point
 from planner.probes.precisions import HALF_KINDS
-from planner.probes.products import narrow_product
+from planner.probes.products import narrow_product, quantised_convolution
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +96,27 @@ def test_products_of_8_bits_are_products(direction: str, precision: str) -> None
     assert made.dtype == {"int8": torch.int32, "fp8": torch.bfloat16}[precision]
     tolerance = 0.0 if precision == "int8" else 0.02 * float(expected.abs().max())
     assert float((made.double() - expected).abs().max()) <= tolerance
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_quantised_convolution_is_that_of_what_it_was_quantised_from(groups: int) -> None:
+    work = {"images": 2, "in_c": 8, "in_h": 9, "in_w": 7, "out_c": 4, "k_h": 3, "k_w": 3}
+    work |= {"stride_h": 2, "stride_w": 2, "pad_h": 1, "pad_w": 1, "groups": groups}
+    operands = Recorded(elements=1 << 16, cold_bytes=1)
+    operands.given = []
+    library: Any = torch
+    made = quantised_convolution(library, Point("convolution", FORWARD, work, precision="int8"), operands).run()
+    assert isinstance(made, torch.Tensor)
+    x, bias, weight = operands.given
+    scale = float(made.q_scale())
+    exact = torch.nn.functional.conv2d(
+        torch.fake_quantize_per_tensor_affine(x, scale, 64, 0, 255),
+        torch.fake_quantize_per_tensor_affine(weight, scale, 0, -128, 127),
+        bias, 2, 1, 1, groups,
+    )  # fmt: skip
+    expected = torch.fake_quantize_per_tensor_affine(exact, scale, 64, 0, 255)
+    assert made.dtype == torch.quint8
+    assert float((made.dequantize() - expected).abs().max()) <= 1.01 * scale
 
 
 def test_kept_results_are_counted_in_bytes(operands: Operands) -> None:

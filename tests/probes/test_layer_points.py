@@ -90,7 +90,7 @@ def test_each_precision_has_the_calls_that_are_its_own() -> None:
     assert pairs("tf32") == products
     same = {pair for pair in pairs("fp32") if pair[0] in ("embedding", "update")}
     assert pairs("bf16") == pairs("fp16") == pairs("fp32") - same
-    assert pairs("int8") == {("gemm", "forward"), ("gemm", "backward_data")}
+    assert pairs("int8") == {("gemm", "forward"), ("gemm", "backward_data"), ("convolution", "forward")}
     assert pairs("fp8") == {pair for pair in products if pair[0] == "gemm"}
     assert not any(p.call and p.call.layer.kind == "attention" for p in points if p.precision in ("int8", "fp8"))
     assert len({point.name for point in points}) == len(points)

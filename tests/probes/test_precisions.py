@@ -89,7 +89,8 @@ def test_eight_bits_are_for_products() -> None:
     assert not computes("int8", "gemm", BACKWARD_WEIGHT)
     assert computes("fp8", "gemm", BACKWARD_WEIGHT)
     assert not computes("fp8", "convolution", FORWARD)
-    assert not computes("int8", "convolution", FORWARD)
+    assert computes("int8", "convolution", FORWARD)
+    assert not computes("int8", "convolution", BACKWARD_DATA)
     assert computes("tf32", "convolution", BACKWARD_WEIGHT)
     assert not computes("bf16", "activation", FORWARD)
 
