@@ -5,6 +5,7 @@ Every error, bias, coverage, share and regret is a fraction. ``n`` counts rows; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,8 +13,8 @@ from planner.domain.arrays import frozen_map
 from planner.errors import Refusal
 
 __all__ = [
-    "AXES", "ORDERS", "ErrorSummary", "GroupRanking", "Locked", "MemoryScore", "OrderRanking", "RankingSummary",
-    "ScoredRow", "TermScale", "Validation",
+    "AXES", "ORDERS", "ErrorSummary", "GroupRanking", "Growth", "Locked", "MemoryScore", "OrderRanking",
+    "RankingSummary", "ScoredRow", "TermScale", "Validation",
 ]  # fmt: skip
 
 AXES = ("network", "cluster", "source")
@@ -149,6 +150,32 @@ class TermScale:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """How errors change along an axis, within groups of rows of one source, network and GPU.
+
+    Attributes
+    ----------
+    axis : GPUs, nodes or sub-batch
+    slope : of log(predicted / measured), a doubling
+    term : whose share of the predicted time grows most along the axis; empty: no term's does
+    n, groups : rows and groups that have several values of the axis
+    """
+
+    axis: str
+    slope: float
+    term: str
+    n: int
+    groups: int
+
+    def sentence(self) -> str:
+        """Return the finding in words."""
+        way = "longer" if self.slope > 0 else "shorter"
+        beside = f"; {self.term} grows most along it" if self.term else ""
+        change = 100 * abs(math.expm1(self.slope))
+        return f"with each doubling of {self.axis} times come out {change:.1f} % {way} ({self.groups} groups){beside}"
+
+
+@dataclass(frozen=True, slots=True)
 class ScoredRow:
     """One run, predicted or refused.
 
@@ -167,7 +194,7 @@ class ScoredRow:
     bottleneck : the term that takes most
     kind : kind of prediction, with a score of its own; see :data:`planner.domain.provenance.PREDICTION_KINDS`
     deviation : standard deviation of log(predicted) that the prediction states of itself, whatever its interval is
-    nodes : that it ran on; 0 where it is no run
+    nodes, gpus, sub_batch : that it ran on, and with; 0 where it is no run
     repeats_run : whether another row is of the same run, so that its status counts there
     """
 
@@ -191,6 +218,8 @@ class ScoredRow:
     kind: str = ""
     deviation: float | None = None
     nodes: int = 0
+    gpus: int = 0
+    sub_batch: int = 0
     repeats_run: bool = False
 
     @property
@@ -223,6 +252,7 @@ class Validation:
     free_numbers : fitted values of the step model, the most of one of the fits; None: nothing was refitted
     locked : rows that are in sums alone: not in ``rows``, ``groups``, ``terms``, nor by network or cluster
     unknown_frameworks : rows by a framework that nobody knows, answered as those of any
+    growth : axes along which errors grow, the steepest first
     """
 
     summary: ErrorSummary
@@ -239,6 +269,7 @@ class Validation:
     locked: Locked | None = None
     memory_by: Mapping[str, MemoryScore] = field(default_factory=dict)
     unknown_frameworks: Mapping[str, int] = field(default_factory=dict)
+    growth: tuple[Growth, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", frozen_map({axis: frozen_map(summaries) for axis, summaries in self.by.items()}))

@@ -324,6 +324,13 @@ _TERM = Table(
     Field("mape", Number(), "mean error as predicted"),
     Field("scaled_mape", Number(), "mean error with the term scaled, each row by what the others ask for"),
 )
+_GROWTH = Table(
+    Field("axis", Text(), "along which errors grow"),
+    Field("slope", Number(), "of log(predicted / measured), a doubling"),
+    Field("term", Text(empty=True), "term whose share grows most along it; empty: none does"),
+    Field("n", Whole(), "rows"),
+    Field("groups", Whole(), "groups of rows with several values of the axis"),
+)
 _ROW = Table(
     Field("id", Text(empty=True), "name of the run"),
     Field("line", Whole(least=0), "where it stands in its file"),
@@ -350,6 +357,7 @@ _VALIDATION = Table(
     Field("memory", _MEMORY, "predicted against observed shortage of memory, and against memory that was read"),
     Field("memory_by", MapOf(_MEMORY, pattern=r"[\s\S]*"), "the same by source that tells of memory", {}),
     Field("terms", ListOf(_TERM), "terms that explain what predictions miss, the best explanation first"),
+    Field("growth", ListOf(_GROWTH), "axes along which errors grow, the steepest first", ()),
     Field("in_sample", _ERRORS, "errors of rows that a calibration has seen"),
     Field("hold_out", Nullable(Text()), "what coefficients were refitted without, in turn"),
     Field(

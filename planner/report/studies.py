@@ -278,6 +278,7 @@ def _closing(validation: Validation) -> Iterator[Block]:
         yield heading("What the errors may come from, all metrics taken as times")
         best = validation.terms[:1]
         yield Line(best[0].sentence() if best else "No single term explains a tenth of the mean error.", indent=2)
+        yield from (Line(one.sentence(), indent=2) for one in validation.growth[:2])
     yield from _refusals(validation.rows)
     yield from _worst(validation.rows)
 

@@ -101,6 +101,8 @@ def _row(
         group=run.group,
         bottleneck=bottleneck,
         nodes=run.nodes,
+        gpus=run.nodes * (run.gpus_per_node or 0),
+        sub_batch=run.sub_batch or 0,
     )
 
 

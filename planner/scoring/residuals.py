@@ -14,15 +14,16 @@ hint where to look, not a coefficient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.validation import TermScale
+from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.validation import Growth, TermScale
 from planner.scoring.errors import comparable
+from planner.scoring.groups import means, numbered
 
-__all__ = ["explaining_terms"]
+__all__ = ["explaining_terms", "growths"]
 
 PRIOR_DEVIATION = 0.5
 SCALE_RANGE = (0.25, 4.0)
@@ -65,6 +66,55 @@ def explaining_terms(
         if error < (1 - LEAST_GAIN) * before
     ]
     return tuple(sorted(scales, key=lambda one: (one.scaled_mape, one.term)))
+
+
+FEWEST_GROUPS = 3
+"""Groups along an axis from which on errors are said to grow along it."""
+
+
+def growths(
+    axes: Mapping[str, IntArray],
+    groups: Sequence[str],
+    shares: Mapping[str, FloatArray],
+    times_s: tuple[FloatArray, FloatArray],
+    mask: BoolArray,
+) -> tuple[Growth, ...]:
+    """Return the axes along which errors grow within groups, the steepest first; often none.
+
+    Of log(predicted / measured) and of each term's share the slopes by log2 of the axis, both less the means of groups.
+    An axis is named where the slope that other groups ask for takes LEAST_GAIN from the errors of each.
+
+    Parameters
+    ----------
+    axes : mapping of name to ndarray of int, shape (n,); 0: not known
+    groups : sequence of str, n
+    shares : mapping of term to ndarray of float, shape (n,), its share of the predicted time
+    times_s : predicted and measured, ndarray of float, shape (n,)
+    mask : ndarray of bool, shape (n,)
+    """
+    use, found = comparable(*times_s) & mask, list[Growth]()
+    for name, values in axes.items():
+        rows = use & (values > 0)
+        names, code = numbered(groups, rows)
+
+        def centred(of: FloatArray, code: IntArray = code, count: int = len(names)) -> FloatArray:
+            return of - means(of, code, count)[code]
+
+        x = centred(np.log2(values[rows]))
+        e = centred(np.log(times_s[0][rows] / times_s[1][rows]))
+        spread, product = (np.bincount(code, weights=one, minlength=len(names)) for one in (x * x, x * e))
+        several = spread > 0
+        if several.sum() < FEWEST_GROUPS:
+            continue
+        others = (product.sum() - product) / np.maximum(spread.sum() - spread, 1e-300)
+        varies = several[code]
+        before, after = (float(np.abs(one[varies]).mean()) for one in (e, e - others[code] * x))
+        if after < (1 - LEAST_GAIN) * before:
+            grown = {term: float((x * centred(share[rows])).sum()) for term, share in shares.items()}
+            term = max((term for term in grown if grown[term] > 0), key=grown.__getitem__, default="")
+            slope = float(product.sum() / spread.sum())
+            found.append(Growth(name, slope, term, int(varies.sum()), int(several.sum())))
+    return tuple(sorted(found, key=lambda one: -abs(one.slope)))
 
 
 def _bounded(slope: FloatArray, curve: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ from planner.domain.runs import MEMORY_METRIC
 from planner.domain.validation import AXES, MemoryScore, ScoredRow, Validation
 from planner.scoring.errors import Figures, comparable, summaries_by, summarise
 from planner.scoring.ranking import Outcomes, as_times, rank_by_rules, rank_groups, summarise_ranking
-from planner.scoring.residuals import explaining_terms
+from planner.scoring.residuals import explaining_terms, growths
 
 __all__ = ["memory_score", "score"]
 
@@ -60,7 +60,12 @@ def score(
 
     sources = np.array([row.source for row in rows], dtype=np.str_)
     names_of_memory = sorted(set(sources[is_predicted & (is_memory | out | called_out)].tolist()))
-    exposed_s = np.zeros((len(rows), 0)) if shares is None else shares * predicted_s[:, None]
+    shares = np.zeros((len(rows), 0)) if shares is None else shares
+    exposed_s = shares * predicted_s[:, None]
+    counted = {"GPUs": "gpus", "nodes": "nodes", "the sub-batch": "sub_batch"}
+    axes = {name: np.array([getattr(row, key) for row in rows], dtype=np.int64) for name, key in counted.items()}
+    alike, both = [f"{row.source} {row.network} {row.gpu}" for row in rows], (predicted_s, measured_s)
+    by_term = dict(zip(terms, shares.T, strict=False))
     return Validation(
         summary=summarise(figures, is_held_out),
         by={axis: summaries_by([getattr(row, axis) for row in rows], figures, is_held_out) for axis in AXES},
@@ -73,6 +78,7 @@ def score(
         rows=tuple(rows),
         hold_out=hold_out,
         rankings=rank_by_rules(names, outcomes, nodes, is_held_out),
+        growth=growths(axes, alike, by_term, both, is_held_out),
     )
 
 

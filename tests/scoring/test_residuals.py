@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from planner.domain.arrays import FloatArray
-from planner.scoring.residuals import PRIOR_DEVIATION, SCALE_RANGE, explaining_terms
+from planner.scoring.residuals import PRIOR_DEVIATION, SCALE_RANGE, explaining_terms, growths
 
 TERMS = ("forward", "backward", "all_reduce")
 
@@ -94,3 +94,29 @@ def test_masked_rows_do_not_count() -> None:
     measured[20:] = 99.0
     expected = explaining_terms(TERMS, exposed[:20], predicted[:20], measured[:20])
     assert explaining_terms(TERMS, exposed, predicted, measured, mask) == expected
+
+
+@pytest.mark.parametrize("slope", [0.08, -0.15])
+def test_errors_that_grow_with_nodes_name_what_grows_with_them(slope: float) -> None:
+    """Of five groups; sub-batches fall as nodes grow in some and not in others, and tell nothing."""
+    rng, nodes = np.random.default_rng(0), np.tile(2 ** np.arange(5), 5)
+    groups = np.repeat([f"group {at}" for at in range(5)], 5)
+    measured = rng.uniform(0.5, 2.0, nodes.size)
+    level = np.repeat(rng.normal(0, 0.3, 5), 5)
+    predicted = measured * np.exp(level + slope * np.log2(nodes) + rng.normal(0, 0.01, nodes.size))
+    axes = {"nodes": nodes, "the sub-batch": rng.integers(1, 64, nodes.size), "GPUs": np.zeros_like(nodes)}
+    shares = {
+        "forward": 0.5 - 0.05 * np.log2(nodes),
+        "replica_wait": 0.02 * np.log2(nodes),
+        "all_reduce": np.full(25, 0.1),
+    }
+    (found,) = growths(axes, groups.tolist(), shares, (predicted, measured), np.ones(25, dtype=np.bool_))
+    assert (found.axis, found.term, found.n, found.groups) == ("nodes", "replica_wait", 25, 5)
+    assert found.slope == pytest.approx(slope, abs=0.01)
+    assert f"{100 * abs(np.expm1(found.slope)):.1f} % {'longer' if slope > 0 else 'shorter'}" in found.sentence()
+
+
+def test_errors_of_two_groups_say_nothing_of_an_axis() -> None:
+    nodes, groups = np.tile([1, 2, 4], 2), ["a"] * 3 + ["b"] * 3
+    predicted = np.exp(0.3 * np.log2(nodes))
+    assert not growths({"nodes": nodes}, groups, {}, (predicted, np.ones(6)), np.ones(6, dtype=np.bool_))
