@@ -71,6 +71,9 @@ def _cases(values: Values) -> tuple[Case, ...]:
         if axis.option in values and axis.option not in _OF_REPLICAS and values[axis.option].value != (axis.default,):
             got = ",".join(map(str, values[axis.option].value))
             raise ParameterError(OPTIONS[axis.option].flag, "left out with --task inference", got)
+    several = len(values["network"].value) > 1 or len(value_of(values, "scenario", ("",))) > 1
+    if several and "json" in values:
+        raise ParameterError("--json", "asked of one network and scenario with --task inference", "several")
     machine = machine_of(values, note)
     check_nodes(machine.cluster, values)
     engine: Values = {"framework": Sourced(ENGINE, DEFAULT)} if machine.cluster.node.accelerator.kind == "gpu" else {}

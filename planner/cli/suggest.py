@@ -280,6 +280,9 @@ def wanted(values: Values) -> Values:
     """Return the values of a command that searches, or raise ParameterError where no mini-batch is wanted."""
     if value_of(values, "task") == INFERENCE:
         raise ParameterError("--task", "training in a sweep", INFERENCE, "ask planner suggest")
+    for name in ("latency", "rate"):
+        if name in values:
+            raise ParameterError(OPTIONS[name].flag, "given with --task inference", values[name].value)
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     return values

@@ -16,7 +16,7 @@ from math import ceil
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.kernels import MATRIX_KINDS, KernelCalls
+from planner.domain.kernels import CLASSES, FORWARD, MATRIX_KINDS, KernelCalls
 from planner.domain.precision import precision_named
 from planner.domain.prediction import Batch
 from planner.errors import CoverageError, ParameterError, Refusal
@@ -104,16 +104,13 @@ class Inference:
         """Return what a batch takes, kernel by kernel; ParameterError: it is not lawful."""
         check_batch(self.precision, sub_batch)
         served = self.forward.served(sub_batch)
-        rows = rows_of(self.forward, served)
-        latency = float(composed_s(np.array(sum(row.seconds for row in rows)), self._host_s(served), self.exponent))
+        scenario = self.sources.problem.scenario
+        rows = rows_of(self.forward, served, np.full(len(CLASSES), scenario.kernel_factor))
+        whole = composed_s(np.array(sum(row.seconds for row in rows)), self._host_s(served), self.overheads.exponent)
+        latency = float(self.sources.multiplied(FORWARD, whole, self.precision))
         calibrations = tuple(dict.fromkeys(source.calibration for _, source in served if source.calibration))
         origins = tuple(dict.fromkeys(source.origin for _, source in served))
         return Batch(self.precision, sub_batch, latency, self.memory(sub_batch), tuple(rows), calibrations, origins)
-
-    @property
-    def exponent(self) -> float:
-        """Of the composition of host and GPU."""
-        return self.overheads.exponent
 
     def _host_s(self, served: Sequence[tuple[KernelCalls, Source]]) -> FloatArray:
         made = [calls for calls, _ in served if not _is_inside(calls)]
