@@ -11,10 +11,12 @@ import numpy as np
 from planner.costs.alignment import WHOLE_BYTES, times_as_long
 from planner.costs.features import CALLS, FASTER
 from planner.costs.scaling import NARROW_MISS
+from planner.costs.work import kernel_width
 from planner.domain.calibration import OF_PASSES, Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Framework, variant_and_version
+from planner.domain.layers.attentions import aligned_head_size, core_of
 from planner.domain.network import Network, layer_shapes
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term, share_that_fits
@@ -43,6 +45,8 @@ SURE_TO_FIT = 0.9
 """Probability that memory suffices, below which a plan that is predicted to fit says so."""
 CALIBRATED_OPTIMIZER = "sgd-momentum"
 """What the weight updates of calibrations were timed with."""
+COMMON_HEAD_SIZES = (32, 64, 96, 128, 192, 256)
+"""Features of a head that all versions of FlashAttention-2 have kernels for: some have 160 and 224 too."""
 MOST_OUTPUTS = 256
 """Of a layer whose sides are of no account: a classifier of so few outputs takes next to nothing."""
 SMALLEST_SHARE_STATED = 0.0005
@@ -476,19 +480,42 @@ def _heads(network: Network) -> Iterator[PlanWarning]:
 
 
 def _misaligned(sources: Sources, precision: str) -> Iterator[PlanWarning]:
-    """Yield the word that products of the network's layers are slow, as their sides are not aligned, and the remedy."""
-    settings, itemsize = sources.misaligned(precision), PRECISIONS[precision].activation_bytes
-    if not settings:
+    """Yield the word that sides of products or heads fit no kernel of matrix units, and the next that do."""
+    framework, network = sources.problem.settings.framework, sources.problem.network
+    if not sources.accelerator.has_matrix_units(precision):
         return
-    whole = WHOLE_BYTES // itemsize
-    sides = {layer.integer("features") for layer in sources.problem.network.layers if layer.kind == "linear"}
+    whole = WHOLE_BYTES // PRECISIONS[precision].weight_bytes
+    yield from _padded_heads(network, precision)
+    if framework.pads_products or framework.pads_vocabulary:
+        return
+    settings, itemsize = sources.misaligned(precision), PRECISIONS[precision].activation_bytes
+    sides = {layer.integer("features") for layer in network.layers if layer.kind == "linear"}
     for side in sorted(side for side in sides if side % whole and side > MOST_OUTPUTS):
-        times = float(times_as_long(np.array(gcd(side * itemsize, WHOLE_BYTES)), settings))
+        fits = f"{-(-side // whole) * whole}, a multiple of {whole}"
         message = (
-            f"Products of {side} outputs take {times:g} times as long on this GPU in {precision} as those of "
-            f"{-(-side // whole) * whole}, a multiple of {whole}."
+            f"Matrix units are not fed as fast by products of {side} outputs in {precision} as by those of {fits}."
         )
+        if settings:
+            times = float(times_as_long(np.array(gcd(side * itemsize, WHOLE_BYTES)), settings))
+            message = f"Products of {side} outputs take {times:g} times as long here in {precision} as those of {fits}."
         yield PlanWarning("misaligned", str(side), message)
+
+
+def _padded_heads(network: Network, precision: str) -> Iterator[PlanWarning]:
+    """Yield the word that attention computes heads of more features than they have, and the next size that fits."""
+    shapes, itemsize = layer_shapes(network), PRECISIONS[precision].activation_bytes
+    layers = [layer for layer in network.layers if layer.kind == "attention"]
+    cores = {(core_of(one, *shapes[one.inputs[0]]), bool(one.attributes["fused"]) and itemsize == 2) for one in layers}
+    for width, fused in sorted({((core.width + core.values) // 2, fused) for core, fused in cores}):
+        size = aligned_head_size(width, WHOLE_BYTES // itemsize)
+        size, kernels = (int(kernel_width(np.array(size))), "fused attention") if fused else (size, "products")
+        if size > width:
+            next_size = next((one for one in COMMON_HEAD_SIZES if one >= width), size) if fused else size
+            message = (
+                f"Heads of {width} features are computed as {size} in {precision}, {size / width - 1:.0%} more: "
+                f"{next_size} is the next size that kernels of {kernels} are made for."
+            )
+            yield PlanWarning("head_size_padded", str(width), message)
 
 
 def _version(framework: Framework) -> Iterator[PlanWarning]:

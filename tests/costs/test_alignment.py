@@ -1,5 +1,6 @@
 """Products whose contiguous sides are no multiple of 16 bytes, on devices whose matrix units want that."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -91,3 +92,57 @@ def test_a_program_that_pads_neither_pays_nor_is_warned(
     said = capsys.readouterr().out
     assert ('"misaligned"' in said) == is_said
     assert ("a multiple of 8" in said and "50264" in said) == is_said
+
+
+def warned(
+    capsys: pytest.CaptureFixture[str], network: str, *, cluster: str, framework: str, precision: str
+) -> dict[str, str]:
+    """Return subject and message of every warning of sides and heads that fit no kernel."""
+    arguments = ["predict", "--network", network, "--cluster", cluster, "--nodes", "1", "--sub-batch", "1", "--json"]
+    assert main([*arguments, "--framework", framework, "--precision", precision]) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    return {one["subject"]: one["message"] for one in warnings if one["code"] in ("misaligned", "head_size_padded")}
+
+
+FUSED, APART = ("llama", "pytorch:compile"), ("gpt", "pytorch:compile")
+"""Network and program: attention in one kernel, and by products and softmax."""
+
+
+@pytest.mark.parametrize(
+    ("width", "of", "precision", "sizes"),
+    [
+        (64, FUSED, "bf16", None),
+        (100, FUSED, "bf16", (128, 128)),
+        (132, FUSED, "fp16", (160, 192)),
+        (132, ("gpt", "megatron-lm:flash-attention"), "bf16", (160, 192)),
+        (192, FUSED, "fp16", None),
+        (100, APART, "bf16", (104, 104)),
+        (104, APART, "bf16", None),
+        (100, APART, "tf32", None),
+        (102, FUSED, "tf32", (104, 104)),
+        (100, APART, "fp32", None),
+    ],
+)
+def test_heads_that_no_kernel_is_made_for_are_named_with_the_next_size(
+    capsys: pytest.CaptureFixture[str], width: int, of: tuple[str, str], precision: str, sizes: tuple[int, int] | None
+) -> None:
+    network = f"{of[0]}:layers=2,heads=8,hidden={8 * width},vocabulary=1024,sequence=128"
+    found = warned(capsys, network, cluster="dgx-a100", framework=of[1], precision=precision)
+    assert found.keys() == ({str(width)} if sizes else set())
+    if sizes:
+        assert f"computed as {sizes[0]} in {precision}" in found[str(width)]
+        assert f"{sizes[1]} is the next size" in found[str(width)]
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "precision", "next_side"),
+    [(50257, "fp16", 50264), (50257, "tf32", 50260), (50264, "fp16", 0), (50257, "fp32", 0)],
+)
+def test_a_side_that_matrix_units_take_slowly_is_named_on_every_generation(
+    capsys: pytest.CaptureFixture[str], vocabulary: int, precision: str, next_side: int
+) -> None:
+    network = f"gpt:layers=1,heads=8,hidden=512,vocabulary={vocabulary}"
+    found = warned(capsys, network, cluster="dgx-a100", framework="pytorch", precision=precision)
+    assert found.keys() == ({str(vocabulary)} if next_side else set())
+    assert all(f"{next_side}, a multiple of" in message for message in found.values())
+    assert not warned(capsys, network, cluster="dgx-a100", framework="pytorch:compile", precision=precision)
