@@ -268,7 +268,9 @@ def chosen_of(
     simpler = any(_splits(plans[at]) > _splits(choice) for at in alike)
     fewest = any(plans[at].gpus > choice.gpus for at in sound)
     fewer_aside = any(plans[at].gpus < choice.gpus for at in tied)
-    words = {f"the fewest {device}s": fewest, "the smallest staleness": fresher, "the largest sub-batch": larger}
+    shares = any(each[at] != plans[at].sub_batch for at in sound)
+    most = f"the most samples a {device}" if shares else "the largest sub-batch"
+    words = {f"the fewest {device}s": fewest, "the smallest staleness": fresher, most: larger}
     why = " and ".join(name for name, holds in (words | {"the simplest split": simpler}).items() if holds)
     if fewer_aside:
         of = f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
