@@ -156,6 +156,19 @@ class Overheads:
             wait_between=self.wait_between * waits,
         )
 
+    def at_most(self, other: Overheads, convolutions: float, products: float) -> Overheads:
+        """Return the same where no kernel takes longer than ``other`` makes it.
+
+        Other kernels are the same there; its convolutions and products take so many times as long before any scale.
+        """
+        least = np.minimum(self.scales, other.scales * (convolutions, products, 1.0)).tolist()
+        scales = {
+            "kernel_scale": least[2],
+            "convolution_scale": least[0] / least[2],
+            "product_scale": least[1] / least[2],
+        }
+        return replace(self, **scales)
+
     def waiting(self, inside: float, between: float) -> Overheads:
         """Return the same with the waits of a cluster's kinds of links, so far as its entry states none."""
         stated, (first, second) = self.source.entry.coefficients, WAITS

@@ -9,6 +9,8 @@ from functools import cached_property, partial
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from planner.costs.alignment import misaligned_settings
 from planner.costs.scaling import in_8_bits
 from planner.costs.specified import (
@@ -18,13 +20,15 @@ from planner.costs.specified import (
     specified_host_collective,
     specified_storage,
 )
+from planner.costs.terms import evaluate
 from planner.costs.transfers import READING_TERMS
+from planner.costs.work import transposition
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import ANY_ACCELERATOR, OF_STEP, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import LOCAL, Cluster, Link
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
-from planner.domain.kernels import FORWARD, PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS, KernelCalls
+from planner.domain.kernels import FORWARD, PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS, WORK_COLUMNS, KernelCalls
 from planner.domain.network import Network
 from planner.domain.provenance import ASSUMED, DATASHEET, DERIVED, NEAREST, SAME_DIE, SCALED
 from planner.domain.request import Problem
@@ -50,6 +54,14 @@ __all__ = ["Source", "Sources"]
 
 HOST_LIBRARY = "host"
 """Library of collective entries that are between host buffers: for asynchronous update threads only."""
+TYPICAL_CALLS: Mapping[str, tuple[tuple[int, ...], ...]] = {
+    "convolution": ((64, 256, 28, 28, 256, 3, 3, 1, 1, 1, 1, 1),),
+    "gemm": (
+        (3072, 4096, 1024, 1), (1024, 4096, 1024, 1), (4096, 4096, 1024, 1), (1024, 4096, 4096, 1),
+        (512, 512, 64, 128), (512, 64, 512, 128),
+    ),
+}  # fmt: skip
+"""Kind -> work of the calls by which fp32 and TF32 are compared: those of a block of BERT-Large for 8 samples."""
 HOST_KINDS = ("update_gradient", "sum_gradient", "update_weights")
 
 
@@ -263,8 +275,19 @@ class Sources:
             overheads = overheads or assumed_overheads(self.accelerator.kind, exponent)
             overheads = overheads.waiting(*waits_elsewhere(self.problem.cluster, self.pooled))
             waits = float(scenario.factor("replica_wait", precision))
-            self._overheads[key] = overheads.scaled(scenario.kernel_factor, scenario.host_factor, waits)
+            overheads = overheads.scaled(scenario.kernel_factor, scenario.host_factor, waits)
+            if precision == "tf32":  # a library that may use it takes kernels of fp32 where these are faster
+                overheads = overheads.at_most(self.overheads("fp32", mode), *map(self._speed_up, TYPICAL_CALLS))
+            self._overheads[key] = overheads
         return self._overheads[key]
+
+    def _speed_up(self, kind: str) -> float:
+        """Return the time of typical calls in fp32 over that in TF32, infinite where either is not known."""
+        work = dict(zip(WORK_COLUMNS[kind], np.array(TYPICAL_CALLS[kind], dtype=np.float64).T, strict=True))
+        work |= {"itemsize": np.array(4.0)} | {name: np.array(x) for name, x in transposition(kind, FORWARD).items()}
+        sources = [self.find_kernel(kind, FORWARD, precision) for precision in ("fp32", "tf32")]
+        wide_s, narrow_s = (0.0 if one is None else float(evaluate(one.entry, work).sum()) for one in sources)
+        return wide_s / narrow_s if wide_s and narrow_s else inf
 
     @cached_property
     def _overhead_sources(self) -> tuple[tuple[Source, bool], ...]:

@@ -244,3 +244,27 @@ def test_a_scenario_specifies_the_other_gpu_not_the_present_one_again(run: Run) 
     other = forward(nearest(run, "k80", "--scenario", "gpu=gtx-1080"))
     assert "scaled from titan-x-pascal" in other
     assert "from k80" not in other
+
+
+ONE_GPU = """format = "planner/cluster"
+version = 1
+name = "one"
+nodes = 1
+[node]
+gpus = 1
+gpu = "{gpu}"
+"""
+WITH_TF32 = [name for name in catalog.names("accelerators") if "tf32" in catalog.find_accelerator(name).peak_flop_per_s]
+
+
+@pytest.mark.parametrize("gpu", WITH_TF32)
+def test_tf32_is_no_slower_than_fp32_on_the_same_chip(run: Run, gpu: str) -> None:
+    """A library that may use TF32 takes kernels of fp32 where these are faster; by typical calls, so within 5 %."""
+    Path("one.toml").write_text(ONE_GPU.format(gpu=gpu))
+    for network, sub_batch in (("resnet50", "32"), ("vgg16", "64"), ("bert-large", "8"), ("gpt2", "4")):
+        found = predicted(
+            run, "--network", network, "--cluster", "one.toml", "--sub-batch", sub_batch, "--precision", "fp32,tf32",
+            "--input", "synthetic",
+        )  # fmt: skip
+        wide_s, narrow_s = (one["iteration_s"]["value"] for one in found["predictions"])
+        assert narrow_s < 1.05 * wide_s
