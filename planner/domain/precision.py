@@ -24,6 +24,7 @@ class Precision:
     master_bytes : of the fp32 master copy of a weight; 0 where the weights themselves are fp32
     measured_only : of 8 bits, no candidate of a search without a measured sub-model
     is_lossy : training in it loses accuracy, and no program starts it: research
+    batch_multiple : samples that a sub-batch is a multiple of: DP4A takes four numbers together (NVIDIA, DeepBench)
     """
 
     name: str
@@ -33,6 +34,7 @@ class Precision:
     master_bytes: int
     measured_only: bool = False
     is_lossy: bool = False
+    batch_multiple: int = 1
 
 
 PRECISIONS = {
@@ -43,7 +45,7 @@ PRECISIONS = {
         Precision("fp16", 2, 2, 2, 4),
         Precision("bf16", 2, 2, 2, 4),
         Precision("fp8", 1, 2, 2, 4, measured_only=True),
-        Precision("int8", 1, 2, 2, 4, measured_only=True, is_lossy=True),
+        Precision("int8", 1, 2, 2, 4, measured_only=True, is_lossy=True, batch_multiple=4),
     )
 }
 

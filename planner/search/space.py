@@ -246,13 +246,15 @@ def sub_batches_to_try(request: SpaceRequest, limits: Limits, kind: tuple[str, s
 
     ``kind``: precision and mode. The window bounds synchronous plans.
     A scenario that makes room for more lengthens a range that was asked for, and leaves a single value as it is.
-    Where not even one sample fits, one stands for all, to be refused for its memory.
+    Where not even one sample fits, one stands for all, to be refused for its memory; in int8 multiples of 4 alone.
     """
-    factor = limits.factor(kind[0])
+    factor, least = limits.factor(kind[0]), PRECISIONS[kind[0]].batch_multiple
     if request["sub_batch"] is None:
         largest, most = limits.fits(*kind), _window(request, kind[1])[1]
-        return np.arange(1, max(1, min(largest, most) if kind[1] == "sync" else largest) + 1)
+        return np.arange(least, max(least, min(largest, most) if kind[1] == "sync" else largest) + 1, least)
     request_values = distinct_values(np.array(request["sub_batch"], dtype=np.int64))
+    if (is_lawful := request_values % least == 0).any():
+        request_values = request_values[is_lawful]
     if factor == 1 or request_values.size == 1:
         return request_values
     step = int(request_values[-1] - request_values[-2])

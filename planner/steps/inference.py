@@ -31,20 +31,18 @@ from planner.workload.inference import forward_calls, live_elements
 
 __all__ = ["Inference", "check_batch", "replicas_of"]
 
-INT8 = "int8"
 HOST_SHARE = constant("inference.host_share")
 """Host time of an operation without gradients over that in training (docs/numbers.md)."""
-WHOLE_BATCH = 4
-"""Samples that batches in int8 are multiples of: DP4A takes four numbers together (NVIDIA, DeepBench)."""
 
 
 def check_batch(precision: str, sub_batch: int) -> None:
     """Raise ParameterError where a batch is not lawful in a precision, naming the nearest."""
-    if precision == INT8 and sub_batch % WHOLE_BATCH:
-        below = sub_batch // WHOLE_BATCH * WHOLE_BATCH
-        nearest = f"{below} and {below + WHOLE_BATCH}" if below else str(WHOLE_BATCH)
-        verb = "are" if below else "is"
-        raise ParameterError("--sub-batch", "a multiple of 4 in int8", sub_batch, f"the nearest {verb} {nearest}")
+    multiple = precision_named(precision).batch_multiple
+    if sub_batch % multiple:
+        below = sub_batch // multiple * multiple
+        nearest = f"are {below} and {below + multiple}" if below else f"is {multiple}"
+        rule = f"a multiple of {multiple} in {precision}"
+        raise ParameterError("--sub-batch", rule, sub_batch, f"the nearest {nearest}")
 
 
 class _Forward(RankCompute):
@@ -98,7 +96,7 @@ class Inference:
 
     def allows(self, sub_batch: int) -> bool:
         """Tell whether a batch is lawful."""
-        return self.precision != INT8 or sub_batch % WHOLE_BATCH == 0
+        return sub_batch % precision_named(self.precision).batch_multiple == 0
 
     def batch(self, sub_batch: int) -> Batch:
         """Return what a batch takes, kernel by kernel; ParameterError: it is not lawful."""

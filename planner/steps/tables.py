@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 
-__all__ = ["CHUNK", "CaseTable", "PairTable", "distinct_pairs", "slices"]
+__all__ = ["CHUNK", "CaseTable", "PairTable", "slices"]
 
 Columns = TypeVar("Columns", bound=Any)
 
@@ -24,26 +24,6 @@ def slices(size: int) -> Iterator[slice]:
     """Yield consecutive slices of at most CHUNK."""
     for start in range(0, size, CHUNK):
         yield slice(start, min(start + CHUNK, size))
-
-
-def distinct_pairs(first: IntArray, second: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the distinct pairs of two columns of whole numbers >= 0, whose shapes broadcast, in ascending order.
-
-    Marks possible pairs where there are few of them, because sorting a million numbers takes 0.1 s.
-    """
-    first, second = (column.ravel() for column in np.broadcast_arrays(first, second))
-    if first.size == 0:
-        return first, second
-    width = int(second.max()) + 1
-    possible = (int(first.max()) + 1) * width
-    if possible <= _LARGEST_DENSE_TABLE:
-        is_present = np.zeros(possible, dtype=np.bool_)
-        for part in slices(first.size):
-            is_present[first[part] * width + second[part]] = True
-        keys = np.flatnonzero(is_present)
-    else:
-        keys = distinct_values(first * width + second)
-    return keys // width, keys % width
 
 
 class CaseTable(Generic[Columns]):
