@@ -103,7 +103,8 @@ GRADIENT_TYPES = ("precision", "fp32", "fp16", "bf16")
 """What gradients are held or sent in: the gradients' type of the precision of training, or one of any."""
 ANY = "any"
 """In place of a precision: all that are not named."""
-ASYNCHRONOUS = ("none", "update-threads", "parameter-server")
+UPDATE_THREADS = "update-threads"
+ASYNCHRONOUS = ("none", UPDATE_THREADS, "parameter-server")
 """Not at all; by a thread of each node that sums and updates, as SPRINT; or by servers that hold the weights."""
 CONTEXTS = ("positions", "heads")
 """Of a ring of ranks, each with two parts of the positions; or of ranks that exchange these for heads (Ulysses)."""
@@ -262,7 +263,7 @@ class Framework:
     shardings: tuple[int, ...] = _fact("stages of sharding that it has", default=(0, 1, 2, 3))
     shardings_in_pipeline: tuple[int, ...] = _fact("the same beside a pipeline", default=(0, 1, 2, 3))
     lawful: Mapping[str, tuple[str, ...]] = _fact("values of other axes, where it lacks some", WITH_LAWFUL, default={})
-    asynchronous: str = _fact("how replicas update weights that do not wait", ASYNCHRONOUS, default="update-threads")
+    asynchronous: str = _fact("how replicas update weights that do not wait", ASYNCHRONOUS, default=UPDATE_THREADS)
     context: str = _fact("what context-parallel ranks divide in attention", CONTEXTS, default="positions")
     copies_keys: bool = _fact("whether more tensor ranks than heads of keys and values copy them", default=True)
     experts_take_sequence: bool = _fact("whether tensor ranks with experts are sequence parallel", default=False)

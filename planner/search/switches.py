@@ -121,7 +121,8 @@ def _of_network(problem: Problem) -> Framework:
     fuses = tuple(one for one in framework.fuses if one not in idle_fusions(network, framework.fuses))
     has_layout = any(layer.kind == "convolution" for layer in network.layers)
     layout = framework.layout if has_layout else GENERIC.layout
-    return replace(of_kernels(framework), launch=GENERIC.launch, layout=layout, fuses=fuses)
+    launch = framework.launch if framework.composes else GENERIC.launch
+    return replace(of_kernels(framework), launch=launch, layout=layout, fuses=fuses)
 
 
 def _is_better(one: FloatArray, other: FloatArray) -> bool:

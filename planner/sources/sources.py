@@ -27,6 +27,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import ANY_ACCELERATOR, OF_STEP, Calibration, Entry
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import LOCAL, Cluster, Link
+from planner.domain.framework import UPDATE_THREADS
 from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.domain.kernels import FORWARD, PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS, WORK_COLUMNS, KernelCalls
 from planner.domain.network import Network
@@ -453,9 +454,11 @@ class Sources:
         ParameterError: without an optimizer there are no weights to update.
         """
         framework = self.problem.settings.framework
-        if framework.asynchronous == "none":
-            rule = f"sync in framework {framework.variant}, whose updates are synchronous alone"
-            raise ParameterError("mode", rule, "async")
+        if framework.asynchronous != UPDATE_THREADS:
+            is_served = framework.asynchronous == "parameter-server"
+            why = "servers update weights by each gradient, which is not priced" if is_served else ""
+            rule = f"sync in framework {framework.variant}, whose {why or 'updates are synchronous alone'}"
+            raise ParameterError("mode", rule, "async", "--framework sprint has update threads" if is_served else "")
         if kind == "update_weights" and self.problem.settings.optimizer == "none":
             raise ParameterError("optimizer", "one that updates the weights of an asynchronous plan", "none")
         source = self.cluster_entry("host", kind)

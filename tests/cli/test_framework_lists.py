@@ -299,7 +299,7 @@ def test_a_switch_that_would_pay_is_said(run: Run, tmp_path: Path) -> None:
     answer = plans_of(run, str(path))
     assert list(answer["switches"]) == ["fused"]
     faster = answer["switches"]["fused"]
-    plan = answer["plans"][answer["chosen"] - 1]
+    plan = next(one for one in answer["plans"] if one["position"] == answer["chosen"])
     configuration = plan["configuration"]
     tensor = str(configuration.get("tensor_parallel", 1))
     asked = (
@@ -339,9 +339,17 @@ def test_a_pipeline_has_the_first_schedule_of_its_framework(run: Run, asked: str
 
 
 @pytest.mark.parametrize("asked", ["suggest --nodes 1 --target-batch 64", "predict --nodes 1 --sub-batch 8"])
-def test_asynchronous_plans_are_refused_where_updates_are_synchronous_alone(run: Run, asked: str) -> None:
-    common = "--network resnet50 --cluster dgx-a100 --precision fp32 --mode async --framework caffe"
-    code, _, err = run(*asked.split(), *common.split())
-    assert (code, err.splitlines()[-1]) == (
-        2, "planner: mode must be sync in framework caffe, whose updates are synchronous alone, got 'async'",
-    )  # fmt: skip
+def test_asynchronous_plans_are_refused_where_no_threads_of_nodes_update(run: Run, asked: str) -> None:
+    common = "--network resnet50 --cluster dgx-a100 --precision fp32 --mode async --framework"
+    for framework, rest in (
+        ("caffe", "updates are synchronous alone, got 'async'"),
+        (
+            "tensorflow",
+            (
+                "servers update weights by each gradient, which is not priced, got 'async'; "
+                "--framework sprint has update threads"
+            ),
+        ),
+    ):
+        code, _, err = run(*asked.split(), *common.split(), framework)
+        assert (code, err.splitlines()[-1]) == (2, f"planner: mode must be sync in framework {framework}, whose {rest}")
