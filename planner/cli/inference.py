@@ -17,7 +17,17 @@ from planner.formats.summaries import inference_document
 from planner.report.blocks import Block
 from planner.report.kernels import batches_view, gains_table, kernel_table, replicas_view
 from planner.report.prediction import place
-from planner.sessions.inputs import ENGINE, Case, Values, cases, check_nodes, machine_of, merge, value_of
+from planner.sessions.inputs import (
+    DEFAULT_REQUEST,
+    ENGINE,
+    Case,
+    Values,
+    cases,
+    check_nodes,
+    machine_of,
+    merge,
+    value_of,
+)
 from planner.sources.sources import Sources
 from planner.sources.usable import why_not_precision
 from planner.steps.inference import Inference, replicas_of
@@ -68,7 +78,9 @@ def suggest(values: Values, arguments: Mapping[str, Any]) -> None:
 def _cases(values: Values) -> tuple[Case, ...]:
     """Return the cases of a request; ParameterError: an option is of training alone."""
     for axis in AXES:
-        if axis.option in values and axis.option not in _OF_REPLICAS and values[axis.option].value != (axis.default,):
+        given = values.get(axis.option)
+        is_typed = given is not None and given.source != DEFAULT_REQUEST and given.value != (axis.default,)
+        if is_typed and axis.option not in _OF_REPLICAS:
             got = ",".join(map(str, values[axis.option].value))
             raise ParameterError(OPTIONS[axis.option].flag, "left out with --task inference", got)
     several = len(values["network"].value) > 1 or len(value_of(values, "scenario", ("",))) > 1

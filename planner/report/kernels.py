@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE, KernelRow
 from planner.domain.prediction import Batch
@@ -72,8 +72,8 @@ def gains_table(by_precision: Mapping[str, Mapping[str, float]], words: str = "A
     rows |= {"others": rest} if any(rest) else {}
     rows["all kernels"] = [sum(some.values()) for some in by_precision.values()]
     cells: list[list[str]] = [[kind.replace("_", " "), *_gains(times)] for kind, times in rows.items()]
-    columns = ["kernels", first, *(name for one in others for name in (one, "gain"))]
-    yield Table(_distinct(columns), cells, _distinct(columns)[1:], strong=[len(cells) - 1])
+    columns = ["kernels", first, *(name for one in others for name in (one, f"{one}\ngain"))]
+    yield Table(columns, cells, columns[1:], strong=[len(cells) - 1])
 
 
 def _gains(times: Sequence[float]) -> Iterator[str]:
@@ -82,14 +82,6 @@ def _gains(times: Sequence[float]) -> Iterator[str]:
     for one in others:
         yield format_duration(one, 3) if one else "-"
         yield f"{first / one:.2f}" if one and first else "-"
-
-
-def _distinct(columns: Iterable[str]) -> list[str]:
-    """Return headings, of which equal ones differ in spaces behind."""
-    made: list[str] = []
-    for one in columns:
-        made.append(one + " " * made.count(one) if one != "gain" else one + " " * sum(x.strip() == one for x in made))
-    return made
 
 
 def batches_view(subject: Subject, batches: Sequence[Batch], memory_bytes: float) -> Iterator[Block]:
