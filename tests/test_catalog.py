@@ -80,6 +80,9 @@ def test_names_of_something_else_are_refused() -> None:
         # Narayanan et al. (2021): 3072 GPUs, 8 HDR. EC2 G4 instances: 4 T4, 50 Gb/s; 16 in Pollux (2021).
         ("selene", (384, 8, "a100-sxm4-80gb"), [25e9] * 8),
         ("ec2-g4dn-12xlarge", (16, 4, "t4"), [6.25e9]),
+        # TACC, Stampede2: SKX nodes of 48 cores, Omni-Path. SDSC, Expanse: 128 cores, HDR100.
+        ("stampede2", (1736, 48, "xeon-8160-core"), [12.5e9]),
+        ("expanse", (728, 128, "epyc-7742-core"), [12.5e9]),
     ],
 )
 def test_bundled_clusters_have_the_published_figures(name: str, node: tuple[int, int, str], nics: list[float]) -> None:
@@ -90,6 +93,27 @@ def test_bundled_clusters_have_the_published_figures(name: str, node: tuple[int,
     assert [link.bytes_per_s] * link.nics_per_node == nics
     assert cluster.storage is None
     assert cluster.usd_per_gpu_hour is None
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "clock_hz", "width", "memory_gib", "memory_bytes_per_s"),
+    [("stampede2", 48, 2.1e9, 64, 192, 12 * 8 * 2666.67e6), ("expanse", 128, 2.25e9, 32, 256, 16 * 8 * 3200e6)],
+)
+def test_cores_share_what_their_node_has(
+    name: str, cores: int, clock_hz: float, width: int, memory_gib: int, memory_bytes_per_s: float
+) -> None:
+    """Two units of 16, or 8, multiply-adds at the base clock; channels of DDR4 of 8 bytes a transfer."""
+    node = catalog.find_cluster(name).node
+    core = node.accelerator
+    assert (core.kind, node.gpus, node.cpu_threads, node.host_memory_bytes) == (
+        "cpu",
+        cores,
+        2 * cores,
+        memory_gib * 2**30,
+    )
+    assert dict(core.peak_flop_per_s) == {"fp32": pytest.approx(width * clock_hz)}
+    assert core.memory_bytes * cores == memory_gib * 2**30
+    assert core.memory_bytes_per_s * cores == pytest.approx(memory_bytes_per_s, rel=1e-3)
 
 
 @pytest.mark.parametrize("gpus", [4096, 16384, 131072])
@@ -107,7 +131,8 @@ def test_clusters_to_measure_searches_on_are_selene_of_another_size(gpus: int) -
 @pytest.mark.parametrize("name", catalog.names("clusters"))
 def test_every_figure_of_a_bundled_link_has_its_source(name: str) -> None:
     cluster = catalog.find_cluster(name)
-    for link in ("intra_node", "inter_node", "host"):
+    links = {"intra_node": cluster.intra_node, "inter_node": cluster.inter_node, "host": cluster.host}
+    for link in (name for name, one in links.items() if one is not None):
         for key in ("bandwidth_GBps", "latency_us"):
             assert cluster.sources[f"links.{link}.{key}"]
         assert cluster.sources[f"links.{link}.latency_us"].startswith("assumed")
@@ -117,10 +142,13 @@ def test_every_figure_of_a_bundled_link_has_its_source(name: str) -> None:
 def test_bundled_accelerators_are_plausible_and_sourced(name: str) -> None:
     device = catalog.find_accelerator(name)
     rates = device.peak_flop_per_s
-    assert device.kind == "gpu"
-    assert device.source.startswith(("NVIDIA", "AMD"))
-    assert device.multiprocessors is not None
-    assert 2.5e12 < rates["fp32"] < 1e14
+    if device.kind == "cpu":  # one core, of a node that the source names
+        assert device.source.startswith("one of the")
+        assert 5e10 < rates["fp32"] < 2e11
+    else:
+        assert device.source.startswith(("NVIDIA", "AMD"))
+        assert device.multiprocessors is not None
+        assert 2.5e12 < rates["fp32"] < 1e14
     known = [precision for precision in PRECISIONS if precision in rates]
     # A narrower precision that a device lists is never slower than fp32.
     assert min(rates[precision] for precision in known) == rates["fp32"]

@@ -17,7 +17,7 @@ LOCAL = "local"
 LINK_KINDS = frozenset(
     {
         "nvlink", "nvswitch", "xgmi", "pcie", "pcie3", "pcie4", "pcie5",
-        "infiniband", "roce", "omnipath", "ethernet", "efa", "aries",
+        "infiniband", "roce", "omnipath", "ethernet", "efa", "aries", "memory",
     }
 )  # fmt: skip
 """Known kinds; another is allowed, gets the generic latency model, and a warning."""

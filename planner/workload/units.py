@@ -1,7 +1,7 @@
 """What a pipeline does not divide.
 
 Of a network with blocks that is what stands before them, each block, and what stands behind; of any other a layer with
-parameters and those without behind it.
+parameters and those without behind it, but of very deep ones several.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.layers.record import INPUT
 from planner.domain.network import Layer, Network
-from planner.workload.blocks import block_starts
+from planner.workload.blocks import block_starts, crossing
 from planner.workload.program import Program, program
 from planner.workload.shards import second_products
 
 __all__ = [
     "StageLayers", "Units", "even_layers", "few_blocks", "repeats", "stage_of", "stage_units", "units_of",
 ]  # fmt: skip
+
+MOST_UNITS = 4096
+"""Where a network has more layers with parameters, the fewest tensors cross between units: exact cuts compare all pairs
+of them, 100 MB each number of a pair."""
 
 
 class StageLayers(NamedTuple):
@@ -118,9 +123,20 @@ class Units:
         return result
 
 
+def _inner_starts(network: Network, of: Program) -> IntArray:
+    """Return the position of the first layer of every unit but the first, (V - 1,)."""
+    if cuts := block_starts(network):
+        return np.array(cuts, dtype=np.int64)
+    inner = of.slot[1:]
+    if inner.size >= MOST_UNITS:
+        tensors = crossing(network, dict.fromkeys((INPUT, *(layer.name for layer in network.layers)), 1))
+        inner = inner[tensors[inner] == tensors[inner].min()]
+    return inner[:: -(-(inner.size + 1) // MOST_UNITS)]
+
+
 def units_of(network: Network, of: Program) -> Units:
     """Return the units of a network's program, or of a shard of it, whose layers stand at the same positions."""
-    inner = np.array(cuts, dtype=np.int64) if (cuts := block_starts(network)) else of.slot[1:]
+    inner = _inner_starts(network, of)
     unit_of_slot = np.searchsorted(inner, of.slot, side="right")
     unit_of_segment = np.concatenate([[0], unit_of_slot])
     unit_of_layer = np.searchsorted(inner, np.arange(of.site.size), side="right")

@@ -74,7 +74,7 @@ def test_one_thing_as_a_document_reads_back(what: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "name", "near"), [("networks", "resnet5", "resnet50"), ("clusters", "tsubame-kf", "tsubame-kfc")]
+    ("what", "name", "near"), [("networks", "resnet51", "resnet50"), ("clusters", "tsubame-kf", "tsubame-kfc")]
 )
 def test_an_unknown_name_offers_the_nearest(what: str, name: str, near: str, run: Run) -> None:
     code, out, err = run("show", what, name)

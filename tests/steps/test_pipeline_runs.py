@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.steps.pipeline import pipeline_s
-from planner.steps.pipeline_runs import RUN_SCHEDULES, drain_s, exposed_exchange_s, runs_s
+from planner.steps.pipeline_runs import RUN_SCHEDULES, drain_s, exchange_s, exposed_exchange_s, runs_s
 from planner.steps.synchronous import Runs, runs_end_s
 
 PLANS = 8
@@ -95,3 +95,24 @@ def test_the_first_of_equal_stages_is_exposed_most(chunks: int) -> None:
     )
     of_runs = np.maximum.reduceat(every, np.cumsum(repeats) - repeats, axis=0)
     np.testing.assert_allclose(found, of_runs, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "overlapping", "behind"), [((3, 3, 3, 3), 36, 36), ((1, 2, 4, 7), 34, 40), ((7, 4, 2, 1), 40, 40)]
+)
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_partitions_exchange_gradients_while_earlier_ones_drain(
+    exchanges: tuple[int, ...], overlapping: int, behind: int, schedule: str
+) -> None:
+    """Four partitions of 1 s forward and 2 s backward, eight micro-batches: the last backwards end at 33, 31, 29, 27 s.
+
+    Each exchange begins where its partition ends; behind the whole pipeline the longest of them is added.
+    """
+    forward, backward = np.ones((4, 1)), np.full((4, 1), 2.0)
+    whole = float(pipeline_s(forward, backward, np.zeros(1), np.array([8]), schedule=schedule)[0])
+    ends = whole - drain_s(backward, 0.0, schedule=schedule)[:, 0]
+    assert ends.tolist() == [33, 31, 29, 27]
+    taken = np.array(exchanges, dtype=np.float64)[:, None]
+    runs = Runs(np.zeros((1, 4, 1)), taken[None], np.ones((1, 4, 1)))
+    longest, added = exchange_s(backward, 0.0, [runs], overlaps=False, schedule=schedule)
+    assert (whole + added[0], whole + longest[0]) == (overlapping, behind)

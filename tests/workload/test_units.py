@@ -113,3 +113,24 @@ def test_even_stages_hold_what_the_programs_chunks_add_up_to(blocks: int, stages
     layers = even_layers(blocks, np.array(stages), np.arange(stages), deals)
     assert layers.again.tolist() == of_stage.tolist()
     assert (layers.first.tolist(), int(layers.end[-1])) == ([0, *np.cumsum(of_stage)[:-1]], blocks)
+
+
+@pytest.mark.parametrize(("name", "most"), [("resnet110", 60), ("vgg16", 5)])
+def test_very_deep_networks_are_cut_where_least_crosses(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNets between their blocks, chains anywhere; units have all that the network has."""
+    network = find_network(name)
+    fine = units_of(network, program(network))
+    monkeypatch.setattr("planner.workload.units.MOST_UNITS", most)
+    units = units_of(network, program(network))
+    assert most / 2 < units.sequence.size <= most < fine.sequence.size
+    if name == "resnet110":
+        blocks = [f"stage{stage}.{number}.conv1" for stage in (1, 2, 3) for number in range(1, 19)]
+        assert [network.layers[at].name for at in units.starts] == ["conv1", "conv1.norm", *blocks, "fc"]
+    for count in ("layers", "slots", "parameters"):
+        both = [getattr(one, count)[one.sequence].sum() for one in (units, fine)]
+        assert both[0] == both[1]
+
+
+def test_a_network_of_thousands_of_layers_has_units_that_can_be_compared() -> None:
+    network = find_network("resnet5000")
+    assert units_of(network, program(network)).sequence.size == 2 + 3 * 833 + 1
