@@ -94,11 +94,3 @@ class Message:
     where: str
     hidden_under: str = ""
     part: str = ""
-
-    def wire_bytes(self, ranks: IntArray) -> FloatArray:
-        """Return the bytes that each rank of groups of so many sends around a ring or directly, shape (n,)."""
-        share = (ranks - 1) / ranks
-        if self.operation == SEND_RECEIVE:
-            share = np.where(ranks > 1, 1.0, 0.0)
-        both: FloatArray = self.count * self.buffer_bytes * share
-        return 2 * both if self.operation == ALL_REDUCE else both

@@ -51,6 +51,10 @@ class NetworkBuilder:
         """Append a ReLU."""
         return self.add("activation", name, source)
 
+    def norm_relu(self, name: str, source: str) -> str:
+        """Append a batch normalisation and its ReLU."""
+        return self.relu(f"{name}.relu", self.add("batch_norm", f"{name}.norm", source))
+
     def linear(self, name: str, source: str, features: int, **attributes: AttributeValue) -> str:
         """Append a fully connected layer."""
         return self.add("linear", name, source, features=features, **attributes)

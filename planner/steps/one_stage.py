@@ -11,7 +11,6 @@ Plans may be rows, or a product of axes: what has a value for each sub-batch, sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -129,15 +128,6 @@ class SlotExchange:
     def bytes_of(self, slots: IntArray) -> FloatArray:
         """Return the bytes of messages that start with these slots, the lowest of each, of their shape."""
         return np.add.reduceat(self.slot_bytes, slots) if slots.size else np.zeros(0)
-
-    def by_entry(self, entry: Entry) -> SlotExchange:
-        """Return the same exchange where an entry serves its messages."""
-        other = copy(self)
-        for name in ("message_s", "prefix_s"):
-            other.__dict__.pop(name, None)
-        other._costs = copy(self._costs)  # noqa: SLF001 - of its own kind
-        other._costs.gradient_entry = entry  # noqa: SLF001
-        return other
 
     @cached_property
     def message_s(self) -> FloatArray:

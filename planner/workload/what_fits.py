@@ -31,7 +31,7 @@ from planner.workload.memory import Memory
 from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
 
 __all__ = [
-    "CHANGES", "TERMS", "Change", "Shortage", "context_degrees", "divisors", "least_gpus", "least_memory",
+    "CHANGES", "TERMS", "Change", "Shortage", "context_degrees", "divisors", "least_gpus",
     "lowest_plans", "tensor_degrees", "what_fits",
 ]  # fmt: skip
 
@@ -301,18 +301,6 @@ def lowest_plans(
         schedule=SCHEDULES.index("1f1b"),
         gpus_per_node=gpus_per_node,
     )
-
-
-def least_memory(ledger: Memory, plans: Configurations, gpus: int) -> tuple[float, Configurations] | None:
-    """Return the least bytes that :func:`lowest_plans` take on so many GPUs, and the plan; None: no replicas divide."""
-    replica = plans.replica_gpus
-    data = gpus // replica
-    lawful = (gpus % replica == 0) & (data % plans.data_parallel == 0) & (data > 0)
-    if not lawful.any():
-        return None
-    total = ledger.fullest(plans.but(data_parallel=np.maximum(data, 1))).total
-    best = int(np.argmin(np.where(lawful, total, np.inf)))
-    return float(total[best]), plans.but(data_parallel=data).take(slice(best, best + 1))
 
 
 def least_gpus(ledger: Memory, plans: Configurations, capacity_bytes: float, node: int) -> int | None:

@@ -65,9 +65,12 @@ SHARED = PLAIN.but(sequence_parallel=1)
 
 
 def wire(messages: Iterable[Message], ranks: int | IntArray, where: str = "") -> FloatArray:
-    """Return the bytes that a rank sends."""
-    chosen = [one.wire_bytes(np.asarray(ranks)) for one in messages if where in {"", one.where}]
-    total: FloatArray = np.sum(chosen, axis=0)
+    """Return the bytes that each rank of groups of so many sends around a ring or directly."""
+    ranks, total = np.asarray(ranks), np.zeros(())
+    for one in messages:
+        share = np.where(ranks > 1, 1.0, 0.0) if one.operation == SEND_RECEIVE else (ranks - 1) / ranks
+        times = (where in {"", one.where}) * (2 if one.operation == ALL_REDUCE else 1)
+        total = total + times * one.count * one.buffer_bytes * share
     return total
 
 

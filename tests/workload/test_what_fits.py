@@ -11,7 +11,7 @@ from planner.domain.split import RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.lawful import check_lawful, is_lawful
 from planner.workload.memory import Memory
-from planner.workload.what_fits import CHANGES, TERMS, divisors, least_gpus, least_memory, lowest_plans, what_fits
+from planner.workload.what_fits import CHANGES, TERMS, divisors, least_gpus, lowest_plans, what_fits
 from tests.workload.closed_memory import stage_parameters
 from tests.workload.closed_transformer import parameters, record_of
 from tests.workload.conftest import gpt, gpt_network, ledger, network_of
@@ -117,6 +117,18 @@ def test_the_first_that_fits() -> None:
     assert fitting[0] not in {"sequence parallelism", "fused attention"}
     enough = [change.name for change in what_fits(rules_of(of), plan, needed - 1).changes if change.fits]
     assert enough[0] == "sequence parallelism"
+
+
+def least_memory(ledger: Memory, plans: Configurations, gpus: int) -> tuple[float, Configurations] | None:
+    """Return the least bytes that :func:`lowest_plans` take on so many GPUs, and the plan; None: no replicas divide."""
+    replica = plans.replica_gpus
+    data = gpus // replica
+    lawful = (gpus % replica == 0) & (data % plans.data_parallel == 0) & (data > 0)
+    if not lawful.any():
+        return None
+    total = ledger.fullest(plans.but(data_parallel=np.maximum(data, 1))).total
+    best = int(np.argmin(np.where(lawful, total, np.inf)))
+    return float(total[best]), plans.but(data_parallel=data).take(slice(best, best + 1))
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral", "deepseek", "gpt3"])

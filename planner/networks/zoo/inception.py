@@ -262,24 +262,20 @@ def _densenet121(name: str, _arguments: Mapping[str, str]) -> Network:
         if block > 1:
             channels //= 2
             top = net.convolution(
-                f"transition{block - 1}", _norm_relu(net, f"transition{block - 1}", top), channels, 1, bias=False
+                f"transition{block - 1}", net.norm_relu(f"transition{block - 1}", top), channels, 1, bias=False
             )
             top = net.pool(f"transition{block - 1}.pool", top, 2, 2, mode="average")
         features = [top]
         for number in range(1, layers + 1):
             layer = f"block{block}.{number}"
-            inner = net.convolution_norm(f"{layer}.conv1", _norm_relu(net, layer, top), 4 * _GROWTH, 1)
+            inner = net.convolution_norm(f"{layer}.conv1", net.norm_relu(layer, top), 4 * _GROWTH, 1)
             inner = net.relu(f"{layer}.conv1.relu", inner)
             features.append(net.convolution(f"{layer}.conv2", inner, _GROWTH, 3, padding=1, bias=False))
             top = net.add("concat", f"{layer}.concat", tuple(features))
         channels += layers * _GROWTH
-    top = net.add("flatten", "flatten", net.add("global_pool", "pool", _norm_relu(net, "last", top)))
+    top = net.add("flatten", "flatten", net.add("global_pool", "pool", net.norm_relu("last", top)))
     net.add("loss", "loss", net.linear("fc", top, 1000))
     return net.network(name, (3, 224, 224), "Huang et al. 2017, 121 weight layers, growth 32, in torchvision's form")
-
-
-def _norm_relu(net: NetworkBuilder, name: str, source: str) -> str:
-    return net.relu(f"{name}.relu", net.add("batch_norm", f"{name}.norm", source))
 
 
 DENSENET = {"densenet121": ZooEntry(_densenet121)}

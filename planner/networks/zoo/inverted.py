@@ -70,14 +70,8 @@ def _end(net: NetworkBuilder, source: str) -> None:
 
 # stage: factor of widening, channels out, blocks, stride of the first (table 2 of the paper)
 _MOBILENET_V2_STAGES = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+)  # fmt: skip
 
 
 def _mobilenet_v2(name: str, _arguments: Mapping[str, str]) -> Network:
@@ -94,22 +88,10 @@ def _mobilenet_v2(name: str, _arguments: Mapping[str, str]) -> Network:
 # block: side of the kernel, channels between and out, of squeeze and excite, stride (table 1 of the paper); the
 # activation is ReLU in the first six, then hard swish
 _MOBILENET_V3_BLOCKS = (
-    (3, 16, 16, 0, 1),
-    (3, 64, 24, 0, 2),
-    (3, 72, 24, 0, 1),
-    (5, 72, 40, 24, 2),
-    (5, 120, 40, 32, 1),
-    (5, 120, 40, 32, 1),
-    (3, 240, 80, 0, 2),
-    (3, 200, 80, 0, 1),
-    (3, 184, 80, 0, 1),
-    (3, 184, 80, 0, 1),
-    (3, 480, 112, 120, 1),
-    (3, 672, 112, 168, 1),
-    (5, 672, 160, 168, 2),
-    (5, 960, 160, 240, 1),
-    (5, 960, 160, 240, 1),
-)
+    (3, 16, 16, 0, 1), (3, 64, 24, 0, 2), (3, 72, 24, 0, 1), (5, 72, 40, 24, 2), (5, 120, 40, 32, 1),
+    (5, 120, 40, 32, 1), (3, 240, 80, 0, 2), (3, 200, 80, 0, 1), (3, 184, 80, 0, 1), (3, 184, 80, 0, 1),
+    (3, 480, 112, 120, 1), (3, 672, 112, 168, 1), (5, 672, 160, 168, 2), (5, 960, 160, 240, 1), (5, 960, 160, 240, 1),
+)  # fmt: skip
 
 
 def _mobilenet_v3(name: str, _arguments: Mapping[str, str]) -> Network:
@@ -128,14 +110,9 @@ MOBILENET = {"mobilenet-v2": ZooEntry(_mobilenet_v2), "mobilenet-v3": ZooEntry(_
 
 # stage: factor of widening, side of the kernel, stride of the first, channels out, blocks (table 1 of the paper)
 _EFFICIENTNET_STAGES = (
-    (1, 3, 1, 16, 1),
-    (6, 3, 2, 24, 2),
-    (6, 5, 2, 40, 2),
-    (6, 3, 2, 80, 3),
-    (6, 5, 1, 112, 3),
-    (6, 5, 2, 192, 4),
+    (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
     (6, 3, 1, 320, 1),
-)
+)  # fmt: skip
 
 
 def _efficientnet_b0(name: str, _arguments: Mapping[str, str]) -> Network:

@@ -48,7 +48,7 @@ def _preactivated(name: str, arguments: Mapping[str, str], *, depth: int) -> Net
     for stage, blocks in enumerate(_PREACTIVATED_BLOCKS[depth]):
         for number in range(blocks):
             top = _preactivated_block(net, (stage, number), top, (16 if is_small else 64) << stage)
-    top = net.add("flatten", "flatten", net.add("global_pool", "pool5", _norm_relu(net, "last", top)))
+    top = net.add("flatten", "flatten", net.add("global_pool", "pool5", net.norm_relu("last", top)))
     notes = f"He et al. 2016 (identity mappings), {depth} weight layers, pre-activation"
     return _classified(net, top, name, {"input": "224", "classes": "1000"} | dict(arguments), notes)
 
@@ -58,7 +58,7 @@ def _preactivated_block(net: NetworkBuilder, place: tuple[int, int], source: str
     stage, number = place
     block = f"stage{stage + 1}.{number + 1}"
     stride = 2 if stage and not number else 1
-    top = source if place == (0, 0) else _norm_relu(net, block, source)
+    top = source if place == (0, 0) else net.norm_relu(block, source)
     shortcut = source
     if not number:
         shortcut = net.convolution(f"{block}.project", top, 4 * channels, 1, stride=stride, bias=False)
@@ -67,10 +67,6 @@ def _preactivated_block(net: NetworkBuilder, place: tuple[int, int], source: str
     top = net.relu(f"{block}.conv2.relu", top)
     branch = net.convolution(f"{block}.conv3", top, 4 * channels, 1, bias=False)
     return net.add("add", f"{block}.add", (branch, shortcut))
-
-
-def _norm_relu(net: NetworkBuilder, name: str, source: str) -> str:
-    return net.relu(f"{name}.relu", net.add("batch_norm", f"{name}.norm", source))
 
 
 PRERESNET = {
