@@ -125,8 +125,6 @@ def _configuration(values: Values, point: tuple[Any, ...]) -> Configuration:
         if axes["mode"] == "async" and axis.only_sync and axes[axis.name] != axis.default:
             flag, rule = OPTIONS[axis.option].flag, f"{axis.default} in an asynchronous plan"
             raise ParameterError(flag, rule, axes[axis.name])
-    if axes["sub_batch"] is not None:
-        check_batch(axes["precision"], axes["sub_batch"])
     if axes["sub_batch"] is None:
         one = Configuration(**axes | {"sub_batch": 1})
         passes, mini_batch = one.samples_per_update, values["mini_batch"].value
@@ -136,6 +134,7 @@ def _configuration(values: Values, point: tuple[Any, ...]) -> Configuration:
             near = max(mini_batch // passes, 1) * passes
             raise ParameterError("--mini-batch", rule, mini_batch, f"the nearest are {near} and {near + passes}")
         axes["sub_batch"] = mini_batch // passes
+    check_batch(axes["precision"], axes["sub_batch"])
     return Configuration(**axes)
 
 
