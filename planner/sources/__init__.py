@@ -11,7 +11,7 @@ fit                  a fit to kernels of the device, calibrations in their order
                      kind, precision and direction goes before one that serves several; products in 8 bits on a
                      GPU are those in 16 at the ratio of the peaks, unless a fit in 8 bits misses by less
 scaled               a fit of a device with the same die, scaled (:mod:`planner.sources.devices`)
-derived precision    a fit of either in another precision of the same units (:mod:`planner.sources.precisions`)
+derived precision    a fit of either in another precision of the same units (:mod:`planner.sources.completion`)
 nearest device       a fit of the nearest measured device (:mod:`planner.sources.devices`)
 datasheet            peak rates with stated efficiencies; beside a calibration that the user named only for
                      kernels whose work is bytes: products, convolutions and attention must be calibrated
