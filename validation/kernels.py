@@ -35,6 +35,7 @@ from validation.kernel_scores import (
     sibling_batch_scores,
     sibling_scores,
 )
+from validation.operator_rows import OPERATORS
 
 __all__ = ["main", "report"]
 
@@ -147,12 +148,11 @@ MISSING = """## What the tables do not hold
 - Convolutions of P4, A40, A100, L4 and H100: NeuSight timed 3 x 3 forward convolutions on P4 and A100-80GB, of random
   odd channel counts, 1.4 to 3.7 times too slow for real layers; they are not used, nor mixed with DeepBench's.
 - Element-wise kernels, layer normalisation and softmax of H100, A40 and the GPUs of DeepBench alone; any backward pass
-  of them; dropout and embedding of any GPU.
-- Fused attention of GPUs other than A100 and H100, of several heads that share keys, of more queries than keys, of
-  another number of tokens than 16384 or of features than 2048: so work and length are one, and no error outside the
-  range of the fit is shown for it.
-- Products in TF32; products in fp16 of L4 and P4; batches of products in fp16 or bf16 of any GPU; products in fp8
-  (calibrations/README.md).
+  of them but of A100-SXM4-80GB and GH200; dropout and embedding of any GPU.
+- Fused attention of GPUs other than A100, H100 and GH200, of several heads that share keys, of more queries than keys,
+  and backward of the GH200.
+- Products in TF32; products in fp16 of L4 and P4; batches of products in fp16 or bf16 but of A100 and GH200; products
+  in fp8 (calibrations/README.md).
 - Steady times of batches of products on L4 and T4, boards of about 70 W: from one number of products to the next the
   rate goes up and down by half (L4, 196 x 196 x 64 in fp32: 4.1, 2.7, 3.9, 3.3 TFLOP/s at 1024, 1280, 1536, 2048), so
   even the line between the two neighbours misses by 19 to 20 %, where it misses by 2 to 4 % on P100 and A100-80GB:
@@ -238,7 +238,7 @@ def _class(key: Key) -> str:
 
 
 def _sources() -> Iterator[str]:
-    yield "\n".join(f"- {source}" for source in (DEEPBENCH, NEUSIGHT, VIDUR, FLASH_ATTENTION)) + "\n"
+    yield "\n".join(f"- {source}" for source in (DEEPBENCH, NEUSIGHT, VIDUR, FLASH_ATTENTION, OPERATORS)) + "\n"
 
 
 def _constant(scores: Iterable[Score], aim: float | None, other: str) -> str:
