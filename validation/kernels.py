@@ -170,7 +170,7 @@ def target(key: Key) -> float:
     if key.kind in ("layer_norm", "softmax"):
         return 0.08
     if key.kind == "convolution":
-        return 0.20 if key.precision == "fp32" else 0.31
+        return {"fp32": 0.20, "int8": 0.25}.get(key.precision, 0.31)
     return 0.10
 
 
@@ -232,7 +232,7 @@ def _class(key: Key) -> str:
     if key.kind in ELEMENT_WISE:
         return "pointwise of 90 us and more"
     if key.kind == "convolution":
-        return "convolutions, fp32" if key.precision == "fp32" else "convolutions, fp16"
+        return f"convolutions, {key.precision}"
     names = {"gemm": "products", "gemm, batched": "products of a batch", "attention": "fused attention"}
     return names.get(key.kind, "layer norm and softmax")
 
