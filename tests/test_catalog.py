@@ -260,16 +260,16 @@ def test_paths_that_are_not_there_are_file_errors(tmp_path: Path) -> None:
 
 def test_a_file_without_its_suffix_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for kind, name in (("network", "tiny.json"), ("cluster", "mine"), ("dataset", "data"), ("calibration", "noext")):
+    for kind, name in (("network", "tiny.text"), ("cluster", "mine"), ("dataset", "data"), ("calibration", "noext")):
         (example,) = (ASSETS / kind / "v1").glob("example.*")
         shutil.copy(example, tmp_path / name)
-    assert catalog.find_network("tiny.json").name == "imagined"
+    assert catalog.find_network("tiny.text").name == "imagined"
     assert catalog.find_cluster("mine").nodes == 48
     assert catalog.find_dataset("data").samples > 0
     assert catalog.find_calibration("noext").entries
-    (tmp_path / "tiny.json").write_text("{}")
-    with pytest.raises(InputFileError, match=r"^tiny.json: line 1: text must be TOML"):
-        catalog.find_network("tiny.json")
+    (tmp_path / "tiny.text").write_text("{}")
+    with pytest.raises(InputFileError, match=r"^tiny.text: line 1: text must be TOML"):
+        catalog.find_network("tiny.text")
     below = tmp_path / "below"
     below.mkdir()
     (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\ncluster = "mine"\n')

@@ -21,6 +21,8 @@ import pytest
 from planner.cli.options import COMMANDS, OPTIONS
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Layer, LayerKind
+from planner.networks.huggingface import MODEL_TYPES, Key
+from planner.networks.zoo import arguments_of
 from planner.sessions.runs import unfitted_sources
 
 ROOT = Path(__file__).parent.parent
@@ -112,6 +114,55 @@ LEAST: dict[str, int | float] = {"int": 1, "pair": 1, "float": 0.0}
 
 def test_the_table_of_kinds_of_layers_is_that_of_their_records() -> None:
     assert PAGES["layers.md"] == layers_page(), "write it anew: python tests/test_docs.py"
+
+
+KEYS = "## Model types and keys\n"
+MODELS = f"""{KEYS}
+Written by `python tests/test_docs.py`, from the declarations in `planner/networks/huggingface.py`.
+
+| `model_type` | read as | always | positions of a sample | counted, whatever the key says |
+|---|---|---|---|---|
+"""
+
+
+def models_tables() -> str:
+    """Return the tables of model types and of their keys, from the declarations of the reader."""
+    types = [
+        f"| `{name}` | `{one.family}` | {', '.join(f'`{key}={value}`' for key, value in one.fixed.items()) or '-'} | "
+        f"{f'`{one.positions}`, at most {one.cap}' if one.positions else '-'} | "
+        f"{'; '.join(f'`{key}`: {words}' for key, (_, words) in one.counted.items())} |\n"
+        for name, one in MODEL_TYPES.items()
+    ]
+    readers: dict[tuple[str, str, str, str], list[str]] = {}
+    for name, one in MODEL_TYPES.items():
+        for key in one.keys:
+            row = (key.name, _gives(key, one.family), _absent(key), ", ".join(f"`{word}`" for word in key.words) or "-")
+            readers.setdefault(row, []).append(name)
+    keys = [f"| `{key}` | {' | '.join(rest)} | {', '.join(names)} |\n" for (key, *rest), names in readers.items()]
+    return (
+        MODELS
+        + "".join(types)
+        + "\n| key | argument it gives | where absent | values | read of |\n|---|---|---|---|---|\n"
+        + "".join(keys)
+    )
+
+
+def _gives(key: Key, family: str) -> str:
+    if not key.argument:
+        return "none: other values are refused"
+    return f"`{key.argument}`: {arguments_of(family)[key.argument].rpartition(' (')[0].partition(';')[0]}"
+
+
+def _absent(key: Key) -> str:
+    return "refused" if key.absent is None else f"`{key.absent}`" if key.absent else "allowed"
+
+
+def models_page() -> str:
+    return PAGES["your-models.md"].partition(KEYS)[0] + models_tables()
+
+
+def test_the_tables_of_model_types_are_those_of_the_reader() -> None:
+    assert PAGES["your-models.md"] == models_page(), "write it anew: python tests/test_docs.py"
 
 
 def test_readme_shows_commands_and_is_short() -> None:
@@ -250,7 +301,7 @@ def test_blocks_are_found_where_they_are() -> None:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "layers.md").write_text(layers_page())
+    PAGES |= {"layers.md": layers_page(), "your-models.md": models_page()}
     for page, text in PAGES.items():
         with tempfile.TemporaryDirectory() as empty:
             path = ROOT / page if page == "README.md" else ROOT / "docs" / page

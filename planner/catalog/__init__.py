@@ -43,6 +43,7 @@ from planner.formats.documents import STANDARD_INPUT, parse_text, place_of, read
 from planner.formats.fields import LONGEST_NAME
 from planner.formats.network import DATASET, NETWORK
 from planner.formats.parts import REQUEST, SETTINGS
+from planner.networks.huggingface import network_of
 from planner.networks.zoo import build, zoo_names
 from planner.units import BOUNDS
 
@@ -81,10 +82,15 @@ def names(what: str) -> tuple[str, ...]:
 
 
 def _is_file(path: Path | str) -> bool:
-    try:
+    with suppress(OSError, ValueError):  # a name that no file can have
         return Path(path).is_file()
-    except OSError:  # a name that no file can have
-        return False
+    return False
+
+
+def _is_folder(path: str) -> bool:
+    with suppress(OSError, ValueError):
+        return Path(path).is_dir()
+    return False
 
 
 def _file_of(text: str, what: str) -> Path | str:
@@ -100,7 +106,9 @@ def _bundled_file(what: str, name: str) -> Path:
 
 
 def find_network(text: str) -> Network:
-    """Return the network of ``NAME[:key=value,...]`` or of a TOML file.
+    """Return the network of ``NAME[:key=value,...]``, of a TOML file, or of ``config.json[:key=value,...]``.
+
+    The last is Hugging Face's, or a folder that holds one; arguments are of the family that it is read as.
 
     UnknownNameError where no bundled network or argument has that name; ParameterError where an argument is not
     ``key=value``, is given twice, or has a value that it does not take; UsageError of ``module:factory``, as importers
@@ -108,11 +116,15 @@ def find_network(text: str) -> Network:
     """
     name, colon, rest = text.partition(":")
     unknown = name not in names("networks")
+    if name.endswith(".json") or ((unknown or is_path(name)) and _is_folder(name)):
+        path = name if name.endswith(".json") else str(Path(name) / "config.json")
+        keys = parse_text(read_text(path), path, "json")
+        return network_of(keys, path, arguments(rest, f"argument of {path}") if colon else {})
     if text.endswith(".toml") or (not colon and is_path(text, ".toml")) or (unknown and _is_file(text)):
         return _network_file(text)
     if colon and "=" not in rest and unknown:
         raise UsageError(
-            f"--network must be a bundled name or a .toml file, got {text!r}; "
+            f"--network must be a bundled name, a .toml file or a config.json, got {text!r}; "
             "importing networks from Python modules is not supported yet"
         )
     return build(name, arguments(rest, f"argument of network {name}") if colon else {})

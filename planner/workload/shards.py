@@ -233,6 +233,7 @@ _BEFORE_ATTENTION = ("rotary", "concat")
 _BEHIND_COLUMNS = (
     ("attention",), ("cross_attention",), ("latent", "attention"),
     ("activation", "linear"), ("activation", "dropout", "linear"), ("gated_activation", "linear"),
+    ("gated_activation", "dropout", "linear"),
 )  # fmt: skip
 """Kinds of what stands behind a linear layer that is split by columns."""
 _LOGITS = ("loss",)

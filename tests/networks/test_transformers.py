@@ -136,6 +136,8 @@ def test_arguments() -> None:
         "ffn",
         "sequence",
         "vocabulary",
+        "positions",
+        "function",
         "head",
         "attention",
     }

@@ -232,6 +232,27 @@ def test_modules_of_transformers_have_the_parameters_that_are_counted(name: str,
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("llama", {"kv_heads": "2", "head_norm": "true", "head_size": "16", "attention_bias": "qkv"}),
+        ("llama", {"function": "gelu", "norms": "around", "attention_bias": "all", "mlp_bias": "true"}),
+        ("moe", {"expert_ffn": "16", "query_rank": "10"} | LATENT),
+        ("neox", {"rotary_share": "0.5"}),
+        ("neox", {"parallel": "false", "tied": "true"}),
+        ("gpt", {"function": "relu", "positions": "20"}),
+        ("t5", {"function": "gated-gelu", "tied": "false", "decoder_layers": "1"}),
+    ],
+)
+def test_modules_of_variants_have_the_parameters_that_are_counted(name: str, arguments: dict[str, str]) -> None:
+    network = build(name, TINY | arguments)
+    module = build_module(network)
+    assert sum(parameter.numel() for parameter in module.parameters()) == totals(network).parameters
+    tokens = torch.randint(0, 60, (2, *network.input_shape))
+    module(tokens, torch.randint(0, 60, (2, 12))).backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
 def test_every_parameter_of_new_layers_gets_a_gradient() -> None:
     for name, more in (("moe", {"expert_ffn": "16", "attention": "unfused"} | LATENT), ("t5", {"head_size": "8"})):
         network = build(name, TINY | more)

@@ -223,7 +223,7 @@ def _layer_parameters(of: Transformer, plans: Configurations, kind: str) -> tupl
     t, x = plans.tensor_parallel.astype(np.float64), plans.expert_parallel
     each = layer_parameters(of, kind)
     copies = 0.0 if of.latent else np.maximum(1 / of.kv_heads, 1 / t) - 1 / t
-    keys = 2.0 * of.kv_width * (of.hidden + of.biases)
+    keys = 2.0 * of.kv_width * (of.hidden + (of.biases or of.qkv_bias))
     split = float(each.products + each.column_biases) / t + keys * copies
     return _whole(of, kind) + split, each.experts / (t * x)
 

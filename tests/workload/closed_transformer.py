@@ -124,6 +124,8 @@ class Transformer:
         How attention compresses keys and values.
     encoder_layers, encoder_sequence : int
         Of an encoder whose output every layer attends to besides; 0: none.
+    qkv_bias, head_norm, around : bool
+        Whether queries, keys and values have biases; each head of queries and keys is normalised; what a part gives is.
     """
 
     family: str
@@ -162,6 +164,9 @@ class Transformer:
     latent: Latent | None = None
     encoder_layers: int = 0
     encoder_sequence: int = 0
+    qkv_bias: bool = False
+    head_norm: bool = False
+    around: bool = False
 
     @property
     def query_width(self) -> int:
@@ -244,6 +249,9 @@ def record_of(network: Network) -> Transformer:
         latent=latent,
         encoder_layers=sum(bool(re.fullmatch(r"encoder\.layer\d+\.attention\.core", name)) for name in by),
         encoder_sequence=of(by.get("encoder.tokens"), "count"),
+        qkv_bias=any(name.endswith(".qkv") and bool(one.attributes["bias"]) for name, one in by.items()),
+        head_norm=of(by.get(f"{stack}layer1.attention.rotary"), "norm") > 0,
+        around=f"{stack}layer1.attention.norm_behind" in by,
     )  # fmt: skip
 
 
@@ -362,9 +370,11 @@ def layer_parameters(of: Transformer, block: str = DENSE) -> LayerParameters:
     products = _attention_weights(of) - compression + crosses * _cross_weights(of) + _matrices(of) * h * inner
     return LayerParameters(
         products,
-        column_biases=(of.query_width + 2 * of.kv_width + of.ffn) * of.biases,
+        column_biases=(of.query_width + 2 * of.kv_width) * (of.biases or of.qkv_bias) + of.ffn * of.biases,
         row_biases=2 * h * of.biases,
-        norms=_norm_parameters(of) * (2 + crosses) + (of.latent.rank if of.latent else 0),
+        norms=_norm_parameters(of) * (2 + crosses + 2 * of.around)
+        + (of.latent.rank if of.latent else 0)
+        + 2 * of.head_size * of.head_norm,
         compression=compression,
         router=h * of.experts * (block == EXPERTS),
         experts=_expert_parameters(of) * of.experts * (block == EXPERTS),

@@ -160,16 +160,21 @@ def latent(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
 
 def rotary(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
     """Return the rotation of pairs of the first features by their position; pairs are apart by half of the features."""
-    positions, half = inputs[0][0], layer.integer("features") // 2
+    positions, half, norm = inputs[0][0], layer.integer("features") // 2, layer.integer("norm")
 
     class Rotary(torch.nn.Module):  # type: ignore[misc]  # imported as Any
         def __init__(self) -> None:
             super().__init__()
+            self.norms = torch.nn.ModuleList(torch.nn.RMSNorm(norm) for _ in range(2 if norm else 0))
             angles = torch.outer(torch.arange(positions), BASE ** -(torch.arange(half) / max(half, 1)))
             self.register_buffer("cosine", angles.cos())
             self.register_buffer("sine", angles.sin())
 
         def forward(self, joined: Any) -> Any:
+            if norm:  # how many heads are keys is not known here: half of them, which takes as many kernels and bytes
+                heads = joined[..., : 2 * half].unflatten(-1, (-1, norm)).chunk(2, dim=-2)
+                normed = [one(part).flatten(-2) for one, part in zip(self.norms, heads, strict=False)]
+                joined = torch.cat((*normed, joined[..., 2 * half :]), dim=-1)
             first, second, rest = joined.split((half, half, joined.shape[-1] - 2 * half), dim=-1)
             cosine, sine = self.cosine.to(joined.dtype), self.sine.to(joined.dtype)
             turned = (first * cosine - second * sine, second * cosine + first * sine)

@@ -13,7 +13,7 @@ softmax            2W                                        3W
 dropout            2W, 1-byte mask                           the same
 context  P·V       a·n products (q x s)·(s x d)              (q x d)·(d x s) of P, (s x q)·(q x d) of V
 fused attention    a·n heads of q queries and s keys         the same, in place of the rows above
-rotary             2E                                        the same
+rotary             2E; 2E of a normalisation before          the same; 5E
 =================  ========================================  ==========================================
 
 The products of attention are batched, one a head and sample, and stand apart from those of linear layers. Scaling and
@@ -54,6 +54,8 @@ from planner.errors import ParameterError
 __all__ = ["KINDS", "aligned_head_size", "core_of", "ring_keys"]
 
 _Count = TypeVar("_Count", int, FloatArray)
+ROOT_BYTES = 4
+"""Of a head that is normalised by its root mean square: its scale in fp32."""
 LOG_SUM_BYTES = 4
 """Of a head and position: what fused attention keeps of its weights, the logarithm of the sum of exponentials."""
 
@@ -266,15 +268,28 @@ def _inside(site: Site) -> int:
 
 
 def _rotated(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    if layer.integer("features") % (layer.integer("norm") or 1):
+        rule = f"a divisor of features = {layer.integer('features')}"
+        raise ParameterError(f"layer {layer.name}: norm", rule, layer.integer("norm"))
     if inputs[0][-1] < layer.integer("features"):
         raise ParameterError(f"layer {layer.name}: features", f"at most the {inputs[0][-1]} it reads", inputs[0][-1])
     return inputs[0]
 
 
 def _rotary(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield the normalisation of every head of queries and keys, where there is one, and the rotation."""
     rotated = site.inputs[0][0] * site.layer.integer("features")
+    if site.layer.integer("norm"):
+        rows = per_sample(rotated // site.layer.integer("norm"))
+        normed = (*traffic(rotated, 2 * rotated), rows), (*traffic(rotated, 5 * rotated), rows)
+        yield from passes("layer_norm", site, *normed)
     work = traffic(rotated, 2 * rotated)
-    return passes("activation", site, work, work)
+    yield from passes("activation", site, work, work)
+
+
+def _rotary_kept(site: Site, _itemsize: int) -> int:
+    norm = site.layer.integer("norm")
+    return ROOT_BYTES * site.inputs[0][0] * site.layer.integer("features") // norm if norm else 0
 
 
 def _latent_sizes(layer: Layer) -> tuple[int, int, int, int]:
@@ -356,10 +371,18 @@ KINDS = {
         module=attention_modules.cross_attention,
     ),
     "rotary": LayerKind(
-        {"features": Attribute("int", None, "features that are rotated by position: those of queries and keys")},
+        {
+            "features": Attribute("int", None, "features that are rotated by position: those of queries and keys"),
+            "norm": Attribute(
+                "int", 0, "features of a head, normalised by their root mean square before; 0: none are", 0, quiet=True
+            ),
+        },
         _rotated,
         (2,),
+        parameters=lambda layer, _shape: (layer.integer("norm"),) * 2 if layer.integer("norm") else (),
         calls=_rotary,
+        keeps=lambda layer: (layer.integer("norm") > 0, False),
+        kept_besides=_rotary_kept,
         module=attention_modules.rotary,
     ),
     "latent": LayerKind(

@@ -9,13 +9,13 @@ from planner.errors import ParameterError, UnknownNameError
 from planner.networks.builder import ZooEntry
 from planner.networks.zoo import inception, inverted, llama, patches, plain, resnet, transformers
 
-__all__ = ["arguments_of", "build", "zoo_names"]
+__all__ = ["arguments_of", "build", "zoo_entry", "zoo_names"]
 
 _FAMILIES = (
     plain.ALEXNET, patches.CONVNEXT, inception.DENSENET, inverted.EFFICIENTNET, inception.GOOGLENET,
     inception.INCEPTION_V3, inception.INCEPTION_BN, plain.MLP, inverted.MOBILENET, plain.OVERFEAT, resnet.PRERESNET,
-    resnet.RESNET, plain.SPRINT, patches.SWIN, transformers.GPT, llama.LLAMA, llama.MPT, llama.T5, inception.UNET,
-    plain.VGG, transformers.VIT, resnet.YOLO,
+    resnet.RESNET, plain.SPRINT, patches.SWIN, transformers.GPT, llama.LLAMA, llama.MPT, llama.NEOX, llama.T5,
+    inception.UNET, plain.VGG, transformers.VIT, resnet.YOLO,
 )  # fmt: skip
 _ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.items()}
 
@@ -30,7 +30,7 @@ def arguments_of(name: str) -> Mapping[str, str]:
     return {
         key: f"{argument.doc} ({argument.rule if argument.counts or argument.factor else ', '.join(argument.values)}; "
         f"default {argument.values[0]})"
-        for key, argument in _entry(name).arguments.items()
+        for key, argument in zoo_entry(name).arguments.items()
     }
 
 
@@ -40,7 +40,7 @@ def build(name: str, arguments: Mapping[str, str]) -> Network:
     Its name holds the arguments that were given, in alphabetical order: ``resnet50:stride=1x1``. UnknownNameError where
     there is no such network or argument of it, ParameterError where an argument does not take its value.
     """
-    entry = _entry(name)
+    entry = zoo_entry(name)
     for key, value in arguments.items():
         if key not in entry.arguments:
             raise UnknownNameError(f"argument of network {name}", key, entry.arguments)
@@ -51,7 +51,8 @@ def build(name: str, arguments: Mapping[str, str]) -> Network:
     return entry.make(f"{name}:{typed}" if typed else name, filled)
 
 
-def _entry(name: str) -> ZooEntry:
+def zoo_entry(name: str) -> ZooEntry:
+    """Return a network's declaration; UnknownNameError where there is none."""
     if name not in _ENTRIES:
         raise UnknownNameError("network", name, _ENTRIES)
     return _ENTRIES[name]

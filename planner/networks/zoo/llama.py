@@ -11,6 +11,15 @@ feed-forward part of ``ffn``, and with ``kv_rank`` keys and values are compresse
 ``deepseek-v2-lite``, DeepSeek-AI (2024), arXiv:2405.04434. ``capacity_factor`` is how many tokens an expert takes at
 most, as a multiple of the mean; ``none`` drops and pads none.
 
+``qwen2-0.5b``, ``qwen2-7b``: Qwen Team (2024), arXiv:2407.10671, with biases of queries, keys and values;
+``qwen3-0.6b``, ``qwen3-8b``: Qwen Team (2025), arXiv:2505.09388, whose heads are normalised; ``mistral-7b``: Jiang et
+al. (2023), arXiv:2310.06825; ``gemma2-2b``, ``gemma2-9b``: Gemma Team (2024), arXiv:2408.00118, normalised before and
+behind each part; their windows of 4096 positions leave samples of 4096 whole. ``llama3.2-1b``, ``llama3.2-3b``: the
+``config.json`` of meta-llama's repositories on Hugging Face, as are all sizes of this paragraph.
+
+``neox``: Black et al. (2022), arXiv:2204.06745: attention and feed-forward part read the same, and are summed together;
+a quarter of each head has rotary positions; ``gpt-neox-20b`` is its published size.
+
 ``mpt``: MosaicML (2023), "Introducing MPT-7B: a new standard for open-source, commercially usable LLMs": as GPT;
 positions are linear biases of attention without parameters (ALiBi, Press et al. 2021, arXiv:2108.12409). The output
 layer shares the table of tokens; no dropout. Sizes are those of mosaicml/mpt-7b and mpt-30b.
@@ -43,7 +52,7 @@ from planner.networks.zoo.transformers import (
     sizes,
 )
 
-__all__ = ["LLAMA", "MPT", "T5"]
+__all__ = ["LLAMA", "MPT", "NEOX", "T5"]
 
 
 _AS_HEADS = "heads"
@@ -72,29 +81,35 @@ def _llama(name: str, arguments: Mapping[str, str]) -> Network:
     top = net.add("embedding", "embedding", "input", features=of.hidden, vocabulary=of.vocabulary)
     for number in range(1, of.layers + 1):
         block = f"layer{number}"
-        branch = _llama_attention(net, f"{block}.attention", net.add("rms_norm", f"{block}.attention.norm", top), of)
-        top = net.add("add", f"{block}.attention.add", (branch, top))
-        source = net.add("rms_norm", f"{block}.mlp.norm", top)
+        part = f"{block}.attention"
+        branch = _llama_attention(net, part, net.add("rms_norm", f"{part}.norm", top), of)
+        top = _summed(net, part, branch, top, of)
+        part = f"{block}.mlp"
+        source = net.add("rms_norm", f"{part}.norm", top)
         has_experts = of.experts > 0 and number > of.dense_layers
-        if has_experts:
-            branch = _experts(net, block, source, of)
-        else:
-            branch = _gated_feed_forward(net, f"{block}.mlp", source, of)
-        top = net.add("add", f"{block}.mlp.add", (branch, top))
+        branch = _experts(net, block, source, of) if has_experts else _gated_feed_forward(net, part, source, of)
+        top = _summed(net, part, branch, top, of)
     top = net.add("rms_norm", "norm", top)
     net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=of.tied, bias=False))
     return net.network(name, (of.sequence,), _notes(of), dataset=None, optimizer="adam")
 
 
+def _summed(net: NetworkBuilder, name: str, branch: str, source: str, of: Sizes) -> str:
+    """Append the residual sum, of what a part gives as it is, or normalised once more."""
+    branch = net.add("rms_norm", f"{name}.norm_behind", branch) if of.around else branch
+    return net.add("add", f"{name}.add", (branch, source))
+
+
 def _llama_attention(net: NetworkBuilder, name: str, source: str, of: Sizes) -> str:
     how: dict[str, AttributeValue] = {"heads": of.heads, "causal": True, "fused": of.fused}
     if of.latent is None:
-        joined = net.linear(f"{name}.qkv", source, of.query_width + 2 * of.kv_width, bias=False)
-        joined = net.add("rotary", f"{name}.rotary", joined, features=of.query_width + of.kv_width)
+        joined = net.linear(f"{name}.qkv", source, of.query_width + 2 * of.kv_width, bias=of.qkv_bias)
+        rotated = of.query_width + of.kv_width
+        joined = net.add("rotary", f"{name}.rotary", joined, features=rotated, norm=of.norm)
         core = net.add("attention", f"{name}.core", joined, kv_heads=of.kv_heads, **how)
     else:
         core = net.add("attention", f"{name}.core", _latent(net, name, source, of), value_size=of.latent.value, **how)
-    return net.linear(f"{name}.project", core, of.hidden, bias=False)
+    return net.linear(f"{name}.project", core, of.hidden, bias=of.project_bias)
 
 
 def _latent(net: NetworkBuilder, name: str, source: str, of: Sizes) -> str:
@@ -102,7 +117,11 @@ def _latent(net: NetworkBuilder, name: str, source: str, of: Sizes) -> str:
     latent = of.latent
     assert latent is not None  # noqa: S101 - asked for such attention only
     sizes = {"plain": latent.plain, "rotary": latent.rotary, "value": latent.value}
-    queries = net.linear(f"{name}.queries", source, of.heads * (latent.plain + latent.rotary), bias=False)
+    before = source
+    if latent.queries:
+        before = net.linear(f"{name}.queries.compress", source, latent.queries, bias=False)
+        before = net.add("rms_norm", f"{name}.queries.norm", before)
+    queries = net.linear(f"{name}.queries", before, of.heads * (latent.plain + latent.rotary), bias=False)
     small = net.linear(f"{name}.compress", source, latent.rank + latent.rotary, bias=False)
     normed = net.add("rms_norm", f"{name}.compress.norm", small, features=latent.rank)
     both = net.linear(f"{name}.expand", normed, of.heads * (latent.plain + latent.value), bias=False)
@@ -110,8 +129,10 @@ def _latent(net: NetworkBuilder, name: str, source: str, of: Sizes) -> str:
 
 
 def _gated_feed_forward(net: NetworkBuilder, name: str, source: str, of: Sizes, width: int = 0) -> str:
-    wide = net.linear(f"{name}.widen", source, 2 * (width or of.ffn), bias=False)
-    return net.linear(f"{name}.narrow", net.add("gated_activation", f"{name}.swiglu", wide), of.hidden, bias=False)
+    wide = net.linear(f"{name}.widen", source, 2 * (width or of.ffn), bias=of.mlp_bias)
+    gate = "swiglu" if of.function == "silu" else "geglu"
+    wide = net.add("gated_activation", f"{name}.{gate}", wide, function=of.function)
+    return net.linear(f"{name}.narrow", wide, of.hidden, bias=of.mlp_bias)
 
 
 def _experts(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
@@ -144,7 +165,14 @@ def _llama_sizes(name: str, arguments: Mapping[str, str]) -> Sizes:
         tied=arguments["tied"] == "true",
         fused=arguments["attention"] == "fused",
         latent=_latent_sizes(arguments),
+        function=arguments["function"],
+        qkv_bias=arguments["attention_bias"] != _NONE,
+        project_bias=arguments["attention_bias"] == "all",
+        mlp_bias=arguments["mlp_bias"] == "true",
+        around=arguments["norms"] == "around",
     )
+    if arguments["head_norm"] == "true":
+        dense = replace(dense, norm=dense.head_size)
     return _with_experts(dense, family, arguments) if "experts" in arguments else dense
 
 
@@ -169,7 +197,8 @@ def _with_experts(dense: Sizes, family: str, arguments: Mapping[str, str]) -> Si
 def _latent_sizes(arguments: Mapping[str, str]) -> Latent | None:
     if arguments.get("kv_rank", _NONE) == _NONE:
         return None
-    return Latent(*(int(arguments[key]) for key in ("kv_rank", "plain_size", "rotary_size", "value_size")))
+    keys = ("kv_rank", "plain_size", "rotary_size", "value_size", "query_rank")
+    return Latent(*(0 if arguments[key] == _NONE else int(arguments[key]) for key in keys))
 
 
 def _notes(of: Sizes) -> str:
@@ -188,6 +217,11 @@ _SIZES = {
     **sizes(head_size=HEAD_SIZE, ffn=_GATED_FFN, vocabulary=32000),
     "ffn": Argument((_GATED_FFN,), _FFN_WORDS, counts=True, most=9_999_999),
     "tied": Argument(("false", "true"), "whether the output layer shares the table of tokens"),
+    "attention_bias": Argument((_NONE, "qkv", "all"), "biases of attention; all: of its projection, too"),
+    "mlp_bias": Argument(("false", "true"), "whether the feed-forward part has biases"),
+    "head_norm": Argument(("false", "true"), "whether each head's queries and keys are normalised"),
+    "function": Argument(("silu", "gelu"), "function of the gate"),
+    "norms": Argument(("before", "around"), "normalisation of a part; around: behind it, too"),
 }
 _EXPERTS = {
     "experts": Argument(("8",), "experts of a layer", counts=True),
@@ -198,6 +232,8 @@ _EXPERTS = {
     "dense_layers": Argument(("0",), "first layers, without experts; 0: none", counts=True),
     "kv_rank": Argument((_NONE,), "features that keys and values are compressed to (latent attention)", counts=True,
                         most=999_999),
+    "query_rank": Argument((_NONE,), "with kv_rank, features that queries are compressed to", counts=True,
+                           most=999_999),
     "plain_size": Argument(("128",), "with kv_rank, features of a head's keys without positions", counts=True),
     "rotary_size": Argument(("64",), "with kv_rank, features of a head's keys with rotary positions", counts=True),
     "value_size": Argument(("128",), "with kv_rank, features of a head's values", counts=True),
@@ -205,6 +241,9 @@ _EXPERTS = {
 _DEEPSEEK = {
     "experts": "64", "top_k": "6", "expert_ffn": "1408", "shared_experts": "2", "dense_layers": "1", "kv_rank": "512",
 }  # fmt: skip
+_QWEN2 = {"attention_bias": "qkv"}
+_QWEN3 = {"head_size": "128", "head_norm": "true"}
+_GEMMA2 = {"head_size": "256", "tied": "true", "function": "gelu", "norms": "around"}
 _PRESETS = {
     "llama-7b": Preset(32, 4096, 32, 32, 11008, 32000, 2048),
     "llama2-13b": Preset(40, 5120, 40, 40, 13824, 32000, 4096),
@@ -212,6 +251,15 @@ _PRESETS = {
     "llama3-8b": Preset(32, 4096, 32, 8, 14336, 128256, 8192),
     "llama3-70b": Preset(80, 8192, 64, 8, 28672, 128256, 8192),
     "llama3-405b": Preset(126, 16384, 128, 8, 53248, 128256, 8192),
+    "llama3.2-1b": Preset(16, 2048, 32, 8, 8192, 128256, 8192, {"tied": "true"}),
+    "llama3.2-3b": Preset(28, 3072, 24, 8, 8192, 128256, 8192, {"tied": "true"}),
+    "mistral-7b": Preset(32, 4096, 32, 8, 14336, 32000, 4096),
+    "qwen2-0.5b": Preset(24, 896, 14, 2, 4864, 151936, 4096, {"tied": "true", **_QWEN2}),
+    "qwen2-7b": Preset(28, 3584, 28, 4, 18944, 152064, 4096, _QWEN2),
+    "qwen3-0.6b": Preset(28, 1024, 16, 8, 3072, 151936, 4096, {"tied": "true", **_QWEN3}),
+    "qwen3-8b": Preset(36, 4096, 32, 8, 12288, 151936, 4096, _QWEN3),
+    "gemma2-2b": Preset(26, 2304, 8, 4, 9216, 256000, 4096, _GEMMA2),
+    "gemma2-9b": Preset(42, 3584, 16, 8, 14336, 256000, 4096, _GEMMA2),
     "mixtral-8x7b": Preset(32, 4096, 32, 8, 14336, 32000, 4096, {"experts": "8"}),
     "deepseek-v2-lite": Preset(27, 2048, 16, 16, 10944, 102400, 4096, _DEEPSEEK),
 }
@@ -219,12 +267,11 @@ _PRESETS = {
 
 def _preset(numbers: Preset) -> ZooEntry:
     *values, others = numbers
-    fixed = {"head_size": HEAD_SIZE, "tied": "false", **dict(zip(Preset._fields, values, strict=False)), **others}
-    options = _OF_LLAMA | sequence(numbers.sequence)
+    options, every = _OF_LLAMA | sequence(numbers.sequence), _SIZES
     if "experts" in others:
-        fixed = {key: argument.values[0] for key, argument in _EXPERTS.items()} | fixed
-        options["capacity_factor"] = _EXPERTS["capacity_factor"]
-    return preset(_llama, options, **fixed)
+        options["capacity_factor"], every = _EXPERTS["capacity_factor"], _SIZES | _EXPERTS
+    fixed = {key: argument.values[0] for key, argument in every.items()}
+    return preset(_llama, options, **{**fixed, **dict(zip(Preset._fields, values, strict=False)), **others})
 
 
 LLAMA = {
@@ -265,6 +312,44 @@ MPT = {
 }
 
 
+def _neox(name: str, arguments: Mapping[str, str]) -> Network:
+    hidden, heads, head_size = int(arguments["hidden"]), int(arguments["heads"]), head_features(name, arguments)
+    of = Sizes(
+        layers=int(arguments["layers"]),
+        hidden=hidden,
+        heads=heads,
+        head_size=head_size,
+        ffn=4 * hidden if arguments["ffn"] == FFN else int(arguments["ffn"]),
+        sequence=int(arguments["sequence"]),
+        vocabulary=int(arguments["vocabulary"]),
+        rotated=2 * heads * int(head_size * float(arguments["rotary_share"])),
+        parallel=arguments["parallel"] == "true",
+    )
+    net = NetworkBuilder()
+    top = net.add("embedding", "embedding", "input", features=hidden, vocabulary=of.vocabulary)
+    for number in range(1, of.layers + 1):
+        is_fused = arguments["attention"] == "fused"
+        top = plain_block(net, f"layer{number}", top, of, heads=of.heads, causal=True, fused=is_fused)
+    top = net.add("layer_norm", "norm", top)
+    tied = arguments["tied"] == "true"
+    net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=tied, bias=False))
+    notes = f"decoder of {of.layers} layers, {hidden} features, {heads} heads, {of.sequence} positions"
+    return net.network(name, (of.sequence,), notes, dataset=None, optimizer="adam")
+
+
+_OF_NEOX = sequence(2048) | ATTENTION
+_NEOX_SIZES = {
+    **sizes(layers=44, hidden=6144, heads=64, head_size=HEAD_SIZE, ffn=FFN, vocabulary=50432),
+    "rotary_share": Argument(("0.25",), "share of a head that has rotary positions", factor=True, most=1),
+    "parallel": Argument(("true", "false"), "whether attention and feed-forward part read the same"),
+    "tied": Argument(("false", "true"), "whether the output layer shares the table of tokens"),
+}
+NEOX = {
+    "neox": ZooEntry(_neox, _NEOX_SIZES | _OF_NEOX),
+    "gpt-neox-20b": preset(_neox, _OF_NEOX, **{key: one.values[0] for key, one in _NEOX_SIZES.items()}),
+}
+
+
 _RATE = 0.1
 _BUCKETS = 32
 _AS_SEQUENCE = "sequence"
@@ -272,9 +357,10 @@ _AS_SEQUENCE = "sequence"
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """A stack of layers: its name, and what its layers attend to besides; empty: an encoder, which attends to none."""
+    """A stack: its name, layers, and what these attend to besides; empty: an encoder, which attends to none."""
 
     name: str
+    layers: int
     encoded: str = ""
 
 
@@ -284,11 +370,13 @@ def _t5(name: str, arguments: Mapping[str, str]) -> Network:
     rows = net.add("embedding", "embedding", "input", features=of.hidden, vocabulary=of.vocabulary)
     source = net.add("positions", "encoder.tokens", rows, count=of.encoder_sequence)
     target = net.add("positions", "decoder.tokens", rows, start=of.encoder_sequence, count=of.sequence)
-    encoded = _stack(net, _Stack("encoder"), source, of)
-    top = _stack(net, _Stack("decoder", encoded), target, of)
-    net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=True, bias=False))
+    encoded = _stack(net, _Stack("encoder", of.layers), source, of)
+    below = of.layers if arguments["decoder_layers"] == "layers" else int(arguments["decoder_layers"])
+    top = _stack(net, _Stack("decoder", below, encoded), target, of)
+    net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=of.tied, bias=False))
+    depth = f"{of.layers} layers each" if below == of.layers else f"{of.layers} and {below} layers"
     notes = (
-        f"encoder and decoder of {of.layers} layers each, {of.hidden} features, {of.heads} heads of {of.head_size}, "
+        f"encoder and decoder of {depth}, {of.hidden} features, {of.heads} heads of {of.head_size}, "
         f"{of.encoder_sequence} and {of.sequence} positions"
     )
     shape = (of.encoder_sequence + of.sequence,)
@@ -307,12 +395,14 @@ def _t5_sizes(arguments: Mapping[str, str]) -> Sizes:
         ffn=4 * hidden if arguments["ffn"] == FFN else int(arguments["ffn"]),
         sequence=encoded if arguments["target"] == _AS_SEQUENCE else int(arguments["target"]),
         encoder_sequence=encoded,
+        tied=arguments["tied"] == "true",
+        function=arguments["function"],
     )
 
 
 def _stack(net: NetworkBuilder, stack: _Stack, source: str, of: Sizes) -> str:
     top = net.add("dropout", f"{stack.name}.dropout", source, rate=_RATE)
-    for number in range(1, of.layers + 1):
+    for number in range(1, stack.layers + 1):
         block = f"{stack.name}.layer{number}"
         top = _t5_attention(net, block, top, of, causal=bool(stack.encoded), buckets=_BUCKETS if number == 1 else 0)
         if stack.encoded:
@@ -342,9 +432,13 @@ def _cross_attention(net: NetworkBuilder, block: str, source: str, encoded: str,
 
 def _t5_feed_forward(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
     name = f"{block}.mlp"
-    wide = net.linear(f"{name}.widen", net.add("rms_norm", f"{name}.norm", source), of.ffn, bias=False)
-    wide = net.add("dropout", f"{name}.relu.dropout", net.relu(f"{name}.relu", wide), rate=_RATE)
-    return _projected(net, name, wide, source, of)
+    normed, is_gated = net.add("rms_norm", f"{name}.norm", source), of.function != "relu"
+    wide = net.linear(f"{name}.widen", normed, of.ffn * (1 + is_gated), bias=False)
+    if is_gated:
+        wide = net.add("gated_activation", f"{name}.geglu", wide, function="gelu")
+    else:
+        wide = net.relu(f"{name}.relu", wide)
+    return _projected(net, name, net.add("dropout", f"{wide}.dropout", wide, rate=_RATE), source, of)
 
 
 def _projected(net: NetworkBuilder, name: str, inner: str, source: str, of: Sizes) -> str:
@@ -358,13 +452,19 @@ _OF_T5 = {
     "target": Argument((_AS_SEQUENCE,), "positions that the decoder writes", counts=True, most=499_999),
 }
 _DIFFERENT = {
-    "layers": Argument(("12",), "layers of encoder and decoder, each", counts=True),
+    "layers": Argument(("12",), "layers of the encoder, and of the decoder", counts=True),
     "head_size": Argument(("64",), "features of a head", counts=True),
 }
 _T5_FIXED = {"head_size": 64, "ffn": FFN, "vocabulary": 32128}
+_T5_FORMS = {
+    "decoder_layers": Argument(("layers",), "layers of the decoder", counts=True),
+    "function": Argument(("relu", "gated-gelu"), "activation of the feed-forward part; gated-gelu as in version 1.1"),
+    "tied": Argument(("true", "false"), "whether the output layer shares the table of tokens"),
+}
+_T5_PRESET = _T5_FIXED | {key: argument.values[0] for key, argument in _T5_FORMS.items()}
 T5 = {
-    "t5": ZooEntry(_t5, sizes(layers=12, hidden=768, heads=12, **_T5_FIXED) | _DIFFERENT | _OF_T5),
-    "t5-small": preset(_t5, _OF_T5, layers=6, hidden=512, heads=8, **_T5_FIXED),
-    "t5-base": preset(_t5, _OF_T5, layers=12, hidden=768, heads=12, **_T5_FIXED),
-    "t5-large": preset(_t5, _OF_T5, layers=24, hidden=1024, heads=16, **_T5_FIXED),
+    "t5": ZooEntry(_t5, sizes(layers=12, hidden=768, heads=12, **_T5_FIXED) | _DIFFERENT | _T5_FORMS | _OF_T5),
+    "t5-small": preset(_t5, _OF_T5, layers=6, hidden=512, heads=8, **_T5_PRESET),
+    "t5-base": preset(_t5, _OF_T5, layers=12, hidden=768, heads=12, **_T5_PRESET),
+    "t5-large": preset(_t5, _OF_T5, layers=24, hidden=1024, heads=16, **_T5_PRESET),
 }

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -68,20 +67,25 @@ _SIZE_ARGUMENTS = {
 class Latent(NamedTuple):
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): features of what keys and values are made of.
 
-    ``plain``, ``rotary``: of a head's queries and keys, without and with positions; ``value``: of a head's values.
+    ``plain``, ``rotary``: of a head's queries and keys, without and with positions; ``value``: of a head's values;
+    ``queries``: features of what queries are made of, 0: they are not compressed.
     """
 
     rank: int
     plain: int
     rotary: int
     value: int
+    queries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Sizes of the layers of a transformer; what its family does not have is 0.
 
-    ``causal``: whether later positions are masked; ``function``: activation of the MLP.
+    ``causal``: whether later positions are masked; ``function``: activation of the MLP, or of its gate; ``qkv_bias``,
+    ``project_bias``, ``mlp_bias``: whether these linear layers have biases; ``norm``: features of a head,
+    where queries and keys are normalised; ``rotated``: those of queries and keys with rotary positions; ``around``:
+    whether parts are normalised behind, too; ``parallel``: whether attention and MLP read the same.
     """
 
     layers: int
@@ -106,6 +110,13 @@ class Sizes:
     causal: bool = False
     function: str = "gelu"
     predictions: int = 0
+    qkv_bias: bool = False
+    project_bias: bool = False
+    mlp_bias: bool = False
+    norm: int = 0
+    rotated: int = 0
+    around: bool = False
+    parallel: bool = False
 
     @property
     def query_width(self) -> int:
@@ -152,14 +163,14 @@ def preset(
 
 _RATE = 0.1
 _LABELS = 2
-_TYPES = 2
+_AS_SEQUENCE = "sequence"
 _UNFUSED, _FUSED = "unfused", "fused"
 _PRETRAINING = "pretraining"
 _MOST_MASKED = 20
 _MASKED = f"{_MOST_MASKED}, or all of a shorter sequence"
 
 
-def _stack_sizes(name: str, arguments: Mapping[str, str], *, causal: bool, function: str = "gelu") -> Sizes:
+def _stack_sizes(name: str, arguments: Mapping[str, str], *, causal: bool) -> Sizes:
     hidden = int(arguments["hidden"])
     return Sizes(
         layers=int(arguments["layers"]),
@@ -171,7 +182,7 @@ def _stack_sizes(name: str, arguments: Mapping[str, str], *, causal: bool, funct
         vocabulary=int(arguments["vocabulary"]),
         causal=causal,
         fused=arguments["attention"] == _FUSED,
-        function=function,
+        function=arguments.get("function", "gelu"),
     )
 
 
@@ -180,11 +191,16 @@ def _notes(of: Sizes) -> str:
     return f"{of.layers} layers, {of.hidden} features, {of.heads} heads{own}, {of.sequence} positions"
 
 
-def _gpt(name: str, arguments: Mapping[str, str], *, positions: int = 0, function: str = "gelu") -> Network:
-    """Return a decoder; its table of positions has as many rows as a sample needs, and at least ``positions``."""
-    sizes = _stack_sizes(name, arguments, causal=True, function=function)
+def _rows(arguments: Mapping[str, str]) -> int:
+    """Return the rows of the table of positions: as many as a sample needs, and at least ``positions``."""
+    sequence, positions = int(arguments["sequence"]), arguments["positions"]
+    return sequence if positions == _AS_SEQUENCE else max(sequence, int(positions))
+
+
+def _gpt(name: str, arguments: Mapping[str, str]) -> Network:
+    sizes = _stack_sizes(name, arguments, causal=True)
     net = NetworkBuilder()
-    rows = {"vocabulary": sizes.vocabulary, "positions": max(positions, sizes.sequence)}
+    rows = {"vocabulary": sizes.vocabulary, "positions": _rows(arguments)}
     top = net.add("embedding", "embedding", "input", features=sizes.hidden, **rows)
     top = net.add("dropout", "embedding.dropout", top, rate=_RATE)
     for number, (name_of_part, part) in product(range(1, sizes.layers + 1), _PARTS.items()):
@@ -204,7 +220,7 @@ def _bert(name: str, arguments: Mapping[str, str]) -> Network:
     if arguments["head"] == _PRETRAINING:
         sizes = replace(sizes, predictions=_predictions(arguments["predictions"], sizes.sequence))
     net = NetworkBuilder()
-    rows = {"vocabulary": sizes.vocabulary, "positions": max(_BERT_POSITIONS, sizes.sequence), "types": _TYPES}
+    rows = {"vocabulary": sizes.vocabulary, "positions": _rows(arguments), "types": int(arguments["types"])}
     top = net.add("embedding", "embedding", "input", features=sizes.hidden, **rows)
     top = net.add("layer_norm", "embedding.norm", top)
     top = net.add("dropout", "embedding.dropout", top, rate=_RATE)
@@ -261,7 +277,6 @@ def _masked_tokens(net: NetworkBuilder, source: str, sizes: Sizes) -> str:
     return net.linear("logits", net.add("layer_norm", "tokens.norm", top), sizes.vocabulary, tied=True)
 
 
-_BERT_POSITIONS = 512
 _BERT_HEADS = {"pooler": _pooler, "labels": _labels, "tokens": _masked_tokens, _PRETRAINING: _pretraining}
 
 
@@ -273,35 +288,43 @@ def _arguments(positions: int, *heads: str) -> dict[str, Argument]:
     }
 
 
-def _sized(vocabulary: int) -> dict[str, Argument]:
-    return sizes(layers=12, hidden=768, heads=12, head_size=HEAD_SIZE, ffn=FFN, vocabulary=vocabulary)
+_FUNCTION = {"function": Argument(("gelu", "relu"), "activation of the feed-forward part")}
 
 
-def _published(layers: int, hidden: int, heads: int, vocabulary: int) -> dict[str, object]:
-    values = {"layers": layers, "hidden": hidden, "heads": heads, "vocabulary": vocabulary}
-    return {"head_size": HEAD_SIZE, "ffn": FFN, **values}
+def _sized(vocabulary: int, positions: str) -> dict[str, Argument]:
+    rows = Argument((positions,), "rows of the table of positions; of a longer sequence as many", counts=True)
+    every = sizes(layers=12, hidden=768, heads=12, head_size=HEAD_SIZE, ffn=FFN, vocabulary=vocabulary)
+    return every | {"positions": replace(rows, most=999_999)}
 
 
-_GPT2 = partial(_gpt, positions=1024)
-_OPT = partial(_gpt, positions=2050, function="relu")
-_GPT3 = partial(_gpt, positions=2048)
 _PREDICTIONS = Argument((_MASKED,), "positions that pretraining predicts", counts=True, most=999_999)
 _OF_GPT, _OF_BERT = _arguments(1024, "tokens", "labels"), _arguments(512, *_BERT_HEADS) | {"predictions": _PREDICTIONS}
 _OF_GPT3 = _arguments(2048, "tokens", "labels")
+_GPT_SIZES = _sized(50257, _AS_SEQUENCE) | _FUNCTION
+_BERT_SIZES = _sized(30522, "512") | {"types": Argument(("2",), "rows of the table of types of token", counts=True)}
+
+
+def _published(layers: int, hidden: int, heads: int, **others: object) -> dict[str, object]:
+    values = {"layers": layers, "hidden": hidden, "heads": heads}
+    return {**{name: one.values[0] for name, one in (_GPT_SIZES | _BERT_SIZES).items()}, **values, **others}
+
+
+_GPT2, _GPT3 = {"vocabulary": 50257, "positions": 1024}, {"vocabulary": 51200, "positions": 2048}
+_OPT = {"vocabulary": 50272, "positions": 2050, "function": "relu"}
 GPT = {
-    "gpt": ZooEntry(_gpt, _sized(50257) | _OF_GPT),
-    "gpt2": preset(_GPT2, _OF_GPT, **_published(12, 768, 12, 50257)),
-    "gpt2-medium": preset(_GPT2, _OF_GPT, **_published(24, 1024, 16, 50257)),
-    "gpt2-large": preset(_GPT2, _OF_GPT, **_published(36, 1280, 20, 50257)),
-    "gpt2-xl": preset(_GPT2, _OF_GPT, **_published(48, 1600, 25, 50257)),
-    "megatron-22b": preset(_GPT3, _OF_GPT3, **_published(48, 6144, 64, 51200)),
-    "gpt3-175b": preset(_GPT3, _OF_GPT3, **_published(96, 12288, 96, 51200)),
-    "megatron-530b": preset(_GPT3, _OF_GPT3, **_published(105, 20480, 128, 51200)),
-    "gpt3-1t": preset(_GPT3, _OF_GPT3, **_published(128, 25600, 160, 51200)),
-    "opt-1.3b": preset(_OPT, _arguments(2048, "tokens", "labels"), **_published(24, 2048, 32, 50272)),
-    "bert": ZooEntry(_bert, _sized(30522) | _OF_BERT),
-    "bert-base": preset(_bert, _OF_BERT, **_published(12, 768, 12, 30522)),
-    "bert-large": preset(_bert, _OF_BERT, **_published(24, 1024, 16, 30522)),
+    "gpt": ZooEntry(_gpt, _GPT_SIZES | _OF_GPT),
+    "gpt2": preset(_gpt, _OF_GPT, **_published(12, 768, 12, **_GPT2)),
+    "gpt2-medium": preset(_gpt, _OF_GPT, **_published(24, 1024, 16, **_GPT2)),
+    "gpt2-large": preset(_gpt, _OF_GPT, **_published(36, 1280, 20, **_GPT2)),
+    "gpt2-xl": preset(_gpt, _OF_GPT, **_published(48, 1600, 25, **_GPT2)),
+    "megatron-22b": preset(_gpt, _OF_GPT3, **_published(48, 6144, 64, **_GPT3)),
+    "gpt3-175b": preset(_gpt, _OF_GPT3, **_published(96, 12288, 96, **_GPT3)),
+    "megatron-530b": preset(_gpt, _OF_GPT3, **_published(105, 20480, 128, **_GPT3)),
+    "gpt3-1t": preset(_gpt, _OF_GPT3, **_published(128, 25600, 160, **_GPT3)),
+    "opt-1.3b": preset(_gpt, _arguments(2048, "tokens", "labels"), **_published(24, 2048, 32, **_OPT)),
+    "bert": ZooEntry(_bert, _BERT_SIZES | _OF_BERT),
+    "bert-base": preset(_bert, _OF_BERT, **_published(12, 768, 12)),
+    "bert-large": preset(_bert, _OF_BERT, **_published(24, 1024, 16)),
 }
 
 
@@ -349,12 +372,17 @@ def plain_block(
     shift: dict[str, AttributeValue] = {} if biases else {"shift": False}
     part = f"{name}.attention"
     normed = net.add("layer_norm", f"{part}.norm", source, **shift)
-    core = net.add("attention", f"{part}.core", net.linear(f"{part}.qkv", normed, 3 * of.query_width, **bias), **how)
-    source = net.add("add", f"{part}.add", (net.linear(f"{part}.project", core, of.hidden, **bias), source))
+    joined = net.linear(f"{part}.qkv", normed, 3 * of.query_width, **bias)
+    if of.rotated:
+        joined = net.add("rotary", f"{part}.rotary", joined, features=of.rotated)
+    core = net.add("attention", f"{part}.core", joined, **how)
+    attended = (net.linear(f"{part}.project", core, of.hidden, **bias), source)
+    source = source if of.parallel else net.add("add", f"{part}.add", attended)
     part = f"{name}.mlp"
     wide = net.linear(f"{part}.widen", net.add("layer_norm", f"{part}.norm", source, **shift), of.ffn, **bias)
-    wide = net.add("activation", f"{part}.gelu", wide, function="gelu")
-    return net.add("add", f"{part}.add", (net.linear(f"{part}.narrow", wide, of.hidden, **bias), source))
+    wide = net.add("activation", f"{part}.{of.function}", wide, function=of.function)
+    narrow = net.linear(f"{part}.narrow", wide, of.hidden, **bias)
+    return net.add("add", f"{part}.add", (narrow, *(attended if of.parallel else (source,))))
 
 
 _OF_VIT = {
