@@ -40,6 +40,24 @@ def test_fusing_takes_no_product_away_and_adds_no_kernel(name: str) -> None:
     assert all(fused.get(kind) == apart.get(kind) for kind in ("convolution", "gemm", "max_pool", "softmax"))
 
 
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_dropped_samples_and_scales_of_layers_take_nothing_or_what_a_sum_reads(*, is_fused: bool) -> None:
+    """A block of ConvNeXt: its products, depthwise convolution, normalisation and GELU; fused, a GELU of a product."""
+    of = program(find_network("convnext-t"), merged=False)
+    made = forward_calls(lower(of.network, np.array([2]), merged=False), of, is_fused=is_fused)
+    at = {layer.name: place for place, layer in enumerate(of.network.layers)}
+
+    def launches(name: str) -> float:
+        rows = ((np.broadcast_to(one.count, one.layer.shape), one) for one in made if one.operations is None)
+        return float(sum(count[one.layer == at[f"stage1.2.{name}"]].sum() for count, one in rows))
+
+    kinds = {name: launches(name) for name in ("depthwise", "norm", "wide", "gelu", "narrow", "scale", "drop", "add")}
+    unfused = {"depthwise": 2, "wide": 2, "narrow": 2}
+    assert kinds == dict.fromkeys(kinds, 1) | {"drop": 0} | (
+        dict.fromkeys(("gelu", "scale", "add"), 0) if is_fused else unfused
+    )
+
+
 def test_what_another_layer_reads_before_is_no_epilogue() -> None:
     network = Network(
         "two-readers",
