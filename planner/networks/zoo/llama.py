@@ -42,23 +42,22 @@ from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
 from planner.networks.zoo.transformers import (
     ATTENTION,
     FFN,
+    FFN_MULTIPLE,
+    GATED_FFN,
     HEAD_SIZE,
     Latent,
     Sizes,
-    head_features,
     plain_block,
     preset,
     sequence,
     sizes,
+    sizes_of,
 )
 
 __all__ = ["LLAMA", "MPT", "NEOX", "T5"]
 
 
 _AS_HEADS = "heads"
-_GATED_FFN = "8/3 x hidden"
-_FFN_MULTIPLE = 256
-"""Of the default ffn, as Llama 1 and 2 have it."""
 _NONE = "none"
 
 
@@ -146,26 +145,15 @@ def _experts(net: NetworkBuilder, block: str, source: str, of: Sizes) -> str:
 
 
 def _llama_sizes(name: str, arguments: Mapping[str, str]) -> Sizes:
-    family = family_of(name)
-    hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
+    family, heads = family_of(name), int(arguments["heads"])
     kv_heads = heads if arguments["kv_heads"] == _AS_HEADS else int(arguments["kv_heads"])
     if heads % kv_heads:
         raise ParameterError(f"argument kv_heads of network {family}", f"a divisor of heads = {heads}", kv_heads)
-    dense = Sizes(
-        layers=int(arguments["layers"]),
-        hidden=hidden,
-        heads=heads,
-        sequence=int(arguments["sequence"]),
-        vocabulary=int(arguments["vocabulary"]),
+    dense = sizes_of(
+        name,
+        arguments,
         kv_heads=kv_heads,
-        head_size=head_features(name, arguments),
-        ffn=-(-(8 * hidden // 3) // _FFN_MULTIPLE) * _FFN_MULTIPLE
-        if arguments["ffn"] == _GATED_FFN
-        else int(arguments["ffn"]),
-        tied=arguments["tied"] == "true",
-        fused=arguments["attention"] == "fused",
         latent=_latent_sizes(arguments),
-        function=arguments["function"],
         qkv_bias=arguments["attention_bias"] != _NONE,
         project_bias=arguments["attention_bias"] == "all",
         mlp_bias=arguments["mlp_bias"] == "true",
@@ -210,12 +198,12 @@ def _notes(of: Sizes) -> str:
 
 
 _OF_LLAMA = sequence(4096) | ATTENTION
-_FFN_WORDS = f"features inside the feed-forward part; default up to a multiple of {_FFN_MULTIPLE}"
+_FFN_WORDS = f"features inside the feed-forward part; default up to a multiple of {FFN_MULTIPLE}"
 _SIZES = {
     **sizes(layers=32, hidden=4096, heads=32),
     "kv_heads": Argument((_AS_HEADS,), "heads of keys and values, that groups of heads share", counts=True),
-    **sizes(head_size=HEAD_SIZE, ffn=_GATED_FFN, vocabulary=32000),
-    "ffn": Argument((_GATED_FFN,), _FFN_WORDS, counts=True, most=9_999_999),
+    **sizes(head_size=HEAD_SIZE, ffn=GATED_FFN, vocabulary=32000),
+    "ffn": Argument((GATED_FFN,), _FFN_WORDS, counts=True, most=9_999_999),
     "tied": Argument(("false", "true"), "whether the output layer shares the table of tokens"),
     "attention_bias": Argument((_NONE, "qkv", "all"), "biases of attention; all: of its projection, too"),
     "mlp_bias": Argument(("false", "true"), "whether the feed-forward part has biases"),
@@ -282,26 +270,26 @@ LLAMA = {
 
 
 def _mpt(name: str, arguments: Mapping[str, str]) -> Network:
-    hidden, heads = int(arguments["hidden"]), int(arguments["heads"])
-    of = Sizes(
-        layers=int(arguments["layers"]),
-        hidden=hidden,
-        heads=heads,
-        sequence=int(arguments["sequence"]),
-        vocabulary=int(arguments["vocabulary"]),
-        head_size=head_features(name, arguments),
-        ffn=4 * hidden,
-        fused=arguments["attention"] == "fused",
-    )
+    of = sizes_of(name, arguments, kv_heads=int(arguments["heads"]), tied=True)
+    return _plain_decoder(name, of, biases=False, bias="fixed")
+
+
+def _neox(name: str, arguments: Mapping[str, str]) -> Network:
+    of = sizes_of(name, arguments, kv_heads=int(arguments["heads"]), parallel=arguments["parallel"] == "true")
+    rotated = int(of.head_size * float(arguments["rotary_share"]))
+    return _plain_decoder(name, replace(of, rotated=2 * of.heads * rotated), biases=True)
+
+
+def _plain_decoder(name: str, of: Sizes, *, biases: bool, **how: AttributeValue) -> Network:
+    """Return a decoder of plain blocks, without dropout or a table of positions; ``how``: attributes of attention."""
     net = NetworkBuilder()
-    top = net.add("embedding", "embedding", "input", features=hidden, vocabulary=of.vocabulary)
-    how: dict[str, AttributeValue] = {"heads": of.heads, "causal": True, "fused": of.fused, "bias": "fixed"}
+    top = net.add("embedding", "embedding", "input", features=of.hidden, vocabulary=of.vocabulary)
+    how = {"heads": of.heads, "causal": True, "fused": of.fused, **how}
     for number in range(1, of.layers + 1):
-        top = plain_block(net, f"layer{number}", top, of, biases=False, **how)
-    top = net.add("layer_norm", "norm", top, shift=False)
-    net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=True, bias=False))
-    notes = f"decoder of {of.layers} layers, {hidden} features, {heads} heads, {of.sequence} positions"
-    return net.network(name, (of.sequence,), notes, dataset=None, optimizer="adam")
+        top = plain_block(net, f"layer{number}", top, of, biases=biases, **how)
+    top = net.add("layer_norm", "norm", top, **({} if biases else {"shift": False}))
+    net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=of.tied, bias=False))
+    return net.network(name, (of.sequence,), _notes(of), dataset=None, optimizer="adam")
 
 
 _OF_7B, _VOCABULARY = sequence(2048) | ATTENTION, 50432
@@ -310,31 +298,6 @@ MPT = {
     "mpt-7b": preset(_mpt, _OF_7B, layers=32, hidden=4096, heads=32, vocabulary=_VOCABULARY),
     "mpt-30b": preset(_mpt, sequence(8192) | ATTENTION, layers=48, hidden=7168, heads=64, vocabulary=_VOCABULARY),
 }
-
-
-def _neox(name: str, arguments: Mapping[str, str]) -> Network:
-    hidden, heads, head_size = int(arguments["hidden"]), int(arguments["heads"]), head_features(name, arguments)
-    of = Sizes(
-        layers=int(arguments["layers"]),
-        hidden=hidden,
-        heads=heads,
-        head_size=head_size,
-        ffn=4 * hidden if arguments["ffn"] == FFN else int(arguments["ffn"]),
-        sequence=int(arguments["sequence"]),
-        vocabulary=int(arguments["vocabulary"]),
-        rotated=2 * heads * int(head_size * float(arguments["rotary_share"])),
-        parallel=arguments["parallel"] == "true",
-    )
-    net = NetworkBuilder()
-    top = net.add("embedding", "embedding", "input", features=hidden, vocabulary=of.vocabulary)
-    for number in range(1, of.layers + 1):
-        is_fused = arguments["attention"] == "fused"
-        top = plain_block(net, f"layer{number}", top, of, heads=of.heads, causal=True, fused=is_fused)
-    top = net.add("layer_norm", "norm", top)
-    tied = arguments["tied"] == "true"
-    net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=tied, bias=False))
-    notes = f"decoder of {of.layers} layers, {hidden} features, {heads} heads, {of.sequence} positions"
-    return net.network(name, (of.sequence,), notes, dataset=None, optimizer="adam")
 
 
 _OF_NEOX = sequence(2048) | ATTENTION
@@ -365,14 +328,16 @@ class _Stack:
 
 
 def _t5(name: str, arguments: Mapping[str, str]) -> Network:
-    of = _t5_sizes(arguments)
+    encoded, target = int(arguments["sequence"]), arguments["target"]
+    written = encoded if target == _AS_SEQUENCE else int(target)
+    of = sizes_of(name, arguments, sequence=written, encoder_sequence=encoded)
     net = NetworkBuilder()
     rows = net.add("embedding", "embedding", "input", features=of.hidden, vocabulary=of.vocabulary)
     source = net.add("positions", "encoder.tokens", rows, count=of.encoder_sequence)
     target = net.add("positions", "decoder.tokens", rows, start=of.encoder_sequence, count=of.sequence)
-    encoded = _stack(net, _Stack("encoder", of.layers), source, of)
+    read = _stack(net, _Stack("encoder", of.layers), source, of)
     below = of.layers if arguments["decoder_layers"] == "layers" else int(arguments["decoder_layers"])
-    top = _stack(net, _Stack("decoder", below, encoded), target, of)
+    top = _stack(net, _Stack("decoder", below, read), target, of)
     net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=of.tied, bias=False))
     depth = f"{of.layers} layers each" if below == of.layers else f"{of.layers} and {below} layers"
     notes = (
@@ -381,23 +346,6 @@ def _t5(name: str, arguments: Mapping[str, str]) -> Network:
     )
     shape = (of.encoder_sequence + of.sequence,)
     return net.network(name, shape, notes, dataset=None, optimizer="adam")
-
-
-def _t5_sizes(arguments: Mapping[str, str]) -> Sizes:
-    layers, hidden, heads = (int(arguments[key]) for key in ("layers", "hidden", "heads"))
-    encoded = int(arguments["sequence"])
-    return Sizes(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        head_size=int(arguments["head_size"]),
-        vocabulary=int(arguments["vocabulary"]),
-        ffn=4 * hidden if arguments["ffn"] == FFN else int(arguments["ffn"]),
-        sequence=encoded if arguments["target"] == _AS_SEQUENCE else int(arguments["target"]),
-        encoder_sequence=encoded,
-        tied=arguments["tied"] == "true",
-        function=arguments["function"],
-    )
 
 
 def _stack(net: NetworkBuilder, stack: _Stack, source: str, of: Sizes) -> str:

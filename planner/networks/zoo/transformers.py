@@ -38,19 +38,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from planner.domain.network import AttributeValue, Network, family_of
 from planner.errors import ParameterError
 from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
 
 __all__ = [
-    "ATTENTION", "FFN", "GPT", "HEAD_SIZE", "VIT", "Latent", "Sizes", "head_features", "plain_block", "preset",
-    "sequence", "sizes",
+    "ATTENTION", "FFN", "FFN_MULTIPLE", "GATED_FFN", "GPT", "HEAD_SIZE", "VIT", "Latent", "Sizes", "plain_block",
+    "preset", "sequence", "sizes", "sizes_of",
 ]  # fmt: skip
 
 
-FFN = "4 x hidden"
+FFN, GATED_FFN = "4 x hidden", "8/3 x hidden"
+FFN_MULTIPLE = 256
+"""Of GATED_FFN, as Llama 1 and 2 have it."""
 HEAD_SIZE = "hidden / heads"
 ATTENTION = {"attention": Argument(("fused", "unfused"), "kernels of attention; fused: one")}
 _SIZE_ARGUMENTS = {
@@ -142,7 +144,7 @@ def sequence(positions: int) -> dict[str, Argument]:
     return {"sequence": Argument((str(positions),), "positions of a sample", counts=True, most=999_999)}
 
 
-def head_features(name: str, arguments: Mapping[str, str]) -> int:
+def _head_features(name: str, arguments: Mapping[str, str]) -> int:
     """Return the features of a head, or raise ParameterError where none are left for one."""
     hidden, heads, typed = int(arguments["hidden"]), int(arguments["heads"]), arguments.get("head_size", "")
     if typed not in ("", HEAD_SIZE):
@@ -151,6 +153,25 @@ def head_features(name: str, arguments: Mapping[str, str]) -> int:
         rule = f"at most hidden = {hidden}" + (" unless head_size is given" if typed else "")
         raise ParameterError(f"argument heads of network {family_of(name)}", rule, heads)
     return hidden // heads
+
+
+def sizes_of(name: str, arguments: Mapping[str, str], **others: Any) -> Sizes:
+    """Return the sizes that arguments of a network give, and others; ParameterError where heads have no features."""
+    hidden, ffn = int(arguments["hidden"]), arguments.get("ffn", FFN)
+    widths = {FFN: 4 * hidden, GATED_FFN: -(-(8 * hidden // 3) // FFN_MULTIPLE) * FFN_MULTIPLE}
+    given: dict[str, Any] = {
+        "layers": int(arguments["layers"]),
+        "hidden": hidden,
+        "heads": int(arguments["heads"]),
+        "head_size": _head_features(name, arguments),
+        "ffn": widths[ffn] if ffn in widths else int(ffn),
+        "sequence": int(arguments.get("sequence", "0")),
+        "vocabulary": int(arguments.get("vocabulary", "0")),
+        "fused": arguments.get("attention") == "fused",
+        "tied": arguments.get("tied") == "true",
+        "function": arguments.get("function", "gelu"),
+    }
+    return Sizes(**given | others)
 
 
 def preset(
@@ -164,26 +185,9 @@ def preset(
 _RATE = 0.1
 _LABELS = 2
 _AS_SEQUENCE = "sequence"
-_UNFUSED, _FUSED = "unfused", "fused"
 _PRETRAINING = "pretraining"
 _MOST_MASKED = 20
 _MASKED = f"{_MOST_MASKED}, or all of a shorter sequence"
-
-
-def _stack_sizes(name: str, arguments: Mapping[str, str], *, causal: bool) -> Sizes:
-    hidden = int(arguments["hidden"])
-    return Sizes(
-        layers=int(arguments["layers"]),
-        hidden=hidden,
-        heads=int(arguments["heads"]),
-        head_size=head_features(name, arguments),
-        ffn=4 * hidden if arguments["ffn"] == FFN else int(arguments["ffn"]),
-        sequence=int(arguments["sequence"]),
-        vocabulary=int(arguments["vocabulary"]),
-        causal=causal,
-        fused=arguments["attention"] == _FUSED,
-        function=arguments.get("function", "gelu"),
-    )
 
 
 def _notes(of: Sizes) -> str:
@@ -198,7 +202,7 @@ def _rows(arguments: Mapping[str, str]) -> int:
 
 
 def _gpt(name: str, arguments: Mapping[str, str]) -> Network:
-    sizes = _stack_sizes(name, arguments, causal=True)
+    sizes = sizes_of(name, arguments, causal=True)
     net = NetworkBuilder()
     rows = {"vocabulary": sizes.vocabulary, "positions": _rows(arguments)}
     top = net.add("embedding", "embedding", "input", features=sizes.hidden, **rows)
@@ -216,9 +220,9 @@ def _gpt(name: str, arguments: Mapping[str, str]) -> Network:
 
 
 def _bert(name: str, arguments: Mapping[str, str]) -> Network:
-    sizes = _stack_sizes(name, arguments, causal=False)
-    if arguments["head"] == _PRETRAINING:
-        sizes = replace(sizes, predictions=_predictions(arguments["predictions"], sizes.sequence))
+    masked = arguments["head"] == _PRETRAINING
+    predictions = _predictions(arguments["predictions"], int(arguments["sequence"])) if masked else 0
+    sizes = sizes_of(name, arguments, predictions=predictions)
     net = NetworkBuilder()
     rows = {"vocabulary": sizes.vocabulary, "positions": _rows(arguments), "types": int(arguments["types"])}
     top = net.add("embedding", "embedding", "input", features=sizes.hidden, **rows)
@@ -254,7 +258,7 @@ def _pooler(net: NetworkBuilder, source: str, sizes: Sizes) -> str:
     return net.add("activation", "pooler.tanh", pooled, function="tanh")
 
 
-def _labels(net: NetworkBuilder, source: str, _stack_sizes: Sizes) -> str:
+def _labels(net: NetworkBuilder, source: str, _sizes: Sizes) -> str:
     return net.linear("labels", source, _LABELS)
 
 
@@ -284,7 +288,7 @@ def _arguments(positions: int, *heads: str) -> dict[str, Argument]:
     return {
         **sequence(positions),
         "head": Argument(heads, "what is computed of the last layer"),
-        "attention": Argument((_UNFUSED, _FUSED), "kernels of attention; fused: one, which drops no weights"),
+        "attention": Argument(("unfused", "fused"), "kernels of attention; fused: one, which drops no weights"),
     }
 
 
@@ -333,7 +337,10 @@ _IMAGENET_CLASSES = 1000
 
 
 def _vit(name: str, arguments: Mapping[str, str]) -> Network:
-    of, side, patch = _vit_sizes(name, arguments), int(arguments["image"]), int(arguments["patch"])
+    side, patch, classes = (int(arguments[key]) for key in ("image", "patch", "classes"))
+    of = sizes_of(name, arguments, sequence=(side // patch) ** 2 + 1, classes=classes)
+    if patch > side:
+        raise ParameterError(f"argument patch of network {family_of(name)}", f"at most image = {side}", patch)
     net = NetworkBuilder()
     top = net.convolution("patches", "input", of.hidden, patch, stride=patch)
     top = net.add("class_token", "class_token", top)
@@ -344,24 +351,6 @@ def _vit(name: str, arguments: Mapping[str, str]) -> Network:
     notes = f"encoder of {of.layers} layers, {of.hidden} features, {of.heads} heads, patches of {patch} x {patch}"
     dataset = "imagenet-1k" if of.classes == _IMAGENET_CLASSES else None
     return net.network(name, (_CHANNELS, side, side), notes, dataset, optimizer="adam")
-
-
-def _vit_sizes(name: str, arguments: Mapping[str, str]) -> Sizes:
-    keys = ("layers", "hidden", "image", "patch", "classes")
-    layers, hidden, side, patch, classes = (int(arguments[key]) for key in keys)
-    head_size = head_features(name, arguments)
-    if patch > side:
-        raise ParameterError(f"argument patch of network {family_of(name)}", f"at most image = {side}", patch)
-    return Sizes(
-        layers=layers,
-        hidden=hidden,
-        heads=int(arguments["heads"]),
-        head_size=head_size,
-        ffn=4 * hidden if arguments["ffn"] == FFN else int(arguments["ffn"]),
-        sequence=(side // patch) ** 2 + 1,
-        fused=arguments["attention"] == "fused",
-        classes=classes,
-    )
 
 
 def plain_block(
