@@ -478,7 +478,7 @@ def typed_dataset(text: str) -> Dataset:
 
 
 SUFFIX = "-mine"
-BESIDE_FIELDS = ("name", "source", "sources", "notes", "date")
+BESIDE_FIELDS = ("name", "source", "sources", "notes", "date", "unmodelled")
 """Fields of records that say what something is called and where it comes from."""
 
 

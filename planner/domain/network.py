@@ -36,6 +36,7 @@ class Network:
     dataset : default data set
     optimizer : default optimizer of the family
     notes : variant and source, one sentence
+    unmodelled : what a model that was read has otherwise than these layers, a sentence each
     """
 
     name: str
@@ -44,6 +45,7 @@ class Network:
     dataset: str | None = None
     optimizer: str = "sgd-momentum"
     notes: str = ""
+    unmodelled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.input_shape) <= 3:

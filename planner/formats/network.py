@@ -59,6 +59,7 @@ FIELDS_BUT_LAYERS = (
     Field("dataset", Name(), "default data set", None),
     Field("optimizer", Text(tuple(OPTIMIZERS)), "default optimizer", "sgd-momentum"),
     Field("notes", Text(), "variant and source", ""),
+    Field("unmodelled", ListOf(Text()), "what the model has otherwise than these layers, a sentence each", ()),
 )
 _FOUND = "key must be left out, as blocks, heads and widths are found in the layers; delete it"
 

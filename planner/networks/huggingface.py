@@ -157,14 +157,14 @@ _VIT = (
 )
 WINDOW = "sliding_window"
 """Key with the positions that attention sees back, looked at in every model type."""
-_DROPS, _DROPS_NONE = ((0.1,), "a dropout of 0.1"), ((0, 0.0), "no dropout")
+_DROPS, _DROPS_NONE = ((0.1,), "A dropout of 0.1"), ((0, 0.0), "No dropout")
 _PLAIN = {"attention_dropout": _DROPS_NONE}
 _CAPPED = {
-    "attn_logit_softcapping": ((), "no cap of scores"),
-    "final_logit_softcapping": ((), "no cap of logits"),
+    "attn_logit_softcapping": ((), "No cap of scores"),
+    "final_logit_softcapping": ((), "No cap of logits"),
 }
-_EVERY: Mapping[str, tuple[tuple[Any, ...], str]] = {"mlp_only_layers": (([],), "experts in every layer")}
-_NEXT = {"num_nextn_predict_layers": ((0,), "no layer that predicts further tokens")}
+_EVERY: Mapping[str, tuple[tuple[Any, ...], str]] = {"mlp_only_layers": (([],), "An expert part in every layer")}
+_NEXT = {"num_nextn_predict_layers": ((0,), "No layer that predicts further tokens")}
 MODEL_TYPES: Mapping[str, ModelType] = {
     "llama": ModelType("llama", (*_LLAMA, Key("mlp_bias", "mlp_bias", "false", _FLAG)), counted=_PLAIN),
     "mistral": ModelType("llama", _MISTRAL, counted=_PLAIN),
@@ -210,7 +210,7 @@ def network_of(document: Mapping[str, Any], path: str, typed: Mapping[str, str])
         network = build(kind.family, given)
     except ParameterError as error:
         raise _named(error, kind, path, typed) from None
-    return replace(network, notes="; ".join((network.notes, *_differences(kind, document, network))))
+    return replace(network, unmodelled=tuple(_differences(kind, document, network.input_shape[0])))
 
 
 def _model_type(document: Mapping[str, Any], path: str) -> ModelType:
@@ -284,11 +284,11 @@ def _named(error: ParameterError, kind: ModelType, path: str, typed: Mapping[str
     return InputFileError(path, f"{what} must be {rule}, got {shown(error.value)}", keys.get(name, ""))
 
 
-def _differences(kind: ModelType, document: Mapping[str, Any], network: Network) -> Iterator[str]:
-    """Yield a clause for each key whose value is not modelled."""
+def _differences(kind: ModelType, document: Mapping[str, Any], positions: int) -> Iterator[str]:
+    """Yield a sentence for each key whose value is not modelled."""
     window, is_used = document.get(WINDOW), document.get("use_sliding_window", True) is not False
-    if isinstance(window, int) and is_used and window < network.input_shape[0]:
-        yield f"attention to all positions is counted, where {WINDOW} is {window}"
+    if isinstance(window, int) and is_used and window < positions:
+        yield f"Attention to all {positions} positions is counted, where {WINDOW} is {window}."
     for key, (modelled, words) in kind.counted.items():
         if document.get(key) is not None and document[key] not in modelled:
-            yield f"{words} is counted, where {key} is {shown(document[key])}"
+            yield f"{words} is counted, where {key} is {shown(document[key])}."

@@ -82,6 +82,7 @@ def network_view(
         ("data set", network.dataset or "none"),
         ("optimizer", network.optimizer),
         ("notes", network.notes),
+        ("not modelled", " ".join(network.unmodelled)),
     ]
     yield given(figures)
     if arguments:

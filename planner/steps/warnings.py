@@ -121,7 +121,8 @@ class StepWarnings:
         )
         last = (
             *_optimizer(sources, self._mode),
-            *_heads(sources.problem.network),
+            *_heads(network := sources.problem.network),
+            *(PlanWarning("network_not_modelled", network.name, one) for one in network.unmodelled),
             *_version(sources.problem.settings.framework),
         )
         return before_runs, tuple(_proportional(overheads, distinct)), last

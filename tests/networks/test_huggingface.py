@@ -289,14 +289,22 @@ def test_bert_has_the_head_of_the_class_that_the_file_names() -> None:
 @pytest.mark.parametrize(
     ("model_type", "keys", "clause"),
     [
-        ("mistral", {"sliding_window": 32}, "attention to all positions is counted, where sliding_window is 32"),
-        ("gemma2", {"final_logit_softcapping": 30.0}, "no cap of logits is counted, where final_logit_softcapping"),
-        ("deepseek_v3", {"num_nextn_predict_layers": 1}, "no layer that predicts further tokens is counted"),
-        ("gpt2", {"resid_pdrop": 0.0}, "a dropout of 0.1 is counted, where resid_pdrop is 0.0"),
+        ("mistral", {"sliding_window": 32}, "Attention to all 64 positions is counted, where sliding_window is 32."),
+        ("gemma2", {"final_logit_softcapping": 30.0}, "No cap of logits is counted, where final_logit_softcapping"),
+        ("deepseek_v3", {"num_nextn_predict_layers": 1}, "No layer that predicts further tokens is counted"),
+        ("gpt2", {"resid_pdrop": 0.0}, "A dropout of 0.1 is counted, where resid_pdrop is 0.0"),
     ],
 )
-def test_what_is_not_modelled_is_said(model_type: str, keys: Config, clause: str) -> None:
-    assert clause in network(tiny(model_type, **keys)).notes
+def test_what_is_not_modelled_is_said(model_type: str, keys: Config, clause: str, run: Run, tmp_path: Path) -> None:
+    (sentence,) = network(tiny(model_type, **keys)).unmodelled
+    assert sentence.startswith(clause)
+    path = written(tmp_path, tiny(model_type, **keys))
+    assert clause in " ".join(run("show", "networks", path)[1].split())
+    (tmp_path / "mine.toml").write_text(run("show", "networks", path, "--toml")[1])
+    assert find_network(str(tmp_path / "mine.toml")).unmodelled == (sentence,)
+    arguments = ("predict", "--network", path, "--cluster", "dgx-h100", "--nodes", "1", "--sub-batch", "2", "--json")
+    warnings = json.loads(run(*arguments)[1])["warnings"]
+    assert sentence in {one["message"] for one in warnings if one["code"] == "network_not_modelled"}
 
 
 @pytest.mark.parametrize(
@@ -309,7 +317,7 @@ def test_what_is_not_modelled_is_said(model_type: str, keys: Config, clause: str
     ],
 )
 def test_nothing_is_said_where_all_is_modelled(model_type: str, keys: Config) -> None:
-    assert " is counted" not in network(tiny(model_type, **keys)).notes
+    assert not network(tiny(model_type, **keys)).unmodelled
 
 
 @pytest.mark.parametrize(
