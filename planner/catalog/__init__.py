@@ -43,7 +43,6 @@ from planner.formats.documents import STANDARD_INPUT, parse_text, place_of, read
 from planner.formats.fields import LONGEST_NAME
 from planner.formats.network import DATASET, NETWORK
 from planner.formats.parts import REQUEST, SETTINGS
-from planner.networks.huggingface import network_of
 from planner.networks.zoo import build, zoo_names
 from planner.units import BOUNDS
 
@@ -117,6 +116,8 @@ def find_network(text: str) -> Network:
     name, colon, rest = text.partition(":")
     unknown = name not in names("networks")
     if name.endswith(".json") or ((unknown or is_path(name)) and _is_folder(name)):
+        from planner.networks.huggingface import network_of  # noqa: PLC0415 - few requests read one
+
         path = name if name.endswith(".json") else str(Path(name) / "config.json")
         keys = parse_text(read_text(path), path, "json")
         return network_of(keys, path, arguments(rest, f"argument of {path}") if colon else {})

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.catalog import find_network
 from planner.domain.network import Network, layer_shapes
@@ -367,6 +370,20 @@ def test_keys_that_are_refused(keys: Config, sentence: str) -> None:
 def test_keys_that_contradict_each_other(model_type: str, keys: Config, sentence: str) -> None:
     with pytest.raises(InputFileError, match=f"^config.json: {sentence}"):
         network(tiny(model_type, **keys))
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 10**20), st.floats(), st.text(max_size=9), st.just([]), st.just({"a": 1})
+)
+
+
+@given(st.sampled_from(list(MODEL_TYPES)), st.data())
+def test_any_value_is_read_or_refused(model_type: str, data: st.DataObject) -> None:
+    kind, config = MODEL_TYPES[model_type], tiny(model_type)
+    names = [key.name for key in kind.keys if key.argument != "layers"] + [*kind.counted, "sliding_window"]
+    changed = data.draw(st.dictionaries(st.sampled_from([*names, "architectures"]), VALUES, max_size=3))
+    with suppress(InputFileError):
+        assert totals(network(config | changed)).parameters > 0
 
 
 @pytest.mark.parametrize(
