@@ -37,17 +37,19 @@ from planner.search.choice import (
 )
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.ranking import Order, fewest_first
+from planner.search.ranking import Evaluator, Order, fewest_first
 from planner.search.search import Searcher, search
-from planner.search.searchable import Asked, Settings, searchable_among
+from planner.search.searchable import Asked, Settings, over_leasts, searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.switches import Gains
 from planner.sources.refusals import PRECISION_LOSSY
 from planner.sources.usable import why_not_precision
 from planner.steps import predict
+from planner.steps.describe import Description
 from planner.steps.kernel_rows import lossy_warning
+from planner.steps.measured import Deviation
 
-__all__ = ["suggest", "suggest_among"]
+__all__ = ["suggest", "suggest_among", "suggest_with"]
 
 
 def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
@@ -154,6 +156,18 @@ def _lossy(asked: Sequence[tuple[Problem, SpaceRequest]], plan: Plan | None) -> 
     for name in names:
         if name != configuration.precision and why_not_precision(evaluator.sources, name) is None:
             yield lossy_warning(evaluator, configuration, f"plan {plan.position}", name)
+
+
+def suggest_with(
+    evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]
+) -> Suggestion:
+    """Return the answer to a request, with any evaluator."""
+
+    def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Description], Deviation]:
+        return evaluator.compare(plans, window=request.window)
+
+    order = over_leasts(order, request, limits, evaluator)
+    return _answer([_searched(Asked(request, limits, evaluator, order))], provenance, compare)
 
 
 def _searched(one: Asked, searcher: Searcher = search) -> Searched:
