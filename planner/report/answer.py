@@ -57,6 +57,8 @@ def suggestion_answer(
     """
     is_kept = is_alone and not subject.scenario
     blocks = list(_suggestion(suggestion, subject, more, epochs, "", is_kept=is_kept))
+    if not in_full and line_count(blocks) > MOST_LINES:
+        blocks = list(_suggestion(suggestion, subject, more, epochs, "", is_kept=is_kept, fewer=1))
     if (in_full or line_count(blocks) <= MOST_LINES) and suggestion.switches:  # worked out on being asked for
         switches = faster_by_a_switch(suggestion)
         longer = list(_suggestion(suggestion, subject, more, epochs, switches, is_kept=is_kept))
@@ -65,7 +67,14 @@ def suggestion_answer(
 
 
 def _suggestion(
-    suggestion: Suggestion, subject: Subject, more: str, epochs: int | None, switches: str, *, is_kept: bool
+    suggestion: Suggestion,
+    subject: Subject,
+    more: str,
+    epochs: int | None,
+    switches: str,
+    *,
+    is_kept: bool,
+    fewer: int = 0,
 ) -> Iterator[Block]:
     plan = suggestion.chosen_plan
     plans = suggestion.plans or suggestion.nearest
@@ -76,7 +85,7 @@ def _suggestion(
         return
     yield from _choice(suggestion, plan, subject, epochs, switches)
     yield Line("")
-    own, rows = plan.subject(subject), _rows(suggestion, plan, subject)
+    own, rows = plan.subject(subject), _rows(suggestion, plan, subject, fewer)
     baseline, note = suggestion.baseline, ""
     if baseline and any(one.efficiency is not None for one in suggestion.plans):
         words = parts.configuration_words(baseline, subject.device, (), suggestion.baseline_framework)
@@ -149,10 +158,11 @@ def _plan_words(plan: Plan, subject: Subject) -> str:
     return parts.configuration_words(configuration, subject.device, plan.precisions, plan.framework)
 
 
-def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject) -> list[Entry]:
-    """Return as many plans as were asked for, the chosen one among them; fewer where frameworks have letters."""
+def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject, fewer: int) -> list[Entry]:
+    """Return as many plans as were asked for, the chosen one among them; fewer by default where lines are many."""
     top = suggestion.request.get("top")
     most = top.value if top is not None and isinstance(top.value, int) else SHORT_TABLE_PLANS
+    most -= fewer * (top is None or top.source == DEFAULT)
     rows = entries_of(_first(suggestion.plans, chosen, most), subject)
     if (top is None or top.source == DEFAULT) and has_letters(rows):
         return entries_of(_first(suggestion.plans, chosen, most - LINES_OF_LETTERS), subject)

@@ -14,6 +14,9 @@ CLUSTER = str(Path(__file__).parents[2] / "benchmarks" / "clusters" / "mixed.tom
 ASKED = ("--network", "resnet50", "--cluster", CLUSTER)
 SUGGEST = ("suggest", *ASKED, "--target-batch", "1024", "--precision", "fp16")
 BOTH = ("--group", "v100:nodes=4,sub-batch=12", "--group", "a100:nodes=2,sub-batch=40")
+V100, A100 = 13, 38
+"""Sub-batches of the plan that the answer takes: as many samples as each group's speed deserves."""
+SUGGESTED = ("--group", f"v100:nodes=4,sub-batch={V100}", "--group", f"a100:nodes=2,sub-batch={A100}")
 MOST_LINES = 25
 
 
@@ -30,26 +33,26 @@ def test_suggest_divides_the_batch_by_speed(run: Run) -> None:
     assert len((out + err).splitlines()) <= MOST_LINES
     words = " ".join(out.split())
     assert words.startswith(
-        "resnet50 on mixed, target mini-batch 1024: take plan 1, 4 nodes x 8 GPUs of v100 at sub-batch 12 + "
-        "2 nodes x 8 GPUs of a100 at sub-batch 40, fp16, synchronous: an epoch in"
+        f"resnet50 on mixed, target mini-batch 1024: take plan 1, 4 nodes x 8 GPUs of v100 at sub-batch {V100} + "
+        f"2 nodes x 8 GPUs of a100 at sub-batch {A100}, fp16, synchronous: an epoch in"
     )
-    assert "1 v100 + a100 4 x 8 + 2 x 8 12 + 40" in words
+    assert f"1 v100 + a100 4 x 8 + 2 x 8 {V100} + {A100}" in words
     assert "Each group by itself: " in words
     assert "torchrun --nnodes 6 --nproc-per-node gpu" in words
-    assert "# sub-batch 12 on v100, 40 on a100, fp16" in words
+    assert f"# sub-batch {V100} on v100, {A100} on a100, fp16" in words
 
 
 def test_predict_prices_the_plan_that_suggest_gives(run: Run) -> None:
     plan = document(run, *SUGGEST)["plans"][0]
-    one = document(run, "predict", *ASKED, *BOTH, "--precision", "fp16")
+    one = document(run, "predict", *ASKED, *SUGGESTED, "--precision", "fp16")
     assert one["configuration"] == plan["configuration"]
     for key in ("epoch_s", "groups_s", "memory_bytes", "samples_per_s"):
         assert one[key] == plan["prediction"][key]
     assert one["configuration"]["gpus"] == 48
-    assert one["configuration"]["mini_batch"] == 4 * 8 * 12 + 2 * 8 * 40
+    assert one["configuration"]["mini_batch"] == 4 * 8 * V100 + 2 * 8 * A100 == 1024
     assert one["configuration"]["groups"] == [
-        {"name": "v100", "nodes": 4, "gpus_per_node": 8, "sub_batch": 12},
-        {"name": "a100", "nodes": 2, "gpus_per_node": 8, "sub_batch": 40},
+        {"name": "v100", "nodes": 4, "gpus_per_node": 8, "sub_batch": V100},
+        {"name": "a100", "nodes": 2, "gpus_per_node": 8, "sub_batch": A100},
     ]
     assert one["iteration_s"]["value"] == max(one["groups_s"].values())
     assert "weighted_gradients" in [warning["code"] for warning in one["warnings"]]
@@ -76,7 +79,7 @@ def test_kept_answer_is_explained_as_it_was_given(run: Run, tmp_path: Path) -> N
     code, out, _ = run("explain", str(kept), "--part", "answer")
     assert (code, out) == (0, given)
     out = run("explain", str(kept), "--position", "1")[1]
-    assert "Plan 1: 4 nodes x 8 GPUs of v100 at sub-batch 12" in out
+    assert f"Plan 1: 4 nodes x 8 GPUs of v100 at sub-batch {V100}" in out
 
 
 def test_brief_says_the_groups(run: Run) -> None:
