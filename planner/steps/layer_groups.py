@@ -124,7 +124,10 @@ class _Compute(ComputeCases):
 
 
 class _Exchange(SlotExchange):
-    """Gradients of slots: those that all ranks have are summed by all of them, the others by one of each group."""
+    """Gradients of slots: those that all ranks have are summed by all of them, the others by one of each group.
+
+    Experts go between other ranks than the rest in any exchange: here the slots that all ranks sum take their place.
+    """
 
     is_simple = False
 
@@ -297,8 +300,7 @@ class GroupPricer(Pricer):
 
     def totals(self, plans: Configurations) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the step in later epochs and in the first [s], and the memory [bytes] of plans, of their shape."""
-        step_s, first_s, memory = self._in_full(plans.rows)
-        return step_s.reshape(plans.shape), first_s.reshape(plans.shape), memory.reshape(plans.shape)
+        return self._in_full(plans)
 
     def shared_layers(self, plans: Configurations) -> list[SharedLayers | None]:
         """Return how the groups of each plan share layers, and what data parallelism alone takes."""
@@ -355,13 +357,13 @@ class _Moved:
     def between(self, schemes: IntArray, backward: int) -> FloatArray:
         """Return what each edge takes by schemes of layers, (L,) or (k, L), shape (k, E) [s]."""
         edges, each = self._pricer.edges, np.atleast_2d(schemes)
-        which = operations(backward=bool(backward))[:, each[:, edges.made], each[:, edges.read]]
+        which = operations(backward)[:, each[:, edges.made], each[:, edges.read]]
         seconds = (which * self._seconds).sum(axis=0)
         return np.asarray(seconds * edges.has_gradient if backward else seconds)
 
     def costs(self) -> list[FloatArray]:
         """Return what each edge takes both ways by the schemes of its layers, shape (k, S, S) each [s]."""
-        ahead, back = (operations(backward=one) for one in (False, True))
+        ahead, back = (operations(one) for one in (0, 1))
         both = ahead[:, None] + back[:, None] * self._pricer.edges.has_gradient[:, None, None]
         return list(np.einsum("oeab,oke->ekab", both, self._seconds))
 

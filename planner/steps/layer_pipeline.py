@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -74,10 +75,6 @@ class LayerPricer(Pricer):
         """What prices plans whose groups share single layers."""
         return GroupPricer(self)
 
-    def _in_rows(self, plans: Configurations) -> tuple[FloatArray, FloatArray, FloatArray]:
-        step_s, first_s, memory = self._in_full(plans.rows)
-        return step_s.reshape(plans.shape), first_s.reshape(plans.shape), memory.reshape(plans.shape)
-
     def apart(self, plans: Configurations) -> list[tuple[IntArray, Pricer]]:
         """Return rows of plans with the pricer of each, this one or that of groups that share layers."""
         shares = plans.rows.tensor_parallel > 1
@@ -96,7 +93,7 @@ class LayerPricer(Pricer):
         """Return the step in later epochs and in the first [s], and the memory of the fullest rank [bytes] of plans."""
         if not np.any(plans.tensor_parallel > 1):
             makes_again = bool(np.any(plans.recompute == RECOMPUTES.index("full")))
-            return self._in_rows(plans) if makes_again else super().totals(plans)
+            return self._in_full(plans) if makes_again else super().totals(plans)
         rows, totals = plans.rows, np.zeros((3, plans.size))
         for some, pricer in self.apart(plans):
             totals[:, some] = pricer.totals(rows.take(some))
@@ -217,19 +214,13 @@ def _least(memory: FloatArray, crossing: FloatArray) -> IntArray:
 
 
 class _Segmented(StageCases):
-    """Cases of one stage of which some make activations again: ``ways`` of each plan, -1: it keeps all."""
+    """Cases of one stage of which some make activations again.
 
-    def __init__(
-        self,
-        costs: StepCosts,
-        plans: Configurations,
-        rank: IntArray,
-        but: tuple[str, ...],
-        *more: tuple[IntArray, int],
-        segments: Segments,
-        ways: IntArray,
-    ) -> None:
-        super().__init__(costs, plans, rank, but, *more, (ways + 1, segments.kept_bytes.size + 1))
+    ``given``: as of :class:`StageCases`; ``ways``: of each plan one of ``segments``, -1: it keeps all.
+    """
+
+    def __init__(self, *given: Any, segments: Segments, ways: IntArray) -> None:
+        super().__init__(*given, (ways + 1, segments.kept_bytes.size + 1))
         of_case = np.full(self.plans.size, -1, dtype=np.int64)
         of_case[self.case] = ways
         units, (case, unit) = self.units, np.nonzero(segments.again[of_case] & (of_case >= 0)[:, None])

@@ -230,8 +230,12 @@ class Pricer(StepCosts):
         return periods[-1], periods[0], self.ledger.totals(plans)
 
     def _in_full(self, plans: Configurations) -> tuple[FloatArray, FloatArray, FloatArray]:
-        priced = self.price(plans)
-        return priced.period_s, priced.first_period_s, priced.memory.total
+        """Return what :meth:`totals` does, from prices term by term."""
+        priced = self.price(plans.rows)
+        step_s, first_s, memory = (
+            one.reshape(plans.shape) for one in (priced.period_s, priced.first_period_s, priced.memory.total)
+        )
+        return step_s, first_s, memory
 
     def _periods(self, plans: Configurations) -> FloatArray:
         """Return the step of each plan [s], of none that offloads; input is loaded besides."""

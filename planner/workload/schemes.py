@@ -76,12 +76,15 @@ def moved(made: int, read: int) -> tuple[str, str]:
     return ("", "") if left == wanted else (ALL_TO_ALL, ALL_TO_ALL)
 
 
-def operations(backward: bool) -> FloatArray:  # noqa: FBT001 - a direction
-    """Return which operation moves a tensor between two schemes: 1 of it, shape (len(OPERATIONS), S, S)."""
+def operations(direction: int) -> FloatArray:
+    """Return which operation moves a tensor between two schemes, forward (0) or backward (1).
+
+    1 of it, shape (len(OPERATIONS), S, S).
+    """
     which = np.zeros((len(OPERATIONS), len(SCHEMES), len(SCHEMES)))
     for made in range(len(SCHEMES)):
         for read in range(len(SCHEMES)):
-            if name := moved(made, read)[backward]:
+            if name := moved(made, read)[direction]:
                 which[OPERATIONS.index(name), made, read] = 1.0
     return which
 
