@@ -220,17 +220,25 @@ class OneStage(StepPart):
     def _gathered_by_unit(
         self, forward_s: FloatArray, backward_s: FloatArray, shares: BoolArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return passes with the gathers and scatters that they wait for, of units that differ, where ``shares``."""
+        """Return passes with the gathers and scatters that they wait for, of units that differ, where ``shares``.
+
+        A unit runs beside the gather of the next, and backward beside what the one before has scattered, and is as much
+        slower (:meth:`State.gathered_s`).
+        """
         gathers, shape = self.state.gathers_by_unit, np.broadcast_shapes(forward_s.shape, shares.shape)
         given = (forward_s, backward_s, self.passes.cases.case, self._state, shares)
         forward, backward, of_pass, of_state, is_some = (np.broadcast_to(one, shape).ravel() for one in given)
         ahead, back = forward.copy(), backward.copy()
         some, step = np.flatnonzero(is_some), max(1, _MOST_GATHERS // gathers[0].shape[1])
+        slower = 1 - 1 / self.costs.slowdown
         for rows in (some[start : start + step] for start in range(0, some.size, step)):
             gather, scatter, across = (one[of_state[rows]].T for one in gathers)
             computed = self.passes.unit_shares[of_pass[rows]].transpose(1, 2, 0)
-            ahead[rows] = units_forward_s(computed[0] * forward[rows], gather)
-            later = (computed[1] * backward[rows], gather, scatter, across)
+            beside = slower * np.pad(gather[1:], ((0, 1), (0, 0)))
+            ahead[rows] = units_forward_s(computed[0] * forward[rows] + beside, gather)
+            beside = slower * np.pad(gather[:-1], ((1, 0), (0, 0)))
+            beside += slower * np.pad((scatter + across)[1:], ((0, 1), (0, 0)))
+            later = (computed[1] * backward[rows] + beside, gather, scatter, across)
             back[rows] = units_backward_s(*(one[::-1] for one in later))
         return np.asarray(ahead.reshape(shape)), np.asarray(back.reshape(shape))
 

@@ -85,3 +85,18 @@ def test_an_answer_says_which_layers_do_what(capsys: pytest.CaptureFixture[str])
     shared = json.loads(capsys.readouterr().out)["shared_layers"]
     assert shared["schemes"]["fc6"] in {"filters", "inputs"}
     assert shared["sent_bytes"] < shared["data_sent_bytes"]
+
+
+@pytest.mark.parametrize("network", ["vgg16", "resnet50"])
+def test_gathers_of_unequal_layers_slow_what_runs_beside_them(network: str) -> None:
+    """As those of equal blocks: by up to 1 - 1 / 1.13 of what is sent, gathered twice and scattered once."""
+    problem, _ = asked("--network", network, "--cluster", "dgx-a100", "--framework", "fsdp", "--target-batch", "512")
+    plans = Configurations.of([Configuration(4, 8, 16, precision="bf16", sharding=3)])
+    steps, sent = [], []
+    for slowdown in (1.0, 1.13):
+        pricer = step_pricer(Sources(problem), "bf16")
+        pricer.slowdown = slowdown
+        steps.append(float(pricer.totals(plans)[0][0]))
+        gather, scatter, across = pricer.one_stage(plans).state.gathers_by_unit
+        sent.append(float((2 * gather + scatter + across).sum()))
+    assert steps[0] < steps[1] <= steps[0] + 1.2 * (1 - 1 / 1.13) * sent[0]  # replicas wait for what is slower
