@@ -259,7 +259,7 @@ def chosen_of(
     surely_worse = [at for at in range(min(len(plans), MOST_COMPARED_PLANS)) if at not in tied]
     sound = [at for at in tied if not any(one < at and plans[one].gpus <= plans[at].gpus for one in surely_worse)]
     stale = staleness or [0.0] * len(plans)
-    each = [one.sub_batch / (one.tensor_parallel * one.context_parallel) for one in plans]
+    each = [one.sub_batch * one.pipeline_parallel / one.replica_gpus for one in plans]
     row = min(sound, key=lambda at: (plans[at].gpus, stale[at], -each[at], _splits(plans[at]), at))
     choice = plans[row]
     alike = [at for at in sound if plans[at].gpus == choice.gpus]

@@ -122,7 +122,7 @@ class State:
     def bucket_bytes(self) -> FloatArray:
         """Bytes at which a bucket of gradients is full, shape (c,)."""
         strategy, plans = self.costs.strategy, self.cases.plans
-        grown = self.costs.gradient_bytes * strategy.rank_parameters * plans.data_parallel * plans.context_parallel
+        grown = self.costs.gradient_bytes * strategy.rank_parameters * plans.weight_copies
         return np.asarray(np.maximum(grown, strategy.bucket_bytes))
 
     @property
