@@ -90,7 +90,7 @@ def _is_paddle(row: ScoredRow) -> bool:
 
 def _in_nvswitch(row: ScoredRow) -> bool:
     is_pytorch = row.source == "lambda-v1" or "-pytorch-" in row.id
-    return is_pytorch and row.cluster.removesuffix(".toml").rpartition("/")[2] in NVSWITCH
+    return is_pytorch and row.cluster in NVSWITCH
 
 
 def _source(name: str) -> Callable[[Found, Rows], float | None]:

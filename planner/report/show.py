@@ -101,11 +101,9 @@ def clusters_view(clusters: Iterable[Cluster]) -> Iterator[Block]:
         "nodes": lambda one: str(one.nodes),
         "GPUs": lambda one: str(one.node.gpus),
         "GPU": lambda one: one.node.accelerator.name,
-        "memory": lambda one: format_bytes(one.node.accelerator.memory_bytes),
         "between nodes": lambda one: _bandwidth(one.inter_node),
-        "storage": lambda one: format_rate(one.storage.read_bytes_per_s, "B/s") if one.storage else "-",
     }
-    yield replace(listing(clusters, cells, ("nodes", "GPUs", "memory", "storage")), whole=("name",))
+    yield replace(listing(clusters, cells, ("nodes", "GPUs")), whole=("name", "GPU"))
 
 
 def cluster_view(cluster: Cluster) -> Iterator[Block]:

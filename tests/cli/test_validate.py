@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from planner import catalog
+
 Run = Callable[..., tuple[int, str, str]]
 HEADER = "id,source,network,cluster,nodes,gpus_per_node,sub_batch,precision,mode,metric,value,status,group"
 ONE = "one,s,resnet50,dgx1-v100,1,1,64,fp32,sync,samples_per_s,350,ok,g"
@@ -88,6 +90,20 @@ def test_paths_start_from_the_file_of_runs(run: Run, tmp_path: Path) -> None:
     found = document(run, "--runs", path)
     assert found["rows"][0]["refused_reason"] is None
     assert list(found["by"]["cluster"]) == ["mine"]
+
+
+def test_a_cluster_of_every_bundled_kind_is_priced(run: Run, tmp_path: Path) -> None:
+    """One of each chip and pair of kinds of links: all of them would take 5 s."""
+    kinds = {}
+    for cluster in map(catalog.find_cluster, catalog.names("clusters")):
+        links = (link.kind if link else "" for link in (cluster.intra_node, cluster.inter_node))
+        kinds[(cluster.node.accelerator.chip, *links)] = cluster.name
+    chips = {chip: name for (chip, *_), name in kinds.items()}
+    links = {tuple(links): name for (_, *links), name in kinds.items()}
+    rows = [f"{name},s,mlp,{name},1,1,8,fp32,sync,samples_per_s,350,ok," for name in {*chips.values(), *links.values()}]
+    found = document(run, "--runs", write(tmp_path / "runs.csv", *rows))
+    assert [row["id"] for row in found["rows"] if row["refused_reason"] or not row["predicted"]] == []
+    assert len(found["rows"]) == len(rows) > 20
 
 
 def test_groups_of_two_files_are_told_apart(run: Run, tmp_path: Path) -> None:

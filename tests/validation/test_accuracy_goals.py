@@ -33,9 +33,9 @@ ROWS = {
     "network": [
         row("timm-a-nchw-b1", 0.2, "timm-rtx3090"),
         row("timm-a-nhwc-b1", 0.0, "timm-rtx3090"),
-        row("lambda-v1-x-g1", 0.1, "lambda-v1", "clusters/lambda-h100-sxm5-80gb.toml"),
-        row("lambda-v1-x-g8", 0.21, "lambda-v1", "clusters/lambda-h100-sxm5-80gb.toml"),
-        row("lambda-v1-y-g8", 5.0, "lambda-v1", "clusters/lambda-rtx-3090.toml"),
+        row("lambda-v1-x-g1", 0.1, "lambda-v1", "lambda-h100-sxm5-80gb"),
+        row("lambda-v1-x-g8", 0.21, "lambda-v1", "lambda-h100-sxm5-80gb"),
+        row("lambda-v1-y-g8", 5.0, "lambda-v1", "lambda-rtx-3090"),
     ],
     "gpu": [row("lambda-v1-x-g1", -0.3, "lambda-v1"), row("paddle-x-fp16-g1", 0.4, "paddle-resnet50")],
 }

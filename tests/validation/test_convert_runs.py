@@ -59,7 +59,7 @@ def test_least_of_passes_and_of_repeated_settings_is_kept(tmp_path: Path) -> Non
     host = {**CNN, "gpu": "cpu"}
     plain = {**CNN, "framework": "Torch7 nn (no cuDNN)"}
     (run,), dropped = converted(tmp_path, "cnn-benchmarks", CNN, again, alone, host, plain)
-    assert (run.value, run.cluster, run.optimizer) == (0.0995, "clusters/titan-x-pascal-box.toml", "none")
+    assert (run.value, run.cluster, run.optimizer) == (0.0995, "titan-x-pascal-box", "none")
     assert run.notes.endswith("least of 2 measurements from 0.0995 to 0.1005")
     assert sum(dropped.values()) == 3
 
@@ -80,7 +80,7 @@ def test_sweep_keeps_what_ran_out_of_memory_and_leaves_out_what_runs_cannot_say(
         "full",
         16,
     )
-    assert (fits.value, fits.recompute, fits.cluster) == (25.0, "none", "clusters/jean-zay-v100-32gb.toml")
+    assert (fits.value, fits.recompute, fits.cluster) == (25.0, "none", "jean-zay-v100-32gb")
     assert (failed.sharding, failed.notes, fits.notes) == (1, "", "")
     assert (memory.id, memory.metric, memory.value) == (f"{fits.id}-memory", "memory_bytes", 19 * 2**30)
     assert memory.memory_reading == "in use"
@@ -179,7 +179,7 @@ def test_hosts_of_one_setting_become_their_median_and_sets_part(tmp_path: Path) 
     other = {**LAMBDA, "network": "GNMT v2"}
     (one, volta), dropped = converted(tmp_path, "lambda-v1", LAMBDA, again, old, late, short, other)
     assert (one.value, one.precision, one.framework) == (14918.5, "tf32", "pytorch")
-    assert (one.cluster, one.gpus_per_node) == ("clusters/lambda-h100-sxm5-80gb.toml", 8)
+    assert (one.cluster, one.gpus_per_node) == ("lambda-h100-sxm5-80gb", 8)
     assert volta.precision == "fp32"
     assert sorted(dropped.values()) == [1, 1, 1]
     (locked,), _ = converted(tmp_path, "lambda-v2", LAMBDA, late)

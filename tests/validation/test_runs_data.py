@@ -26,7 +26,6 @@ from validation.sources.megatron import flop_of_update
 
 FOLDER = Path(__file__).parents[2] / "validation"
 FILES = sorted(FOLDER.glob("*.csv"))
-CLUSTERS = sorted(FOLDER.glob("clusters/*.toml"))
 NAMES = {
     "tensorflow-2017", "mxnet", "pollux-t4", "elasticflow", "cnn-benchmarks", "convnet-benchmarks", "neusight-e2e",
     "paddle-perf", "pytorch-gpu-benchmark", "timm-rtx3090", "vtrain-multi", "vtrain-single", "bigscience-v100", "seeds",
@@ -85,10 +84,7 @@ def test_plans_that_ran_are_lawful_in_their_program(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_runs_fit_on_their_clusters(name: str) -> None:
-    clusters = {
-        text: catalog.find_cluster(str(FOLDER / text) if text.endswith(".toml") else text)
-        for text in {run.cluster for run in runs_of(name).rows}
-    }
+    clusters = {text: catalog.find_cluster(text) for text in {run.cluster for run in runs_of(name).rows}}
     for run in runs_of(name).rows:
         cluster = clusters[run.cluster]
         assert run.nodes <= cluster.nodes, run.id
@@ -108,22 +104,6 @@ def test_every_source_is_described() -> None:
         assert all(entry[key] for key in keys), source
         assert entry.get("fitted", False) is False, source  # stated where no fit takes a source
         assert "locked" not in entry or (entry["locked"], entry["fitted"]) == (True, False), source
-
-
-@pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
-def test_cluster_is_named_as_its_file_and_sourced(path: Path) -> None:
-    cluster = catalog.find_cluster(str(path))
-    assert cluster.name == path.stem
-    keys = {"nodes", "node", "links.host.bandwidth_GBps", "links.host.latency_us"}
-    for link in ("intra_node", "inter_node"):
-        if getattr(cluster, link) is not None:
-            keys |= {f"links.{link}.bandwidth_GBps", f"links.{link}.latency_us"}
-    if cluster.inter_node is not None and cluster.inter_node.flow_bytes_per_s:
-        keys |= {"links.inter_node.flow_GBps"}
-    if cluster.storage is not None:
-        keys |= {"storage.read_GBps"} | ({"storage.cache_GiB"} if cluster.storage.cache_bytes else set())
-    assert set(cluster.sources) == keys
-    assert all(cluster.sources.values())
 
 
 # Typed in from the published pages, not from the tables that the script reads.

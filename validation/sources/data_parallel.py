@@ -66,7 +66,7 @@ def _elasticflow(rows: Sequence[Cells]) -> Converted:
         nodes, gpus = int(row["nodes"]), int(row["gpus_per_node"])
         yield Run(
             id=name_of("elasticflow", row["network"], f"b{batch}", f"n{nodes}", f"g{gpus}"),
-            source="elasticflow", network=network, cluster="clusters/a100-40gb-hdr.toml", nodes=nodes,
+            source="elasticflow", network=network, cluster="a100-40gb-hdr", nodes=nodes,
             gpus_per_node=gpus, mini_batch=batch, accumulation_steps=1, framework="pytorch", framework_version=VERSION,
             precision="tf32", strategy="bucketed", metric="iteration_s", value=digits(float(row["value"])),
             dataset="imagenet-1k" if network in ON_IMAGENET else "",

@@ -41,7 +41,7 @@ def _tensorflow(rows: Sequence[Cells]) -> Converted:
         )
         yield Run(
             id=name_of("tf", *where, "real" if real else "synthetic"),
-            source="tensorflow-2017", network=TF_NETWORKS[row["network"]], cluster=f"clusters/{cluster}.toml",
+            source="tensorflow-2017", network=TF_NETWORKS[row["network"]], cluster=cluster,
             nodes=int(row["nodes"]), gpus_per_node=int(row["gpus_per_node"]), sub_batch=int(row["batch_per_gpu"]),
             accumulation_steps=1, optimizer="sgd", framework="tensorflow", framework_version="b1e174e (May 2017)",
             metric="samples_per_s", value=float(row["value"]), input="storage" if real else "synthetic",
@@ -88,7 +88,7 @@ def _mxnet(rows: Sequence[Cells], source: str, *, is_large: bool) -> Converted:
         where = (cluster, network, f"n{row['nodes']}", f"g{row['gpus_per_node']}", f"b{batch}")
         yield Run(
             id=name_of("mxnet", *where), source=source, network=MXNET_NETWORKS[network],
-            cluster=f"clusters/{cluster}.toml", nodes=int(row["nodes"]), gpus_per_node=int(row["gpus_per_node"]),
+            cluster=cluster, nodes=int(row["nodes"]), gpus_per_node=int(row["gpus_per_node"]),
             sub_batch=batch, accumulation_steps=1, optimizer="sgd-momentum", framework="mxnet",
             framework_version="CUDA 7.5, cuDNN 5.1" if scaling else "1.2.0rc1 (cuDNN 7.0.5)",
             metric="samples_per_s", value=float(row["value"]), input="synthetic", dataset="imagenet-1k",
@@ -124,7 +124,7 @@ def _timm(rows: Sequence[Cells]) -> Converted:
         layout = row["framework"].rpartition(" ")[2]
         yield Run(
             id=name_of("timm", network, layout, f"b{batch}"), source="timm-rtx3090", network=network,
-            cluster="clusters/rtx-3090-box.toml", nodes=1, gpus_per_node=1, sub_batch=batch, accumulation_steps=1,
+            cluster="rtx-3090-box", nodes=1, gpus_per_node=1, sub_batch=batch, accumulation_steps=1,
             precision="fp16", optimizer="sgd-momentum",
             framework="pytorch" if layout == "nchw" else "pytorch-channels-last", framework_version="1.12 (CUDA 11.3)",
             metric="samples_per_s", value=float(row["value"]), input="synthetic", dataset="imagenet-1k",
@@ -171,7 +171,7 @@ def _torchvision_run(row: Cells) -> Run:
     folder = row["source"].partition(" ")[2]
     return Run(
         id=name_of("torchvision", cluster, folder, network, precision), source="pytorch-gpu-benchmark",
-        network=network, cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=1,
+        network=network, cluster=cluster, nodes=1, gpus_per_node=1,
         sub_batch=int(row["batch_per_gpu"]), accumulation_steps=1, precision=precision, optimizer="none",
         framework="pytorch", framework_version=f"unstated ({folder})", metric="iteration_s",
         value=digits(float(row["value"]) / 1e3), input="synthetic", dataset="imagenet-1k",

@@ -76,7 +76,7 @@ def _rate(row: Cells) -> Run:
     return Run(
         id=name_of(f"megatron-{year}", row["network"]), source="megatron-published",
         network=_gpt(row, HEADS[hidden] if old else int(row["heads"]), vocabulary, "" if old else ",attention=fused"),
-        cluster="selene" if old else "clusters/h100-ndr-6144.toml", nodes=int(row["nodes"]), gpus_per_node=8,
+        cluster="selene" if old else "h100-ndr-6144", nodes=int(row["nodes"]), gpus_per_node=8,
         mini_batch=batch, sub_batch=_sub_batch(batch // degree, pipeline) if old else 1,
         precision="fp16" if old else "bf16", tensor_parallel=int(row["tp"]), pipeline_parallel=pipeline,
         sequence_parallel="off" if old or int(row["tp"]) == 1 else "on", data_parallel=degree,

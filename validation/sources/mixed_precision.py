@@ -57,7 +57,7 @@ def _paddle(rows: Sequence[Cells], source: str, wanted: tuple[str, str, str, str
             switches, of_precisions = SWITCHES.get((framework, kind), ("", ()))
             yield Run(
                 id=name_of("paddle", framework, cluster, kind, precision, f"g{gpus}"), source=source,
-                network=network, cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=gpus,
+                network=network, cluster=cluster, nodes=1, gpus_per_node=gpus,
                 sub_batch=batch, accumulation_steps=steps, precision=precision, optimizer=optimizer,
                 framework=f"{framework}:{switches}" if precision in of_precisions else framework,
                 framework_version=version, strategy="bucketed", metric="samples_per_s", value=float(row["value"]),

@@ -43,7 +43,7 @@ def _primus(rows: Sequence[Cells]) -> Converted:
             memory = re.search(r"peak memory ([\d.]+) GB", row["notes"])
             run = Run(
                 id=name_of("primus", name), source="primus", network=PRIMUS_NETWORK,
-                cluster="clusters/mi300x-box.toml", nodes=1, gpus_per_node=8, mini_batch=SUB_BATCHES, sub_batch=1,
+                cluster="mi300x-box", nodes=1, gpus_per_node=8, mini_batch=SUB_BATCHES, sub_batch=1,
                 precision="bf16", pipeline_parallel=8, data_parallel=1, virtual_stages=virtual, schedule=schedule,
                 optimizer="adam", framework="megatron-lm", framework_version="Primus", metric="samples_per_s",
                 value=digits(rate * 8 / 4096), group="primus-schedules",
@@ -73,7 +73,7 @@ def _nanotron(rows: Sequence[Cells]) -> Converted:
         gpus = int(row["tensor_parallel"])
         yield Run(
             id=name_of("nanotron", f"t{gpus}", "sequence" if split else ""), source="nanotron",
-            network=NANOTRON_NETWORK, cluster="clusters/ec2-p5-48xlarge.toml", nodes=max(1, gpus // 8),
+            network=NANOTRON_NETWORK, cluster="ec2-p5-48xlarge", nodes=max(1, gpus // 8),
             gpus_per_node=min(8, gpus),
             sub_batch=SUB_BATCHES_OF_SCRIPT[row["value"]] if split else int(row["batch_per_gpu"]),
             accumulation_steps=1, precision="bf16", tensor_parallel=gpus, sequence_parallel="on" if split else "off",
@@ -114,7 +114,7 @@ def _superbench(rows: Sequence[Cells]) -> Converted:
             precision = "fp16" if row["precision"] == "fp16" else "tf32"
             yield Run(
                 id=name_of("superbench", name, precision), source="superbench", network=network,
-                cluster="clusters/azure-ndv4.toml", nodes=1, gpus_per_node=8, sub_batch=batch, accumulation_steps=1,
+                cluster="azure-ndv4", nodes=1, gpus_per_node=8, sub_batch=batch, accumulation_steps=1,
                 precision=precision, optimizer="sgd" if name.startswith(CLASSIFIERS) else "adam", framework="pytorch",
                 framework_version="1.x", strategy="bucketed", metric="iteration_s",
                 value=digits(float(row["value"]) / 1e3),

@@ -29,7 +29,7 @@ def _sailor(rows: Sequence[Cells]) -> Converted:
             continue
         yield Run(
             id=name_of("sailor", network, place[-1], "memory"), source="sailor", network=NETWORKS[network],
-            cluster="clusters/sailor-clariden.toml", nodes=int(row["gpus"]) // GPUS_OF_A_NODE,
+            cluster="sailor-clariden", nodes=int(row["gpus"]) // GPUS_OF_A_NODE,
             gpus_per_node=GPUS_OF_A_NODE, mini_batch=int(row["global_batch"]), sub_batch=sub_batch,
             precision="fp16", data_parallel=replicas, tensor_parallel=int(row["tensor_parallel"]),
             pipeline_parallel=stages, optimizer="adam", framework="megatron-deepspeed", metric=MEMORY_METRIC,

@@ -34,14 +34,14 @@ def _seeds(_: Sequence[Cells]) -> Converted:
             metric=metric, value=value, input="storage", dataset="imagenet-1k", notes=SPRINT,
         )  # fmt: skip
     yield Run(
-        id="summit-resnet50-1536", source="osu-summit", network="resnet50:stride=1x1", cluster="clusters/summit.toml",
+        id="summit-resnet50-1536", source="osu-summit", network="resnet50:stride=1x1", cluster="summit",
         nodes=256, gpus_per_node=6, sub_batch=64, framework="tensorflow", framework_version="MVAPICH2-GDR, CUDA 9.2",
         metric="epoch_s", value=3.65, input="synthetic", dataset="imagenet-1k", notes=SUMMIT,
     )  # fmt: skip
     for network, batch, value, note in DELL_ROWS:
         yield Run(
             id=f"dell-sxm2-{network.partition(':')[0]}", source="dell-v100", network=network,
-            cluster="clusters/dell-c4140-sxm2.toml", nodes=1, gpus_per_node=4, sub_batch=batch, precision="fp16",
+            cluster="dell-c4140-sxm2", nodes=1, gpus_per_node=4, sub_batch=batch, precision="fp16",
             framework="tensorflow", metric="samples_per_s", value=value, input="storage", dataset="imagenet-1k",
             notes=DELL + note,
         )  # fmt: skip

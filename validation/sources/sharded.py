@@ -52,7 +52,7 @@ def _torchtitan(row: Cells) -> Run:
         id=name_of("torchtitan", size, hopper, f"g{gpus}", row["seq"], row["precision"], switches, *plan),
         source=f"torchtitan{'-fp8' if narrow else ''}",
         network=llama(LLAMA_3[size], int(row["seq"]), VOCABULARY_3),
-        cluster=f"clusters/{'grand-teton-h100-500w' if hopper == 'h100' else 'h200-trainy'}.toml",
+        cluster="grand-teton-h100-500w" if hopper == "h100" else "h200-trainy",
         nodes=int(row["nodes"]), gpus_per_node=8, mini_batch=degree * local, sub_batch=local // steps,
         precision="fp8" if narrow else "bf16", data_parallel=degree, tensor_parallel=tensor,
         sequence_parallel="on" if tensor > 1 else "off", context_parallel=context, pipeline_parallel=pipeline,
@@ -110,7 +110,7 @@ def _fms(rows: Sequence[Cells]) -> Converted:
         share = "" if kept else "whole blocks computed again, some of them, not stated how many: as few as fit"
         yield Run(
             id=name_of("fms-fsdp", size, gpu), source="fms-fsdp",
-            network=llama(LLAMA_2[size], SEQUENCE, 32000), cluster=f"clusters/fms-{gpu}.toml",
+            network=llama(LLAMA_2[size], SEQUENCE, 32000), cluster=f"fms-{gpu}",
             nodes=int(row["nodes"]), gpus_per_node=8, sub_batch=int(row["batch_per_gpu"]),
             mini_batch=int(row["global_batch"]), accumulation_steps=1, precision="bf16", data_parallel=gpus,
             recompute="none" if kept else "per-stage", sharding=3,

@@ -53,7 +53,7 @@ def _lambda_run(row: Cells, name: str, gpu: str) -> Run:
     switches = f":fused-activation+{LAMBDA_UPDATES[precision == 'fp16']}"
     return Run(
         id=name_of(name, gpu, network.partition(":")[0], precision, f"g{gpus}"), source=name, network=network,
-        cluster=f"clusters/lambda-{gpu}.toml", nodes=1, gpus_per_node=gpus, sub_batch=batch, accumulation_steps=1,
+        cluster=f"lambda-{gpu}", nodes=1, gpus_per_node=gpus, sub_batch=batch, accumulation_steps=1,
         precision=precision, optimizer=optimizer, framework=f"pytorch{switches if optimizer == 'adam' else ''}",
         framework_version="NGC 24.10" if "24.10" in row["framework"] else "NGC 2022 to 2023",
         strategy="bucketed", metric="samples_per_s", value=float(row["value"]), input="synthetic", dataset=dataset,
@@ -84,7 +84,7 @@ def _u39kun(rows: Sequence[Cells]) -> Converted:
             network, cluster = U39KUN_NETWORKS[row["network"]], U39KUN_CLUSTERS[row["gpu"]]
             yield Run(
                 id=name_of("u39kun", framework, version, cluster, network, row["precision"]), source="u39kun",
-                network=network, cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=1,
+                network=network, cluster=cluster, nodes=1, gpus_per_node=1,
                 sub_batch=int(row["batch_per_gpu"]), accumulation_steps=1, precision=row["precision"],
                 optimizer="none", framework=framework, framework_version=version,
                 metric="iteration_s", value=digits(float(row["value"]) / 1e3), input="synthetic",

@@ -47,7 +47,7 @@ def _cnn_run(row: Cells) -> Run:
     network = row["network"]
     return Run(
         id=name_of("cnn", gpu, library, network), source="cnn-benchmarks", network=CNN_NETWORKS[network],
-        cluster=f"clusters/{gpu}-box.toml", nodes=1, gpus_per_node=1, sub_batch=int(row["batch_per_gpu"]),
+        cluster=f"{gpu}-box", nodes=1, gpus_per_node=1, sub_batch=int(row["batch_per_gpu"]),
         accumulation_steps=1, optimizer="none", framework="torch7", framework_version=f"cuDNN {library}",
         metric="iteration_s", value=digits(float(least[1]) / 1e3), input="synthetic", dataset="imagenet-1k",
         notes="; ".join(filter(None, ["least of 10 passes, forward and backward", CNN_NOTES.get(network, "")])),
@@ -85,7 +85,7 @@ def _convnet(rows: Sequence[Cells]) -> Converted:
             framework = CONVNET_FRAMEWORKS[library]
             yield Run(
                 id=name_of("convnet", framework, network), source="convnet-benchmarks", network=network,
-                cluster="clusters/titan-x-maxwell-box.toml", nodes=1, gpus_per_node=1,
+                cluster="titan-x-maxwell-box", nodes=1, gpus_per_node=1,
                 sub_batch=int(row["batch_per_gpu"]), accumulation_steps=1, optimizer="none", framework=framework,
                 framework_version=CONVNET_VERSIONS[framework], metric="iteration_s",
                 value=digits(float(row["value"]) / 1e3), input="synthetic", dataset="imagenet-1k",

@@ -31,7 +31,7 @@ def _vtrain(source: str, rows: Sequence[Cells], note: str) -> Converted:
         yield Run(
             id=name_of(source, shape, f"{row['gpus']}gpu", f"b{row['global_batch']}", plan), source=source,
             network=_gpt(row["layers"], row["hidden"], row["heads"], row["seq"]),
-            cluster="clusters/a100-80gb-800gbps.toml", nodes=int(row["nodes"]), gpus_per_node=int(row["gpus_per_node"]),
+            cluster="a100-80gb-800gbps", nodes=int(row["nodes"]), gpus_per_node=int(row["gpus_per_node"]),
             mini_batch=int(row["global_batch"]), sub_batch=int(row["micro_batch"]), precision="fp16",
             data_parallel=int(row["dp"]), tensor_parallel=int(row["tp"]), pipeline_parallel=int(row["pp"]),
             recompute="full", optimizer="adam", framework="megatron-deepspeed", metric="iteration_s",
@@ -118,7 +118,7 @@ def _bigscience_run(row: Cells) -> Run:
     return Run(
         id=name_of("bigscience", document, f"line{line}"), source="bigscience-v100",
         network=_gpt(_whole(row["layers"]), _whole(row["hidden"]), HEADS[document], row["seq"]),
-        cluster=f"clusters/jean-zay-v100-{memory}.toml", nodes=int(row["nodes"]),
+        cluster=f"jean-zay-v100-{memory}", nodes=int(row["nodes"]),
         gpus_per_node=int(row["gpus_per_node"]), mini_batch=int(row["global_batch"]),
         sub_batch=OTHER_SUB_BATCH.get(line, printed) if document == "gpt2" else printed, precision="fp16",
         tensor_parallel=tensor, pipeline_parallel=pipeline, recompute=recompute, sharding=sharding, optimizer="adam",
@@ -198,7 +198,7 @@ def _neusight_run(row: Cells) -> Run:
     return Run(
         id=name_of("neusight", *where, row["parallel"], fused),
         source="neusight-e2e", network=NEUSIGHT_NETWORKS[row["network"]].format(row["seq"]),
-        cluster=f"clusters/{cluster}.toml", nodes=1, gpus_per_node=int(row["gpus_per_node"]),
+        cluster=cluster, nodes=1, gpus_per_node=int(row["gpus_per_node"]),
         mini_batch=int(row["global_batch"]), accumulation_steps=1, optimizer="none",
         tensor_parallel=4 if row["parallel"] == "tp4" else 1, pipeline_parallel=4 if row["parallel"] == "pp4_1" else 1,
         framework="megatron-lm" if split else f"pytorch{'-compile' if fused else ''}",
