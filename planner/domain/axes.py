@@ -222,8 +222,9 @@ class Axes(Generic[Count, Word]):
         asked="layers of which one input is kept, with recompute full", heading="1 in",
     )  # fmt: skip
     offload: Word = axis(
-        words=("none", "optimizer", "activations"), default="none", splits=True, only_sync=True,
-        title="offload", option="offload", help="What lies in host memory.",
+        words=("none", "optimizer", "activations", "paged-activations"), default="none", splits=True, only_sync=True,
+        title="offload", option="offload",
+        help="What lies in host memory; of activations what does not fit, prefetched, or paged in by faults.",
         doc="what lies in host memory", asked="kinds of offload to try", heading="off-\nload",
     )  # fmt: skip
 

@@ -11,8 +11,8 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, SCHEDULES
 
 __all__ = [
-    "BEST_STAGES", "BUBBLES", "GRADIENTS_SHARDED", "MEMORY_KINDS", "OFFLOADS", "OPTIMIZER_SHARDED", "PER_STAGE",
-    "RECOMPUTES", "SCHEDULES", "SCHEMES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes",
+    "ACTIVATIONS_AWAY", "BEST_STAGES", "BUBBLES", "GRADIENTS_SHARDED", "MEMORY_KINDS", "OFFLOADS", "OPTIMIZER_SHARDED",
+    "PER_STAGE", "RECOMPUTES", "SCHEDULES", "SCHEMES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes",
 ]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
@@ -31,6 +31,7 @@ OPTIMIZER_SHARDED, GRADIENTS_SHARDED, WEIGHTS_SHARDED = 1, 2, 3
 """What replicas share, of ``sharding``: each shares what those before it do."""
 OFFLOADS = _WORDS["offload"]
 """What lies in the host's memory."""
+ACTIVATIONS_AWAY = [OFFLOADS.index(name) for name in ("activations", "paged-activations")]
 
 
 SCHEMES = ("samples", "filters", "inputs", "channels", "space", "whole", "rounds")

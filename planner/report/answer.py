@@ -33,7 +33,7 @@ MOST_OTHERS = 3
 """Frameworks behind the one to take that are named."""
 ROUND_RATIO = 1.095
 """From which two digits of a ratio tell it from 1."""
-MOST_LOOSENINGS = 3
+MOST_LOOSENINGS = 5
 """Ways out that are told where nothing fits."""
 OPTION, UNTRIED = "option", ("calibration", "scenario")
 """Source of a value that was typed, and options that are never left out to find which contradict each other."""

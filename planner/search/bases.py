@@ -75,6 +75,7 @@ class SplitLimits:
         fullest device
     capacity_bytes : of a device
     ledger : precision -> Memory, what counts memory
+    has_host : whether a link to the memory of the host is described
     """
 
     network: Network
@@ -82,6 +83,7 @@ class SplitLimits:
     memory_bytes: Callable[[Configurations, str], FloatArray]
     capacity_bytes: float
     ledger: Callable[[str], Memory]
+    has_host: bool = True
 
     def needed_bytes(self, rows: Configurations) -> FloatArray:
         """Return the memory of the fullest device of each, shape (n,)."""

@@ -36,6 +36,7 @@ from planner.domain.configuration import MODES
 from planner.domain.objective import LIMITS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
+from planner.domain.split import ACTIVATIONS_AWAY, OFFLOADS
 from planner.domain.suggestion import Loosening
 from planner.errors import CoverageError
 from planner.search.choice import Ranking, Searched, distinct_plans, in_all_precisions, ranked
@@ -274,7 +275,8 @@ class Loosener:
         of, request = self.of.limits.split, self.of.request
         if of is None or block_starts(of.network):
             return
-        for name, value in (("sharding", 3), ("recompute", "full"), ("offload", "activations")):
+        away = [("offload", OFFLOADS[at]) for at in ACTIVATIONS_AWAY if of.has_host]
+        for name, value in (("sharding", 3), ("recompute", "full"), *away):
             plan = self._first(request.changed(**{name: (value,)})) if request[name] is None else None
             if plan is not None:
                 now = next(str(axis.default) for axis in AXES if axis.name == name)

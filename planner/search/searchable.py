@@ -110,8 +110,10 @@ def _split_limits(problem: Problem) -> SplitLimits:
             return pricer(precision).memory(rows).total
         return ledger(precision).totals(rows)
 
+    cluster = problem.cluster
+    capacity = cluster.node.accelerator.memory_bytes
     return SplitLimits(
-        problem.network, settings.framework, memory_bytes, problem.cluster.node.accelerator.memory_bytes, ledger
+        problem.network, settings.framework, memory_bytes, capacity, ledger, has_host=cluster.host is not None
     )
 
 

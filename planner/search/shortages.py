@@ -83,6 +83,8 @@ def _memory(of: SplitLimits, one: Configuration, ledger: Memory, limits: Limits)
     yield Loosening((("memory", f"{gib:g}GiB"),), message)
     for change in (one for one in short.changes if one.fits):
         values = _given(change, of)
+        if values[0][0] == "--offload" and not of.has_host:
+            continue
         words = " ".join(values[0])
         message = f"{words}: {change.name} saves {format_bytes(change.saved_bytes)} of it, after which it fits"
         yield Loosening(values, message)

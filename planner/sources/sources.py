@@ -404,8 +404,15 @@ class Sources:
         """What serves the copy of a sub-batch to the device; None where there is no such copy."""
         if self.accelerator.kind == "cpu" or self.problem.settings.input == "synthetic":
             return None
+        return self._copies("samples are copied to the device; --input synthetic leaves them out")
+
+    @cached_property
+    def offload(self) -> Source:
+        """What serves copies of optimizer state or activations to the host's memory and back."""
+        return self._copies("optimizer state or activations lie in host memory")
+
+    def _copies(self, why: str) -> Source:
         source = self.cluster_entry("host", "copy", (PINNED, "", PAGEABLE))
-        why = "samples are copied to the device; --input synthetic leaves them out"
         return source or self._over_host_link(specified_copy(self.cluster), why)
 
     def _over_host_link(self, sheet: Entry | None, why: str) -> Source:

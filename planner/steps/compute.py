@@ -119,7 +119,7 @@ def memory_rules(sources: Sources, precision: str, mode: str = "sync") -> Memory
     if they computed in fp16. Weights and gradients stay.
     """
     settings, scenario = sources.problem.settings, sources.problem.scenario
-    return MemoryRules.of(
+    rules = MemoryRules.of(
         precision,
         settings.optimizer,
         settings.framework,
@@ -129,6 +129,7 @@ def memory_rules(sources: Sources, precision: str, mode: str = "sync") -> Memory
         convolution=sources.convolution_lowering(precision),
         shrunk=scenario.sub_batch_factor if precision == "fp32" else 1.0,
     )
+    return replace(rules, device_bytes=sources.accelerator.memory_bytes)
 
 
 def started(sources: Sources, overheads: Overheads, counts: CallCounts) -> tuple[Counts, Counts]:

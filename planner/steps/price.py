@@ -6,9 +6,11 @@ ahead of the step where the framework does not prefetch.
 What lies in host memory: copies over the host link, and an update that the host's processors make.
 
 Of an optimizer on the host, gradients go down and weights come up at the same time, once a step, and the host updates
-the parameters of all ranks of a node (Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840). Kept activations go down beside
-the forward pass that makes them and come up beside the backward pass that reads them: only what takes longer than the
-pass adds to the step. By formula only: no measured run shows either.
+the parameters of all ranks of a node (Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840). Activations that find no room
+go down beside the forward pass that makes them and come up beside the backward pass that reads them: only what takes
+longer than the pass adds to the step (Rhu et al. 2016, vDNN, arXiv:1602.08124). Paged, they move both ways as kernels
+fault, in groups of pages, each with its fault, and nothing runs beside (Awan et al. 2018, OC-DNN). By formula only: no
+measured run shows any.
 """
 
 from __future__ import annotations
@@ -20,15 +22,13 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from planner.costs.specified import specified_copy
 from planner.costs.terms import evaluate
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows, distinct_values
 from planner.domain.configuration import RANK_AXES, Configurations
 from planner.domain.messages import GRADIENTS
 from planner.domain.prediction import SharedLayers
 from planner.domain.split import OFFLOADS, SplitMemoryBytes
-from planner.sources.refusals import missing_link
-from planner.sources.source import Source, source_of
+from planner.numbers import constants
 from planner.sources.sources import Sources
 from planner.steps.best_order import best_orders
 from planner.steps.epoch import Input
@@ -42,7 +42,7 @@ from planner.steps.step_part import STEP_TERMS, StepPart
 from planner.workload.lowering import UPDATE_BYTES
 from planner.workload.memory import fullest_stage
 
-__all__ = ["Priced", "Pricer", "offload_s", "offload_source"]
+__all__ = ["Priced", "Pricer", "offload_s"]
 
 _OF_STEP = ("pipeline_parallel", "schedule", "accumulation_steps", "virtual_stages")
 """What a step depends on besides its passes and its state."""
@@ -321,14 +321,6 @@ HOST_BYTES_PER_S = 100e9
 """Assumed of a node's memory: half of what eight channels of DDR4-3200 carry, 204.8 GB/s."""
 
 
-def offload_source(sources: Sources) -> Source:
-    """Return what serves copies to the host and back, or raise CoverageError."""
-    entry = specified_copy(sources.cluster)
-    if entry is None:
-        raise missing_link(sources.problem.cluster, "host", "optimizer state or activations lie in host memory")
-    return source_of(entry)
-
-
 def offload_s(
     sources: Sources,
     plans: Configurations,
@@ -356,13 +348,17 @@ def offload_s(
     result = np.zeros(plans.shape)
     if not plans.offload.any():
         return result
-    copies = offload_source(sources).entry
-    down, up = (evaluate(copies, {"bytes": size}) for size in (memory.to_host, memory.to_device))
+    moved = memory.to_host, memory.to_device
+    down, up = (np.where(size > 0, evaluate(sources.offload.entry, {"bytes": size}), 0.0) for size in moved)
     on_node = np.minimum(plans.gpus_per_node, plans.gpus)
     updating = updated * on_node * UPDATE_BYTES[sources.problem.settings.optimizer] / HOST_BYTES_PER_S
-    m = plans.accumulation_steps
+    m, fault = plans.accumulation_steps, constants("offload.page_faults")
     late = sum(m * np.maximum(copied / m - pass_s, 0.0) for copied, pass_s in zip((down, up), passes_s, strict=True))
-    by_kind = {"optimizer": np.maximum(down, up) + updating, "activations": np.asarray(late)}
+    by_kind = {
+        "optimizer": np.maximum(down, up) + updating,
+        "activations": np.asarray(late),
+        "paged-activations": down + up + sum(moved) * fault["fault_s"] / fault["group_bytes"],
+    }
     for kind, seconds in by_kind.items():
         result = np.where(plans.offload == OFFLOADS.index(kind), seconds, result)
     return result

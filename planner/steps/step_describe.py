@@ -23,7 +23,7 @@ from planner.sources.source import Source
 from planner.steps.describe import Description, Rest, Told, add_parts, described, synchronous_updates, term_of_sources
 from planner.steps.intervals import Gradient, derivatives
 from planner.steps.one_stage import MessagePath
-from planner.steps.price import Priced, Pricer, offload_source
+from planner.steps.price import Priced, Pricer
 from planner.steps.stage_cases import StageCases, StageLayout, laid_out
 from planner.steps.stages import Held, Stage, kernel_shares, stages_of
 from planner.steps.step_costs import all_reduce_gradient
@@ -177,7 +177,7 @@ class _SharedByPlans:
         if term in _OPERATION_OF:
             return [sources.device_collective(_OPERATION_OF[term])]
         if term == "offload":
-            return [offload_source(sources)]
+            return [sources.offload]
         if term == "host_to_device":
             return [] if sources.host_to_device is None else [sources.host_to_device]
         return self.pricer.input.used if term == "load_input" else [self.pricer.overheads.source]

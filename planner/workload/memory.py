@@ -23,8 +23,9 @@ n·s·h·(34 + 5·a·s/h) bytes a layer in mixed precision with dropout, the fig
 arXiv:2205.05198, and 16·n·s more of its two normalisations.
 
 With the optimizer on the host, its state and a 4-byte gradient lie there, and each step moves gradients out and weights
-in (Ren et al. 2021, arXiv:2101.06840). With activations there, two layers' stay on the device (Rhu et al. 2016,
-arXiv:1602.08124). In asynchronous training the host updates the weights: what that takes is not counted here.
+in (Ren et al. 2021, arXiv:2101.06840). Of activations, two layers' have to fit (Rhu et al. 2016, arXiv:1602.08124), and
+those lie there that find no room on the device. In asynchronous training the host updates the weights: what that takes
+is not counted here.
 
 Recompute of whole layers keeps the input of every k-th layer of a stage (``recompute_every`` k), and makes a group of k
 again at a time: Megatron-LM's ``uniform`` method (MODEL 13.7).
@@ -46,6 +47,7 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.network import Network
 from planner.domain.split import (
+    ACTIVATIONS_AWAY,
     GRADIENTS_SHARDED,
     OFFLOADS,
     OPTIMIZER_SHARDED,
@@ -80,6 +82,7 @@ _LIVE_TWICE = [SCHEDULES.index(name) for name in ("interleaved", "zero-bubble-h2
 _MOST_RUNS = 4
 """Runs of equal blocks up to which the stages at their ends are looked at, in place of all."""
 _LAYERS_ON_DEVICE = 2
+_MOVED = ("to_host", "to_device")
 _BUFFERS = 2
 """Of what crosses a cut, each way."""
 
@@ -145,7 +148,8 @@ class PassBytes(NamedTuple):
     """What micro-batches take on a rank of a stage.
 
     ``working``: for one layer's backward pass; ``rest``: of logits, what is gone by then; ``live``: micro-batches;
-    ``away``: of each in the host's memory; ``ending``: with what one layer keeps, where gradients are there by then.
+    ``away``: of each what may lie in the host's memory, ``stays``: what of all such has to be here; ``ending``: with
+    what one layer keeps, where gradients are there by then.
     """
 
     activations: FloatArray
@@ -155,15 +159,20 @@ class PassBytes(NamedTuple):
     messages: FloatArray
     live: FloatArray
     away: FloatArray
+    stays: FloatArray
     ending: FloatArray
 
 
 def fullest_stage(of_stages: SplitMemoryBytes) -> SplitMemoryBytes:
-    """Return the memory of the stage that needs most, along the first axis; of stages that need as much, the first."""
+    """Return the memory of the stage that needs most, along the first axis; of stages that need as much, the first.
+
+    With the bytes that move of the stage that moves most.
+    """
     worst = np.argmax(of_stages.total, axis=0)[None]
 
     def of_worst(name: str) -> Any:
-        return np.take_along_axis(getattr(of_stages, name), worst, axis=0)[0]
+        of_stage = getattr(of_stages, name)
+        return of_stage.max(axis=0) if name in _MOVED else np.take_along_axis(of_stage, worst, axis=0)[0]
 
     return SplitMemoryBytes(**{one.name: of_worst(one.name) for one in fields(SplitMemoryBytes)})
 
@@ -352,16 +361,23 @@ class Memory:
             "messages": passing.messages + kept.buckets,
             "margin": np.float64(0.0),
             "trials": self._tried(self._samples(plans)),
-            "host": np.where(on_host, kept.optimizer + WIDE_BYTES * kept.updated, 0.0) + passing.live * passing.away,
-            "to_host": rules.parameter.gradient * by_host + passes * passing.away,
-            "to_device": rules.parameter.weight * by_host + passes * passing.away,
+            "host": np.where(on_host, kept.optimizer + WIDE_BYTES * kept.updated, 0.0),
+            "to_host": rules.parameter.gradient * by_host,
+            "to_device": rules.parameter.weight * by_host,
             "stage": stage,
         }
         shape = np.broadcast_shapes(plans.shape, stage.shape, span.start.shape, span.stop.shape)
         tensors = SplitMemoryBytes(
             **{name: np.broadcast_to(np.asarray(value), shape) for name, value in values.items()}
         )
-        return replace(tensors, margin=rules.margin * tensors.allocated)
+        tensors = replace(tensors, margin=rules.margin * tensors.allocated)
+        away = passing.live * passing.away
+        room = passing.stays + (rules.device_bytes - tensors.total) / (1 + rules.margin)
+        away = away - np.clip(room, 0, away)
+        moved = passes * away / passing.live
+        return replace(
+            tensors, host=tensors.host + away, to_host=tensors.to_host + moved, to_device=tensors.to_device + moved
+        )
 
     def _sum(self, name: str, rank: IntArray, start: IntArray, stop: IntArray) -> FloatArray:
         """Return what adds up of units from one up to another."""
@@ -514,11 +530,11 @@ class Memory:
             self.rules, micro_batches, plans.pipeline_parallel, plans.virtual_stages, plans.schedule_run,
         )  # fmt: skip
         live, in_last = live_micro_batches(stage, m, p, v, schedule), live_in_last_chunk(m, p, schedule)
-        kept, away = live * one.of_layers, np.zeros(())
-        if (on_host := plans.offload == OFFLOADS.index("activations")).any():
+        kept, away, stays = live * one.of_layers, np.zeros(()), np.zeros(())
+        if (on_host := np.isin(plans.offload, ACTIVATIONS_AWAY)).any():
             largest = one.of_layers / np.maximum(one.layers, 1)
             kept = np.where(on_host, np.minimum(_LAYERS_ON_DEVICE, one.layers * live) * largest, kept)
-            away = np.where(on_host, one.of_layers, 0.0)
+            away, stays = np.where(on_host, one.of_layers, 0.0), np.where(on_host, kept, 0.0)
         activations = kept + (live_in_first_chunk(m, p, v, schedule) * one.entry + in_last * one.behind)
         narrow_kept, wide_kept, narrow_peak, wide_peak, if_split = LOSS_BYTES[rules.loss]
         waiting = (in_last - 1) * (narrow_kept * rules.sizes.itemsize + wide_kept)
@@ -532,7 +548,7 @@ class Memory:
         logits = one.logits * peak
         rest = logits - one.logits * WIDE_BYTES * buffers
         ending = one.working + one.of_layers / np.maximum(one.layers, 1) if self.frees else np.zeros(())
-        return PassBytes(activations, one.working, logits, rest, one.messages, live, away, ending)
+        return PassBytes(activations, one.working, logits, rest, one.messages, live, away, stays, ending)
 
     @staticmethod
     def _workspace(updating: FloatArray, passes: PassBytes) -> FloatArray:

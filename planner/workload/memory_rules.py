@@ -120,6 +120,7 @@ class MemoryRules:
     frees_gradients : whether there are none while a step's only micro-batch makes its activations
     buffer_elements : parameters of each of two buffers in which shards are reduced, and gathered again, at an update
     tries_convolutions : bool
+    device_bytes : of memory, in which activations stay that may leave; 0: all leave
     framework_bytes, communicator_bytes, margin : assumed: of a context; of a group of ranks; of what tensors take
     """
 
@@ -135,6 +136,7 @@ class MemoryRules:
     frees_gradients: bool = False
     buffer_elements: int = 0
     tries_convolutions: bool = False
+    device_bytes: float = 0.0
     framework_bytes: float = ASSUMED_CONTEXT_BYTES["gpu"]
     communicator_bytes: float = ASSUMED_COMMUNICATOR_BYTES["gpu"]
     margin: float = ASSUMED_MARGIN

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.catalog import find_cluster, find_network
-from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configuration, Configurations, Settings, splits
 from planner.domain.framework import Framework
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
+from planner.domain.split import OFFLOADS, SCHEDULES
 from planner.errors import ParameterError
 from planner.steps.predict import Evaluator
 from planner.workload.lawful import is_lawful
@@ -44,7 +44,7 @@ AXES: dict[str, st.SearchStrategy[Any]] = {
     "sharding": st.integers(0, 3),
     "shard_group": st.sampled_from(("all", "node")),
     "recompute": st.sampled_from(("none", "selective", "full")),
-    "offload": st.sampled_from(("none", "optimizer", "activations")),
+    "offload": st.sampled_from(OFFLOADS),
 }
 ANY = st.fixed_dictionaries(AXES)
 
