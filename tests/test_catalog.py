@@ -335,12 +335,11 @@ def test_calibrations_of_the_cluster_come_before_those_of_its_device() -> None:
 @pytest.mark.usefixtures("bundled")
 def test_newest_own_calibration_of_a_present_device_is_found(home: Path) -> None:
     assert catalog.own_calibrations_folder() == home
-    assert catalog.newest_own_calibration(["cpu"]) is None
+    assert catalog.newest_own_calibrations(["cpu"]) == ()
     stamps = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
     for stamp, name, device in zip(stamps, ("old", "new", "gone"), ("cpu", "cpu", "gpu"), strict=True):
         keep(home, catalog.own_calibration_file(name, stamp).stem, make(name, device))
-    newest = catalog.newest_own_calibration(["cpu"])
-    assert newest is not None
+    (newest,) = catalog.newest_own_calibrations(["cpu"])
     assert newest.name == "new"
     assert catalog.find_calibration("old").name == "old"
 
@@ -362,8 +361,7 @@ def test_own_calibrations_that_cannot_be_used_are_passed_over_and_told_of(home: 
     (home / "20260103T000000-newer.json").write_text(whole.replace('"version": 1', '"version": 99'))
     (home / "20260104T000000-wrong.json").write_text(whole.replace('"entries"', '"entires"'))
     told: list[str] = []
-    newest = catalog.newest_own_calibration(["cpu"], lambda error: told.append(error.path))
-    assert newest is not None
+    (newest,) = catalog.newest_own_calibrations(["cpu"], lambda error: told.append(error.path))
     assert newest.name == "good"
     assert [Path(path).stem.partition("-")[2] for path in told] == ["wrong", "newer", "cut"]
     assert catalog.find_calibration("good") == newest

@@ -96,7 +96,7 @@ def test_nothing_of_other_devices_is_read_but_what_serves(monkeypatch: pytest.Mo
     known = catalog.calibrations_for(cluster)
     assert set(wholes) == {one.name for one in known}
     of_others = catalog.sibling_calibrations, catalog.nearest_calibrations
-    found = list(completions(cluster, known, *of_others, catalog.transfer_scores(), is_named=False))
+    found = list(completions(cluster, known, *of_others, catalog.transfer_scores()))
     assert set(wholes) == {one.name for one in known}
     assert len(found) == 3
     assert all(count < len(catalog.find_calibration(name).entries) for name, count in parts.items())

@@ -147,5 +147,5 @@ def _scenario(cluster: Cluster, source: Accelerator, target: Accelerator) -> Sce
         owned, target, catalog.calibrations_for(owned), scores, catalog.calibrations_for(cluster)
     )
     of_others = catalog.sibling_calibrations, catalog.nearest_calibrations
-    ((_, same_die),) = completions(there, known, *of_others, scores, is_named=True)
+    _, same_die = next(completions(there, known, *of_others, scores))
     return there, known + same_die

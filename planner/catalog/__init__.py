@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ from planner.units import BOUNDS
 __all__ = [
     "arguments", "bundled_fusions", "calibrations_for", "default_request", "find_accelerator", "find_any_cluster",
     "find_calibration", "find_cluster", "find_dataset", "find_framework", "find_network", "known_accelerator", "names",
-    "nearest_calibrations", "newest_own_calibration", "own_calibration_file", "own_calibrations",
+    "nearest_calibrations", "newest_own_calibrations", "own_calibration_file", "own_calibrations",
     "own_calibrations_folder", "own_frameworks", "read_settings", "sibling_calibrations", "transfer_scores",
     "typed_dataset", "unused_own_names", "with_switches",
 ]  # fmt: skip
@@ -185,7 +185,7 @@ def find_cluster(text: str) -> Cluster:
 def find_any_cluster(text: str) -> Cluster | MixedCluster:
     """Return the cluster of a bundled name, or of a TOML file; a mixed one where it has several node groups."""
     path = _file_of(text, "clusters")
-    cluster = read_cluster(path, find_accelerator)
+    cluster = read_cluster(path, partial(_known_device, folder=Path(path).parent))
     if path is text:
         for device in cluster.accelerators if isinstance(cluster, MixedCluster) else (cluster.node.accelerator,):
             if device.name in names("accelerators"):
@@ -194,6 +194,20 @@ def find_any_cluster(text: str) -> Cluster | MixedCluster:
             bundled = read_cluster(_bundled_file("clusters", cluster.name), find_accelerator)
             _check_own(cluster, bundled, "cluster", text)
     return cluster
+
+
+def _known_device(name: str, folder: Path) -> Accelerator:
+    """Return a bundled accelerator, that of a calibration's file, or one that an own calibration measured."""
+    if is_path(name, ".json"):
+        node = _calibration_file(folder / name).node
+        if node is None:
+            raise InputFileError(str(folder / name), "node must be recorded to be a device of a cluster, got none")
+        return node.accelerator
+    if name not in names("accelerators"):
+        for one in own_calibrations():
+            if one.node is not None and one.accelerator == name:
+                return one.node.accelerator
+    return find_accelerator(name)
 
 
 @cache
@@ -361,23 +375,29 @@ def transfer_scores() -> Transfers:
     return TRANSFER.read(BUNDLED / "transfer.json")
 
 
-def newest_own_calibration(
+def newest_own_calibrations(
     present: Collection[str],
     report: Callable[[InputFileError], None] = lambda _: None,
     find: Callable[[str], Calibration] = find_calibration,
-) -> Calibration | None:
-    """Return the newest own calibration whose accelerator is among ``present``, or None.
+) -> tuple[Calibration, ...]:
+    """Return the newest own calibration of one of the accelerators ``present``, and what it lacks from older ones.
 
-    A file that cannot be used is passed over: nobody asked for it by name. ``find`` reads it, ``report`` is told what
-    is wrong with it.
+    These are the newest of the same device with kernels, where it holds links alone, and with links. A file that cannot
+    be used is passed over: nobody asked for it by name. ``find`` reads it, ``report`` is told what is wrong with it.
     """
+    newest: list[Calibration] = []
+    lacked = {"kernels", "collectives"}
     for path in own_files():
         try:
-            if peek(path).get("accelerator") in present:
-                return find(str(path))
+            keys = peek(path)
+            scopes = {one.get("scope") for one in keys.get("entries", ()) if isinstance(one, Mapping)}
+            of_device = newest[0].accelerator if newest else ""
+            if keys.get("accelerator") in ((of_device,) if newest else present) and (lacked & scopes or not newest):
+                newest.append(find(str(path)))
+                lacked -= scopes
         except InputFileError as error:
             report(error)
-    return None
+    return tuple(newest)
 
 
 def own_calibrations(report: Callable[[InputFileError], None] = lambda _: None) -> tuple[Calibration, ...]:

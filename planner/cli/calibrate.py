@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from planner.cli.options import OPTIONS
 from planner.cli.request import from_options
 from planner.cli.streams import bar, note
 from planner.domain.calibration import Calibration
+from planner.domain.cluster import LOCAL
 from planner.errors import OutputError, ParameterError
 from planner.formats.calibration import CALIBRATION
+from planner.formats.cluster import write_cluster
 from planner.formats.documents import check_replaceable, write_file
 from planner.report.show import fit_view
 from planner.sessions.calibrate import (
@@ -28,11 +30,12 @@ from planner.sessions.calibrate import (
     refined_for_plans,
     refined_from_runs,
 )
-from planner.sessions.inputs import Values, listed, value_of
+from planner.sessions.inputs import Values, listed, seen_cluster, value_of
 from planner.sessions.measure import Request, Session, check_writable, networks_of, shards_of
 from planner.sessions.measure_next import DEFAULT_BUDGET_S
 from planner.sessions.plan_runs import asking_of
 from planner.sessions.sample_files import samples_path
+from planner.sources.links import with_measured_links
 
 __all__ = ["Target", "request_of", "run", "target_of"]
 
@@ -72,17 +75,32 @@ def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
     now = datetime.now().astimezone()
     target = target_of(values, now)
     check_writable("the calibration", target.path)
+    cluster_out = Path(values["cluster_out"].value) if "cluster_out" in values else None
+    if cluster_out:
+        _check_cluster_out(cluster_out, force=target.force)
     with held_alone("the calibration", target.shared):
         calibration, rows = _made(values, target, f"{now:%Y-%m-%d}", began_s, session)
         target.path.parent.mkdir(parents=True, exist_ok=True)
         write_file(target.path, CALIBRATION.dump(calibration), target.force)
         if rows:
             write_file(samples_path(target.path), rows, target.force)
+        seen = seen_cluster((calibration,)) if cluster_out else None
+        if cluster_out and seen:
+            cluster, sentence = with_measured_links(replace(seen, name=cluster_out.stem), calibration)
+            write_file(cluster_out, write_cluster(cluster), target.force)
+            session.say(f"{cluster_out}: {sentence}; --cluster {cluster_out} uses it")
         target.partial.unlink(missing_ok=True)  # only now: an interrupt while fitting must not cost the measurements
     if "json" in values:
         output.write_document(CALIBRATION.document(calibration))
     else:
         output.write_view(fit_view(calibration, str(target.path)))
+
+
+def _check_cluster_out(path: Path, *, force: bool) -> None:
+    if path.suffix != ".toml" or not path.parent.is_dir() or path.stem == LOCAL:
+        rule = f"a file whose name ends in .toml, in a folder that exists, not called {LOCAL}"
+        raise ParameterError("--cluster-out", rule, str(path))
+    check_replaceable(path, force=force)
 
 
 def _made(values: Values, target: Target, date: str, began_s: float, session: Session) -> tuple[Calibration, str]:

@@ -105,8 +105,9 @@ _ALL = (
     ),
     Option("dataset", "NAME|FILE|samples=N,bytes_per_sample=B", "Data set of an epoch.", default="the network's"),
     Option("cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request"),
+    Option("only_calibration", "", "Use no other calibration, and no data sheet, than what --calibration names."),
     Option(
-        "calibration", "NAME|FILE", "Coefficients, first come first served.",
+        "calibration", "NAME|FILE", "Coefficients, first come first served, entry by entry; then others.",
         default="this machine's own, then bundled ones", repeatable=True,
         help_in={"calibrate": "Coefficients to refine, beside --plan alone; first come first served."},
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
@@ -254,6 +255,9 @@ _ALL = (
         "out", "X.json", "File to write; what was measured goes into X.samples.csv beside it.",
         default="a time-stamped file in the user data folder",
     ),
+    Option(
+        "cluster_out", "X.toml", "Also write the node that was seen, and its measured links, as a cluster's file.",
+    ),
     Option("force", "", "Overwrite an existing output file."),
     Option("epochs", "N", "Epochs of the whole training, whose time is told then.", parsing.count),
     Option("brief", "", "The plan to take, alone."),
@@ -282,7 +286,7 @@ _ALL = (
 
 OPTIONS = {option.name: option for option in _ALL}
 
-_PROBLEM = ("network", "dataset", "cluster", "calibration", "framework", "mode")
+_PROBLEM = ("network", "dataset", "cluster", "calibration", "only_calibration", "framework", "mode")
 _PLAN = (
     *(axis.option for axis in AXES if axis.name != "mode"), "rank_order", "optimizer", "strategy", "input",
     "scenario", "task",
@@ -335,7 +339,7 @@ COMMANDS = (
         "Measure this node, fit the cost terms, write a calibration.",
         (
             "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "runs",
-            "calibration", "samples", "name", "out", "force", "json",
+            "calibration", "samples", "name", "out", "cluster_out", "force", "json",
         ),
     ),
 )  # fmt: skip

@@ -35,7 +35,7 @@ from planner.sessions.inputs import (
     listed,
     machine_of,
     merge,
-    own_calibration,
+    own_calibrations,
     said,
 )
 from planner.sources.refusals import KERNEL_MISSING
@@ -208,8 +208,8 @@ def _with_base(values: Values, command: str) -> tuple[Values, str]:
         remedy = "name a network; 'planner show networks' lists them"
         raise ParameterError("--network", f"given beside {beside}", NOTHING, remedy)
     defaults = from_settings(catalog.default_request(), DEFAULT_REQUEST, command)
-    own = own_calibration(note)
-    hint = f"this machine has its own calibration {own.name!r}; --network NAME uses it" if own else ""
+    own = own_calibrations(note)
+    hint = f"this machine has its own calibration {own[0].name!r}; --network NAME uses it" if own else ""
     return merge(values, defaults), hint
 
 

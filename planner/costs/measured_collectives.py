@@ -31,9 +31,9 @@ from planner.costs.features import (
 from planner.domain.arrays import FloatArray
 from planner.errors import CoverageError, Refusal
 
-__all__ = ["COLLECTIVE_CASES", "breaks_key", "case_features", "case_list"]
+__all__ = ["CASES", "COLLECTIVE_CASES", "breaks_key", "case_features", "case_list"]
 
-UNMEASURED = "unmeasured"
+CASES, UNMEASURED = "collective.cases", "unmeasured"
 
 
 def case_list(settings: Settings) -> list[tuple[int, int]]:
@@ -110,7 +110,7 @@ def _features(work: Work, settings: Settings) -> FloatArray:
 
 
 COLLECTIVE_CASES = FeatureMap(
-    "collective.cases",
+    CASES,
     lambda settings: (
         *(one for case in case_list(settings) for one in _columns(case, settings)),
         Column(UNMEASURED, NUMBER),

@@ -186,15 +186,16 @@ def specified_copy(cluster: Cluster) -> Entry | None:
 def specified_host(cluster: Cluster, kind: str, optimizer: str) -> Entry | None:
     """Return a host term of asynchronous training, ``update_gradient``, ``sum_gradient`` or ``update_weights``.
 
-    ``update_gradient`` copies fp32 gradients out and weights in over the host link: None where it is not described.
+    ``update_gradient`` copies fp32 gradients out and weights in over the host link, None where it is not described; a
+    CPU copies them in its own memory.
     ``update_weights`` moves the bytes of the optimizer (:data:`planner.workload.lowering.UPDATE_BYTES`).
     """
     traffic = UPDATE_BYTES[optimizer] if kind == "update_weights" else SUM_BYTES
     per_parameter = traffic / ASSUMED_HOST_BYTES_PER_S
     if kind == "update_gradient":
-        if cluster.host is None:
+        if cluster.host is None and cluster.node.accelerator.kind != "cpu":
             return None
-        per_parameter += 8 / cluster.host.bytes_per_s
+        per_parameter += 8 / (cluster.host.bytes_per_s if cluster.host else ASSUMED_HOST_BYTES_PER_S)
     term, name = ("host.buffers", "buffer_parameters") if kind == "sum_gradient" else ("host.parameters", "parameters")
     return Entry(
         "host", kind, "", "", "", term, {}, {"calls": 0.0, name: per_parameter},

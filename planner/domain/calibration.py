@@ -239,6 +239,11 @@ class Calibration:
         check_scores(self.conformal)
 
     @property
+    def has_kernels(self) -> bool:
+        """Whether it says how long kernels take: one of links alone does not."""
+        return any(entry.scope == "kernels" for entry in self.entries)
+
+    @property
     def all_warnings(self) -> tuple[str, ...]:
         """The warnings about everything, about precisions and about input."""
         of_precisions = (sentence for sentences in self.precision_warnings.values() for sentence in sentences)

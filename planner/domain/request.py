@@ -125,7 +125,7 @@ class Problem:
     ----------
     calibrations : in order of precedence: those the user named, this machine's own, bundled by cluster, bundled by
         accelerator
-    explicit_calibration : whether the user named one: then of specifications only kernels whose work is bytes are taken
+    explicit_calibration : whether nothing else may serve; of specifications only kernels whose work is bytes then do
     """
 
     network: Network

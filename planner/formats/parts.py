@@ -195,9 +195,9 @@ def configuration_of(keys: Mapping[str, Any]) -> Configuration:
 OPTION_KEYS = (
     "network", "dataset", "cluster", "calibration", "framework", *(axis.option for axis in AXES),
     "rank_order", "optimizer", "strategy", "input", "scenario", "task", "tolerance",
-    "parallelism", "objective", "limit", "top", "seed", "allow_specified", "allow_lossy",
+    "parallelism", "objective", "limit", "top", "seed", "allow_specified", "allow_lossy", "only_calibration",
 )  # fmt: skip
-SWITCHES = ("allow_specified", "allow_lossy")
+SWITCHES = ("allow_specified", "allow_lossy", "only_calibration")
 """Keys that are true or false."""
 _SCALAR = (Whole(least=0, most=LARGEST_WHOLE), Number(), Text())
 _VALUE = OneOf(
@@ -371,6 +371,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
         MapOf(Number(), choices=tuple(LIMITS)),
         "what a plan may take at most: epoch [s], cost [USD], numbers; window: the least share of updates inside it",
     ),
+    "only_calibration": (Flag(), "whether nothing but the named calibrations serves"),
     "allow_specified": (Flag(), "whether fp8 and int8 are candidates by the data sheet alone"),
     "allow_lossy": (Flag(), "whether training in int8 is a candidate, which loses accuracy"),
     "top": (Whole(), "plans to report"),

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
+from planner.costs.measured_collectives import CASES, case_list
 from planner.costs.terms import check_coefficients
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
+from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import LOCAL, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.framework import TASKS, Framework, strategy_and_size
@@ -28,19 +30,19 @@ from planner.formats.cluster import parse_scenarios
 from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.probes.machine import present_accelerators
 from planner.sources.completion import completions
-from planner.sources.devices import on_other_device
+from planner.sources.devices import Missing, on_other_device, what_misses
+from planner.sources.links import contradictions
 from planner.sources.overheads import check_overheads
 from planner.sources.same_die import is_same_die
 from planner.sources.sources import Sources
-from planner.sources.usable import why_not_precision
 from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
 
 __all__ = [
     "DEFAULT_REQUEST", "ENGINE", "INFERENCE", "LOCAL", "OPTION", "SETTINGS_FILE", "TRAINING", "Case", "Machine", "Say",
     "Values", "cases", "check_nodes",
-    "idle_fusions", "listed", "machine_of", "merge", "mixed_cluster", "named_calibration", "own_calibration",
-    "questions", "said", "subject_of_all", "value_of",
+    "idle_fusions", "listed", "machine_of", "merge", "mixed_cluster", "named_calibration", "own_calibrations",
+    "questions", "said", "seen_cluster", "subject_of_all", "value_of",
 ]  # fmt: skip
 
 OPTION, SETTINGS_FILE, DEFAULT_REQUEST = "option", "planner.toml", "default request"
@@ -84,16 +86,12 @@ Calibrations = tuple[Calibration, ...]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the networks run on, resolved once for all of them; ``files`` are the calibrations that have names.
-
-    ``explicit``: kernels are those of named calibrations. One that holds runs of plans alone names none.
-    """
+    """What the networks run on, resolved once for all of them; ``only_named``: named calibrations alone serve."""
 
     cluster: Cluster
     calibrations: Calibrations
-    explicit: bool
+    only_named: bool
     sources: Values
-    files: Calibrations
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +109,32 @@ class Case:
         return replace(self.problem.subject, network_option=option if is_name else "")
 
 
-def own_calibration(say: Say, accelerator: str | None = None) -> Calibration | None:
-    """Return this machine's newest own calibration whose device is present (and is ``accelerator``, if named).
+def own_calibrations(say: Say, accelerator: str | None = None) -> Calibrations:
+    """Return this machine's newest own calibrations whose device is present (and is ``accelerator``, if named).
 
     Files that cannot be used are passed over, which is said.
     """
     present = [name for name in present_accelerators() if accelerator in (None, name)]
-    return catalog.newest_own_calibration(
+    return catalog.newest_own_calibrations(
         present, lambda error: say(f"own calibration skipped: {error}"), named_calibration
     )
+
+
+def seen_cluster(calibrations: Calibrations) -> Cluster | None:
+    """Return the cluster ``local``: the first node that calibrations record, as often as measured links join it."""
+    recorded = [one for one in calibrations if one.node is not None]
+    node = next((one.node for one in sorted(recorded, key=lambda one: not one.has_kernels)), None)
+    if node is None:
+        return None
+    cases = [
+        case
+        for one in recorded
+        for entry in one.entries
+        if one.accelerator == node.accelerator.name and (entry.scope, entry.term) == ("collectives", CASES)
+        for case in case_list(entry.settings)
+    ]
+    nodes, ranks = (max(counts) for counts in zip((1, node.gpus), *cases, strict=True))
+    return Cluster(LOCAL, nodes, replace(node, gpus=ranks))
 
 
 def named_calibration(text: str) -> Calibration:
@@ -142,43 +157,31 @@ def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluste
     of_user = known or tuple(map(named_calibration, listed(values, "calibration")))
     cluster, source, own = _cluster(values, of_user, say, found)
     _check_device(of_user, cluster, say)
-    # One of runs alone, or of no accelerator, corrects what is predicted without it.
-    is_explicit = any(one.entries and one.accelerator != ANY_ACCELERATOR for one in of_user)
+    only_named = "only_calibration" in values
+    if only_named and not of_user:
+        raise ParameterError("--only-calibration", "given beside --calibration", NOTHING)
+    own, of_catalog = ((), ()) if only_named else (own, catalog.calibrations_for(cluster))
+    completion = () if only_named else _completions(cluster, (*of_user, *own, *of_catalog))
     named_by = values["calibration"].source if of_user else ""
-    of_catalog = catalog.calibrations_for(cluster)
-    completion = _completions(cluster, (*of_user, *own, *of_catalog), is_named=is_explicit)
-    calibrations, where = _in_order((named_by, of_user), (OWN, own), ("bundled", of_catalog), *completion)
-    if is_explicit:
-        calibrations = tuple(one if one in of_user else _without_products(one) for one in calibrations)
+    calibrations, where = _in_order(cluster, (named_by, of_user), (OWN, own), ("bundled", of_catalog), *completion)
+    for sentence in contradictions(calibrations[: len(of_user)], cluster):
+        say(sentence)
     others = tuple(
         one
         for one in (*own, *of_catalog)
-        if one not in of_user
-        and (one.cluster == cluster.name or one.accelerator == ANY_ACCELERATOR or one.computes(cluster))
+        if one.cluster == cluster.name or one.accelerator == ANY_ACCELERATOR or one.computes(cluster)
     )
-    names = dict.fromkeys((*listed(values, "calibration"), *(one.name for one in others)))
+    names = dict.fromkeys((*listed(values, "calibration"), *(one.name for one in others if one not in of_user)))
     sources: Values = {
         "cluster": Sourced(value_of(values, "cluster", cluster.name), source),
         "calibration": Sourced(tuple(names), where),
     }
-    return Machine(cluster, calibrations, is_explicit, sources, (*of_user, *others))
+    return Machine(cluster, calibrations, only_named, sources)
 
 
-def _completions(cluster: Cluster, known: Calibrations, *, is_named: bool) -> Iterator[tuple[str, Calibrations]]:
+def _completions(cluster: Cluster, known: Calibrations) -> Iterator[tuple[str, Calibrations]]:
     of_others = catalog.sibling_calibrations, catalog.nearest_calibrations
-    return completions(cluster, known, *of_others, catalog.transfer_scores(), is_named=is_named)
-
-
-def _to_give_back(values: Values, machine: Machine, network: Network, settings: Settings) -> tuple[str, ...]:
-    """Return the names that ``--calibration`` takes; what was scaled or derived for an answer has none."""
-    # Named calibrations must cover products themselves: else those of the user are told alone, as others do not help.
-    names: tuple[str, ...] = machine.sources["calibration"].value
-    alone = Sources(
-        Problem(network, None, machine.cluster, machine.files, explicit_calibration=True, settings=settings)
-    )
-    precisions = value_of(values, "precision", ("fp32",))
-    covers = machine.explicit or not any(why_not_precision(alone, one) for one in precisions)
-    return names if covers else listed(values, "calibration")
+    return completions(cluster, known, *of_others, catalog.transfer_scores())
 
 
 def _check_device(calibrations: Calibrations, cluster: Cluster, say: Say) -> None:
@@ -206,14 +209,13 @@ def _cluster(
     if "cluster" in values and values["cluster"].value != LOCAL:
         cluster = found or catalog.find_cluster(values["cluster"].value)
         is_default = values["network"].source == DEFAULT_REQUEST
-        own = None if is_default else own_calibration(say, cluster.node.accelerator.name)
-        return cluster, values["cluster"].source, (own,) if own else ()
-    own = own_calibration(say)
-    for calibration in calibrations or ((own,) if own else ()):
-        if calibration.node is not None:
-            device = calibration.node.accelerator.name
-            mine = (own,) if own and own.accelerator == device else ()
-            return Cluster(LOCAL, 1, calibration.node), "calibration" if calibrations else OWN, mine
+        own = () if is_default else own_calibrations(say, cluster.node.accelerator.name)
+        return cluster, values["cluster"].source, own
+    own = own_calibrations(say)
+    if (seen := seen_cluster(calibrations or own)) is not None:
+        own = own if own and own[0].accelerator == seen.node.accelerator.name else ()
+        # Links that were measured once join the nodes of every later calibration of this machine.
+        return seen_cluster((*calibrations, *own)) or seen, "calibration" if calibrations else OWN, own
     if calibrations:
         what = f"calibration {calibrations[0].name!r}"
         rule = f"given beside {what}, which is of no node"
@@ -222,21 +224,32 @@ def _cluster(
     raise ParameterError("--cluster or --calibration", f"given with {said(values, 'network')}", NOTHING, remedy)
 
 
-def _in_order(*groups: tuple[str, Calibrations]) -> tuple[Calibrations, str]:
-    """Return the calibrations of (source, calibrations) groups, each once, and the sources that had any."""
-    calibrations: Calibrations = ()
-    sources = []
+def _in_order(
+    cluster: Cluster, named: tuple[str, Calibrations], *groups: tuple[str, Calibrations]
+) -> tuple[Calibrations, str]:
+    """Return the calibrations of (source, calibrations) groups, each once, and the sources that had any.
+
+    Named ones that were measured on a node of the cluster's device hold its links, input and host terms too. A call
+    that was timed as it is goes before a fit of its own group, not of one before.
+    """
+    seen, calibrations, sources = [*named[1]], tuple(_of_cluster(one, cluster) for one in named[1]), [named[0]]
     for source, group in groups:
-        new = tuple(one for one in group if one not in calibrations)
+        misses = what_misses(calibrations, cluster)
+        new = tuple(_without_calls(one, misses) for one in group if one not in seen)
+        seen += new
         calibrations += new
         sources += [source] if new else []
-    return calibrations, ", then ".join(sources) or DEFAULT
+    return calibrations, ", then ".join(filter(None, sources)) or DEFAULT
 
 
-def _without_products(calibration: Calibration) -> Calibration:
-    """Return a calibration without products: a named calibration must cover those itself, others only complete it."""
-    entries = tuple(one for one in calibration.entries if one.kind not in ("gemm", "convolution"))
-    return replace(calibration, entries=entries)
+def _of_cluster(calibration: Calibration, cluster: Cluster) -> Calibration:
+    is_of_no_other = calibration.cluster is None and calibration.node is not None and calibration.computes(cluster)
+    return replace(calibration, cluster=cluster.name) if is_of_no_other else calibration
+
+
+def _without_calls(calibration: Calibration, misses: Missing) -> Calibration:
+    entries = tuple(one for one in calibration.entries if one.term != LOOKED_UP or misses(*one.key[1:4]))
+    return calibration if len(entries) == len(calibration.entries) else replace(calibration, entries=entries)
 
 
 def check_nodes(cluster: Cluster, values: Values) -> None:
@@ -275,25 +288,22 @@ def _cases_of(name: str, each: Sequence[Values], machine: Machine, scenarios: It
     network = catalog.find_network(name)
     dataset, dataset_source = _dataset(each[0], network)
     machines = [(scenario, _under(scenario, machine)) for scenario in scenarios]
-    shared: dict[bool, tuple[Network, tuple[str, ...]]] = {}
+    shared: dict[bool, Network] = {}
     for values in each:
         for scenario, there in machines:
             settings, sources = _settings(values, there, network, dataset)
             is_fused = "attention" in settings.framework.fuses
             if is_fused not in shared:
-                as_run = with_attention(network, settings.framework.fuses)
-                shared[is_fused] = as_run, _to_give_back(values, machine, as_run, settings)
-            as_run, names = shared[is_fused]
+                shared[is_fused] = with_attention(network, settings.framework.fuses)
             own: Values = {
                 "network": Sourced(name, values["network"].source),
                 "dataset": Sourced(value_of(values, "dataset", network.dataset), dataset_source),
-                "calibration": replace(there.sources["calibration"], value=names),
                 "scenario": Sourced(
                     scenario.text or None, values["scenario"].source if "scenario" in values else DEFAULT
                 ),
             }
             problem = Problem(
-                as_run, dataset, there.cluster, there.calibrations, there.explicit, settings=settings, scenario=scenario
+                shared[is_fused], dataset, there.cluster, there.calibrations, there.only_named, settings, scenario
             )
             yield Case(problem, merge(own, there.sources, sources, values))
 
@@ -304,16 +314,12 @@ def _under(scenario: Scenario, machine: Machine) -> Machine:
         return machine
     unscaled = tuple(one for one in machine.calibrations if one.provenance.kind not in (DERIVED, NEAREST))
     there = replace(machine.cluster, node=replace(machine.cluster.node, accelerator=scenario.accelerator))
+    known = () if machine.only_named else catalog.calibrations_for(there)
     cluster, calibrations = on_other_device(
-        machine.cluster, scenario.accelerator, unscaled, catalog.transfer_scores(), catalog.calibrations_for(there)
+        machine.cluster, scenario.accelerator, unscaled, catalog.transfer_scores(), known
     )
-    for _, more in _completions(cluster, calibrations, is_named=machine.explicit):
+    for _, more in () if machine.only_named else _completions(cluster, calibrations):
         calibrations += more
-    if machine.explicit:
-        of_user = {(one.name, one.accelerator) for one in machine.calibrations}
-        calibrations = tuple(
-            _without_products(one) if (one.name, one.accelerator) in of_user else one for one in calibrations
-        )
     names = replace(machine.sources["calibration"], source=f"{machine.sources['calibration'].source}, scaled")
     return replace(
         machine, cluster=cluster, calibrations=calibrations, sources=merge({"calibration": names}, machine.sources)

@@ -38,7 +38,7 @@ from planner.probes.precisions import check_torch, import_torch
 from planner.probes.timing import keep_freed_memory
 from planner.scoring.evaluate import sort_runs
 from planner.scoring.refit import measured_step_s
-from planner.sessions.inputs import OPTION, Machine, Say, Values, machine_of, named_calibration
+from planner.sessions.inputs import OPTION, Machine, Say, Values, machine_of, named_calibration, seen_cluster
 from planner.sessions.measure import Session
 from planner.sessions.runs import framework_of
 from planner.units import format_seconds
@@ -130,10 +130,10 @@ def _cluster(name: str, calibrations: Sequence[Calibration]) -> Cluster:
     """Return the cluster of a suggestion; ``local`` is the node of the first calibration that records one."""
     if name != LOCAL:
         return catalog.find_cluster(name)
-    node = next((one.node for one in calibrations if one.node is not None), None)
-    if node is None:
+    seen = seen_cluster(tuple(calibrations))
+    if seen is None:
         raise ParameterError("--plan", "made with a calibration that records its node", LOCAL)
-    return Cluster(LOCAL, 1, node)
+    return seen
 
 
 MOST_REASONS = 3
@@ -225,7 +225,7 @@ def _problems(
             catalog.find_dataset(dataset) if dataset else None,
             machine.cluster,
             machine.calibrations,
-            machine.explicit,
+            machine.only_named,
             settings=settings,
         )
         yield problem, of_case
@@ -319,7 +319,7 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     settings = replace(suggested.settings, input="synthetic", framework=_framework(suggested.frameworks))
     machine = suggested.machine(base, session.say)
     problem = Problem(
-        suggested.network, None, machine.cluster, machine.calibrations, machine.explicit, settings=settings
+        suggested.network, None, machine.cluster, machine.calibrations, machine.only_named, settings=settings
     )
     return Asking(problem, tuple(runs.values()), base, gpu.device if gpu else "cpu", circumstances)
 

@@ -116,7 +116,7 @@ class _Files:
             catalog.find_dataset(self._path(dataset)) if dataset else None,
             machine.cluster,
             machine.calibrations,
-            machine.explicit,
+            machine.only_named,
             settings,
         )
 
@@ -140,7 +140,8 @@ class _Files:
             # As in the default request: no calibration of this machine's own, which would differ elsewhere.
             "network": Sourced((), DEFAULT_REQUEST),
         }
-        return machine_of(values | {key: one for key, one in self.values.items() if key == "calibration"}, self.say)
+        named = {key: one for key, one in self.values.items() if key in ("calibration", "only_calibration")}
+        return machine_of(values | named, self.say)
 
     def _path(self, text: str) -> str:
         return str(self.folder / text) if _is_path(text) else text

@@ -116,16 +116,12 @@ def completions(
     siblings: Siblings,
     nearest: Nearest,
     transfers: Transfers,
-    *,
-    is_named: bool,
 ) -> Iterator[tuple[str, tuple[Calibration, ...]]]:
     """Yield in words, and as calibrations, what each source says of kernels that all before it miss."""
     device, fits = cluster.node.accelerator, tuple(calibrations)
     misses = what_misses(fits, cluster)
     same_die = same_die_fits(device, siblings(device, misses), transfers, misses)
     yield "bundled of a sibling", same_die
-    if is_named:
-        return
     fits += same_die
     from_precisions = derived_precisions(device, fits, transfers, what_misses(fits, cluster))
     yield "derived from another precision", from_precisions

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from planner.costs.collectives import BYTES_BETWEEN, BYTES_INSIDE, MESSAGES_INSIDE
+import numpy as np
+
+from planner.costs.collectives import BYTES_BETWEEN, BYTES_INSIDE, MESSAGES_INSIDE, collective_s
 from planner.costs.features import BYTE, Column
 from planner.costs.specified import specified_collective
 from planner.costs.terms import term_named
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
-from planner.errors import ParameterError
+from planner.domain.messages import SEND_RECEIVE, Groups
+from planner.errors import CoverageError, ParameterError
 from planner.sources.source import Source, source_of
 
 __all__ = [
-    "BETWEEN", "INSIDE", "MULTIPLES", "SOCKET", "SOCKETS", "WAIT", "as_elsewhere", "between_devices", "measured_inside",
-    "multiples_of_kind", "of_node", "slower", "waits_elsewhere", "with_links", "with_value", "without_generation",
+    "BETWEEN", "INSIDE", "MULTIPLES", "SOCKET", "SOCKETS", "WAIT", "as_elsewhere", "between_devices", "contradictions",
+    "measured_inside",
+    "multiples_of_kind", "of_node", "slower", "waits_elsewhere", "with_links", "with_measured_links",
+    "with_value", "without_generation",
 ]  # fmt: skip
 
 MULTIPLES = "specified"
@@ -27,6 +34,9 @@ SOCKET = "socket_s_per_byte"
 """Setting of multiples: what the host takes to send a byte through a socket [s], where links have no direct access."""
 SOCKETS = ("ethernet",)
 """Kinds of links whose messages go through sockets of the host."""
+LARGE_BYTES = 2.0**24
+COMPARED_BYTES, ALIKE = 2.0**20, 1.1
+"""Buffer at which measured collectives are compared, and the ratio up to which they agree."""
 WAIT = "wait"
 """Setting of multiples: the spread of steps among what links of a kind join."""
 
@@ -159,6 +169,51 @@ def as_elsewhere(cluster: Cluster, all_reduce: Entry, inside: Entry | None, pool
     words += f" and {socket_s * 1e9:.3g} ns of the host besides" if socket_s else ""
     entry = replace(slower(all_reduce, times[0], times[1], socket_s), notes=f"{all_reduce.notes}; {words}")
     return source_of(entry, next(iter(found.values()))[0])
+
+
+def contradictions(calibrations: Iterable[Calibration], cluster: Cluster) -> Iterator[str]:
+    """Yield a sentence for each collective of a cluster that two calibrations measured unequally: the first serves."""
+    first: dict[tuple[str, str, int], tuple[str, float]] = {}
+    for calibration in calibrations:
+        for entry in calibration.entries:
+            if entry.scope != "collectives" or calibration.cluster != cluster.name:
+                continue
+            for nodes, ranks in ((1, 2), (2, 1)):
+                groups = Groups(np.array([nodes]), np.array([ranks]), np.ones(1))
+                with suppress(CoverageError):
+                    seconds = float(collective_s(entry, entry.kind, np.array([COMPARED_BYTES]), groups)[0, 0])
+                    key = entry.kind, entry.library, nodes
+                    name, by_first_s = first.setdefault(key, (calibration.name, seconds))
+                    if name != calibration.name and not 1 / ALIKE < seconds / by_first_s < ALIKE:
+                        where = "between nodes" if nodes > 1 else "inside nodes"
+                        yield (
+                            f"{entry.kind.replace('_', '-')} {where} is that of {name}, named first: in "
+                            f"{calibration.name} 1 MiB takes {seconds / by_first_s:.2g} times as long"
+                        )
+
+
+def with_measured_links(cluster: Cluster, calibration: Calibration) -> tuple[Cluster, str]:
+    """Return a cluster with links as fast as one message was measured over them, and what it has in words.
+
+    Of several devices whose links were not measured one is kept: nothing would be known of what joins them.
+    """
+    fits = {(one.scope, one.kind): one for one in calibration.entries}
+    message, links = fits.get(("collectives", SEND_RECEIVE)), dict[str, Any]()
+    is_cpu = cluster.node.accelerator.kind == "cpu"
+    kinds = {"intra_node": "memory" if is_cpu else "pcie", "inter_node": "ethernet"}
+    for name, nodes, ranks in (("intra_node", 1, cluster.node.gpus), ("inter_node", cluster.nodes, 1)):
+        if nodes * ranks > 1 and message is not None:
+            groups = Groups(np.array([min(nodes, 2)]), np.array([min(ranks, 2)]), np.ones(1))
+            start_s, whole_s = collective_s(message, SEND_RECEIVE, np.array([0.0, LARGE_BYTES]), groups)[0]
+            links[name] = Link(kinds[name], float(LARGE_BYTES / max(whole_s - start_s, 1e-12)), float(start_s))
+    if (copy := fits.get(("host", "copy"))) is not None:
+        links["host"] = Link("pcie", 1 / copy.coefficients["bytes"], copy.coefficients["calls"])
+    if message is None and cluster.node.gpus > 1:
+        cluster = replace(cluster, node=replace(cluster.node, gpus=1))
+    sources = {f"links.{name}": f"measured, calibration {calibration.name}" for name in links}
+    what = f"{cluster.nodes} x {cluster.node.gpus} {cluster.node.accelerator.name}"
+    words = f"{what}, links {', '.join(links) or 'none (--links measures them)'}"
+    return replace(cluster, **links, sources=sources), words
 
 
 def waits_elsewhere(cluster: Cluster, pooled: Iterable[Calibration]) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration
-from planner.domain.cluster import LOCAL, Accelerator, Cluster
+from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import FORWARD
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
@@ -40,7 +40,7 @@ def missing_kernel(problem: Problem, served: Sequence[Calibration], kernel: tupl
         if entry.precision in (precision, "any") and not is_used(entry)
     )
     is_specified = specified_entry(accelerator, *kernel) is not None
-    instead = f", or, to use specifications, {_without_calibration(problem.cluster)}" if is_specified else ""
+    instead = ", or, to use specifications, leave out --only-calibration" if is_specified else ""
     name = f"kernel {kind} {direction} in {precision}"
     return Refusal(
         KERNEL_MISSING,
@@ -105,7 +105,7 @@ def unpriced_precision(precision: str, reason: Refusal, usable: Sequence[str], c
     names = f"{', '.join(most)} or {last}" if most else last
     instead = f"ask for --precision {names}" if names else measuring(accelerator)
     if sheet_precisions and not usable:
-        instead += f" and, to use specifications, {_without_calibration(cluster)}"
+        instead += " and, to use specifications, leave out --only-calibration"
     if accelerator.kind == "cpu" and precision in MEASURED_ON_CPUS:
         instead += f", or measure it there with `planner calibrate --device cpu --network NAME --precision {precision}`"
     rule = f"precision must be one that can be priced ({', '.join(usable) or 'none here'})"
@@ -120,20 +120,6 @@ def measuring(accelerator: Accelerator) -> str:
         "measure on that device with `planner calibrate --device cuda`, or fit measurements of it with "
         "`planner calibrate --samples DIR`"
     )
-
-
-def _without_calibration(cluster: Cluster) -> str:
-    """Return what to type instead of a named calibration; where that alone names the device, a cluster has to."""
-    left_out = "leave out --calibration"
-    if cluster.name != LOCAL:
-        return left_out
-    device = cluster.node.accelerator
-    if device.kind == "cpu":
-        return f"{left_out} and describe {device.name} by --cluster FILE"
-    lines = ('format = "planner/cluster"', "version = 1", 'name = "one"', "nodes = 1",
-             f'node = {{gpus = 1, gpu = "{device.name}"}}')  # fmt: skip
-    arguments = " ".join(f"'{line}'" for line in lines)
-    return f"{left_out} and name the GPU by --cluster one.toml, made by `printf '%s\\n' {arguments} > one.toml`"
 
 
 def missing_link(cluster: Cluster, name: str, why: str) -> CoverageError:

@@ -351,18 +351,16 @@ class Sources:
     def cluster_entry(self, scope: str, kind: str, libraries: tuple[str, ...] = ()) -> Source | None:
         """Return the entry of the cluster's calibrations, scenario applied, or None.
 
-        Libraries are wanted in their order; without any, every library serves.
+        The first calibration that has any serves; libraries are wanted in their order, without any every one serves.
         """
-        of_cluster = [
-            source_of(entry, calibration)
-            for calibration in self.for_cluster
-            for entry in calibration.entries
-            if (entry.scope, entry.kind) == (scope, kind) and (not libraries or entry.library in libraries)
-        ]
-        if not of_cluster:
-            return None
-        best = min(of_cluster, key=lambda source: libraries.index(source.entry.library) if libraries else 0)
-        return replace(best, entry=with_links(best.entry, self.problem.cluster, self.cluster))
+        for calibration in self.for_cluster:
+            entries = [one for one in calibration.entries if (one.scope, one.kind) == (scope, kind)]
+            for library in libraries or (None,):
+                for entry in entries:
+                    if library in (None, entry.library):
+                        served = with_links(entry, self.problem.cluster, self.cluster)
+                        return replace(source_of(entry, calibration), entry=served)
+        return None
 
     @cached_property
     def device_all_reduce(self) -> Source:
@@ -474,9 +472,12 @@ class Sources:
         if self.problem.explicit_calibration:
             how = ", name a --cluster with [links.host]," if self.cluster.name == LOCAL else ""
             rule = f"host term {kind} must be covered by the calibration given for cluster {self.cluster.name}"
-            remedy = f"; leave out --calibration{how} to use stated assumptions, or ask for --mode sync"
+            remedy = f"; leave out --only-calibration{how} to use stated assumptions, or ask for --mode sync"
             raise CoverageError(Refusal("host_term_missing", rule, f"host term {kind}", "none", remedy))
-        sheet = specified_host(self.cluster, kind, self.problem.settings.optimizer)
+        cluster, copy = self.cluster, self.cluster_entry("host", "copy", (PINNED, "", PAGEABLE))
+        if cluster.host is None and copy is not None:  # as fast as samples were copied
+            cluster = replace(cluster, host=Link("measured", 1 / copy.entry.coefficients["bytes"], 0.0))
+        sheet = specified_host(cluster, kind, self.problem.settings.optimizer)
         return self._over_host_link(sheet, "gradients and weights are copied between host and device")
 
     def multiplied(self, term: str, seconds: FloatArray, precision: str = "", nodes: IntArray | int = 1) -> FloatArray:

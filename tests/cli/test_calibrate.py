@@ -266,7 +266,7 @@ def test_measuring_writes_a_stamped_file_that_suggest_finds(run: Run, measuring:
     assert json.loads(out)["accelerator"] == CPU.name
     (path,) = catalog.own_calibrations_folder().glob("*.json")
     assert path.read_text() == out
-    assert catalog.newest_own_calibration([CPU.name]) == CALIBRATION.read(path)
+    assert catalog.newest_own_calibrations([CPU.name]) == (CALIBRATION.read(path),)
 
 
 def test_the_default_budget_leaves_time_to_fit_within_a_minute(run: Run, measuring: list[float]) -> None:

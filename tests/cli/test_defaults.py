@@ -240,7 +240,8 @@ def test_a_calibration_without_the_precision_is_exit_5(run: Run, tmp_path: Path)
     accelerator = catalog.find_accelerator("v100-sxm2-16gb")
     path = tmp_path / "v100.json"
     path.write_text(CALIBRATION.dump(made_calibration("only-fp32", accelerator)))
-    arguments = ("--network", "resnet18", "--cluster", "dgx1-v100", "--sub-batch", "8", "--calibration", str(path))
+    only = ("--calibration", str(path), "--only-calibration")
+    arguments = ("--network", "resnet18", "--cluster", "dgx1-v100", "--sub-batch", "8", *only)
     assert run("predict", *arguments, "--precision", "fp32")[0] == 0
     code, out, err = run("predict", *arguments, "--precision", "fp16")
     assert (code, out) == (5, "")

@@ -186,11 +186,15 @@ def test_a_precision_that_was_not_measured_is_derived_from_one_that_was(run: Run
     assert width(answer) >= (1 - ROUNDING) * width(half)
 
 
-def test_beside_a_named_calibration_nothing_is_derived(run: Run) -> None:
+def test_beside_the_only_calibration_nothing_is_derived(run: Run) -> None:
     Path("mine.toml").write_text(CLUSTER.format(gpu="a100-sxm4-40gb"))
-    code, _, err = run("predict", "--cluster", "mine.toml", "--calibration", "a100-sxm4-40gb", *BERT)
+    asked = ("predict", "--cluster", "mine.toml", *BERT, "--calibration", "a100-sxm4-40gb")
+    assert run(*asked)[0] == 0
+    code, _, err = run(*asked, "--only-calibration")
     assert code == 5
     assert "kernel gemm forward in tf32 must be covered" in err
+    code, _, err = run(*asked[:-2], "--only-calibration")
+    assert (code, err) == (2, "planner: --only-calibration must be given beside --calibration, got nothing\n")
 
 
 def test_kernels_of_a_sibling_tell_other_precisions_too(run: Run) -> None:

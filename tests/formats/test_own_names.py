@@ -81,5 +81,5 @@ def test_a_calibration_that_differs_from_the_bundled_one_of_its_name_is_refused(
     with pytest.raises(InputFileError, match="as this calibration differs from the bundled one of that name"):
         catalog.find_calibration(str(path))
     told: list[InputFileError] = []
-    assert catalog.newest_own_calibration([other.accelerator], told.append) is None
+    assert catalog.newest_own_calibrations([other.accelerator], told.append) == ()
     assert len(told) == 1

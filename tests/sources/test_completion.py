@@ -15,13 +15,13 @@ from planner.sources.sources import Sources
 NETWORK = catalog.find_network("mlp")
 
 
-def completed(gpu: str, *, named: bool = False) -> Sources:
+def completed(gpu: str) -> Sources:
     """Return the sources of one GPU with all that completes its bundled calibrations."""
     cluster = Cluster("one", 1, Node(1, catalog.find_accelerator(gpu)))
     known: tuple[Calibration, ...] = catalog.calibrations_for(cluster)
     scores = catalog.transfer_scores()
     of_others = catalog.sibling_calibrations, catalog.nearest_calibrations
-    found = completions(cluster, known, *of_others, scores, is_named=named)
+    found = completions(cluster, known, *of_others, scores)
     return Sources(Problem(NETWORK, None, cluster, (*known, *(one for _, some in found for one in some))))
 
 
@@ -49,9 +49,3 @@ def test_the_first_who_can_serves_a_kernel_and_leaves_a_record(
     # What was seen travels, whatever was made of it: through another device and another precision.
     seen = catalog.find_calibration(wanted[1]).seen if wanted[1] else ()
     assert found.seen == frozenset(seen)
-
-
-def test_beside_a_named_calibration_only_the_same_die_serves() -> None:
-    assert served(completed("h200-sxm-141gb", named=True), "gemm", "bf16").kind == SCALED
-    assert served(completed("a100-sxm4-40gb", named=True), "gemm", "tf32").kind == DATASHEET
-    assert served(completed("k80", named=True), "convolution", "fp32").kind == DATASHEET

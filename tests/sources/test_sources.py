@@ -71,7 +71,7 @@ def test_calibrations_of_another_device_do_not_serve(make_problem: Make) -> None
 def test_specifications_serve_only_where_no_calibration_is_named(make_problem: Make) -> None:
     specified = Sources(make_problem(calibrations=())).kernel("gemm", "forward", "fp16")
     assert (specified.origin, specified.calibration) == ("specified", "")
-    remedy = r"`planner calibrate --samples DIR`, or, to use specifications, leave out --calibration$"
+    remedy = r"`planner calibrate --samples DIR`, or, to use specifications, leave out --only-calibration$"
     with pytest.raises(
         CoverageError, match="kernel gemm forward in fp16 must be .* --device cuda`, or fit .*" + remedy
     ):
@@ -113,7 +113,7 @@ def test_remedies_are_commands_that_work(make_problem: Make, accelerator: Accele
     with pytest.raises(CoverageError, match="with `planner calibrate --device cpu --network NAME`, or, to use"):
         sources.kernel("gemm", "forward", "fp32")
     local = Sources(make_problem(cluster=replace(cpu, name="local"), calibrations=(), explicit_calibration=True))
-    with pytest.raises(CoverageError, match=r"leave out --calibration and describe toy by --cluster FILE$"):
+    with pytest.raises(CoverageError, match=r"to use specifications, leave out --only-calibration$"):
         local.kernel("gemm", "forward", "fp32")
     for precision in ("int8", "bf16"):
         with pytest.raises(CoverageError, match=r"`planner calibrate --samples DIR`$"):
@@ -246,10 +246,10 @@ def test_what_is_not_described_is_refused_by_name(
 
 
 def test_host_terms_are_not_assumed_beside_a_named_calibration(make_problem: Make, cluster: Cluster) -> None:
-    with pytest.raises(CoverageError, match=r"host term sum_gradient .*; leave out --calibration to use stated assum"):
+    with pytest.raises(CoverageError, match=r"host term sum_gradient .*; leave out --only-calibration to use"):
         Sources(make_problem(explicit_calibration=True)).host("sum_gradient")
     local = make_problem(cluster=replace(cluster, name="local"), explicit_calibration=True)
-    with pytest.raises(CoverageError, match=r"leave out --calibration, name a --cluster with \[links\.host\], to use"):
+    with pytest.raises(CoverageError, match=r"--only-calibration, name a --cluster with \[links\.host\], to use"):
         Sources(local).host("sum_gradient")
 
 
