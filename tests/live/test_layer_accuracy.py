@@ -55,6 +55,18 @@ REPEATS = 2
 PACKAGE = str(Path(planner.__file__).parents[1])
 
 
+STARTER = """
+import os, subprocess, sys
+with open(sys.argv[1], "w") as output:
+    process = subprocess.Popen(sys.argv[2:], stdout=output, stderr=subprocess.STDOUT)
+    _, status, used = os.wait4(process.pid, 0)
+print(os.waitstatus_to_exitcode(status), used.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+"""
+"""Starts a command and prints its exit code and the most memory it held [bytes]. Linux counts the memory of a process
+that starts another as the other's too (``maxrss`` outlives ``exec``): so one that holds next to nothing starts it.
+"""
+
+
 def say(line: str = "") -> None:
     """Write a line of the report."""
     sys.stdout.write(line + "\n")
@@ -87,15 +99,10 @@ def calibrated(way: str, folder: Path) -> Run:
     command = [sys.executable, "-m", "planner", "calibrate", f"--budget={BUDGETS_S[way]:.0f}s", f"--out={out}", *named]
     environment = os.environ | {"PYTHONPATH": PACKAGE, "XDG_DATA_HOME": str(folder)}
     start = time.perf_counter()
-    # Its output goes to a file: a pipe that nobody reads would fill up.
-    with (folder / "output.txt").open("w+") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        _, status, used = os.wait4(process.pid, 0)  # the memory of this process alone
-        process.returncode = os.waitstatus_to_exitcode(status)
-        took_s = time.perf_counter() - start
-        output.seek(0)
-        assert process.returncode == 0, output.read()
-    most = used.ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
+    starter = [sys.executable, "-c", STARTER, str(folder / "output.txt"), *command]
+    code, most = map(float, subprocess.run(starter, env=environment, stdout=subprocess.PIPE, check=True).stdout.split())
+    took_s = time.perf_counter() - start
+    assert code == 0, (folder / "output.txt").read_text()
     say(f"{way}: {took_s:.1f} s of {BUDGETS_S[way]:.0f} s, at most {most / 1e9:.2f} GB")
     return Run(find_calibration(str(out)), took_s, most)
 
