@@ -33,7 +33,7 @@ __all__ = ["errors", "main"]
 FOLDER = Path(__file__).parent / "inference"
 GPUS = {"v100-tensorrt4.csv": "v100-pcie-16gb", "h100-sxm5-80gb.csv": "h100-sxm5-80gb"}
 SWITCHES = {"graph": "graphs", "compiled": "compile"}
-HEAD = ("GPU", "program", "network", "precision", "rows", "mean", "bias", "worst", "within 20 %")
+HEAD = ("GPU", "program", "network", "precision", "rows", "mean", "bias", "worst", "within 20 %", "inside")
 Key = tuple[str, str, str, str]
 
 
@@ -58,26 +58,36 @@ def _inference(gpu: str, network_name: str, framework_name: str, precision: str)
     return Inference(Sources(problem), precision)
 
 
-def errors() -> dict[Key, list[float]]:
-    """Return predicted over measured latency, less 1, by GPU, program, network and precision; lawful batches alone."""
-    found: dict[Key, list[float]] = defaultdict(list)
+def errors() -> dict[Key, list[tuple[float, bool]]]:
+    """Return predicted over measured latency, less 1, by GPU, program, network and precision; lawful batches alone.
+
+    And whether what was measured lies inside the 90 % interval.
+    """
+    found: dict[Key, list[tuple[float, bool]]] = defaultdict(list)
     for name, gpu in GPUS.items():
         for row in read_table(FOLDER / name, "it belongs to this repository"):
             network = f"{row['network']}:sequence={row['sequence']}" if row.get("sequence") else row["network"]
             key = gpu, _framework(row), row["network"], row["precision"]
             inference = _inference(gpu, network, key[1], key[3])
             if inference.allows(int(row["sub_batch"])):
-                batch = inference.batch(int(row["sub_batch"]))
-                found[key].append(batch.latency_s / float(row["latency_s"]) - 1)
+                latency, measured = inference.batch(int(row["sub_batch"])).latency, float(row["latency_s"])
+                inside = (latency.low or 0.0) <= measured <= (latency.high or np.inf)
+                found[key].append((latency.value / measured - 1, inside))
     return found
 
 
 def _rows() -> Iterator[tuple[str, ...]]:
     for key, values in errors().items():
-        each = np.array(values)
+        each = np.array([error for error, _ in values])
         worst = each[np.argmax(np.abs(each))]
         figures = (f"{100 * np.abs(each).mean():.0f}", f"{100 * each.mean():+.0f}", f"{100 * worst:+.0f}")
-        yield *key, str(each.size), *figures, str(int((np.abs(each) <= 0.2).sum()))
+        yield (
+            *key,
+            str(each.size),
+            *figures,
+            str(int((np.abs(each) <= 0.2).sum())),
+            str(sum(inside for _, inside in values)),
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:

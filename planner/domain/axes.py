@@ -139,7 +139,7 @@ class Axes(Generic[Count, Word]):
     tensor_parallel: Count = axis(
         default=1, is_degree=True, splits=True, only_sync=True, is_shard=True, ranks="tensor",
         title="tensor-parallel degree", short="tensor {}", option="tensor",
-        help="GPUs that share each layer of a network of attention blocks.",
+        help="GPUs that share each layer of attention blocks, or single layers of other networks.",
         default_in_suggest=SPLIT, doc="devices that share each layer", asked="tensor-parallel degrees to try",
         heading="ten-\nsor",
     )  # fmt: skip

@@ -293,7 +293,7 @@ class Batch:
 
     Attributes
     ----------
-    latency_s : from its first kernel to its last, and what the host adds
+    latency : from its first kernel to its last, and what the host adds [s]
     memory_bytes : by kind
     kernels : those of longest time first
     calibrations, origins : what the times rest on
@@ -301,11 +301,16 @@ class Batch:
 
     precision: str
     sub_batch: int
-    latency_s: float
+    latency: Quantity
     memory_bytes: Mapping[str, float]
     kernels: tuple[KernelRow, ...]
     calibrations: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+
+    @property
+    def latency_s(self) -> float:
+        """Without its interval."""
+        return self.latency.value
 
     @property
     def samples_per_s(self) -> float:

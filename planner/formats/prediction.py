@@ -59,9 +59,9 @@ from planner.formats.parts import (
 )
 
 __all__ = [
-    "FIGURES", "INTERVAL_BASES", "PREDICTION", "PREDICTIONS", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS", "Shared",
-    "figures_keys", "figures_of", "prediction_document", "prediction_of", "predictions_document", "predictions_of",
-    "stage_layers_keys",
+    "FIGURES", "INTERVAL_BASES", "PREDICTION", "PREDICTIONS", "QUANTITY", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS",
+    "Shared", "figures_keys", "figures_of", "prediction_document", "prediction_of", "predictions_document",
+    "predictions_of", "stage_layers_keys",
 ]  # fmt: skip
 
 
@@ -78,7 +78,7 @@ _FOLLOWS_WORDS = "low and high, where absent, are in the ratio to value that tho
 _RATE_WORDS = "low and high, where absent, are value x iteration_s.value / iteration_s.high and .low"
 _NUMBER_OR_NULL = Nullable(Number())
 _BYTES = Whole(least=0, most=LARGEST_PRODUCT)
-_QUANTITY = Table(
+QUANTITY = Table(
     Field("value", Number(), "the prediction"),
     Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval", None),
     Field("high", _NUMBER_OR_NULL, "upper end", None),
@@ -150,22 +150,22 @@ SOURCES = Field(
 _COPIED = ("mfu", "stages", "shared_layers", "rank_order", "groups_s", "bottleneck", "kind")
 """Figures that stand in documents as in predictions."""
 FIGURES = (
-    Field("iteration_s", _QUANTITY, "one update; asynchronous: one period of the GPU thread"),
-    Field("update_s", _QUANTITY, f"one period of the update thread, asynchronous only; {_FOLLOWS_WORDS}", None),
+    Field("iteration_s", QUANTITY, "one update; asynchronous: one period of the GPU thread"),
+    Field("update_s", QUANTITY, f"one period of the update thread, asynchronous only; {_FOLLOWS_WORDS}", None),
     Field(
         "epoch_s",
-        _QUANTITY,
+        QUANTITY,
         f"a later epoch (samples cached as far as they fit); absent without data set; {_FOLLOWS_WORDS}",
         None,
     ),
-    Field("first_epoch_s", _QUANTITY, f"the first epoch; absent: as epoch_s; {_FOLLOWS_WORDS}", None),
+    Field("first_epoch_s", QUANTITY, f"the first epoch; absent: as epoch_s; {_FOLLOWS_WORDS}", None),
     Field(
         "epoch_usd",
-        _QUANTITY,
+        QUANTITY,
         "epoch_s x gpus x usd_per_gpu_hour / 3600, ends too; absent without a price or data set",
         None,
     ),
-    Field("samples_per_s", _QUANTITY, f"samples a second; {_RATE_WORDS}"),
+    Field("samples_per_s", QUANTITY, f"samples a second; {_RATE_WORDS}"),
     Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", ()),

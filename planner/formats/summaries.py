@@ -35,7 +35,7 @@ from planner.formats.parts import (
     request_keys,
     subject_keys,
 )
-from planner.formats.prediction import RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
+from planner.formats.prediction import QUANTITY, RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 
 __all__ = [
     "BRIEF", "BRIEFS", "INFERENCE", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document", "briefs_document",
@@ -197,7 +197,7 @@ _REPLICAS = Table(
     Field("precision", Text(), "of the engine"),
     Field("sub_batch", Whole(), "samples of a batch"),
     Field("gpus", Whole(), "replicas, one a device"),
-    Field("latency_s", Number(), "what a batch takes"),
+    Field("latency_s", QUANTITY, "what a batch takes"),
     Field("samples_per_s", Number(), "of all replicas"),
     Field("memory_bytes", MapOf(Number()), "of one device, by kind"),
     Field("kernels", ListOf(_KERNEL), "of a batch, those of longest time first"),
@@ -214,6 +214,7 @@ def inference_document(subject: Subject, plans: Iterable[tuple[Batch, int]]) -> 
     """Return the document of batches of inference, each with its number of replicas."""
     rows = [
         {**{field.name: getattr(one, field.name, None) for field in _REPLICAS.fields}, "gpus": count}
+        | {"latency_s": {field.name: getattr(one.latency, field.name) for field in QUANTITY.fields}}
         | {"samples_per_s": one.samples_per_s * count, "kernels": [asdict(row) for row in one.kernels]}
         for one, count in plans
     ]

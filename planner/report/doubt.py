@@ -47,7 +47,7 @@ HEADLINES: Mapping[str, str] = {
     "framework_overheads_pooled": "the overhead of {subjects} was measured on other GPUs",
     "framework_overheads_other_version": "the overhead of {subjects} is that of another version",
     "overheads_of_other_mode": "the overhead of {subjects} was measured in the other mode",
-    "extrapolated": "{subjects} lie outside what was measured",
+    "extrapolated": "{subjects} {lie} outside what was measured",
     "formula_only": "by formula only, as no run shows it: {subjects}",
     "reconstructed": "{subjects} was reconstructed from published results",
     "assumed": "times of {subjects} are assumed",
@@ -90,9 +90,11 @@ def _headline(code: str, warnings: list[PlanWarning]) -> str:
     if code not in HEADLINES:
         return shorten(warnings[0].message, room, placeholder="...")
     subjects = list(dict.fromkeys(warning.subject.replace("_", " ") for warning in warnings if warning.subject))
-    count = counted(len(warnings), "note")
+    if len(subjects) > 1:
+        subjects = list(dict.fromkeys(name for subject in subjects for name in subject.split(", ")))
+    count, lie = counted(len(warnings), "note"), "lie" if len(subjects) > 1 or "," in subjects[0] else "lies"
     lines = (
-        HEADLINES[code].format(subjects=_first_names(subjects, count_of_names), count=count)
+        HEADLINES[code].format(subjects=_first_names(subjects, count_of_names), count=count, lie=lie)
         for count_of_names in range(len(subjects), 0, -1)
     )
     fitting = next((line for line in lines if len(line) <= room), None)
@@ -101,7 +103,7 @@ def _headline(code: str, warnings: list[PlanWarning]) -> str:
     names = list(dict.fromkeys(map(_without_switches, subjects)))
     if names != subjects:
         return _headline(code, [replace(warnings[0], subject=name) for name in names])
-    return HEADLINES[code].format(subjects="it", count=count)
+    return HEADLINES[code].format(subjects="it", count=count, lie="lies")
 
 
 def _without_switches(subject: str) -> str:

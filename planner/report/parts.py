@@ -251,7 +251,9 @@ def instead_of_data(prediction: Prediction) -> str:
     if (one := prediction.shared_layers) is None:
         return ""
     sent, of_data = map(format_bytes, (one.sent_bytes, one.data_sent_bytes))
-    return f"sends {sent} a step; data parallel {of_data}, and {format_duration(one.data_iteration_s)} a step"
+    return (
+        f"sends {sent} a step; with data parallelism alone {of_data}, a step of {format_duration(one.data_iteration_s)}"
+    )
 
 
 def stage_layers(prediction: Prediction) -> str:

@@ -133,8 +133,8 @@ def why_split(prediction: Prediction, whole_bytes: float) -> str:
     """Return why a plan splits the network, and what that costs; ``whole_bytes``: of a GPU that holds all of it."""
     capacity = prediction.memory_bytes["capacity"]
     if whole_bytes <= capacity:
-        return "whole it would be slower"
-    reason = f"whole it would need {format_bytes(whole_bytes)} of the {format_bytes(capacity)} of a GPU"
+        return "undivided it would be slower"
+    reason = f"undivided it would need {format_bytes(whole_bytes)} of the {format_bytes(capacity)} of a GPU"
     shares = {term.name: term.share for term in prediction.terms}
     parts = {
         "messages": sum(shares.get(name, 0.0) for name in _MESSAGE_TERMS),

@@ -3,8 +3,9 @@
     latency(b) = (GPU^p + host^p)^(1/p), GPU = sum over kernels of their time at batch b
 
 Kernels are those of :mod:`planner.workload.inference`, as they were timed by themselves: scales that were fitted to
-training steps do not apply. Convolutions and products in 8 bits hand on 8 bits: scales are applied in the epilogue, and
-nothing is cast between them. Replicas share nothing; one stream of batches each.
+training steps do not apply, nor what these are unsure by. The interval is of what fits of kernels missed of shapes that
+they had not seen, and of the host time. Convolutions and products in 8 bits hand on 8 bits: scales are applied in the
+epilogue, and nothing is cast between them. Replicas share nothing; one stream of batches each.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from math import ceil
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.kernels import CLASSES, FORWARD, MATRIX_KINDS, KernelCalls
+from planner.domain.kernels import FORWARD, MATRIX_KINDS, KernelCalls
 from planner.domain.precision import precision_named
 from planner.domain.prediction import Batch
 from planner.errors import CoverageError, ParameterError, Refusal
@@ -24,9 +25,12 @@ from planner.numbers import constant
 from planner.sources.refusals import absent_precision
 from planner.sources.source import Source
 from planner.sources.sources import Sources
-from planner.steps.compute import RankCompute, host_s, memory_rules
-from planner.steps.host_and_gpu import CallCounts, composed_s
+from planner.steps.compute import RankCompute, call_work, host_s, memory_rules
+from planner.steps.describe import add_parts
+from planner.steps.host_and_gpu import CallCounts
+from planner.steps.intervals import Gradient, quantity
 from planner.steps.kernel_rows import rows_of
+from planner.steps.stages import Composed, TimedCalls, composed_stages
 from planner.workload.inference import forward_calls, live_elements
 
 __all__ = ["Inference", "check_batch", "replicas_of"]
@@ -92,7 +96,11 @@ class Inference:
             raise _absent(sources, precision)
         self.sources, self.precision = sources, precision
         self.forward = _Forward(sources, precision)
-        self.overheads = sources.overheads(precision, "sync").scaled(1.0, HOST_SHARE, 1.0)
+        of_training = sources.overheads(precision, "sync").scaled(1.0, HOST_SHARE, 1.0)
+        self.overheads = replace(
+            of_training, kernel_scale=sources.problem.scenario.kernel_factor, convolution_scale=1.0, product_scale=1.0,
+            scale_doubt=None,
+        )  # fmt: skip
 
     def allows(self, sub_batch: int) -> bool:
         """Tell whether a batch is lawful."""
@@ -101,20 +109,26 @@ class Inference:
     def batch(self, sub_batch: int) -> Batch:
         """Return what a batch takes, kernel by kernel; ParameterError: it is not lawful."""
         check_batch(self.precision, sub_batch)
-        served = self.forward.served(sub_batch)
-        scenario = self.sources.problem.scenario
-        rows = rows_of(self.forward, served, np.full(len(CLASSES), scenario.kernel_factor))
-        whole = composed_s(np.array(sum(row.seconds for row in rows)), self._host_s(served), self.overheads.exponent)
-        latency = float(self.sources.multiplied(FORWARD, whole, self.precision))
+        forward = self.forward
+        served = forward.served(sub_batch)
+        groups = [
+            TimedCalls(calls, source, call_work(calls, forward.itemsize), forward.program, 1)
+            for calls, source in served
+        ]
+        rows = rows_of(forward, served, self.overheads.scales)
+        started = np.array([sum(float(np.sum(calls.count)) for calls, _ in served if not _is_inside(calls))])
+        zero = np.zeros(())
+        host = np.asarray(host_s(self.sources, self.overheads, CallCounts(started, started, zero), zero))
+        gpu_s = np.array([sum(row.seconds for row in rows)])
+        factor = float(self.sources.multiplied(FORWARD, np.ones(()), self.precision))
+        held = forward.program.repeats.astype(np.float64)
+        (stage,) = composed_stages(self.overheads, FORWARD, groups, Composed(held, gpu_s, host, host, factor))
+        gradient = Gradient()
+        add_parts(gradient, stage.parts, held)
         calibrations = tuple(dict.fromkeys(source.calibration for _, source in served if source.calibration))
         origins = tuple(dict.fromkeys(source.origin for _, source in served))
+        latency = quantity(stage.seconds, gradient.spread())
         return Batch(self.precision, sub_batch, latency, self.memory(sub_batch), tuple(rows), calibrations, origins)
-
-    def _host_s(self, served: Sequence[tuple[KernelCalls, Source]]) -> FloatArray:
-        made = [calls for calls, _ in served if not _is_inside(calls)]
-        kernels = np.array(sum(float(np.sum(calls.count)) for calls in made))
-        zero = np.zeros(())
-        return np.asarray(host_s(self.sources, self.overheads, CallCounts(kernels, kernels, zero), zero))
 
     def memory(self, sub_batch: int) -> dict[str, float]:
         """Return bytes by kind: weights, tensors that are there at once, context; no gradients and no optimizer."""

@@ -24,7 +24,7 @@ from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
 from planner.steps.step_costs import StepCosts
 from planner.workload.program import Program
 
-__all__ = ["Held", "Part", "Stage", "kernel_shares", "stages_of"]
+__all__ = ["Composed", "Held", "Part", "Stage", "TimedCalls", "composed_stages", "kernel_shares", "stages_of"]
 
 EXTRAPOLATED_SHARE = 0.05
 """A stage counts as extrapolated when calls outside their fit take more than this share of its GPU time."""
@@ -323,7 +323,7 @@ def _parts(overheads: Overheads, groups: list[TimedCalls], of: Composed) -> tupl
         entry = overheads.source.entry
         shares = np.where(total > 0, gpu_s.T, 1.0) / np.where(total > 0, total, held.sum())
         on_gpu = np.zeros((total.size, 2))
-        if overheads.matched != "assumed":
+        if not overheads.leaves_kernels:
             products = share * (matrix_s @ held)
             on_gpu = np.stack([products, share * total - products], axis=1)
         overheads_s = np.column_stack([on_gpu, np.maximum(whole - share * total, 0.0)])

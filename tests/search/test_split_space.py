@@ -236,5 +236,5 @@ def test_why_a_plan_is_split_and_what_that_costs() -> None:
         MiniBatch(1, 0, 1, 1), Staleness(0, 0, {0: 1.0}), {"capacity": 80 * 2.0**30}, terms, "forward", (),
     )  # fmt: skip
     rest = "; of the step: messages 8%, waiting for other stages 10%"
-    assert why_split(one, 2.0**40) == f"whole it would need 1 TiB of the 80 GiB of a GPU{rest}"
-    assert why_split(one, 2.0**30) == "whole it would be slower"
+    assert why_split(one, 2.0**40) == f"undivided it would need 1 TiB of the 80 GiB of a GPU{rest}"
+    assert why_split(one, 2.0**30) == "undivided it would be slower"

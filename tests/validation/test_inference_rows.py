@@ -15,8 +15,10 @@ def test_the_page_has_the_table_of_kernels(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out in PAGE
 
 
-def test_an_engine_on_a_v100_is_missed_by_a_fifth_on_average() -> None:
-    of_engine = {key[3]: np.abs(each) for key, each in inference_rows.errors().items() if key[1] == "tensorrt"}
+def test_engines_on_a_v100_are_missed_by_a_fifth_and_8_in_10_rows_lie_inside() -> None:
+    found = inference_rows.errors()
+    of_engine = {key[3]: [abs(error) for error, _ in each] for key, each in found.items() if key[1] == "tensorrt"}
     assert set(of_engine) == {"fp32", "fp16", "int8"}
     for each in of_engine.values():
-        assert each.mean() < 0.21
+        assert np.mean(each) < 0.21
+    assert np.mean([inside for each in found.values() for _, inside in each]) > 0.75
