@@ -16,7 +16,7 @@ Formulas: Thakur, Rabenseifner, Gropp (2005), IJHPCA 19(1); trees and latencies 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from planner.costs.features import (
     stacked,
     text,
 )
-from planner.costs.measured_collectives import COLLECTIVE_CASES
+from planner.costs.measured_collectives import BEYOND, CASES, UNMEASURED, case_columns, covers, measured_features
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.messages import (
@@ -344,6 +344,9 @@ def collective_s(
         times = term.features(work, entry.settings) @ theta
         if operation != entry.kind:
             times = times * _share_of_all_reduce(operation, groups)
+        if term.name == CASES and BEYOND in entry.settings:
+            sheet = replace(entry, term=ALPHA_BETA, kind=ALL_REDUCE)
+            times = np.where(covers(entry.settings, n), times, collective_s(sheet, operation, buffer_bytes, groups))
     return np.where(alone, 0.0, times)
 
 
@@ -384,6 +387,12 @@ def _alpha_beta(work: Work, settings: Settings) -> FloatArray:
     return flat.reshape(*v.shape, len(COLUMNS))
 
 
+def _measured(work: Work, settings: Settings) -> FloatArray:
+    features = measured_features(work, settings)
+    beyond = np.zeros((*features.shape[:-1], len(COLUMNS) if BEYOND in settings else 0))
+    return np.concatenate([features, beyond], axis=-1)
+
+
 COLLECTIVE_TERMS = (
     FeatureMap(
         ALPHA_BETA,
@@ -400,5 +409,11 @@ COLLECTIVE_TERMS = (
         ),
         doc="(a + b·V)·log2 p: tree-like all-reduce of host buffers",
     ),
-    COLLECTIVE_CASES,
+    FeatureMap(
+        CASES,
+        lambda settings: (*case_columns(settings), *(COLUMNS if BEYOND in settings else ())),
+        _measured,
+        doc="for each measured (nodes, ranks per node): 1, sqrt V, V, or piecewise alpha-beta",
+        stated={UNMEASURED: 0.0},
+    ),
 )

@@ -4,13 +4,16 @@ Settings: ``cases``, flat (nodes, ranks per node) pairs; ``form``: ``sqrt`` for 
 piecewise alpha-beta; ``breaks_NxR`` [byte], the ends of all but the last segment of a case.
 
 A segmented case has the features 1; for each segment the part of V that lies in it; for each break b the step V > b.
-The feature ``unmeasured`` is 1 for a case that was not measured and is scaled from another; its coefficient is 0: it is
-there so that such a prediction counts as extrapolated.
+The feature ``unmeasured`` is 1 for a case that was not measured; its coefficient is 0: it is there so that such a
+prediction counts as extrapolated. Between measured numbers of ranks time is a line in log2 p; beyond them it is that of
+the nearest case, its bytes times (p-1)/p and its start-up times log2 p over the same of that case.
 
 The segments span all piecewise lines, and with coefficients >= 0 a longer message never takes less time.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 
@@ -21,19 +24,30 @@ from planner.costs.features import (
     MESSAGE,
     NUMBER,
     Column,
-    FeatureMap,
     Settings,
     Work,
     column,
     text,
     vector,
 )
-from planner.domain.arrays import FloatArray
+from planner.domain.arrays import BoolArray, FloatArray
 from planner.errors import CoverageError, Refusal
 
-__all__ = ["CASES", "COLLECTIVE_CASES", "breaks_key", "case_features", "case_list"]
+__all__ = [
+    "BEYOND",
+    "CASES",
+    "UNMEASURED",
+    "breaks_key",
+    "case_columns",
+    "case_features",
+    "case_list",
+    "covers",
+    "measured_features",
+]
 
 CASES, UNMEASURED = "collective.cases", "unmeasured"
+BEYOND = "algorithms"
+"""Setting of an entry whose other coefficients serve what was not measured at all: inside nodes, or across them."""
 
 
 def case_list(settings: Settings) -> list[tuple[int, int]]:
@@ -69,53 +83,62 @@ def case_features(bytes_: FloatArray, case: tuple[int, int], settings: Settings)
     return np.concatenate([np.ones_like(bytes_)[..., None], pieces, bytes_[..., None] > breaks], axis=-1)
 
 
-def nearest_case(nodes: float, ranks_per_node: float, cases: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return the measured case nearest in log ranks, of the same sort: inside one node, or across nodes.
+def covers(settings: Settings, nodes: FloatArray) -> BoolArray:
+    """Tell whether a case of the same sort was measured, inside one node or across nodes, shape of ``nodes``."""
+    inside, across = (any((case[0] > 1) == sort for case in case_list(settings)) for sort in (False, True))
+    return np.where(np.asarray(nodes) > 1, across, inside)
+
+
+def _weights(nodes: float, ranks_per_node: float, settings: Settings) -> dict[tuple[int, int], FloatArray | float]:
+    """Return measured cases, each with what its features are multiplied by, for a group of p = nodes x ranks per node.
+
+    A line in log2 p between the two cases around p, inside a node or with as many ranks a node; else the nearest case
+    in log2 p, scaled.
 
     Raises
     ------
     CoverageError
         No case of that sort was measured.
     """
+    ranks, cases = nodes * ranks_per_node, case_list(settings)
     same = [case for case in cases if (case[0] > 1) == (nodes > 1) and case[0] * case[1] > 1]
     if not same:
         where = "across nodes" if nodes > 1 else "inside one node"
         rule, got = f"collectives must be measured {where}", f"only (nodes, ranks per node) {cases}"
         remedy = "; describe the links of the cluster, or leave out the calibration that holds them"
         raise CoverageError(Refusal("collective_unmeasured", rule, "collectives", got, remedy))
-    ranks = nodes * ranks_per_node
-    return min(same, key=lambda case: (abs(np.log2(case[0] * case[1] / ranks)), abs(case[1] - ranks_per_node), case))
+    line = sorted(
+        (case for case in same if nodes == 1 or case[1] == ranks_per_node), key=lambda case: case[0] * case[1]
+    )
+    for low, high in itertools.pairwise(line):
+        ends = np.log2([low[0] * low[1], high[0] * high[1]])
+        if ends[0] <= np.log2(ranks) <= ends[1]:
+            share = float((np.log2(ranks) - ends[0]) / (ends[1] - ends[0]))
+            return {case: weight for case, weight in ((low, 1 - share), (high, share)) if weight}
+    near = min(same, key=lambda case: (abs(np.log2(case[0] * case[1] / ranks)), abs(case[1] - ranks_per_node), case))
+    of_near = near[0] * near[1]
+    scale = np.full(len(_columns(near, settings)), (1 - 1 / ranks) / (1 - 1 / of_near))
+    scale[0] = np.log2(ranks) / np.log2(of_near)
+    return {near: scale}
 
 
-def _features(work: Work, settings: Settings) -> FloatArray:
-    """Features of the nearest case, its bytes scaled by (p-1)/p and its start-up by log2 p where p was not measured."""
-    arrays = (column(work, name) for name in ("bytes", "nodes", "ranks_per_node"))
-    v, n, r = np.broadcast_arrays(*arrays)
+def measured_features(work: Work, settings: Settings) -> FloatArray:
+    """Return the features of messages between groups, those of cases around them weighted; see the module."""
+    v, n, r = np.broadcast_arrays(*(column(work, name) for name in ("bytes", "nodes", "ranks_per_node")))
     cases = case_list(settings)
-    widths = [len(_columns(case, settings)) for case in cases]
-    result = np.zeros((*v.shape, sum(widths) + 1))
+    starts = dict(zip(cases, np.cumsum([0, *(len(_columns(case, settings)) for case in cases)]).tolist(), strict=False))
+    result = np.zeros((*v.shape, len(case_columns(settings))))
+    known = covers(settings, n) | (BEYOND not in settings)
     for nodes, ranks in sorted(set(zip(n.ravel().tolist(), r.ravel().tolist(), strict=True))):
-        if nodes * ranks == 1:
-            continue
-        case = nearest_case(nodes, ranks, cases)
         rows = (n == nodes) & (r == ranks)
-        start = sum(widths[: cases.index(case)])
-        p, q = nodes * ranks, float(case[0] * case[1])
-        block = case_features(v[rows], case, settings)
-        scale = np.full(block.shape[-1], (1 - 1 / p) / (1 - 1 / q))
-        scale[0] = np.log2(p) / np.log2(q)
-        result[rows, -1] = case != (nodes, ranks)
-        result[rows, start : start + block.shape[-1]] = block * scale
+        result[rows, -1] = nodes * ranks > 1 and (nodes, ranks) not in cases
+        if nodes * ranks > 1 and known[rows].all():
+            for case, weight in _weights(nodes, ranks, settings).items():
+                block = case_features(v[rows], case, settings) * weight
+                result[rows, starts[case] : starts[case] + block.shape[-1]] = block
     return result
 
 
-COLLECTIVE_CASES = FeatureMap(
-    CASES,
-    lambda settings: (
-        *(one for case in case_list(settings) for one in _columns(case, settings)),
-        Column(UNMEASURED, NUMBER),
-    ),
-    _features,
-    doc="for each measured (nodes, ranks per node): 1, sqrt V, V, or piecewise alpha-beta",
-    stated={UNMEASURED: 0.0},
-)
+def case_columns(settings: Settings) -> tuple[Column, ...]:
+    """Return the columns of all measured cases, then that of what was not measured."""
+    return *(one for case in case_list(settings) for one in _columns(case, settings)), Column(UNMEASURED, NUMBER)

@@ -69,7 +69,7 @@ def covariance(
     rows meet every row, which says nothing of their errors.
     """
     design, target, lengths = scaled_design(features, times, estimator)
-    free = (coefficients > 0) if estimator == "relative-nnls" else np.ones(coefficients.shape, dtype=np.bool_)
+    free = (coefficients > 0) if estimator != "least-squares" else np.ones(coefficients.shape, dtype=np.bool_)
     degrees = times.size - int(free.sum())
     if degrees < 1:
         return None

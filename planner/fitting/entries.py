@@ -44,6 +44,7 @@ def fit_entry(
     estimator: str = "relative-nnls",
     origin: str = "measured",
     source: str = "",
+    leaves_out: bool = True,
 ) -> Entry:
     """Return the entry whose coefficients fit the rows, with everything that says how well.
 
@@ -61,6 +62,8 @@ def fit_entry(
     settings : mapping
     estimator : {"relative-nnls", "least-squares"}
     origin, source : str
+    leaves_out : bool
+        Whether rows are left out, for the error on those; who leaves out others need not wait.
 
     Raises
     ------
@@ -89,7 +92,8 @@ def fit_entry(
     error = float(np.mean(np.abs(_predict(entry, samples, rows) / samples.time_s - 1)))
     entry = _with_doubt(replace(entry, error=error), features[:, free], target, free)
     # Points of a grid cannot be left out one by one: the rest is then no grid.
-    return entry if any(one.quantity == POINT for one in columns) else _held_out(entry, features, samples)
+    is_whole = not leaves_out or any(one.quantity == POINT for one in columns)
+    return entry if is_whole else _held_out(entry, features, samples)
 
 
 def _free_columns(

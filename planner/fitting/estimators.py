@@ -4,6 +4,8 @@ X: features (n, p); t: measured times (n,) > 0; w: weights (n,) >= 0, 1 if not g
 
 ``relative-nnls``   min over θ >= 0 of sum w ((X·θ - t) / t)^2: errors count relatively. The default: plain least
                     squares lets the longest calls decide everything.
+``gamma-nnls``      the same over m, what the fit before gave, in place of t, six times: the mean of times that scatter,
+                    which relative errors place too low, as a short time weighs most.
 ``least-squares``   min over θ of sum w (X·θ - t)^2, signs free: what the SPRINT work used; can give negative times.
 """
 
@@ -19,15 +21,19 @@ from planner.errors import UnknownNameError
 HUBER = 3.0
 """Residual, in standard deviations, beyond which it counts linearly."""
 
-__all__ = ["ESTIMATORS", "HUBER", "robust_least_squares", "scaled_design", "solve"]
+__all__ = ["ESTIMATORS", "HUBER", "LEAST_SHARE", "robust_least_squares", "scaled_design", "solve"]
 
-ESTIMATORS = ("relative-nnls", "least-squares")
+ESTIMATORS = ("relative-nnls", "gamma-nnls", "least-squares")
+ROUNDS = 6
+"""Of refits by what the fit before gave."""
+LEAST_SHARE = 0.05
+"""Of a measured time, at which what was fitted to it counts."""
 
 
 def scaled_design(features: FloatArray, times: FloatArray, estimator: str) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the design whose columns have length 1, its target, and the lengths that were divided by.
 
-    Rows are divided by the measured time for ``relative-nnls``. A column of zeros keeps length 1.
+    Rows are divided by the measured time but for ``least-squares``. A column of zeros keeps length 1.
 
     Parameters
     ----------
@@ -41,7 +47,7 @@ def scaled_design(features: FloatArray, times: FloatArray, estimator: str) -> tu
     """
     if estimator not in ESTIMATORS:
         raise UnknownNameError("estimator", estimator, ESTIMATORS)
-    by = times if estimator == "relative-nnls" else np.ones_like(times)
+    by = np.ones_like(times) if estimator == "least-squares" else times
     rows = features / by[:, None]
     lengths = np.linalg.norm(rows, axis=0)
     lengths[lengths == 0] = 1.0
@@ -56,7 +62,7 @@ def solve(
     Parameters
     ----------
     features : ndarray of shape (n, p)
-    times : ndarray of shape (n,), > 0 for ``relative-nnls``
+    times : ndarray of shape (n,), > 0 but for ``least-squares``
     estimator : one of ESTIMATORS
     weights : ndarray of shape (n,), optional
     """
@@ -64,8 +70,11 @@ def solve(
 
     design, target, lengths = scaled_design(features, times, estimator)
     root = np.sqrt(np.ones_like(times) if weights is None else weights)
-    model = LinearRegression(positive=estimator == "relative-nnls", fit_intercept=False)
+    model = LinearRegression(positive=estimator != "least-squares", fit_intercept=False)
     model.fit(design * root[:, None], target * root)
+    for _ in range(ROUNDS if estimator == "gamma-nnls" else 0):
+        again = root / np.maximum(design @ model.coef_, LEAST_SHARE)
+        model.fit(design * again[:, None], target * again)
     return np.asarray(model.coef_, dtype=np.float64) / lengths
 
 
