@@ -106,7 +106,7 @@ def _check_cluster_out(path: Path, *, force: bool) -> None:
 def _made(values: Values, target: Target, date: str, began_s: float, session: Session) -> tuple[Calibration, str]:
     """Return the calibration, and the text of a samples file of what was measured for it; empty: nothing."""
     if "samples" in values:
-        return fitted_from_files(Path(values["samples"].value), target.name, session.say), ""
+        return fitted_from_files(Path(values["samples"].value), target.name, session.say, values), ""
     if "runs" in values:
         paths, calibrations = values["runs"].value, listed(values, "calibration")
         return refined_from_runs(values["plan"].value, paths, calibrations, target.name, session, date=date), ""
@@ -131,6 +131,9 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
     for name in ("calibration", "runs"):
         if name in values and "plan" not in values:
             raise ParameterError(f"--{name}", "given beside --plan alone", values[name].value[0])
+    for name in ("cluster", "nodes", "gpus_per_node"):
+        if name in values and "samples" not in values:
+            raise ParameterError(OPTIONS[name].flag, "given beside --samples, to say of which links", arguments[name])
 
 
 def target_of(values: Values, now: datetime) -> Target:

@@ -104,7 +104,11 @@ _ALL = (
         default_in={"calibrate": "none; a generic design serves all networks"},
     ),
     Option("dataset", "NAME|FILE|samples=N,bytes_per_sample=B", "Data set of an epoch.", default="the network's"),
-    Option("cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request"),
+    Option(
+        "cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request",
+        help_in={"calibrate": "Cluster whose links the logs of --samples time."},
+        default_in={"calibrate": "any that the calibration is named for"},
+    ),
     Option("only_calibration", "", "Use no other calibration, and no data sheet, than what --calibration names."),
     Option(
         "calibration", "NAME|FILE", "Coefficients, first come first served, entry by entry; then others.",
@@ -249,7 +253,10 @@ _ALL = (
         "plan", "PLAN.json",
         "Suggestion (of suggest --json) whose plans to tell apart by a short run of each sub-batch and precision.",
     ),
-    Option("samples", "DIR", "Fit the sample files (CSV) of a folder instead of measuring."),
+    Option(
+        "samples", "FILE|DIR",
+        "Fit sample files (CSV), or logs of nccl-tests, rccl-tests and OSU micro-benchmarks, instead of measuring.",
+    ),
     Option("name", "NAME", "Name of the calibration.", default="that of --out or of --samples, else local"),
     Option(
         "out", "X.json", "File to write; what was measured goes into X.samples.csv beside it.",
@@ -339,7 +346,7 @@ COMMANDS = (
         "Measure this node, fit the cost terms, write a calibration.",
         (
             "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "runs",
-            "calibration", "samples", "name", "out", "cluster_out", "force", "json",
+            "calibration", "samples", "cluster", "nodes", "gpus_per_node", "name", "out", "cluster_out", "force", "json",
         ),
     ),
 )  # fmt: skip

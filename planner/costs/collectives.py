@@ -50,8 +50,8 @@ from planner.errors import CoverageError, ParameterError, Refusal, UnknownNameEr
 from planner.numbers import constants
 
 __all__ = [
-    "ALL_REDUCE", "ALPHA_BETA", "BYTES_BETWEEN", "BYTES_INSIDE", "COLLECTIVES", "COLLECTIVE_TERMS", "COLUMNS", "CPUS",
-    "GPUS", "HOSTS", "MESSAGES_INSIDE", "Collective", "algorithm_named", "algorithms_between", "all_reduce_s",
+    "ALL_REDUCE", "ALPHA_BETA", "BYTES_BETWEEN", "BYTES_INSIDE", "CASES", "COLLECTIVES", "COLLECTIVE_TERMS", "COLUMNS",
+    "CPUS", "GPUS", "HOSTS", "MESSAGES_INSIDE", "Collective", "algorithm_named", "algorithms_between", "all_reduce_s",
     "collective_s", "direct", "double_binary_tree", "hierarchical", "pairwise", "parameter_server", "rabenseifner",
     "recursive_doubling", "ring_all_reduce", "ring_gather",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.domain.calibration import Calibration, Entry, by_precision
+from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry, by_precision
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import NETWORKS, Samples
 from planner.domain.training import TimedStep
@@ -16,10 +16,10 @@ from planner.fitting.collectives import fit_collectives
 from planner.fitting.kernels import TooFew, fit_kernels
 from planner.fitting.layer_calls import fit_layer_calls
 from planner.fitting.overheads import fit_overheads, overheads_doubt
-from planner.fitting.rows import POINTWISE, Rejected
+from planner.fitting.rows import POINTWISE, Rejected, usable
 from planner.fitting.storage import fit_input
 
-__all__ = ["SampleOrigin", "fit_calibration", "with_overheads"]
+__all__ = ["SampleOrigin", "fit_calibration", "fit_links", "with_overheads"]
 
 WARNING = "warning"
 """Circumstances of samples named so, or named so and more, become warnings of the calibration."""
@@ -79,7 +79,7 @@ def fit_calibration(
     """
     origin = _completed(origin, samples.circumstances)
     kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=origin.origin, source=origin.source)
-    collectives, few = fit_collectives(samples, estimator=estimator, origin=origin.origin, source=origin.source)
+    collectives, few = fit_collectives(samples, origin=origin.origin, source=origin.source)
     own = fit_layer_calls(samples, kernels.entries, origin=origin.origin, source=origin.source)
     loading, fewer = fit_input(samples, estimator=estimator, origin=origin.origin, source=origin.source)
     entries = (*own, *kernels.entries, *collectives, *loading)
@@ -109,6 +109,32 @@ def fit_calibration(
         precision_warnings=of_precisions,
     )
     return with_overheads(calibration, steps)
+
+
+def fit_links(
+    samples: Samples, name: str, accelerator: Accelerator | None, node: Node | None, cluster: str | None
+) -> Calibration:
+    """Return the calibration of collectives alone; without an accelerator of any device.
+
+    CoverageError: no collective has enough usable rows.
+    """
+    origin = _completed(SampleOrigin(cluster=cluster), samples.circumstances)
+    entries, missing = fit_collectives(samples, origin=origin.origin, source=origin.source)
+    if not entries:
+        reasons = "; ".join([*missing, *dict.fromkeys(reason for _, reason in usable(samples)[1])])
+        raise CoverageError(f"samples must time an operation between ranks, got {samples.size} rows ({reasons})")
+    return Calibration(
+        name,
+        accelerator.name if accelerator else ANY_ACCELERATOR,
+        entries,
+        origin.cluster,
+        node,
+        origin.origin,
+        origin.source,
+        origin.date,
+        origin.environment,
+        warnings=(*_stated(samples, of_input=False), *_not_fitted(missing)),
+    )
 
 
 def with_overheads(calibration: Calibration, steps: Sequence[TimedStep]) -> Calibration:

@@ -26,6 +26,7 @@ from planner.domain.samples import FREE_CIRCUMSTANCES, NUMBER_COLUMNS, TEXT_COLU
 from planner.domain.training import STEP
 from planner.errors import InputFileError, VersionError, shown
 from planner.formats.documents import read_text
+from planner.formats.link_logs import UNSTATED, Stated, is_log, rows_of_log
 from planner.formats.tables import (
     TextTable,
     check_control_characters,
@@ -38,6 +39,7 @@ from planner.formats.tables import (
 __all__ = ["COLUMNS", "VERSION", "SampleFiles", "read_sample_files", "read_samples", "write_samples"]
 
 VERSION = 1
+SOURCE = "source"
 COLUMNS = (
     "kind", "direction", "precision", "device", "library", "m", "n", "k", "batch", "trans_a", "trans_b", "groups",
     "in_c", "in_h", "in_w", "out_c", "k_h", "k_w", "stride", "padding", "images", "elements", "rows", "passes", "bytes",
@@ -70,8 +72,10 @@ LONGEST_SHOWN = 60
 """Characters of a line that a sentence shows."""
 
 
-def read_samples(path: Path | str) -> tuple[Samples, IntArray]:
+def read_samples(path: Path | str, stated: Stated = UNSTATED) -> tuple[Samples, IntArray]:
     """Return the samples of a file, and the line on which each row stands, shape (k,).
+
+    ``stated``: of a log of a test of links, where it ran.
 
     InputFileError, with the line, where it is no samples file, has an unknown column, or a value against its rule;
     VersionError where it is newer than this program.
@@ -79,6 +83,9 @@ def read_samples(path: Path | str) -> tuple[Samples, IntArray]:
     name = str(path)
     text = read_text(path, LARGEST_FILE)
     check_control_characters(text, name)
+    if is_log(text):
+        lines, rows = zip(*rows_of_log(text, name, stated), strict=True)
+        return Samples.from_rows(list(rows), {SOURCE: Path(name).name}), np.array(lines)
     circumstances, body, lines_before = _comments(text, name)
     _check_is_header(body, name, lines_before + 1)
     _check_quotes(body, name, lines_before)
@@ -275,7 +282,6 @@ def _number_text(value: float) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
-SOURCE = "source"
 MOST_LINES = 4
 """Lines of one file that a sentence names."""
 
@@ -305,7 +311,7 @@ def _lines(lines: Sequence[int]) -> str:
     return f"lines {', '.join(first)} and {last}" if first else f"line {last}"
 
 
-def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
+def read_sample_files(paths: Sequence[Path], stated: Stated = UNSTATED) -> SampleFiles:
     """Return the samples of one or more files, in order, with the circumstances of all.
 
     Circumstances that FREE_CIRCUMSTANCES are joined by semicolons; a file may leave out any. InputFileError where a
@@ -315,7 +321,7 @@ def read_sample_files(paths: Sequence[Path]) -> SampleFiles:
     first: dict[str, Path] = {}
     values: dict[str, list[str]] = {}
     for path in paths:
-        part, lines = read_samples(path)
+        part, lines = read_samples(path, stated)
         for key, value in part.circumstances.items():
             values_so_far = values.setdefault(key, [value])
             if value not in values_so_far and key not in FREE_CIRCUMSTANCES:

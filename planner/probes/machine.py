@@ -33,7 +33,8 @@ MEMORY_GIB = {
     "v100-sxm2-32gb": 32, "v100-sxm3-32gb": 32, "v100-pcie-16gb": 16, "v100-pcie-32gb": 32, "p100-sxm2-16gb": 16,
     "p100-pcie-16gb": 16, "p40": 24, "p4": 8, "m40": 12, "m60": 8, "k80": 12, "k40": 12, "k20x": 6, "gtx-1080ti": 11,
     "gtx-1080": 8, "rtx-2080ti": 11, "rtx-3090": 24, "rtx-4090": 24, "titan-v": 12, "titan-rtx": 24, "titan-xp": 12,
-    "titan-x-pascal": 12, "titan-x-maxwell": 12,
+    "titan-x-pascal": 12, "titan-x-maxwell": 12, "gb200": 185, "h800": 80, "h20": 96, "a800": 80, "a30": 24, "l40s": 48,
+    "rtx-5090": 32, "rtx-3080": 10, "mi300x": 192,
 }  # fmt: skip
 """Bundled name -> what memory a GPU of that name has [GiB]."""
 DRIVER_NAMES = {
@@ -48,6 +49,8 @@ DRIVER_NAMES = {
     "k40": "k40[cmst]?",
     "k20x": "k20x?m",
     "titan-x-maxwell": "gtxtitanx",
+    "a800": "a800sxm480gb",
+    "mi300x": "amdinstinctmi300x(?:vf)?",
 }
 """Bundled name -> pattern of the letters and digits that the driver says, where those are not its own."""
 MEMORY_TOLERANCE = 0.1
@@ -58,8 +61,8 @@ GIB = 2.0**30
 def gpu_name(driver_name: str, memory_bytes: float) -> str:
     """Return the bundled name of a GPU, else its own fit for a file name.
 
-    >>> gpu_name("NVIDIA H100 80GB HBM3", 85e9), gpu_name("NVIDIA GeForce RTX 5090", 34e9)
-    ('h100-sxm5-80gb', 'geforce-rtx-5090')
+    >>> gpu_name("NVIDIA H100 80GB HBM3", 85e9), gpu_name("NVIDIA GeForce RTX 5070", 12e9)
+    ('h100-sxm5-80gb', 'geforce-rtx-5070')
     """
     plain = re.sub(r"^nvidia\s+", "", driver_name.strip().lower())
     model = re.sub(r"[^a-z0-9]", "", re.sub(r"^(?:tesla|geforce)\s+", "", plain))
@@ -68,6 +71,16 @@ def gpu_name(driver_name: str, memory_bytes: float) -> str:
         if re.fullmatch(pattern, model) and abs(memory_bytes / (size_gib * GIB) - 1) <= MEMORY_TOLERANCE:
             return name
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown-gpu"
+
+
+def names_of_gpu(driver_name: str) -> tuple[str, ...]:
+    """Return the bundled names that a GPU can have, whose memory is not known.
+
+    >>> names_of_gpu("NVIDIA A100-SXM4-80GB"), names_of_gpu("AMD Instinct MI300X")
+    (('a100-sxm4-80gb',), ('mi300x',))
+    """
+    names = dict.fromkeys(gpu_name(driver_name, size_gib * GIB) for size_gib in MEMORY_GIB.values())
+    return tuple(name for name in names if name in MEMORY_GIB)
 
 
 PROGRAM = "nvidia-smi"

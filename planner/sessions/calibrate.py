@@ -18,15 +18,16 @@ from typing import IO
 from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.samples import COMMAND, Samples
-from planner.errors import CoverageError, OutputError
+from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import SampleOrigin, fit_calibration
 from planner.fitting.overheads import overheads_doubt
+from planner.formats.link_logs import Stated
 from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
 from planner.probes.resume import holds_measured, remove_if_empty
-from planner.sessions.inputs import Say
+from planner.sessions.inputs import Say, Values, value_of
 from planner.sessions.measure import Request, Session, check_complete, check_served, measured, with_doubts
 from planner.sessions.plan_runs import Asking, refined_here, refined_with_runs
-from planner.sessions.sample_files import fitted_with_steps, samples_of, samples_text
+from planner.sessions.sample_files import fitted_with_steps, links_of, samples_of, samples_text
 
 __all__ = [
     "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "refined_for_plans", "refined_from_runs",
@@ -103,9 +104,21 @@ def _opened(path: Path) -> IO[str]:
     return file
 
 
-def fitted_from_files(folder: Path, name: str, say: Say) -> Calibration:
-    """Return the calibration that the sample files of a folder give, which must be of one device."""
-    samples, node, steps = samples_of(folder, name, say)
+def fitted_from_files(place: Path, name: str, say: Say, values: Values) -> Calibration:
+    """Return the calibration that sample files of one device give, or logs of tests of links.
+
+    ``values``: those of ``--cluster``, ``--nodes`` and ``--gpus-per-node`` say of which links logs are.
+    """
+    cluster = catalog.find_cluster(values["cluster"].value) if "cluster" in values else None
+    numbers = [value_of(values, option, (0,)) for option in ("nodes", "gpus_per_node")]
+    for option, of_option in zip(("--nodes", "--gpus-per-node"), numbers, strict=True):
+        if len(of_option) > 1:
+            rule = "one number, that of the logs that do not say"
+            raise ParameterError(option, rule, ",".join(map(str, of_option)), "fit others apart")
+    links = links_of(place, name, cluster, Stated(numbers[0][0], numbers[1][0]))
+    if isinstance(links, Calibration):
+        return links
+    samples, node, steps = samples_of(links, place, name, say)
     samples = replace(samples, circumstances={**disturbed(samples), **samples.circumstances})
     calibration = fitted_with_steps(fit_calibration(samples, name, node.accelerator, node), steps, say)
     _tell_disturbed(samples, say)

@@ -19,24 +19,27 @@ import numpy as np
 from planner import catalog
 from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.calibration import Calibration
-from planner.domain.cluster import Accelerator, Node
+from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.network import Network
 from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.domain.training import STEP, TimedStep
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
-from planner.fitting.calibration import with_overheads
+from planner.fitting.calibration import fit_links, with_overheads
 from planner.fitting.overheads import times_over_kernels
 from planner.fitting.repeats import contradictions, merged_steps, repeated, runs_apart, undisputed
 from planner.fitting.rows import take, usable
 from planner.fitting.screening import Outlier, outliers, unit_doubt
 from planner.formats.calibration import parse_node, text_of_node
+from planner.formats.documents import read_text
+from planner.formats.link_logs import UNSTATED, Stated, is_log
 from planner.formats.samples import SampleFiles, read_sample_files, write_samples
 from planner.numbers import constant
 from planner.probes.calibrate import Measurement
+from planner.probes.machine import names_of_gpu
 from planner.probes.steps import probe_networks
 from planner.sessions.inputs import Say
 
-__all__ = ["fitted_with_steps", "samples_of", "samples_path", "samples_text"]
+__all__ = ["fitted_with_steps", "links_of", "samples_of", "samples_path", "samples_text"]
 
 NODE = "node"
 SAMPLES_SUFFIX = ".samples.csv"
@@ -135,17 +138,43 @@ class StepRows(NamedTuple):
     files: SampleFiles
 
 
-def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRows]:
-    """Return the samples of a folder's files, the node that they are of, and training steps, for a calibration's name.
+def links_of(place: Path, name: str, cluster: Cluster | None, stated: Stated) -> Calibration | SampleFiles:
+    """Return the calibration of files that time links alone; else these files, as they are.
+
+    The accelerator is the cluster's, else that of the files; of files that name none it serves any cluster that it is
+    named for.
+
+    ParameterError: no such folder, none of its files is a CSV or a log, or they are of kernels and a cluster is given.
+    InputFileError: a file is wrong, or of another device than others or the cluster.
+    CoverageError: nothing can be fitted.
+    """
+    files = read_sample_files(sample_paths(place), stated)
+    samples = files.samples
+    if not samples.size or not (samples.text["operation"] != "").all():
+        if cluster is not None or stated != UNSTATED:
+            rule = "--cluster, --nodes and --gpus-per-node", "given with times of links alone"
+            raise ParameterError(*rule, str(place), "these files hold kernels: leave them out")
+        return files
+    device = cluster.node.accelerator if cluster else None
+    for row, text in enumerate(samples.text["device"].tolist()):
+        names = (text, *names_of_gpu(text))
+        if text and device and device.name not in names:
+            raise _error(files, row, f"device must be {device.name}, as of the others, got {text!r}; fit them apart")
+        device = device or next(filter(None, map(catalog.known_accelerator, names)), None)
+    gpus = int(samples.number["ranks_per_node"].max())
+    node = cluster.node if cluster else Node(gpus, device) if device else None
+    return fit_links(samples, name, device, node, cluster.name if cluster else None)
+
+
+def samples_of(every: SampleFiles, place: Path, name: str, say: Say) -> tuple[Samples, Node, StepRows]:
+    """Return the samples of files, the node that they are of, and training steps, for a calibration's name.
 
     Sentences to ``say``, and circumstance ``rejected``, name what takes no part in a fit. The node is the one that the
     files name, else one of their bundled device.
 
-    ParameterError: no such folder, none of its files is a CSV, or the name is that of another device.
+    ParameterError: the name is that of another device.
     InputFileError: a file is of another device or unit than others, or its rows contradict each other or theirs.
     """
-    paths = sample_paths(folder)
-    every = read_sample_files(paths)
     by_row, files = steps_of(every.samples, say), every.select(every.samples.text["kind"] != STEP)
     steps = StepRows(tuple(by_row.values()), every.select(np.isin(np.arange(every.samples.size), list(by_row))))
     if not files.places:  # whole training steps alone are what --plan leaves
@@ -153,7 +182,8 @@ def samples_of(folder: Path, name: str, say: Say) -> tuple[Samples, Node, StepRo
         got = f"{count} {'rows' if count > 1 else 'row'} of kind {STEP} alone, whole training steps, in this folder"
         remedy = "put a samples file of the same device's kernels beside it, as planner calibrate without --plan leaves"
         raise InputFileError(
-            str(paths[0]), f"rows of kernels must follow the header, got {got}; {remedy}" if count else rule
+            str(sample_paths(place)[0]),
+            f"rows of kernels must follow the header, got {got}; {remedy}" if count else rule,
         )
     node = _node(files)
     accelerator = node.accelerator
@@ -378,34 +408,38 @@ def _noise(files: SampleFiles, noisy: Sequence[int]) -> str:
 
 MOST_FOLDERS = 3
 """Folders that are named where the one given holds no files itself."""
-SUFFIX = ".csv"
+SUFFIX, LOGS = ".csv", (".log", ".txt", ".out", "")
 
 
-def sample_paths(folder: Path) -> list[Path]:
-    """Return the tables of a folder, sorted.
+def sample_paths(place: Path) -> list[Path]:
+    """Return a file, or the tables and logs of a folder, sorted.
 
-    ParameterError: no such folder, or none of its files is a CSV.
+    ParameterError: no such file or folder, or none of its files is a CSV or a log of a test of links.
     """
-    what, rule = "--samples", f"a folder with sample files (*{SUFFIX})"
+    what, rule = "--samples", f"a file or folder of samples (*{SUFFIX}), or of logs of tests of links"
     try:
-        names = sorted(folder.iterdir())
+        names = [place] if place.is_file() else sorted(place.iterdir())
     except FileNotFoundError:
-        raise ParameterError(what, rule, str(folder), "there is no such folder") from None
-    except NotADirectoryError:
-        raise ParameterError(what, rule, str(folder), "that is a file: name the folder it stands in") from None
+        raise ParameterError(what, rule, str(place), "there is no such folder") from None
     except OSError as error:
-        raise ParameterError(what, rule, str(folder), f"it cannot be read: {error.strerror}") from None
-    paths = _tables(names)
+        raise ParameterError(what, rule, str(place), f"it cannot be read: {error.strerror}") from None
+    paths = names if place.is_file() else _tables(names)
     if not paths:
         content = "no such file is in it" if names else "it is empty"
         below = _folders_with_tables(names)
         remedy = f"give one of its folders: {below}" if below else "put the files of one device there"
-        raise ParameterError(what, rule, str(folder), f"{content}; {remedy}")
+        raise ParameterError(what, rule, str(place), f"{content}; {remedy}")
     return paths
 
 
 def _tables(names: Iterable[Path]) -> list[Path]:
-    return [path for path in names if path.suffix.lower() == SUFFIX]
+    return [path for path in names if path.suffix.lower() == SUFFIX or (path.suffix in LOGS and _holds_log(path))]
+
+
+def _holds_log(path: Path) -> bool:
+    with contextlib.suppress(InputFileError):
+        return is_log(read_text(path))
+    return False
 
 
 def _folders_with_tables(names: Sequence[Path]) -> str:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from planner.costs.collectives import BYTES_BETWEEN, BYTES_INSIDE, MESSAGES_INSIDE, collective_s
+from planner.costs.collectives import (
+    ALPHA_BETA,
+    BYTES_BETWEEN,
+    BYTES_INSIDE,
+    COLUMNS,
+    MESSAGES_INSIDE,
+    collective_s,
+)
 from planner.costs.features import BYTE, Column
+from planner.costs.measured_collectives import CASES, case_list, covers
 from planner.costs.specified import specified_collective
 from planner.costs.terms import term_named
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
-from planner.domain.messages import SEND_RECEIVE, Groups
+from planner.domain.messages import ALL_REDUCE, SEND_RECEIVE, Groups
 from planner.errors import CoverageError, ParameterError
 from planner.sources.source import Source, source_of
 
 __all__ = [
-    "BETWEEN", "INSIDE", "MULTIPLES", "SOCKET", "SOCKETS", "WAIT", "as_elsewhere", "between_devices", "contradictions",
-    "measured_inside",
-    "multiples_of_kind", "of_node", "slower", "waits_elsewhere", "with_links", "with_measured_links",
+    "BETWEEN", "INSIDE", "MULTIPLES", "SOCKET", "SOCKETS", "WAIT", "as_elsewhere", "between_devices",
+    "beyond_measured", "contradictions", "measured_inside", "multiples_of_kind", "of_node", "slower",
+    "waits_elsewhere", "with_links", "with_measured_links",
     "with_value", "without_generation",
 ]  # fmt: skip
 
@@ -32,6 +40,8 @@ INSIDE, BETWEEN = PLACES = "inside", "between"
 """Nodes: where a link runs."""
 SOCKET = "socket_s_per_byte"
 """Setting of multiples: what the host takes to send a byte through a socket [s], where links have no direct access."""
+RING_BYTES = (2.0**20, 2.0**28)
+"""Buffers whose times tell the rate of a ring, where no range of a fit is known."""
 SOCKETS = ("ethernet",)
 """Kinds of links whose messages go through sockets of the host."""
 LARGE_BYTES = 2.0**24
@@ -147,6 +157,37 @@ def without_generation(kind: str) -> str:
     ('pcie', 'nvlink')
     """
     return kind.rstrip("0123456789")
+
+
+def beyond_measured(measured: Entry, sheet: Callable[[Entry | None], Entry], cluster: Cluster) -> Entry:
+    """Return a measured collective that says nothing of groups across nodes, or inside them, with what serves those.
+
+    ``sheet``: the all-reduce over a cluster's links, inside nodes as an all-reduce that was measured there, if any.
+    """
+    links = {1.0: cluster.intra_node, 2.0: cluster.inter_node}
+    if measured.term != CASES or all(covers(measured.settings, np.array(nodes)) for nodes in links if links[nodes]):
+        return measured
+    inside = _ring(measured) if measured.kind == ALL_REDUCE and covers(measured.settings, np.array(1)) else None
+    other = sheet(inside)
+    return replace(
+        measured,
+        settings={**other.settings, **measured.settings},
+        coefficients={**measured.coefficients, **other.coefficients},
+        covariance=None,
+    )
+
+
+def _ring(measured: Entry) -> Entry:
+    """Return the start-up of a message and the time of a byte of a ring, as the most ranks inside a node show them."""
+    ranks = max(case[1] for case in case_list(measured.settings) if case[0] == 1)
+    groups = Groups(np.ones(1, dtype=np.int64), np.array([ranks]), np.ones(1))
+    sizes = np.array([0.0, *measured.ranges.get("bytes", RING_BYTES)])
+    times = collective_s(measured, measured.kind, sizes, groups)[0]
+    slope = float((times[2] - times[1]) / (sizes[2] - sizes[1])) if sizes[2] > sizes[1] else 0.0
+    values = dict.fromkeys((one.name for one in COLUMNS), 0.0)
+    values[MESSAGES_INSIDE.name] = float(times[0]) / (2 * (ranks - 1))
+    values[BYTES_INSIDE.name] = slope * ranks / (2 * (ranks - 1))
+    return replace(measured, term=ALPHA_BETA, coefficients=values, settings={}, covariance=None)
 
 
 def as_elsewhere(cluster: Cluster, all_reduce: Entry, inside: Entry | None, pooled: Iterable[Calibration]) -> Source:

@@ -39,6 +39,7 @@ from planner.sources.layer_calls import LayerCalls
 from planner.sources.links import (
     as_elsewhere,
     between_devices,
+    beyond_measured,
     measured_inside,
     waits_elsewhere,
     with_links,
@@ -365,11 +366,14 @@ class Sources:
     @cached_property
     def device_all_reduce(self) -> Source:
         """What serves the all-reduce between devices."""
-        source = self._between_devices("all_reduce")
-        before = self.problem.cluster
-        return source or as_elsewhere(
-            before, self.unfitted_all_reduce, measured_inside(before, self.pooled), self.pooled
+        return self._between_devices("all_reduce") or self._over_links(
+            measured_inside(self.problem.cluster, self.pooled)
         )
+
+    def _over_links(self, inside: Entry | None) -> Source:
+        """Return the all-reduce over the cluster's links, as much slower as runs elsewhere were."""
+        before = self.problem.cluster
+        return as_elsewhere(before, between_devices(before, self.cluster, inside), inside, self.pooled)
 
     @cached_property
     def unfitted_all_reduce(self) -> Entry:
@@ -388,7 +392,13 @@ class Sources:
 
     def _between_devices(self, operation: str) -> Source | None:
         every = {e.library for c in self.for_cluster for e in c.entries if e.scope == "collectives"}
-        return self.cluster_entry("collectives", operation, tuple(sorted(every - {HOST_LIBRARY})) or ("",))
+        of_hosts = {HOST_LIBRARY} if self.accelerator.kind == "gpu" else set()
+        source = self.cluster_entry("collectives", operation, tuple(sorted(every - of_hosts)) or ("",))
+        if source is None:
+            return source
+        return replace(
+            source, entry=beyond_measured(source.entry, lambda inside: self._over_links(inside).entry, self.cluster)
+        )
 
     @cached_property
     def host_all_reduce(self) -> Source:

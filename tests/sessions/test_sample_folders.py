@@ -6,22 +6,22 @@ from pathlib import Path
 import pytest
 
 Run = Callable[..., tuple[int, str, str]]
+RULE = "a file or folder of samples (*.csv), or of logs of tests of links"
 
 
 @pytest.mark.parametrize(
     ("made", "remedy"),
     [
         ("", "there is no such folder"),
-        ("file", "that is a file: name the folder it stands in"),
         ("folder", "it is empty"),
     ],
 )
 def test_what_is_no_folder_of_samples_is_exit_2(run: Run, made: str, remedy: str) -> None:
     if made:
-        (Path("x").touch if made == "file" else Path("x").mkdir)()
+        Path("x").mkdir()
     code, out, err = run("calibrate", "--samples", "x", "--out", "fit.json")
     assert (code, out) == (2, "")
-    assert err.startswith(f"planner: --samples must be a folder with sample files (*.csv), got 'x'; {remedy}")
+    assert err.startswith(f"planner: --samples must be {RULE}, got 'x'; {remedy}")
 
 
 def test_a_folder_of_other_files_says_so(run: Run) -> None:
@@ -48,7 +48,7 @@ def test_a_folder_of_folders_with_samples_names_them(folders: tuple[str, ...], n
     code, out, err = run("calibrate", "--samples", "x", "--out", "fit.json")
     assert (code, out) == (2, "")
     said = f"got 'x'; no such file is in it; give one of its folders: {named}"
-    assert err == f"planner: --samples must be a folder with sample files (*.csv), {said}\n"
+    assert err == f"planner: --samples must be {RULE}, {said}\n"
     assert not Path("fit.json").exists()
 
 

@@ -1,0 +1,243 @@
+"""Logs of nccl-tests, rccl-tests and OSU micro-benchmarks: a size and its time a row, as samples of a link.
+
+What runs around such a test (schedulers, libraries) writes to the same log: lines of other forms say nothing. Lines
+``# nodes: N`` and ``# ranks_per_node: R`` may state what a log leaves open; what it lists of its ranks goes before.
+Of a test's times the out-of-place ones count, which come first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE
+from planner.errors import InputFileError, shown
+
+__all__ = ["UNSTATED", "Stated", "is_log", "rows_of_log"]
+
+OPERATIONS = {
+    "allreduce": ALL_REDUCE, "allgather": ALL_GATHER, "reducescatter": REDUCE_SCATTER, "alltoall": ALL_TO_ALL,
+    "sendrecv": SEND_RECEIVE, "broadcast": "broadcast", "reduce": "reduce",
+}  # fmt: skip
+"""How tests call an operation, letters alone -> the operation."""
+OF_EACH_RANK = (ALL_GATHER, ALL_TO_ALL)
+"""Operations whose size is that of one rank's part in OSU's tests, of all parts here."""
+_TEST = re.compile(r"^# (?:nThread \d+ nGpus \d+|OSU MPI)", re.MULTILINE)
+_TAG = re.compile(r"^\s*\[\d+,\d+\]<std\w+>:\s?|^\s{4}(?=#)", re.MULTILINE)
+"""Before each line: what mpirun --tag-output writes, or the indentation of a page."""
+_STARTING = re.compile(r"# Collective test starting: (\w+?)_perf")
+_NCCL = re.compile(r"# nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((\w+)\)")
+_RANK = re.compile(r"#\s+Rank\s+\d+\s.*?\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s+(.+?)\s*$")
+_OSU = re.compile(r"# OSU MPI(-\w+)? (.+?) Test")
+_STATED = re.compile(r"#\s*(nodes|ranks_per_node):\s*(\d+)\s*$")
+_ENDED = ("# Out of bounds values", "# Avg bus bandwidth")
+LONGEST_US = 1e12
+NEAR_WHOLE = 0.2
+"""A number of ranks that follows from rates of two decimals is so near to a whole one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What options say of logs that do not: nodes, and ranks of each; 0: not given."""
+
+    nodes: int = 0
+    ranks_per_node: int = 0
+
+
+UNSTATED = Stated()
+
+
+@dataclass(slots=True)
+class _Test:
+    """One test of a log: its operation and library, its ranks, and rows of (line, words)."""
+
+    library: str
+    operation: str
+    line: int
+    announced: tuple[int, ...] = ()
+    """Threads, GPUs a thread, least and most bytes, step; nothing: the log does not say."""
+    is_factor: bool = True
+    hosts: Counter[str] = field(default_factory=Counter)
+    device: str = ""
+    columns: tuple[str, ...] = ()
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    has_ended: bool = False
+    last_line: int = 0
+    """Of the log, where it ends without a line feed, as what is cut off does."""
+    stated: dict[str, int] = field(default_factory=dict)
+
+
+def is_log(text: str) -> bool:
+    """Tell whether a text is a log of one of the tests."""
+    return bool(_TEST.search(_TAG.sub("", text)))
+
+
+def rows_of_log(text: str, path: str, stated: Stated) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the rows of samples that a log holds, each with its line.
+
+    Raises
+    ------
+    InputFileError
+        A test was cut off or found wrong values, or says too little of what it ran on.
+    """
+    rows = [row for test in _tests(_TAG.sub("", text).split("\n"), path) for row in _rows(test, path, stated)]
+    if not rows:
+        raise InputFileError(path, "log must have a row for each size, got none; run the test to its end")
+    return rows
+
+
+def _tests(lines: Sequence[str], path: str) -> Iterator[_Test]:
+    """Yield the tests of a log, in order."""
+    test, of_file, starting, before = None, Path(path).stem, "", dict[str, int]()
+    for number, line in enumerate(lines, start=1):
+        if found := _STARTING.match(line):
+            starting = found[1]
+        elif found := _NCCL.match(line):
+            yield from [test] if test else []
+            test = _Test("nccl", _named(starting) or _named(of_file), number, stated=before)
+            test.announced, test.is_factor = tuple(map(int, found.groups()[:5])), found[6] == "factor"
+        elif found := _OSU.match(line):
+            yield from [test] if test else []
+            title, of_latency, _ = found[2].rpartition("Latency")
+            operation = _named(title) if title else SEND_RECEIVE
+            if not of_latency or not operation:
+                rule = "test must be of latency, of " + ", ".join(dict.fromkeys(OPERATIONS.values()))
+                raise InputFileError(path, f"{rule}, got {found[2]!r}; leave it out", f"line {number}")
+            test = _Test("" if found[1] else "host", operation, number, stated=before)
+        elif found := _STATED.match(line):
+            (before if test is None else test.stated)[found[1]] = int(found[2])
+        elif test is not None:
+            _read(test, line, number, is_last=number >= len(lines) - 1)
+    if test is not None:
+        test.last_line = len(lines) if lines[-1] else 0
+        yield test
+
+
+def _named(text: str) -> str:
+    """Return the operation that a name holds; the longest name first, as all-reduce holds reduce."""
+    letters = re.sub(r"personalized|exchange|[^a-z]", "", text.lower())
+    return next((OPERATIONS[name] for name in sorted(OPERATIONS, key=len, reverse=True) if name in letters), "")
+
+
+def _read(test: _Test, line: str, number: int, *, is_last: bool) -> None:
+    """Take what a line says of a test; a first line of the last two that has too few words is a cut-off row."""
+    words = line.split()
+    if found := _RANK.match(line):
+        test.hosts[found[1]] += 1
+        test.device = found[2]
+    elif line.startswith("rccl-tests:") or "AMD Instinct" in line:
+        test.library = "rccl"
+    elif line.startswith(_ENDED):
+        test.has_ended = True
+    elif line.startswith("#") and len(words) > 2 and words[1] in ("size", "Size"):
+        test.columns = tuple(words[1:]) if not test.announced or {"time", "algbw", "busbw"} <= {*words} else ()
+    elif words and words[0].isdigit() and test.columns and not test.has_ended:
+        least = 2 if not test.announced else len(test.columns)
+        if len(words) >= least or is_last:
+            test.rows.append((number, words))
+
+
+def _rows(test: _Test, path: str, stated: Stated) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    _check_whole(test, path)
+    if test.announced and not test.operation:
+        test.operation = _by_rates(test, path)
+    nodes, ranks = _placement(test, path, stated)
+    parts = nodes * ranks if not test.announced and test.operation in OF_EACH_RANK else 1
+    at = test.columns.index("time") if test.announced else 1
+    for number, words in test.rows:
+        if size := int(words[0]) * parts:
+            yield number, {
+                "kind": test.operation, "operation": test.operation, "library": test.library, "device": test.device,
+                "bytes": size, "nodes": nodes, "ranks_per_node": ranks,
+                "time_s": _number(words[at], number, path) * 1e-6,
+            }  # fmt: skip
+
+
+def _number(word: str, line: int, path: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < LONGEST_US:
+        raise InputFileError(path, f"time must be a number of microseconds above 0, got {shown(word)}", f"line {line}")
+    return value
+
+
+def _check_whole(test: _Test, path: str) -> None:
+    """Refuse a test that was cut off, or found wrong values."""
+    if not test.rows:
+        raise InputFileError(
+            path, "test must have a row for each size, got none; run it to its end", f"line {test.line}"
+        )
+    number, last = test.rows[-1]
+    if test.announced:
+        _, _, least, most, step = test.announced
+        sizes = [int(words[0]) for _, words in test.rows]
+        following = sizes[-1] * step if test.is_factor else sizes[-1] + step
+        runs_on = sizes[0] == least and all(
+            after in (before * step, before + step) for before, after in itertools.pairwise(sizes)
+        )
+        is_cut = len(last) < len(test.columns) or (not test.has_ended and runs_on and following <= most)
+    else:
+        decimals = {len(words[1].partition(".")[2]) for _, words in test.rows[:-1] or test.rows}
+        is_cut = number == test.last_line or len(last) < 2 or len(last[1].partition(".")[2]) not in decimals
+    if is_cut:
+        problem = f"log must be whole, got one that ends at size {last[0]}; run the test to its end, or leave it out"
+        raise InputFileError(path, problem, f"line {number}")
+    for number, words in test.rows:
+        wrong = [words[at] for at, name in enumerate(test.columns) if name == "#wrong"] + [
+            word for word in words if word == "Fail"
+        ]
+        if bad := [word for word in wrong if word not in ("0", "N/A")]:
+            problem = f"#wrong must be 0, got {bad[0]}: data arrived wrong, and times of such a link say nothing"
+            raise InputFileError(path, f"{problem}; mend it and measure again", f"line {number}")
+
+
+def _ratio(test: _Test) -> float:
+    """Return bus over algorithm bandwidth of the row whose figures have the most digits."""
+    at, of = test.columns.index("busbw"), test.columns.index("algbw")
+    _, words = max(test.rows, key=lambda row: float(row[1][of]))
+    return float(words[at]) / float(words[of]) if float(words[of]) else 0.0
+
+
+def _by_rates(test: _Test, path: str) -> str:
+    """Return the operation that a log without its name is of: one that sums, by what its ranks send."""
+    sums = any(word in ("sum", "prod", "min", "max", "avg") for word in test.rows[0][1])
+    if sums:
+        return ALL_REDUCE if _ratio(test) > 0.99 else REDUCE_SCATTER
+    problem = "log must name its operation, got none; call the file by its test, such as all_gather_perf.log"
+    raise InputFileError(path, problem, f"line {test.line}")
+
+
+def _placement(test: _Test, path: str, stated: Stated) -> tuple[int, int]:
+    """Return nodes and ranks of each: those listed, else stated, else what follows from rates and the process."""
+    if test.hosts:
+        each = set(test.hosts.values())
+        if len(each) > 1:
+            rule, got = "nodes must have equally many ranks", ", ".join(map(str, test.hosts.values()))
+            raise InputFileError(path, f"{rule}, got {got}; leave the log out", f"line {test.line}")
+        return len(test.hosts), each.pop()
+    nodes = test.stated.get("nodes", stated.nodes)
+    ranks = test.stated.get("ranks_per_node", stated.ranks_per_node)
+    total = 0
+    if test.announced and test.operation in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL):
+        left = (2 - _ratio(test)) / 2 if test.operation == ALL_REDUCE else 1 - _ratio(test)
+        total = round(1 / left) if left > 0 and abs(1 / left - round(1 / left)) < NEAR_WHOLE else 0
+        if not nodes and total == test.announced[0] * test.announced[1]:  # one process, which has all of them
+            nodes = 1
+    if nodes and not ranks and total and total % nodes == 0:
+        ranks = total // nodes
+    if test.operation == SEND_RECEIVE and nodes in (1, 2):
+        ranks = 3 - nodes
+    if not nodes or not ranks:
+        rule = (
+            f"log must say on how many nodes it ran{'' if ranks else ', of how many ranks each'}, got nothing of that"
+        )
+        remedy = "give --nodes and --gpus-per-node, or lines '# nodes: N' and '# ranks_per_node: R' at its top"
+        raise InputFileError(path, f"{rule}; {remedy}", f"line {test.line}")
+    return nodes, ranks
