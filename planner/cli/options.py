@@ -346,7 +346,8 @@ COMMANDS = (
         "Measure this node, fit the cost terms, write a calibration.",
         (
             "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "runs",
-            "calibration", "samples", "cluster", "nodes", "gpus_per_node", "name", "out", "cluster_out", "force", "json",
+            "calibration", "samples", "cluster", "nodes", "gpus_per_node", "name", "out", "cluster_out", "force",
+            "json",
         ),
     ),
 )  # fmt: skip

@@ -235,9 +235,8 @@ def _placement(test: _Test, path: str, stated: Stated) -> tuple[int, int]:
     if test.operation == SEND_RECEIVE and nodes in (1, 2):
         ranks = 3 - nodes
     if not nodes or not ranks:
-        rule = (
-            f"log must say on how many nodes it ran{'' if ranks else ', of how many ranks each'}, got nothing of that"
-        )
+        what = "nodes it ran" if ranks else "nodes it ran, with how many ranks each"
+        rule = f"log must say on how many {what}, got no word of it"
         remedy = "give --nodes and --gpus-per-node, or lines '# nodes: N' and '# ranks_per_node: R' at its top"
         raise InputFileError(path, f"{rule}; {remedy}", f"line {test.line}")
     return nodes, ranks

@@ -243,8 +243,10 @@ def _in_order(
 
 
 def _of_cluster(calibration: Calibration, cluster: Cluster) -> Calibration:
-    is_of_no_other = calibration.cluster is None and calibration.node is not None and calibration.computes(cluster)
-    return replace(calibration, cluster=cluster.name) if is_of_no_other else calibration
+    times_links = any(entry.term == CASES for entry in calibration.entries)  # of a device that their log did not name
+    is_here = calibration.node is not None and calibration.computes(cluster)
+    is_here = is_here or (calibration.accelerator == ANY_ACCELERATOR and times_links)
+    return replace(calibration, cluster=cluster.name) if is_here and calibration.cluster is None else calibration
 
 
 def _without_calls(calibration: Calibration, misses: Missing) -> Calibration:

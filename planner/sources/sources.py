@@ -394,11 +394,10 @@ class Sources:
         every = {e.library for c in self.for_cluster for e in c.entries if e.scope == "collectives"}
         of_hosts = {HOST_LIBRARY} if self.accelerator.kind == "gpu" else set()
         source = self.cluster_entry("collectives", operation, tuple(sorted(every - of_hosts)) or ("",))
-        if source is None:
+        if source is None or self.problem.explicit_calibration:
             return source
-        return replace(
-            source, entry=beyond_measured(source.entry, lambda inside: self._over_links(inside).entry, self.cluster)
-        )
+        entry = beyond_measured(source.entry, lambda inside: self._over_links(inside).entry, self.cluster)
+        return replace(source, entry=entry)
 
     @cached_property
     def host_all_reduce(self) -> Source:

@@ -333,7 +333,10 @@ def test_cuda_without_cuda_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--samples", "."), "--samples must be a folder with sample files (*.csv), got '.'"),
+        (
+            ("--samples", "."),
+            "--samples must be a file or folder of samples (*.csv), or of logs of tests of links, got '.'",
+        ),
         (
             ("--samples", "x", "--budget", "9s"),
             "--budget must be left out beside --samples, which measures nothing, got '9s'",

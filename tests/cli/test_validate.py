@@ -94,13 +94,11 @@ def test_paths_start_from_the_file_of_runs(run: Run, tmp_path: Path) -> None:
 
 def test_a_cluster_of_every_bundled_kind_is_priced(run: Run, tmp_path: Path) -> None:
     """One of each chip and pair of kinds of links: all of them would take 5 s."""
-    kinds = {}
+    kinds: dict[object, str] = {}
     for cluster in map(catalog.find_cluster, catalog.names("clusters")):
-        links = (link.kind if link else "" for link in (cluster.intra_node, cluster.inter_node))
-        kinds[(cluster.node.accelerator.chip, *links)] = cluster.name
-    chips = {chip: name for (chip, *_), name in kinds.items()}
-    links = {tuple(links): name for (_, *links), name in kinds.items()}
-    rows = [f"{name},s,mlp,{name},1,1,8,fp32,sync,samples_per_s,350,ok," for name in {*chips.values(), *links.values()}]
+        inside, between = (link.kind if link else "" for link in (cluster.intra_node, cluster.inter_node))
+        kinds |= {cluster.node.accelerator.chip: cluster.name, (inside, between): cluster.name}
+    rows = [f"{name},s,mlp,{name},1,1,8,fp32,sync,samples_per_s,350,ok," for name in sorted({*kinds.values()})]
     found = document(run, "--runs", write(tmp_path / "runs.csv", *rows))
     assert [row["id"] for row in found["rows"] if row["refused_reason"] or not row["predicted"]] == []
     assert len(found["rows"]) == len(rows) > 20
