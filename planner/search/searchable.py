@@ -25,7 +25,6 @@ from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
 from planner.steps import predict
 from planner.steps.compute import memory_rules
-from planner.steps.layer_pipeline import step_pricer
 from planner.steps.price import Pricer
 from planner.workload.blocks import block_starts
 from planner.workload.memory import Memory
@@ -41,12 +40,17 @@ ANY_REQUEST = SpaceRequest(1)
 """Which asks for nothing."""
 
 
-def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Limits]:
-    """Return the order of the plans of a request, and what the machine allows; raise as :func:`suggest`."""
+def order_and_limits(
+    problem: Problem, request: SpaceRequest, evaluator: predict.Evaluator | None = None
+) -> tuple[Order, Limits]:
+    """Return the order of the plans of a request, and what the machine allows; raise as :func:`suggest`.
+
+    ``evaluator``: that prices the plans, whose tables memory is read from too.
+    """
     check_target(request, problem.dataset)
     order = order_of(problem, request)
     check_limits(request.most, order)
-    limits = limits_of(problem, request)
+    limits = limits_of(problem, request, evaluator)
     names = [precision_named(name).name for name in request["precision"] or PRECISIONS]
     if all(limits.why_not(name, mode) for name in names for mode in request.modes):
         kernel_sources = sources.Sources(problem)
@@ -57,7 +61,9 @@ def order_and_limits(problem: Problem, request: SpaceRequest) -> tuple[Order, Li
     return order, limits
 
 
-def limits_of(problem: Problem, request: SpaceRequest = ANY_REQUEST) -> Limits:
+def limits_of(
+    problem: Problem, request: SpaceRequest = ANY_REQUEST, evaluator: predict.Evaluator | None = None
+) -> Limits:
     """Return what the cluster of a problem allows, in the precisions that a request may take."""
     cluster, kernel_sources = problem.cluster, sources.Sources(problem)
 
@@ -88,11 +94,11 @@ def limits_of(problem: Problem, request: SpaceRequest = ANY_REQUEST) -> Limits:
         problem.scenario.sub_batch_factor,
         {mode: Refusal("mode", reason, mode) for mode in MODES if (reason := kernel_sources.why_not_mode(mode))},
         cluster.node.accelerator.memory_bytes,
-        _split_limits(problem),
+        _split_limits(problem, evaluator or predict.Evaluator(problem)),
     )
 
 
-def _split_limits(problem: Problem) -> SplitLimits:
+def _split_limits(problem: Problem, evaluator: predict.Evaluator) -> SplitLimits:
     """Return the limits of plans that split the network."""
     has_blocks, settings = bool(block_starts(problem.network)), problem.settings
 
@@ -100,14 +106,11 @@ def _split_limits(problem: Problem) -> SplitLimits:
     def ledger(precision: str) -> Memory:
         return Memory(problem.network, memory_rules(sources.Sources(problem), precision))
 
-    @cache
-    def pricer(precision: str) -> Pricer:
-        return step_pricer(sources.Sources(problem), precision)
-
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
         is_uneven = (rows.pipeline_parallel > 1) | (rows.tensor_parallel > 1) | (rows.recompute > 0)
-        if rows.is_laid_out.any() or (not has_blocks and is_uneven.any()):
-            return pricer(precision).memory(rows).total
+        pricer = evaluator.pricer_of(rows)
+        if isinstance(pricer, Pricer) and (rows.is_laid_out.any() or (not has_blocks and is_uneven.any())):
+            return pricer.memory(rows).total
         return ledger(precision).totals(rows)
 
     cluster = problem.cluster
@@ -152,8 +155,8 @@ def searchable_among(
         kernels = of_kernels(problem.settings.framework)
         like = next((one for one in searchable if of_kernels(one.problem.settings.framework) == kernels), None)
         try:
-            order, limits = order_and_limits(problem, request)
             evaluator = predict.Evaluator(problem, like.evaluator if like else None)
+            order, limits = order_and_limits(problem, request, evaluator)
             order = over_leasts(order, request, limits, evaluator, stopped)
         except (CoverageError, UsageError) as error:
             if stopped is not None and stopped():

@@ -56,8 +56,9 @@ def sweep(
     UsageError : it was to end before any plan was found; or as :func:`planner.search.suggest.suggest`
     CoverageError : as :func:`planner.search.suggest.suggest`
     """
-    order, limits = order_and_limits(problem, request)
-    return sweep_with(predict.Evaluator(problem), order, limits, request, provenance, stopped=stopped)
+    evaluator = predict.Evaluator(problem)
+    order, limits = order_and_limits(problem, request, evaluator)
+    return sweep_with(evaluator, order, limits, request, provenance, stopped=stopped)
 
 
 def sweep_with(

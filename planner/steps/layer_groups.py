@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -43,7 +44,7 @@ from planner.steps.step_costs import StepCosts
 from planner.workload.assignment import least_assignment
 from planner.workload.fusion import fused_calls
 from planner.workload.gradients import GradientSlots, gradient_buckets
-from planner.workload.lowering import ledger_of
+from planner.workload.lowering import Ledger, ledger_of
 from planner.workload.memory import Memory
 from planner.workload.program import Program, program
 from planner.workload.rank_sizes import scheme_sizes
@@ -90,17 +91,23 @@ class _Rank(RankCompute):
 
     def lowered(self, sub_batch: IntArray) -> tuple[KernelCalls, ...]:
         """Return the kernel calls of sub-batches of the group, (s,); layers by samples, or rounds, take a part each."""
-        optimizer = self.sources.problem.settings.optimizer
-        ledger = ledger_of(self.program, self.convolution, optimizer=optimizer)
-        both = (ledger.calls(samples) for samples in (sub_batch, -(-sub_batch // self.group)))
-        calls = tuple(self._joined(*pair) for pair in zip(*both, strict=True))
+        part = -(-sub_batch // self.group)
+        first = self._ledger.calls(part if self._by_part.all() else sub_batch)
+        second = self._ledger.calls(part) if len({*self._by_part.tolist()}) > 1 else first
+        calls = tuple(self._joined(*pair) for pair in zip(first, second, strict=True))
         return fused_calls(calls, self.program, self.framework.fuses, self.itemsize)
 
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return ledger_of(self.program, self.convolution, optimizer=self.sources.problem.settings.optimizer)
+
     def _joined(self, every: KernelCalls, part: KernelCalls) -> KernelCalls:
-        mine = self._by_part[every.layer]
-        work = {name: np.where(mine, part.work[name], column) for name, column in every.work.items()}
-        rounds = np.where(self._by_round[every.layer] & (every.direction != UPDATE), self.group, 1)
-        return replace(every, work=work, count=np.where(mine, part.count * rounds, every.count))
+        mine, work, count = self._by_part[every.layer], every.work, part.count
+        if every is not part:
+            work = {name: np.where(mine, part.work[name], column) for name, column in work.items()}
+        if self._by_round.any() and every.direction != UPDATE:
+            count = count * np.where(self._by_round[every.layer], self.group, 1)
+        return replace(every, work=work, count=count if every is part else np.where(mine, count, every.count))
 
 
 class _Compute(ComputeCases):

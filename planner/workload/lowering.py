@@ -24,7 +24,7 @@ from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
 from planner.workload.program import Program, program
 
-__all__ = ["CONVOLUTIONS", "UPDATE_BYTES", "ledger_of", "lower"]
+__all__ = ["CONVOLUTIONS", "UPDATE_BYTES", "Ledger", "ledger_of", "lower"]
 
 LARGEST_WHOLE = 2.0**62
 """Amounts above this are not whole numbers of 64 bits, which would wrap, but floating-point ones."""
