@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from planner.workload import assignment
 from planner.workload.assignment import least_assignment
 
 
@@ -33,3 +34,17 @@ def test_it_is_that_of_brute_force(seed: int) -> None:
         every = product(*(range(size) for size in sizes))
         least = min(total(one, nodes, edges, costs, case) for one in every)
         assert total(tuple(found[case].tolist()), nodes, edges, costs, case) == pytest.approx(least, rel=1e-12)
+
+
+def test_graphs_too_wide_are_assigned_well_in_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 30 nodes next to all others, in 7 states, as layers that read all before them: 7^29 are too many."""
+    random = np.random.default_rng(0)
+    number, size = 30, 7
+    nodes = [random.random((1, size)) for _ in range(number)]
+    edges = [(a, b) for a in range(number) for b in range(a + 1, number)]
+    costs = [random.random((1, size, size)) / number for _ in edges]
+    found = total(tuple(least_assignment(nodes, edges, costs)[0].tolist()), nodes, edges, costs, 0)
+    others = (tuple(random.integers(0, size, number).tolist()) for _ in range(300))
+    assert found < min(total(one, nodes, edges, costs, 0) for one in others)
+    monkeypatch.setattr(assignment, "LARGEST", 1)
+    test_it_is_that_of_brute_force(1)  # a chain needs no room
