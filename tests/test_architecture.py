@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "probes": DOMAIN | {"workload"},
     "formats": DOMAIN,
     "report": DOMAIN,
+    "render": DOMAIN,
     "catalog": DOMAIN | {"networks", "formats"},
 }
 ALLOWED |= {"sessions": set(ALLOWED) - {"report"}}

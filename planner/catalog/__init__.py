@@ -24,6 +24,7 @@ from planner.catalog.frameworks import (
     is_path,
     own_folder,
     own_frameworks,
+    recorded,
     unused_own_names,
     with_present_names,
     with_switches,
@@ -50,7 +51,7 @@ __all__ = [
     "arguments", "bundled_fusions", "calibrations_for", "default_request", "find_accelerator", "find_any_cluster",
     "find_calibration", "find_cluster", "find_dataset", "find_framework", "find_network", "known_accelerator", "names",
     "nearest_calibrations", "newest_own_calibrations", "own_calibration_file", "own_calibrations",
-    "own_calibrations_folder", "own_frameworks", "read_settings", "sibling_calibrations", "transfer_scores",
+    "own_calibrations_folder", "own_frameworks", "read_settings", "recorded", "sibling_calibrations", "transfer_scores",
     "typed_dataset", "unused_own_names", "with_switches",
 ]  # fmt: skip
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from planner.domain.calibration import Calibration
 from planner.domain.framework import Framework, framework_parts, label_of, variant_and_version
-from planner.errors import InputFileError, UnknownNameError
+from planner.errors import InputFileError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.framework import FRAMEWORK
 
 __all__ = [
-    "bundled_fusions", "find_framework", "is_path", "own_folder", "own_framework_files", "own_frameworks",
+    "bundled_fusions", "find_framework", "is_path", "own_folder", "own_framework_files", "own_frameworks", "recorded",
     "unused_own_names", "with_present_names", "with_switches",
 ]  # fmt: skip
 
@@ -44,6 +44,14 @@ def find_framework(text: str) -> Framework:
         return FRAMEWORK.read(name).of_version(version).with_switches(switches)
     found, on = _bundled_named(name.lower()) or _own(name)
     return found.of_version(version).with_switches([*on, *(one.lower() for one in switches)])
+
+
+def recorded(framework: Framework) -> Framework:
+    """Return the record of a framework that a document names by its label; itself where there is none any more."""
+    try:
+        return find_framework(framework.label)
+    except PlannerError:
+        return framework
 
 
 def with_switches(text: str, framework: Framework) -> str:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from planner import catalog
 from planner.cli import output
 from planner.cli.request import from_options
 from planner.cli.streams import note
@@ -39,7 +40,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     values = {name: one.value for name, one in from_options(arguments).items()}
     if "answer" not in values:
         raise ParameterError("ANSWER.json", "given", NOTHING, "name a document of 'planner suggest --json', or -")
-    answers = read_answers(values["answer"])
+    answers = read_answers(values["answer"]).with_frameworks(catalog.recorded)
     part, position = values.get("part"), values.get("position")
     if part == "runs":
         output.write_text(_runs(answers.suggestions, position))

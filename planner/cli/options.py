@@ -22,6 +22,7 @@ __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
 OPTIMIZERS = ("none", "sgd", "sgd-momentum", "nesterov", "adagrad", "rmsprop", "adam", "adam-8bit")
 RANGE = "A,B|LO:HI[:STEP]"
+TARGETS = ("torchrun", "slurm", "kubernetes", "ray", "deepspeed", "megatron", "torchtitan", "accelerate")
 PARTS = ("answer", "plan", "terms", "sources", "request", "refusals", "warnings", "runs")
 
 
@@ -252,15 +253,26 @@ _ALL = (
     Option(
         "plan", "PLAN.json",
         "Suggestion (of suggest --json) whose plans to tell apart by a short run of each sub-batch and precision.",
+        help_in={"render": "Number of the plan in the answer."}, default_in={"render": "the one to take"},
     ),
+    Option(
+        "to", "|".join(TARGETS), "What reads the file: a scheduler, or a training program.", parsing.choice(*TARGETS)
+    ),
+    Option(
+        "program", "WORDS", "What is started, with arguments of its own, quoted as one word of the shell.",
+        default="that of the framework, else train.py",
+    ),
+    Option("image", "NAME", "Image of the containers of kubernetes.", default="pytorch/pytorch"),
     Option(
         "samples", "FILE|DIR",
         "Fit sample files (CSV), or logs of nccl-tests, rccl-tests and OSU micro-benchmarks, instead of measuring.",
     ),
-    Option("name", "NAME", "Name of the calibration.", default="that of --out or of --samples, else local"),
+    Option("name", "NAME", "Name of the calibration.", default="that of --out or of --samples, else local",
+        help_in={"render": "Name of the job."}, default_in={"render": "the network's"}),
     Option(
-        "out", "X.json", "File to write; what was measured goes into X.samples.csv beside it.",
-        default="a time-stamped file in the user data folder",
+        "out", "FILE", "File to write; what was measured goes into X.samples.csv beside X.json.",
+        default="a time-stamped file in the user data folder", help_in={"render": "File to write."},
+        default_in={"render": "standard output"}, short="-o",
     ),
     Option(
         "cluster_out", "X.toml", "Also write the node that was seen, and its measured links, as a cluster's file.",
@@ -334,6 +346,11 @@ COMMANDS = (
         "explain",
         "Print any part of an answer that was kept as JSON.",
         ("answer", "position", "part"),
+    ),
+    Command(
+        "render",
+        "Write a plan that was kept as JSON as a job file, with every value as a flag or key of its reader.",
+        ("answer", "to", "framework", "plan", "program", "name", "image", "epochs", "out", "force"),
     ),
     Command(
         "validate",

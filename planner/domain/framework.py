@@ -146,6 +146,9 @@ SENDS = ("kernels", "copies")
 STAGES = ("blocks", "modules", "layers")
 """What its pipeline's stages are: attention blocks alone; modules that the user writes, of any network; or layers
 of any network, which it deals out by itself."""
+STARTERS = ("mpirun", "torchrun", "accelerate", "composer")
+TARGETS = ("none", "megatron", "torchtitan", "deepspeed", "accelerate")
+"""Whose flags or keys it takes."""
 LOSSES = ("eager", "parallel", "fused", "split", "compiled")
 """Kernel by kernel on fp32 copies of logits; as Megatron-LM over a vocabulary split among tensor ranks; in one kernel;
 kernel by kernel over a split vocabulary (DTensor); or in kernels that a compiler makes, of logits as they are."""
@@ -308,6 +311,13 @@ class Framework:
     context_mebibytes: int = _fact("what libraries take of a GPU before the first tensor; 0: assumed", default=0)
     tries_convolutions: bool = _fact("whether algorithms are tried, with what is free to work in", default=False)
     rank_order: tuple[str, ...] = _fact("how ranks are numbered, innermost first", RANK_ORDER, default=RANK_ORDER)
+    starter: str = _fact("what starts its processes", STARTERS, default="mpirun")
+    program: str = _fact("what it starts where the user says nothing; empty: a program of theirs", default="")
+    own_program: bool = _fact("whether the user writes it, and it reads the plan from variables", default=True)
+    target: str = _fact("whose flags or keys tell it a plan", TARGETS, default="none")
+    writes: Mapping[str, Mapping[str, bool | int | str]] = _fact(
+        "what tells its program a plan: by condition, values by flag (-), variable ($) or key of a file", default={}
+    )
     source: str = ""
     version: str = ""
     switches: Mapping[str, Switch] = field(default_factory=dict, hash=False, compare=False)
@@ -322,7 +332,7 @@ class Framework:
                 raise ParameterError(what, "lower-case letters, digits and . _ + -, a letter first", name)
         for one in FACTS:
             value, known = getattr(self, one.name), one.metadata["choices"]
-            if isinstance(value, str) and value not in known:
+            if isinstance(value, str) and known and value not in known:
                 raise UnknownNameError(one.name, value, known)
         for name in (other for one in self.switches.values() for other in (*one.needs, *one.excludes)):
             if name not in self.switches:
@@ -458,6 +468,7 @@ PYTORCH = Framework(
     fewest_micro_batches="stages",
     layout="nchw",
     update="foreach",
+    starter="torchrun",
 )
 """What is assumed where no framework is named; as in its file."""
 
@@ -502,6 +513,11 @@ class Settings:
         ):
             if value not in choices:
                 raise ParameterError(what, "one of " + ", ".join(choices), value)
+
+    def trained_in(self, framework: Framework) -> Settings:
+        """Return the same in another framework: gradients go its way where no other was asked for."""
+        is_own = self.strategy == self.framework.strategy and not self.bucket_bytes
+        return replace(self, framework=framework, strategy=framework.strategy if is_own else self.strategy)
 
     @property
     def placed_by(self) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class Subject:
 
     def trained_in(self, framework: Framework) -> Subject:
         """Return the same in a framework."""
-        return replace(self, settings=replace(self.settings, framework=framework))
+        return replace(self, settings=self.settings.trained_in(framework))
 
 
 @dataclass(frozen=True, slots=True)

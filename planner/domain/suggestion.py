@@ -7,52 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.domain.arrays import frozen_map
-from planner.domain.configuration import Configuration, Settings
-from planner.domain.framework import Framework, size_words
+from planner.domain.configuration import Configuration
+from planner.domain.framework import Framework
+from planner.domain.job import PlanToStart
 from planner.domain.prediction import Citation, PlanWarning, Prediction
-from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Sourced, Subject
 
 __all__ = [
-    "CHOICES", "INPUTS", "MOST_OF_FRONT", "RENDEZVOUS", "TORCHRUN", "Loosening", "Plan", "RankedPlan", "Refused",
-    "SearchReport", "Sensitivity", "Suggestion", "Sweep", "SweptPlan", "WhyNot", "start_command", "start_comment",
+    "CHOICES", "INPUTS", "MOST_OF_FRONT", "Loosening", "Plan", "RankedPlan", "Refused", "SearchReport", "Sensitivity",
+    "Suggestion", "Sweep", "SweptPlan", "WhyNot",
 ]  # fmt: skip
-
-TORCHRUN = (
-    "pytorch", "torchtitan", "fsdp", "megatron", "megatron-lm",
-    "megatron-deepspeed", "deepspeed", "transformers-deepspeed",
-)  # fmt: skip
-"""Frameworks whose processes ``torchrun`` starts; those of others are started by ``mpirun``."""
-RENDEZVOUS = "--rdzv-endpoint FIRST_NODE"
-"""Where processes of several nodes meet: such a command is given on each node."""
-
-
-def start_command(one: Configuration, framework: Framework) -> str:
-    """Return it: a process a device; in an asynchronous plan one a node, whose threads share it.
-
-    ``train.py`` or ``PROGRAM`` stands for what the user runs.
-    """
-    if one.mode == "async":
-        return f"mpirun -np {one.nodes} --map-by node PROGRAM"
-    if framework.name not in TORCHRUN:
-        return f"mpirun -np {one.gpus} --map-by ppr:{one.gpus_per_node}:node PROGRAM"
-    if one.nodes == 1:
-        return f"torchrun --standalone --nproc-per-node {one.gpus_per_node} train.py"
-    nodes = f"--nnodes {one.nodes} --nproc-per-node {one.gpus_per_node}"
-    return f"torchrun {nodes} --rdzv-backend c10d {RENDEZVOUS} train.py"
-
-
-def start_comment(one: Configuration, settings: Settings, rank_order: tuple[str, ...] = ()) -> str:
-    """Return what the program itself must be told, in words; ``rank_order``: of the plan, where it is chosen for it."""
-    accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
-    order = rank_order or settings.placed_by
-    ranks = () if order == settings.framework.rank_order == RANK_ORDER else (f"ranks {','.join(order)}",)
-    sizes = (f"buckets of {size_words(settings.bucket_bytes)}",) if settings.bucket_bytes else ()
-    threads = (f"{one.gpus_per_node} threads",) if one.mode == "async" else ()
-    where = ("on each node",) if RENDEZVOUS in start_command(one, settings.framework) else ()
-    passes = f"sub-batch {one.sub_batch}{accumulate}"
-    return ", ".join((*where, *threads, passes, one.precision, *one.besides, *sizes, *ranks))
-
 
 INPUTS = ("inter-node bandwidth", "intra-node bandwidth", "kernel times", "host time of a call", "memory of a device")
 """What is changed, each alone."""
@@ -125,11 +89,9 @@ class Plan:
         """Return what the plan is of; ``shared``: what the plans of the answer share."""
         return shared.trained_in(self.framework) if self.framework else shared
 
-    def start(self, shared: Subject) -> str:
-        """Return the command that starts it, with what the program must be told behind it as a comment."""
-        one, settings = self.prediction.configuration, self.subject(shared).settings
-        what = start_comment(one, settings, self.prediction.rank_order)
-        return f"{start_command(one, settings.framework)}  # {what}"
+    def to_start(self, shared: Subject, epochs: int = 1) -> PlanToStart:
+        """Return what starts it is made from."""
+        return PlanToStart.of(self.prediction, self.subject(shared), self.position, epochs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,20 @@ from planner.domain.framework import ANY, FACTS, GRADIENT_TYPES, STRATEGIES, WIT
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError, UnknownNameError, UsageError
 from planner.formats.documents import Kind
-from planner.formats.fields import Field, Flag, ListOf, MapOf, Number, Table, Text, Type, Whole, without_none
+from planner.formats.fields import (
+    LARGEST_WHOLE,
+    Field,
+    Flag,
+    ListOf,
+    MapOf,
+    Number,
+    OneOf,
+    Table,
+    Text,
+    Type,
+    Whole,
+    without_none,
+)
 
 __all__ = ["FRAMEWORK", "framework_keys"]
 
@@ -34,6 +47,7 @@ _TYPES: Mapping[str, Type] = {
     **dict.fromkeys(("shardings", "shardings_in_pipeline"), ListOf(Whole(least=0, most=3))),
     "strategies": MapOf(_STRATEGY, choices=tuple(STRATEGIES)),
     "lawful": MapOf(ListOf(Text(), least=1), choices=WITH_LAWFUL),
+    "writes": MapOf(MapOf(OneOf((Flag(), Whole(least=0, most=LARGEST_WHOLE), Text(empty=True)))), pattern=".*"),
 }
 
 
@@ -155,6 +169,6 @@ def framework_keys(framework: Framework) -> list[tuple[str, str, str, str]]:
     rows, sources = [], dict(framework.sources)
     for name in framework.switched:
         sources |= dict.fromkeys(framework.switches[name].changes, f"switch {name}")
-    omitted = {"strategies"}.union(*(names for kind, names in _KEYS_OF.items() if kind not in framework.can))
+    omitted = {"strategies", "writes"}.union(*(names for kind, names in _KEYS_OF.items() if kind not in framework.can))
     rows += [(one.name, written(one), one.doc, sources.get(one.name, "")) for one in _DOES if one.name not in omitted]
     return rows

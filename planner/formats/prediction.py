@@ -61,7 +61,7 @@ from planner.formats.parts import (
 __all__ = [
     "FIGURES", "INTERVAL_BASES", "PREDICTION", "PREDICTIONS", "QUANTITY", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS",
     "Shared", "figures_keys", "figures_of", "prediction_document", "prediction_of", "predictions_document",
-    "predictions_of", "stage_layers_keys",
+    "predictions_of", "stage_layers_keys", "stage_layers_of",
 ]  # fmt: skip
 
 
@@ -217,6 +217,14 @@ def stage_layers_keys(prediction: Prediction) -> tuple[dict[str, Any], ...]:
     return tuple(asdict(one) | {"stages": len(list(equal))} for one, equal in groupby(prediction.stage_layers))
 
 
+def stage_layers_of(keys: Mapping[str, Any]) -> tuple[LayersOfStage, ...]:
+    """Return what stages hold; the inverse."""
+    rows = [
+        (one["stages"], LayersOfStage(one["layers"], one["again"], one["recompute"])) for one in keys["stage_layers"]
+    ]
+    return tuple(stage for times, stage in rows for _ in range(times))
+
+
 class Shared:
     """What the figures of a document share: the memory of a device, and where terms come from, gathered on the way."""
 
@@ -296,11 +304,7 @@ def figures_of(
         "first_epoch_s": first or epoch_s,
         "samples_per_s": _quantity_of(keys["samples_per_s"], lead, inverse=True),
         "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
-        "stage_layers": tuple(
-            LayersOfStage(one["layers"], one["again"], one["recompute"])
-            for one in keys["stage_layers"]
-            for _ in range(one["stages"])
-        ),
+        "stage_layers": stage_layers_of(keys),
         "mini_batch": keys["mini_batch"] or _exactly(configuration.samples_per_update, inside),
         "staleness": _staleness_of(keys["staleness"]),
         "memory_bytes": sizes,

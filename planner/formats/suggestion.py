@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from planner.domain.framework import Framework
 from planner.domain.objective import TERMS
@@ -49,8 +49,8 @@ from planner.formats.prediction import (
 )
 
 __all__ = [
-    "SUGGESTION", "SUGGESTIONS", "Answers", "parse_answers", "read_answers", "suggestion_document", "suggestion_of",
-    "suggestions_document",
+    "SUGGESTION", "SUGGESTIONS", "Answers", "built", "parse_answers", "read_answers", "suggestion_document",
+    "suggestion_of", "suggestions_document",
 ]  # fmt: skip
 
 
@@ -299,7 +299,28 @@ class Answers:
     predictions: tuple[tuple[Subject, Prediction], ...] = ()
     citations: tuple[Citation, ...] = ()
 
+    def with_frameworks(self, recorded: Callable[[Framework], Framework]) -> Answers:
+        """Return the answers with the records of frameworks, of which a document has the labels alone."""
 
+        def of_subject(subject: Subject) -> Subject:
+            settings = subject.settings
+            return replace(subject, settings=replace(settings, framework=recorded(settings.framework)))
+
+        def of_plans(plans: Iterable[Plan]) -> tuple[Plan, ...]:
+            return tuple(replace(one, framework=one.framework and recorded(one.framework)) for one in plans)
+
+        suggestions = tuple(
+            (
+                of_subject(subject),
+                replace(one, plans=of_plans(one.plans), pareto=of_plans(one.pareto), nearest=of_plans(one.nearest)),
+            )
+            for subject, one in self.suggestions
+        )
+        predictions = tuple((of_subject(subject), one) for subject, one in self.predictions)
+        return replace(self, suggestions=suggestions, predictions=predictions)
+
+
+T = TypeVar("T")
 Make = Callable[[Mapping[str, Any]], Answers]
 _KINDS: Mapping[str, tuple[Kind[Any], Make]] = {
     kind.format: (kind, make)
@@ -330,6 +351,11 @@ def parse_answers(text: str, path: str) -> Answers:
         received = "nothing" if name is None else repr(name)
         raise InputFileError(path, f"value must be one of {', '.join(map(repr, _KINDS))}, got {received}", "format")
     kind, make = _KINDS[name]
+    return built(kind, document, path, make)
+
+
+def built(kind: Kind[Any], document: dict[str, Any], path: str, make: Callable[[Mapping[str, Any]], T]) -> T:
+    """Return what is made of a document of a kind; InputFileError where keys or values break a rule."""
     keys = kind.build(document, path)
     try:
         return make(keys)

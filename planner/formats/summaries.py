@@ -1,4 +1,4 @@
-"""Documents that are only written (JSON): briefs for job schedulers, sweeps, why-not, validations.
+"""Documents that are hardly read (JSON): briefs for job schedulers, sweeps, why-not, validations.
 
 A brief is the plan to take, alone: few flat keys that stay.
 """
@@ -11,7 +11,8 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from planner.domain.axes import AXES
-from planner.domain.configuration import LARGEST_MINI_BATCH
+from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS
+from planner.domain.framework import STRATEGIES
 from planner.domain.objective import is_sum
 from planner.domain.prediction import Batch, Quantity
 from planner.domain.request import Subject
@@ -56,6 +57,10 @@ _BRIEF = Table(
     Field("cluster", Text(), "cluster that it is trained on"),
     Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
     Field("framework", Text(), "training framework"),
+    Field("device", Text(("GPU", "CPU")), "what the cluster computes on; absent: GPU", "GPU"),
+    Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer", None),
+    Field("strategy", Text(tuple(STRATEGIES)), "how gradients are sent; absent: the framework's way", None),
+    Field("bucket_bytes", Number(), "gradients of a bucket; absent: the framework's", None),
     Field("status", Text(("found", "none_feasible")), "whether any plan fits; if none, loosen says what to change"),
     *(Field(a.name, axis_type(a), a.doc, None if a.always_said or a.is_degree else a.default) for a in AXES),
     GROUPS,
@@ -117,7 +122,12 @@ def _brief_keys(subject: Subject, suggestion: Suggestion, epochs: int | None) ->
         return about | {"loosen": suggestion.loosen}
     p, c = plan.prediction, plan.prediction.configuration
     is_async = c.mode == "async"
+    settings = about_plan.settings
     return (about | plan_keys(c)) | {
+        "device": subject.device,
+        "optimizer": settings.optimizer,
+        "strategy": None if settings.strategy == settings.framework.strategy else settings.strategy,
+        "bucket_bytes": settings.bucket_bytes or None,
         "groups": c.groups,
         "ranks": c.nodes if is_async else c.gpus,
         "mini_batch": p.mini_batch.mean if is_async else c.samples_per_update,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
+from planner.domain.job import PlanToStart
 from planner.domain.objective import weights_of
-from planner.domain.precision import precision_named
 from planner.domain.prediction import LOSSY, Citation, Prediction, Term
 from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import MOST_OF_FRONT, Plan, SearchReport, Suggestion
@@ -56,12 +57,14 @@ def suggestion_answer(
     whose time is told too. ``is_alone``: no other answer stands in the same document.
     """
     is_kept = is_alone and not subject.scenario
-    blocks = list(_suggestion(suggestion, subject, more, epochs, "", is_kept=is_kept))
-    if not in_full and line_count(blocks) > MOST_LINES:
-        blocks = list(_suggestion(suggestion, subject, more, epochs, "", is_kept=is_kept, fewer=1))
+    answer = partial(_suggestion, suggestion, subject, more, epochs, is_kept=is_kept)
+    for fewer, in_short in ((0, False), (1, False), (0, True), (1, True)):
+        blocks = list(answer("", fewer=fewer, in_short=in_short))
+        if in_full or line_count(blocks) <= MOST_LINES:
+            break
     if (in_full or line_count(blocks) <= MOST_LINES) and suggestion.switches:  # worked out on being asked for
         switches = faster_by_a_switch(suggestion)
-        longer = list(_suggestion(suggestion, subject, more, epochs, switches, is_kept=is_kept))
+        longer = list(answer(switches, in_short=in_short))
         blocks = longer if in_full or line_count(longer) <= MOST_LINES else blocks
     yield from blocks
 
@@ -75,6 +78,7 @@ def _suggestion(
     *,
     is_kept: bool,
     fewer: int = 0,
+    in_short: bool = False,
 ) -> Iterator[Block]:
     plan = suggestion.chosen_plan
     plans = suggestion.plans or suggestion.nearest
@@ -103,7 +107,7 @@ def _suggestion(
     yield from sensitivity_lines(suggestion, subject)
     if is_kept and plan.framework is None:  # of several the table is wider, and the answer must keep to its screen
         yield from deciding_line(suggestion, subject)
-    yield from _start(plan.prediction, own)
+    yield from launch(plan.to_start(subject), in_short=in_short)
 
 
 def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | None = None) -> Iterator[Block]:
@@ -113,7 +117,7 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | Non
         yield from _nothing_fits(suggestion, subject)
         return
     yield from _choice(suggestion, plan, subject, epochs, "")
-    yield from _start(plan.prediction, plan.subject(subject))
+    yield from launch(plan.to_start(subject))
 
 
 def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None, switches: str) -> Iterator[Line]:
@@ -139,18 +143,6 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     order = plan.prediction.rank_order
     ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
     yield Line(f"{_why(suggestion)}{stages}{ranks} {switches}".rstrip())
-
-
-def _start(prediction: Prediction, subject: Subject) -> Iterator[Line]:
-    """Yield the line that starts a plan, or that none does."""
-    framework = subject.settings.framework
-    if prediction.shared_layers and not framework.shares_layers:
-        yield Line(f"No line starts it: {framework.variant} does not share layers of such a network by itself.")
-    elif precision_named(prediction.configuration.precision).is_lossy:
-        precision = prediction.configuration.precision
-        yield Line(f"No line starts it: training in {precision} is research, which loses accuracy (docs/inference.md).")
-    else:
-        yield from launch(prediction.configuration, subject, prediction.rank_order)
 
 
 def _plan_words(plan: Plan, subject: Subject) -> str:
@@ -317,7 +309,7 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = A
     if any(term.extrapolated for term in prediction.terms):
         yield Line(BEYOND_NOTE)
     yield goodness(prediction, subject)
-    yield from _start(prediction, subject)
+    yield from launch(PlanToStart.of(prediction, subject))
 
 
 def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from textwrap import shorten
+from textwrap import shorten, wrap
 
 from planner.domain.configuration import Configuration
 from planner.domain.framework import PYTORCH, framework_parts, label_of
+from planner.domain.job import Job, PlanToStart, job_of
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.domain.suggestion import RENDEZVOUS, TORCHRUN, Sensitivity, Suggestion, start_command, start_comment
+from planner.domain.suggestion import Sensitivity, Suggestion
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, heading
 from planner.report.parts import counted
@@ -246,7 +248,8 @@ def deciding_commands(suggestion: Suggestion, subject: Subject) -> Iterator[Bloc
     if _run_here(suggestion, subject):
         yield Line(f"{RUN_HERE} --out refined.json", whole=True)
     else:
-        yield from (Line(f"plan {one.position}: {one.start(subject)}", whole=True) for one in suggestion.deciding_plans)
+        starts = ((one.position, job_of(one.to_start(subject)).line) for one in suggestion.deciding_plans)
+        yield from (Line(f"plan {position}: {line}", whole=True) for position, line in starts)
         yield Line(f"{TABLE} > runs.csv  # fill in value: seconds of a step", whole=True)
         yield Line(f"{RUN_HERE} --runs runs.csv --out refined.json", whole=True)
     yield Line("then the same command with --calibration refined.json")
@@ -264,27 +267,38 @@ def _positions(suggestion: Suggestion) -> str:
     return f"{', '.join(others)} and {last}"
 
 
-def launch(one: Configuration, subject: Subject, rank_order: tuple[str, ...] = ()) -> Iterator[Line]:
-    """Yield the command that starts the processes of a plan, in two lines where it is for several nodes.
-
-    What the program itself must be told stands behind it as a comment, where a line holds it. ``rank_order``: of the
-    plan, where it is not the subject's.
-    """
-    if len(one.groups) > 1:
-        yield from _across_groups(one, subject)
-        return
-    what = start_comment(one, subject.settings, rank_order)
-    before, rendezvous, program = f"Start: {start_command(one, subject.settings.framework)}".partition(RENDEZVOUS)
-    if not rendezvous:
-        yield _start_line(before, what)
+def launch(plan: PlanToStart, *, in_short: bool = False) -> Iterator[Line]:
+    """Yield the command that starts the processes of a plan, or why none does; ``in_short``: what writes it."""
+    job = job_of(plan)
+    if job.refusal or job.untold:
+        yield Line(f"No line starts it: {job.refusal or f'it has no flag or key for {job.untold[0]}'}.")
+    elif len(plan.configuration.groups) > 1:
+        yield from _across_groups(plan.configuration, job)
     else:
-        yield Line(f"{before}\\", whole=True)
-        yield _start_line(f"  {rendezvous}{program}", what)
+        lines = list(_command_lines(job))
+        if in_short and len(lines) > 1:
+            lines = [f"Start: planner render {KEPT} --to slurm -o job.sh"]
+        yield from (Line(line, whole=True) for line in lines)
 
 
-def _across_groups(one: Configuration, subject: Subject) -> Iterator[Line]:
+def _command_lines(job: Job) -> Iterator[str]:
+    """Yield the command, broken before options, and the comment behind it or on lines of its own."""
+    line = "Start:"
+    for option in re.split(r" (?=-)", " ".join([*job.settings, *job.command(file=job.file_name)])):
+        if len(line) + len(option) > LINE_WIDTH - len(" \\") - 1:
+            yield f"{line} \\"
+            line = " "
+        line += f" {option}"
+    if not job.comment or len(line) + len(job.comment) + len("  # ") <= LINE_WIDTH:
+        yield f"{line}  # {job.comment}" if job.comment else line
+    else:
+        words = job.comment if ", " in job.comment else ""
+        yield from (line, *(f"  # {part}" for part in wrap(words, LINE_WIDTH - len("  # "))))
+
+
+def _across_groups(one: Configuration, job: Job) -> Iterator[Line]:
     """Yield the commands of a plan across node groups: each group's ranks have passes of their own."""
-    if subject.settings.framework.name not in TORCHRUN:
+    if job.starter != "torchrun":
         slots = " + ".join(f"{part.nodes} x {part.gpus_per_node}" for part in one.groups)
         yield _start_line(f"Start: mpirun -np {one.gpus} --hostfile HOSTS PROGRAM", f"slots {slots}, {_passes(one)}")
         return

@@ -192,9 +192,7 @@ def _one_more(framework: Framework) -> Iterator[Framework]:
 
 def _with(problem: Problem, framework: Framework) -> Problem:
     """Return a problem as another set of switches runs it; gradients go its way where no other was asked for."""
-    settings = problem.settings
-    is_own = settings.strategy == settings.framework.strategy and not settings.bucket_bytes
-    settings = replace(settings, framework=framework, strategy=framework.strategy if is_own else settings.strategy)
+    settings = problem.settings.trained_in(framework)
     return replace(problem, network=with_attention(problem.network, framework.fuses), settings=settings)
 
 

@@ -12,6 +12,7 @@ from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration
 from planner.domain.calls import LayerCall
 from planner.domain.gap import Gap
+from planner.domain.job import job_of
 from planner.domain.kernels import DIRECTIONS, UPDATE
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
@@ -172,6 +173,6 @@ def _run(plan: Plan, subject: Subject) -> Run:
         strategy=settings.strategy,
         input=settings.input,
         rank_order=plan.prediction.rank_order or (() if settings.chooses_order else settings.rank_order),
-        notes=plan.start(subject),
+        notes=job_of(plan.to_start(subject)).line,
         **axes,
     )

@@ -19,13 +19,14 @@ STABLE = {
     "format", "version", "network", "cluster", "framework", "status", "nodes", "gpus_per_node", "gpus", "ranks",
     "data_parallel", "tensor_parallel", "context_parallel", "pipeline_parallel", "sub_batch", "accumulation_steps",
     "mini_batch", "precision", "mode", "iteration_s", "epoch_s", "samples_per_s", "memory_bytes", "position", "why",
-    "certified", "warnings",
+    "certified", "warnings", "optimizer",
 }  # fmt: skip
 OF_SPLIT_PLANS = {
     "sequence_parallel", "expert_parallel", "virtual_stages", "schedule", "sharding", "shard_group", "recompute",
     "recompute_every", "stages", "stage_layers", "rank_order", "offload", "parallelism",
 }  # fmt: skip
 """Keys that are there where they are not as in a plan that splits nothing."""
+OF_OTHER_SETTINGS = {"device", "strategy", "bucket_bytes"}
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def two(suggestion: Made, prediction: Callable[[str], Prediction]) -> Suggestion
 
 def test_brief_is_of_the_plan_to_take(two: Suggestion, subject: Subject) -> None:
     found = brief_document(subject, two)
-    assert set(found) == STABLE | {"scenario"}
+    assert set(found) == STABLE | {"scenario", "strategy"}
     assert {
         "network": "alexnet", "cluster": "example", "nodes": 2, "gpus_per_node": 2, "gpus": 4, "ranks": 4,
         "data_parallel": 4, "sub_batch": 8, "accumulation_steps": 3, "mini_batch": 96, "precision": "bf16",
@@ -59,7 +60,7 @@ def test_without_a_choice_it_is_the_best_plan_and_an_asynchronous_mini_batch_is_
     found = brief_document(subject, replace(one, plans=(replace(plan, prediction=uneven),)))
     assert (found["position"], found["why"], found["mini_batch"]) == (1, "soonest", 64.5)
     assert (found["mode"], found["ranks"]) == ("async", found["nodes"])
-    assert set(found) == STABLE | {"scenario"}
+    assert set(found) == STABLE | {"scenario", "strategy"}
 
 
 def test_time_of_the_training_is_a_first_epoch_and_later_ones(two: Suggestion, subject: Subject) -> None:
@@ -95,6 +96,6 @@ def test_where_nothing_fits_it_says_what_to_loosen(suggestion: Made, two: Sugges
 
 def test_all_keys_are_told_in_the_schema(two: Suggestion, subject: Subject) -> None:
     properties = BRIEF.schema()["properties"]
-    assert {*STABLE, *OF_SPLIT_PLANS, "scenario", "groups", "epochs", "walltime_s", "loosen"} == properties.keys()
+    assert {*STABLE, *OF_SPLIT_PLANS, *OF_OTHER_SETTINGS, "scenario", "groups", "epochs", "walltime_s", "loosen"} == properties.keys()
     assert all(rule["description"] for rule in properties.values())
     assert BRIEF.build(brief_document(subject, two), "x")["nodes"] == 2

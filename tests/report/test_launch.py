@@ -3,8 +3,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from planner import catalog
 from planner.domain.configuration import Configuration, Settings
-from planner.domain.framework import Framework
+from planner.domain.job import PlanToStart
+from planner.domain.prediction import Quantity
 from planner.domain.request import Subject
 from planner.report.blocks import Block
 from planner.report.doubt import launch
@@ -13,7 +15,9 @@ Printed = Callable[[Iterable[Block]], str]
 
 
 def started(one: Configuration, printed: Printed, framework: str = "pytorch") -> str:
-    return printed(launch(one, Subject("net", "cluster", settings=Settings(framework=Framework.labelled(framework)))))
+    record = catalog.find_framework(framework)
+    settings = Settings(framework=record, strategy=record.strategy)
+    return printed(launch(PlanToStart(1, Subject("net", "cluster", settings=settings), one, Quantity(1.0))))
 
 
 def test_one_node_needs_no_rendezvous(printed: Printed) -> None:
@@ -57,4 +61,19 @@ def test_what_a_line_does_not_hold_is_the_comment(printed: Printed) -> None:
             for framework in ("pytorch", "mxnet"):
                 assert max(map(len, started(one, printed, framework).splitlines())) <= 80
     said = started(Configuration(1, 8, 123456, 1024), printed)
-    assert said == "Start: torchrun --standalone --nproc-per-node 8 train.py\n"
+    assert said == "Start: torchrun --standalone --nproc-per-node 8 train.py\n  # sub-batch 123456 x 1024, fp32\n"
+
+
+def test_flags_of_the_framework_say_the_plan(printed: Printed) -> None:
+    said = started(Configuration(1, 8, 1, 8, "bf16", tensor_parallel=4, sharding=1), printed, "megatron-lm")
+    assert said == (
+        "Start: CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --standalone \\\n"
+        "  --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1 \\\n"
+        "  --global-batch-size 16 --bf16 --tensor-model-parallel-size 4 \\\n"
+        "  --use-distributed-optimizer --optimizer sgd\n"
+    )
+
+
+def test_a_value_without_a_flag_is_named(printed: Printed) -> None:
+    said = started(Configuration(1, 8, 1, 8, "bf16", offload="activations"), printed, "megatron-lm")
+    assert said == "No line starts it: it has no flag or key for offload activations.\n"

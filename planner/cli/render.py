@@ -1,0 +1,88 @@
+"""``planner render``: a plan that was kept as a job file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from planner import catalog
+from planner.cli import output, parsing
+from planner.cli.request import from_options
+from planner.cli.streams import note
+from planner.domain.framework import Framework
+from planner.domain.job import PlanToStart, job_of
+from planner.errors import NOTHING, NothingFitsError, ParameterError
+from planner.formats.documents import write_file
+from planner.formats.plans import KeptPlans, read_plans
+from planner.render.jobs import TARGETS, Task, render, time_limit_s
+from planner.report.parts import configuration_words
+
+__all__ = ["run"]
+
+IMAGE = "pytorch/pytorch"
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Read the plan of a document, and write the file of a target; nothing is written where it cannot say the plan."""
+    values = {name: one.value for name, one in from_options(arguments).items()}
+    if "answer" not in values:
+        raise ParameterError("ANSWER.json", "given", NOTHING, "name a document of 'planner suggest --json', or -")
+    if "to" not in values:
+        raise ParameterError("--to", "given", NOTHING, f"name one of {', '.join(TARGETS)}")
+    answers = read_plans(values["answer"], values.get("epochs"), catalog.recorded)
+    if len(answers) != 1:
+        raise ParameterError("ANSWER.json", "of one network and scenario", f"{len(answers)} answers", "ask for one")
+    plan = _plan(answers[0], values)
+    subject = plan.subject
+    task = Task(
+        plan,
+        job_of(plan, _program(values.get("program"))),
+        configuration_words(plan.configuration, subject.device, (), subject.settings.framework),
+        values.get("name", subject.network),
+        values.get("image", IMAGE),
+    )
+    text = render(values["to"], task)
+    if values["to"] in ("slurm", "kubernetes") and time_limit_s(plan) is None:
+        note("the file has no time limit, as the plan has no epoch: give --dataset to planner suggest")
+    if "out" in values:
+        write_file(values["out"], text, force="force" in values)
+    else:
+        output.write_text(text)
+
+
+def _program(text: str | None) -> Sequence[str]:
+    try:
+        words = shlex.split(text or "")
+    except ValueError as error:
+        raise ParameterError("--program", "words as a shell reads them", text, str(error)) from None
+    if text is not None and not words:
+        raise ParameterError("--program", "a program", text)
+    return words
+
+
+def _plan(answer: KeptPlans, values: Mapping[str, Any]) -> PlanToStart:
+    """Return the plan that was asked for; without a number the one to take, or the first of the framework."""
+    plans = answer.plans
+    if not plans:
+        raise NothingFitsError("no plan fits in this answer; its key loosen says what to change")
+    if "framework" in values:
+        asked = catalog.find_framework(values["framework"])
+        plans = tuple(one for one in plans if _is_of(one.subject.settings.framework, asked))
+        if not plans:
+            labels = dict.fromkeys(one.subject.settings.framework.label for one in answer.plans)
+            rule = f"a framework of the answer's plans ({', '.join(labels)})"
+            raise ParameterError("--framework", rule, values["framework"])
+    positions = [one.position for one in plans]
+    number = parsing.whole(1, 10_000)("--plan", values["plan"]) if "plan" in values else None
+    if number is None and "framework" not in values and answer.chosen is None and len(plans) > 1:
+        number = NOTHING
+    chosen = answer.chosen if answer.chosen in positions else positions[0]
+    match = next((one for one in plans if one.position == (chosen if number is None else number)), None)
+    if match is None:
+        raise ParameterError("--plan", f"one of the answer's ({', '.join(map(str, positions))})", number)
+    return match
+
+
+def _is_of(framework: Framework, asked: Framework) -> bool:
+    return framework.name == asked.name and asked.label in {framework.label, asked.name}

@@ -1,0 +1,293 @@
+"""What starts a plan: a program, and each value of the plan as a flag, a key or a variable that the program reads.
+
+The record of a framework says what is written (:attr:`planner.domain.framework.Framework.writes`); nothing else here
+knows a flag of any program.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from planner.domain.axes import AXES
+from planner.domain.configuration import Configuration, Settings
+from planner.domain.framework import size_words
+from planner.domain.precision import precision_named
+from planner.domain.prediction import LayersOfStage, Prediction, Quantity, SharedLayers
+from planner.domain.request import Subject
+
+__all__ = ["ARGUMENT", "FILE", "KEY", "VARIABLE", "Job", "PlanToStart", "job_of"]
+
+FILE = "{file}"
+"""In place of the path of the file that holds the keys."""
+ARGUMENT, VARIABLE, KEY = "argument", "variable", "key"
+"""How a program is told a value."""
+PREFIX = "PLAN_"
+"""Of variables that say the plan to a program of the user's own."""
+_BY_STARTER = ("nodes", "gpus_per_node")
+"""Axes that the start of the processes says."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanToStart:
+    """A plan and what its document says of it.
+
+    Attributes
+    ----------
+    subject : of the plan, in its framework
+    stage_layers, shared_layers : as of :class:`planner.domain.prediction.Prediction`
+    training_s : of so many epochs, those of the document or one; None: it has no epoch
+    """
+
+    position: int
+    subject: Subject
+    configuration: Configuration
+    iteration_s: Quantity
+    rank_order: tuple[str, ...] = ()
+    stage_layers: tuple[LayersOfStage, ...] = ()
+    shared_layers: SharedLayers | None = None
+    training_s: Quantity | None = None
+    epochs: int = 1
+
+    @staticmethod
+    def of(prediction: Prediction, subject: Subject, position: int = 1, epochs: int = 1) -> PlanToStart:
+        """Return the plan of a prediction."""
+        one = prediction
+        what = one.configuration, one.iteration_s, one.rank_order, one.stage_layers, one.shared_layers
+        return PlanToStart(position, subject, *what, one.training_s(epochs), epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What starts a plan.
+
+    Attributes
+    ----------
+    starter : one of STARTERS
+    arguments, variables, keys : what is told the program on its command line, by variables and in a file
+    asked : mapping of str to str, what the program has to be told, in words, by name
+    told : mapping of str to how it is told; by none of ARGUMENT, VARIABLE and KEY: nothing has to be said
+    comment : what is to be known beside the command: where it is given, and what a program of the user's own has to be
+        told
+    refusal : why no job starts the plan; empty: one does
+    """
+
+    configuration: Configuration
+    starter: str
+    program: tuple[str, ...]
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str]
+    keys: Mapping[str, Any]
+    asked: Mapping[str, str]
+    told: Mapping[str, frozenset[str]]
+    comment: str
+    refusal: str = ""
+
+    @property
+    def line(self) -> str:
+        """The command in one line, as a person gives it, with the comment behind it."""
+        comment = f"  # {self.comment}" if self.comment else ""
+        return f"{' '.join([*self.settings, *self.command(file=self.file_name)])}{comment}"
+
+    @property
+    def settings(self) -> list[str]:
+        """Variables of the command, but for those that only say the plan, as they stand before it."""
+        return [f"{name}={shlex.quote(value)}" for name, value in self.variables.items() if not name.startswith(PREFIX)]
+
+    @property
+    def file_name(self) -> str:
+        """Of the file with the keys."""
+        return "accelerate.yaml" if self.starter == "accelerate" else "deepspeed.json"
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """In words, what the framework has nothing to write for."""
+        return tuple(words for name, words in self.asked.items() if name not in self.told)
+
+    @property
+    def processes_per_node(self) -> int:
+        """A process a device; in an asynchronous plan one a node, whose threads share it."""
+        return 1 if self.configuration.mode == "async" else self.configuration.gpus_per_node
+
+    def command(self, head: str = "FIRST_NODE", port: str = "", rank: str = "NODE_NUMBER", file: str = "") -> list[str]:
+        """Return the words of the command, each as a shell reads it.
+
+        ``head``, ``port``, ``rank``, ``file``: expressions of the shell for the first node and a free port of it, the
+        node's number, and the file with the keys. Of several nodes each is given it, but for ``mpirun``.
+        """
+        nodes, each = self.configuration.nodes, self.processes_per_node
+        words = STARTS[self.starter](nodes, each, head, port, rank, file)
+        return [*words, *(file if word == FILE else shlex.quote(word) for word in (*self.program, *self.arguments))]
+
+
+def _mpirun(nodes: int, each: int, *_: str) -> list[str]:
+    return ["mpirun", "-np", str(nodes * each), "--map-by", "node" if each == 1 else f"ppr:{each}:node"]
+
+
+def _torchrun(nodes: int, each: int, head: str, port: str, *_: str) -> list[str]:
+    if nodes == 1:
+        return ["torchrun", "--standalone", "--nproc-per-node", str(each)]
+    where = f"{head}:{port}" if port else head
+    size = ["--nnodes", str(nodes), "--nproc-per-node", str(each)]
+    return ["torchrun", *size, "--rdzv-backend", "c10d", "--rdzv-endpoint", where]
+
+
+def _accelerate(nodes: int, _each: int, *where: str) -> list[str]:
+    head, port, rank, file = where
+    meet = ["--machine_rank", rank, "--main_process_ip", head, "--main_process_port", port or "29500"]
+    return ["accelerate", "launch", "--config_file", file, *(meet if nodes > 1 else [])]
+
+
+def _composer(nodes: int, each: int, head: str, port: str, rank: str, _file: str) -> list[str]:
+    meet = ["--world_size", str(nodes * each), "--node_rank", rank, "--master_addr", head]
+    return ["composer", "-n", str(each), *([*meet, "--master_port", port or "29500"] if nodes > 1 else [])]
+
+
+STARTS: Mapping[str, Callable[..., list[str]]] = {
+    "mpirun": _mpirun, "torchrun": _torchrun, "accelerate": _accelerate, "composer": _composer,
+}  # fmt: skip
+"""What starts processes -> its command up to the program."""
+
+
+def job_of(plan: PlanToStart, program: Sequence[str] = ()) -> Job:
+    """Return what starts a plan; ``program``: the user's own, in place of the framework's."""
+    one, settings = plan.configuration, plan.subject.settings
+    framework = settings.framework
+    values, asked = _values(plan), _asked(one, settings, plan.rank_order)
+    told: dict[str, set[str]] = {}
+    known, written = set(), dict[str, Any]()
+    for condition, keys in framework.writes.items():
+        terms = condition.split()
+        name = terms[0] if terms and terms[0].startswith("switch=") else "".join(terms[:1]).partition("=")[0]
+        known.add(name)
+        if all(_holds(term, values, asked) for term in terms):
+            told.setdefault(name, set()).update(map(_way, keys))
+            written |= {key: _filled(value, values) for key, value in keys.items()}
+    starter = "mpirun" if one.mode == "async" else framework.starter
+    variables = {key[1:]: str(value) for key, value in written.items() if _way(key) == VARIABLE}
+    if framework.own_program:
+        variables = {f"{PREFIX}{name.upper()}": str(values[name]) for name in _said(asked, values)} | variables
+        for name in asked:
+            if name not in known:
+                told.setdefault(name, set()).add(VARIABLE)
+    return Job(
+        one,
+        starter,
+        tuple(program) or tuple((framework.program or _PROGRAMS[starter]).split()),
+        tuple(word for key, value in written.items() if _way(key) == ARGUMENT for word in _words(key, value)),
+        variables,
+        _nested({key: value for key, value in written.items() if _way(key) == KEY}),
+        asked,
+        {name: frozenset(told[name]) for name in asked if name in told},
+        _comment(one, asked, starter, is_own=framework.own_program),
+        _refusal(plan),
+    )
+
+
+_PROGRAMS = {"mpirun": "PROGRAM", "torchrun": "train.py", "accelerate": "train.py", "composer": "train.py"}
+
+
+def _refusal(plan: PlanToStart) -> str:
+    framework = plan.subject.settings.framework
+    if plan.shared_layers and not framework.shares_layers:
+        return f"{framework.variant} does not share layers of such a network by itself"
+    if precision_named(plan.configuration.precision).is_lossy:
+        return f"training in {plan.configuration.precision} is research, which loses accuracy (docs/inference.md)"
+    return ""
+
+
+def _values(plan: PlanToStart) -> dict[str, Any]:
+    """Return what conditions ask for and templates are filled with, by name."""
+    one, settings = plan.configuration, plan.subject.settings
+    inside = max(1, one.gpus_per_node // one.tensor_parallel)
+    ranks = min(one.weight_copies, inside) if one.shard_group == "node" else one.weight_copies
+    return {axis.name: getattr(one, axis.name) for axis in AXES} | {
+        "gpus": one.gpus,
+        "data_parallel": one.data_parallel,
+        "replica_batch": one.sub_batch * one.accumulation_steps,
+        "mini_batch": one.samples_per_update,
+        "shard_ranks": max(1, ranks // one.context_parallel),
+        "shard_copies": one.weight_copies // ranks,
+        "weight_copies": one.weight_copies,
+        "optimizer": settings.optimizer,
+        "strategy": settings.strategy,
+        "bucket_bytes": round(settings.bucket_bytes),
+        "rank_order": ",".join(plan.rank_order or settings.placed_by),
+        "blocks": "|".join(f"t*{stage.layers}" if stage.layers else "" for stage in plan.stage_layers),
+        "switches": "+".join(settings.framework.switched),
+        "file": FILE,
+    }
+
+
+def _asked(one: Configuration, settings: Settings, rank_order: tuple[str, ...]) -> dict[str, str]:
+    """Return what a program has to be told, in words, by name."""
+    asked = {
+        axis.name: axis.short.format(getattr(one, axis.name)) if axis.short else f"{axis.title} {value}"
+        for axis in AXES
+        if axis.name not in _BY_STARTER
+        and ((value := getattr(one, axis.name)) != axis.default or (axis.always_said and axis.name != "mode"))
+    }
+    framework, order = settings.framework, rank_order or settings.placed_by
+    if settings.strategy != framework.strategy:
+        asked["strategy"] = f"strategy {settings.strategy}"
+    if settings.bucket_bytes:
+        asked["bucket_bytes"] = f"buckets of {size_words(settings.bucket_bytes)}"
+    if order != framework.rank_order:
+        asked["rank_order"] = f"ranks {','.join(order)}"
+    return asked | {f"switch={name}": f"switch {name}" for name in framework.switched}
+
+
+def _said(asked: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    """Return the names of values that variables tell a program of the user's own."""
+    names = [name for name in asked if name in values]
+    return [*names, "optimizer", *(["switches"] if values["switches"] else [])]
+
+
+def _comment(one: Configuration, asked: Mapping[str, str], starter: str, *, is_own: bool) -> str:
+    where = ["on each node"] if one.nodes > 1 and starter != "mpirun" else []
+    threads = [f"{one.gpus_per_node} threads"] if one.mode == "async" else []
+    if not is_own:
+        return ", ".join(where)
+    accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
+    besides = [words for name, words in asked.items() if name in ("bucket_bytes", "rank_order")]
+    return ", ".join(
+        (*where, *threads, f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides, *besides)
+    )
+
+
+def _holds(term: str, values: Mapping[str, Any], asked: Mapping[str, str]) -> bool:
+    """Return whether a term of a condition does: ``name``, what has to be told; ``name=value|value``."""
+    name, is_value, of = term.partition("=")
+    if name == "switch":
+        return not {*of.split("|")}.isdisjoint(values["switches"].split("+"))
+    return str(values[name]) in of.split("|") if is_value else name in asked
+
+
+def _way(key: str) -> str:
+    return ARGUMENT if key.startswith("-") else VARIABLE if key.startswith("$") else KEY
+
+
+def _filled(value: Any, values: Mapping[str, Any]) -> Any:
+    """Return a value of a record: a template that is a name alone has the type of what it names."""
+    if not isinstance(value, str):
+        return value
+    return values[value[1:-1]] if value[1:-1] in values and value[0] + value[-1] == "{}" else value.format_map(values)
+
+
+def _words(key: str, value: Any) -> tuple[str, ...]:
+    """Return the words of an argument; of one that begins with ``-=`` the word behind it alone."""
+    if value is True:
+        return (key.removeprefix("-="),)
+    return () if value is False else (key, str(value))
+
+
+def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys with dots as tables in tables."""
+    nested: dict[str, Any] = {}
+    for top, group in groupby(sorted(keys), key=lambda key: key.partition(".")[0]):
+        inner = {key.partition(".")[2]: keys[key] for key in group}
+        nested[top] = inner[""] if "" in inner else _nested(inner)
+    return nested

@@ -1,0 +1,1 @@
+"""A plan as a job: files that a scheduler or a training program reads."""
