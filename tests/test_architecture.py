@@ -49,6 +49,8 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "rich": ("cli/streams.py",),
     "scipy": ("fitting/estimators.py",),
     "jsonschema": (),
+    "yaml": (),
+    "kubernetes_validate": (),
 }
 """Package -> the only places that may import it; a test-only package has none."""
 

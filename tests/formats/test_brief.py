@@ -96,6 +96,15 @@ def test_where_nothing_fits_it_says_what_to_loosen(suggestion: Made, two: Sugges
 
 def test_all_keys_are_told_in_the_schema(two: Suggestion, subject: Subject) -> None:
     properties = BRIEF.schema()["properties"]
-    assert {*STABLE, *OF_SPLIT_PLANS, *OF_OTHER_SETTINGS, "scenario", "groups", "epochs", "walltime_s", "loosen"} == properties.keys()
+    assert {
+        *STABLE,
+        *OF_SPLIT_PLANS,
+        *OF_OTHER_SETTINGS,
+        "scenario",
+        "groups",
+        "epochs",
+        "walltime_s",
+        "loosen",
+    } == properties.keys()
     assert all(rule["description"] for rule in properties.values())
     assert BRIEF.build(brief_document(subject, two), "x")["nodes"] == 2
