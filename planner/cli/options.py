@@ -260,7 +260,7 @@ _ALL = (
     ),
     Option(
         "program", "WORDS", "What is started, with arguments of its own, quoted as one word of the shell.",
-        default="that of the framework, else train.py",
+        parsing.words, default="that of the framework, else train.py",
     ),
     Option("image", "NAME", "Image of the containers of kubernetes.", default="pytorch/pytorch"),
     Option(
@@ -348,11 +348,6 @@ COMMANDS = (
         ("answer", "position", "part"),
     ),
     Command(
-        "render",
-        "Write a plan that was kept as JSON as a job file, with every value as a flag or key of its reader.",
-        ("answer", "to", "framework", "plan", "program", "name", "image", "epochs", "out", "force"),
-    ),
-    Command(
         "validate",
         "Compare predictions with measured runs. Errors, ranking, memory and intervals, row by row and summed up.",
         ("runs", "calibration", "framework", "hold_out", "fit_on", "plot", "force", "json"),
@@ -366,5 +361,10 @@ COMMANDS = (
             "calibration", "samples", "cluster", "nodes", "gpus_per_node", "name", "out", "cluster_out", "force",
             "json",
         ),
+    ),
+    Command(
+        "render",
+        "Write a plan that was kept as JSON as a job file, with every value as a flag or key of its reader.",
+        ("answer", "to", "framework", "plan", "program", "name", "image", "epochs", "out", "force"),
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@ Each parser takes (what, text); ``what`` names the option in errors. Nothing her
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
@@ -19,6 +20,7 @@ from planner.units import parse_fraction, parse_number, parse_quantity
 __all__ = [
     "AskedPart", "Parser", "choice", "choices", "count", "counts", "error_aim", "fraction", "framework", "frameworks",
     "group", "limits", "numbers", "objective", "only", "pairs", "rank_order", "recomputes", "text", "whole",
+    "words",
 ]  # fmt: skip
 
 Parser = Callable[[str, str], object]
@@ -88,6 +90,14 @@ def _span(what: str, item: str, value: str, least: int, most: int) -> range:
     if high < low:
         raise ParameterError(what, "a range lo:hi with lo at most hi", value, f"write {high}:{low}")
     return range(low, high + 1, step)
+
+
+def words(what: str, value: str) -> tuple[str, ...]:
+    """Return what a shell makes of a command, at least a word."""
+    try:
+        return tuple(shlex.split(text(what, value)))
+    except ValueError as error:
+        raise ParameterError(what, "words as a shell reads them", value, str(error)) from None
 
 
 def pairs(what: str, value: str) -> dict[str, str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from planner import catalog
@@ -37,7 +36,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     subject = plan.subject
     task = Task(
         plan,
-        job_of(plan, _program(values.get("program"))),
+        job_of(plan, values.get("program", ())),
         configuration_words(plan.configuration, subject.device, (), subject.settings.framework),
         values.get("name", subject.network),
         values.get("image", IMAGE),
@@ -51,16 +50,6 @@ def run(arguments: Mapping[str, Any]) -> None:
         output.write_text(text)
 
 
-def _program(text: str | None) -> Sequence[str]:
-    try:
-        words = shlex.split(text or "")
-    except ValueError as error:
-        raise ParameterError("--program", "words as a shell reads them", text, str(error)) from None
-    if text is not None and not words:
-        raise ParameterError("--program", "a program", text)
-    return words
-
-
 def _plan(answer: KeptPlans, values: Mapping[str, Any]) -> PlanToStart:
     """Return the plan that was asked for; without a number the one to take, or the first of the framework."""
     plans = answer.plans
@@ -72,7 +61,7 @@ def _plan(answer: KeptPlans, values: Mapping[str, Any]) -> PlanToStart:
         if not plans:
             labels = dict.fromkeys(one.subject.settings.framework.label for one in answer.plans)
             rule = f"a framework of the answer's plans ({', '.join(labels)})"
-            raise ParameterError("--framework", rule, values["framework"])
+            raise ParameterError("--framework", rule, values["framework"], "more of them: planner suggest --top N")
     positions = [one.position for one in plans]
     number = parsing.whole(1, 10_000)("--plan", values["plan"]) if "plan" in values else None
     if number is None and "framework" not in values and answer.chosen is None and len(plans) > 1:

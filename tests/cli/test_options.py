@@ -90,6 +90,9 @@ INVALID: dict[str, tuple[str, ...]] = {
     "storage": ("nothing.db",),
     "position": ("0", "-1", "x"),
     "part": ("cost", ""),
+    "to": ("lsf", ""),
+    "program": ("", "it's"),
+    "image": ("",),
 }
 SWITCHES = {
     "work",
@@ -113,6 +116,7 @@ BASE: dict[str, list[str]] = {
     "show": ["networks"],
     "calibrate": ["--device", "cpu", "--budget", "2s"],
     "explain": ["answer.json"],
+    "render": ["answer.json", "--to", "slurm"],
     "search-worker": ["--storage", "nothing.db"],
 }
 

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.usefixtures("clean_place")
 
 Run = Callable[..., tuple[int, str, str]]
 SPLIT = ("--network", "gpt:layers=4,hidden=256,heads=4", "--cluster", "dgx-h100", "--precision", "bf16")
-SUGGEST = ("suggest", *SPLIT, "--target-batch", "64", "--framework", "fsdp,megatron", "--nodes", "2", "--json")
+SUGGEST = ("suggest", *SPLIT, "--target-batch", "64", "--framework", "fsdp,megatron", "--nodes", "2", "--top", "30",
+           "--json")  # fmt: skip
 PREDICT = ("predict", *SPLIT, "--sub-batch", "2,4", "--strategy", "wait-free", "--framework", "megatron", "--json")
 
 

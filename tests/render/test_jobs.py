@@ -84,7 +84,8 @@ def neighbours(one: Configuration) -> Iterator[tuple[str, Configuration]]:
         others = axis.words or (range(axis.most + 1) if axis.most else (1, 2, 4))
         for value in others if axis.name not in ("nodes", "gpus_per_node", "mode", "precision") else ():
             with suppress(ParameterError):  # no such plan
-                other = replace(one, **{axis.name: value})
+                changes: dict[str, Any] = {axis.name: value}
+                other = replace(one, **changes)
                 if getattr(other, axis.name) == value and passes(other) not in (passes(one), None):
                     yield axis.name, other
 
@@ -316,7 +317,7 @@ NOT_STARTED = "--to kubernetes must be of a plan that torchrun or accelerate or 
     ],
 )
 def test_what_a_target_cannot_say_is_named(name: str, target: str, changes: dict[str, Any], sentence: str) -> None:
-    one = Configuration(**{"nodes": 2, "gpus_per_node": 8, "sub_batch": 4, "precision": "bf16"} | changes)
+    one = Configuration(2, 8, 4, 1, "bf16", **changes)
     with pytest.raises(ParameterError) as error:
         file_of(target, plan_of(catalog.find_framework(name), one))
     assert str(error.value) == sentence
