@@ -32,8 +32,9 @@ from planner.errors import ParameterError
 
 __all__ = [
     "ATTENTION", "BACKWARD_DATA", "BACKWARD_WEIGHT", "CLASSES", "COSTLY_ACTIVATIONS", "DIRECTIONS", "FORWARD",
-    "FP32_KINDS", "KINDS", "LINEAR_BIAS", "MATRIX_KINDS", "OF_LAYERS", "PRODUCT_KINDS", "ROW_KINDS", "SERVED_BY",
-    "UPDATE", "WORK_COLUMNS", "KernelCalls", "KernelRow", "class_of", "convolution_output", "is_that_of_fp32",
+    "FP32_KINDS", "KINDS", "LINEAR_BIAS", "MATRIX_KINDS", "OF_BANDWIDTH", "OF_LAYERS", "PRODUCT_KINDS", "ROW_KINDS",
+    "SERVED_BY", "UPDATE", "WORK_COLUMNS", "KernelCalls", "KernelRow", "class_of", "convolution_output",
+    "is_that_of_fp32",
 ]  # fmt: skip
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE = "forward", "backward_data", "backward_weight", "update"
@@ -90,6 +91,10 @@ WORK_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
     | dict.fromkeys(TRAFFIC_KINDS, TRAFFIC_COLUMNS)
     | dict.fromkeys(ROW_KINDS, ROW_COLUMNS)
 )
+
+
+OF_BANDWIDTH = (("copy", FORWARD),)
+"""Kind and direction of calls of few layers, which a data sheet's bandwidth serves where they were not timed."""
 
 
 def is_that_of_fp32(kind: str, precision: str) -> bool:

@@ -140,15 +140,14 @@ def _table(columns: Mapping[str, Sequence[str]]) -> Table:
 def _notes(batches: Sequence[Batch]) -> Iterator[Block]:
     """Yield what the times rest on, and what they leave out."""
     names = list(dict.fromkeys(name for one in batches for name in one.calibrations))
-    yield Line(f"Kernels: {', '.join(names) or 'data sheet'}. {ERRORS}")
+    yield Line(f"Kernels: {', '.join(names)}. {ERRORS} {LEFT_OUT}" if names else f"{OF_SHEETS} {LEFT_OUT}")
     if any(one.precision == "int8" for one in batches):
         yield Line(INT8_NOTE)
 
 
-ERRORS = (
-    "Factor: 90 %, by what kernels were missed by; 8 of 10 measured batches lay inside (docs/inference.md). No queue "
-    "is modelled, and no copies."
-)
+ERRORS = "Factor: 90 %, by what kernels were missed by; 8 of 10 measured batches lay inside (docs/inference.md)."
+OF_SHEETS = "Kernels: data sheet. Factor: 90 %, assumed."
+LEFT_OUT = "No queue is modelled, and no copies."
 INT8_NOTE = (
     "int8 needs scales calibrated on samples; what accuracy it costs is not predicted. Batches are multiples of 4."
 )

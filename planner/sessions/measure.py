@@ -20,7 +20,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Configurations, Settings
-from planner.domain.kernels import DIRECTIONS, FORWARD, SERVED_BY, TRAFFIC_KINDS
+from planner.domain.kernels import DIRECTIONS, OF_BANDWIDTH, SERVED_BY, TRAFFIC_KINDS
 from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS
@@ -208,13 +208,11 @@ Bar = Callable[[str, float, str], AbstractContextManager[Callable[[float, str], 
 def needed_kernels() -> tuple[tuple[str, str], ...]:
     """Return kind and direction of every kernel that a bundled network calls, products first.
 
-    Without copies forward, which experts and tables of positions alone make: where there are too few timings of them, a
-    data sheet's bandwidth serves.
+    Without those that a data sheet's bandwidth serves.
     """
     one = np.ones(1, dtype=np.int64)
     pairs = {(calls.kind, calls.direction) for name in zoo_names() for calls in lower(build(name, {}), one)}
-    pairs -= {("copy", FORWARD)}
-    return tuple(sorted(pairs, key=lambda pair: (pair[0] not in ("convolution", "gemm"), pair)))
+    return tuple(sorted(pairs - {*OF_BANDWIDTH}, key=lambda pair: (pair[0] not in ("convolution", "gemm"), pair)))
 
 
 @dataclass(frozen=True, slots=True)

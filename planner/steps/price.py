@@ -42,8 +42,10 @@ from planner.steps.step_part import STEP_TERMS, StepPart
 from planner.workload.lowering import UPDATE_BYTES
 from planner.workload.memory import fullest_stage
 
-__all__ = ["Priced", "Pricer", "offload_s"]
+__all__ = ["Priced", "Pricer"]
 
+_HOST_BYTES_PER_S = 100e9
+"""Assumed of a node's memory: half of what eight channels of DDR4-3200 carry, 204.8 GB/s."""
 _OF_STEP = ("pipeline_parallel", "schedule", "accumulation_steps", "virtual_stages")
 """What a step depends on besides its passes and its state."""
 
@@ -308,57 +310,24 @@ class Pricer(StepCosts):
         return np.asarray(np.maximum(step_s, load_s) if self.strategy.prefetch else step_s + load_s)
 
     def _offload(self, plans: Configurations, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
-        """Put what offloading takes into the terms; what the host updates, the device does not."""
+        """Put what offloading takes into the terms; what the host updates, the device does not.
+
+        ``memory``: with the bytes that move in a step, of each rank. CoverageError: no link to the host is described.
+        """
         if not plans.offload.any():
             return
-        m = plans.accumulation_steps
-        passes = terms["forward"][1] / m, (terms["backward"][1] + terms["recompute"][1]) / m
-        terms["offload"][:] = offload_s(self.sources, plans, memory, memory.to_device / self.parameter.weight, passes)
+        moved, sources = (memory.to_host, memory.to_device), self.sources
+        down, up = (np.where(size > 0, evaluate(sources.offload.entry, {"bytes": size}), 0.0) for size in moved)
+        passes_s = terms["forward"][1], terms["backward"][1] + terms["recompute"][1]
+        late = sum(np.maximum(copied - of_pass, 0.0) for copied, of_pass in zip((down, up), passes_s, strict=True))
+        updated = memory.to_device / self.parameter.weight * np.minimum(plans.gpus_per_node, plans.gpus)
+        updating = updated * UPDATE_BYTES[sources.problem.settings.optimizer] / _HOST_BYTES_PER_S
+        fault = constants("offload.page_faults")
+        by_kind = {
+            "optimizer": np.maximum(down, up) + updating,
+            "activations": late,
+            "paged-activations": down + up + sum(moved) * fault["fault_s"] / fault["group_bytes"],
+        }
+        for kind, seconds in by_kind.items():
+            terms["offload"][:] = np.where(plans.offload == OFFLOADS.index(kind), seconds, terms["offload"])
         terms["update"][:, plans.offload == OFFLOADS.index("optimizer")] = 0.0
-
-
-HOST_BYTES_PER_S = 100e9
-"""Assumed of a node's memory: half of what eight channels of DDR4-3200 carry, 204.8 GB/s."""
-
-
-def offload_s(
-    sources: Sources,
-    plans: Configurations,
-    memory: SplitMemoryBytes,
-    updated: FloatArray,
-    passes_s: tuple[FloatArray, ...],
-) -> FloatArray:
-    """Return what offloading adds to the step [s], shape (n,); 0 where nothing is offloaded.
-
-    Parameters
-    ----------
-    sources : Sources
-    plans : Configurations
-    memory : SplitMemoryBytes
-        Bytes that move in a step, of each rank.
-    updated : ndarray of float, shape (n,)
-        Parameters that a rank updates.
-    passes_s : forward and backward pass of one micro-batch [s], (n,) each
-
-    Raises
-    ------
-    CoverageError
-        The cluster says nothing of the link to the host.
-    """
-    result = np.zeros(plans.shape)
-    if not plans.offload.any():
-        return result
-    moved = memory.to_host, memory.to_device
-    down, up = (np.where(size > 0, evaluate(sources.offload.entry, {"bytes": size}), 0.0) for size in moved)
-    on_node = np.minimum(plans.gpus_per_node, plans.gpus)
-    updating = updated * on_node * UPDATE_BYTES[sources.problem.settings.optimizer] / HOST_BYTES_PER_S
-    m, fault = plans.accumulation_steps, constants("offload.page_faults")
-    late = sum(m * np.maximum(copied / m - pass_s, 0.0) for copied, pass_s in zip((down, up), passes_s, strict=True))
-    by_kind = {
-        "optimizer": np.maximum(down, up) + updating,
-        "activations": np.asarray(late),
-        "paged-activations": down + up + sum(moved) * fault["fault_s"] / fault["group_bytes"],
-    }
-    for kind, seconds in by_kind.items():
-        result = np.where(plans.offload == OFFLOADS.index(kind), seconds, result)
-    return result
