@@ -202,8 +202,7 @@ strategy = "tensor-fusion"
 """
 
 
-@pytest.mark.parametrize("network", ["resnet50", NETWORK])
-@pytest.mark.parametrize("name", ["tensorflow", "own"])
+@pytest.mark.parametrize(("network", "name"), [("resnet50", "tensorflow"), (NETWORK, "own")])
 def test_no_set_of_switches_has_a_better_plan_than_those_kept(
     run: Run, tmp_path: Path, network: str, name: str
 ) -> None:

@@ -29,12 +29,10 @@ GPT = "gpt:layers=4,hidden=768,heads=8,sequence=256,vocabulary=8192"
 REQUESTS = (
     "suggest --target-batch 138",
     "suggest --network resnet50 --cluster dgx-a100 --target-batch 1024",
-    "suggest --network resnet50 --cluster dgx-a100 --target-batch 1024 -v",
     "suggest --network resnet50 --cluster dgx-a100 --target-batch 1024 --scenario inter_node.bandwidth=50GB/s -v",
     "suggest --network resnet50 --network vgg16 --cluster dgx1-v100 --target-batch 512 -v",
     "suggest --network resnet50 --cluster dgx1-v100 --target-batch 512 --framework pytorch,mxnet -v",
     "suggest --network resnet50 --cluster dgx1-v100 --target-batch 512 --framework mxnet --precision fp32",
-    "suggest --network bert-large --cluster dgx1-v100 --target-batch 512 --nodes 1 -v",
     "suggest --network gpt2 --cluster dgx-a100 --target-batch 512 --mode async",
     f"suggest --network {GPT} --cluster dgx-a100 --target-batch 64 --framework megatron-lm -v",
     f"suggest --network resnet50 --cluster {MIXED} --target-batch 1024 -v",

@@ -10,7 +10,6 @@ ON = ("suggest", "--cluster", "dgx-a100")
 LLAMA = (*ON, "--network", "llama3-70b", "--target-batch", "512")
 CASES = (
     ((*LLAMA, "--nodes", "2", "--framework", "fsdp"), {"--framework fsdp", "--nodes 2"}),
-    ((*LLAMA, "--nodes", "1", "--framework", "fsdp"), {"--nodes 1"}),
     ((*LLAMA, "--nodes", "1", "--optimizer", "adam"), {"--nodes 1"}),
     ((*ON, "--network", "resnet50", "--target-batch", "1000", "--nodes", "3", "--optimizer", "adam"), None),
     ((*ON, "--network", "resnet50", "--target-batch", "1024", "--limit", "epoch=1s", "--framework", "mxnet"), None),

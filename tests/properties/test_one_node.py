@@ -9,7 +9,7 @@ import pytest
 from planner.steps.predict import Evaluator
 from tests.properties.conftest import CLUSTERS, SMALL, problem_and_plans, with_cluster
 
-LINKS = (("ethernet", 0.125e9, 5e-5), ("roce", 12.5e9, 0.0), ("efa", 4e11, 1e-3), ("made-up", 1e9, 1e-6))
+LINKS = (("ethernet", 0.125e9, 5e-5), ("efa", 4e11, 0.0))
 """Kind, rate [byte/s] and latency [s]."""
 
 

@@ -166,8 +166,7 @@ def test_nodes_that_no_group_has_are_loosened_to_those_of_each() -> None:
     assert all(" allows 1 node x 8 GPUs, sub-batch 1, " in way.message for way in found.loosen)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("asked", [{}, {"nodes": (7, 30, 41)}], ids=["any", "totals"])
+@pytest.mark.parametrize(("seed", "asked"), [(0, {}), (1, {"nodes": (7, 30, 41)})], ids=["any", "totals"])
 def test_trials_come_near_the_best_of_all_choices(
     seed: int, asked: dict[str, tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

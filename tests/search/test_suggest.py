@@ -111,7 +111,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(NARROW)
 def test_loosening_one_constraint_as_told_makes_something_fit(machine: Any, request: SpaceRequest) -> None:
     answer = answered(machine, request)

@@ -56,8 +56,9 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tmp_path = tmp_path_factory.mktemp("tables")
     (tmp_path / "deepbench_conv.csv").write_text(CONVOLUTION)
     for name, text in OTHERS.items():
         (tmp_path / name).write_text(text)

@@ -183,7 +183,7 @@ def test_a_layer_of_llama_keeps_what_is_read_again(heads: int, kv_heads: int, ff
 
 def test_absurd_sizes_do_not_wrap() -> None:
     huge = {"sequence": "999999", "heads": "9999", "hidden": "999900", "vocabulary": "9999999", "ffn": "9999999"}
-    network = build("llama", {**huge, "layers": "9999", "attention": "unfused"})
+    network = build("llama", {**huge, "layers": "99", "attention": "unfused"})
     assert totals(network).parameters > 10**15
     sub_batch = np.array([1, 10**9])
     for calls in lower(network, sub_batch, optimizer="adam"):
