@@ -73,10 +73,10 @@ def fused_calls(
     """
     if not fuses:
         return calls
-    inside = _fused_sites(of, fuses)
+    inside = _parts(of.network, fuses)
     one_by_one = "softmax" in fuses and itemsize == _SCORE_BYTES
     normed, summed = _norms(of.network, fuses), _summed_norms(of.network, fuses)
-    made = (_softmax(one, of) if one_by_one and one.kind == "softmax" else _fused(one, inside) for one in calls)
+    made = (_softmax(one, of) if one_by_one and one.kind == "softmax" else _fused(one, of, inside) for one in calls)
     return tuple(_layer_normed(_normed(one, of, *normed), of, *summed) for one in made)
 
 
@@ -150,37 +150,21 @@ def _softmax(calls: KernelCalls, of: Program) -> KernelCalls:
     )
 
 
-def _fused(calls: KernelCalls, inside: Mapping[str, set[int]]) -> KernelCalls:
+def _fused(calls: KernelCalls, of: Program, inside: Mapping[str, set[str]]) -> KernelCalls:
+    """Return calls without those that are part of another kernel in all layers like theirs, or as they take part."""
     name = calls.kind if calls.direction == FORWARD else ""
     if name in ("bias", "linear_bias", "dropout"):
-        is_part = _among(calls, inside["dropout" if name == "dropout" else "bias"])
+        is_part = share_of(calls, of, inside["dropout" if name == "dropout" else "bias"]) == 1
         return replace(calls, count=np.where(is_part, 0, calls.count)) if is_part.any() else calls
-    if name == "add" and (masked := _among(calls, inside["masked"])).any():
+    if name == "add" and (masked := share_of(calls, of, inside["masked"]) == 1).any():
         work = dict(calls.work)
         work["fixed_bytes"] = work["fixed_bytes"] + np.where(masked, work["elements"], 0)
         return replace(calls, work=work)
-    if calls.kind == "activation" and calls.direction in _GATED and (gated := _among(calls, inside["gated"])).any():
+    is_gated = calls.kind == "activation" and calls.direction in _GATED
+    if is_gated and (gated := share_of(calls, of, inside["gated"]) == 1).any():
         part = np.where(gated, _GATED[calls.direction], 1.0)
         return replace(calls, work={**calls.work, "traffic": calls.work["traffic"] * part})
     return calls
-
-
-def _among(calls: KernelCalls, sites: set[int]) -> BoolArray:
-    return np.asarray(np.isin(calls.layer, list(sites)))
-
-
-@lru_cache(maxsize=32)
-def _fused_sites(of: Program, fuses: tuple[str, ...]) -> Mapping[str, set[int]]:
-    """Return the sites of which all layers are part of another kernel, or take part in one, by how."""
-    return {kind: _sites(of, names) for kind, names in _parts(of.network, fuses).items()}
-
-
-def _sites(of: Program, names: set[str]) -> set[int]:
-    """Return the first layer of every site whose layers are all named."""
-    total, members = Counter(of.site.tolist()), Counter[int]()
-    for layer, site in zip(of.network.layers, of.site.tolist(), strict=True):
-        members[site] += layer.name in names
-    return {of.sites[site].position for site, count in total.items() if count == members[site]}
 
 
 def _parts(network: Network, fuses: tuple[str, ...]) -> dict[str, set[str]]:
@@ -274,7 +258,11 @@ def _layer_normed(calls: KernelCalls, of: Program, norms: set[str], sums: set[st
 
 def share_of(calls: KernelCalls, of: Program, names: set[str]) -> FloatArray:
     """Return which part of the layers that are like those of calls is named, shape (k,)."""
-    total, members = Counter(of.site.tolist()), Counter[int]()
-    for layer, site in zip(of.network.layers, of.site.tolist(), strict=True):
-        members[site] += layer.name in names
-    return np.array([members[site] / total[site] for site in of.site[calls.layer].tolist()])
+    return _shares(of, frozenset(names))[of.site[calls.layer]]
+
+
+@lru_cache(maxsize=64)
+def _shares(of: Program, names: frozenset[str]) -> FloatArray:
+    """Return which part of the layers of every site is named, shape (S,)."""
+    is_named = np.array([layer.name in names for layer in of.network.layers], dtype=np.float64)
+    return np.bincount(of.site, is_named, minlength=of.layers.size) / of.layers
