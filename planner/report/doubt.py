@@ -152,11 +152,10 @@ def _because(one: Prediction, subject: Subject) -> str:
         return _because_of_overheads(one, subject)
     if scope == "collectives":
         return f"messages between {subject.device}s of {subject.cluster} were not measured"
-    return (
-        "reading and copying samples was not measured"
-        if scope in ("storage", "host")
-        else "all its parts are uncertain"
-    )
+    return {
+        "storage": "reading and copying samples was not measured",
+        "host": "copies between host and device were not measured",
+    }.get(scope, "all its parts are uncertain")
 
 
 def _because_of_kernels(one: Prediction, subject: Subject) -> str:

@@ -26,7 +26,7 @@ CAUSES = [
     ({"overheads": 0.9}, {}, "measured steps are missed by as much"),
     ({"collectives": 0.6, "kernels": 0.4}, {}, "messages between GPUs of tsubame-kfc were not measured"),
     ({"storage": 1.0}, {}, "reading and copying samples was not measured"),
-    ({"host": 1.0}, {}, "reading and copying samples was not measured"),
+    ({"host": 1.0}, {}, "copies between host and device were not measured"),
     ({"kernels": 1.0}, {"regression": 1.0}, "the layers of sprint-15 were not timed"),
     ({"kernels": 1.0}, {"exact": 0.3, "regression": 0.7}, "only some layers of sprint-15 were timed"),
     ({"kernels": 1.0}, {"specification": 0.6, "exact": 0.4}, "most kernel times come from data sheets"),
