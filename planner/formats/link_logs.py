@@ -28,12 +28,12 @@ OPERATIONS = {
 OF_EACH_RANK = (ALL_GATHER, ALL_TO_ALL)
 """Operations whose size is that of one rank's part in OSU's tests, of all parts here."""
 _TEST = re.compile(r"^# (?:nThread \d+ nGpus \d+|OSU MPI)", re.MULTILINE)
-_TAG = re.compile(r"^\s*\[\d+,\d+\]<std\w+>:\s?|^\s{4}(?=#)", re.MULTILINE)
+_TAG = re.compile(r"^ {0,8}\[\d{1,9},\d{1,9}\]<std\w{1,9}>: ?|^ {4}(?=#)", re.MULTILINE)
 """Before each line: what mpirun --tag-output writes, or the indentation of a page."""
 _STARTING = re.compile(r"# Collective test starting: (\w+?)_perf")
 _NCCL = re.compile(r"# nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((\w+)\)")
-_RANK = re.compile(r"#\s+Rank\s+\d+\s.*?\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s+(.+?)\s*$")
-_OSU = re.compile(r"# OSU MPI(-\w+)? (.+?) Test")
+_RANK = re.compile(r"#\s+Rank\s+\d+\s.{0,80}?\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s+(.+)")
+_OSU = re.compile(r"# OSU MPI(-\w+)? (.{1,80}?) Test")
 _STATED = re.compile(r"#\s*(nodes|ranks_per_node):\s*(\d+)\s*$")
 _ENDED = ("# Out of bounds values", "# Avg bus bandwidth")
 LONGEST_US = 1e12
@@ -129,7 +129,7 @@ def _read(test: _Test, line: str, number: int, *, is_last: bool) -> None:
     words = line.split()
     if found := _RANK.match(line):
         test.hosts[found[1]] += 1
-        test.device = found[2]
+        test.device = found[2].strip()
     elif line.startswith("rccl-tests:") or "AMD Instinct" in line:
         test.library = "rccl"
     elif line.startswith(_ENDED):
