@@ -157,15 +157,7 @@ def job_of(plan: PlanToStart, program: Sequence[str] = ()) -> Job:
     one, settings = plan.configuration, plan.subject.settings
     framework = settings.framework
     values, asked = _values(plan), _asked(one, settings, plan.rank_order)
-    told: dict[str, set[str]] = {}
-    known, written = set(), dict[str, Any]()
-    for condition, keys in framework.writes.items():
-        terms = condition.split()
-        name = terms[0] if terms and terms[0].startswith("switch=") else "".join(terms[:1]).partition("=")[0]
-        known.add(name)
-        if all(_holds(term, values, asked) for term in terms):
-            told.setdefault(name, set()).update(map(_way, keys))
-            written |= {key: _filled(value, values) for key, value in keys.items()}
+    written, told, known = _written(framework.writes, values, asked)
     starter = "mpirun" if one.mode == "async" else framework.starter
     variables = {key[1:]: str(value) for key, value in written.items() if _way(key) == VARIABLE}
     if framework.own_program:
@@ -185,6 +177,29 @@ def job_of(plan: PlanToStart, program: Sequence[str] = ()) -> Job:
         _comment(one, asked, starter, is_own=framework.own_program),
         _refusal(plan),
     )
+
+
+def _written(
+    writes: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any], asked: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, set[str]], set[str]]:
+    """Return what is written, how each name is told, and the names that conditions are of, their first ones.
+
+    Of conditions that write the same the one with more terms wins. In the order of what is asked; single words last.
+    """
+    found: dict[str, tuple[int, Any]] = {}
+    told: dict[str, set[str]] = {}
+    known, order = set(), {name: at for at, name in enumerate(("", *asked))}
+    for condition, keys in sorted(writes.items(), key=lambda one: (len(one[0].split()), one[0])):
+        terms = condition.split()
+        first = terms[0] if terms else ""
+        name = first if first.startswith("switch=") else first.partition("=")[0]
+        known.add(name)
+        if all(_holds(term, values, asked) for term in terms):
+            told.setdefault(name, set()).update(map(_way, keys))
+            place = order.get(name, len(order))
+            found |= {key: (place, _filled(value, values)) for key, value in keys.items()}
+    places = sorted(found, key=lambda key: (key.startswith("-="), found[key][0]))
+    return {key: found[key][1] for key in places}, told, known
 
 
 _PROGRAMS = {"mpirun": "PROGRAM", "torchrun": "train.py", "accelerate": "train.py", "composer": "train.py"}
@@ -212,6 +227,7 @@ def _values(plan: PlanToStart) -> dict[str, Any]:
         "shard_ranks": max(1, ranks // one.context_parallel),
         "shard_copies": one.weight_copies // ranks,
         "weight_copies": one.weight_copies,
+        "twice_the_stages": 2 * one.pipeline_parallel,
         "optimizer": settings.optimizer,
         "strategy": settings.strategy,
         "bucket_bytes": round(settings.bucket_bytes),

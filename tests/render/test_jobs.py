@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 import types
 from collections.abc import Iterator
 from contextlib import suppress
@@ -68,7 +69,7 @@ def drawn(framework: Framework, dice: random.Random) -> Configuration:
     words = {axis.name: framework.lawful.get(axis.name, axis.words) for axis in AXES}
     stages, schedule = degree("pipeline"), some(framework.schedules)
     return Configuration(
-        some((4, 8)), 8, some((1, 3)), some((4, 8)), some(("fp32", "tf32", "fp16", "bf16")),
+        some((8, 16)), 8, some((1, 3)), some((8, 16)), some(("fp32", "tf32", "fp16", "bf16")),
         tensor_parallel=degree("tensor"), context_parallel=degree("context"), expert_parallel=degree("expert"),
         pipeline_parallel=stages, sequence_parallel=some(words["sequence_parallel"]),
         schedule=schedule, virtual_stages=some(CHUNKS.get(schedule, (1,))),
@@ -108,8 +109,7 @@ def said(target: str, plan: PlanToStart) -> str:
 def test_plans_that_differ_have_files_that_differ_or_are_refused_by_name(framework: Framework) -> None:
     """Whatever axis they differ in; so no value is left out. Some plan is not refused."""
     dice, written = random.Random(7), 0  # noqa: S311 - samples
-    for _ in range(6):
-        one = drawn(framework, dice)
+    for one in (Configuration(8, 8, 1, 4, "bf16"), *(drawn(framework, dice) for _ in range(3))):
         for target in targets_of(framework):
             text = said(target, plan_of(framework, one))
             written += not text.startswith("refused")
@@ -136,10 +136,20 @@ def test_flags_of_megatron() -> None:
         "--micro-batch-size 1 --global-batch-size 64 --bf16 --tensor-model-parallel-size 4 --sequence-parallel "
         "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --use-distributed-optimizer "
         "--num-distributed-optimizer-instances 2 --recompute-granularity full --recompute-method uniform "
-        "--recompute-num-layers 2 --optimizer adam --overlap-grad-reduce --overlap-param-gather "
-        "--attention-backend flash"
+        "--recompute-num-layers 2 --overlap-grad-reduce --overlap-param-gather --attention-backend flash "
+        "--optimizer adam"
     )
     assert job.variables == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def test_the_order_of_a_record_is_of_no_use() -> None:
+    """As files that planner itself writes are sorted."""
+    dice = random.Random(5)  # noqa: S311 - samples
+    for name in ("megatron", "torchtitan", "accelerate"):
+        framework = catalog.find_framework(name)
+        turned = replace(framework, writes=dict(reversed(framework.writes.items())))
+        for one in [drawn(framework, dice) for _ in range(5)]:
+            assert said("torchrun", plan_of(framework, one)) == said("torchrun", plan_of(turned, one))
 
 
 def test_stages_that_are_chosen_are_a_layout() -> None:
@@ -229,7 +239,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 
 
 @given(TEXT, TEXT)
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_text_of_the_user_is_text(word: str, name: str) -> None:
     """What a name or a word of the program holds is never a command, an option of Slurm or a key of YAML."""
     framework = catalog.find_framework("fsdp")
@@ -327,3 +337,32 @@ def test_plans_across_node_groups_have_no_file() -> None:
     parts = (GroupPart("old", 2, 4, 8), GroupPart("new", 1, 8, 16))
     with pytest.raises(ParameterError, match=r"^the plan must be of equal nodes, got"):
         file_of("slurm", plan_of(catalog.find_framework("pytorch"), Configuration.across(parts, "fp32")))
+
+
+KNOWN = tomllib.loads((Path(__file__).parent.parent / "data" / "targets.toml").read_text())
+"""Target -> flags and keys that its program declares."""
+
+
+def flat(keys: Any, before: str = "") -> Iterator[str]:
+    for key, value in keys.items():
+        yield from flat(value, f"{before}{key}.") if isinstance(value, dict) else [f"{before}{key}"]
+
+
+@pytest.mark.parametrize("label", ["megatron", "megatron:megatron-fsdp", "torchtitan", "deepspeed", "accelerate"])
+def test_programs_declare_the_flags_and_keys_that_are_written(label: str) -> None:
+    """Of flags, those that take a value have one, and switches none."""
+    framework = catalog.find_framework(label)
+    known, dice, written = KNOWN[framework.target], random.Random(1), set()  # noqa: S311 - samples
+    for _ in range(40):
+        job = job_of(plan_of(framework, drawn(framework, dice)))
+        words = [word for word in job.arguments if not word.startswith("activation-checkpoint:")]
+        if framework.target in ("deepspeed", "accelerate"):
+            assert set(flat(job.keys)) <= set(known["keys"])
+            written |= set(flat(job.keys))
+            continue
+        values = {one for one, after in zip(words, [*words[1:], "--"], strict=True) if after[:2] != "--" == one[:2]}
+        switches = {one for one in words if one.startswith("--")} - values
+        assert values <= set(known["values"])
+        assert {one.replace(".no-", ".") for one in switches} <= set(known.get("switches", known["values"]))
+        written |= values | switches
+    assert len(written) > 8
