@@ -147,7 +147,7 @@ def test_the_order_of_a_record_is_of_no_use() -> None:
     dice = random.Random(5)  # noqa: S311 - samples
     for name in ("megatron", "torchtitan", "accelerate"):
         framework = catalog.find_framework(name)
-        turned = replace(framework, writes=dict(reversed(framework.writes.items())))
+        turned = replace(framework, writes=dict(list(framework.writes.items())[::-1]))
         for one in [drawn(framework, dice) for _ in range(5)]:
             assert said("torchrun", plan_of(framework, one)) == said("torchrun", plan_of(turned, one))
 
