@@ -94,7 +94,7 @@ def _headline(code: str, warnings: list[PlanWarning]) -> str:
     subjects = list(dict.fromkeys(warning.subject.replace("_", " ") for warning in warnings if warning.subject))
     if len(subjects) > 1:
         subjects = list(dict.fromkeys(name for subject in subjects for name in subject.split(", ")))
-    count, lie = counted(len(warnings), "note"), "lie" if len(subjects) > 1 or "," in subjects[0] else "lies"
+    count, lie = counted(len(warnings), "note"), "lie" if "," in ", ".join(subjects) else "lies"
     lines = (
         HEADLINES[code].format(subjects=_first_names(subjects, count_of_names), count=count, lie=lie)
         for count_of_names in range(len(subjects), 0, -1)
