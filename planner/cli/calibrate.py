@@ -21,6 +21,7 @@ from planner.errors import OutputError, ParameterError
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import write_cluster
 from planner.formats.documents import check_replaceable, write_file
+from planner.probes.ranks import Rank
 from planner.report.show import fit_view
 from planner.sessions.calibrate import (
     fitted_from_files,
@@ -31,6 +32,7 @@ from planner.sessions.calibrate import (
     refined_from_runs,
 )
 from planner.sessions.inputs import Values, listed, seen_cluster, value_of
+from planner.sessions.links import Asked, links_here, rank_here, take_part_here
 from planner.sessions.measure import Request, Session, check_writable, networks_of, shards_of
 from planner.sessions.measure_next import DEFAULT_BUDGET_S
 from planner.sessions.plan_runs import asking_of
@@ -42,8 +44,9 @@ __all__ = ["Target", "request_of", "run", "target_of"]
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
 LONGEST_NAME = 100
 """With time stamp and suffix a file name, which most systems limit to 255 bytes; '..' or '-x' would be other things."""
-MEASURING_OPTIONS = ("device", "target_error", "network", "tensor_parallel", "precision")
+MEASURING_OPTIONS = ("device", "threads", "links", "target_error", "network", "tensor_parallel", "precision")
 CLASHES = (
+    ("links", ("target_error", "network", "tensor_parallel", "precision"), "which times no kernels"),
     ("samples", (*MEASURING_OPTIONS, "budget", "plan"), "which measures nothing"),
     ("plan", MEASURING_OPTIONS, "which says what to measure"),
     ("runs", ("budget",), "which were measured elsewhere"),
@@ -73,13 +76,17 @@ def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
     values = from_options(arguments)
     _check_supported(values, arguments, session)
     now = datetime.now().astimezone()
-    target = target_of(values, now)
+    target = target_of(values, now)  # every rank of a launcher sees what is wrong with it
+    rank = rank_here(value_of(values, "ranks")) if "links" in values else None
+    if rank is not None and rank.rank > 0:
+        take_part_here(rank, _device(values, session, rank.local), value_of(values, "threads", 1))
+        return
     check_writable("the calibration", target.path)
     cluster_out = Path(values["cluster_out"].value) if "cluster_out" in values else None
     if cluster_out:
         _check_cluster_out(cluster_out, force=target.force)
     with held_alone("the calibration", target.shared):
-        calibration, rows = _made(values, target, f"{now:%Y-%m-%d}", began_s, session)
+        calibration, rows = _made(values, target, f"{now:%Y-%m-%d}", began_s, session, rank)
         target.path.parent.mkdir(parents=True, exist_ok=True)
         write_file(target.path, CALIBRATION.dump(calibration), target.force)
         if rows:
@@ -103,7 +110,9 @@ def _check_cluster_out(path: Path, *, force: bool) -> None:
     check_replaceable(path, force=force)
 
 
-def _made(values: Values, target: Target, date: str, began_s: float, session: Session) -> tuple[Calibration, str]:
+def _made(
+    values: Values, target: Target, date: str, began_s: float, session: Session, rank: Rank | None
+) -> tuple[Calibration, str]:
     """Return the calibration, and the text of a samples file of what was measured for it; empty: nothing."""
     if "samples" in values:
         return fitted_from_files(Path(values["samples"].value), target.name, session.say, values), ""
@@ -114,7 +123,11 @@ def _made(values: Values, target: Target, date: str, began_s: float, session: Se
         asking = asking_of(values["plan"].value, listed(values, "calibration"), session)
         budget_s = value_of(values, "budget", DEFAULT_BUDGET_S)
         return refined_for_plans(asking, target.name, session, date=date, budget_s=budget_s, began_s=began_s)
+    budget_s, threads = value_of(values, "budget", DEFAULT_BUDGET_S), value_of(values, "threads", 1)
     with kept_when_interrupted(target.partial, session.say):
+        if "links" in values:
+            asked = Asked(rank, value_of(values, "ranks"), _device(values, session), threads, began_s, budget_s)
+            return links_here(asked, target.name, target.partial, session, date=date)
         request = request_of(values, session)
         return fitted_here(request, target.name, target.partial, session, date=date, began_s=began_s)
 
@@ -126,8 +139,10 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
         clash = next((name for name in clashes if name in values), None)
         if clash and beside in values:
             value = arguments[clash]
-            text = value if isinstance(value, str) else value[0]
+            text = OPTIONS[clash].flag if value is True else value if isinstance(value, str) else value[0]
             raise ParameterError(OPTIONS[clash].flag, f"left out beside --{beside}, {why}", text)
+    if "ranks" in values and "links" not in values:
+        raise ParameterError("--ranks", "given beside --links alone", values["ranks"].value)
     for name in ("calibration", "runs"):
         if name in values and "plan" not in values:
             raise ParameterError(f"--{name}", "given beside --plan alone", values[name].value[0])
@@ -180,7 +195,7 @@ def _partial_of(path: Path) -> Path:
 
 def request_of(values: Values, session: Session) -> Request:
     """Return what is to be measured: of a GPU if there is one, unless another device is asked for."""
-    device = str(values["device"].value) if "device" in values else session.default_device(session.say)
+    device = _device(values, session)
     networks = networks_of(listed(values, "network"), device)
     return Request(
         value_of(values, "budget", DEFAULT_BUDGET_S),
@@ -189,4 +204,11 @@ def request_of(values: Values, session: Session) -> Request:
         value_of(values, "target_error"),
         device,
         shards_of(networks, listed(values, "tensor_parallel")),
+        value_of(values, "threads", 1),
     )
+
+
+def _device(values: Values, session: Session, local: int = 0) -> str:
+    """Return what is measured; of ranks on GPUs, where none is numbered, each has its own."""
+    device = str(values["device"].value) if "device" in values else session.default_device(session.say)
+    return f"cuda:{local}" if device == "cuda" and local else device

@@ -244,6 +244,9 @@ _ALL = (
     Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib.",
         help_in={"sweep": "Draw the objective against nodes, a line a sub-batch; needs Matplotlib."}),
     Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cuda where PyTorch sees a GPU, else cpu"),
+    Option("links", "", "Measure what joins ranks: of this node, or those that torchrun, srun or mpirun has started."),
+    Option("ranks", "N", "Ranks that --links starts on this node.", parsing.whole(1, 1024), "one a GPU, one on a CPU"),
+    Option("threads", "N|all", "Threads of this CPU that are one device.", parsing.threads, "1"),
     Option("budget", "TIME", "Time for all, with its unit: measuring, fitting and writing.", parsing.budget, "60s"),
     Option(
         "target_error", "5%|0.05",
@@ -357,9 +360,9 @@ COMMANDS = (
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",
         (
-            "device", "budget", "target_error", "network", "tensor_parallel", "precision", "plan", "runs",
-            "calibration", "samples", "cluster", "nodes", "gpus_per_node", "name", "out", "cluster_out", "force",
-            "json",
+            "device", "threads", "links", "ranks", "budget", "target_error", "network", "tensor_parallel", "precision",
+            "plan", "runs", "calibration", "samples", "cluster", "nodes", "gpus_per_node", "name", "out", "cluster_out",
+            "force", "json",
         ),
     ),
     Command(

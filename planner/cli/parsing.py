@@ -6,6 +6,7 @@ Each parser takes (what, text); ``what`` names the option in errors. Nothing her
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from planner.units import parse_fraction, parse_number, parse_quantity
 
 __all__ = [
     "AskedPart", "Parser", "choice", "choices", "count", "counts", "error_aim", "fraction", "framework", "frameworks",
-    "group", "limits", "numbers", "objective", "only", "pairs", "rank_order", "recomputes", "text", "whole",
+    "group", "limits", "numbers", "objective", "only", "pairs", "rank_order", "recomputes", "text", "threads", "whole",
     "words",
 ]  # fmt: skip
 
@@ -59,6 +60,12 @@ def whole(least: int, most: int) -> Parser:
 
 
 count = whole(1, LARGEST_COUNT)
+
+
+def threads(what: str, value: str) -> int:
+    """Return a number of threads that this machine has; ``all`` of them."""
+    most = os.cpu_count() or 1
+    return most if value == "all" else cast("int", whole(1, most)(what, value))
 
 
 def numbers(least: int, most: int = 0) -> Parser:

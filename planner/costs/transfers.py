@@ -16,6 +16,7 @@ from planner.costs.features import (
     CALLS,
     ELEMENT,
     HOST,
+    SECOND,
     Column,
     FeatureMap,
     Settings,
@@ -88,6 +89,12 @@ TRANSFER_TERMS = (
         lambda _settings: (CALLS, Column("buffer_parameters", ELEMENT)),
         _buffers,
         doc="constant + coefficient · parameters · gradient buffers summed",
+    ),
+    FeatureMap(
+        "collective.overlap",
+        lambda _settings: (Column("beside_s", SECOND),),
+        _sums("beside_s"),
+        doc="kernels beside messages: coefficient · what they take alone",
     ),
     FeatureMap(
         "storage.bytes",

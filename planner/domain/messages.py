@@ -13,7 +13,7 @@ __all__ = [
     "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "BOUNDARY", "CONTEXT", "CONTEXT_NEIGHBOURS", "CORE", "DATA",
     "EMBEDDING_BACKWARD", "EMBEDDING_FORWARD", "ENDS", "EXPERT", "EXPERT_GRADIENTS", "EXPERT_NODE_REPLICAS",
     "EXPERT_NODE_SHARDS", "EXPERT_SHARDS", "GRADIENTS", "GROUP_NAMES", "HEAD_BACKWARD", "HEAD_FORWARD",
-    "INPUT_GRADIENT", "LAYER_BACKWARD", "LAYER_FORWARD", "NEIGHBOURS", "NODE_REPLICAS", "NODE_SHARDS",
+    "INPUT_GRADIENT", "LAYER_BACKWARD", "LAYER_FORWARD", "NEIGHBOURS", "NODE_REPLICAS", "NODE_SHARDS", "OVERLAP",
     "PARAMETER_SERVER", "PIPELINE", "RANK_ORDER", "RECOMPUTED", "REDUCE_SCATTER", "SEND_RECEIVE", "TENSOR",
     "WEIGHT_GRADIENT", "Groups", "Message",
 ]  # fmt: skip
@@ -21,6 +21,8 @@ __all__ = [
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
 ALL_TO_ALL, SEND_RECEIVE = "all_to_all", "send_receive"
 PARAMETER_SERVER = "parameter_server"
+OVERLAP = "overlap"
+"""No operation, but how a step and its messages run beside each other, measured with them."""
 """Operations. Buffers: of each rank before an all-reduce or all-to-all, or what it has for parameter servers, the whole
 of what all-gather gathers and reduce-scatter scatters, and of one message from one rank to another."""
 

@@ -19,7 +19,15 @@ from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.errors import ParameterError
 
 __all__ = [
-    "BUDGET", "COMMAND", "DISTURBED_NOTE", "FREE_CIRCUMSTANCES", "NETWORKS", "NUMBER_COLUMNS", "TEXT_COLUMNS",
+    "BESIDE",
+    "BUDGET",
+    "COMMAND",
+    "DISTURBED_NOTE",
+    "FREE_CIRCUMSTANCES",
+    "HIDDEN",
+    "NETWORKS",
+    "NUMBER_COLUMNS",
+    "TEXT_COLUMNS",
     "Samples",
 ]  # fmt: skip
 
@@ -35,12 +43,15 @@ NUMBER_COLUMNS = (
 FREE_CIRCUMSTANCES = frozenset({
     "budget_s", "command", "date", "design", "expected_error", "gpu_peak_memory_bytes", "gpu_power_w",
     "gpu_sm_clock_hz", "gpu_temperature_c", "gpu_throttle", "host", "host_s_per_call",
-    "kernel_s_at_least", "left_out", "load_average", "networks", "node", "notes", "reference_s", "rejected", "source",
+    "kernel_s_at_least", "kernels_beside_messages", "left_out", "load_average", "messages_hidden", "networks", "node",
+    "notes", "reference_s", "rejected", "source",
     "steal_during_s", "steal_s", "sustained_bf16", "sustained_fp16", "sustained_fp8", "sustained_int8",
     "sustained_tf32", "warning_busy", "warning_clocks", "warning_disturbed", "warning_slower", "warning_steal",
     "warning_steps", "warning_steps_failed", "warning_throttled",
 })  # fmt: skip
 """Circumstances that say where and how a run went, not what was measured; all others agree in samples of one fit."""
+BESIDE, HIDDEN = "kernels_beside_messages", "messages_hidden"
+"""Circumstances of links: by how much kernels take longer beside messages, and the share of these that steps hid."""
 BUDGET = "budget_s"
 """Circumstance: the budget that the measuring had, with fitting and all [s]."""
 COMMAND = "command"

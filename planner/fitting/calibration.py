@@ -12,7 +12,7 @@ from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import NETWORKS, Samples
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
-from planner.fitting.collectives import fit_collectives
+from planner.fitting.collectives import fit_collectives, fit_overlap
 from planner.fitting.kernels import TooFew, fit_kernels
 from planner.fitting.layer_calls import fit_layer_calls
 from planner.fitting.overheads import fit_overheads, overheads_doubt
@@ -120,6 +120,7 @@ def fit_links(
     """
     origin = _completed(SampleOrigin(cluster=cluster), samples.circumstances)
     entries, missing = fit_collectives(samples, origin=origin.origin, source=origin.source)
+    entries += fit_overlap(origin.environment, origin.source)
     if not entries:
         reasons = "; ".join([*missing, *dict.fromkeys(reason for _, reason in usable(samples)[1])])
         raise CoverageError(f"samples must time an operation between ranks, got {samples.size} rows ({reasons})")

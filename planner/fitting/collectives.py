@@ -7,7 +7,7 @@ algorithm with the size of the message. Numbers of ranks between others are left
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
@@ -18,12 +18,13 @@ from planner.costs.measured_collectives import breaks_key, case_list
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry, SettingValue
-from planner.domain.samples import Samples
+from planner.domain.messages import OVERLAP
+from planner.domain.samples import BESIDE, HIDDEN, Samples
 from planner.fitting.entries import Key, fit_entry
 from planner.fitting.estimators import LEAST_SHARE
 from planner.fitting.rows import merged, take, usable, work_of
 
-__all__ = ["best_breaks", "fit_collectives"]
+__all__ = ["best_breaks", "fit_collectives", "fit_overlap"]
 
 Case = tuple[int, int]
 LEAST_SIZES = 2
@@ -60,6 +61,18 @@ def fit_collectives(
             best = _best(reduce(Samples.joined, parts), ("collectives", operation, "", "", library), estimator)
             entries.append(replace(best, origin=origin, source=source))
     return tuple(entries), tuple(missing)
+
+
+def fit_overlap(environment: Mapping[str, str], source: str = "") -> tuple[Entry, ...]:
+    """Return how a step and its messages run beside each other, where ranks measured that; see HIDDEN."""
+    try:
+        beside, hidden = float(environment[BESIDE]), float(environment[HIDDEN])
+    except (KeyError, ValueError):
+        return ()
+    notes = f"{hidden:.0%} of the messages of data-parallel steps were hidden"
+    settings, values = {"hidden": hidden}, {"beside_s": max(beside, 1.0)}
+    key = ("collectives", OVERLAP, "", "", "")
+    return (Entry(*key, "collective.overlap", settings, values, origin="measured", source=source, notes=notes),)
 
 
 def _why_not(part: Samples) -> str:

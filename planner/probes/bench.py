@@ -41,7 +41,7 @@ from planner.units import format_bytes
 __all__ = [
     "DISTURBED_RATIO", "LEFT_OUT", "MEMORY_SHARE", "SUSTAINED_SHARE", "WARNING_CLOCKS", "Bench", "CpuBench",
     "CudaBench", "EventStopwatch", "as_if_quiet", "cuda_bench", "host_times", "least_disturbed",
-    "one_thread", "operand_elements", "quietest", "sustained", "usable_bytes", "usable_now",
+    "on_threads", "one_thread", "operand_elements", "quietest", "sustained", "usable_bytes", "usable_now",
 ]  # fmt: skip
 
 DISTURBED_RATIO = 1.2
@@ -58,13 +58,14 @@ Result = TypeVar("Result")
 
 
 class CpuBench:
-    """PyTorch on this thread; call it inside :func:`one_thread`.
+    """PyTorch on this thread, or on several; call it inside :func:`on_threads`.
 
     Calls and the reference take what the thread ran: other work on the CPU is left out, but for what it does to caches.
+    Of several threads they take the wall time.
     """
 
     def __init__(self) -> None:
-        self._own_clock = own_clock()
+        self._own_clock = own_clock() if import_torch().get_num_threads() == 1 else time.perf_counter
         self._began = time.perf_counter(), self._own_clock()
         keep_freed_memory()
         self._operands = Operands(beyond=True)
@@ -144,17 +145,17 @@ def quietest(part_s: float, fastest_s: float) -> float:
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Run on one thread, pinned to the last CPU that this process may use; undone afterwards.
+def on_threads(number: int) -> Iterator[None]:
+    """Run on so many threads, pinned to as many of the last CPUs that this process may use; undone afterwards.
 
     MissingPackageError: PyTorch is not installed.
     """
     torch = import_torch()
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(number)
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     if cpus:
-        os.sched_setaffinity(0, {max(cpus)})
+        os.sched_setaffinity(0, set(sorted(cpus)[-number:]))
     try:
         yield
     finally:
@@ -163,6 +164,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+one_thread = partial(on_threads, 1)
 MEMORY_SHARE = 0.6
 """Of a GPU's memory, or of what others leave of it, that measuring may take."""
 CONTEXT_BYTES = 7e8

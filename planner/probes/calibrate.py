@@ -27,7 +27,7 @@ from planner.probes.bench import (
     CpuBench,
     cuda_bench,
     host_times,
-    one_thread,
+    on_threads,
     operand_elements,
     sustained,
     usable_now,
@@ -36,7 +36,16 @@ from planner.probes.design import DESIGN, GPU_DESIGN, designed_points, gpu_point
 from planner.probes.gpu import Lookup, describe_gpu, told_when_lost
 from planner.probes.inputs import INPUT_SHARE, measure_input
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
-from planner.probes.machine import busy, cpu_steal_s, describe_cpu, first_look, state_circumstances, throttled, watched
+from planner.probes.machine import (
+    busy,
+    cpu_steal_s,
+    describe_cpu,
+    first_look,
+    state_circumstances,
+    threads_in_words,
+    throttled,
+    watched,
+)
 from planner.probes.points import Point
 from planner.probes.precisions import CPU_PRECISIONS, HALVES, import_torch, wanted_precisions
 from planner.probes.run import DISTURBED_NOTE, Goal, Progress, Run, continued
@@ -79,7 +88,7 @@ _cpu_design, _gpu_design = cache(designed_points), cache(gpu_points)
 
 
 class CpuPlace:
-    """The CPU of this machine, one pinned thread of it.
+    """The CPU of this machine, one pinned thread of it, or several.
 
     Attributes
     ----------
@@ -94,15 +103,15 @@ class CpuPlace:
     has_stated_peaks = False
     warning = ""
 
-    def __init__(self, precisions: Sequence[str] = ()) -> None:
-        self.began_s = time.perf_counter()
+    def __init__(self, precisions: Sequence[str] = (), threads: int = 1) -> None:
+        self.began_s, self._threads = time.perf_counter(), threads
         torch = import_torch()
         self.precisions = wanted_precisions(precisions, CPU_PRECISIONS, ("fp32",))
-        self.accelerator, self.node, facts = describe_cpu()
+        self.accelerator, self.node, facts = describe_cpu(threads)
         self._keeps_memory = keep_freed_memory()
         self.circumstances: Mapping[str, str] = facts | {
             "framework": f"pytorch {torch.__version__}",
-            "threads": "1",
+            "threads": str(threads),
             "allocator": KEPT_MEMORY if self._keeps_memory else "as it is",
             "design": DESIGN,
             "contained": CONTAINED,
@@ -120,7 +129,7 @@ class CpuPlace:
     @contextlib.contextmanager
     def measuring(self) -> Iterator[Bench]:
         """Yield the bench."""
-        with one_thread():
+        with on_threads(self._threads):
             yield CpuBench()
 
     def seen(self) -> dict[str, str]:
@@ -195,9 +204,11 @@ class GpuPlace:
 Place = CpuPlace | GpuPlace
 
 
-def place_of(device: str, precisions: Sequence[str] = (), lookup: Lookup = lambda _name: None) -> Place:
-    """Return the place of a device's name: ``cpu``, ``cuda`` or ``cuda:INDEX``."""
-    return CpuPlace(precisions) if device == "cpu" else GpuPlace(device, precisions, lookup)
+def place_of(
+    device: str, precisions: Sequence[str] = (), lookup: Lookup = lambda _name: None, threads: int = 1
+) -> Place:
+    """Return the place of a device's name: ``cpu``, of which some ``threads`` are used, ``cuda`` or ``cuda:INDEX``."""
+    return CpuPlace(precisions, threads) if device == "cpu" else GpuPlace(device, precisions, lookup)
 
 
 STEPS_SHARE = 0.12
@@ -376,7 +387,7 @@ def _with_measured_peaks(accelerator: Accelerator, samples: Samples) -> Accelera
     rates = 2 * number["m"] * number["n"] * number["k"] * number["batch"] / samples.time_s
     names = dict.fromkeys(precision[products].tolist())
     peaks = {name: float(np.max(rates[products & (precision == name)])) for name in names}
-    where = " on one thread" if accelerator.kind == "cpu" else ""
+    where = f" on {threads_in_words(accelerator.multiprocessors or 1)}" if accelerator.kind == "cpu" else ""
     return replace(
         accelerator,
         peak_flop_per_s={**accelerator.peak_flop_per_s, **peaks},

@@ -22,8 +22,9 @@ import numpy as np
 from planner.domain.cluster import Accelerator, Node
 
 __all__ = [
-    "GpuState", "busy", "cpu_steal_s", "describe_cpu", "first_look", "gpu_name", "installed_gpus", "parse_states",
-    "present_accelerators", "processes", "state_circumstances", "states", "throttled", "watched",
+    "GpuState", "busy", "cpu_name", "cpu_steal_s", "describe_cpu", "first_look", "gpu_name", "installed_gpus",
+    "parse_states", "present_accelerators", "processes", "state_circumstances", "states", "threads_in_words",
+    "throttled", "watched",
 ]  # fmt: skip
 
 MEMORY_GIB = {
@@ -293,8 +294,17 @@ ASSUMED_MEMORY_BYTES_PER_S = 1e10
 """What one core reads and writes in memory; measuring replaces it."""
 
 
-def describe_cpu() -> tuple[Accelerator, Node, dict[str, str]]:
-    """Return this CPU as an accelerator of one thread, the node it stands in, and the circumstances.
+def cpu_name(model: str, threads: int) -> str:
+    """Return what a device of so many threads of a CPU is called.
+
+    >>> cpu_name("Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz", 1), cpu_name("AMD EPYC 7742 64-Core Processor", 64)
+    ('cpu-intel-xeon-e5-2690-v4', 'cpu-amd-epyc-7742-64-threads')
+    """
+    return f"cpu-{_slug(model)}{f'-{threads}-threads' if threads > 1 else ''}"
+
+
+def describe_cpu(used: int = 1) -> tuple[Accelerator, Node, dict[str, str]]:
+    """Return this CPU as an accelerator of so many threads, the node it stands in, and the circumstances.
 
     Rates are estimates from clock and instruction set until a measurement replaces them; ``source`` says so.
     Circumstances: host_os, cpu_model, cpu_threads, python; load_average and steal_s where the system states them.
@@ -310,12 +320,13 @@ def describe_cpu() -> tuple[Accelerator, Node, dict[str, str]]:
     per_cycle = next((count for flag, count in FLOP_PER_CYCLE if flag in flags), LEAST_FLOP_PER_CYCLE)
     clock = float(facts.get("cpu MHz", 0)) * 1e6 or ASSUMED_CLOCK_HZ
     accelerator = Accelerator(
-        name="cpu-" + _slug(model),
+        name=cpu_name(model, used),
         kind="cpu",
         memory_bytes=memory,
         memory_bytes_per_s=ASSUMED_MEMORY_BYTES_PER_S,
-        peak_flop_per_s={"fp32": per_cycle * clock},
-        source="estimated for one thread from clock and instruction set",
+        peak_flop_per_s={"fp32": per_cycle * clock * used},
+        multiprocessors=used if used > 1 else None,
+        source=f"estimated for {threads_in_words(used)} from clock and instruction set",
     )
     circumstances = {
         "host_os": f"{platform.system()} {platform.release()}",
@@ -332,9 +343,15 @@ def describe_cpu() -> tuple[Accelerator, Node, dict[str, str]]:
 
 
 def present_accelerators() -> tuple[str, ...]:
-    """Return the names of the devices of this machine that a calibration can belong to: GPUs, then the CPU."""
+    """Return the names of the devices of this machine that a calibration can belong to: GPUs, the CPU, its threads."""
     gpus = dict.fromkeys(gpu_name(name, memory_bytes) for name, memory_bytes in installed_gpus())
-    return (*gpus, describe_cpu()[0].name)
+    model = describe_cpu()[2]["cpu_model"]
+    return (*gpus, *(cpu_name(model, number + 1) for number in range(os.cpu_count() or 1)))
+
+
+def threads_in_words(number: int) -> str:
+    """Return how many threads a device has."""
+    return "one thread" if number == 1 else f"{number} threads"
 
 
 def cpu_steal_s() -> float | None:

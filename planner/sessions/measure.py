@@ -74,6 +74,7 @@ class Request:
     target_error: float | None = None
     device: str = "cpu"
     shards: tuple[Network, ...] = ()
+    threads: int = 1
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -325,7 +326,7 @@ def measured(request: Request, partial: Path, session: Session, used_s: float = 
     check_torch()
     check_writable("what is measured", partial)
     began = session.clock_s()
-    place = session.place_of(request.device, request.precisions, catalog.known_accelerator)
+    place = session.place_of(request.device, request.precisions, catalog.known_accelerator, request.threads)
     calls, extent = distinct_calls(request.all_networks), place.extent()
     loading_s = used_s + session.clock_s() - began
     if loading_s > MOST_LOADING_SHARE * request.budget_s and not holds_measured(partial):

@@ -23,7 +23,7 @@ from planner.costs.specified import specified_collective
 from planner.costs.terms import term_named
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Link
-from planner.domain.messages import ALL_REDUCE, SEND_RECEIVE, Groups
+from planner.domain.messages import ALL_REDUCE, OVERLAP, SEND_RECEIVE, Groups
 from planner.errors import CoverageError, ParameterError
 from planner.sources.source import Source, source_of
 
@@ -217,7 +217,8 @@ def contradictions(calibrations: Iterable[Calibration], cluster: Cluster) -> Ite
     first: dict[tuple[str, str, int], tuple[str, float]] = {}
     for calibration in calibrations:
         for entry in calibration.entries:
-            if entry.scope != "collectives" or calibration.cluster != cluster.name:
+            is_timed = entry.scope == "collectives" and entry.kind != OVERLAP
+            if not is_timed or calibration.cluster != cluster.name:
                 continue
             for nodes, ranks in ((1, 2), (2, 1)):
                 groups = Groups(np.array([nodes]), np.array([ranks]), np.ones(1))

@@ -67,7 +67,8 @@ def worker_threads(cluster: Cluster, gpus_per_node: IntArray | int) -> FloatArra
     gpus = np.asarray(gpus_per_node, dtype=np.float64)
     if cluster.node.cpu_threads is None:
         return gpus
-    training = gpus if cluster.node.accelerator.kind == "cpu" else 0.0
+    device = cluster.node.accelerator
+    training = gpus * (device.multiprocessors or 1) if device.kind == "cpu" else 0.0
     return np.maximum(cluster.node.cpu_threads - training, 1.0)
 
 

@@ -17,7 +17,7 @@ from planner.costs.collectives import ALPHA_BETA, all_reduce_s, collective_s
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.calibration import Entry
 from planner.domain.configuration import RANK_AXES, SHARD_AXES, Configurations
-from planner.domain.messages import ALL_REDUCE, PARAMETER_SERVER, Groups
+from planner.domain.messages import ALL_REDUCE, OVERLAP, PARAMETER_SERVER, Groups
 from planner.domain.precision import precision_named
 from planner.numbers import constant
 from planner.sources.source import Source
@@ -95,7 +95,10 @@ class StepCosts:
         self.parameter = self.ledger.rules.parameter
         self.overlaps_tensor = framework.overlaps_tensor
         by_kernels = sources.accelerator.kind == "gpu" and framework.sends_by == "kernels" and not self.strategy.servers
+        measured = sources.cluster_entry("collectives", OVERLAP)
         self.slowdown = SLOWDOWN if by_kernels else 1.0
+        if measured is not None and not self.strategy.servers:
+            self.slowdown = max(1.0, measured.entry.coefficients["beside_s"])
         self.ring: Ring | None = None
         self._of_table: UnitTable | None = None
         self._unit_s: tuple[FloatArray, FloatArray]

@@ -93,7 +93,7 @@ def on_a_node(instruments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> C
     def call(device: Accelerator) -> None:
         own = tuple(device.peak_flop_per_s) if device.kind == "gpu" else CPU_PRECISIONS
 
-        def place_of(_device: str, precisions: Sequence[str], _known: object) -> Any:
+        def place_of(_device: str, precisions: Sequence[str], *_more: object) -> Any:
             wanted_precisions(tuple(precisions), own, own)
             measured()
 

@@ -66,6 +66,8 @@ INVALID: dict[str, tuple[str, ...]] = {
     "runs": ("runs.csv",),
     "hold_out": ("colour", ""),
     "fit_on": ("missing.csv",),
+    "ranks": ("0", "x"),
+    "threads": ("0", "some"),
     "cluster_out": ("mine.json", "missing-folder/mine.toml"),
     "plot": ("plot.gif", "plot", "missing-folder/plot.png", ""),
     "device": ("tpu", "cuda:x", ""),
@@ -95,6 +97,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "image": ("",),
 }
 SWITCHES = {
+    "links",
     "work",
     "pareto",
     "force",

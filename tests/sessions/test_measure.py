@@ -257,7 +257,10 @@ def test_device_and_precisions_are_those_asked_for_else_a_gpu_if_there_is_one(
         looked.append(say)
         return "cuda" if gpus else "cpu"
 
-    def place_of(device: str, precisions: tuple[str, ...], known: Callable[[str], Accelerator | None]) -> Place:
+    def place_of(
+        device: str, precisions: tuple[str, ...], known: Callable[[str], Accelerator | None], threads: int
+    ) -> Place:
+        assert threads == 1
         assert known("t4") == find_accelerator("t4")
         assert known("geforce-rtx-4090-d") is None
         found.append((device, precisions))

@@ -114,8 +114,8 @@ def test_worker_threads_read_and_decode(
 
 def test_a_cpu_trains_on_threads_that_do_not_load(make: Make) -> None:
     problem = make(LOAD, CACHED, DECODE)
-    cpu = replace(problem.cluster.node.accelerator, kind="cpu")
-    for threads, loading in ((5, 4), (2, 1), (1, 1)):
+    for threads, used, loading in ((5, None, 4), (2, None, 1), (1, None, 1), (5, 2, 3), (4, 4, 1)):
+        cpu = replace(problem.cluster.node.accelerator, kind="cpu", multiprocessors=used)
         node = replace(problem.cluster.node, gpus=1, cpu_threads=threads, accelerator=cpu)
         on_cpu = replace(problem, cluster=replace(problem.cluster, node=node))
         assert load_term_s(on_cpu) == pytest.approx(8 * (CACHED_S + DECODE_S) / loading)

@@ -1,0 +1,74 @@
+"""What is made of links that ranks measured: how a step runs beside its messages, and options that clash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.domain.calibration import Calibration, Entry
+from planner.fitting.collectives import fit_overlap
+from planner.probes.links import Step
+from planner.probes.ranks import Joined, Rank
+from planner.sessions.links import overlap
+
+Run = Callable[..., tuple[int, str, str]]
+JOINED = Joined(Rank(0, 2, 0, "n", "127.0.0.1", 1), ((0, 1),), "cpu", "gloo", None, None)
+SUMS = Entry(
+    "collectives", "all_reduce", "", "", "gloo", "collective.cases",
+    {"form": "segments", "cases": (1.0, 2.0), "breaks_1x2": ()},
+    {"1x2_calls": 1e-3, "1x2_bytes_0": 1e-9, "unmeasured": 0.0},
+)  # fmt: skip
+
+
+def step(slowdown: float, backward_s: float) -> Step:
+    """Return the step of four layers whose kernels take so many times as long beside messages, by recurrence."""
+    message_s, share = 5e-3, 1 / slowdown
+    end_s = 0.0
+    for layer in range(4):  # a message goes out when its gradient is there, which messages before it put off
+        ready_s = backward_s / 4 * (layer + 1)
+        end_s = max(end_s, ready_s) + share * message_s
+    whole_s = 0.01 + end_s + (1 - share) * 4 * message_s
+    return Step((4_000_000,) * 4, 0.01, backward_s, whole_s)
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.13, 2.0, 10.0])
+def test_steps_give_back_how_much_longer_kernels_take_beside_messages(slowdown: float) -> None:
+    calibration = Calibration("links", "cpu-x", (SUMS,))
+    found = overlap(calibration, [step(slowdown, 0.02), step(slowdown, 0.05)], JOINED)
+    (entry,) = fit_overlap(found)
+    assert entry.coefficients["beside_s"] == pytest.approx(slowdown, rel=0.05)
+    hidden = float(np.mean([1 - (one.with_messages_s - 0.01 - one.backward_s) / 0.02 for one in
+                            (step(slowdown, 0.02), step(slowdown, 0.05))]))  # fmt: skip
+    assert entry.settings["hidden"] == pytest.approx(hidden, rel=1e-3)
+    assert overlap(replace(calibration, entries=()), [step(2.0, 0.02)], JOINED) == {}
+    assert fit_overlap(overlap(calibration, [], JOINED)) == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--ranks", "2"), "--ranks must be given beside --links alone, got 2"),
+        (
+            ("--links", "--network", "mlp"),
+            "--network must be left out beside --links, which times no kernels, got 'mlp'",
+        ),
+        (("--links", "--samples", "logs"), "--links must be left out beside --samples, which measures nothing"),
+        (("--links", "--plan", "p.json"), "--links must be left out beside --plan, which says what to measure"),
+        (("--links", "--ranks", "0"), "--ranks must be a whole number from 1 to 1024, got '0'"),
+        (("--threads", "0"), "--threads must be a whole number from 1 to "),
+    ],
+)
+def test_options_of_links_clash_with_those_of_kernels(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    code, out, err = run("calibrate", *arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+def test_ranks_are_those_of_the_launcher(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = run("calibrate", "--device", "cpu", "--links", "--ranks", "2")
+    assert (code, "--ranks must be left out where a launcher has started ranks (here 2), got 2" in err) == (2, True)
