@@ -1,4 +1,4 @@
-"""Write ``docs/kernels.md``: errors of kernel sub-models on rows left out, by GPU, kind, direction and precision.
+"""Print the page of kernels: errors of kernel sub-models on rows left out, by GPU, kind, direction and precision.
 
     python -m validation.kernels --data DIR [--out FILE]
 
@@ -39,7 +39,6 @@ from validation.operator_rows import OPERATORS
 
 __all__ = ["main", "report"]
 
-OUT = Path(__file__).parent.parent / "docs" / "kernels.md"
 OTHER_BATCH, SIBLING = 0.05, 0.04
 SIBLINGS = {
     "titan-x-maxwell": "m40", "titan-xp": "gtx-1080ti", "titan-x-pascal": "gtx-1080ti", "vega-fe": "mi25",
@@ -284,12 +283,17 @@ def _rejected(tables: dict[str, Table]) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page; return the exit code."""
+    """Print the page, or write it; return the exit code."""
     parser = parser_of("validation.kernels", __doc__)
     parser.add_argument("--data", default=Path("data"), type=Path, help="folder with the tables (default: data)")
-    parser.add_argument("--out", type=Path, default=OUT, help="file to write (default: docs/kernels.md)")
+    parser.add_argument("--out", type=Path, help="file to write (default: standard output)")
     given = parser.parse_args(arguments)
-    return finished(lambda: write_file(given.out, report(read_tables(given.data)), force=True))
+
+    def work() -> None:
+        text = report(read_tables(given.data))
+        sys.stdout.write(text) if given.out is None else write_file(given.out, text, force=True)
+
+    return finished(work)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write ``docs/transfer.md`` and the scores that predictions of GPUs without measurements take their intervals from.
+"""Print the page of transfer between GPUs; write the scores that predictions of unmeasured GPUs have their widths from.
 
     python -m validation.transfer --data DIR [--check]
 
@@ -34,7 +34,6 @@ from validation.transfer_steps import DerivedSteps, StepScore, derived_steps, st
 __all__ = ["Found", "differences", "main", "page"]
 
 SCORES = BUNDLED / "transfer.json"
-PAGE = Path(__file__).parent.parent / "docs" / "transfer.md"
 SAME, SAME_RELATIVE = 0.002, 0.02
 """Scores that differ by less than one of these are the same: solvers differ in their last digits."""
 TITLE = f"""# Kernels of a GPU from measurements of another
@@ -227,7 +226,7 @@ def _means(known: Transfers) -> dict[tuple[str, ...], float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page and the scores, or check the scores; return the exit code."""
+    """Write the scores and print their page, or check the scores; return the exit code."""
     parser = parser_of("validation.transfer", __doc__)
     parser.add_argument("--data", default=Path("data"), type=Path, help="folder with the tables (default: data)")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a score differs")
@@ -245,7 +244,7 @@ def _write(data: Path) -> None:
     of = found(data)
     write_file(SCORES, TRANSFER.dump(of.known), force=True)
     asked = asked_runs()
-    write_file(PAGE, page(of, step_scores(asked), derived_steps(asked)), force=True)
+    sys.stdout.write(page(of, step_scores(asked), derived_steps(asked)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ specified kernels.
 Kernels in a precision that a device was not measured in are derived from one that the same units compute: the fit of
 the nearest measured precision, its FLOP by the ratio of the peak rates, its tensors by the bytes of an element
 (:func:`planner.costs.scaling.in_precision`). Across units nothing is derived: what CUDA cores reach says less of tensor
-cores, and the reverse, than their data sheet (docs/transfer.md). Nor is 8 bits:
+cores, and the reverse, than their data sheet (``python -m validation.transfer``). Nor is 8 bits:
 :meth:`planner.sources.sources.Sources.find_kernel`.
 """
 

@@ -7,7 +7,7 @@ miss by less than these ratios differ serves in its place.
 
 The fit knows of the call what the ratio does not. Times by both are brought together by their errors e and e_f on calls
 that took no part, as those of two instruments are: with t the other's time and t_f the fit's, the logarithm of the own
-time is log(r·t) + b·log(t_f / (r·t)), b = e² / (e² + e_f²). docs/kernels.md scores all of it.
+time is log(r·t) + b·log(t_f / (r·t)), b = e² / (e² + e_f²). ``python -m validation.kernels`` scores all of it.
 
 Of a call that the device was timed at, but not at this sub-batch, the other gives the scaling curve between or beyond
 the device's own times, in place of a fit and as sure as its times are: libraries change kernels at sub-batches that no

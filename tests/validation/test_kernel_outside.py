@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +6,7 @@ import pytest
 from planner.costs.features import Work
 from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
+from planner.numbers import constants
 from planner.steps.intervals import doubt_factor
 from validation.kernel_outside import ABOVE, BELOW, Outside, held_out, outside_range, outside_section, rate
 from validation.kernel_scores import Key
@@ -77,28 +77,21 @@ def test_a_rate_of_their_own_tells_kinds_that_differ() -> None:
         assert rows[name][2:] == ["100.0", "100.0"]
 
 
-def rates_of_the_page() -> dict[tuple[str, str], float]:
-    """Return the rates of docs/kernels.md by side and kinds."""
-    text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
-    lines = text.split("## Shapes outside")[1].split("Every GPU in turn")[0].splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(("| above", "| below"))]
-    return {(side, kinds): float(more) for side, kinds, *_, more, _least, _most in rows}
-
-
 def test_calls_outside_a_range_are_as_unsure_as_measured_rows_say() -> None:
     """Single products below the range by a rate of their own, all else by that of all kinds together."""
     gemm = Entry(
         "kernels", "gemm", "", "fp32", "", "work.linear", {}, {"calls": 0.0, "work": 1.0},
         ranges={"work": (8 / 0.95, 32 / 1.05)}, held_out_error=0.1,
     )  # fmt: skip
-    rates, both = rates_of_the_page(), np.array([1.0, 2.0])
+    both = np.array([1.0, 2.0])
+    rates = constants("intervals.outside")
     shape: Work = {"m": 1.0, "n": 1.0, "itemsize": 4.0, "batch": both}
     below = doubt_factor(gemm, {**shape, "k": 1.0}) - 1  # 2 and 1 doublings below
-    assert below / [2, 1] == pytest.approx([rates[BELOW, "products"], rates[BELOW, "all"]], abs=0.05)
+    assert below / [2, 1] == pytest.approx([rates["products_below"], rates["below"]])
     above = doubt_factor(gemm, {**shape, "k": 64.0}) - 1  # 2 and 3 doublings above
-    assert above / [2, 3] == pytest.approx([rates[ABOVE, "all"]] * 2, abs=0.05)
+    assert above / [2, 3] == pytest.approx([rates["above"]] * 2)
     elements: Work = {"elements": 2.0, "traffic": 6.0, "fixed_bytes": 0.0, "itemsize": 4.0}
-    assert (doubt_factor(replace(gemm, kind="add"), elements) - 1) / 2 == pytest.approx(rates[BELOW, "all"], abs=0.05)
+    assert (doubt_factor(replace(gemm, kind="add"), elements) - 1) / 2 == pytest.approx(rates["below"])
 
 
 def test_too_few_rows_are_no_range() -> None:
