@@ -219,6 +219,10 @@ def _values(plan: PlanToStart) -> dict[str, Any]:
     one, settings = plan.configuration, plan.subject.settings
     inside = max(1, one.gpus_per_node // one.tensor_parallel)
     ranks = min(one.weight_copies, inside) if one.shard_group == "node" else one.weight_copies
+    layers, stages = plan.subject.layers, one.pipeline_parallel * one.virtual_stages
+    chunks = [stage.layers for stage in plan.stage_layers] or _chunks(layers, stages)
+    places = layers + 2  # where the first and the last layers of a pipeline count as a block each
+    of_chunk = -(-places // stages) if layers else 0
     return {axis.name: getattr(one, axis.name) for axis in AXES} | {
         "gpus": one.gpus,
         "data_parallel": one.data_parallel,
@@ -232,10 +236,23 @@ def _values(plan: PlanToStart) -> dict[str, Any]:
         "strategy": settings.strategy,
         "bucket_bytes": round(settings.bucket_bytes),
         "rank_order": ",".join(plan.rank_order or settings.placed_by),
-        "blocks": "|".join(f"t*{stage.layers}" if stage.layers else "" for stage in plan.stage_layers),
+        "blocks": "|".join(f"t*{layers}" if layers else "" for layers in chunks),
+        "uneven": "yes" if len(set(chunks)) > 1 else "no",
+        "layers_of_chunk": of_chunk,
+        "looped": "yes" if of_chunk and -(-places // of_chunk) == stages else "no",
         "switches": "+".join(settings.framework.switched),
         "file": FILE,
     }
+
+
+def _chunks(layers: int, stages: int) -> list[int]:
+    """Return how many layers each chunk of a pipeline holds: as many, but for the first and the last, which have less.
+
+    As of :func:`planner.workload.units.even_layers` where a framework deals them out equally.
+    """
+    each = -(-layers // stages)
+    short = each * stages - layers
+    return [] if stages == 1 else [each - short // 2, *[each] * (stages - 2), each - (short - short // 2)]
 
 
 def _asked(one: Configuration, settings: Settings, rank_order: tuple[str, ...]) -> dict[str, str]:

@@ -102,6 +102,7 @@ class Subject:
     usd_per_gpu_hour : price of the cluster, where it has one
     device : {"GPU", "CPU"}, what the cluster computes on, in words
     network_option : what ``--network`` takes for the network: its file, where it has one; empty: its name
+    layers : blocks of the network; 0: it has none
     """
 
     network: str
@@ -111,6 +112,7 @@ class Subject:
     usd_per_gpu_hour: float | None = None
     device: str = "GPU"
     network_option: str = ""
+    layers: int = 0
 
     def trained_in(self, framework: Framework) -> Subject:
         """Return the same in a framework."""

@@ -66,6 +66,7 @@ _KINDS = ("data", "model", "pipeline", "hybrid")
 SUBJECT_FIELDS = (
     Field("network", Text(), "network that is trained"),
     Field("cluster", Text(), "cluster that it is trained on"),
+    Field("layers", Whole(), "blocks of the network; absent: it has none", None),
     Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
     Field("device", Text(("GPU", "CPU")), "what the cluster computes on"),
     Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "memory of a device", None),
@@ -130,6 +131,7 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     settings = subject.settings
     return {
         **{key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")},
+        "layers": subject.layers or None,
         "scenario": subject.scenario or None,
         **{key: getattr(settings, key) for key in ("optimizer", "strategy", "input")},
         "framework": settings.framework.label,
@@ -150,7 +152,9 @@ def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, An
     ranks, size = keys["rank_order"] or (), keys["bucket_bytes"] or 0.0
     settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework, ranks, size)
     scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
-    return Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
+    return Subject(
+        keys["network"], keys["cluster"], scenario, settings, price, keys["device"], layers=keys["layers"] or 0
+    )
 
 
 def _framework(label: str, configurations: Iterable[Mapping[str, Any]]) -> Framework:

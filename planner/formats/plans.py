@@ -72,7 +72,14 @@ def _of_brief(keys: Mapping[str, Any], epochs: int | None, recorded: Recorded) -
     framework = recorded(Framework.labelled(keys["framework"]))
     size, optimizer = keys["bucket_bytes"] or 0.0, keys["optimizer"] or Settings().optimizer
     settings = Settings(optimizer, keys["strategy"] or framework.strategy, framework=framework, bucket_bytes=size)
-    subject = Subject(keys["network"], keys["cluster"], keys["scenario"] or "", settings, device=keys["device"])
+    subject = Subject(
+        keys["network"],
+        keys["cluster"],
+        keys["scenario"] or "",
+        settings,
+        device=keys["device"],
+        layers=keys["layers"] or 0,
+    )
     training, of_file = None, keys["epochs"] or 1
     if keys["walltime_s"] and epochs in (None, of_file):
         training = _quantity(keys["walltime_s"])

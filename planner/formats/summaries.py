@@ -57,6 +57,7 @@ _BRIEF = Table(
     Field("cluster", Text(), "cluster that it is trained on"),
     Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
     Field("framework", Text(), "training framework"),
+    Field("layers", Whole(), "blocks of the network; absent: it has none", None),
     Field("device", Text(("GPU", "CPU")), "what the cluster computes on; absent: GPU", "GPU"),
     Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer", None),
     Field("strategy", Text(tuple(STRATEGIES)), "how gradients are sent; absent: the framework's way", None),
@@ -124,6 +125,7 @@ def _brief_keys(subject: Subject, suggestion: Suggestion, epochs: int | None) ->
     is_async = c.mode == "async"
     settings = about_plan.settings
     return (about | plan_keys(c)) | {
+        "layers": subject.layers or None,
         "device": subject.device,
         "optimizer": settings.optimizer,
         "strategy": None if settings.strategy == settings.framework.strategy else settings.strategy,

@@ -35,6 +35,7 @@ from planner.sources.links import contradictions
 from planner.sources.overheads import check_overheads
 from planner.sources.same_die import is_same_die
 from planner.sources.sources import Sources
+from planner.workload.blocks import block_starts
 from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
 
@@ -106,7 +107,8 @@ class Case:
         """What it is about, with what names its network in a command."""
         option = value_of(self.sources, "network", "")
         is_name = isinstance(option, str) and option != STANDARD_INPUT
-        return replace(self.problem.subject, network_option=option if is_name else "")
+        layers = max(len(block_starts(self.problem.network)) - 1, 0)
+        return replace(self.problem.subject, network_option=option if is_name else "", layers=layers)
 
 
 def own_calibrations(say: Say, accelerator: str | None = None) -> Calibrations:

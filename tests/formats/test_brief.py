@@ -26,7 +26,7 @@ OF_SPLIT_PLANS = {
     "recompute_every", "stages", "stage_layers", "rank_order", "offload", "parallelism",
 }  # fmt: skip
 """Keys that are there where they are not as in a plan that splits nothing."""
-OF_OTHER_SETTINGS = {"device", "strategy", "bucket_bytes"}
+OF_OTHER_SETTINGS = {"layers", "device", "strategy", "bucket_bytes"}
 
 
 @pytest.fixture

@@ -142,6 +142,25 @@ def test_flags_of_megatron() -> None:
     assert job.variables == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
+def test_stages_that_layers_do_not_fill_are_a_layout_or_so_many_layers() -> None:
+    settings = Settings("adam", "no-overlap", framework=MEGATRON)
+    shared = Subject("net", "cluster", settings=settings, layers=30)
+    for chunks, layout in ((1, "Et*7|t*8|t*8|t*7L"), (2, "Et*3|t*4|t*4|t*4|t*4|t*4|t*4|t*3L")):
+        one = Configuration(4, 8, 1, 16, "bf16", pipeline_parallel=4, virtual_stages=chunks)
+        arguments = job_of(plan_of(MEGATRON, one, subject=shared)).arguments
+        assert arguments[arguments.index("--pipeline-model-parallel-layout") + 1] == layout
+        assert "--num-virtual-stages-per-pipeline-rank" not in arguments
+    titan = catalog.find_framework("torchtitan")
+    one = Configuration(4, 8, 1, 16, "bf16", pipeline_parallel=4, virtual_stages=4)
+    text = said(
+        "torchtitan",
+        plan_of(
+            titan, one, subject=Subject("net", "c", settings=Settings("adam", "bucketed", framework=titan), layers=30)
+        ),
+    )
+    assert "--parallelism.pipeline_parallel_layers_per_stage 2" in text
+
+
 def test_the_order_of_a_record_is_of_no_use() -> None:
     """As files that planner itself writes are sorted."""
     dice = random.Random(5)  # noqa: S311 - samples
