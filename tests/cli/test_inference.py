@@ -8,6 +8,7 @@ import pytest
 
 Run = Callable[..., tuple[int, str, str]]
 T4 = ("--network", "resnet50", "--task", "inference", "--calibration", "t4")
+CNN = ("predict", "--network", "resnet50", "--sub-batch", "32")
 CLUSTER = ("suggest", "--network", "resnet50", "--task", "inference", "--cluster", "ec2-g4dn-12xlarge")
 
 
@@ -56,6 +57,8 @@ def test_the_fewest_gpus_for_a_rate_within_a_latency(run: Run) -> None:
         (("predict", *T4, "--precision", "fp8", "--sub-batch", "8"), 5, "one that t4 has"),
         (("predict", *T4, "--sub-batch", "8", "--tensor", "2"), 2, "--tensor must be left out with --task inference"),
         (("predict", *T4), 2, "--sub-batch must be given"),
+        ((*CNN, "--cluster", "dgx1-v100", "--precision", "fp8"), 5, "v100-sxm2-16gb does not have fp8"),
+        ((*CNN, "--cluster", "stampede2", "--offload", "paged-activations"), 5, "links.host of cluster stampede2 must"),
         (
             ("predict", "--network", "vgg16", "--framework", "tensorrt", "--cluster", "dgx-a100", "--sub-batch", "8"),
             2, "one that is for training",
