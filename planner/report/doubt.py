@@ -151,7 +151,11 @@ def _because(one: Prediction, subject: Subject) -> str:
     if scope == "overheads":
         return _because_of_overheads(one, subject)
     if scope == "collectives":
-        return f"messages between {subject.device}s of {subject.cluster} were not measured"
+        own = [term for term in one.terms if term.name == "all_reduce" and "specified" not in term.origins]
+        how = (
+            "measured at other sizes or ranks" if own and own[0].extrapolated else "measured" if own else "not measured"
+        )
+        return f"messages between {subject.device}s of {subject.cluster} were {how}"
     return {
         "storage": "reading and copying samples was not measured",
         "host": "copies between host and device were not measured",

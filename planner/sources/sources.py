@@ -375,12 +375,6 @@ class Sources:
         before = self.problem.cluster
         return as_elsewhere(before, between_devices(before, self.cluster, inside), inside, self.pooled)
 
-    @cached_property
-    def unfitted_all_reduce(self) -> Entry:
-        """The all-reduce as links are specified, inside nodes as measured on such: what runs multiply."""
-        before = self.problem.cluster
-        return between_devices(before, self.cluster, measured_inside(before, self.pooled))
-
     @property
     def is_all_reduce_unfitted(self) -> bool:
         """Whether nothing says how fast the all-reduce is on this very cluster."""

@@ -58,7 +58,7 @@ def test_a_cluster_shows_links_accelerator_and_sources(cluster: Cluster, printed
     assert "peak rates fp32 4.37 TFLOP/s" in words
     assert "Sources nodes paper" in words
     listing = printed(show.clusters_view([cluster, replace(cluster, name="no-links", inter_node=None, storage=None)]))
-    assert "tsubame-kfc     42     8  k80  12 GiB  7 GB/s infiniband   2 GB/s" in listing
+    assert "tsubame-kfc     42     8  k80  7 GB/s infiniband\nno-links        42     8  k80  -\n" in listing
 
 
 def test_a_calibration_shows_formula_coefficients_errors_ranges_and_origin(

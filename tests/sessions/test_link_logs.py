@@ -185,5 +185,7 @@ def test_measured_links_serve_inside_and_the_cluster_s_own_across(run: Run) -> N
         for one in json.loads(out)["predictions"]:
             (term,) = (term for term in one["terms"] if term["name"] == "all_reduce")
             terms[bool(calibration), one["configuration"]["nodes"]] = term
+    out = run("predict", *arguments[:-1], "--calibration", "links.json")[1]
+    assert "messages between GPUs of dgx1-v100 were measured at other sizes or ranks" in " ".join(out.split())
     assert terms[True, 1]["seconds"] == pytest.approx(2 * 7 / 8 * 553.4e6 / 14.26e9, rel=0.1)
     assert terms[True, 2]["seconds"] > terms[True, 1]["seconds"] > 3 * terms[False, 2]["seconds"]
