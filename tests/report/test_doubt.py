@@ -24,7 +24,7 @@ def shares(**of: float) -> dict[str, float]:
 
 CAUSES = [
     ({"overheads": 0.9}, {}, "measured steps are missed by as much"),
-    ({"collectives": 0.6, "kernels": 0.4}, {}, "messages between GPUs of tsubame-kfc were not measured"),
+    ({"collectives": 0.6, "kernels": 0.4}, {}, "messages between GPUs of tsubame-kfc were measured"),
     ({"storage": 1.0}, {}, "reading and copying samples was not measured"),
     ({"host": 1.0}, {}, "copies between host and device were not measured"),
     ({"kernels": 1.0}, {"regression": 1.0}, "the layers of sprint-15 were not timed"),
