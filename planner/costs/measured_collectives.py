@@ -5,8 +5,8 @@ piecewise alpha-beta; ``breaks_NxR`` [byte], the ends of all but the last segmen
 
 A segmented case has the features 1; for each segment the part of V that lies in it; for each break b the step V > b.
 The feature ``unmeasured`` is 1 for a case that was not measured; its coefficient is 0: it is there so that such a
-prediction counts as extrapolated. Between measured numbers of ranks time is a line in log2 p; beyond them it is that of
-the nearest case, its bytes times (p-1)/p and its start-up times log2 p over the same of that case.
+prediction counts as extrapolated. Between measured numbers of ranks time is a line in log2 p or a power of p; beyond
+them it is that of the nearest case, its bytes times (p-1)/p and its start-up times log2 p over the same of that case.
 
 The segments span all piecewise lines, and with coefficients >= 0 a longer message never takes less time.
 """
@@ -27,6 +27,7 @@ from planner.costs.features import (
     Settings,
     Work,
     column,
+    number,
     text,
     vector,
 )
@@ -36,6 +37,7 @@ from planner.errors import CoverageError, Refusal
 __all__ = [
     "BEYOND",
     "CASES",
+    "RANKS_POWER",
     "UNMEASURED",
     "breaks_key",
     "case_columns",
@@ -46,6 +48,8 @@ __all__ = [
 ]
 
 CASES, UNMEASURED = "collective.cases", "unmeasured"
+RANKS_POWER = "ranks_power"
+"""Setting: the power of p in which time between measured numbers of ranks is a line; 0: their logarithm."""
 BEYOND = "algorithms"
 """Setting of an entry whose other coefficients serve what was not measured at all: inside nodes, or across them."""
 
@@ -92,8 +96,8 @@ def covers(settings: Settings, nodes: FloatArray) -> BoolArray:
 def _weights(nodes: float, ranks_per_node: float, settings: Settings) -> dict[tuple[int, int], FloatArray | float]:
     """Return measured cases, each with what its features are multiplied by, for a group of p = nodes x ranks per node.
 
-    A line in log2 p between the two cases around p, inside a node or with as many ranks a node; else the nearest case
-    in log2 p, scaled.
+    A line in log2 p, or in a power of p (setting ``ranks_power``), between the two cases around p, inside a node or
+    with as many ranks a node; else the nearest case in log2 p, scaled.
 
     Raises
     ------
@@ -110,10 +114,12 @@ def _weights(nodes: float, ranks_per_node: float, settings: Settings) -> dict[tu
     line = sorted(
         (case for case in same if nodes == 1 or case[1] == ranks_per_node), key=lambda case: case[0] * case[1]
     )
+    power = number(settings, RANKS_POWER, 0.0)
     for low, high in itertools.pairwise(line):
-        ends = np.log2([low[0] * low[1], high[0] * high[1]])
-        if ends[0] <= np.log2(ranks) <= ends[1]:
-            share = float((np.log2(ranks) - ends[0]) / (ends[1] - ends[0]))
+        every = np.array([low[0] * low[1], ranks, high[0] * high[1]], dtype=np.float64)
+        start, at, end = every**power if power else np.log2(every)
+        if start <= at <= end:
+            share = float((at - start) / (end - start))
             return {case: weight for case, weight in ((low, 1 - share), (high, share)) if weight}
     near = min(same, key=lambda case: (abs(np.log2(case[0] * case[1] / ranks)), abs(case[1] - ranks_per_node), case))
     of_near = near[0] * near[1]

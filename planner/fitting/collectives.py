@@ -1,8 +1,9 @@
 """Entries of measured collectives: no formula joins numbers of ranks, each case is fitted by itself.
 
-Two forms compete on every fourth size left out: 1, sqrt V, V; and piecewise alpha-beta with up to three segments,
-split where that lowers the squared relative error most. One line misses by 10 to 40 % where a library changes its
-algorithm with the size of the message. Numbers of ranks between others are left out too, for the error that is told.
+Forms compete on every fourth size left out: 1, sqrt V, V; and piecewise alpha-beta with up to three segments, split
+where that lowers the squared relative error most, more or less readily. One line misses by 10 to 40 % where a library
+changes its algorithm with the size of the message. Numbers of ranks between others are left out too, for the error that
+is told.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.costs.measured_collectives import breaks_key, case_list
+from planner.costs.measured_collectives import RANKS_POWER, breaks_key, case_list
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry, SettingValue
@@ -27,6 +28,10 @@ from planner.fitting.rows import merged, take, usable, work_of
 __all__ = ["best_breaks", "fit_collectives", "fit_overlap"]
 
 Case = tuple[int, int]
+Form = tuple[str, float]
+STRICT = 2.0
+FORMS: tuple[Form, ...] = (("sqrt", STRICT), *(("segments", strictness) for strictness in (STRICT, 1.0, 0.5)))
+"""Forms that compete, with how much a break of segments must gain."""
 LEAST_SIZES = 2
 FOLDS = 4
 """Sizes of a case from which on some are left out, one in so many at a time."""
@@ -37,6 +42,8 @@ LEAST_IN_SEGMENT = 3
 COEFFICIENTS_OF_A_BREAK = 3
 NEGLIGIBLE = 1e-3
 """A relative error that no break is worth."""
+RANKS_POWERS, CLEARLY = (0.0, 1.0, 2.0), 1.1
+"""Of p, in which time between numbers of ranks may be a line; 0: its logarithm. By what another must be better."""
 LINE_ROUNDS = 3
 """Refits of a line by the times that it gave before."""
 
@@ -93,12 +100,13 @@ def _cases(samples: Samples) -> Iterator[tuple[Case, Samples]]:
             yield case, take(samples, rows[np.argsort(samples.number["bytes"][rows], kind="stable")])
 
 
-def _settings(samples: Samples, form: str) -> dict[str, SettingValue]:
+def _settings(samples: Samples, form: Form) -> dict[str, SettingValue]:
     cases = list(_cases(samples))
-    settings: dict[str, SettingValue] = {"form": form, "cases": tuple(float(x) for case, _ in cases for x in case)}
-    if form == "segments":
+    name, strictness = form
+    settings: dict[str, SettingValue] = {"form": name, "cases": tuple(float(x) for case, _ in cases for x in case)}
+    if name == "segments":
         for case, part in cases:
-            breaks = best_breaks(part.number["bytes"], part.time_s)
+            breaks = best_breaks(part.number["bytes"], part.time_s, strictness)
             while breaks and _slope(part, breaks) <= 0:  # noise at the end: no link has an infinite bandwidth
                 breaks = breaks[:-1]
             settings[breaks_key(case)] = breaks
@@ -111,7 +119,7 @@ def _slope(part: Samples, breaks: tuple[float, ...]) -> float:
     return _line(part.number["bytes"][last], part.time_s[last])[0]
 
 
-def _fit(samples: Samples, key: Key, form: str, estimator: str) -> Entry:
+def _fit(samples: Samples, key: Key, form: Form, estimator: str) -> Entry:
     settings = _settings(samples, form)
     return fit_entry(samples, key, "collective.cases", settings, estimator=estimator, leaves_out=False)
 
@@ -120,7 +128,7 @@ def _misses(entry: Entry, out: Samples) -> FloatArray:
     return np.abs(evaluate(entry, work_of(out, entry.kind)) / out.time_s - 1)
 
 
-def _by_size(samples: Samples, key: Key, form: str, estimator: str) -> FloatArray:
+def _by_size(samples: Samples, key: Key, form: Form, estimator: str) -> FloatArray:
     """Return the absolute relative errors on every fourth size, breaks and coefficients from the others, shape (k,)."""
     fold = np.concatenate([np.arange(part.size) % FOLDS - (part.size < FOLDS) * FOLDS for _, part in _cases(samples)])
     errors = [
@@ -130,15 +138,22 @@ def _by_size(samples: Samples, key: Key, form: str, estimator: str) -> FloatArra
     return np.concatenate([np.zeros(0), *errors])
 
 
-def _by_ranks(samples: Samples, key: Key, form: str, estimator: str) -> FloatArray:
-    """Return the absolute relative errors on each case between two others of its line, which alone serve it."""
-    parts, errors = dict(_cases(samples)), [np.zeros(0)]
+def _by_ranks(samples: Samples, key: Key, form: Form, estimator: str) -> tuple[float, FloatArray]:
+    """Return the power of p, and the absolute relative errors on each case between two others, which alone serve it.
+
+    Another power than 0, the logarithm, where errors are a tenth less on average.
+    """
+    parts, errors = dict(_cases(samples)), {power: [np.zeros(0)] for power in RANKS_POWERS}
     for across, per_node in {(nodes > 1, ranks if nodes > 1 else 0) for nodes, ranks in parts}:
         line = [case for case in parts if (case[0] > 1) == across and (not across or case[1] == per_node)]
         for (low, case), (_, high) in pairwise(pairwise(line)):
-            ends = parts[low].joined(parts[high])
-            errors.append(_misses(_fit(ends, key, form, estimator), parts[case]))
-    return np.concatenate(errors)
+            entry = _fit(parts[low].joined(parts[high]), key, form, estimator)
+            for power, some in errors.items():
+                some.append(_misses(replace(entry, settings={**entry.settings, RANKS_POWER: power}), parts[case]))
+    every = {power: np.concatenate(some) for power, some in errors.items()}
+    means = {power: float(some.mean()) * (CLEARLY if power else 1) for power, some in every.items() if some.size}
+    best = min(means, key=lambda power: means[power], default=0.0)
+    return best, every[best]
 
 
 def _best(samples: Samples, key: Key, estimator: str) -> Entry:
@@ -146,13 +161,16 @@ def _best(samples: Samples, key: Key, estimator: str) -> Entry:
 
     The median, because no fit can place a jump that stands beside a size left out: one such point can be 4 times off.
     """
-    forms = ("sqrt", "segments") if all(part.size >= FOLDS for _, part in _cases(samples)) else ("segments",)
+    forms = FORMS if all(part.size >= FOLDS for _, part in _cases(samples)) else FORMS[1:2]
     errors = {form: _by_size(samples, key, form, estimator) for form in forms}
     form = min(forms, key=lambda name: float(np.median(errors[name])) if errors[name].size else 0.0)
     entry, by_size = _fit(samples, key, form, estimator), errors[form]
     sizes = samples.number["bytes"]
     entry = replace(entry, ranges={**entry.ranges, "bytes": (float(sizes.min()), float(sizes.max()))})
-    by_ranks = _by_ranks(samples, key, form, estimator) if len(case_list(entry.settings)) > 2 else np.zeros(0)
+    is_line = len(case_list(entry.settings)) > 2
+    power, by_ranks = _by_ranks(samples, key, form, estimator) if is_line else (0.0, np.zeros(0))
+    if power:
+        entry = replace(entry, settings={**entry.settings, RANKS_POWER: power})
     if by_ranks.size:
         entry = replace(entry, notes=f"a number of ranks left out between others is missed by {by_ranks.mean():.1%}")
     if not by_size.size:
@@ -161,12 +179,12 @@ def _best(samples: Samples, key: Key, estimator: str) -> Entry:
     return replace(entry, held_out_error=mean, worst_error=worst, held_out_by="every fourth size")
 
 
-def best_breaks(bytes_: FloatArray, times: FloatArray) -> tuple[float, ...]:
+def best_breaks(bytes_: FloatArray, times: FloatArray, strictness: float = STRICT) -> tuple[float, ...]:
     """Return the sizes [byte] after which a new straight line begins, at most two.
 
     Breaks are taken one at a time, the one that lowers the squared relative error most, while that gains more than
-    twice what the Bayesian information criterion asks for place, step and slope (twice: the place is the best of many).
-    A segment keeps at least three sizes, and fewer than twelve sizes are one segment.
+    ``strictness`` times what the Bayesian information criterion asks for place, step and slope (twice: the place is the
+    best of many). A segment keeps at least three sizes, and fewer than twelve sizes are one segment.
 
     Parameters
     ----------
@@ -179,7 +197,7 @@ def best_breaks(bytes_: FloatArray, times: FloatArray) -> tuple[float, ...]:
     places = all_places[:: -(-all_places.size // MOST_CANDIDATES)]
     ends: list[int] = []
     error = _squares(bytes_, times, ends)
-    gain = np.exp(-2 * COEFFICIENTS_OF_A_BREAK * np.log(bytes_.size) / bytes_.size)
+    gain = np.exp(-strictness * COEFFICIENTS_OF_A_BREAK * np.log(bytes_.size) / bytes_.size)
     while len(ends) < MOST_BREAKS and error > bytes_.size * NEGLIGIBLE**2:
         options = [place for place in places if all(abs(place - other) >= LEAST_IN_SEGMENT for other in ends)]
         scores = [(_squares(bytes_, times, sorted([*ends, int(place)])), int(place)) for place in options]

@@ -1,8 +1,9 @@
 """Messages timed between ranks: operations over sizes and groups, and how far a training step hides them.
 
-All ranks go through the points that rank 0 names. A point is visited twice, later points between: a time that two
-visits agree on is taken, the mean of both; where no two agree the machine was disturbed, and the point is left out. A
-visit is the median of rounds, each the longest time of any rank from a common start, of as many calls as take a while.
+All ranks go through the points that rank 0 names, again and again in an order by chance while there is time. What
+counts is the median of the visits that agree with the fastest two that do; where none do the machine was disturbed, and
+the point is left out. A visit is the median of rounds, each the longest time of any rank from a common start, of as
+many calls as take a while.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ STRIDES = (8, 4, 2, 1)
 """Every eighth size is visited first, then what lies between."""
 ITEM_BYTES = 4
 ROUND_S, MOST_CALLS = 5e-4, 64
-VISIT_S, FEWEST_ROUNDS, MOST_ROUNDS = 0.05, 3, 15
+VISIT_S, FEWEST_ROUNDS, MOST_ROUNDS = 0.03, 3, 15
 LONGEST_SHARE = 0.01
 """Of the time for all points, for one call: longer ones are left out."""
 ALIKE = 1.25
 """Two visits agree within this ratio."""
-MOST_VISITS = 8
+MOST_VISITS = 30
 STOP, STEPS = -1, -2
 LAYERS, WIDTH, SUB_BATCHES = 4, {"cpu": 1024, "gpu": 4096}, {"cpu": (32, 128), "gpu": (256, 1024)}
 """Linear layers of a step, their sides, and samples of it, by kind of device."""
@@ -241,14 +242,16 @@ class Visits:
     of: Mapping[Point, Sequence[tuple[float, float, int]]]
 
     def agreed(self) -> Iterator[tuple[Point, float, float, int]]:
-        """Yield points with time, spread and rounds: of the two fastest visits that agree, or of the only one."""
+        """Yield points with time, spread and rounds: of the visits like the fastest two that agree, or the only one."""
         for point, visits in self.of.items():
             if len(visits) == 1:
                 yield point, *visits[0]
-            for low, high in itertools.pairwise(sorted(visits)):
-                if high[0] <= ALIKE * low[0]:
-                    yield point, (low[0] + high[0]) / 2, max(low[1], high[1]), low[2] + high[2]
-                    break
+            pairs = itertools.pairwise(sorted(visits))
+            fastest_s = next((low[0] for low, high in pairs if high[0] <= ALIKE * low[0]), None)
+            if fastest_s is not None:
+                alike = [one for one in visits if fastest_s <= one[0] <= ALIKE * fastest_s]
+                times, spreads, rounds = zip(*alike, strict=True)
+                yield point, statistics.median(times), statistics.median(spreads), sum(rounds)
 
     @property
     def disturbed(self) -> tuple[Point, ...]:
@@ -318,19 +321,17 @@ def measure_points(
 def _order(
     points: Sequence[Point], visits: Mapping[Point, Sequence[tuple[float, float, int]]], for_s: float
 ) -> Iterator[Point]:
-    """Yield the points to visit: all once, all again in an order by chance, then those that do not agree yet."""
+    """Yield the points to visit: all once, then all again and again, in an order by chance."""
 
     def is_long(point: Point) -> bool:
         alike = [(one.bytes, seen[0][0]) for one, seen in visits.items() if one[:3] == point[:3]]
         return any(size <= point.bytes and seconds > LONGEST_SHARE * for_s for size, seconds in alike)
 
-    for number in (1, 2):
+    for number in range(1, MOST_VISITS + 1):
         again = list(points)
         if number > 1:
-            random.Random(0).shuffle(again)  # noqa: S311 - an order, no secret
+            random.Random(number).shuffle(again)  # noqa: S311 - an order, no secret
         yield from (one for one in again if len(visits.get(one, ())) < number and not is_long(one))
-    for _ in range(MOST_VISITS - 2):
-        yield from Visits(dict(visits)).disturbed
 
 
 def rows_of(joined: Joined, visits: Visits, accelerator: str) -> list[Mapping[str, Any]]:

@@ -141,7 +141,7 @@ def _visited(
     """Return what rank 0 measures with the others."""
     left_s = asked.began_s + UNTIL_SHARE * asked.budget_s - session.clock_s()
     for_s = max(left_s - earlier.used_s, LEAST_SHARE * asked.budget_s)
-    with session.bar("links", 1.0, f"measuring links between {joined.own.size} ranks for {for_s:.0f} s") as show:
+    with session.bar("links", 1.0, f"timing links between ranks, {joined.own.size} in all, for {for_s:.0f} s") as show:
 
         def say(done: int, total: int) -> None:
             show(done / total, f"links: {done} of {total} points")

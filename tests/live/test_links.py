@@ -34,8 +34,8 @@ pytest.importorskip("torch", reason="no PyTorch: pip install 'epoch-planner[torc
 pytestmark = pytest.mark.live
 
 PACKAGE = str(Path(planner.__file__).parents[1])
-BY_SIZE, BY_RANKS = 0.5, 0.5
-"""Mean errors on what was left out that no machine may exceed; a quiet one has a fifth of them."""
+BY_SIZE, BY_RANKS = 0.4, 40.0
+"""Mean errors of all-reduce on sizes left out, and on ranks [%], that a busy machine too may not exceed."""
 
 
 def calibrate(*arguments: str, folder: Path, **variables: str) -> subprocess.Popen[str]:
@@ -62,7 +62,7 @@ def test_an_interrupted_run_of_four_ranks_goes_on_and_fits_sizes_and_ranks_left_
     code, err = ended(first)
     assert (code, "the same command goes on from there" in err) == (130, True)
     assert not (tmp_path / "links.json").exists()
-    code, err = ended(calibrate(*asked, "20s", folder=tmp_path))
+    code, err = ended(calibrate(*asked, "17s", folder=tmp_path))
     assert code == 0, err
     assert "continuing from links.json.partial" in err
     found = CALIBRATION.read(tmp_path / "links.json")
@@ -71,6 +71,8 @@ def test_an_interrupted_run_of_four_ranks_goes_on_and_fits_sizes_and_ranks_left_
     sys.stdout.write("".join(f"{one.kind}: {one.notes}\n" for one in found.entries if one.notes))
     assert {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_receive"} <= {*by_size}
     assert by_size["all_reduce"] < BY_SIZE
+    notes = next(one.notes for one in found.entries if one.kind == "all_reduce")
+    assert float(notes.rpartition(" ")[2].rstrip("%")) < BY_RANKS
     assert found.node is not None
     assert found.node.gpus == 4
 
@@ -259,7 +261,7 @@ def priced(problem: Problem, links: Calibration, scale: float, plan: Configurati
 def test_steps_of_ddp_over_a_slow_pair_are_predicted_from_its_measured_links(
     pair: tuple[str, str], tmp_path: Path
 ) -> None:
-    words = ("-m", "planner", "calibrate", "--links", "--device", "cpu", "--budget", "18s", "--out", "pair.json")
+    words = ("-m", "planner", "calibrate", "--links", "--device", "cpu", "--budget", "16s", "--out", "pair.json")
     on_pair(pair, tmp_path, 29533, *words)
     links = CALIBRATION.read(tmp_path / "pair.json")
     (slowdown,) = (one for one in links.entries if one.kind == "overlap")
