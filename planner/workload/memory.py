@@ -262,8 +262,7 @@ class Memory:
             state = self._state(kept, stage_kept, self._span(kept, of_kept, stage_kept))
             one = self._sample(ones, self._span(ones, of_one, stage_of_one)).at(which_one).times(samples)
             passes = self._passes(passing, stage_passing, one, steps)
-            optimizer = np.where(kept.offload == OFFLOADS.index("optimizer"), 0.0, state.optimizer)
-            of_state = self._of_state(state, optimizer)
+            of_state = self._of_state(state, kept)
             of_passes = passes.activations + passes.logits + passes.messages
             # What a workspace adds while layers compute, and while wide gradients are updated.
             computing, fixed = self._workspace(np.zeros(()), passes), of_state[which_kept]
@@ -290,8 +289,7 @@ class Memory:
                 self._state(rows, stage, span),
                 self._passes(rows, stage, self._sample(rows, span).times(self._samples(rows)), rows.accumulation_steps),
             )
-            optimizer = np.where(rows.offload == OFFLOADS.index("optimizer"), 0.0, state.optimizer)
-            fixed, slope = self._of_state(state, optimizer), passes.activations + passes.logits + passes.messages
+            fixed, slope = self._of_state(state, rows), passes.activations + passes.logits + passes.messages
             left = slope - passes.activations - passes.rest + passes.ending
             lines = (
                 (fixed - self._freed(state, rows), slope + self._workspace(np.zeros(()), passes)),
@@ -457,7 +455,8 @@ class Memory:
         return np.asarray(np.max([WIDE_BYTES * (fixed + each * samples) for fixed, each in sizes], axis=0))
 
     @staticmethod
-    def _of_state(state: StateBytes, optimizer: FloatArray) -> FloatArray:
+    def _of_state(state: StateBytes, plans: Configurations) -> FloatArray:
+        optimizer = np.where(plans.offload == OFFLOADS.index("optimizer"), 0.0, state.optimizer)
         return np.asarray(state.weights + state.gradients + optimizer + state.gathered + state.buckets)
 
     def _samples(self, plans: Configurations) -> FloatArray:
