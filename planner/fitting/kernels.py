@@ -12,7 +12,7 @@ from planner.costs.attention import BETWEEN_SIZES, WITHOUT_LAUNCH
 from planner.costs.batches import BATCHED_APART
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
-from planner.costs.gaussian_process import ROUGH_ORDER
+from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH_ORDER
 from planner.costs.interpolation import AXES, LARGEST_GRID
 from planner.costs.kernels import OBLONG_APART
 from planner.costs.terms import evaluate
@@ -25,10 +25,10 @@ from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS, is_that_of_fp32
 from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.fitting.entries import Key, fit_entry, linear_times_left_out
-from planner.fitting.gaussian_process import Process, fit_gaussian_process
+from planner.fitting.gaussian_process import Process, fit_gaussian_process, process_times_left_out
 from planner.fitting.rows import POINTWISE, Rejected, merged, take, usable, work_of
 
-__all__ = ["FittedKernels", "fit_kernels", "learns_from_calls", "preferred"]
+__all__ = ["FittedKernels", "fit_kernels", "learns_from_calls", "preferred", "times_left_out"]
 
 LEAST_POINTS = 8
 
@@ -269,6 +269,19 @@ def _corrected(base: Entry, rows: Samples, accelerator: Accelerator | None) -> E
     scores = [(error(left_out), entry) for entry, left_out in filter(None, fits)]
     least, process = min(scores, key=lambda one: one[0], default=(np.inf, base))
     return process if _is_clearly_less(least, error(linear_times_left_out(base, rows))) else base
+
+
+def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
+    """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,).
+
+    Parameters
+    ----------
+    entry : Entry
+        Of a linear term or a Gaussian process; its coefficients take no part.
+    samples : Samples
+        The rows that it was fitted to, two at least.
+    """
+    return (process_times_left_out if entry.term == GAUSSIAN_PROCESS else linear_times_left_out)(entry, samples)
 
 
 def _is_clearly_less(error: float, other: float) -> bool:
