@@ -213,25 +213,31 @@ def as_elsewhere(cluster: Cluster, all_reduce: Entry, inside: Entry | None, pool
 
 
 def contradictions(calibrations: Iterable[Calibration], cluster: Cluster) -> Iterator[str]:
-    """Yield a sentence for each collective of a cluster that two calibrations measured unequally: the first serves."""
+    """Yield a sentence for calibrations that measured links of a cluster unequally: the first serves each."""
     first: dict[tuple[str, str, int], tuple[str, float]] = {}
-    for calibration in calibrations:
-        for entry in calibration.entries:
-            is_timed = entry.scope == "collectives" and entry.kind != OVERLAP
-            if not is_timed or calibration.cluster != cluster.name:
-                continue
-            for nodes, ranks in ((1, 2), (2, 1)):
-                groups = Groups(np.array([nodes]), np.array([ranks]), np.ones(1))
-                with suppress(CoverageError):
-                    seconds = float(collective_s(entry, entry.kind, np.array([COMPARED_BYTES]), groups)[0, 0])
-                    key = entry.kind, entry.library, nodes
-                    name, by_first_s = first.setdefault(key, (calibration.name, seconds))
-                    if name != calibration.name and not 1 / ALIKE < seconds / by_first_s < ALIKE:
-                        where = "between nodes" if nodes > 1 else "inside nodes"
-                        yield (
-                            f"{entry.kind.replace('_', '-')} {where} is that of {name}, named first: in "
-                            f"{calibration.name} 1 MiB takes {seconds / by_first_s:.2g} times as long"
-                        )
+    ratios: dict[tuple[str, str, str], list[str]] = {}
+    timed = (
+        (one.name, entry, nodes, ranks)
+        for one in calibrations
+        for entry in one.entries
+        if one.cluster == cluster.name and entry.scope == "collectives" and entry.kind != OVERLAP
+        for nodes, ranks in ((1, 2), (2, 1))
+    )
+    for name, entry, nodes, ranks in timed:
+        groups = Groups(np.array([nodes]), np.array([ranks]), np.ones(1))
+        with suppress(CoverageError):
+            seconds = float(collective_s(entry, entry.kind, np.array([COMPARED_BYTES]), groups)[0, 0])
+            serves, by_first_s = first.setdefault((entry.kind, entry.library, nodes), (name, seconds))
+            ratio = seconds / by_first_s if by_first_s else 1.0
+            if name != serves and not 1 / ALIKE < ratio < ALIKE:
+                where = "between nodes" if nodes > 1 else "inside nodes"
+                ratios.setdefault((serves, name, where), []).append(f"{entry.kind.replace('_', '-')} {ratio:.2g}")
+    for (serves, name, where), some in ratios.items():
+        ours, theirs = (
+            f"messages {where} are those of {serves}, named first",
+            f"in {name} 1 MiB takes {', '.join(some)}",
+        )
+        yield f"{ours}: {theirs} times as long"
 
 
 def with_measured_links(cluster: Cluster, calibration: Calibration) -> tuple[Cluster, str]:

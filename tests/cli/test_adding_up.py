@@ -55,7 +55,7 @@ def test_own_links_go_with_bundled_kernels_and_the_first_named_serves(run: Run, 
         found, err = answer(run, *VGG, "--calibration", first, "--calibration", second)
         assert served(found) == plain | {"all_reduce": Path(first).stem}
         words = (
-            f"all-reduce between nodes is that of {Path(first).stem}, named first: in {Path(second).stem} 1 MiB takes"
+            f"between nodes are those of {Path(first).stem}, named first: in {Path(second).stem} 1 MiB takes all-reduce"
         )
         assert f"{words} {times} times as long\n" in err
         assert "inside nodes" not in err
