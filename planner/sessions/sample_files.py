@@ -141,8 +141,8 @@ class StepRows(NamedTuple):
 def links_of(place: Path, name: str, cluster: Cluster | None, stated: Stated) -> Calibration | SampleFiles:
     """Return the calibration of files that time links alone; else these files, as they are.
 
-    The accelerator is the cluster's, else that of the files; of files that name none it serves any cluster that it is
-    named for.
+    The node is the cluster's, else that of the files; of files that name none it serves any cluster that it is named
+    for.
 
     ParameterError: no such folder, none of its files is a CSV or a log, or they are of kernels and a cluster is given.
     InputFileError: a file is wrong, or of another device than others or the cluster.
@@ -155,14 +155,18 @@ def links_of(place: Path, name: str, cluster: Cluster | None, stated: Stated) ->
             rule = "--cluster, --nodes and --gpus-per-node", "given with times of links alone"
             raise ParameterError(*rule, str(place), "these files hold kernels: leave them out")
         return files
-    device = cluster.node.accelerator if cluster else None
+    circumstances = dict(samples.circumstances)
+    text = circumstances.pop(NODE, "")
+    node = cluster.node if cluster else parse_node(text, files.places[0][0]) if text else None
+    device = node.accelerator if node else None
     for row, text in enumerate(samples.text["device"].tolist()):
         names = (text, *names_of_gpu(text))
         if text and device and device.name not in names:
             raise _error(files, row, f"device must be {device.name}, as of the others, got {text!r}; fit them apart")
         device = device or next(filter(None, map(catalog.known_accelerator, names)), None)
     gpus = int(samples.number["ranks_per_node"].max())
-    node = cluster.node if cluster else Node(gpus, device) if device else None
+    node = node or (Node(gpus, device) if device else None)
+    samples = replace(samples, circumstances=circumstances)
     return fit_links(samples, name, device, node, cluster.name if cluster else None)
 
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from planner.domain.calibration import Calibration, Entry
+from planner.domain.cluster import Accelerator, Node
+from planner.domain.samples import Samples
+from planner.fitting.calibration import SampleOrigin, fit_calibration
 from planner.fitting.collectives import fit_overlap
-from planner.probes.links import Step
+from planner.formats.calibration import CALIBRATION
+from planner.probes.calibrate import Measurement
+from planner.probes.links import Point, Step, Visits, rows_of
 from planner.probes.ranks import Joined, Rank
 from planner.sessions.links import overlap
+from planner.sessions.sample_files import samples_text
 
 Run = Callable[..., tuple[int, str, str]]
 JOINED = Joined(Rank(0, 2, 0, "n", "127.0.0.1", 1), ((0, 1),), "cpu", "gloo", None, None)
@@ -45,6 +52,23 @@ def test_steps_give_back_how_much_longer_kernels_take_beside_messages(slowdown: 
     assert entry.settings["hidden"] == pytest.approx(hidden, rel=1e-3)
     assert overlap(replace(calibration, entries=()), [step(2.0, 0.02)], JOINED) == {}
     assert fit_overlap(overlap(calibration, [], JOINED)) == ()
+
+
+def test_the_samples_file_of_links_gives_back_their_calibration(run: Run) -> None:
+    node = Node(2, Accelerator("cpu-x", "cpu", 2.0**34, 1e10, {"fp32": 1e11}))
+    sizes = {at: Point("all_reduce", 1, 2, 2**at) for at in range(10, 24)}
+    visits = Visits({point: [(1e-4 + 1e-9 * 2**at, 1e-6, 5)] for at, point in sizes.items()})
+    facts = {"framework": "pytorch 2", "kernels_beside_messages": "1.5", "messages_hidden": "0.7"}
+    samples = Samples.from_rows(rows_of(JOINED, visits, "cpu-x"), facts)
+    Path("links").mkdir()
+    Path("links/one.samples.csv").write_text(samples_text(Measurement(samples, (), node.accelerator, node), "here", ""))
+    assert run("calibrate", "--samples", "links", "--out", "links.json")[0] == 0
+    found = CALIBRATION.read("links.json")
+    fitted = fit_calibration(samples, "links", node.accelerator, node, SampleOrigin(source="here"))
+    assert (found.node, found.accelerator) == (node, "cpu-x")
+    assert [one.key for one in found.entries] == [one.key for one in (*fitted.entries, *fit_overlap(facts))]
+    assert found.entries[0].coefficients == fitted.entries[0].coefficients
+    assert found.entries[0].held_out_error == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(
