@@ -20,6 +20,7 @@ from planner.report.prediction import place
 from planner.sessions.inputs import (
     DEFAULT_REQUEST,
     ENGINE,
+    OPTION,
     Case,
     Values,
     cases,
@@ -38,6 +39,11 @@ __all__ = ["predict", "suggest"]
 
 _OF_REPLICAS = ("precision", "sub_batch", "nodes", "gpus_per_node")
 """Options of a plan that inference has too: replicas share nothing."""
+_OF_TRAINING = (
+    "brief", "choose", "epochs", "limit", "mini_batch", "objective", "parallelism", "pareto", "search", "sensitivity",
+    "switches", "target_batch", "tolerance", "why_not",
+)  # fmt: skip
+"""Options of training alone, besides the axes of its plans."""
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Samples of a batch that suggest tries."""
 
@@ -77,12 +83,13 @@ def suggest(values: Values, arguments: Mapping[str, Any]) -> None:
 
 def _cases(values: Values) -> tuple[Case, ...]:
     """Return the cases of a request; ParameterError: an option is of training alone."""
-    for axis in AXES:
-        given = values.get(axis.option)
-        is_typed = given is not None and given.source != DEFAULT_REQUEST and given.value != (axis.default,)
-        if is_typed and axis.option not in _OF_REPLICAS:
-            got = ",".join(map(str, values[axis.option].value))
-            raise ParameterError(OPTIONS[axis.option].flag, "left out with --task inference", got)
+    defaults = {axis.option: (axis.default,) for axis in AXES if axis.option not in _OF_REPLICAS}
+    asked = {name: one for name, one in values.items() if name in defaults and one.source != DEFAULT_REQUEST}
+    asked |= {name: one for name, one in values.items() if name in _OF_TRAINING and one.source == OPTION}
+    for name, given in asked.items():
+        if given.value != defaults.get(name):
+            got = ",".join(map(str, given.value)) if isinstance(given.value, tuple) else "a value"
+            raise ParameterError(OPTIONS[name].flag, "left out with --task inference", got)
     several = len(values["network"].value) > 1 or len(value_of(values, "scenario", ("",))) > 1
     if several and "json" in values:
         raise ParameterError("--json", "asked of one network and scenario with --task inference", "several")
