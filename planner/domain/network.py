@@ -118,7 +118,7 @@ def _check_inputs(layer: Layer, inputs: tuple[Shape, ...]) -> None:
     if kind.joins:
         if len(inputs) < 2:
             raise ParameterError(f"layer {layer.name}: inputs", f"at least two for kind {layer.kind}", len(inputs))
-    elif len(inputs) != 1:
+    elif kind.joins is not None and len(inputs) != 1:
         raise ParameterError(f"layer {layer.name}: inputs", f"one for kind {layer.kind}", len(inputs))
     for shape in inputs:
         if len(shape) not in kind.ranks:

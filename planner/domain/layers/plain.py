@@ -166,7 +166,8 @@ def _layer_scale_module(torch: Any, _layer: Layer, inputs: tuple[Shape, ...]) ->
     class LayerScale(torch.nn.Module):  # type: ignore[misc]  # imported as Any
         def __init__(self) -> None:
             super().__init__()
-            self.scale = torch.nn.Parameter(torch.full((inputs[0][0], 1, 1), 1e-6))
+            shape = (inputs[0][0], 1, 1) if len(inputs[0]) == IMAGE_AXES else inputs[0][-1:]
+            self.scale = torch.nn.Parameter(torch.full(shape, 1e-6))
 
         def forward(self, values: Any) -> Any:
             return values * self.scale
@@ -247,8 +248,7 @@ KINDS = {
         module=lambda _torch, _layer, _inputs: lambda values, gate: values * gate,
     ),
     "layer_scale": LayerKind(
-        ranks=(3,),
-        parameters=lambda _layer, shape: (shape[0],),
+        parameters=lambda _layer, shape: (shape[0] if len(shape) == IMAGE_AXES else shape[-1],),
         calls=_layer_scale,
         keeps=lambda _layer: (True, False),
         computes="fp32",

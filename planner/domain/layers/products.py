@@ -33,9 +33,9 @@ def needs_columns(layer: Layer) -> bool:
     return not (layer.pair("kernel") == layer.pair("stride") == (1, 1) and layer.pair("padding") == (0, 0))
 
 
-def padded(layer: Layer, shape: Shape, window: str) -> tuple[int, int]:
-    """Return the sides of a padded input; ParameterError where the window of that attribute is larger."""
-    sides, padding = layer.pair(window), layer.pair("padding")
+def padded(layer: Layer, shape: Shape, window: str, spans: tuple[int, ...] = ()) -> tuple[int, int]:
+    """Return the sides of a padded input; ParameterError where the window of that attribute, or its span, is larger."""
+    sides, padding = spans or layer.pair(window), layer.pair("padding")
     sides_padded = (shape[1] + 2 * padding[0], shape[2] + 2 * padding[1])
     if sides[0] > sides_padded[0] or sides[1] > sides_padded[1]:
         raise ParameterError(f"layer {layer.name}: {window}", f"at most the padded input {sides_padded}", sides)
@@ -43,12 +43,14 @@ def padded(layer: Layer, shape: Shape, window: str) -> tuple[int, int]:
 
 
 def _convolved(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
-    """Sizes are rounded down: x' = ⌊(x + 2p - c) / s⌋ + 1, with input side x, padding p, kernel side c, stride s."""
+    """Sizes are rounded down: x' = ⌊(x + 2p - d(c - 1) - 1) / s⌋ + 1: side x, padding p, kernel c, dilation d, stride s."""
     channels, groups = layer.integer("channels"), layer.integer("groups")
     for what, count in (("channels in", inputs[0][0]), ("channels", channels)):
         if count % groups:
             raise ParameterError(f"layer {layer.name}: {what}", f"divisible by groups = {groups}", count)
-    sides = zip(padded(layer, inputs[0], "kernel"), layer.pair("kernel"), layer.pair("stride"), strict=True)
+    kernel, dilation = layer.pair("kernel"), layer.pair("dilation")
+    spans = tuple(step * (side - 1) + 1 for side, step in zip(kernel, dilation, strict=True))
+    sides = zip(padded(layer, inputs[0], "kernel", spans), spans, layer.pair("stride"), strict=True)
     return (channels, *((side - kernel) // stride + 1 for side, kernel, stride in sides))
 
 
@@ -73,10 +75,12 @@ def _convolution(site: Site, lowering: Lowering) -> Iterator[Call]:
 
 def _direct(site: Site) -> Iterator[Call]:
     layer = site.layer
-    pairs = (*layer.pair("kernel"), *layer.pair("stride"), *layer.pair("padding"))
-    geometry = (*site.inputs[0], layer.integer("channels"), *pairs, layer.integer("groups"))
+    kernel, spread = layer.pair("kernel"), zip(layer.pair("padding"), layer.pair("dilation"), strict=True)
+    # A spread kernel has the output of a dense one whose input is padded by less.
+    padding = [max(0, pad - (step - 1) * (side - 1) // 2) for side, (pad, step) in zip(kernel, spread, strict=True)]
+    geometry = (*site.inputs[0], layer.integer("channels"), *kernel, *layer.pair("stride"), *padding)
     for direction in _directions(site):
-        yield Call("convolution", direction, (per_sample(1), *map(fixed, geometry)))
+        yield Call("convolution", direction, (per_sample(1), *map(fixed, (*geometry, layer.integer("groups")))))
 
 
 def _im2col(site: Site, *, per_image: bool) -> Iterator[Call]:
@@ -153,7 +157,8 @@ def _conv2d(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
         layer.pair("kernel"),
         layer.pair("stride"),
         layer.pair("padding"),
-        groups=layer.integer("groups"),
+        layer.pair("dilation"),
+        layer.integer("groups"),
         bias=bool(layer.attributes["bias"]),
     )
 
@@ -172,6 +177,7 @@ KINDS = {
             "padding": Attribute("pair", 0, "zeros on each side", least=0),
             "groups": Attribute("int", 1, "groups of channels that do not mix"),
             "bias": _BIAS,
+            "dilation": Attribute("pair", 1, "pixels from one element of the kernel to the next", quiet=True),
         },
         _convolved,
         (3,),

@@ -222,7 +222,7 @@ class LayerKind:
     attributes : mapping of name to Attribute
     output : layer, input shapes -> Shape, ParameterError where the layer cannot read them
     ranks : lengths of the shapes that it reads
-    joins : whether it reads two layers or more; else one
+    joins : whether it reads two layers or more, else one; None: any number
     parameters : layer, input shape -> tuple of int, elements of each tensor of its parameters
     calls : site, lowering -> Call of one step, but for its update
     macs : site -> int, multiply-adds of products forward, per sample
@@ -251,7 +251,7 @@ class LayerKind:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     output: Callable[[Layer, tuple[Shape, ...]], Shape] = lambda _layer, inputs: inputs[0]
     ranks: tuple[int, ...] = (1, 2, 3)
-    joins: bool = False
+    joins: bool | None = False
     parameters: Callable[[Layer, Shape], tuple[int, ...]] = lambda _layer, _shape: ()
     calls: Callable[[Site, Lowering], Iterable[Call]] = lambda _site, _lowering: ()
     macs: Callable[[Site], int] = lambda _site: 0

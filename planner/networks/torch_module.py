@@ -1,0 +1,381 @@
+"""PyTorch modules that a factory returns, run once on the meta device: shapes alone, no weights, no data.
+
+Operators are those that PyTorch dispatches (ATen), but for a few functions that are made of several: attention,
+dropout and normalisation by the root mean square.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from planner.errors import InputFileError, MissingPackageError, ParameterError, PlannerError, UsageError
+from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Operator, Tensor
+
+__all__ = ["module_graph"]
+
+BATCH = 2
+"""Samples: normalisation over a batch needs two."""
+_SHAPES = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){0,2}([+][1-9][0-9]*(x[1-9][0-9]*){0,2})*")
+_SHAPE_RULE = "sizes of one sample, such as 3x224x224, or 512 of tokens; of several inputs 512+512"
+
+_Read = Callable[[list[Any], Mapping[str, Any]], Mapping[str, Any]]
+_VIEWS = (
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "t", "transpose", "permute", "squeeze", "unsqueeze", "detach",
+    "alias", "lift_fresh", "view_as_complex", "view_as_real", "flatten", "unflatten", "movedim",
+    "as_strided",
+)  # fmt: skip
+_MOVED = ("clone", "contiguous", "_to_copy", "to", "copy")
+_SLICES = ("slice", "select", "narrow", "split", "split_with_sizes", "unbind", "chunk")
+_MASKS = ("tril", "triu", "le", "lt", "ge", "gt", "eq", "ne")
+_ADDS = ("add", "sub", "rsub", "_foreach_add")
+_PLAIN = {
+    "mul": "mul", "div": "div", "relu": "relu", "hardtanh": "relu", "relu6": "relu", "clamp": "relu",
+    "clamp_min": "relu", "leaky_relu": "leaky_relu", "tanh": "tanh", "sigmoid": "sigmoid", "gelu": "gelu",
+    "silu": "silu", "hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "elu": "elu", "celu": "elu",
+    "softplus": "softplus", "mish": "mish", "log_sigmoid_forward": "softplus", "threshold": "relu", "glu": "glu",
+    "_prelu_kernel": "prelu", "prelu": "prelu", "masked_fill": "mask", "where": "mask",
+}  # fmt: skip
+_OTHERS = (
+    "pow", "exp", "log", "sqrt", "rsqrt", "erf", "neg", "abs", "sin", "cos", "reciprocal", "maximum", "minimum", "sign",
+    "square", "exp2", "log1p", "expm1", "floor", "round", "logical_not", "logical_and", "logical_or", "bitwise_and",
+    "bitwise_or", "bitwise_not", "isnan", "isinf", "remainder", "atan2", "addcmul", "lerp", "nan_to_num", "fill",
+)  # fmt: skip
+_MADE = (
+    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
+    "new_empty", "new_full", "new_empty_strided",
+)
+"""Operators whose results depend on the shape of their input alone."""
+_REDUCTIONS = ("mean", "sum", "amax", "max", "amin", "min", "var", "var_mean", "std", "linalg_vector_norm", "cumsum")
+_COPIES = (
+    "constant_pad_nd", "roll", "flip", "index", "index_select", "gather", "reflection_pad2d", "replication_pad2d",
+    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "unfold", "col2im", "grid_sampler_2d",
+    "stack", "index_put", "slice_scatter", "select_scatter", "scatter", "tril", "triu", "pad", "diagonal",
+)  # fmt: skip
+_OF_TOKENS = ("view", "slice", "expand", "concat", "copy")
+"""Kinds that leave whole numbers tokens."""
+_KINDS: Mapping[str, str] = {
+    **dict.fromkeys((*_VIEWS, *_MOVED), "view"),
+    **dict.fromkeys(_SLICES, "slice"),
+    **dict.fromkeys(("expand", "repeat", "repeat_interleave", "expand_as", "broadcast_to"), "expand"),
+    **dict.fromkeys(("cat", "concat"), "concat"),
+    **dict.fromkeys((*_ADDS, *_PLAIN, *_OTHERS, *_MASKS[2:]), "pointwise"),
+    **dict.fromkeys(_REDUCTIONS, "reduce"),
+    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "addmv", "mv", "dot"), "product"),
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution"), "convolution"),
+    "embedding": "embedding",
+    **dict.fromkeys(("_softmax", "softmax", "_safe_softmax"), "softmax"),
+    "_log_softmax": "loss",
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "batch_norm"), "batch_norm"),
+    **dict.fromkeys(("native_group_norm", "group_norm"), "group_norm"),
+    **dict.fromkeys(("native_layer_norm", "layer_norm"), "layer_norm"),
+    **dict.fromkeys(("_fused_rms_norm", "rms_norm"), "rms_norm"),
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool2d", "avg_pool2d"), "pool"),
+    **dict.fromkeys(
+        ("_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "_adaptive_avg_pool1d"), "pool"
+    ),
+    **dict.fromkeys(
+        ("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_nearest_exact2d",
+         "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"), "upsample",
+    ),
+    "attention": "attention",
+    "dropout": "dropout",
+    "native_dropout": "dropout",
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), "view"),
+    **dict.fromkeys(_COPIES, "copy"),
+}  # fmt: skip
+
+
+def module_graph(path: str, factory: str, inputs: str) -> Graph:
+    """Return the operators of the module that ``factory`` of a file or a Python module returns.
+
+    ``inputs``: the sizes of a sample; empty: the factory returns example inputs beside the module. InputFileError where
+    there is no such factory, or it raises; ParameterError where the sizes are missing or do not follow.
+    """
+    torch = _torch()
+    if inputs and not _SHAPES.fullmatch(inputs):
+        raise ParameterError(f"argument input of {path}:{factory}", _SHAPE_RULE, inputs)
+    what = f"{path}:{factory}"
+    make = _factory(path, factory)
+    with _failing(f"{what} must build on the meta device, without weights or data"), torch.device("meta"):
+        made = make() if callable(make) and not isinstance(make, torch.nn.Module) else make
+    module, examples = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, torch.nn.Module):
+        raise InputFileError(path, f"{factory} must return a torch.nn.Module, got {type(module).__name__}")
+    if inputs:
+        trials = _inputs_of(torch, inputs)
+    elif examples is None:
+        remedy = f"type {what}:input=3x224x224, or return (module, example inputs)"
+        raise ParameterError(f"argument input of {what}", f"given ({_SHAPE_RULE})", "nothing", remedy)
+    else:
+        trials = [examples if isinstance(examples, tuple | list | dict) else (examples,)]
+    module = module.to("meta").train()
+    for trial in trials[:-1]:
+        with contextlib.suppress(Exception):
+            return _traced(torch, module, trial, what)
+    with _failing(f"{what} must run on the meta device, without weights or data"):
+        return _traced(torch, module, trials[-1], what)
+
+
+def _torch() -> Any:
+    try:
+        import torch  # noqa: PLC0415 - seconds, and not everyone has it
+    except ImportError:
+        raise MissingPackageError("a PyTorch module is read by the package torch; pip install torch") from None
+    return torch
+
+
+def _factory(path: str, name: str) -> Any:
+    """Return an attribute of a file's, or of a module's, namespace; this runs the user's code."""
+    if path.endswith(".py"):
+        file = Path(path)
+        if not file.is_file():
+            raise InputFileError(path, "file must exist, got none")
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None  # noqa: S101 - of a .py file there is one
+        assert spec.loader is not None  # noqa: S101
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(file.stem, module)
+        folder = str(file.parent.resolve())
+        with _failing(f"{path} must be Python that can be imported"), _on_path(folder):
+            spec.loader.exec_module(module)
+    else:
+        with _failing(f"{path} must be a Python module that can be imported"), _on_path(str(Path.cwd())):
+            module = importlib.import_module(path)
+    if not hasattr(module, name):
+        known = ", ".join(key for key, one in vars(module).items() if callable(one) and not key.startswith("_"))
+        raise InputFileError(path, f"file must define the factory {name}, got {known or 'no function at all'}")
+    return getattr(module, name)
+
+
+@contextlib.contextmanager
+def _on_path(folder: str) -> Iterator[None]:
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+@contextlib.contextmanager
+def _failing(rule: str) -> Iterator[None]:
+    """Give what the user's code raises as one sentence."""
+    try:
+        yield
+    except PlannerError:
+        raise
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        words = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        raise InputFileError("", f"{rule}, got {words[:200]}") from error
+
+
+def _inputs_of(torch: Any, text: str) -> list[tuple[Any, ...]]:
+    """Return example inputs of typed sizes: numbers, and where there is one size each, tokens as well."""
+    shapes = [(BATCH, *map(int, one.split("x"))) for one in text.split("+")]
+    dtypes = (torch.float32, torch.int64) if all(len(shape) == 2 for shape in shapes) else (torch.float32,)
+    return [tuple(torch.empty(shape, dtype=dtype, device="meta") for shape in shapes) for dtype in dtypes]
+
+
+def _traced(torch: Any, module: Any, examples: Any, what: str) -> Graph:
+    """Run a module on examples and return its operators."""
+    from torch.utils._pytree import tree_leaves, tree_map  # noqa: PLC0415
+
+    def moved(one: Any) -> Any:
+        return one.to("meta") if isinstance(one, torch.Tensor) else one
+
+    examples = tree_map(moved, examples)
+    args, kwargs = ((), examples) if isinstance(examples, dict) else (tuple(examples), {})
+    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    if not tensors or not tensors[0].dim():
+        raise ParameterError(f"example inputs of {what}", "at least one tensor with a batch axis", len(tensors))
+    graph = Graph(_name(what), int(tensors[0].shape[0]), [], [])
+    trace = _Trace(torch, graph)
+    for number, one in enumerate(tensors):
+        is_ignored = one.dtype == torch.bool or (number and one.shape == tensors[0].shape and not one.is_floating_point())
+        tensor = trace.note(one, Tensor(tuple(one.shape), CONSTANT if is_ignored else SAMPLE, name=f"input{number}"))
+        graph.inputs += [] if is_ignored else [tensor]
+    for name, one in module.named_parameters():
+        graph.parameters.append(trace.note(one, Tensor(tuple(one.shape), WEIGHT, name=name)))
+    with torch.device("meta"), torch.no_grad(), trace.recording(module):
+        result = module(*args, **kwargs)
+    outputs = [trace.tensors[id(one)][1] for one in tree_leaves(_leaves(result)) if id(one) in trace.tensors]
+    samples = [one for one in outputs if one.role == SAMPLE and one.maker is not None]
+    if not samples:
+        raise UsageError(f"{what} must return a tensor that depends on its input, got {type(result).__name__}")
+    graph.outputs = samples[:1]
+    used = {leaf for one in graph.needed() for tensor in one.inputs for leaf in tensor.parameters()}
+    for output in samples[1:]:
+        mine = {leaf for one in graph.needed(output) for tensor in one.inputs for leaf in tensor.parameters()}
+        if mine - used:
+            graph.outputs.append(output)
+            used |= mine
+    return graph
+
+
+def _leaves(result: Any) -> Any:
+    """Return what a module returns as plain containers: outputs of Hugging Face are mappings of their own."""
+    if isinstance(result, Mapping):
+        return [_leaves(one) for one in result.values()]
+    if isinstance(result, tuple | list):
+        return [_leaves(one) for one in result]
+    return result
+
+
+def _name(what: str) -> str:
+    path, _, factory = what.rpartition(":")
+    return f"{Path(path).stem if path.endswith('.py') else path}.{factory}"
+
+
+class _Trace:
+    """Records the operators of a run; tensors are told by identity, and kept so that it stays theirs."""
+
+    def __init__(self, torch: Any, graph: Graph) -> None:
+        self.torch, self.graph = torch, graph
+        self.tensors: dict[int, tuple[Any, Tensor]] = {}
+        self.path: list[str] = []
+        self.is_paused = False
+
+    def note(self, value: Any, tensor: Tensor) -> Tensor:
+        self.tensors[id(value)] = value, tensor
+        return tensor
+
+    def known(self, value: Any) -> Tensor:
+        """Return the record of a tensor; one that nothing made is a constant."""
+        if id(value) not in self.tensors:
+            shape = tuple(value.shape)
+            self.note(value, Tensor(shape, is_mask=len(shape) > 1 and shape[-1] == shape[-2] > 1))
+        return self.tensors[id(value)][1]
+
+    def add(self, label: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Record one operator of a result that is a tensor, or several."""
+        from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+
+        base = label.removeprefix("aten.").partition(".")[0]
+        is_inplace = base.endswith("_") and not base.startswith("__")
+        base = base.rstrip("_") if is_inplace else base
+        leaves = [one for one in tree_leaves((args, kwargs)) if isinstance(one, self.torch.Tensor)]
+        values = [one for one in tree_leaves(result) if isinstance(one, self.torch.Tensor)]
+        if not values:
+            return
+        kind = _KINDS.get(base, UNKNOWN)
+        inputs = [self.known(one) for one in leaves] if base not in _MADE else []
+        attributes = _attributes(base, args, kwargs)
+        one = self.graph.add(
+            kind, inputs, [tuple(value.shape) for value in values], name=self.path[-1] if self.path else "",
+            label=label.rpartition(".")[0] if label.count(".") > 1 else label, **attributes,
+        )  # fmt: skip
+        for value, tensor in zip(values, one.outputs, strict=True):
+            is_number = value.is_floating_point() or value.is_complex() or kind in _OF_TOKENS
+            if not is_number and tensor.role == SAMPLE:  # made of tokens: which of them count, where they stand
+                tensor.role, tensor.is_mask = CONSTANT, True
+            self.note(value, tensor)
+
+    @contextlib.contextmanager
+    def recording(self, module: Any) -> Iterator[None]:
+        """Record what runs inside: every dispatched operator, and some functions as one."""
+        from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
+
+        trace, functional = self, self.torch.nn.functional
+
+        class Mode(TorchDispatchMode):  # type: ignore[misc]  # imported as Any
+            def __torch_dispatch__(
+                self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+            ) -> Any:
+                result = func(*args, **(kwargs or {}))
+                if not trace.is_paused:
+                    trace.add(str(func), args, kwargs or {}, result)
+                return result
+
+        def whole(label: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            names = inspect.signature(original).parameters if label != "attention" else ()
+            names = names or ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+            def recorded(*args: Any, **kwargs: Any) -> Any:
+                if trace.is_paused:
+                    return original(*args, **kwargs)
+                trace.is_paused = True
+                try:
+                    result = original(*args, **kwargs)
+                finally:
+                    trace.is_paused = False
+                given = dict(zip(names, args, strict=False)) | kwargs
+                trace.add(label, (), given, result)
+                return result
+
+            return recorded
+
+        wholes = {"scaled_dot_product_attention": "attention", "dropout": "dropout", "rms_norm": "rms_norm"}
+        originals = {name: getattr(functional, name) for name in wholes}
+        places = {one: name for name, one in module.named_modules()}
+
+        def entered(one: Any, _inputs: Any) -> None:
+            trace.path.append(places[one])
+
+        def left(*_: Any) -> None:
+            trace.path.pop()
+
+        hooks = [one.register_forward_pre_hook(entered) for one in places]
+        hooks += [one.register_forward_hook(left) for one in places]
+        try:
+            for name, label in wholes.items():
+                setattr(functional, name, whole(label, originals[name]))
+            with Mode():
+                yield
+        finally:
+            for name, original in originals.items():
+                setattr(functional, name, original)
+            for hook in hooks:
+                hook.remove()
+
+
+def _attributes(base: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the kind of an operator says besides tensors."""
+    if base in _PLAIN or base in _OTHERS or base in _MASKS or base in _ADDS:
+        return {"function": "mask" if base in _MASKS else "add" if base in _ADDS else _PLAIN.get(base, base)}
+    if base in _MOVED:
+        return {"moved": True}
+    if base in _SLICES:
+        return {"axis": _at(args, 1 + (base in ("split", "split_with_sizes", "chunk")), 0), "start": _at(args, 2, 0)}
+    if base in _REDUCTIONS:
+        axes = _at(args, 1, None)
+        return {"axes": [axes] if isinstance(axes, int) else axes, "function": base}
+    return _of_kind(base, args, kwargs)
+
+
+def _of_kind(base: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    if base in ("cat", "concat"):
+        return {"axis": _at(args, 1, kwargs.get("dim", 0))}
+    if "convolution" in base:
+        stride, padding, dilation, transposed = args[3:7]
+        names = ("stride", "padding", "dilation", "transposed", "groups")
+        return dict(zip(names, (stride, padding, dilation, transposed, args[8]), strict=True))
+    if base in ("max_pool2d_with_indices", "max_pool2d", "avg_pool2d"):
+        mode, window = ("average" if base == "avg_pool2d" else "max"), args[1]
+        ceil = _at(args, 4 if mode == "average" else 5, default=False)
+        return {"mode": mode, "window": window, "stride": _at(args, 2, []) or window, "padding": _at(args, 3, 0),
+                "ceil": bool(ceil)}  # fmt: skip
+    if "adaptive" in base:
+        return {"mode": "max" if "max" in base else "average", "resized": True}
+    if "dropout" in base:
+        return {"rate": float(kwargs.get("p", 0.5)) * bool(kwargs.get("training", True))}
+    if base == "attention":
+        return {
+            "causal": bool(kwargs.get("is_causal", False)),
+            "dropout": float(kwargs.get("dropout_p", 0.0)),
+            "fused": True,
+        }
+    if base == "native_group_norm":
+        return {"groups": args[6]}
+    return {}
+
+
+def _at(args: tuple[Any, ...], place: int, default: Any) -> Any:
+    return args[place] if len(args) > place else default
