@@ -60,20 +60,22 @@ class _Layers:
         self.table: Tensor | None = None
         self.embedded: dict[tuple[Tensor, ...], tuple[str, int]] = {}
         self.unknown: list[tuple[str, str]] = []
-        self.notes: list[str] = []
+        self.notes = list(graph.notes)
         self.shared = 0
+        self.tokens: list[Tensor] = []
         self.input_shape = self._read_inputs()
 
     def _read_inputs(self) -> Shape:
-        first, *others = self.graph.inputs
+        first = self.graph.inputs[0]
         shape = first.shape[1:] or (1,)
-        if len(shape) > _IMAGE:
-            raise ParameterError("input", "one to three sizes", shape)
-        self.forms[first] = INPUT, shape
-        for other in others:
-            if len(shape) == 1 == len(other.shape[1:]):
-                shape = (shape[0] + other.shape[1],)
-            self.forms[other] = INPUT, other.shape[1:]
+        embeddings = [one for one in self.graph.needed() if one.kind == "embedding"]
+        self.tokens = list(dict.fromkeys(_tokens_of(one.samples()[0]) for one in embeddings))
+        if len(shape) > (1 if self.tokens else _IMAGE):
+            rule = "tokens, (positions,), as others are" if self.tokens else "one to three sizes"
+            raise ParameterError(f"input {first.name} of {self.graph.name}", rule, shape)
+        self.forms |= {one: (INPUT, one.shape[1:] or (1,)) for one in self.graph.inputs}
+        if self.tokens:
+            return (sum(prod(one.shape[1:]) for one in self.tokens),)
         return shape
 
     # Names, forms
@@ -394,11 +396,8 @@ class _Layers:
         features = one.output.shape[-1]
         shape, key = self.rows(one.output), tuple(tables)
         assert source is not None  # noqa: S101 - rows by constants are weights
-        offset = 0
-        for tensor in self.graph.inputs:
-            if tensor is behind_moves(source, ("view", "slice", "copy")):
-                break
-            offset += tensor.shape[1] if len(self.graph.inputs) > 1 else 0
+        before = self.tokens[: self.tokens.index(_tokens_of(source))]
+        offset = sum(prod(tensor.shape[1:]) for tensor in before)
         if key not in self.embedded:
             rows = [table.size // features for table in tables]
             wide = max((count for count in rows[1:] if count >= shape[0]), default=0)
@@ -510,8 +509,8 @@ class _Layers:
     def _attention(self, one: Operator) -> None:
         """Attention of one tensor with queries, keys and values side by side, or of queries and both others."""
         query, key, value = (one.attributes[part] for part in ("query", "key", "value"))
-        source, learned = one.inputs[0], [tensor for tensor in one.inputs if tensor.role == WEIGHT]
-        samples = one.samples()
+        source, samples = one.inputs[0], one.samples()
+        learned = [tensor for tensor in one.inputs if tensor.role == WEIGHT]
         positions, width, values = query[-2], query[-1], value[-1]
         rows, is_cross = self.rows(source), len(samples) > 1
         heads, kv_heads, windows = prod(query[:-2]) // self.graph.batch, 0, 1
@@ -625,6 +624,11 @@ class _Layers:
             for label, names in kinds.items()
         )
         return f"operators must be known, got {words}; --allow-unknown prices them by their bytes"
+
+
+def _tokens_of(tensor: Tensor) -> Tensor:
+    """Return the input that numbers of tokens come from."""
+    return behind_moves(tensor, ("view", "slice", "copy", "expand"))
 
 
 def _sizes(shape: Shape) -> dict[str, AttributeValue]:

@@ -30,12 +30,12 @@ Any other kind is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-__all__ = ["CONSTANT", "SAMPLE", "UNKNOWN", "WEIGHT", "Graph", "Operator", "Tensor"]
+__all__ = ["CONSTANT", "SAMPLE", "UNKNOWN", "WEIGHT", "Graph", "Operator", "Tensor", "is_square"]
 
 SAMPLE, WEIGHT, CONSTANT = "sample", "weight", "constant"
 UNKNOWN = "unknown"
@@ -50,7 +50,7 @@ class Tensor:
     role : SAMPLE, WEIGHT or CONSTANT
     maker : of an output; None: of an input, a parameter or a constant
     name : of a parameter or an input
-    is_mask : whether it was made by comparison, or as a triangle
+    is_mask : whether it tells earlier positions from later ones: made by an order, or as a triangle
     """
 
     shape: tuple[int, ...]
@@ -111,6 +111,7 @@ class Graph:
     parameters : all of them, used or not
     operators : in order of execution
     outputs : that are trained
+    notes : what the model has otherwise, a sentence each
     """
 
     name: str
@@ -119,6 +120,7 @@ class Graph:
     parameters: list[Tensor]
     operators: list[Operator] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def add(
         self, kind: str, inputs: Iterable[Tensor], shapes: Iterable[tuple[int, ...]], **attributes: Any
@@ -128,8 +130,10 @@ class Graph:
         one = Operator(kind, list(inputs), attributes, name, label, float(len(self.operators)))
         roles = {tensor.role for tensor in one.inputs}
         role = next((role for role in (SAMPLE, WEIGHT) if role in roles), CONSTANT)
-        is_mask = attributes.get("function") == "mask" or any(tensor.is_mask for tensor in one.inputs)
-        one.outputs = [Tensor(tuple(shape), role, one, is_mask=is_mask and role == CONSTANT) for shape in shapes]
+        is_ordered, had_order = attributes.get("function") == "order", any(tensor.is_mask for tensor in one.inputs)
+        for shape in shapes:
+            is_mask = role != SAMPLE and (had_order or (is_ordered and is_square(shape)))
+            one.outputs.append(Tensor(tuple(shape), role, one, is_mask=is_mask))
         self.operators.append(one)
         return one
 
@@ -153,8 +157,6 @@ class Graph:
         return found
 
 
-def leaves_of(operators: Iterable[Operator]) -> Iterator[Tensor]:
-    """Yield the parameters that operators read."""
-    for one in operators:
-        for tensor in one.inputs:
-            yield from tensor.parameters()
+def is_square(shape: tuple[int, ...]) -> bool:
+    """Tell whether a shape has two last sides alike, as what pairs positions has."""
+    return len(shape) > 1 and shape[-1] == shape[-2] > 1

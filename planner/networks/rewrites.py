@@ -19,8 +19,8 @@ _SHAPES = ("view", "expand", "slice")
 _GATES = ("silu", "gelu")
 _ROOTS = ("rsqrt", "sqrt", "pow", "reciprocal", "div")
 _NORMS = ("rms_norm", "layer_norm")
-_FEW_TYPES = 16
-"""Rows of a table of types of token at most."""
+_LARGEST_FUNCTION = 40
+"""Pointwise operators that one activation is made of, at most."""
 
 
 def rewrite(graph: Graph) -> None:
@@ -122,37 +122,53 @@ def _by_heads(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _roots(tensor: Tensor) -> tuple[set[Tensor], set[str], bool]:
-    """Return the tensors that pointwise operators and means over the last axis make one of, what these do, whether
-    weights come in.
+def _of_other_type(tensor: Tensor) -> Tensor:
+    """Return a tensor before it was given other numbers of bytes, its shape the same."""
+    while tensor.maker is not None and tensor.maker.kind == "view" and tensor.maker.samples():
+        before = tensor.maker.samples()[0]
+        if before.shape != tensor.shape:
+            break
+        tensor = before
+    return tensor
+
+
+def _dominator(output: Tensor) -> tuple[Tensor, set[str]] | None:
+    """Return the last tensor that all of a pointwise result is made of, and the functions between; None: there is none.
 
     """
-    roots: set[Tensor] = set()
-    functions: set[str] = set()
-    has_weights, todo, seen = False, [tensor], set[Tensor]()
-    while todo:
-        one = todo.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        maker = one.maker
-        is_inner = maker is not None and (
-            maker.kind == "pointwise" or (maker.kind == "view" and len(maker.inputs) == 1)
-            or (maker.kind == "expand") or _is_row_mean(maker)
-        )  # fmt: skip
-        if maker is None or not is_inner:
-            roots.add(one)
-            continue
-        functions.add("mean" if maker.kind == "reduce" else str(maker.attributes.get("function", "view")))
-        has_weights = has_weights or any(other.role == WEIGHT for other in maker.inputs)
-        todo += maker.samples()
-        if len(seen) > 40:  # noqa: PLR2004 - of no normalisation or activation
-            return {tensor, one}, functions, True
-    return roots, functions, has_weights
+    frontier, functions = {output}, set[str]()
+    for _ in range(_LARGEST_FUNCTION):
+        last = max(frontier, key=lambda one: one.maker.place if one.maker else -1.0)
+        maker = last.maker
+        if maker is None or maker.kind not in ("pointwise", "view") or any(one.role == WEIGHT for one in maker.inputs):
+            return None
+        functions.add(str(maker.attributes.get("function", "view")))
+        frontier = (frontier - {last}) | set(maker.samples())
+        if len(frontier) == 1:
+            return next(iter(frontier)), functions
+    return None
+
+
+def _squared(scale: Tensor) -> Tensor | None:
+    """Return the tensor whose squares, or variance, are averaged over the last axis to give a scale by their root."""
+    functions = set[str]()
+    while scale.maker is not None and scale.maker.kind in ("pointwise", "view") and len(scale.maker.samples()) == 1:
+        functions.add(str(scale.maker.attributes.get("function", "view")))
+        scale = scale.maker.samples()[0]
+    reduction = scale.maker
+    if reduction is None or not functions & set(_ROOTS) or not _is_row_mean(reduction):
+        return None
+    inner = reduction.samples()[0]
+    if reduction.attributes["function"] in ("var", "var_mean"):
+        return inner
+    square = _of_other_type(inner).maker
+    if square is None or square.kind != "pointwise" or square.attributes.get("function") not in ("pow", "mul", "square"):
+        return None
+    return square.samples()[0] if len(set(square.samples())) == 1 else None
 
 
 def _is_row_mean(one: Operator) -> bool:
-    if one.kind != "reduce" or one.attributes["function"] not in ("mean", "var", "var_mean", "sum"):
+    if one.kind != "reduce" or one.attributes["function"] not in ("mean", "var", "var_mean"):
         return False
     axes = one.attributes["axes"] or []
     rank = len(one.samples()[0].shape)
@@ -166,12 +182,18 @@ def _normed(one: Operator) -> None:
     values, scale = sorted(one.samples(), key=lambda tensor: -tensor.size)
     if scale.size * values.shape[-1] != values.size:
         return
-    roots, functions, has_weights = _roots(scale)
-    if "mean" not in functions or not functions & set(_ROOTS) or has_weights:
+    squared, values = _squared(scale), _of_other_type(values)
+    if squared is None:
         return
-    centred, inner, weights = _roots(values)
-    if len(roots) == 1 and centred == roots and not weights:
-        _become(one, "layer_norm" if "add" in inner and "mean" in inner else "rms_norm", roots)
+    squared, centring = _of_other_type(squared), values.maker
+    if centring is not None and centring.kind == "pointwise" and len(centring.samples()) == 2:  # noqa: PLR2004
+        whole, mean = sorted(centring.samples(), key=lambda tensor: -tensor.size)
+        is_mean = mean.maker is not None and _is_row_mean(mean.maker)
+        if is_mean and squared in (values, _of_other_type(whole)):
+            _become(one, "layer_norm", [whole])
+            return
+    if squared is values:
+        _become(one, "rms_norm", [values])
 
 
 def _scaled_norm(one: Operator) -> None:
@@ -179,7 +201,7 @@ def _scaled_norm(one: Operator) -> None:
     if one.kind != "pointwise" or len(one.inputs) != 2 or one.attributes.get("function") not in ("mul", "add"):
         return
     values, weight = sorted(one.inputs, key=lambda tensor: tensor.role != SAMPLE)
-    norm = behind_moves(values).maker
+    norm = _of_other_type(values).maker
     if weight.role != WEIGHT or norm is None or norm.kind not in _NORMS or weight.size != values.shape[-1]:
         return
     wanted = 1 if one.attributes["function"] == "mul" else 2
@@ -193,15 +215,15 @@ def _functions(one: Operator) -> None:
         return
     if _gate(one):
         return
-    roots, functions, has_weights = _roots(one.output)
-    if len(roots) != 1 or has_weights or "mean" in functions or len(functions - {"view"}) < 2:  # noqa: PLR2004
+    found = _dominator(one.output)
+    if found is None or len(found[1] - {"view"}) < 2:  # noqa: PLR2004 - one is itself
         return
-    (root,) = roots
+    root, functions = found
     curved = {"tanh": "gelu", "erf": "gelu", "gelu": "gelu", "sigmoid": "silu", "softplus": "softplus", "exp": "elu",
               "relu": "relu", "silu": "silu"}  # fmt: skip
-    found = next((name for key, name in curved.items() if key in functions), "")
-    if found and root.size == one.output.size:
-        _become(one, "pointwise", [root], function=found)
+    function = next((name for key, name in curved.items() if key in functions), "")
+    if function and root.size == one.output.size:
+        _become(one, "pointwise", [root], function=function)
 
 
 def _gate(one: Operator) -> bool:
@@ -241,12 +263,14 @@ def _tables(one: Operator) -> None:
     if one.kind != "pointwise" or one.attributes.get("function") != "add" or len(one.inputs) != 2:
         return
     values, weight = sorted(one.inputs, key=lambda tensor: tensor.role != SAMPLE)
-    embedding = behind_moves(values).maker
-    if embedding is None or embedding.kind != "embedding" or weight.role != WEIGHT:
+    embedding, other = behind_moves(values).maker, behind_moves(weight).maker
+    if embedding is None or embedding.kind != "embedding" or weight.shape[-2:] != values.shape[-2:]:
         return
     tables = list(weight.parameters())
-    features = values.shape[-1]
-    if all(table.size % features == 0 for table in tables):
+    if other is not None and other.kind == "embedding" and other.output.role == SAMPLE:  # of types of tokens
+        tables = [leaf for tensor in other.inputs for leaf in tensor.parameters()]
+    features, mine = values.shape[-1], {leaf for tensor in embedding.inputs for leaf in tensor.parameters()}
+    if tables and not mine & set(tables) and all(table.size % features == 0 for table in tables):
         _become(one, "embedding", [*embedding.inputs, *tables])
 
 
@@ -334,14 +358,15 @@ def _join_heads(graph: Graph, one: Operator) -> None:
     heads = [heads_of(tensor, graph) for tensor in one.inputs[:3]]
     query, key, value = one.inputs[:3]
     norms = [one for one in heads if one.norm]
+    is_masked = any(mask.is_mask and mask.shape[-2:] == (query.shape[-2], key.shape[-2]) for mask in one.inputs[3:])
     attributes = {
-        **one.attributes, "query": query.shape, "key": key.shape, "value": value.shape,
+        **one.attributes, "causal": one.attributes["causal"] or is_masked, "query": query.shape, "key": key.shape, "value": value.shape,
         "rotated": heads[0].rotated + heads[1].rotated, "norm": max(part.norm for part in heads[:2]),
         "norms": [leaf for part in norms for leaf in part.weights],
     }  # fmt: skip
     sources = list(dict.fromkeys(part.source for part in heads))
     joined: Tensor | None = sources[0] if len(sources) == 1 else _merged(graph, sources, one)
-    rest = one.inputs[3:]
+    rest = [bias for bias in one.inputs[3:] if bias.role == WEIGHT]
     if joined is not None:
         _become(one, "attention", [joined, *rest], **attributes)
         return

@@ -1,4 +1,4 @@
-"""PyTorch modules that a factory returns, run once on the meta device: shapes alone, no weights, no data.
+"""PyTorch modules that a factory returns, run on the meta device: shapes alone, no weights, no data.
 
 Operators are those that PyTorch dispatches (ATen), but for a few functions that are made of several: attention,
 dropout and normalisation by the root mean square.
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import InputFileError, MissingPackageError, ParameterError, PlannerError, UsageError
-from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Operator, Tensor
+from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Tensor, is_square
 
-__all__ = ["module_graph"]
+__all__ = ["BATCH", "check_shapes", "module_graph"]
 
 BATCH = 2
 """Samples: normalisation over a batch needs two."""
@@ -34,7 +34,7 @@ _VIEWS = (
 )  # fmt: skip
 _MOVED = ("clone", "contiguous", "_to_copy", "to", "copy")
 _SLICES = ("slice", "select", "narrow", "split", "split_with_sizes", "unbind", "chunk")
-_MASKS = ("tril", "triu", "le", "lt", "ge", "gt", "eq", "ne")
+_ORDERS = ("tril", "triu", "le", "lt", "ge", "gt")
 _ADDS = ("add", "sub", "rsub", "_foreach_add")
 _PLAIN = {
     "mul": "mul", "div": "div", "relu": "relu", "hardtanh": "relu", "relu6": "relu", "clamp": "relu",
@@ -66,7 +66,7 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(_SLICES, "slice"),
     **dict.fromkeys(("expand", "repeat", "repeat_interleave", "expand_as", "broadcast_to"), "expand"),
     **dict.fromkeys(("cat", "concat"), "concat"),
-    **dict.fromkeys((*_ADDS, *_PLAIN, *_OTHERS, *_MASKS[2:]), "pointwise"),
+    **dict.fromkeys((*_ADDS, *_PLAIN, *_OTHERS, *_ORDERS[2:], "eq", "ne"), "pointwise"),
     **dict.fromkeys(_REDUCTIONS, "reduce"),
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "addmv", "mv", "dot"), "product"),
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution"), "convolution"),
@@ -100,28 +100,28 @@ def module_graph(path: str, factory: str, inputs: str) -> Graph:
     there is no such factory, or it raises; ParameterError where the sizes are missing or do not follow.
     """
     torch = _torch()
-    if inputs and not _SHAPES.fullmatch(inputs):
-        raise ParameterError(f"argument input of {path}:{factory}", _SHAPE_RULE, inputs)
     what = f"{path}:{factory}"
+    shapes = check_shapes(inputs, f"argument input of {what}") if inputs else []
     make = _factory(path, factory)
     with _failing(f"{what} must build on the meta device, without weights or data"), torch.device("meta"):
         made = make() if callable(make) and not isinstance(make, torch.nn.Module) else make
     module, examples = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, torch.nn.Module):
         raise InputFileError(path, f"{factory} must return a torch.nn.Module, got {type(module).__name__}")
-    if inputs:
-        trials = _inputs_of(torch, inputs)
+    if shapes:
+        trials = _inputs_of(torch, shapes)
     elif examples is None:
         remedy = f"type {what}:input=3x224x224, or return (module, example inputs)"
         raise ParameterError(f"argument input of {what}", f"given ({_SHAPE_RULE})", "nothing", remedy)
     else:
         trials = [examples if isinstance(examples, tuple | list | dict) else (examples,)]
-    module = module.to("meta").train()
-    for trial in trials[:-1]:
+    module = module.to("meta")
+    ways = [(trial, *way) for way in ((True, False), (True, True), (False, True)) for trial in trials]
+    for trial, is_training, is_compiling in ways[:-1]:
         with contextlib.suppress(Exception):
-            return _traced(torch, module, trial, what)
+            return _traced(torch, module.train(is_training), trial, what, is_compiling=is_compiling)
     with _failing(f"{what} must run on the meta device, without weights or data"):
-        return _traced(torch, module, trials[-1], what)
+        return _traced(torch, module.eval(), trials[-1], what, is_compiling=True)
 
 
 def _torch() -> Any:
@@ -177,21 +177,26 @@ def _failing(rule: str) -> Iterator[None]:
         raise InputFileError("", f"{rule}, got {words[:200]}") from error
 
 
-def _inputs_of(torch: Any, text: str) -> list[tuple[Any, ...]]:
-    """Return example inputs of typed sizes: numbers, and where there is one size each, tokens as well."""
-    shapes = [(BATCH, *map(int, one.split("x"))) for one in text.split("+")]
-    dtypes = (torch.float32, torch.int64) if all(len(shape) == 2 for shape in shapes) else (torch.float32,)
-    return [tuple(torch.empty(shape, dtype=dtype, device="meta") for shape in shapes) for dtype in dtypes]
+def check_shapes(text: str, what: str) -> list[tuple[int, ...]]:
+    """Return the sizes of a sample of every input, as typed; ParameterError where they are none."""
+    if not _SHAPES.fullmatch(text):
+        raise ParameterError(what, _SHAPE_RULE, text)
+    return [tuple(map(int, one.split("x"))) for one in text.split("+")]
 
 
-def _traced(torch: Any, module: Any, examples: Any, what: str) -> Graph:
-    """Run a module on examples and return its operators."""
+def _inputs_of(torch: Any, shapes: list[tuple[int, ...]]) -> list[tuple[Any, ...]]:
+    """Return example inputs of these sizes: numbers, and where there is one size each, tokens as well."""
+    dtypes = (torch.float32, torch.int64) if all(len(shape) == 1 for shape in shapes) else (torch.float32,)
+    return [tuple(torch.empty((BATCH, *shape), dtype=dtype, device="meta") for shape in shapes) for dtype in dtypes]
+
+
+def _traced(torch: Any, module: Any, examples: Any, what: str, *, is_compiling: bool) -> Graph:
+    """Run a module on examples and return its operators; ``is_compiling``: as it is told, which spares looks at data.
+
+    """
     from torch.utils._pytree import tree_leaves, tree_map  # noqa: PLC0415
 
-    def moved(one: Any) -> Any:
-        return one.to("meta") if isinstance(one, torch.Tensor) else one
-
-    examples = tree_map(moved, examples)
+    examples = tree_map(lambda one: one.to("meta") if isinstance(one, torch.Tensor) else one, examples)
     args, kwargs = ((), examples) if isinstance(examples, dict) else (tuple(examples), {})
     tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
     if not tensors or not tensors[0].dim():
@@ -199,17 +204,19 @@ def _traced(torch: Any, module: Any, examples: Any, what: str) -> Graph:
     graph = Graph(_name(what), int(tensors[0].shape[0]), [], [])
     trace = _Trace(torch, graph)
     for number, one in enumerate(tensors):
-        is_ignored = one.dtype == torch.bool or (number and one.shape == tensors[0].shape and not one.is_floating_point())
+        is_ignored = one.dtype == torch.bool
         tensor = trace.note(one, Tensor(tuple(one.shape), CONSTANT if is_ignored else SAMPLE, name=f"input{number}"))
         graph.inputs += [] if is_ignored else [tensor]
     for name, one in module.named_parameters():
         graph.parameters.append(trace.note(one, Tensor(tuple(one.shape), WEIGHT, name=name)))
-    with torch.device("meta"), torch.no_grad(), trace.recording(module):
+    with torch.device("meta"), torch.no_grad(), _without_devices(torch, is_compiling=is_compiling), trace.recording(module):
         result = module(*args, **kwargs)
     outputs = [trace.tensors[id(one)][1] for one in tree_leaves(_leaves(result)) if id(one) in trace.tensors]
     samples = [one for one in outputs if one.role == SAMPLE and one.maker is not None]
     if not samples:
         raise UsageError(f"{what} must return a tensor that depends on its input, got {type(result).__name__}")
+    if not module.training:
+        graph.notes.append("The model was read as it is evaluated, as training looks at data: without dropout.")
     graph.outputs = samples[:1]
     used = {leaf for one in graph.needed() for tensor in one.inputs for leaf in tensor.parameters()}
     for output in samples[1:]:
@@ -218,6 +225,24 @@ def _traced(torch: Any, module: Any, examples: Any, what: str) -> Graph:
             graph.outputs.append(output)
             used |= mine
     return graph
+
+
+@contextlib.contextmanager
+def _without_devices(torch: Any, *, is_compiling: bool) -> Iterator[None]:
+    """Take autocasting for the meta device, which has none, as that of the CPU; say whether a compiler looks on."""
+    autocast, compiler = torch.amp.autocast_mode.autocast, torch.compiler
+    started, was_compiling = autocast.__init__, compiler.is_compiling
+
+    def start(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        started(self, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
+
+    autocast.__init__ = start
+    if is_compiling:
+        compiler.is_compiling = lambda: True
+    try:
+        yield
+    finally:
+        autocast.__init__, compiler.is_compiling = started, was_compiling
 
 
 def _leaves(result: Any) -> Any:
@@ -251,7 +276,7 @@ class _Trace:
         """Return the record of a tensor; one that nothing made is a constant."""
         if id(value) not in self.tensors:
             shape = tuple(value.shape)
-            self.note(value, Tensor(shape, is_mask=len(shape) > 1 and shape[-1] == shape[-2] > 1))
+            self.note(value, Tensor(shape, is_mask=is_square(shape)))
         return self.tensors[id(value)][1]
 
     def add(self, label: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -275,7 +300,7 @@ class _Trace:
         for value, tensor in zip(values, one.outputs, strict=True):
             is_number = value.is_floating_point() or value.is_complex() or kind in _OF_TOKENS
             if not is_number and tensor.role == SAMPLE:  # made of tokens: which of them count, where they stand
-                tensor.role, tensor.is_mask = CONSTANT, True
+                tensor.role = CONSTANT
             self.note(value, tensor)
 
     @contextlib.contextmanager
@@ -338,8 +363,8 @@ class _Trace:
 
 def _attributes(base: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the kind of an operator says besides tensors."""
-    if base in _PLAIN or base in _OTHERS or base in _MASKS or base in _ADDS:
-        return {"function": "mask" if base in _MASKS else "add" if base in _ADDS else _PLAIN.get(base, base)}
+    if base in _PLAIN or base in _OTHERS or base in _ORDERS or base in _ADDS:
+        return {"function": "order" if base in _ORDERS else "add" if base in _ADDS else _PLAIN.get(base, base)}
     if base in _MOVED:
         return {"moved": True}
     if base in _SLICES:
