@@ -48,8 +48,8 @@ from planner.networks.zoo import build, zoo_names
 from planner.units import BOUNDS
 
 __all__ = [
-    "arguments", "bundled_fusions", "calibrations_for", "default_request", "find_accelerator", "find_any_cluster",
-    "find_calibration", "find_cluster", "find_dataset", "find_framework", "find_network", "known_accelerator", "names",
+    "allowing_unknown", "arguments", "bundled_fusions", "calibrations_for", "default_request", "find_accelerator",
+    "find_any_cluster", "find_calibration", "find_cluster", "find_dataset", "find_framework", "find_network", "known_accelerator", "names",
     "nearest_calibrations", "newest_own_calibrations", "own_calibration_file", "own_calibrations",
     "own_calibrations_folder", "own_frameworks", "read_settings", "recorded", "sibling_calibrations", "transfer_scores",
     "typed_dataset", "unused_own_names", "with_switches",
@@ -106,16 +106,18 @@ def _bundled_file(what: str, name: str) -> Path:
 
 
 def find_network(text: str) -> Network:
-    """Return the network of ``NAME[:key=value,...]``, of a TOML file, or of ``config.json[:key=value,...]``.
+    """Return the network of ``NAME[:key=value,...]``, a file, or a factory, ``file.py:build`` or ``module:build``.
 
-    The last is Hugging Face's, or a folder that holds one; arguments are of the family that it is read as.
+    A file is TOML, ONNX, or Hugging Face's ``config.json`` or a folder that holds one: arguments are of the family
+    that it is read as. ONNX and factories take ``input``, the sizes of a sample, and ``unknown=allowed``.
 
     UnknownNameError where no bundled network or argument has that name; ParameterError where an argument is not
-    ``key=value``, is given twice, or has a value that it does not take; UsageError of ``module:factory``, as importers
-    do not exist yet; InputFileError where the file is wrong.
+    ``key=value``, is given twice, or has a value that it does not take; InputFileError where the file is wrong.
     """
     name, colon, rest = text.partition(":")
     unknown = name not in names("networks")
+    if (model := _model(text)) is not None:
+        return _imported(*model)
     if name.endswith(".json") or ((unknown or is_path(name)) and _is_folder(name)):
         from planner.networks.huggingface import network_of  # noqa: PLC0415 - few requests read one
 
@@ -124,12 +126,43 @@ def find_network(text: str) -> Network:
         return network_of(keys, path, arguments(rest, f"argument of {path}") if colon else {})
     if text.endswith(".toml") or (not colon and is_path(text, ".toml")) or (unknown and _is_file(text)):
         return _network_file(text)
-    if colon and "=" not in rest and unknown:
-        raise UsageError(
-            f"--network must be a bundled name, a .toml file or a config.json, got {text!r}; "
-            "importing networks from Python modules is not supported yet"
-        )
     return build(name, arguments(rest, f"argument of network {name}") if colon else {})
+
+
+def _model(text: str) -> tuple[str, str, str] | None:
+    """Return path, factory and options of ``model.onnx[:options]`` or ``file.py:factory[:options]``, else None."""
+    name, colon, rest = text.partition(":")
+    if name.endswith(".onnx"):
+        return name, "", rest
+    factory, _, options = rest.partition(":")
+    is_code = factory.isidentifier() and (name.endswith(".py") or name not in names("networks"))
+    return (name, factory, options) if colon and is_code else None
+
+
+def allowing_unknown(text: str) -> str:
+    """Return a name of a network with operators allowed that are not known, where it can have some."""
+    model = _model(text)
+    if model is None or "unknown=" in model[2]:
+        return text
+    return f"{text},unknown=allowed" if model[2] else f"{text}:unknown=allowed"
+
+
+@cache
+def _imported(path: str, factory: str, options: str) -> Network:
+    """Return the network of an ONNX file, or of the module that a factory returns; it is read once."""
+    from planner.networks.imported import network_of_graph  # noqa: PLC0415 - few requests read one
+    from planner.networks.onnx_file import onnx_graph  # noqa: PLC0415
+    from planner.networks.torch_module import module_graph  # noqa: PLC0415
+
+    what = f"argument of {path}:{factory}" if factory else f"argument of {path}"
+    typed = arguments(options, what) if options else {}
+    for key in typed.keys() - {"input", "unknown"}:
+        raise UnknownNameError(what, key, ("input", "unknown"))
+    if typed.get("unknown", "allowed") != "allowed":
+        raise ParameterError(f"{what}: unknown", "allowed, or left out", typed["unknown"])
+    sizes = typed.get("input", "")
+    graph = module_graph(path, factory, sizes) if factory else onnx_graph(path, sizes)
+    return network_of_graph(graph, path, allow_unknown="unknown" in typed)
 
 
 def _network_file(path: str) -> Network:

@@ -100,7 +100,8 @@ def _options_of_axes() -> Iterator[Option]:
 
 _ALL = (
     Option(
-        "network", "NAME[:K=V,...]|FILE", "Network to train.", default="default request", repeatable=True,
+        "network", "NAME[:K=V,...]|FILE|FILE.py:FACTORY", "Network to train.", default="default request",
+        repeatable=True,
         help_in={"calibrate": "Network whose layers to time as they are, for predictions of it."},
         default_in={"calibrate": "none; a generic design serves all networks"},
     ),
@@ -191,6 +192,7 @@ _ALL = (
         "allow_specified", "",
         "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
     ),
+    Option("allow_unknown", "", "Networks with operators that are not known: these are priced by their bytes."),
     Option("allow_lossy", "", "Candidates that lose accuracy too: training in int8, a plan of research."),
     Option(
         "switches", "",
@@ -320,7 +322,8 @@ COMMANDS = (
         "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "parallelism",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "allow_unknown",
+            "parallelism",
             "objective", "limit", "latency", "rate", "top", "pareto", "choose", "sensitivity", "epochs", "switches",
             "why_not", "search", "time_limit", "trials", "study", "verbose", "brief", "json", "seed",
         ),
@@ -336,14 +339,15 @@ COMMANDS = (
         "Show the objective against nodes and sub-batch. "
         "Of each the best plan; one network on one cluster.",
         (
-            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "parallelism",
+            "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "allow_unknown",
+            "parallelism",
             "objective", "limit", "plot", "force", "json", "seed",
         ),
     ),
     Command(
         "predict",
         "Predict configurations, term by term.",
-        (*_PROBLEM, *_PLAN, "mini_batch", "group", "runs", "verbose", "json", "seed"),
+        (*_PROBLEM, *_PLAN, "mini_batch", "group", "allow_unknown", "runs", "verbose", "json", "seed"),
     ),
     Command(
         "explain",
@@ -355,7 +359,11 @@ COMMANDS = (
         "Compare predictions with measured runs. Errors, ranking, memory and intervals, row by row and summed up.",
         ("runs", "calibration", "framework", "hold_out", "fit_on", "plot", "force", "json"),
     ),
-    Command("show", "Show what is bundled, or everything about one thing.", ("what", "item", "work", "json", "toml")),
+    Command(
+        "show",
+        "Show what is bundled, or everything about one thing.",
+        ("what", "item", "work", "allow_unknown", "json", "toml"),
+    ),
     Command(
         "calibrate",
         "Measure this node, fit the cost terms, write a calibration.",

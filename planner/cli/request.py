@@ -172,7 +172,7 @@ SEARCHING_OPTIONS = {"search", "switches", "time_limit", "trials", "study", "sto
 
 def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     """Return the values of the command line over those of ``planner.toml``, completed by the default request."""
-    options = from_options(arguments)
+    options = from_options(with_unknown(arguments))
     path, settings = _settings() or (None, {})
     of_file = from_settings(settings, SETTINGS_FILE, command)
     values = merge(options, of_file)
@@ -184,6 +184,20 @@ def gather(command: str, arguments: Mapping[str, Any]) -> Values:
         note(hint)
     say_unused_frameworks()
     return values
+
+
+def with_unknown(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments with ``--allow-unknown`` as part of the networks that are read with it."""
+    if "allow_unknown" not in arguments:
+        return arguments
+    networks = {key: arguments[key] for key in ("network", "item") if key in arguments}
+    allowing = {
+        key: [catalog.allowing_unknown(one) for one in value]
+        if isinstance(value, list | tuple)
+        else catalog.allowing_unknown(value)
+        for key, value in networks.items()
+    }
+    return {key: value for key, value in arguments.items() if key != "allow_unknown"} | allowing
 
 
 def say_unused_frameworks() -> None:

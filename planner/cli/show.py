@@ -12,7 +12,7 @@ from typing import Any
 from planner import catalog
 from planner.cli import output
 from planner.cli.parsing import choice
-from planner.cli.request import say_unused_frameworks
+from planner.cli.request import say_unused_frameworks, with_unknown
 from planner.cli.streams import note
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
@@ -53,6 +53,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     """Show a list, or one thing, as tables, as one document or as a file to start from."""
     makers = (_networks, _clusters, _calibrations, _datasets, _accelerators, _frameworks)
     shelves = dict(zip(LISTED_KINDS, makers, strict=True))
+    arguments = with_unknown(arguments)
     if "what" not in arguments:
         raise ParameterError("what to show", "one of " + ", ".join(shelves), NOTHING)
     what = str(choice(*shelves)("what to show", arguments["what"]))

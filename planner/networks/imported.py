@@ -7,17 +7,17 @@ nothing, as in the zoo.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import gcd, prod
+from math import prod
+from typing import Any
 
 from planner.domain.layers.record import INPUT, LAYER_KINDS, AttributeValue, Shape, Site
 from planner.domain.network import Network, input_shapes, layer_shapes
-from planner.errors import InputFileError, ParameterError
-from planner.networks.builder import NetworkBuilder
+from planner.errors import InputFileError
+from planner.networks.forms import IMAGE, Forms, sizes_of, tokens_of
 from planner.networks.operators import WEIGHT, Graph, Operator, Tensor
-from planner.networks.rewrites import behind_moves, rewrite
+from planner.networks.rewrites import rewrite
 
 __all__ = ["network_of_graph"]
 
@@ -29,7 +29,6 @@ _ACTIVATIONS = {
 }  # fmt: skip
 """Function -> that of an activation which moves and keeps as much."""
 _CLASSES = 1000
-_IMAGE = 3
 
 
 def network_of_graph(graph: Graph, path: str, *, allow_unknown: bool = False) -> Network:
@@ -48,124 +47,8 @@ def network_of_graph(graph: Graph, path: str, *, allow_unknown: bool = False) ->
     return network
 
 
-class _Layers:
+class _Layers(Forms):
     """Appends the layers of operators, in order."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.net = NetworkBuilder()
-        self.forms: dict[Tensor, tuple[str, Shape]] = {}
-        self.names: Counter[str] = Counter()
-        self.used: set[Tensor] = set()
-        self.table: Tensor | None = None
-        self.embedded: dict[tuple[Tensor, ...], tuple[str, int]] = {}
-        self.unknown: list[tuple[str, str]] = []
-        self.notes = list(graph.notes)
-        self.shared = 0
-        self.tokens: list[Tensor] = []
-        self.input_shape = self._read_inputs()
-
-    def _read_inputs(self) -> Shape:
-        first = self.graph.inputs[0]
-        shape = first.shape[1:] or (1,)
-        embeddings = [one for one in self.graph.needed() if one.kind == "embedding"]
-        self.tokens = list(dict.fromkeys(_tokens_of(one.samples()[0]) for one in embeddings))
-        if len(shape) > (1 if self.tokens else _IMAGE):
-            rule = "tokens, (positions,), as others are" if self.tokens else "one to three sizes"
-            raise ParameterError(f"input {first.name} of {self.graph.name}", rule, shape)
-        self.forms |= {one: (INPUT, one.shape[1:] or (1,)) for one in self.graph.inputs}
-        if self.tokens:
-            return (sum(prod(one.shape[1:]) for one in self.tokens),)
-        return shape
-
-    # Names, forms
-
-    def append(self, kind: str, one: Operator, source: str | tuple[str, ...], **attributes: AttributeValue) -> str:
-        """Append a layer with the name of its part of the model, which is made unique."""
-        base = ".".join(part for part in one.name.split(".") if part) or kind
-        self.names[base] += 1
-        name = base if self.names[base] == 1 and base != INPUT else f"{base}.{kind}{self.names[base]}"
-        while name in self.names and name != base:
-            name += "'"
-        self.names[name] += name != base
-        return self.net.add(kind, name, source, **attributes)
-
-    def elements(self, tensor: Tensor) -> int:
-        """Return the elements of a sample."""
-        return max(1, tensor.size // self.graph.batch)
-
-    def rows(self, tensor: Tensor) -> Shape:
-        """Return the shape of a sample as a sequence: its last axis are features."""
-        features = tensor.shape[-1] if len(tensor.shape) > 1 else 1
-        positions = max(1, self.elements(tensor) // features)
-        is_vector = positions == 1 and len(tensor.shape) <= 2  # noqa: PLR2004 - batch and features
-        return (features,) if is_vector else (positions, features)
-
-    def default(self, tensor: Tensor) -> Shape:
-        """Return the shape of a sample as it stands, of at most three sizes."""
-        shape = tensor.shape[1:]
-        if tensor.shape and tensor.shape[0] == self.graph.batch and 1 <= len(shape) <= _IMAGE:
-            return shape
-        return self.rows(tensor)
-
-    def image(self, tensor: Tensor) -> Shape:
-        """Return the shape of a sample as an image; of a row of pixels with one of height 1."""
-        channels, *sides = tensor.shape[1:]
-        return (channels, *sides) if len(sides) == 2 else (channels, prod(sides), 1)  # noqa: PLR2004
-
-    def held(self, tensor: Tensor) -> tuple[str, Shape]:
-        """Return the layer that made a tensor, and its form."""
-        return self.forms[tensor]
-
-    def read(self, one: Operator, tensor: Tensor, shape: Shape) -> str:
-        """Return the layer that has a tensor in a form; where none has, a view is appended."""
-        name, form = self.held(tensor)
-        if form == shape:
-            return name
-        if len(form) == _IMAGE and shape == (form[1] * form[2], form[0]):
-            name = self.append("sequence", one, name)
-        elif len(form) == _IMAGE - 1 and len(shape) == _IMAGE and shape[0] == form[1] and prod(form) == prod(shape):
-            name = self.append("image", one, name, height=shape[1])
-        elif len(shape) == 1 and prod(form) == shape[0]:
-            name = self.append("flatten", one, name)
-        elif prod(shape) > prod(form):
-            return self.general(one, [name], shape, prod(form) + prod(shape), kernel="copy")
-        else:
-            name = self.append("reshape", one, name, **_sizes(shape))
-        self.forms[tensor] = name, shape
-        return name
-
-    def give(self, one: Operator, name: str, form: Shape, tensor: Tensor | None = None) -> None:
-        """Note the layer that made an operator's output."""
-        self.forms[tensor or one.output] = name, form
-
-    def general(self, one: Operator, sources: list[str], shape: Shape, moved: int, **more: AttributeValue) -> str:
-        """Append an operator of no kind of its own, which moves so many elements forward and backward."""
-        return self.append(
-            "operator", one, tuple(sources), **{"forward": moved, "backward": moved, **_sizes(shape), **more}
-        )
-
-    # Parameters
-
-    def own(self, *weights: Tensor) -> int:
-        """Return the parameters that weights are made of and that no layer before has."""
-        leaves = {leaf: None for weight in weights for leaf in weight.parameters()}
-        fresh = [leaf for leaf in leaves if leaf not in self.used]
-        self.used.update(fresh)
-        return sum(leaf.size for leaf in fresh)
-
-    def take(self, one: Operator, layer_parameters: int, name: str, form: Shape, *weights: Tensor) -> str:
-        """Count the parameters of a layer as used; where weights have more of them, these get a layer behind it."""
-        leaves = list({leaf: None for weight in weights for leaf in weight.parameters()})
-        again = sum(leaf.size for leaf in leaves if leaf in self.used)
-        more = self.own(*weights) + again - layer_parameters
-        if again and not more:
-            self.shared += again
-        elif more > 0:
-            name = self.general(one, [name], form, 2 * prod(form), parameters=more)
-        return name
-
-    # Kinds
 
     def add(self, one: Operator) -> None:
         """Append the layers of one operator."""
@@ -192,7 +75,7 @@ class _Layers:
         axis, start = one.attributes.get("axis", 0), one.attributes.get("start") or 0
         rank = len(source.shape)
         _, form = self.held(source)
-        is_sequence = rank == 3 and form == source.shape[1:] and axis % rank == 1  # noqa: PLR2004
+        is_sequence = rank == 3 and form == source.shape[1:] and axis % rank == 1
         for tensor in one.outputs:
             shape = self.default(tensor)
             if form == (self.input_shape if source in self.graph.inputs else ()):
@@ -208,7 +91,7 @@ class _Layers:
                 self.give(one, name, shape, tensor)
                 start += count
             else:
-                name = self.append("reshape", one, self.held(source)[0], **_sizes(shape))
+                name = self.append("reshape", one, self.held(source)[0], **sizes_of(shape))
                 self.give(one, name, shape, tensor)
 
     def _concat(self, one: Operator) -> None:
@@ -218,10 +101,10 @@ class _Layers:
         if len(samples) == 1 and len(one.inputs) == 1:
             self._view(one)
         elif len(samples) == len(one.inputs) and len(set(samples)) > 1 and axis in (1, rank - 1) and (
-            axis == rank - 1 or rank != _IMAGE
+            axis == rank - 1 or rank != IMAGE
         ):  # fmt: skip
-            is_last = axis == rank - 1 and rank != 2  # noqa: PLR2004 - of a vector both are the same
-            form = self.rows if is_last else self.image if rank > 2 else self.rows  # noqa: PLR2004
+            is_last = axis == rank - 1 and rank != 2  # of a vector both are the same
+            form = self.rows if is_last else self.image if rank > 2 else self.rows
             name = self.append("concat", one, tuple(self.read(one, tensor, form(tensor)) for tensor in samples))
             self.give(one, name, form(one.output))
         else:
@@ -240,7 +123,7 @@ class _Layers:
         elif function == "glu":
             shape = self.default(one.output)
             self.give(one, self.general(one, [name], shape, prod(form) + prod(shape), keeps=True), shape)
-        elif weights and function == "mul" and weights[0].size == self._channels(samples[0], form):
+        elif weights and function == "mul" and weights[0].size == _channels(form):
             scaled = self.append("layer_scale", one, name)
             self.give(one, self.take(one, weights[0].size, scaled, form, *weights), form)
         elif function == "mul" and any(tensor.size == self.graph.batch for tensor in one.inputs):
@@ -254,11 +137,8 @@ class _Layers:
             name = self.general(one, [name], form, 2 * prod(form), parameters=self.own(*weights))
             self.give(one, name, form)
 
-    def _channels(self, tensor: Tensor, form: Shape) -> int:
-        return form[0] if len(form) == _IMAGE else form[-1]
-
     def _joined(self, one: Operator, samples: list[Tensor], function: str) -> None:
-        """Sums and products of two tensors, of the same shape or one number a channel."""
+        """Append the sum or product of two tensors, of the same shape or one number a channel."""
         first, second = samples[:2]
         (name, form), (other, gate) = self.held(first), self.held(second)
         is_sum, is_product = function == "add", function == "mul"
@@ -269,7 +149,7 @@ class _Layers:
                 else:
                     other = self.read(one, second, form)
             self.give(one, self.append("add" if is_sum else "multiply", one, (name, other)), form)
-        elif is_product and len(form) == _IMAGE and prod(gate) == form[0]:
+        elif is_product and len(form) == IMAGE and prod(gate) == form[0]:
             other = self.read(one, second, (form[0], 1, 1))
             self.give(one, self.append("multiply", one, (name, other)), form)
         else:
@@ -281,7 +161,7 @@ class _Layers:
             self.give(one, self.general(one, names, shape, moved, **how), shape)
 
     def _reduce(self, one: Operator) -> None:
-        """The mean over all pixels or positions; any other sum over an axis."""
+        """Append the mean over all pixels or positions; any other sum over an axis."""
         source, axes = one.samples()[0], one.attributes["axes"]
         name, form = self.held(source)
         rank = len(source.shape)
@@ -292,7 +172,7 @@ class _Layers:
             self.give(one, name, (channels, 1, 1))
         elif 0 not in axes and axes == list(range(1, rank - 1)) and source.shape[-1] == channels:
             positions = self.elements(source) // channels
-            if len(form) != _IMAGE or form[0] != channels:
+            if len(form) != IMAGE or form[0] != channels:
                 name = self.append("image", one, self.read(one, source, (positions, channels)), height=1)
             self.give(one, self.append("global_pool", one, name), (channels, 1, 1))
         else:
@@ -322,11 +202,9 @@ class _Layers:
             self._weighted_product(one, source, weights)
             return
         leaves = list(matrices[0].parameters())
-        is_tied = len(leaves) == 1 == len(matrices) and leaves[0] is self.table and len(shape) == 2  # noqa: PLR2004
+        is_tied = len(leaves) == 1 == len(matrices) and leaves[0] is self.table and len(shape) == 2
         how = {"tied": True} if is_tied else {}
-        name = self.append(
-            "linear", one, self.read(one, source, form), features=shape[-1], bias=bool(bias), **how
-        )
+        name = self.append("linear", one, self.read(one, source, form), features=shape[-1], bias=bool(bias), **how)
         rows = sum(tensor.size for tensor in bias)
         count = rows if is_tied else features_in * shape[-1] + rows
         if bias and rows != shape[-1]:
@@ -335,11 +213,11 @@ class _Layers:
         self.give(one, name, shape)
 
     def _weighted_product(self, one: Operator, source: Tensor, weights: list[Tensor]) -> None:
-        """A product with weights on the left, or of several matrices: each for a part of the values."""
+        """Append a product with weights on the left, a linear layer over positions."""
         matrix = max(weights, key=lambda tensor: tensor.size)
         shape = self.rows(one.output)
         columns = matrix.shape[-1]
-        if len(matrix.shape) <= 3 and self.elements(source) % columns == 0 and (  # noqa: PLR2004
+        if len(matrix.shape) <= 3 and self.elements(source) % columns == 0 and (
             self.elements(one.output) == self.elements(source) // columns * (matrix.size // columns)
         ):  # fmt: skip
             form = (self.elements(source) // columns, columns)
@@ -368,11 +246,11 @@ class _Layers:
         kernel = _pair(weights[0].shape[2:])
         how = {key: _pair(one.attributes[key]) for key in ("stride", "padding", "dilation")}
         groups, form, shape = one.attributes["groups"], self.image(source), self.image(one.output)
-        if len(source.shape) == _IMAGE:  # of a row of pixels
+        if len(source.shape) == IMAGE:  # of a row of pixels
             how["padding"] = (how["padding"][0], 0)
             how |= {key: (how[key][0], 1) for key in ("stride", "dilation")}
             kernel = (kernel[0], 1)
-        elif len(source.shape) != _IMAGE + 1:
+        elif len(source.shape) != IMAGE + 1:
             self._unknown(one)
             return
         bias = len(weights) > 1
@@ -396,7 +274,7 @@ class _Layers:
         features = one.output.shape[-1]
         shape, key = self.rows(one.output), tuple(tables)
         assert source is not None  # noqa: S101 - rows by constants are weights
-        before = self.tokens[: self.tokens.index(_tokens_of(source))]
+        before = self.tokens[: self.tokens.index(tokens_of(source))]
         offset = sum(prod(tensor.shape[1:]) for tensor in before)
         if key not in self.embedded:
             rows = [table.size // features for table in tables]
@@ -429,7 +307,7 @@ class _Layers:
 
     def _image_norm(self, one: Operator) -> None:
         source = one.samples()[0]
-        form = self.rows(source) if len(source.shape) == 2 else self.image(source)  # noqa: PLR2004
+        form = self.rows(source) if len(source.shape) == 2 else self.image(source)
         weights = [tensor for tensor in one.inputs if tensor.role == WEIGHT]
         name = self.append("batch_norm", one, self.read(one, source, form))
         self.give(one, self.take(one, 2 * form[0], name, form, *weights), form)
@@ -463,20 +341,19 @@ class _Layers:
             if shape[1:] == (1, 1):
                 self.give(one, self.append("global_pool", one, name), shape)
                 return
-            window = tuple(-(-side // part) for side, part in zip(form[1:], shape[1:], strict=True))
-            if any(side < part or side // part != window[at] for at, (side, part) in enumerate(
-                zip(form[1:], shape[1:], strict=True)
-            )):  # fmt: skip
+            sides = tuple(zip(form[1:], shape[1:], strict=True))
+            if any(side % part for side, part in sides):
                 self.give(one, self.general(one, [name], shape, prod(form) + prod(shape)), shape)
                 return
-            how = {"window": window, "stride": window, "padding": (0, 0), "ceil": False}
+            window = stride = (sides[0][0] // sides[0][1], sides[1][0] // sides[1][1])
+            padding = (0, 0)
         else:
-            how = {key: _pair(one.attributes[key]) for key in ("window", "stride", "padding")}
-            if len(source.shape) == _IMAGE:
-                how = {"window": (how["window"][0], 1), "stride": (how["stride"][0], 1), "padding": (how["padding"][0], 0)}
-            how["ceil"] = one.attributes["ceil"]
-        how = {key: _plain(value) if isinstance(value, tuple) else value for key, value in how.items()}
-        self.give(one, self.append("pool", one, name, mode=str(one.attributes["mode"]), **how), shape)
+            window, stride, padding = (_pair(one.attributes[key]) for key in ("window", "stride", "padding"))
+            if len(source.shape) == IMAGE:
+                window, stride, padding = (window[0], 1), (stride[0], 1), (padding[0], 0)
+        how: dict[str, AttributeValue] = {"mode": str(one.attributes["mode"])}
+        how |= {"ceil": bool(one.attributes.get("ceil")), "window": _plain(window), "stride": _plain(stride)}
+        self.give(one, self.append("pool", one, name, padding=_plain(padding), **how), shape)
 
     def _upsample(self, one: Operator) -> None:
         source = one.samples()[0]
@@ -517,7 +394,9 @@ class _Layers:
         if not is_cross:
             heads, kv_heads, windows = _split(rows, query, values, self.graph.batch)
         how: dict[str, AttributeValue] = {
-            "heads": heads, "causal": bool(one.attributes["causal"]) and windows == 1, "fused": bool(one.attributes["fused"]),
+            "heads": heads,
+            "causal": bool(one.attributes["causal"]) and windows == 1,
+            "fused": bool(one.attributes["fused"]),
             "dropout": 0.0 if one.attributes["fused"] else float(one.attributes["dropout"]),
         }  # fmt: skip
         shape = (windows * positions, heads * values)
@@ -550,7 +429,7 @@ class _Layers:
         self, one: Operator, samples: list[Tensor], how: dict[str, AttributeValue], sizes: tuple[Shape, Shape, int]
     ) -> None:
         query, key, _ = sizes
-        heads, width = int(how["heads"]), query[-1]
+        heads, width = prod(query[:-2]) // self.graph.batch, query[-1]
         features = heads * width
         how = {name: value for name, value in how.items() if name != "causal" or value}
         if self.elements(samples[1]) != 2 * features * key[-2] or self.elements(samples[0]) != features * query[-2]:
@@ -574,15 +453,13 @@ class _Layers:
         for tensor in one.outputs:
             self.forms[tensor] = name, self.default(tensor) if tensor is one.output else shape
 
-    # The end
-
     def finish(self) -> None:
         """Append the loss of every output that is none."""
         for output in self.graph.outputs:
-            name, form = self.held(output)
+            form = self.held(output)[1]
             if form != (1,):
                 end = Operator("loss", [], name="loss")
-                shape = form if len(form) == _IMAGE and form[1:] != (1, 1) else self.rows(output)
+                shape = form if len(form) == IMAGE and form[1:] != (1, 1) else self.rows(output)
                 self.append("loss", end, self.read(end, output, shape))
 
     def network(self) -> Network:
@@ -590,14 +467,14 @@ class _Layers:
         left = [leaf for leaf in self.graph.parameters if leaf not in self.used]
         if left:
             count = sum(leaf.size for leaf in left)
-            words = ", ".join(leaf.name for leaf in left[:3]) + (", ..." if len(left) > 3 else "")  # noqa: PLR2004
+            words = ", ".join(leaf.name for leaf in left[:3]) + (", ..." if len(left) > 3 else "")
             self.notes.append(f"{count:,} parameters that the output does not depend on are left out ({words}).")
         if self.shared:
             self.notes.append(f"{self.shared:,} parameters that layers share are counted once a layer.")
         network = self.net.network(self.graph.name, self.input_shape, "read from a model", None)
         if any(one.kind.endswith("attention") for one in network.layers):
             network = replace(network, optimizer="adam")
-        is_photo = len(self.input_shape) == _IMAGE and self._classes() == _CLASSES
+        is_photo = len(self.input_shape) == IMAGE and self._classes() == _CLASSES
         return replace(network, unmodelled=tuple(self.notes), dataset="imagenet-1k" if is_photo else None)
 
     def _classes(self) -> int:
@@ -626,19 +503,13 @@ class _Layers:
         return f"operators must be known, got {words}; --allow-unknown prices them by their bytes"
 
 
-def _tokens_of(tensor: Tensor) -> Tensor:
-    """Return the input that numbers of tokens come from."""
-    return behind_moves(tensor, ("view", "slice", "copy", "expand"))
+def _channels(form: Shape) -> int:
+    return form[0] if len(form) == IMAGE else form[-1]
 
 
-def _sizes(shape: Shape) -> dict[str, AttributeValue]:
-    return dict(zip(("first", "second", "third"), shape, strict=False))
-
-
-def _pair(value: object) -> tuple[int, int]:
-    sides = list(value) if isinstance(value, list | tuple) else [value]
-    numbers = [int(side) for side in sides] or [1]  # type: ignore[call-overload]
-    return numbers[0], numbers[-1]
+def _pair(value: Any) -> tuple[int, int]:
+    sides = [int(side) for side in (value if isinstance(value, list | tuple) else [value])] or [1]
+    return sides[0], sides[-1]
 
 
 def _plain(pair: tuple[int, ...]) -> AttributeValue:
@@ -660,7 +531,7 @@ def _split(rows: Shape, query: Shape, values: int, batch: int) -> tuple[int, int
     """
     positions, width = query[-2:]
     every = prod(query[:-2]) // batch
-    apart = [every // query[-3]] if len(query) > 3 else []  # noqa: PLR2004 - heads, positions, features
+    apart = [every // query[-3]] if len(query) > 3 else []  # heads, positions, features
     for windows in (*apart, *range(1, every + 1)):
         heads, rest = divmod(every, windows)
         if rest:

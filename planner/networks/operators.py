@@ -130,9 +130,10 @@ class Graph:
         one = Operator(kind, list(inputs), attributes, name, label, float(len(self.operators)))
         roles = {tensor.role for tensor in one.inputs}
         role = next((role for role in (SAMPLE, WEIGHT) if role in roles), CONSTANT)
-        is_ordered, had_order = attributes.get("function") == "order", any(tensor.is_mask for tensor in one.inputs)
+        is_ordered = attributes.get("function") == "order"
+        had_order = kind != "embedding" and any(tensor.is_mask for tensor in one.inputs)
         for shape in shapes:
-            is_mask = role != SAMPLE and (had_order or (is_ordered and is_square(shape)))
+            is_mask = role != SAMPLE and (had_order or (is_ordered and len(shape) > 1 and shape[-1] >= shape[-2] > 1))
             one.outputs.append(Tensor(tuple(shape), role, one, is_mask=is_mask))
         self.operators.append(one)
         return one

@@ -117,7 +117,7 @@ def _by_heads(tensor: Tensor) -> Tensor:
     before = tensor
     while before.maker is not None and before.maker.kind in ("view", "expand") and len(before.maker.samples()) == 1:
         before = before.maker.samples()[0]
-        if before.shape[-2:] == tensor.shape[-2:] and len(before.shape) > 3 and before.size == tensor.size:  # noqa: PLR2004
+        if before.shape[-2:] == tensor.shape[-2:] and len(before.shape) > 3 and before.size == tensor.size:
             return before
     return tensor
 
@@ -133,9 +133,7 @@ def _of_other_type(tensor: Tensor) -> Tensor:
 
 
 def _dominator(output: Tensor) -> tuple[Tensor, set[str]] | None:
-    """Return the last tensor that all of a pointwise result is made of, and the functions between; None: there is none.
-
-    """
+    """Return the last tensor that all of a pointwise result is made of, and the functions between, if there is one."""
     frontier, functions = {output}, set[str]()
     for _ in range(_LARGEST_FUNCTION):
         last = max(frontier, key=lambda one: one.maker.place if one.maker else -1.0)
@@ -162,7 +160,11 @@ def _squared(scale: Tensor) -> Tensor | None:
     if reduction.attributes["function"] in ("var", "var_mean"):
         return inner
     square = _of_other_type(inner).maker
-    if square is None or square.kind != "pointwise" or square.attributes.get("function") not in ("pow", "mul", "square"):
+    if (
+        square is None
+        or square.kind != "pointwise"
+        or square.attributes.get("function") not in ("pow", "mul", "square")
+    ):
         return None
     return square.samples()[0] if len(set(square.samples())) == 1 else None
 
@@ -186,7 +188,7 @@ def _normed(one: Operator) -> None:
     if squared is None:
         return
     squared, centring = _of_other_type(squared), values.maker
-    if centring is not None and centring.kind == "pointwise" and len(centring.samples()) == 2:  # noqa: PLR2004
+    if centring is not None and centring.kind == "pointwise" and len(centring.samples()) == 2:
         whole, mean = sorted(centring.samples(), key=lambda tensor: -tensor.size)
         is_mean = mean.maker is not None and _is_row_mean(mean.maker)
         if is_mean and squared in (values, _of_other_type(whole)):
@@ -216,7 +218,7 @@ def _functions(one: Operator) -> None:
     if _gate(one):
         return
     found = _dominator(one.output)
-    if found is None or len(found[1] - {"view"}) < 2:  # noqa: PLR2004 - one is itself
+    if found is None or len(found[1] - {"view"}) < 2:  # one is itself
         return
     root, functions = found
     curved = {"tanh": "gelu", "erf": "gelu", "gelu": "gelu", "sigmoid": "silu", "softplus": "softplus", "exp": "elu",
@@ -293,9 +295,7 @@ class Heads:
 
 
 def heads_of(tensor: Tensor, graph: Graph) -> Heads:
-    """Return where the heads of a tensor come from: behind shapes, rotations by position and normalisations of heads.
-
-    """
+    """Return where the heads of a tensor come from: before shapes, rotations by position and norms of heads."""
     found = Heads(tensor)
     sources: dict[Tensor, None] = {}
     todo, seen, width = [tensor], set[Tensor](), tensor.shape[-1]
@@ -331,7 +331,7 @@ def _is_inner(maker: Operator, width: int) -> bool:
     if maker.kind == "pointwise" and maker.attributes.get("function") in ("mul", "add", "neg", "div"):
         return all(one.role != WEIGHT for one in maker.inputs)
     is_of_head = maker.kind == "rms_norm" and maker.samples()[0].shape[-1] == width
-    return is_of_head and len(maker.inputs) <= 2  # noqa: PLR2004 - values and a scale
+    return is_of_head and len(maker.inputs) <= 2  # values and a scale
 
 
 def _merge_products(graph: Graph) -> None:
@@ -360,10 +360,15 @@ def _join_heads(graph: Graph, one: Operator) -> None:
     norms = [one for one in heads if one.norm]
     is_masked = any(mask.is_mask and mask.shape[-2:] == (query.shape[-2], key.shape[-2]) for mask in one.inputs[3:])
     attributes = {
-        **one.attributes, "causal": one.attributes["causal"] or is_masked, "query": query.shape, "key": key.shape, "value": value.shape,
-        "rotated": heads[0].rotated + heads[1].rotated, "norm": max(part.norm for part in heads[:2]),
+        **one.attributes,
+        "causal": one.attributes["causal"] or is_masked,
+        "query": query.shape,
+        "key": key.shape,
+        "value": value.shape,
+        "rotated": heads[0].rotated + heads[1].rotated,
+        "norm": max(part.norm for part in heads[:2]),
         "norms": [leaf for part in norms for leaf in part.weights],
-    }  # fmt: skip
+    }
     sources = list(dict.fromkeys(part.source for part in heads))
     joined: Tensor | None = sources[0] if len(sources) == 1 else _merged(graph, sources, one)
     rest = [bias for bias in one.inputs[3:] if bias.role == WEIGHT]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.errors import InputFileError, MissingPackageError, ParameterError, PlannerError, UsageError
+from planner.errors import NOTHING, InputFileError, MissingPackageError, ParameterError, PlannerError, UsageError
 from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Tensor, is_square
 
 __all__ = ["BATCH", "check_shapes", "module_graph"]
@@ -49,8 +49,17 @@ _OTHERS = (
     "bitwise_or", "bitwise_not", "isnan", "isinf", "remainder", "atan2", "addcmul", "lerp", "nan_to_num", "fill",
 )  # fmt: skip
 _MADE = (
-    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
-    "new_empty", "new_full", "new_empty_strided",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "new_zeros",
+    "new_ones",
+    "new_empty",
+    "new_full",
+    "new_empty_strided",
 )
 """Operators whose results depend on the shape of their input alone."""
 _REDUCTIONS = ("mean", "sum", "amax", "max", "amin", "min", "var", "var_mean", "std", "linalg_vector_norm", "cumsum")
@@ -59,6 +68,7 @@ _COPIES = (
     "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "unfold", "col2im", "grid_sampler_2d",
     "stack", "index_put", "slice_scatter", "select_scatter", "scatter", "tril", "triu", "pad", "diagonal",
 )  # fmt: skip
+_OF_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _OF_TOKENS = ("view", "slice", "expand", "concat", "copy")
 """Kinds that leave whole numbers tokens."""
 _KINDS: Mapping[str, str] = {
@@ -103,16 +113,16 @@ def module_graph(path: str, factory: str, inputs: str) -> Graph:
     what = f"{path}:{factory}"
     shapes = check_shapes(inputs, f"argument input of {what}") if inputs else []
     make = _factory(path, factory)
-    with _failing(f"{what} must build on the meta device, without weights or data"), torch.device("meta"):
+    with _failing(path, f"{factory} must build on the meta device, without weights or data"), torch.device("meta"):
         made = make() if callable(make) and not isinstance(make, torch.nn.Module) else make
     module, examples = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, torch.nn.Module):
         raise InputFileError(path, f"{factory} must return a torch.nn.Module, got {type(module).__name__}")
     if shapes:
-        trials = _inputs_of(torch, shapes)
+        trials: list[Any] = _inputs_of(torch, shapes)
     elif examples is None:
         remedy = f"type {what}:input=3x224x224, or return (module, example inputs)"
-        raise ParameterError(f"argument input of {what}", f"given ({_SHAPE_RULE})", "nothing", remedy)
+        raise ParameterError(f"argument input of {what}", f"given ({_SHAPE_RULE})", NOTHING, remedy)
     else:
         trials = [examples if isinstance(examples, tuple | list | dict) else (examples,)]
     module = module.to("meta")
@@ -120,7 +130,7 @@ def module_graph(path: str, factory: str, inputs: str) -> Graph:
     for trial, is_training, is_compiling in ways[:-1]:
         with contextlib.suppress(Exception):
             return _traced(torch, module.train(is_training), trial, what, is_compiling=is_compiling)
-    with _failing(f"{what} must run on the meta device, without weights or data"):
+    with _failing(path, f"{factory} must run on the meta device, without weights or data"):
         return _traced(torch, module.eval(), trials[-1], what, is_compiling=True)
 
 
@@ -144,10 +154,10 @@ def _factory(path: str, name: str) -> Any:
         module = importlib.util.module_from_spec(spec)
         sys.modules.setdefault(file.stem, module)
         folder = str(file.parent.resolve())
-        with _failing(f"{path} must be Python that can be imported"), _on_path(folder):
+        with _failing(path, "file must be Python that can be imported"), _on_path(folder):
             spec.loader.exec_module(module)
     else:
-        with _failing(f"{path} must be a Python module that can be imported"), _on_path(str(Path.cwd())):
+        with _failing(path, "name must be a Python module that can be imported"), _on_path(str(Path.cwd())):
             module = importlib.import_module(path)
     if not hasattr(module, name):
         known = ", ".join(key for key, one in vars(module).items() if callable(one) and not key.startswith("_"))
@@ -165,7 +175,7 @@ def _on_path(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _failing(rule: str) -> Iterator[None]:
+def _failing(path: str, rule: str) -> Iterator[None]:
     """Give what the user's code raises as one sentence."""
     try:
         yield
@@ -174,7 +184,7 @@ def _failing(rule: str) -> Iterator[None]:
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         words = f"{type(error).__name__}: {first}" if first else type(error).__name__
-        raise InputFileError("", f"{rule}, got {words[:200]}") from error
+        raise InputFileError(path, f"{rule}, got {words[:200]}") from error
 
 
 def check_shapes(text: str, what: str) -> list[tuple[int, ...]]:
@@ -184,16 +194,14 @@ def check_shapes(text: str, what: str) -> list[tuple[int, ...]]:
     return [tuple(map(int, one.split("x"))) for one in text.split("+")]
 
 
-def _inputs_of(torch: Any, shapes: list[tuple[int, ...]]) -> list[tuple[Any, ...]]:
+def _inputs_of(torch: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
     """Return example inputs of these sizes: numbers, and where there is one size each, tokens as well."""
     dtypes = (torch.float32, torch.int64) if all(len(shape) == 1 for shape in shapes) else (torch.float32,)
     return [tuple(torch.empty((BATCH, *shape), dtype=dtype, device="meta") for shape in shapes) for dtype in dtypes]
 
 
 def _traced(torch: Any, module: Any, examples: Any, what: str, *, is_compiling: bool) -> Graph:
-    """Run a module on examples and return its operators; ``is_compiling``: as it is told, which spares looks at data.
-
-    """
+    """Run a module on examples and return its operators; told that a compiler runs it, it looks at less data."""
     from torch.utils._pytree import tree_leaves, tree_map  # noqa: PLC0415
 
     examples = tree_map(lambda one: one.to("meta") if isinstance(one, torch.Tensor) else one, examples)
@@ -209,7 +217,12 @@ def _traced(torch: Any, module: Any, examples: Any, what: str, *, is_compiling: 
         graph.inputs += [] if is_ignored else [tensor]
     for name, one in module.named_parameters():
         graph.parameters.append(trace.note(one, Tensor(tuple(one.shape), WEIGHT, name=name)))
-    with torch.device("meta"), torch.no_grad(), _without_devices(torch, is_compiling=is_compiling), trace.recording(module):
+    with (
+        torch.device("meta"),
+        torch.no_grad(),
+        _without_devices(torch, is_compiling=is_compiling),
+        trace.recording(module),
+    ):
         result = module(*args, **kwargs)
     outputs = [trace.tensors[id(one)][1] for one in tree_leaves(_leaves(result)) if id(one) in trace.tensors]
     samples = [one for one in outputs if one.role == SAMPLE and one.maker is not None]
@@ -310,18 +323,15 @@ class _Trace:
 
         trace, functional = self, self.torch.nn.functional
 
-        class Mode(TorchDispatchMode):  # type: ignore[misc]  # imported as Any
-            def __torch_dispatch__(
-                self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-            ) -> Any:
+        class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+            def __torch_dispatch__(self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
                 result = func(*args, **(kwargs or {}))
                 if not trace.is_paused:
                     trace.add(str(func), args, kwargs or {}, result)
                 return result
 
         def whole(label: str, original: Callable[..., Any]) -> Callable[..., Any]:
-            names = inspect.signature(original).parameters if label != "attention" else ()
-            names = names or ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+            names = _OF_ATTENTION if label == "attention" else tuple(inspect.signature(original).parameters)
 
             def recorded(*args: Any, **kwargs: Any) -> Any:
                 if trace.is_paused:
@@ -352,7 +362,7 @@ class _Trace:
         try:
             for name, label in wholes.items():
                 setattr(functional, name, whole(label, originals[name]))
-            with Mode():
+            with Mode():  # type: ignore[no-untyped-call]
                 yield
         finally:
             for name, original in originals.items():
@@ -376,30 +386,26 @@ def _attributes(base: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def _of_kind(base: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     if base in ("cat", "concat"):
-        return {"axis": _at(args, 1, kwargs.get("dim", 0))}
-    if "convolution" in base:
-        stride, padding, dilation, transposed = args[3:7]
+        found = {"axis": _at(args, 1, kwargs.get("dim", 0))}
+    elif "convolution" in base:
         names = ("stride", "padding", "dilation", "transposed", "groups")
-        return dict(zip(names, (stride, padding, dilation, transposed, args[8]), strict=True))
-    if base in ("max_pool2d_with_indices", "max_pool2d", "avg_pool2d"):
+        found = dict(zip(names, (*args[3:7], args[8]), strict=True))
+    elif base in ("max_pool2d_with_indices", "max_pool2d", "avg_pool2d"):
         mode, window = ("average" if base == "avg_pool2d" else "max"), args[1]
-        ceil = _at(args, 4 if mode == "average" else 5, default=False)
-        return {"mode": mode, "window": window, "stride": _at(args, 2, []) or window, "padding": _at(args, 3, 0),
-                "ceil": bool(ceil)}  # fmt: skip
-    if "adaptive" in base:
-        return {"mode": "max" if "max" in base else "average", "resized": True}
-    if "dropout" in base:
-        return {"rate": float(kwargs.get("p", 0.5)) * bool(kwargs.get("training", True))}
-    if base == "attention":
-        return {
-            "causal": bool(kwargs.get("is_causal", False)),
-            "dropout": float(kwargs.get("dropout_p", 0.0)),
-            "fused": True,
-        }
-    if base == "native_group_norm":
-        return {"groups": args[6]}
-    return {}
+        found = {"mode": mode, "window": window, "stride": _at(args, 2, []) or window, "padding": _at(args, 3, 0)}
+        found["ceil"] = bool(_at(args, 4 if mode == "average" else 5, default=False))
+    elif "adaptive" in base:
+        found = {"mode": "max" if "max" in base else "average", "resized": True}
+    elif "dropout" in base:
+        found = {"rate": float(kwargs.get("p", 0.5)) * bool(kwargs.get("training", True))}
+    elif base == "attention":
+        is_causal, rate = bool(kwargs.get("is_causal", False)), float(kwargs.get("dropout_p", 0.0))
+        found = {"causal": is_causal, "dropout": rate, "fused": True}
+    elif base == "native_group_norm":
+        found = {"groups": args[6]}
+    return found
 
 
 def _at(args: tuple[Any, ...], place: int, default: Any) -> Any:

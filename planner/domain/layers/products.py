@@ -43,7 +43,7 @@ def padded(layer: Layer, shape: Shape, window: str, spans: tuple[int, ...] = ())
 
 
 def _convolved(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
-    """Sizes are rounded down: x' = ⌊(x + 2p - d(c - 1) - 1) / s⌋ + 1: side x, padding p, kernel c, dilation d, stride s."""
+    """Round sizes down: x' = ⌊(x + 2p - d(c - 1) - 1) / s⌋ + 1; side x, padding p, kernel c, dilation d, step s."""
     channels, groups = layer.integer("channels"), layer.integer("groups")
     for what, count in (("channels in", inputs[0][0]), ("channels", channels)):
         if count % groups:

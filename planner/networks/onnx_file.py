@@ -1,0 +1,258 @@
+"""ONNX files: the graph as it stands, with the shapes that the ``onnx`` package infers; weights are not read.
+
+Initial values of more than one number are parameters, but for statistics of batch normalisation, what only says where
+something stands, and what goes through sines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from planner.errors import InputFileError, MissingPackageError, ParameterError
+from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Tensor, is_square
+from planner.networks.torch_module import BATCH, check_shapes
+
+__all__ = ["onnx_graph"]
+
+_VIEWS = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "CastLike")
+_FUNCTIONS = {
+    "Add": "add", "Sub": "add", "Sum": "add", "Mul": "mul", "Div": "div", "Relu": "relu", "Clip": "relu",
+    "LeakyRelu": "leaky_relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Gelu": "gelu", "HardSwish": "hard_swish",
+    "HardSigmoid": "hard_sigmoid", "Elu": "elu", "Selu": "elu", "Celu": "elu", "Softplus": "softplus", "Mish": "mish",
+    "PRelu": "prelu", "Swish": "silu", "Where": "mask", "Trilu": "order", "Less": "order", "LessOrEqual": "order",
+    "Greater": "order", "GreaterOrEqual": "order", "Equal": "mask", "Pow": "pow", "Sqrt": "sqrt", "Exp": "exp",
+    "Log": "log", "Erf": "erf", "Neg": "neg", "Abs": "abs", "Reciprocal": "reciprocal", "Sin": "sin", "Cos": "cos",
+    "Max": "maximum", "Min": "minimum", "Not": "mask", "And": "mask", "Or": "mask", "IsNaN": "mask", "Softsign": "tanh",
+}  # fmt: skip
+_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(_VIEWS, "view"),
+    **dict.fromkeys(_FUNCTIONS, "pointwise"),
+    **dict.fromkeys(("Slice", "Split", "Gather"), "slice"),
+    **dict.fromkeys(("Expand", "Tile"), "expand"),
+    "Concat": "concat",
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare"), "reduce"),
+    **dict.fromkeys(("MatMul", "Gemm"), "product"),
+    **dict.fromkeys(("Conv", "ConvTranspose"), "convolution"),
+    "BatchNormalization": "batch_norm",
+    "LayerNormalization": "layer_norm",
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), "rms_norm"),
+    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), "group_norm"),
+    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), "pool"),
+    "Softmax": "softmax",
+    "LogSoftmax": "loss",
+    **dict.fromkeys(("Resize", "Upsample"), "upsample"),
+    "Dropout": "dropout",
+    "Attention": "attention",
+    **dict.fromkeys(
+        ("Pad", "DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND", "ScatterND", "CumSum"), "copy"
+    ),
+}
+_FLOATS = (1, 10, 11, 16)
+"""Types of numbers with a fraction: float, float16, double, bfloat16."""
+
+
+def onnx_graph(path: str, inputs: str) -> Graph:
+    """Return the operators of an ONNX file.
+
+    ``inputs``: sizes of a sample, where the file leaves them open. MissingPackageError without the package;
+    InputFileError where the file is no model, or the shape of a tensor does not follow; ParameterError where a size is
+    open.
+    """
+    try:
+        import onnx  # noqa: PLC0415 - few have it
+    except ImportError:
+        raise MissingPackageError(
+            "an ONNX file is read by the package onnx; pip install 'epoch-planner[onnx]'"
+        ) from None
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except OSError as error:
+        raise InputFileError(path, f"file must be readable, got {error.strerror}") from None
+    except Exception as error:  # noqa: BLE001 - whatever a parser of protocol buffers raises
+        raise InputFileError(path, f"file must be an ONNX model, got {type(error).__name__}") from None
+    if not model.graph.node:
+        raise InputFileError(path, "file must be an ONNX model with operators, got none")
+    named = {one.name for one in model.graph.initializer}
+    free = [one for one in model.graph.input if one.name not in named]
+    if not free:
+        raise InputFileError(path, "model must have an input, got none")
+    _fix(free, path, inputs)
+    try:
+        model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except Exception as error:  # noqa: BLE001
+        words = " ".join(str(error).split())[:200]
+        raise InputFileError(path, f"shapes of operators must follow, got {words}") from None
+    return _Reader(onnx, path, model).graph
+
+
+def _fix(inputs: list[Any], path: str, text: str) -> None:
+    """Set open sizes of inputs: batches, and samples as typed."""
+    typed = check_shapes(text, f"argument input of {path}") if text else []
+    if typed and len(typed) != len(inputs):
+        raise ParameterError(f"argument input of {path}", f"sizes of {len(inputs)} inputs, split by +", text)
+    for at, one in enumerate(inputs):
+        sides = one.type.tensor_type.shape.dim
+        if typed and len(typed[at]) != len(sides) - 1:
+            raise ParameterError(f"argument input of {path}", f"{len(sides) - 1} sizes of {one.name}", text)
+        for place, side in enumerate(sides):
+            if typed and place:
+                side.dim_value = typed[at][place - 1]
+            elif side.dim_value <= 0 and not place:
+                side.dim_value = BATCH
+            elif side.dim_value <= 0:
+                got = "x".join(str(side.dim_value or side.dim_param or "?") for side in sides)
+                remedy = f"type {path}:input=SIZES, of a sample"
+                raise ParameterError(f"input {one.name} of {path}", "of fixed sizes behind the batch", got, remedy)
+
+
+class _Reader:
+    """Turns nodes into operators."""
+
+    def __init__(self, onnx: Any, path: str, model: Any) -> None:
+        self.onnx, self.path = onnx, path
+        graph = model.graph
+        self.shapes: dict[str, tuple[int, ...] | None] = {}
+        self.types: dict[str, int] = {}
+        for one in (*graph.value_info, *graph.output, *graph.input):
+            kind = one.type.tensor_type
+            sides = [side.dim_value if side.HasField("dim_value") else 0 for side in kind.shape.dim]
+            is_known = kind.HasField("shape") and all(side > 0 for side in sides)
+            self.shapes[one.name] = tuple(sides) if is_known else None
+            self.types[one.name] = kind.elem_type
+        self.tensors: dict[str, Tensor] = {}
+        self.values = {one.name: one for one in graph.initializer}
+        inputs = []
+        for one in graph.input:
+            if one.name not in self.values:
+                shape = self.shapes[one.name] or (BATCH,)
+                is_ignored = self.types[one.name] == self.onnx.TensorProto.BOOL
+                self.tensors[one.name] = Tensor(shape, CONSTANT if is_ignored else SAMPLE, name=one.name)
+                inputs += [] if is_ignored else [self.tensors[one.name]]
+        name = path.rpartition("/")[2].removesuffix(".onnx")
+        self.graph = Graph(name, inputs[0].shape[0] if inputs[0].shape else BATCH, inputs, [])
+        self._read_values(graph)
+        for node in graph.node:
+            self._read(node)
+        self.graph.outputs = [self.tensors[graph.output[0].name]]
+
+    def _read_values(self, graph: Any) -> None:
+        statistics = {
+            name for node in graph.node if node.op_type == "BatchNormalization" for name in list(node.input)[3:5]
+        }
+        placed = {name for node in graph.node if node.op_type in ("Where", "Resize", "Clip") for name in node.input}
+        for one in graph.initializer:
+            shape = tuple(one.dims)
+            is_weight = one.data_type in _FLOATS and prod(shape) > 1 and one.name not in statistics | placed
+            is_mask = is_square(shape) and not is_weight
+            tensor = Tensor(shape, WEIGHT if is_weight else CONSTANT, name=one.name, is_mask=is_mask)
+            self.tensors[one.name] = tensor
+            self.graph.parameters += [tensor] if is_weight else []
+
+    def _shape(self, name: str, node: Any) -> tuple[int, ...]:
+        shape = self.shapes.get(name)
+        if shape is None:
+            raise InputFileError(
+                self.path,
+                f"shape of {name}, of operator {node.op_type}, must follow from the inputs, got unknown sizes",
+            )
+        return shape
+
+    def _read(self, node: Any) -> None:
+        """Add a node; what is made of constants needs no shape."""
+        inputs = [self.tensors[name] for name in node.input if name in self.tensors]
+        is_sample = any(one.role == SAMPLE for one in inputs) and node.op_type not in (
+            "Shape",
+            "Size",
+            "ConstantOfShape",
+        )
+        outputs = [name for name in node.output if name]
+        if not is_sample:
+            made = [self.shapes.get(name) or (1,) for name in outputs]
+            inputs = [] if node.op_type in ("Sin", "Cos", "Shape", "Size", "ConstantOfShape") else inputs
+            one = self.graph.add("constant", inputs, made, function=_FUNCTIONS.get(node.op_type, ""))
+            for name, tensor in zip(outputs, one.outputs, strict=True):
+                is_given = node.op_type == "Constant" and is_square(tensor.shape)
+                tensor.is_mask = tensor.is_mask or (tensor.role == CONSTANT and is_given)
+                self.tensors[name] = tensor
+            return
+        kind = _KINDS.get(node.op_type, UNKNOWN)
+        if node.op_type == "Gather" and inputs[0].role == WEIGHT:
+            kind = "embedding"
+        given = {one.name: self.onnx.helper.get_attribute_value(one) for one in node.attribute}
+        shapes = [self._shape(name, node) for name in outputs]
+        attributes = self._attributes(node, kind, given, inputs)
+        if kind in ("convolution", "pool"):
+            inputs[0] = self._padded(node, inputs[0], attributes)
+        names = node.name.strip("/").rpartition("/")[0].replace("/", ".")
+        one = self.graph.add(kind, inputs, shapes, name=names, label=node.op_type, **attributes)
+        for name, tensor in zip(outputs, one.outputs, strict=True):
+            if self.types.get(name, 1) not in _FLOATS and kind not in ("view", "slice", "expand", "concat", "copy"):
+                tensor.role = CONSTANT
+            self.tensors[name] = tensor
+
+    def _padded(self, node: Any, source: Tensor, attributes: dict[str, Any]) -> Tensor:
+        """Return the input with the border that is not the same on both sides as an operator of its own."""
+        pads = attributes.pop("pads", [])
+        sides = len(source.shape) - 2
+        before, after = list(pads[:sides]), list(pads[sides:])
+        if before == after:
+            attributes["padding"] = before or [0] * sides
+            return source
+        attributes["padding"] = [0] * sides
+        wide = [side + first + last for side, first, last in zip(source.shape[2:], before, after, strict=True)]
+        return self.graph.add("copy", [source], [(*source.shape[:2], *wide)], label=f"{node.op_type} padding").output
+
+    def _attributes(self, node: Any, kind: str, given: Mapping[str, Any], inputs: list[Tensor]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if kind == "pointwise":
+            found = {"function": _FUNCTIONS[node.op_type]}
+        elif kind in ("concat", "slice"):
+            is_slice, has_start = node.op_type == "Slice", node.op_type in ("Gather", "Slice")
+            found = {
+                "axis": given.get("axis", self._numbers(node, 3, [0])[0] if is_slice else 0),
+                "start": self._numbers(node, 1, [0])[0] if has_start else 0,
+            }
+        elif kind == "reduce":
+            every = list(range(len(inputs[0].shape)))
+            function = "mean" if node.op_type == "ReduceMean" else "sum"
+            found = {"axes": list(given.get("axes", self._numbers(node, 1, every))), "function": function}
+        elif kind in ("convolution", "pool"):
+            found = self._window(node, kind, given, inputs)
+        elif kind == "dropout":
+            found = {"rate": float(given.get("ratio", 0.5))}
+        elif kind == "attention":
+            found = {"causal": bool(given.get("is_causal", 0)), "dropout": 0.0, "fused": True}
+        elif kind == "group_norm":
+            found = {"groups": given.get("num_groups", 1)}
+        return found
+
+    def _window(self, node: Any, kind: str, given: Mapping[str, Any], inputs: list[Tensor]) -> dict[str, Any]:
+        sides = len(inputs[0].shape) - 2
+        if node.op_type.startswith("Global"):
+            return {"mode": "max" if "Max" in node.op_type else "average", "resized": True}
+        ones = [1] * sides
+        window = list(given.get("kernel_shape", inputs[1].shape[2:] if kind == "convolution" else ones))
+        stride, dilation = list(given.get("strides", ones)), list(given.get("dilations", ones))
+        pads = list(given.get("pads", [0] * (2 * sides)))
+        if given.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):
+            output = self._shape(node.output[0], node)[2:]
+            rows = zip(output, stride, window, dilation, inputs[0].shape[2:], strict=True)
+            missing = [
+                max(0, (out - 1) * step + (side - 1) * apart + 1 - size) for out, step, side, apart, size in rows
+            ]
+            pads = [one // 2 for one in missing] + [one - one // 2 for one in missing]
+        common = {"stride": stride, "pads": pads}
+        if kind == "pool":
+            mode = "max" if node.op_type == "MaxPool" else "average"
+            return {**common, "mode": mode, "window": window, "ceil": bool(given.get("ceil_mode", 0))}
+        is_transposed = node.op_type == "ConvTranspose"
+        return {**common, "dilation": dilation, "groups": given.get("group", 1), "transposed": is_transposed}
+
+    def _numbers(self, node: Any, place: int, default: list[int]) -> list[int]:
+        """Return whole numbers that an input holds, where the file has them."""
+        name = node.input[place] if len(node.input) > place else ""
+        if name not in self.values:
+            return default
+        return [int(one) for one in self.onnx.numpy_helper.to_array(self.values[name]).reshape(-1)] or default

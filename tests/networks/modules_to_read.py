@@ -1,0 +1,167 @@
+"""PyTorch modules that tests read as networks; a file as a user has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Residual(nn.Module):
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
+        self.first_norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(channels)
+        self.around = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
+
+    def forward(self, image: Any) -> Any:
+        inner = functional.relu(self.first_norm(self.first(image)), inplace=True)
+        return functional.relu(self.second_norm(self.second(inner)) + self.around(image))
+
+
+class Attention(nn.Module):
+    """Queries, keys and values of layers of their own, with fewer heads of keys, rotated or not."""
+
+    def __init__(self, features: int, heads: int, kv_heads: int, *, bias: bool, rotates: bool, is_fused: bool) -> None:
+        super().__init__()
+        self.width, self.is_fused, self.rotates = features // heads, is_fused, rotates
+        self.q = nn.Linear(features, features, bias=bias)
+        self.k, self.v = (nn.Linear(features, kv_heads * self.width, bias=bias) for _ in range(2))
+        self.o = nn.Linear(features, features, bias=bias)
+        self.repeats = heads // kv_heads
+
+    def turned(self, heads: Any) -> Any:
+        angles = torch.outer(torch.arange(heads.shape[-2]).float(), torch.ones(self.width))
+        first, second = heads.chunk(2, dim=-1)
+        return heads * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
+
+    def forward(self, sequence: Any) -> Any:
+        batch, positions, features = sequence.shape
+        query, key, value = (
+            one(sequence).view(batch, positions, -1, self.width).transpose(1, 2) for one in (self.q, self.k, self.v)
+        )
+        if self.rotates:
+            query, key = self.turned(query), self.turned(key)
+        key, value = (part.repeat_interleave(self.repeats, dim=1) for part in (key, value))
+        if self.is_fused:
+            context = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            hidden = torch.ones(positions, positions, dtype=torch.bool).triu(1)
+            scores = (query @ key.transpose(-2, -1) / self.width**0.5).masked_fill(hidden, float("-inf"))
+            context = scores.softmax(dim=-1) @ value
+        return self.o(context.transpose(1, 2).reshape(batch, positions, features))
+
+
+class RootNorm(nn.Module):
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(features))
+
+    def forward(self, sequence: Any) -> Any:
+        wide = sequence.float()
+        return self.scale * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(sequence.dtype)
+
+
+class Gated(nn.Module):
+    def __init__(self, features: int, inner: int) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(features, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, features, bias=False)
+
+    def forward(self, sequence: Any) -> Any:
+        return self.down(functional.silu(self.gate(sequence)) * self.up(sequence))
+
+
+class Decoder(nn.Module):
+    """A decoder as of Llama: tokens in, logits out."""
+
+    def __init__(self, layers: int = 3, *, is_fused: bool = True) -> None:
+        super().__init__()
+        self.table = nn.Embedding(500, 64)
+        self.norms = nn.ModuleList(RootNorm(64) for _ in range(2 * layers + 1))
+        how = {"bias": False, "rotates": True, "is_fused": is_fused}
+        self.attentions = nn.ModuleList(Attention(64, 4, 2, **how) for _ in range(layers))
+        self.parts = nn.ModuleList(Gated(64, 176) for _ in range(layers))
+        self.logits = nn.Linear(64, 500, bias=False)
+
+    def forward(self, tokens: Any) -> Any:
+        top = self.table(tokens)
+        for at, (attention, part) in enumerate(zip(self.attentions, self.parts, strict=True)):
+            top = top + attention(self.norms[2 * at](top))
+            top = top + part(self.norms[2 * at + 1](top))
+        return self.logits(self.norms[-1](top))
+
+
+class Gpt(nn.Module):
+    """A decoder as of GPT, its table tied, its GELU of primitives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.places = nn.Embedding(500, 64), nn.Embedding(64, 64)
+        self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(5))
+        how = {"bias": True, "rotates": False, "is_fused": False}
+        self.attentions = nn.ModuleList(Attention(64, 4, 4, **how) for _ in range(2))
+        self.wide, self.narrow = (nn.ModuleList(nn.Linear(*sides) for _ in range(2)) for sides in ((64, 256), (256, 64)))
+        self.logits = nn.Linear(64, 500, bias=False)
+        self.logits.weight = self.table.weight
+
+    def forward(self, tokens: Any) -> Any:
+        top = functional.dropout(self.table(tokens) + self.places(torch.arange(tokens.shape[1])), 0.1, self.training)
+        for at in range(2):
+            top = top + self.attentions[at](self.norms[2 * at](top))
+            inner = self.wide[at](self.norms[2 * at + 1](top))
+            inner = 0.5 * inner * (1 + torch.tanh(0.8 * (inner + 0.045 * inner**3)))
+            top = top + functional.dropout(self.narrow[at](inner), 0.1, self.training)
+        return self.logits(self.norms[-1](top))
+
+
+class OfData(nn.Module):
+    def forward(self, values: Any) -> Any:
+        return values if values.sum() > 0 else -values
+
+
+class OfUnknown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, values: Any) -> Any:
+        return torch.linalg.qr(self.linear(values).view(-1, 4, 2))[0]
+
+
+def resnet() -> nn.Module:
+    stem = (nn.Conv2d(3, 16, 7, 2, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+    blocks = (Residual(16, 16, 1), Residual(16, 32, 2), Residual(32, 64, 2))
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 1000))
+
+
+def decoder() -> tuple[nn.Module, Any]:
+    return Decoder(), torch.zeros(2, 64, dtype=torch.int64)
+
+
+def unfused() -> nn.Module:
+    return Decoder(is_fused=False)
+
+
+def gpt() -> nn.Module:
+    return Gpt()
+
+
+def of_data() -> nn.Module:
+    return OfData()
+
+
+def of_unknown() -> nn.Module:
+    return OfUnknown()
+
+
+def needs_weights() -> Any:
+    return torch.load("weights.pt")
+
+
+def no_module() -> int:
+    return 3

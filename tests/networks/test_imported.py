@@ -1,0 +1,102 @@
+"""Networks that are read from PyTorch modules and ONNX files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner import catalog
+from planner.domain.network import Network, layer_shapes
+from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
+from planner.formats.network import NETWORK
+from planner.workload.blocks import block_starts
+from planner.workload.shards import tensor_shard
+from planner.workload.totals import totals
+
+FILE = str(Path(__file__).with_name("modules_to_read.py"))
+
+
+def read(factory: str) -> Network:
+    return catalog.find_network(f"{FILE}:{factory}")
+
+
+def structure(network: Network) -> list[tuple[str, tuple[object, ...], tuple[int, ...]]]:
+    shapes = layer_shapes(network)
+    return [(one.kind, tuple(one.attributes.values()), shapes[one.name]) for one in network.layers]
+
+
+def test_a_module_is_the_network_that_the_zoo_has() -> None:
+    sizes = "layers=3,hidden=64,heads=4,kv_heads=2,ffn=176,vocabulary=500,sequence=64"
+    assert structure(read("decoder")) == structure(catalog.find_network(f"llama:{sizes}"))
+    assert structure(read("unfused:input=64")) == structure(catalog.find_network(f"llama:{sizes},attention=unfused"))
+
+
+def test_degrees_apply_to_what_is_read() -> None:
+    network = read("decoder")
+    assert len(block_starts(network)) == 4
+    halves = [totals(tensor_shard(network, degree)).parameters for degree in (1, 2)]
+    norms = 7 * 64
+    assert halves[1] - norms == (halves[0] - norms) // 2
+
+
+@pytest.mark.parametrize("factory", ["resnet:input=3x64x64", "gpt:input=64"])
+def test_what_is_written_reads_back_the_same(factory: str, tmp_path: Path) -> None:
+    network = read(factory)
+    path = tmp_path / "mine.toml"
+    path.write_text(NETWORK.dump(network))
+    assert NETWORK.read(path) == network
+
+
+BAD = {
+    "resnet": (ParameterError, "argument input of .*:resnet must be given"),
+    "resnet:input=3xx": (ParameterError, "argument input .* must be sizes of one sample"),
+    "resnet:input=4x64x64": (InputFileError, "resnet must run on the meta device"),
+    "resnet:size=3": (UnknownNameError, "'size'"),
+    "of_data:input=8": (InputFileError, "of_data must run on the meta device, without weights or data"),
+    "needs_weights:input=8": (InputFileError, "needs_weights must build on the meta device"),
+    "no_module:input=8": (InputFileError, "no_module must return a torch.nn.Module, got int"),
+    "resnets:input=8": (InputFileError, "file must define the factory resnets, got .*resnet"),
+    "of_unknown:input=8": (
+        InputFileError, r"operators must be known, got aten.linalg_qr, 1 of 5.8% of FLOP and 39.0% of bytes; --allow"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_cannot_be_read_is_said_in_a_sentence(text: str) -> None:
+    kind, words = BAD[text]
+    with pytest.raises(PlannerError, match=words) as caught:
+        read(text)
+    assert isinstance(caught.value, kind)
+
+
+def test_unknown_operators_are_allowed_when_asked() -> None:
+    name = catalog.allowing_unknown(f"{FILE}:of_unknown:input=8")
+    assert [one.kind for one in catalog.find_network(name).layers] == ["linear", "operator", "loss"]
+    assert catalog.allowing_unknown("resnet50") == "resnet50"
+
+
+def test_a_file_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InputFileError, match="file must exist"):
+        catalog.find_network("nothing_here.py:build")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("factory", "shape"), [("resnet:input=3x64x64", (3, 64, 64)), ("gpt:input=64", (64,)), ("unfused:input=64", (64,))]
+)
+def test_parameters_and_flop_are_those_of_torch(factory: str, shape: tuple[int, ...], monkeypatch: Any) -> None:
+    import torch  # noqa: PLC0415
+    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
+
+    monkeypatch.syspath_prepend(str(Path(FILE).parent))
+    import modules_to_read  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    work = totals(read(factory))
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        module = getattr(modules_to_read, factory.partition(":")[0])()
+        module(torch.empty(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32))
+    assert work.parameters == sum(one.numel() for one in module.parameters())
+    assert 2 * work.forward_mac == pytest.approx(counter.get_total_flops() / 2, rel=0.01)
