@@ -223,7 +223,7 @@ def test_path_with_a_colon_is_still_a_path(tmp_path: Path) -> None:
         ("resnet50:stride", "argument of network resnet50 must be key=value, got 'stride'"),
         ("resnet50:", "argument of network resnet50 must be key=value"),
         ("resnet50:stride=1x1,stride=3x3", "must be given once, got 'stride'"),
-        ("my.module:factory", "importing networks from Python modules is not supported yet"),
+        ("my.module:factory", "must be a bundled network, a file, or a Python module that can be found"),
     ],
 )
 def test_wrong_network_names(text: str, sentence: str) -> None:

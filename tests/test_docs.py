@@ -104,8 +104,9 @@ def _row(name: str, kind: LayerKind) -> str:
     kept = kind.keeps(Layer(name, name, ("input",), required))
     keeps = " and ".join(word for word, is_kept in zip(("input", "output"), kept, strict=True) if is_kept)
     along = ", ".join((*(("outputs", "inputs") if kind.outputs else ()), *kind.divides))
+    number = {True: "two or more ", None: "one or more "}.get(kind.joins, "")
     return (
-        f"| `{name}` | {'two or more ' * kind.joins}{forms} | {attributes or '-'} | {keeps or '-'} | {along or '-'} |\n"
+        f"| `{name}` | {number}{forms} | {attributes or '-'} | {keeps or '-'} | {along or '-'} |\n"
     )
 
 

@@ -49,10 +49,10 @@ from planner.units import BOUNDS
 
 __all__ = [
     "allowing_unknown", "arguments", "bundled_fusions", "calibrations_for", "default_request", "find_accelerator",
-    "find_any_cluster", "find_calibration", "find_cluster", "find_dataset", "find_framework", "find_network", "known_accelerator", "names",
-    "nearest_calibrations", "newest_own_calibrations", "own_calibration_file", "own_calibrations",
-    "own_calibrations_folder", "own_frameworks", "read_settings", "recorded", "sibling_calibrations", "transfer_scores",
-    "typed_dataset", "unused_own_names", "with_switches",
+    "find_any_cluster", "find_calibration", "find_cluster", "find_dataset", "find_framework", "find_network",
+    "known_accelerator", "names", "nearest_calibrations", "newest_own_calibrations", "own_calibration_file",
+    "own_calibrations", "own_calibrations_folder", "own_frameworks", "read_settings", "recorded",
+    "sibling_calibrations", "transfer_scores", "typed_dataset", "unused_own_names", "with_switches",
 ]  # fmt: skip
 
 PACKAGE = Path(__file__).resolve().parent.parent

@@ -157,8 +157,12 @@ def _factory(path: str, name: str) -> Any:
         with _failing(path, "file must be Python that can be imported"), _on_path(folder):
             spec.loader.exec_module(module)
     else:
-        with _failing(path, "name must be a Python module that can be imported"), _on_path(str(Path.cwd())):
-            module = importlib.import_module(path)
+        with _on_path(str(Path.cwd())):
+            if importlib.util.find_spec(path.partition(".")[0]) is None:
+                rule = "a bundled network, a file, or a Python module that can be found"
+                raise ParameterError("--network", rule, f"{path}:{name}")
+            with _failing(path, "name must be a Python module that can be imported"):
+                module = importlib.import_module(path)
     if not hasattr(module, name):
         known = ", ".join(key for key, one in vars(module).items() if callable(one) and not key.startswith("_"))
         raise InputFileError(path, f"file must define the factory {name}, got {known or 'no function at all'}")

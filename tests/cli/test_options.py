@@ -106,6 +106,7 @@ SWITCHES = {
     "toml",
     "allow_lossy",
     "only_calibration",
+    "allow_unknown",
     "allow_specified",
     "verbose",
     "sensitivity",

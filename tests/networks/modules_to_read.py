@@ -10,6 +10,8 @@ from torch.nn import functional
 
 
 class Residual(nn.Module):
+    """Two convolutions, and one around them."""
+
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
@@ -18,7 +20,7 @@ class Residual(nn.Module):
         self.second_norm = nn.BatchNorm2d(channels)
         self.around = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
 
-    def forward(self, image: Any) -> Any:
+    def forward(self, image: Any) -> Any:  # noqa: D102 - as of every module
         inner = functional.relu(self.first_norm(self.first(image)), inplace=True)
         return functional.relu(self.second_norm(self.second(inner)) + self.around(image))
 
@@ -34,12 +36,12 @@ class Attention(nn.Module):
         self.o = nn.Linear(features, features, bias=bias)
         self.repeats = heads // kv_heads
 
-    def turned(self, heads: Any) -> Any:
+    def turned(self, heads: Any) -> Any:  # noqa: D102 - as of every module
         angles = torch.outer(torch.arange(heads.shape[-2]).float(), torch.ones(self.width))
         first, second = heads.chunk(2, dim=-1)
         return heads * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
 
-    def forward(self, sequence: Any) -> Any:
+    def forward(self, sequence: Any) -> Any:  # noqa: D102 - as of every module
         batch, positions, features = sequence.shape
         query, key, value = (
             one(sequence).view(batch, positions, -1, self.width).transpose(1, 2) for one in (self.q, self.k, self.v)
@@ -57,22 +59,26 @@ class Attention(nn.Module):
 
 
 class RootNorm(nn.Module):
+    """Normalisation by the root mean square, of primitives."""
+
     def __init__(self, features: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(features))
 
-    def forward(self, sequence: Any) -> Any:
+    def forward(self, sequence: Any) -> Any:  # noqa: D102 - as of every module
         wide = sequence.float()
         return self.scale * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(sequence.dtype)
 
 
 class Gated(nn.Module):
+    """A gated feed-forward part."""
+
     def __init__(self, features: int, inner: int) -> None:
         super().__init__()
         self.gate, self.up = (nn.Linear(features, inner, bias=False) for _ in range(2))
         self.down = nn.Linear(inner, features, bias=False)
 
-    def forward(self, sequence: Any) -> Any:
+    def forward(self, sequence: Any) -> Any:  # noqa: D102 - as of every module
         return self.down(functional.silu(self.gate(sequence)) * self.up(sequence))
 
 
@@ -88,7 +94,7 @@ class Decoder(nn.Module):
         self.parts = nn.ModuleList(Gated(64, 176) for _ in range(layers))
         self.logits = nn.Linear(64, 500, bias=False)
 
-    def forward(self, tokens: Any) -> Any:
+    def forward(self, tokens: Any) -> Any:  # noqa: D102 - as of every module
         top = self.table(tokens)
         for at, (attention, part) in enumerate(zip(self.attentions, self.parts, strict=True)):
             top = top + attention(self.norms[2 * at](top))
@@ -105,11 +111,12 @@ class Gpt(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(5))
         how = {"bias": True, "rotates": False, "is_fused": False}
         self.attentions = nn.ModuleList(Attention(64, 4, 4, **how) for _ in range(2))
-        self.wide, self.narrow = (nn.ModuleList(nn.Linear(*sides) for _ in range(2)) for sides in ((64, 256), (256, 64)))
+        self.wide = nn.ModuleList(nn.Linear(64, 256) for _ in range(2))
+        self.narrow = nn.ModuleList(nn.Linear(256, 64) for _ in range(2))
         self.logits = nn.Linear(64, 500, bias=False)
         self.logits.weight = self.table.weight
 
-    def forward(self, tokens: Any) -> Any:
+    def forward(self, tokens: Any) -> Any:  # noqa: D102 - as of every module
         top = functional.dropout(self.table(tokens) + self.places(torch.arange(tokens.shape[1])), 0.1, self.training)
         for at in range(2):
             top = top + self.attentions[at](self.norms[2 * at](top))
@@ -120,16 +127,20 @@ class Gpt(nn.Module):
 
 
 class OfData(nn.Module):
-    def forward(self, values: Any) -> Any:
+    """A module whose way depends on values."""
+
+    def forward(self, values: Any) -> Any:  # noqa: D102 - as of every module
         return values if values.sum() > 0 else -values
 
 
 class OfUnknown(nn.Module):
+    """A module with an operator that is not known."""
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
 
-    def forward(self, values: Any) -> Any:
+    def forward(self, values: Any) -> Any:  # noqa: D102 - as of every module
         return torch.linalg.qr(self.linear(values).view(-1, 4, 2))[0]
 
 
