@@ -105,9 +105,7 @@ def _row(name: str, kind: LayerKind) -> str:
     keeps = " and ".join(word for word, is_kept in zip(("input", "output"), kept, strict=True) if is_kept)
     along = ", ".join((*(("outputs", "inputs") if kind.outputs else ()), *kind.divides))
     number = {True: "two or more ", None: "one or more "}.get(kind.joins, "")
-    return (
-        f"| `{name}` | {number}{forms} | {attributes or '-'} | {keeps or '-'} | {along or '-'} |\n"
-    )
+    return f"| `{name}` | {number}{forms} | {attributes or '-'} | {keeps or '-'} | {along or '-'} |\n"
 
 
 LEAST: dict[str, int | float] = {"int": 1, "pair": 1, "float": 0.0}
