@@ -7,7 +7,7 @@ knows a flag of any program.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -19,7 +19,7 @@ from planner.domain.precision import precision_named
 from planner.domain.prediction import LayersOfStage, Prediction, Quantity, SharedLayers
 from planner.domain.request import Subject
 
-__all__ = ["ARGUMENT", "FILE", "KEY", "VARIABLE", "Job", "PlanToStart", "job_of"]
+__all__ = ["ARGUMENT", "FILE", "KEY", "VARIABLE", "Job", "PlanToStart", "job_of", "wrapped"]
 
 FILE = "{file}"
 """In place of the path of the file that holds the keys."""
@@ -27,8 +27,6 @@ ARGUMENT, VARIABLE, KEY = "argument", "variable", "key"
 """How a program is told a value."""
 PREFIX = "PLAN_"
 """Of variables that say the plan to a program of the user's own."""
-_BY_STARTER = ("nodes", "gpus_per_node")
-"""Axes that the start of the processes says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +121,23 @@ class Job:
         return [*words, *(file if word == FILE else shlex.quote(word) for word in (*self.program, *self.arguments))]
 
 
+def wrapped(words: Iterable[str], width: int) -> list[str]:
+    """Return the words of a command in lines of about ``width``, an option on the same one as its value."""
+    options: list[str] = []
+    for word in words:
+        if word.startswith("-") or not options:
+            options.append(word)
+        else:
+            options[-1] += f" {word}"
+    lines = options[:1]
+    for option in options[1:]:
+        if len(lines[-1]) + len(option) < width:
+            lines[-1] += f" {option}"
+        else:
+            lines.append(option)
+    return lines
+
+
 def _mpirun(nodes: int, each: int, *_: str) -> list[str]:
     return ["mpirun", "-np", str(nodes * each), "--map-by", "node" if each == 1 else f"ppr:{each}:node"]
 
@@ -161,7 +176,8 @@ def job_of(plan: PlanToStart, program: Sequence[str] = ()) -> Job:
     starter = "mpirun" if one.mode == "async" else framework.starter
     variables = {key[1:]: str(value) for key, value in written.items() if _way(key) == VARIABLE}
     if framework.own_program:
-        variables = {f"{PREFIX}{name.upper()}": str(values[name]) for name in _said(asked, values)} | variables
+        names = [*(name for name in asked if name in values), "optimizer", *["switches"] * bool(values["switches"])]
+        variables = {f"{PREFIX}{name.upper()}": str(values[name]) for name in names} | variables
         for name in asked:
             if name not in known:
                 told.setdefault(name, set()).add(VARIABLE)
@@ -260,7 +276,7 @@ def _asked(one: Configuration, settings: Settings, rank_order: tuple[str, ...]) 
     asked = {
         axis.name: axis.short.format(getattr(one, axis.name)) if axis.short else f"{axis.title} {value}"
         for axis in AXES
-        if axis.name not in _BY_STARTER
+        if axis.name not in ("nodes", "gpus_per_node")  # which the start of the processes says
         and ((value := getattr(one, axis.name)) != axis.default or (axis.always_said and axis.name != "mode"))
     }
     framework, order = settings.framework, rank_order or settings.placed_by
@@ -271,12 +287,6 @@ def _asked(one: Configuration, settings: Settings, rank_order: tuple[str, ...]) 
     if order != framework.rank_order:
         asked["rank_order"] = f"ranks {','.join(order)}"
     return asked | {f"switch={name}": f"switch {name}" for name in framework.switched}
-
-
-def _said(asked: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
-    """Return the names of values that variables tell a program of the user's own."""
-    names = [name for name in asked if name in values]
-    return [*names, "optimizer", *(["switches"] if values["switches"] else [])]
 
 
 def _comment(one: Configuration, asked: Mapping[str, str], starter: str, *, is_own: bool) -> str:

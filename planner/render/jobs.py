@@ -10,12 +10,12 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
-from planner.domain.job import ARGUMENT, FILE, KEY, VARIABLE, Job, PlanToStart
+from planner.domain.job import ARGUMENT, FILE, KEY, VARIABLE, Job, PlanToStart, wrapped
 from planner.errors import ParameterError, printable
 from planner.units import format_duration
 
@@ -112,31 +112,18 @@ def _node_script(task: Task, *, head: str, rank: str, endpoint_id: str = "") -> 
     if job.starter == "mpirun":
         words[5:5] = [word for name in job.variables for word in ("-x", name)]
     start = len(words) - len(job.program) - len(job.arguments)
-    command = [*_wrapped(words[:start]), *_wrapped([*words[start:], '"$@"'])]
+    command = [*wrapped(words[:start], WIDTH), *wrapped([*words[start:], '"$@"'], WIDTH)]
     return "\n".join([*lines, " \\\n  ".join(command)])
-
-
-def _wrapped(words: Iterable[str]) -> list[str]:
-    """Return words in lines, an option with its value on the same one."""
-    lines = [""]
-    for option in re.split(r" (?=-)", " ".join(words)):
-        if lines[-1] and len(lines[-1]) + len(option) > WIDTH:
-            lines.append("")
-        lines[-1] += f"{' ' if lines[-1] else ''}{option}"
-    return lines
 
 
 def _torchrun(task: Task) -> str:
     several = task.job.configuration.nodes > 1 and task.job.starter != "mpirun"
     needs = ': "${HEAD:?set it to the name of the first node, on every node}"\n' if several else ""
-    needs += ': "${NODE:?set it to the number of this node, from 0}"\n' if several and _counts_nodes(task) else ""
+    counts = several and task.job.starter != "torchrun"
+    needs += ': "${NODE:?set it to the number of this node, from 0}"\n' if counts else ""
     body = _node_script(task, head='"$HEAD"', rank='"$NODE"')
     each = "# Run it on each node.\n" if several else ""
     return f"#!/usr/bin/env bash\n{_about(task)}{each}set -euo pipefail\n{needs}{body}\n"
-
-
-def _counts_nodes(task: Task) -> bool:
-    return task.job.starter in ("accelerate", "composer")
 
 
 def _slurm(task: Task) -> str:
@@ -255,7 +242,7 @@ def _arguments(task: Task) -> str:
     job = task.job
     program = shlex.join(job.program)
     variables = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in job.variables.items())
-    words = "\n".join(_wrapped(map(shlex.quote, job.arguments)))
+    words = "\n".join(wrapped(map(shlex.quote, job.arguments), WIDTH))
     how = "source this file, then start {} {} on {} ranks"
     start = how.format(printable(program), '"${PLAN[@]}"', job.configuration.gpus)
     return f"{_about(task)}# In bash {start}.\n{variables}PLAN=(\n{indent(words, '  ')}\n)\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -10,7 +9,7 @@ from textwrap import shorten, wrap
 
 from planner.domain.configuration import Configuration
 from planner.domain.framework import PYTORCH, framework_parts, label_of
-from planner.domain.job import Job, PlanToStart, job_of
+from planner.domain.job import Job, PlanToStart, job_of, wrapped
 from planner.domain.prediction import PlanWarning, Prediction
 from planner.domain.request import Subject
 from planner.domain.suggestion import Sensitivity, Suggestion
@@ -286,17 +285,14 @@ def launch(plan: PlanToStart, *, in_short: bool = False) -> Iterator[Line]:
 
 def _command_lines(job: Job) -> Iterator[str]:
     """Yield the command, broken before options, and the comment behind it or on lines of its own."""
-    line = "Start:"
-    for option in re.split(r" (?=-)", " ".join([*job.settings, *job.command(file=job.file_name)])):
-        if len(line) + len(option) > LINE_WIDTH - len(" \\") - 1:
-            yield f"{line} \\"
-            line = " "
-        line += f" {option}"
+    words = ["Start:", *job.settings, *job.command(file=job.file_name)]
+    *before, line = "\n  ".join(wrapped(words, LINE_WIDTH - len("   \\"))).split("\n")
+    yield from (f"{one} \\" for one in before)
     if not job.comment or len(line) + len(job.comment) + len("  # ") <= LINE_WIDTH:
         yield f"{line}  # {job.comment}" if job.comment else line
     else:
-        words = job.comment if ", " in job.comment else ""
-        yield from (line, *(f"  # {part}" for part in wrap(words, LINE_WIDTH - len("  # "))))
+        comment = job.comment if ", " in job.comment else ""
+        yield from (line, *(f"  # {part}" for part in wrap(comment, LINE_WIDTH - len("  # "))))
 
 
 def _across_groups(one: Configuration, job: Job) -> Iterator[Line]:

@@ -281,7 +281,7 @@ def test_a_shell_gives_the_program_its_words(tmp_path: Path) -> None:
     printed = tmp_path / "torchrun"
     printed.write_text(f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([sys.argv, dict(os.environ)]))\n")
     printed.chmod(0o755)
-    odd = "a'b\"c $(echo no) `no` \\ * \n # {file}"
+    odd = f"a'b\"c $(echo no) `no` \\ * \n # {{file}} {'-x ' * 60}"
     plan = plan_of(catalog.find_framework("deepspeed"), Configuration(1, 8, 4, 1, "bf16", sharding=2))
     text = file_of("torchrun", plan, shlex.join(["my train.py", odd]))
     done = subprocess.run(
