@@ -255,13 +255,8 @@ def _term(term: Term, digits: int) -> str:
 
 
 def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
-    what = (
-        "objective"
-        if suggestion.leasts
-        else "cost"
-        if parts.objective_of(suggestion.request) == "cost"
-        else "epoch time"
-    )
+    is_cost = parts.objective_of(suggestion.request) == "cost"
+    what = "objective" if suggestion.leasts else "cost" if is_cost else "epoch time"
     told = suggestion.pareto[:MOST_OF_FRONT]
     more = suggestion.pareto_more + len(suggestion.pareto) - len(told)
     yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target", "bold")

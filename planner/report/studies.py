@@ -98,13 +98,8 @@ def _what(sweep: Sweep) -> str:
 
 
 def _unit(sweep: Sweep) -> str:
-    return (
-        ""
-        if is_sum(parts.objective_of(sweep.request))
-        else "USD"
-        if parts.objective_of(sweep.request) == "cost"
-        else "s"
-    )
+    objective = parts.objective_of(sweep.request)
+    return "" if is_sum(objective) else "USD" if objective == "cost" else "s"
 
 
 def _with_unit(sweep: Sweep, unit: str) -> str:
