@@ -375,7 +375,7 @@ COMMANDS = (
     ),
     Command(
         "render",
-        "Write a plan that was kept as JSON as a job file, with every value as a flag or key of its reader.",
+        "Write a plan that was kept as JSON as a job file. Every value of it is a flag or key of what reads the file.",
         ("answer", "to", "framework", "plan", "program", "name", "image", "epochs", "out", "force"),
     ),
 )  # fmt: skip

@@ -278,8 +278,9 @@ def launch(plan: PlanToStart, *, in_short: bool = False) -> Iterator[Line]:
         yield from _across_groups(plan.configuration, job)
     else:
         lines = list(_command_lines(job))
-        if in_short and len(lines) > 1:
-            lines = [f"Start: planner render {KEPT} --to slurm -o job.sh"]
+        if in_short:
+            lines = [line for line in lines if not line.startswith("  # ")]
+            lines = lines if len(lines) < 3 else [f"Start: planner render {KEPT} --to slurm -o job.sh"]
         yield from (Line(line, whole=True) for line in lines)
 
 

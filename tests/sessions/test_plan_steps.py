@@ -172,7 +172,7 @@ def test_the_table_of_runs_is_filled_in_and_decides(run: Run, plans: list[Any]) 
     assert "planner calibrate --plan plan.json --runs FILE.csv --out refined.json" in err
     header, *rows = csv.DictReader(out.splitlines()[1:]).fieldnames or (), *csv.DictReader(out.splitlines()[1:])
     assert all(f"plan {one}: {row['notes']}" in in_full for one, row in zip(runs, rows, strict=True))
-    assert all(row["notes"].startswith("torchrun ") for row in rows)
+    assert all("torchrun --" in row["notes"] and "pretrain_gpt.py" in row["notes"] for row in rows)
     Path("runs.csv").write_text(out)
     assert run(*CALIBRATE)[0] == 3  # nothing is filled in yet
     times = {row["id"]: 0.8 if row["id"] == f"plan-{runs[-1]}" else 1.2 for row in rows}
