@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner import catalog
+from planner.cli.options import OPTIONS
 from planner.domain.axes import AXES
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import Framework
@@ -385,3 +386,8 @@ def test_programs_declare_the_flags_and_keys_that_are_written(label: str) -> Non
         assert {one.replace(".no-", ".") for one in switches} <= set(known.get("switches", known["values"]))
         written |= values | switches
     assert len(written) > 8
+
+
+def test_the_option_names_all_targets() -> None:
+    assert OPTIONS["to"].metavar.split("|") == list(TARGETS)
+    assert {one.target for one in FRAMEWORKS} - {"none"} <= set(TARGETS)
