@@ -47,7 +47,7 @@ LAYERS, WIDTH, SUB_BATCHES = 4, {"cpu": 1024, "gpu": 4096}, {"cpu": (32, 128), "
 """Linear layers of a step, their sides, and samples of it, by kind of device."""
 BUCKET_MB = 1
 """Less than a layer has: DDP then sends each by itself."""
-STEPS_S, FEWEST_STEPS, MOST_STEPS = 1.5, 3, 9
+STEPS_S, LONG_STEP_S, FEWEST_STEPS, MOST_STEPS = 1.5, 0.3, 3, 9
 
 
 class Point(NamedTuple):
@@ -225,6 +225,8 @@ def time_steps(joined: Joined, groups: _Groups) -> tuple[Step, ...]:
         medians = [statistics.median(flat[at::3]) for at in range(3)]
         sizes = (ITEM_BYTES * (width * width + width),) * LAYERS
         steps.append(Step(sizes, *medians))
+        if once_s > LONG_STEP_S:  # one tells enough
+            break
     return tuple(steps)
 
 
