@@ -35,17 +35,9 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.errors import CoverageError, Refusal
 
 __all__ = [
-    "BEYOND",
-    "CASES",
-    "RANKS_POWER",
-    "UNMEASURED",
-    "breaks_key",
-    "case_columns",
-    "case_features",
-    "case_list",
-    "covers",
-    "measured_features",
-]
+    "BEYOND", "CASES", "RANKS_POWER", "UNMEASURED", "breaks_key", "case_columns", "case_features", "case_list",
+    "covers", "measured_features",
+]  # fmt: skip
 
 CASES, UNMEASURED = "collective.cases", "unmeasured"
 RANKS_POWER = "ranks_power"

@@ -11,15 +11,8 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.fitting.estimators import scaled_design
 
 __all__ = [
-    "HeldOut",
-    "condition_number",
-    "covariance",
-    "errors_of",
-    "folds",
-    "held_out",
-    "held_out_times",
-    "identifiable",
-]
+    "HeldOut", "condition_number", "covariance", "errors_of", "folds", "held_out", "held_out_times", "identifiable",
+]  # fmt: skip
 
 RANK_TOLERANCE = 1e-8
 LARGEST_COVARIANCE = 64

@@ -16,17 +16,9 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 
 __all__ = [
-    "POINTWISE",
-    "Rejected",
-    "group_codes",
-    "left_out_together",
-    "merged",
-    "take",
-    "text_codes",
-    "usable",
-    "work_columns",
-    "work_of",
-]
+    "POINTWISE", "Rejected", "group_codes", "left_out_together", "merged", "take", "text_codes", "usable",
+    "work_columns", "work_of",
+]  # fmt: skip
 
 POINTWISE = "pointwise"
 MESSAGE_COLUMNS = ("bytes", "nodes", "ranks_per_node")

@@ -20,16 +20,8 @@ from planner.domain.precision import precision_named
 from planner.workload.calls import layer_calls
 
 __all__ = [
-    "SUB_BATCHES",
-    "Key",
-    "WantedCall",
-    "call_name",
-    "expected_term",
-    "guessed_s",
-    "key_of",
-    "timing_s",
-    "wanted_calls",
-]
+    "SUB_BATCHES", "Key", "WantedCall", "call_name", "expected_term", "guessed_s", "key_of", "timing_s", "wanted_calls",
+]  # fmt: skip
 
 SUB_BATCHES = (2, 8, 32)
 """Samples of the steps whose error counts: between and beyond the two sub-batches at which calls are timed."""

@@ -27,15 +27,8 @@ from planner.scoring.score import score
 from planner.steps.predict import Evaluator
 
 __all__ = [
-    "Answer",
-    "Sorted",
-    "answers_of",
-    "refused",
-    "sort_runs",
-    "unread",
-    "validation_of",
-    "validation_with_locked",
-]
+    "Answer", "Sorted", "answers_of", "refused", "sort_runs", "unread", "validation_of", "validation_with_locked",
+]  # fmt: skip
 
 SLICE_PLANS = 1024
 """Configurations priced at once: a full prediction and the tables behind it are large, and a row keeps little."""

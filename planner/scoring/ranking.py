@@ -18,15 +18,8 @@ from planner.domain.validation import ORDERS, GroupRanking, OrderRanking, Rankin
 from planner.scoring.groups import average_ranks, means, numbered, runs
 
 __all__ = [
-    "FEWEST_PLANS",
-    "OURS",
-    "RULES",
-    "Outcomes",
-    "as_times",
-    "rank_by_rules",
-    "rank_groups",
-    "summarise_ranking",
-]
+    "FEWEST_PLANS", "OURS", "RULES", "Outcomes", "as_times", "rank_by_rules", "rank_groups", "summarise_ranking",
+]  # fmt: skip
 
 TIME_METRICS = ("iteration_s", "update_s", "epoch_s")
 RATE_METRICS = ("samples_per_s",)

@@ -26,15 +26,9 @@ from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES
 
 __all__ = [
-    "Limits",
-    "Space",
-    "accepted_mini_batches",
-    "blocks_of",
-    "has_whole_plans",
-    "on_nodes",
-    "space_of",
+    "Limits", "Space", "accepted_mini_batches", "blocks_of", "has_whole_plans", "on_nodes", "space_of",
     "sub_batches_to_try",
-]
+]  # fmt: skip
 
 _RELATIVE_SLACK = 1e-12  # relative; a product such as 100 x 1.1 must not lose its own edge to rounding
 

@@ -27,20 +27,10 @@ from planner.numbers import constant, constants
 from planner.sources.source import Source, source_of
 
 __all__ = [
-    "ASSUMED_HOST_S_PER_CALL",
-    "ASSUMED_SCALE_DEVIATION",
-    "DATASHEET_LIBRARY",
-    "DEVIATION_SETTING",
-    "EXPONENTS",
-    "FORMULA",
-    "WAITS",
-    "Overheads",
-    "assumed_overheads",
-    "check_overheads",
-    "expected_largest",
-    "exponent_name",
+    "ASSUMED_HOST_S_PER_CALL", "ASSUMED_SCALE_DEVIATION", "DATASHEET_LIBRARY", "DEVIATION_SETTING", "EXPONENTS",
+    "FORMULA", "WAITS", "Overheads", "assumed_overheads", "check_overheads", "expected_largest", "exponent_name",
     "find_overheads",
-]
+]  # fmt: skip
 
 DATASHEET_LIBRARY = "specified"
 """Library of overheads that were fitted on top of specified kernels."""

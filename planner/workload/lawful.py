@@ -28,18 +28,9 @@ from planner.workload.shards import Divided, attended_positions, divided_by_tens
 from planner.workload.units import units_of
 
 __all__ = [
-    "LAYER_AXES",
-    "Rule",
-    "accumulates",
-    "check_allowed",
-    "check_lawful",
-    "is_lawful",
-    "is_told_apart",
-    "micro_batches_run",
-    "most_stages",
-    "rules_of",
-    "starts_even",
-]
+    "LAYER_AXES", "Rule", "accumulates", "check_allowed", "check_lawful", "is_lawful", "is_told_apart",
+    "micro_batches_run", "most_stages", "rules_of", "starts_even",
+]  # fmt: skip
 
 LAYER_AXES = (
     "tensor_parallel",
