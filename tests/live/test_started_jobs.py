@@ -47,7 +47,7 @@ def test_two_processes_start_with_the_plan(run: Run, tmp_path: Path) -> None:
     torchrun.chmod(0o755)
     environment = os.environ | {"PATH": f"{torchrun.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [str(shutil.which("bash")), str(job)], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [str(shutil.which("bash")), str(job)], env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     for rank in range(2):
