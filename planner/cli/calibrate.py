@@ -79,7 +79,7 @@ def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
     target = target_of(values, now)  # every rank of a launcher sees what is wrong with it
     rank = rank_here(value_of(values, "ranks")) if "links" in values else None
     if rank is not None and rank.rank > 0:
-        take_part_here(rank, _device(values, session, rank.local), value_of(values, "threads", 1))
+        take_part_here(rank, _device(values, session), value_of(values, "threads", 1))
         return
     check_writable("the calibration", target.path)
     cluster_out = Path(values["cluster_out"].value) if "cluster_out" in values else None
@@ -208,7 +208,5 @@ def request_of(values: Values, session: Session) -> Request:
     )
 
 
-def _device(values: Values, session: Session, local: int = 0) -> str:
-    """Return what is measured; of ranks on GPUs, where none is numbered, each has its own."""
-    device = str(values["device"].value) if "device" in values else session.default_device(session.say)
-    return f"cuda:{local}" if device == "cuda" and local else device
+def _device(values: Values, session: Session) -> str:
+    return str(values["device"].value) if "device" in values else session.default_device(session.say)

@@ -29,6 +29,7 @@ from planner.fitting.collectives import fit_overlap
 from planner.probes.calibrate import CpuPlace, Measurement, Place, place_of
 from planner.probes.inputs import measure_copies
 from planner.probes.links import Step, Visits, link_points, measure_points, rows_of, take_part
+from planner.probes.precisions import import_torch
 from planner.probes.ranks import ARRIVAL_S, Joined, Rank, join, losses_named, rank_of
 from planner.probes.resume import Earlier, read_measured, start_file
 from planner.sessions.measure import Session
@@ -77,6 +78,8 @@ def rank_here(ranks: int | None) -> Rank | None:
 
 def take_part_here(own: Rank, device: str, threads: int) -> None:
     """Measure as a rank that is not 0, silently."""
+    if device == "cuda":  # each rank of a node has its own, or sees no other
+        device = f"cuda:{own.local % import_torch().cuda.device_count()}"
     joined = _joined(own, place_of(device, (), catalog.known_accelerator, threads), threads, str)
     with losses_named(joined, str):
         take_part(joined, threads)
