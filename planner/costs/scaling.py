@@ -57,7 +57,7 @@ __all__ = [
 ANY_PRECISION, WIDEST_PRECISION = "any", "fp32"
 LANES_OF_CHIP: Mapping[str, int] = frozen_map(
     dict.fromkeys(("GV100", "TU102", "TU104", "GA100"), 64)
-    | dict.fromkeys(("GA102", "AD102", "AD104", "GH100", "GB100"), 128)
+    | dict.fromkeys(("GA102", "AD102", "AD104", "GH100", "GB100", "GB202"), 128)
 )
 """Chip with matrix units -> CUDA cores of a multiprocessor: its fp32 multiply-adds of a clock, by which the peak rate
 tells the clock (NVIDIA, CUDA C++ Programming Guide, Throughput of native arithmetic instructions)."""
