@@ -19,7 +19,7 @@ from planner.fitting.observed import properties_of
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.refit import Asked, fit_runs, held_out_answers
-from planner.sessions.runs import Table, locked_sources, table_of, unfitted_sources
+from planner.sessions.runs import Table, framework_of, locked_sources, table_of, unfitted_sources
 
 __all__ = [
     "APART", "AXES", "BUNDLED", "DEVELOPMENT", "FOLDER", "LEFT_OUT", "LOCKED", "NEW", "UNCOUNTED", "UNEVEN",
@@ -58,6 +58,8 @@ class Facts(NamedTuple):
         That it runs on; 0 where it is no run.
     is_replicated : bool
         Whether every device holds the whole network in its plan.
+    program : str
+        The framework that ran it, with what was switched on in it.
     """
 
     kernels: str = ""
@@ -65,6 +67,7 @@ class Facts(NamedTuple):
     name: str = ""
     nodes: int = 0
     is_replicated: bool = True
+    program: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,4 +183,5 @@ def _facts(asked: Asked, answers: Sequence[Answer], part: str) -> Iterator[Facts
             kernels[run.precision] = properties_of(asked.problem, run.precision)["kernels"]
         found = "" if answer.row.predicted is None else kernels[run.precision]
         name = UNEVEN if run.is_uneven else run.source
-        yield Facts(found, NEW if run.is_uneven else part, name, run.nodes, run.is_replicated)
+        here = NEW if run.is_uneven else part
+        yield Facts(found, here, name, run.nodes, run.is_replicated, framework_of(run))

@@ -19,6 +19,7 @@ from planner.domain.validation import ErrorSummary, ScoredRow
 from planner.scoring.errors import Figures, summaries_by
 from planner.scoring.evaluate import Answer
 from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LOCKED, Views
+from validation.accuracy_effects import effects_of
 from validation.accuracy_goals import goals
 from validation.accuracy_intervals import intervals_by_kind
 from validation.accuracy_memory import memory_figures
@@ -61,6 +62,7 @@ def document_of(views: Views) -> dict[str, Any]:
         "parts": {name: _sums(some) for name, some in parts.items() if name != APART},
         "free_numbers": {"this program": views.free_numbers},
         "sources": _with_counts(_by(_without_locked(every, views), names), names, every[NETWORK], views),
+        "effects": effects_of(held_out, learned.facts),
         "kernels": _by(rows, kernels),
         "gpus": _by(rows, gpus),
         "intervals": intervals_by_kind({axis: some for axis, some in rows.items() if axis in AXES}),

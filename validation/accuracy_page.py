@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LEFT_OUT, LOCKED, NEW
+from validation.accuracy_effects import effects_page
 from validation.accuracy_figures import FEWEST_ROWS
 from validation.accuracy_goals import goals_page
 from validation.accuracy_intervals import intervals_page
@@ -41,7 +42,8 @@ sources. One source is *locked*: no fit ever learns from it, nobody looks at it 
 printed, as bundled. The others are shown apart.
 
 Written by `python -m validation` from the files in `validation/`, whose sources, licences and assumptions stand in
-`validation/SOURCES.toml`; figures for programs are in `accuracy.json`. Kernels alone: [kernels.md](kernels.md).
+`validation/SOURCES.toml`; figures for programs are in `accuracy.json`. Kernels alone:
+`python -m validation.kernels`.
 """
 ERRORS = ("mean", "median", "90 %", "bias", "covered")
 NEW_HEADS = tuple(f"new {LEFT_OUT[axis]}" for axis in AXES[1:])
@@ -72,6 +74,7 @@ def page_of(document: Mapping[str, Any]) -> str:
         *_targets(document["targets"]),
         *_sources(document),
         *_gpus(document),
+        *effects_page(document["effects"], table_named("effects")),
         *intervals_page(document["intervals"]),
         *_ranking(document),
         *memory_page(document["memory"]),

@@ -34,6 +34,7 @@ from validation.accuracy_answers import (
     files_of_runs,
 )  # fmt: skip
 from validation.accuracy_check import compared
+from validation.accuracy_effects import effects_of
 from validation.accuracy_figures import document_of, mean_of_sources, rounded
 from validation.accuracy_page import NOT_EXPLAINED, NOT_PREDICTED, page_of, reason_of, table_named
 from validation.accuracy_ranking import rankings
@@ -324,6 +325,29 @@ def test_the_committed_page_is_that_of_the_committed_figures() -> None:
     assert (DOCS / "accuracy.md").read_text() == page_of(document)
     assert set(document["sources"]) - {UNEVEN} <= set(tomllib.loads((FOLDER / "SOURCES.toml").read_text()))
     assert {one["id"] for one in document["worst"]} <= ids()
+
+
+def test_what_is_left_of_a_name_is_counted_by_hand() -> None:
+    """Each network once; rates are turned into times; fewer than three networks, or one's noise, are no effect."""
+    times = [("a", 1.3), ("a", 1.3), ("b", 1.2), ("c", 1.25)]
+    rows = [row(f"{at}", value, 1.0, network=network, gpu="slow") for at, (network, value) in enumerate(times)]
+    rows += [row(f"r{name}", 1 / 1.3, 1.0, network=name, gpu="rates", metric="samples_per_s") for name in "abc"]
+    noise = {"a": 0.8, "b": 1.2, "c": 2.0}
+    rows += [row(f"n{name}", value, 1.0, network=name, gpu="noise") for name, value in noise.items()]
+    rows += [row("one", 2.0, 1.0, network="a", gpu="alone"), row("seen", 2.0, 1.0, gpu="slow", in_sample=True)]
+    of_gpu = {one["name"]: one for one in effects_of(rows, [Facts()] * len(rows)) if one["of"] == "gpu"}
+    assert {name: one["is_missing"] for name, one in of_gpu.items()} == {"slow": True, "rates": True, "noise": False}
+    assert of_gpu["slow"]["ratio"] == pytest.approx((1.3 * 1.2 * 1.25) ** (1 / 3))
+    assert (of_gpu["slow"]["networks"], of_gpu["slow"]["rows"]) == (3, 4)
+    assert of_gpu["rates"]["ratio"] == pytest.approx(1.3)
+
+
+def test_an_effect_of_a_name_beyond_15_percent_is_a_missing_term_with_a_cause() -> None:
+    effects = json.loads((DOCS / "accuracy.json").read_text())["effects"]
+    missing = {(one["of"], one["name"]) for one in effects if one["is_missing"]}
+    causes = {(one["of"], one["name"]): one["because"] for one in table_named("effects")}
+    assert missing == set(causes)
+    assert all(len(because) > 20 for because in causes.values())
 
 
 def test_rivals_name_rows_of_a_source() -> None:
