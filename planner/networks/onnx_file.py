@@ -7,8 +7,11 @@ something stands, and what goes through sines.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from planner.errors import InputFileError, MissingPackageError, ParameterError
 from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Tensor, is_square
@@ -49,6 +52,8 @@ _KINDS: Mapping[str, str] = {
         ("Pad", "DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND", "ScatterND", "CumSum"), "copy"
     ),
 }
+_SMALL = 512
+"""Numbers of a constant that shapes may be made of, at most."""
 _FLOATS = (1, 10, 11, 16)
 """Types of numbers with a fraction: float, float16, double, bfloat16."""
 
@@ -62,6 +67,7 @@ def onnx_graph(path: str, inputs: str) -> Graph:
     """
     try:
         import onnx  # noqa: PLC0415 - few have it
+        import onnx.reference  # noqa: PLC0415
     except ImportError:
         raise MissingPackageError(
             "an ONNX file is read by the package onnx; pip install 'epoch-planner[onnx]'"
@@ -79,11 +85,6 @@ def onnx_graph(path: str, inputs: str) -> Graph:
     if not free:
         raise InputFileError(path, "model must have an input, got none")
     _fix(free, path, inputs)
-    try:
-        model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-    except Exception as error:  # noqa: BLE001
-        words = " ".join(str(error).split())[:200]
-        raise InputFileError(path, f"shapes of operators must follow, got {words}") from None
     return _Reader(onnx, path, model).graph
 
 
@@ -94,6 +95,7 @@ def _fix(inputs: list[Any], path: str, text: str) -> None:
         raise ParameterError(f"argument input of {path}", f"sizes of {len(inputs)} inputs, split by +", text)
     for at, one in enumerate(inputs):
         sides = one.type.tensor_type.shape.dim
+        got = "x".join(str(side.dim_value or side.dim_param or "?") for side in sides)
         if typed and len(typed[at]) != len(sides) - 1:
             raise ParameterError(f"argument input of {path}", f"{len(sides) - 1} sizes of {one.name}", text)
         for place, side in enumerate(sides):
@@ -102,8 +104,7 @@ def _fix(inputs: list[Any], path: str, text: str) -> None:
             elif side.dim_value <= 0 and not place:
                 side.dim_value = BATCH
             elif side.dim_value <= 0:
-                got = "x".join(str(side.dim_value or side.dim_param or "?") for side in sides)
-                remedy = f"type {path}:input=SIZES, of a sample"
+                remedy = f"type {path}:input= and the sizes of a sample, such as 3x224x224 or 512"
                 raise ParameterError(f"input {one.name} of {path}", "of fixed sizes behind the batch", got, remedy)
 
 
@@ -113,16 +114,16 @@ class _Reader:
     def __init__(self, onnx: Any, path: str, model: Any) -> None:
         self.onnx, self.path = onnx, path
         graph = model.graph
+        self.versions = {one.domain: one.version for one in model.opset_import}
         self.shapes: dict[str, tuple[int, ...] | None] = {}
         self.types: dict[str, int] = {}
-        for one in (*graph.value_info, *graph.output, *graph.input):
-            kind = one.type.tensor_type
-            sides = [side.dim_value if side.HasField("dim_value") else 0 for side in kind.shape.dim]
-            is_known = kind.HasField("shape") and all(side > 0 for side in sides)
-            self.shapes[one.name] = tuple(sides) if is_known else None
-            self.types[one.name] = kind.elem_type
+        self.protos: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}
         self.values = {one.name: one for one in graph.initializer}
+        for one in graph.initializer:
+            self._note(one.name, onnx.helper.make_tensor_type_proto(one.data_type, list(one.dims)))
+        for one in graph.input:
+            self._note(one.name, one.type)
         inputs = []
         for one in graph.input:
             if one.name not in self.values:
@@ -150,6 +151,60 @@ class _Reader:
             self.tensors[one.name] = tensor
             self.graph.parameters += [tensor] if is_weight else []
 
+    def _note(self, name: str, proto: Any) -> None:
+        """Note the type of a tensor, and its shape where all its sides are known."""
+        kind = proto.tensor_type
+        sides = [side.dim_value if side.HasField("dim_value") else -1 for side in kind.shape.dim]
+        is_known = kind.HasField("shape") and all(side >= 0 for side in sides)
+        self.shapes[name] = tuple(sides) if is_known else None
+        self.types[name], self.protos[name] = kind.elem_type, proto
+
+    def _infer(self, node: Any) -> None:
+        """Note the shapes of what a node makes; small constants, of which shapes are made, are worked out."""
+        onnx, names = self.onnx, [name for name in node.input if name]
+        source = self.shapes.get(names[0]) if names else None
+        made: dict[str, Any] = {}
+        if node.op_type == "Shape" and source is not None:
+            given = {one.name: one.i for one in node.attribute}
+            sides = source[given.get("start", 0) : given.get("end", len(source))]
+            made = {node.output[0]: onnx.numpy_helper.from_array(np.array(sides, dtype=np.int64))}
+        elif all(name in self.values for name in names) and self._is_small(node, names):
+            inputs = {name: onnx.numpy_helper.to_array(self.values[name]) for name in names}
+            with suppress(Exception):  # an operator that the package does not compute
+                results = onnx.reference.ReferenceEvaluator(node, opsets=self.versions).run(None, inputs)
+                pairs = zip(node.output, results, strict=True)
+                made = {name: onnx.numpy_helper.from_array(np.asarray(one)) for name, one in pairs}
+        if made:
+            self.values |= made
+            for name, one in made.items():
+                self._note(name, onnx.helper.make_tensor_type_proto(one.data_type, list(one.dims)))
+            return
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self.versions.get(node.domain, 1), node.domain)
+            protos = {name: self.protos[name] for name in names}
+            data = {name: self.values[name] for name in names if name in self.values and self._is_held(name)}
+            imports = [onnx.helper.make_opsetid(*one) for one in self.versions.items()]
+            found = onnx.shape_inference.infer_node_outputs(schema, node, protos, data, opset_imports=imports)
+        except Exception as error:  # noqa: BLE001 - whatever inference raises
+            words = " ".join(str(error).split())[:160] or type(error).__name__
+            rule = f"shapes of operator {node.name or node.op_type} must follow from the inputs"
+            raise InputFileError(self.path, f"{rule}, got {words}") from None
+        for name, proto in found.items():
+            self._note(name, proto)
+
+    def _is_held(self, name: str) -> bool:
+        """Tell whether a value stands in the file itself, and is small."""
+        one = self.values[name]
+        return prod(one.dims) <= _SMALL and not one.external_data
+
+    def _is_small(self, node: Any, names: list[str]) -> bool:
+        """Tell whether a node reads small constants and makes one."""
+        if node.op_type in ("Expand", "Tile") or not all(map(self._is_held, names)):
+            return False
+        if node.op_type != "ConstantOfShape":
+            return True
+        return int(self.onnx.numpy_helper.to_array(self.values[names[0]]).prod()) <= _SMALL
+
     def _shape(self, name: str, node: Any) -> tuple[int, ...]:
         shape = self.shapes.get(name)
         if shape is None:
@@ -161,6 +216,7 @@ class _Reader:
 
     def _read(self, node: Any) -> None:
         """Add a node; what is made of constants needs no shape."""
+        self._infer(node)
         inputs = [self.tensors[name] for name in node.input if name in self.tensors]
         is_sample = any(one.role == SAMPLE for one in inputs) and node.op_type not in (
             "Shape",

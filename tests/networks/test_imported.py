@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,45 @@ def test_unknown_operators_are_allowed_when_asked() -> None:
 def test_a_file_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InputFileError, match="file must exist"):
         catalog.find_network("nothing_here.py:build")
+
+
+def onnx_file(path: Path, sides: list[Any]) -> Path:
+    """Write a convolution, a ReLU, a mean over pixels and a linear layer, whose input has these sides."""
+    onnx = pytest.importorskip("onnx")
+    make, floats = onnx.helper, onnx.TensorProto.FLOAT
+    sizes = {"kernel": [16, 3, 3, 3], "matrix": [10, 16], "bias": [10]}
+    values = [make.make_tensor(name, floats, dims, [0.0] * prod(dims)) for name, dims in sizes.items()]
+    nodes = [
+        make.make_node("Conv", ["image", "kernel"], ["wide"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        make.make_node("Relu", ["wide"], ["active"]),
+        make.make_node("GlobalAveragePool", ["active"], ["pooled"]),
+        make.make_node("Flatten", ["pooled"], ["flat"]),
+        make.make_node("Gemm", ["flat", "matrix", "bias"], ["scores"], transB=1),
+    ]
+    ends = [make.make_tensor_value_info(name, floats, shape) for name, shape in (("image", sides), ("scores", None))]
+    graph = make.make_graph(nodes, "small", ends[:1], ends[1:], values)
+    onnx.save(make.make_model(graph), path)
+    return path
+
+
+def test_an_onnx_file_is_read_with_the_sizes_it_leaves_open(tmp_path: Path) -> None:
+    path = onnx_file(tmp_path / "open.onnx", ["batch", 3, "height", "width"])
+    with pytest.raises(ParameterError, match=r"input image of .* must be of fixed sizes .* got 'batchx3xheightxwidth'"):
+        catalog.find_network(str(path))
+    network = catalog.find_network(f"{path}:input=3x32x32")
+    assert [one.kind for one in network.layers] == [
+        "convolution", "activation", "global_pool", "flatten", "linear", "loss"
+    ]  # fmt: skip
+    assert totals(network).parameters == 16 * 27 + 160 + 10
+    assert totals(network).forward_mac == 16 * 27 * 16**2 + 160
+
+
+def test_a_file_that_is_no_onnx_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    path = tmp_path / "none.onnx"
+    path.write_text("not a model")
+    with pytest.raises(InputFileError, match="file must be an ONNX model"):
+        catalog.find_network(str(path))
 
 
 @pytest.mark.live
