@@ -215,7 +215,7 @@ def _functions(one: Operator) -> None:
     """Turn pointwise operators of one tensor into the activation that they are."""
     if one.kind != "pointwise":
         return
-    if _gate(one):
+    if _gate(one) or _scaled_function(one):
         return
     found = _dominator(one.output)
     if found is None or len(found[1] - {"view"}) < 2:  # one is itself
@@ -226,6 +226,19 @@ def _functions(one: Operator) -> None:
     function = next((name for key, name in curved.items() if key in functions), "")
     if function and root.size == one.output.size:
         _become(one, "pointwise", [root], function=function)
+
+
+def _scaled_function(one: Operator) -> bool:
+    """Take a number that an activation of primitives is multiplied by into it."""
+    samples = one.samples()
+    function = samples[0].maker if len(samples) == 1 else None
+    is_number = all(tensor.role == CONSTANT and tensor.size == 1 for tensor in one.inputs if tensor not in samples)
+    if one.attributes.get("function") not in ("mul", "div") or function is None or not is_number:
+        return False
+    if function.kind != "pointwise" or function.attributes.get("function") not in _GATES:
+        return False
+    _become(one, "pointwise", function.inputs, **function.attributes)
+    return True
 
 
 def _gate(one: Operator) -> bool:
