@@ -154,8 +154,10 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
 def target_of(values: Values, now: datetime) -> Target:
     """Return where the calibration goes; an output that exists, or cannot, is refused before anything is measured."""
     out, force = _output(values), "force" in values
-    of_samples = Path(values["samples"].value).resolve().name if "samples" in values else "local"
-    default = out.stem if out else of_samples
+    default = "links" if "links" in values else "local"
+    if "samples" in values:
+        default = Path(values["samples"].value).resolve().name
+    default = out.stem if out else default
     name = value_of(values, "name", re.sub(r"[^A-Za-z0-9_.+-]+", "-", default))
     if not _NAME.fullmatch(name):
         raise ParameterError("--name", "letters, digits and . _ + -", name)

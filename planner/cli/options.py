@@ -272,7 +272,7 @@ _ALL = (
         "samples", "FILE|DIR",
         "Fit sample files (CSV), or logs of nccl-tests, rccl-tests and OSU micro-benchmarks, instead of measuring.",
     ),
-    Option("name", "NAME", "Name of the calibration.", default="that of --out or of --samples, else local",
+    Option("name", "NAME", "Name of the calibration.", default="that of --out or of --samples, else links or local",
         help_in={"render": "Name of the job."}, default_in={"render": "the network's"}),
     Option(
         "out", "FILE", "File to write; what was measured goes into X.samples.csv beside X.json.",
