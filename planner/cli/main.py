@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from planner import __version__
 from planner.cli.options import COMMANDS, OPTIONS, Command, Option
-from planner.cli.streams import note, open_streams, silence, terminated_as_interrupted
+from planner.cli.streams import answered, note, open_streams, silence, terminated_as_interrupted
 from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
 __all__ = ["main"]
@@ -174,8 +174,14 @@ def _system_error(error: OSError) -> PlannerError:
 _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF)
 
 
-def _fail(error: PlannerError) -> int:
+def _fail(error: PlannerError, arguments: Sequence[str] = ()) -> int:
+    """Say an error; with --json as a document too, where the command has written none."""
     note(str(error))
+    if "--json" in arguments and not answered.is_set():
+        from planner.cli.output import write_document  # noqa: PLC0415 - heavier than the command line
+        from planner.formats.summaries import error_document  # noqa: PLC0415 - as above
+
+        write_document(error_document(error))
     return error.exit_code
 
 
@@ -186,6 +192,7 @@ USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 def main(arguments: Sequence[str] | None = None, run: Runner = run_command) -> int:
     """Run the program on ``arguments`` (default: those of the process) and return the exit code."""
     open_streams()
+    answered.clear()
     code = _code(sys.argv[1:] if arguments is None else arguments, run)
     try:
         sys.stdout.flush()  # so that a closed or full output is noticed here
@@ -207,7 +214,7 @@ def _code(arguments: Sequence[str], run: Runner) -> int:
     except typer.Exit as ending:
         return int(ending.exit_code)
     except PlannerError as error:
-        return _fail(error)
+        return _fail(error, words)
     except KeyboardInterrupt:
         note("interrupted")
         return INTERRUPTED
@@ -216,5 +223,5 @@ def _code(arguments: Sequence[str], run: Runner) -> int:
     except OSError as error:
         return _fail(_system_error(error))
     except USAGE as error:
-        return _fail(_usage(error, arguments))
+        return _fail(_usage(error, words), words)
     return 0

@@ -301,6 +301,11 @@ _ALL = (
         "answer", "ANSWER.json|-", "A document of suggest --json or predict --json; - reads standard input.",
         positional=True,
     ),
+    Option(
+        "requests", "[REQUESTS.jsonl|-]",
+        'A request a line: keys are options, as in {"target_batch": 138}; - reads standard input.',
+        default="-", positional=True,
+    ),
     Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
     Option("work", "", "Also every kernel of a step of one network: FLOP, bytes, and the ridge of rooflines."),
     Option("toml", "", "Print the file of one network, cluster, data set or framework, to start your own from."),
@@ -349,6 +354,7 @@ COMMANDS = (
         "Predict configurations, term by term.",
         (*_PROBLEM, *_PLAN, "mini_batch", "group", "allow_unknown", "runs", "verbose", "json", "seed"),
     ),
+    Command("batch", "Answer requests, a JSON document a line. A wrong one stops no other.", ("requests",)),
     Command(
         "explain",
         "Print any part of an answer that was kept as JSON.",

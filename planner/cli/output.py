@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from planner.cli.streams import beside, silence
+from planner.cli.streams import beside, keep, silence
 from planner.errors import OutputError
 from planner.formats.documents import json_pieces
 from planner.report.blocks import Block, Line, print_blocks
@@ -22,7 +22,9 @@ __all__ = ["form_of", "plot_file", "write_document", "write_text", "write_view",
 
 
 def write_document(document: Mapping[str, Any]) -> None:
-    """Write one JSON document."""
+    """Write one JSON document, unless documents are kept."""
+    if keep(document):
+        return
     with _reader_may_leave():
         sys.stdout.writelines(json_pieces(document))
 

@@ -43,7 +43,8 @@ from planner.workload.blocks import block_starts
 from planner.workload.lawful import check_allowed
 
 __all__ = [
-    "PRINTING_OPTIONS", "SEARCHING_OPTIONS", "Allowed", "allowed_cases", "allowed_request", "check_not_refined",
+    "PRINTING_OPTIONS", "SEARCHING_OPTIONS", "Allowed", "allowed_cases", "allowed_request", "as_text",
+    "check_not_refined",
     "from_options", "from_settings", "gather", "in_full", "options_named", "ordered", "provenance", "resolve",
     "say_unused_frameworks", "settings_named", "space_request",
 ]  # fmt: skip
@@ -65,7 +66,7 @@ def from_settings(settings: Mapping[str, Any], source: str, command: str) -> Val
     names = next(declared.options for declared in COMMANDS if declared.name == command)
     try:
         return {
-            key: Sourced(_parsed(OPTIONS[key], key, _texts(OPTIONS[key], value)), source)
+            key: Sourced(_parsed(OPTIONS[key], key, as_text(OPTIONS[key], value)), source)
             for key, value in settings.items()
             if key in names
         }
@@ -157,7 +158,8 @@ def _single(what: str, text: str) -> str:
     raise ParameterError(what, "one name or file", text, f"for several write {again}")
 
 
-def _texts(option: Option, value: Any) -> Any:
+def as_text(option: Option, value: Any) -> Any:
+    """Return a value, or a list of them, as it is typed; of an option that repeats, a list of texts."""
     if option.switch:
         return value
     items = value if isinstance(value, list) else [value]

@@ -11,14 +11,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 from planner.errors import printable
 
-__all__ = ["bar", "beside", "interruption", "note", "open_streams", "silence", "terminated_as_interrupted"]
+__all__ = [
+    "answered", "bar", "beside", "interruption", "keep", "kept_documents", "note", "open_streams", "silence",
+    "terminated_as_interrupted",
+]  # fmt: skip
 
 
 def open_streams() -> None:
@@ -36,8 +40,43 @@ def silence(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+answered = threading.Event()
+"""Whether a document was written, or kept, since the program began."""
+_NOTED: ContextVar[set[str] | None] = ContextVar("noted", default=None)
+_KEPT: ContextVar[list[Mapping[str, Any]] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def kept_documents(noted: set[str]) -> Iterator[list[Mapping[str, Any]]]:
+    """Give a list that takes the documents of commands in place of standard output.
+
+    A sentence beside them that is in ``noted`` is not written again.
+    """
+    documents: list[Mapping[str, Any]] = []
+    tokens = _KEPT.set(documents), _NOTED.set(noted)
+    try:
+        yield documents
+    finally:
+        _KEPT.reset(tokens[0])
+        _NOTED.reset(tokens[1])
+
+
+def keep(document: Mapping[str, Any]) -> bool:
+    """Return whether a document, of which this takes note, is kept, and not to be written."""
+    answered.set()
+    kept = _KEPT.get()
+    if kept is not None:
+        kept.append(document)
+    return kept is not None
+
+
 def note(text: str) -> None:
     """Write a sentence that is not the result, on one line: names in it must not give orders to a terminal."""
+    noted = _NOTED.get()
+    if noted is not None:
+        if text in noted:
+            return
+        noted.add(text)
     beside(lambda: sys.stderr.write(f"planner: {printable(text)}\n"))
 
 

@@ -35,8 +35,8 @@ from planner.formats.fields import FieldError, Table, received
 
 __all__ = [
     "DEEPEST_LEVELS", "LARGEST_DOCUMENTS", "STANDARD_INPUT", "TEMPORARY_PREFIX", "WIDEST_TABLE", "Kind", "check_depth",
-    "check_nesting", "check_replaceable", "dump_json", "dump_toml", "json_pieces", "json_scalar", "key_order", "opened",
-    "parse_text", "place_of", "read_text", "write_file",
+    "check_nesting", "check_replaceable", "dump_json", "dump_toml", "json_line", "json_pieces", "json_scalar",
+    "key_order", "opened", "parse_text", "place_of", "read_text", "write_file",
 ]  # fmt: skip
 
 
@@ -332,6 +332,11 @@ def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
         else:
             yield _text(value, 1)
     yield "\n}\n" if document else "{}\n"
+
+
+def json_line(document: Mapping[str, Any]) -> str:
+    """Return the text of ``dump_json`` on one line: breaks inside of texts are escaped."""
+    return re.sub("\n *", "", dump_json(document)) + "\n"
 
 
 def _text(value: Any, depth: int) -> str:

@@ -421,6 +421,25 @@ class MapOf:
         return {"type": "object", "propertyNames": rule, "additionalProperties": self.item.schema()}
 
 
+@dataclass(frozen=True, slots=True)
+class AnyTable:
+    """A document inside another, with a schema of its own."""
+
+    words = "a document"
+
+    def read(self, value: Any, place: str) -> dict[str, Any]:
+        """Return the keys as they are."""
+        return dict(value) if isinstance(value, Mapping) else refuse(place, self.words, value)
+
+    def write(self, value: Any) -> dict[str, Any]:
+        """Return the keys as they are."""
+        return dict(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return a schema of type object."""
+        return {"type": "object"}
+
+
 def _each(kind: Type, values: Sequence[Any], keys: Sequence[str | int], place: str) -> Sequence[Any]:
     """Return what a type reads of values at the keys of a place: all at once where all are plainly right."""
     read_all = getattr(kind, "read_all", None)

@@ -6,7 +6,7 @@ A brief is the plan to take, alone: few flat keys that stay.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -20,8 +20,9 @@ from planner.domain.runs import METRICS, STATUSES
 from planner.domain.suggestion import RankedPlan, Suggestion, Sweep, WhyNot
 from planner.domain.validation import AXES as ROW_AXES
 from planner.domain.validation import ORDERS, Validation
+from planner.errors import PlannerError
 from planner.formats.documents import Kind
-from planner.formats.fields import Field, Flag, ListOf, MapOf, Nullable, Number, OneOf, Table, Text, Whole
+from planner.formats.fields import AnyTable, Field, Flag, ListOf, MapOf, Nullable, Number, OneOf, Table, Text, Whole
 from planner.formats.parts import (
     CONFIGURATION_TABLE,
     GROUPS,
@@ -39,8 +40,9 @@ from planner.formats.parts import (
 from planner.formats.prediction import QUANTITY, RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 
 __all__ = [
-    "BRIEF", "BRIEFS", "INFERENCE", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document", "briefs_document",
-    "inference_document", "sweep_document", "validation_document", "why_not_document",
+    "BRIEF", "BRIEFS", "ERROR", "INFERENCE", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document",
+    "briefs_document", "error_document", "inference_document", "sweep_document", "validation_document",
+    "why_not_document",
 ]  # fmt: skip
 
 
@@ -145,6 +147,44 @@ def _brief_keys(subject: Subject, suggestion: Suggestion, epochs: int | None) ->
         "why": suggestion.choice or plan.why or None,
         "certified": suggestion.search.certified,
     }
+
+
+ERROR = Kind(
+    "error",
+    "json",
+    Table(
+        Field("exit_code", Whole(), "of the command: 2 usage, 3 a file, 4 nothing fits, 5 not covered"),
+        Field("code", Text(), "sort of error"),
+        Field("message", Text(), "the sentence: what, rule, what was received, remedy"),
+        Field("what", Text(), "what is refused; absent: the rule says it", None),
+        Field("rule", Text(), "what it must be", None),
+        Field("got", Text(), "what was received; absent: the rule says it", None),
+        Field("remedy", Text(), "what to do instead", None),
+        Field("line", Whole(), "of the request, from 1, in planner batch", None),
+        Field("answer", AnyTable(), "where nothing fits in planner batch: the answer, with what to loosen", None),
+        title="error",
+    ),
+)
+
+
+def error_document(
+    error: PlannerError, line: int | None = None, answer: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the document of an error; of a request of ``planner batch``, its line and the answer without a plan."""
+    why = error.refusal
+    return ERROR.document(
+        {
+            "exit_code": error.exit_code,
+            "code": why.code,
+            "message": str(error),
+            "what": why.subject or None,
+            "rule": why.rule,
+            "got": why.got,
+            "remedy": why.rest.lstrip("?.;, ") or None,
+            "line": line,
+            "answer": answer,
+        }
+    )
 
 
 _SWEPT_PLAN = Table(

@@ -18,8 +18,8 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.errors import InputFileError, Refusal, nearest_name, shown
 
 __all__ = [
-    "Rows", "TextTable", "check_control_characters", "did_you_mean", "lines_of", "parse_table", "rows_of", "to_numbers",
-    "write_table",
+    "Rows", "TextTable", "check_control_characters", "did_you_mean", "line_problem", "lines_of", "parse_table",
+    "rows_of", "to_numbers", "write_table",
 ]  # fmt: skip
 
 LONGEST_LINE = 2**16
@@ -156,7 +156,7 @@ def rows_of(lines: Iterator[tuple[int, str]]) -> Rows:
         number, line = ahead.popleft() if ahead else next(lines, (0, ""))
         if not line:
             return
-        problem = _problem(line)
+        problem = line_problem(line)
         if problem is not None:
             yield number, problem
             continue
@@ -171,8 +171,8 @@ QUOTE_PATTERN = Refusal(
 )
 
 
-def _problem(line: str) -> Refusal | None:
-    """Return why a line is none of a table; None where it may be one."""
+def line_problem(line: str) -> Refusal | None:
+    """Return why a line is no line of text; None where it may be one."""
     if len(line) > LONGEST_LINE:
         return Refusal("row", f"line must be of at most {LONGEST_LINE:,} characters", got="more")
     wrong = None if line.isascii() else WRONG_BYTES.search(line)
@@ -200,7 +200,7 @@ def _closed_row(line: str, ahead: deque[tuple[int, str]], lines: Iterator[tuple[
     for count in range(MOST_LINES_OF_A_ROW):
         if count == len(ahead):
             ahead.extend(itertools.islice(lines, 1))
-        if count == len(ahead) or _problem(ahead[count][1]) or len(line) > LONGEST_LINE:
+        if count == len(ahead) or line_problem(ahead[count][1]) or len(line) > LONGEST_LINE:
             return None
         line += ahead[count][1]
         if line.count('"') % 2 == 0:

@@ -232,7 +232,10 @@ def test_brief_of_nothing_says_what_to_loosen(run: Run) -> None:
 def test_epochs_need_a_data_set(run: Run) -> None:
     asked = ("--network", "gpt2", "--cluster", "dgx-h100", "--target-batch", "512", "--json", "--brief", "--epochs")
     code, out, err = run("suggest", *asked, "3")
-    assert (code, out) == (2, "")
+    error = json.loads(out)
+    assert [one.message for one in schema_of("error").iter_errors(error)] == []
+    assert (code, error["exit_code"], error["what"], error["got"]) == (2, 2, "--epochs", "3")
+    assert err.endswith(f"planner: {error['message']}\n")
     rule = "given with a data set, which network 'gpt2' has not"
     assert err.endswith(f"planner: --epochs must be {rule}, got 3; name one with --dataset\n")
     assert run("suggest", *asked, "0")[0] == 2

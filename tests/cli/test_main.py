@@ -33,6 +33,7 @@ Commands:
   search-worker  Run more trials of a study of suggest --search optuna.
   sweep          Show the objective against nodes and sub-batch.
   predict        Predict configurations, term by term.
+  batch          Answer requests, a JSON document a line.
   explain        Print any part of an answer that was kept as JSON.
   validate       Compare predictions with measured runs.
   show           Show what is bundled, or everything about one thing.
@@ -53,7 +54,7 @@ def test_version(run: Run) -> None:
 
 def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     sentence = "planner: command must be a known name, got 'sugest'; did you mean 'suggest'?"
-    known = "calibrate, explain, predict, render, search-worker, show, suggest, sweep, validate"
+    known = "batch, calibrate, explain, predict, render, search-worker, show, suggest, sweep, validate"
     assert run("sugest") == (2, "", f"{sentence} Known: {known}.\n")
 
 

@@ -85,6 +85,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "limit": ("", "epoch", "epoch=1", "wall=1h", "nodes=-3", "nodes=x", "epoch=1h,epoch=2h"),
     "why_not": ("", "nodes", "nodes=3,nodes=4"),
     "answer": ("missing.json",),
+    "requests": ("missing.jsonl",),
     "search": ("guess", ""),
     "time_limit": ("", "2", "0s", "-1s", "5GB"),
     "trials": ("0", "-1", "x", "5"),
@@ -120,6 +121,7 @@ BASE: dict[str, list[str]] = {
     "show": ["networks"],
     "calibrate": ["--device", "cpu", "--budget", "2s"],
     "explain": ["answer.json"],
+    "batch": [],
     "render": ["answer.json", "--to", "slurm"],
     "search-worker": ["--storage", "nothing.db"],
 }

@@ -243,7 +243,9 @@ def test_a_file_with_a_wrong_header_does_not_stop_the_others(run: Run, tmp_path:
     assert code == 3
     assert "did you mean 'network'" in err
     assert [row["id"] for row in json.loads(out)["rows"]] == ["one"]
-    assert run("validate", "--runs", bad, "--json")[:2] == (3, "")
+    code, out, err = run("validate", "--runs", bad, "--json")
+    assert (code, json.loads(out)["format"]) == (3, "planner/error")
+    assert json.loads(out)["message"] in err
 
 
 def test_rows_in_8_bits_are_answered_by_the_peak_rate_with_a_note(run: Run, tmp_path: Path) -> None:
