@@ -77,3 +77,17 @@ def test_flags_of_the_framework_say_the_plan(printed: Printed) -> None:
 def test_a_value_without_a_flag_is_named(printed: Printed) -> None:
     said = started(Configuration(1, 8, 1, 8, "bf16", offload="activations"), printed, "megatron-lm")
     assert said == "No line starts it: it has no flag or key for offload activations.\n"
+
+
+@pytest.mark.parametrize(
+    ("framework", "flag"),
+    [
+        ("torchtitan:bf16-optimizer-state", "--optimizer.implementation fused_opt_states_bf16"),
+        ("transformers-deepspeed:fused-loss", "--use_liger_kernel True"),
+        ("megatron-lm:grad-reduce-bf16", "--grad-reduce-in-bf16"),
+    ],
+)
+def test_a_switch_that_a_program_parses_stands_in_the_line(framework: str, flag: str, printed: Printed) -> None:
+    one = Configuration(1, 8, 1, 1, "bf16")
+    assert flag in " ".join(started(one, printed, framework).split())
+    assert flag not in started(one, printed, framework.partition(":")[0])
