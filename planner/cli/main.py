@@ -8,6 +8,7 @@ A command is the function ``run`` of the module of its name in ``planner.cli``, 
 from __future__ import annotations
 
 import errno
+import gc
 import inspect
 import os
 import re
@@ -191,6 +192,7 @@ USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 def main(arguments: Sequence[str] | None = None, run: Runner = run_command) -> int:
     """Run the program on ``arguments`` (default: those of the process) and return the exit code."""
+    gc.set_threshold(100_000)  # an answer takes less than a second and keeps most of what it reads: little is garbage
     open_streams()
     answered.clear()
     code = _code(sys.argv[1:] if arguments is None else arguments, run)

@@ -17,7 +17,7 @@ from planner.domain.objective import is_sum
 from planner.domain.prediction import Batch, Quantity
 from planner.domain.request import Subject
 from planner.domain.runs import METRICS, STATUSES
-from planner.domain.suggestion import RankedPlan, Suggestion, Sweep, WhyNot
+from planner.domain.suggestion import Plan, RankedPlan, Suggestion, Sweep, WhyNot
 from planner.domain.validation import AXES as ROW_AXES
 from planner.domain.validation import ORDERS, Validation
 from planner.errors import PlannerError
@@ -41,7 +41,7 @@ from planner.formats.prediction import QUANTITY, RANK_ORDER_FIELD, STAGE_LAYERS,
 
 __all__ = [
     "BRIEF", "BRIEFS", "ERROR", "INFERENCE", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document",
-    "briefs_document", "error_document", "inference_document", "sweep_document", "validation_document",
+    "briefs_document", "error_document", "inference_document", "plan_figures", "sweep_document", "validation_document",
     "why_not_document",
 ]  # fmt: skip
 
@@ -123,10 +123,23 @@ def _brief_keys(subject: Subject, suggestion: Suggestion, epochs: int | None) ->
     }
     if plan is None:
         return about | {"loosen": suggestion.loosen}
-    p, c = plan.prediction, plan.prediction.configuration
+    return (
+        about
+        | plan_figures(subject, plan)
+        | {
+            "epochs": epochs,
+            "walltime_s": plan.prediction.training_s(epochs) if epochs else None,
+            "why": suggestion.choice or plan.why or None,
+            "certified": suggestion.search.certified,
+        }
+    )
+
+
+def plan_figures(subject: Subject, plan: Plan) -> dict[str, Any]:
+    """Return what a brief says of one plan, by key; ``subject``: what it shares with others."""
+    p, c, settings = plan.prediction, plan.prediction.configuration, plan.subject(subject).settings
     is_async = c.mode == "async"
-    settings = about_plan.settings
-    return (about | plan_keys(c)) | {
+    return plan_keys(c) | {
         "layers": subject.layers or None,
         "device": subject.device,
         "optimizer": settings.optimizer,
@@ -141,11 +154,7 @@ def _brief_keys(subject: Subject, suggestion: Suggestion, epochs: int | None) ->
         "stage_layers": stage_layers_keys(p),
         "rank_order": p.rank_order,
         "memory_bytes": round(p.memory_bytes["total"]),
-        "epochs": epochs,
-        "walltime_s": p.training_s(epochs) if epochs else None,
         "position": plan.position,
-        "why": suggestion.choice or plan.why or None,
-        "certified": suggestion.search.certified,
     }
 
 

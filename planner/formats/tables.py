@@ -1,4 +1,4 @@
-"""Tables of text (CSV): the only home of pandas. Arrays cross, data frames never."""
+"""Tables of text (CSV): the only home of pandas. Arrays cross, data frames only to users of Python."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import io
 import itertools
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from planner.domain.arrays import FloatArray, IntArray
 from planner.errors import InputFileError, Refusal, nearest_name, shown
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 __all__ = [
-    "Rows", "TextTable", "check_control_characters", "did_you_mean", "line_problem", "lines_of", "parse_table",
-    "rows_of", "to_numbers", "write_table",
+    "Rows", "TextTable", "check_control_characters", "did_you_mean", "frame_of", "line_problem", "lines_of",
+    "parse_table", "rows_of", "to_numbers", "write_table",
 ]  # fmt: skip
 
 LONGEST_LINE = 2**16
@@ -127,6 +130,13 @@ def write_table(columns: Mapping[str, list[str]]) -> str:
     import pandas as pd  # noqa: PLC0415 - heavy, and only sample files need it
 
     return str(pd.DataFrame(dict(columns)).to_csv(index=False, lineterminator="\n"))
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Return a data frame of rows, for users of Python."""
+    import pandas as pd  # noqa: PLC0415 - heavy, and only who asks for one needs it
+
+    return pd.DataFrame(list(rows))
 
 
 def lines_of(file: TextIO) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ say otherwise. Lines break at spaces, a word that is wider than its line anywher
 
 from __future__ import annotations
 
+import html
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TextIO, TypeVar
 from unicodedata import combining, east_asian_width
 
 __all__ = [
-    "LINE_WIDTH", "Block", "Line", "Pairs", "Row", "Table", "given", "heading", "line_count", "lines_of",
+    "LINE_WIDTH", "Block", "Line", "Pairs", "Row", "Table", "given", "heading", "html_of", "line_count", "lines_of",
     "listing", "print_blocks", "title", "width_of",
 ]  # fmt: skip
 
@@ -156,6 +157,25 @@ def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
     lines = (line for block in blocks for line in lines_of(block, width))
     texts = ("".join(_styled(*part) if is_styled else part[0] for part in line) for line in lines)
     stream.writelines(f"{text.replace(GLUE, ' ').rstrip()}\n" for text in texts)
+
+
+def html_of(blocks: Iterable[Block]) -> str:
+    """Return blocks as HTML, for a notebook."""
+    return "".join(map(_html, blocks))
+
+
+def _html(block: Block) -> str:
+    if isinstance(block, Line):
+        return f"<p>{_escaped(f'{block.label} {block.text}'.strip())}</p>"
+    names, strong = (block.columns, block.strong) if isinstance(block, Table) else ((), ())
+    rows = [("th", names)] if names else []
+    rows += [("th" if at in strong else "td", row) for at, row in enumerate(block.rows)]
+    cells = ("".join(f"<{tag}>{_escaped(cell)}</{tag}>" for cell in row) for tag, row in rows)
+    return f"<table>{''.join(f'<tr>{one}</tr>' for one in cells)}</table>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text.replace(GLUE, " "))
 
 
 def _styled(text: str, style: str) -> str:

@@ -1,0 +1,52 @@
+"""Answers as objects of Python: those of the command, with plain attributes, a table, and errors that can be caught."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+import planner
+from planner.errors import NothingFitsError
+
+ASKED = {"network": "resnet18", "cluster": "dgx1-v100", "precision": "fp32", "gpus_per_node": 8}
+WORDS = ("--network", "resnet18", "--cluster", "dgx1-v100", "--precision", "fp32", "--gpus-per-node", "8")
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_a_suggestion_is_that_of_the_command(run: Callable[..., tuple[int, str, str]]) -> None:
+    answer = planner.suggest(target_batch=256, **ASKED)
+    document = json.loads(run("suggest", "--target-batch", "256", *WORDS, "--json")[1])
+    assert answer.to_dict() == document
+    brief = json.loads(run("suggest", "--target-batch", "256", *WORDS, "--json", "--brief")[1])
+    chosen = {key: brief[key] for key in ("nodes", "sub_batch", "precision", "mini_batch", "memory_bytes", "framework")}
+    assert {key: getattr(answer.chosen, key) for key in chosen} == chosen
+    assert answer.chosen.epoch_s.value == brief["epoch_s"]["value"]
+    frame = answer.to_frame()
+    assert list(frame["position"]) == [plan.position for plan in answer.plans] == [1, 2, 3, 4, 5][: len(frame)]
+    assert list(frame["epoch_s"]) == [one["prediction"]["epoch_s"]["value"] for one in document["plans"]]
+    assert repr(answer).splitlines()[-1] == run("suggest", "--target-batch", "256", *WORDS)[1].splitlines()[-1]
+    assert answer._repr_html_().count("<tr>") == 1 + len(answer.plans)
+    assert repr(answer.plans[0]).startswith(f"Plan 1: {answer.plans[0].nodes} node")
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_errors_name_arguments_and_have_the_exit_code() -> None:
+    with pytest.raises(planner.PlannerError, match=r"^target_batch must be given, got nothing") as usage:
+        planner.suggest(**ASKED)
+    assert usage.value.exit_code == 2
+    with pytest.raises(planner.PlannerError, match="did you mean 'target_batch'"):
+        planner.suggest(target_batc=64)
+    with pytest.raises(NothingFitsError, match="reaches target_batch 1009"):
+        planner.suggest(target_batch=1009, nodes=8, **ASKED)
+    with pytest.raises(planner.PlannerError, match="of one network and scenario"):
+        planner.suggest(target_batch=256, **ASKED | {"network": ["resnet18", "alexnet"]})
+    predicted = planner.predict(sub_batch=[16, 32], **ASKED)
+    assert [plan.sub_batch for plan in predicted.plans] == [16, 32]
+
+
+def test_importing_loads_nothing_else() -> None:
+    script = "import sys, planner; print(*(x for x in sys.modules if x.split('.')[0] in ('planner', 'numpy')))"
+    done = subprocess.run((sys.executable, "-c", script), capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["planner"]
