@@ -41,7 +41,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "torch": ("probes", "networks"),
     "PIL": ("probes/inputs.py",),
     "sklearn": ("fitting/estimators.py",),
-    "pandas": ("formats/tables.py",),
+    "pandas": ("formats/tables.py", "api.py"),
     "optuna": ("search/optuna_search.py", "search/optuna_study.py"),
     "sqlalchemy": ("search/optuna_study.py",),
     "matplotlib": ("report/plots.py",),
