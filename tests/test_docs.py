@@ -174,13 +174,17 @@ def test_output_is_what_the_command_prints(page: str, command: str, expected: st
     assert printed(command, tmp_path) == expected, f"python tests/test_docs.py writes it into {page}"
 
 
+PART = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\d>|[^'"|;>&])+"""
+"""What stands between pipes, redirections and the like, but for those in quotes."""
+
+
 def shell_commands(text: str) -> list[list[str]]:
     """Return the words of every ``planner`` command in fenced ``sh`` blocks, up to a pipe or the next command."""
     found = []
     for block in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL):
         for line in re.sub(r"\\\n\s*", " ", block).splitlines():
-            for part in re.split(r"&&|\||;|(?<!\d)>", line.partition(" #")[0]):
-                words = shlex.split(part) if part.count("'") % 2 == 0 else []
+            for part in re.findall(PART, line.partition(" #")[0]):
+                words = shlex.split(part)
                 if words and Path(words[0]).name == "planner":
                     found.append(words[1:])
     return found

@@ -54,7 +54,7 @@ def ended(process: subprocess.Popen[str], within_s: float = 100.0) -> tuple[int,
 
 def test_an_interrupted_run_of_four_ranks_goes_on_and_fits_sizes_and_ranks_left_out(tmp_path: Path) -> None:
     asked = ("--ranks", "4", "--out", "links.json", "--budget")
-    first = calibrate(*asked, "20s", folder=tmp_path)
+    first = calibrate(*asked, "14s", folder=tmp_path)
     partial = tmp_path / "links.json.partial"
     while first.poll() is None and (not partial.exists() or partial.read_text().count("\n") < 12):
         time.sleep(0.1)
@@ -62,7 +62,7 @@ def test_an_interrupted_run_of_four_ranks_goes_on_and_fits_sizes_and_ranks_left_
     code, err = ended(first)
     assert (code, "the same command goes on from there" in err) == (130, True)
     assert not (tmp_path / "links.json").exists()
-    code, err = ended(calibrate(*asked, "17s", folder=tmp_path))
+    code, err = ended(calibrate(*asked, "12s", folder=tmp_path))
     assert code == 0, err
     assert "continuing from links.json.partial" in err
     found = CALIBRATION.read(tmp_path / "links.json")
@@ -261,7 +261,7 @@ def priced(problem: Problem, links: Calibration, scale: float, plan: Configurati
 def test_steps_of_ddp_over_a_slow_pair_are_predicted_from_its_measured_links(
     pair: tuple[str, str], tmp_path: Path
 ) -> None:
-    words = ("-m", "planner", "calibrate", "--links", "--device", "cpu", "--budget", "16s", "--out", "pair.json")
+    words = ("-m", "planner", "calibrate", "--links", "--device", "cpu", "--budget", "12s", "--out", "pair.json")
     on_pair(pair, tmp_path, 29533, *words)
     links = CALIBRATION.read(tmp_path / "pair.json")
     (slowdown,) = (one for one in links.entries if one.kind == "overlap")
