@@ -1,7 +1,7 @@
 """Plans from Python: ``planner.suggest`` and ``planner.predict`` answer as the commands do, with objects.
 
-Options are keyword arguments, ``target_batch=1024`` for ``--target-batch 1024``; what answers read stays in memory for
-the next one. A failure is PlannerError, with the sentence that the command says.
+Options are keyword arguments, ``target_batch=1024`` for ``--target-batch 1024``. A failure is PlannerError, with the
+sentence that the command says.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from planner.errors import InputFileError, NothingFitsError, ParameterError, Pla
 from planner.formats.documents import STANDARD_INPUT, json_line, opened, parse_text, place_of
 from planner.formats.summaries import error_document
 from planner.formats.tables import line_problem, lines_of
+from planner.search.searchable import KEPT
 
 __all__ = ["answered", "run"]
 
@@ -41,6 +42,7 @@ E = TypeVar("E", bound=PlannerError)
 def run(arguments: Mapping[str, Any]) -> None:
     """Answer every line, in order, as it comes; then raise the error of the first that has none."""
     path = arguments.get("requests", STANDARD_INPUT)
+    KEPT.set({})  # for this run of the program alone
     noted: set[str] = set()
     failed: list[tuple[int, PlannerError]] = []
     count = 0

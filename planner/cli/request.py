@@ -21,6 +21,7 @@ from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, Refusal, UsageError
 from planner.search.bases import HYBRID, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.refine import refinement
+from planner.search.searchable import kept
 from planner.sessions.inputs import (
     DEFAULT_REQUEST,
     LOCAL,
@@ -253,14 +254,23 @@ def _settings() -> tuple[Path, Mapping[str, Any]] | None:
     return catalog.read_settings(folder)
 
 
+_OF_PROBLEM = (
+    "network", "dataset", "cluster", "calibration", "only_calibration", "framework", "optimizer", "strategy",
+    "rank_order", "input", "scenario", "task",
+)  # fmt: skip
+"""Options that problems are made of."""
+
+
 def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
     """Return what the networks run on, and a case for every network and scenario.
 
     Fusions that were asked for and have no use are noted, but for those that ``--switches`` goes through.
     """
-    machine = machine_of(values, note)
+    about = {name: values[name] for name in _OF_PROBLEM if name in values}
+    machine = kept(("machine", repr(about)), lambda: machine_of(about, note))
     check_nodes(machine.cluster, values)
-    found = cases(values, machine)
+    of_problem = kept(("cases", repr(about)), lambda: cases(about, machine))
+    found = tuple(replace(one, sources=merge(one.sources, values)) for one in of_problem)
     for sentence in () if "switches" in values else idle_fusions(found):
         note(sentence)
     return machine, found

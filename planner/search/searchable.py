@@ -6,8 +6,10 @@ One record a framework; the least of each weighted term among the plans of all m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
+from typing import Any, TypeVar
 
 from planner.domain.arrays import FloatArray
 from planner.domain.configuration import MODES, Configurations
@@ -31,9 +33,29 @@ from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 
 __all__ = [
-    "Asked", "Searchable", "Settings", "least_of_all", "limits_of", "order_and_limits", "over_leasts",
+    "KEPT", "Asked", "Searchable", "Settings", "kept", "least_of_all", "limits_of", "order_and_limits", "over_leasts",
     "searchable_among",
 ]  # fmt: skip
+
+
+T = TypeVar("T")
+KEPT: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
+"""What requests of one run share, by key; None: nothing is kept."""
+MOST_KEPT = 64
+
+
+def kept(key: Any, make: Callable[[], T]) -> T:
+    """Return what is kept under a key, made where it is not there yet; the oldest of MOST_KEPT goes."""
+    store = KEPT.get()
+    if store is None:
+        return make()
+    if key not in store:
+        made = make()
+        while len(store) >= MOST_KEPT:
+            del store[next(iter(store))]
+        store[key] = made
+    found: T = store[key]
+    return found
 
 
 ANY_REQUEST = SpaceRequest(1)
@@ -50,7 +72,10 @@ def order_and_limits(
     check_target(request, problem.dataset)
     order = order_of(problem, request)
     check_limits(request.most, order)
-    limits = limits_of(problem, request, evaluator)
+    about = request.allow_specified, request.allow_lossy, tuple(request["precision"] or ())
+    make_limits = partial(limits_of, problem, request, evaluator)
+    # Limits and evaluators hold what their keys are the identity of.
+    limits = kept(("limits", id(evaluator), about), make_limits) if evaluator else make_limits()
     names = [precision_named(name).name for name in request["precision"] or PRECISIONS]
     if all(limits.why_not(name, mode) for name in names for mode in request.modes):
         kernel_sources = sources.Sources(problem)
@@ -155,7 +180,8 @@ def searchable_among(
         kernels = of_kernels(problem.settings.framework)
         like = next((one for one in searchable if of_kernels(one.problem.settings.framework) == kernels), None)
         try:
-            evaluator = predict.Evaluator(problem, like.evaluator if like else None)
+            make = partial(predict.Evaluator, problem, like.evaluator if like else None)
+            evaluator = kept(("evaluator", id(problem)), make)
             order, limits = order_and_limits(problem, request, evaluator)
             order = over_leasts(order, request, limits, evaluator, stopped)
         except (CoverageError, UsageError) as error:

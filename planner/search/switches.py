@@ -72,7 +72,9 @@ def switch_gains(evaluator: Evaluator, plan: Configuration) -> dict[str, float]:
         if not (is_measured and _is_measured(Sources(with_own), plan)):
             with_own = _with(problem, replace(other, switched=framework.switched))
         try:
-            priced = Evaluator(with_own, alike.get(_of_network(with_own)))
+            if other not in evaluator.switched:
+                evaluator.switched[other] = Evaluator(with_own, alike.get(_of_network(with_own)))
+            priced = evaluator.switched[other]
             rates = [float(one.evaluate(plans).samples_per_s[0]) for one in (priced, evaluator)]
         except PlannerError:  # the plan is none of the framework so switched
             continue
