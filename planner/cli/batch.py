@@ -42,7 +42,18 @@ E = TypeVar("E", bound=PlannerError)
 def run(arguments: Mapping[str, Any]) -> None:
     """Answer every line, in order, as it comes; then raise the error of the first that has none."""
     path = arguments.get("requests", STANDARD_INPUT)
-    KEPT.set({})  # for this run of the program alone
+    token = KEPT.set({})  # for these requests alone
+    try:
+        failed, count = _answered_lines(path)
+    finally:
+        KEPT.reset(token)
+    if failed:
+        note(f"{len(failed)} of {count} requests failed, the first on line {failed[0][0]}:")
+        raise failed[0][1]
+
+
+def _answered_lines(path: str) -> tuple[list[tuple[int, PlannerError]], int]:
+    """Answer every line of a file; return the lines without an answer with their errors, and how many there were."""
     noted: set[str] = set()
     failed: list[tuple[int, PlannerError]] = []
     count = 0
@@ -54,9 +65,7 @@ def run(arguments: Mapping[str, Any]) -> None:
                 failed += [(number, error)] if error else []
                 output.write_text(json_line(document))
                 sys.stdout.flush()
-    if failed:
-        note(f"{len(failed)} of {count} requests failed, the first on line {failed[0][0]}:")
-        raise failed[0][1]
+    return failed, count
 
 
 def _answer(line: str, path: str, number: int, noted: set[str]) -> tuple[Mapping[str, Any], PlannerError | None]:

@@ -163,7 +163,7 @@ def test_groups_of_a_cluster_are_shown_with_their_price(run: Run, tmp_path: Path
         assert f"mixed, group {name} nodes {nodes}" in words
     assert words.count("price 2.5 USD per GPU hour") == 2
     code, out, err = run("show", "clusters", CLUSTER, "--json")
-    assert (code, out) == (2, "")
+    assert (code, json.loads(out)["exit_code"]) == (2, 2)
     assert "--json or --toml must be used with clusters of one node group, not of v100 and a100" in err
 
 

@@ -133,7 +133,9 @@ def test_a_network_written_as_toml_predicts_the_same(run: Run) -> None:
     ],
 )
 def test_toml_is_of_one_thing_that_people_write(arguments: tuple[str, ...], sentence: str, run: Run) -> None:
-    assert run("show", *arguments, "--toml") == (2, "", f"planner: {sentence}\n")
+    code, out, err = run("show", *arguments, "--toml")
+    assert (code, err) == (2, f"planner: {sentence}\n")
+    assert (json.loads(out)["format"] == "planner/error") if "--json" in arguments else not out
 
 
 def test_own_calibrations_are_listed_and_shown(run: Run) -> None:

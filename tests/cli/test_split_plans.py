@@ -320,10 +320,10 @@ def test_a_network_of_layers_alone_is_split_and_a_layer_that_no_rank_divides_is_
         assert code == 0
         assert json.loads(out)["mfu"] > 0
     code, out, err = run(*asked, "--tensor", "4")
-    assert (code, out) == (2, "")
+    assert (code, json.loads(out)["rule"]) == (2, "--tensor must be a divisor of the 6 heads of layer c1")
     assert err.startswith("planner: --tensor must be a divisor of the 6 heads of layer c1, got 4; the nearest")
     code, out, err = run(*asked, "--pipeline", "4", "--accumulation", "4")
-    assert (code, out) == (2, "")
+    assert (code, json.loads(out)["exit_code"]) == (2, 2)
     assert err.startswith("planner: --pipeline must be at most the 3 layers, got 4")
 
 

@@ -160,9 +160,9 @@ def test_without_a_row_the_exit_code_is_3_and_the_document_has_the_reasons(
         ("", "line 1"),
     ],
 )
-def test_wrong_header_is_exit_3_without_a_document(run: Run, tmp_path: Path, header: str, words: str) -> None:
+def test_wrong_header_is_exit_3(run: Run, tmp_path: Path, header: str, words: str) -> None:
     code, out, err = run("validate", "--runs", write(tmp_path / "runs.csv", ONE, header=header), "--json")
-    assert (code, out) == (3, "")
+    assert (code, json.loads(out)["format"]) == (3, "planner/error")
     assert words in err
 
 

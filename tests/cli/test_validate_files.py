@@ -88,11 +88,9 @@ def test_well_formed_rows_that_are_all_refused_are_a_result(run: Run, tmp_path: 
         (b"\0" * 100_000, "line 1: line must be of at most 65,536 characters"),
     ],
 )
-def test_a_file_without_a_readable_header_is_exit_3_without_a_document(
-    run: Run, tmp_path: Path, content: str | bytes, words: str
-) -> None:
+def test_a_file_without_a_readable_header_is_exit_3(run: Run, tmp_path: Path, content: str | bytes, words: str) -> None:
     code, out, err = validated(run, tmp_path, content)
-    assert (code, out) == (3, "")
+    assert (code, json.loads(out)["format"]) == (3, "planner/error")
     assert words in err
     assert err.count("\n") == 1
 
@@ -106,7 +104,7 @@ def test_a_header_alone_is_exit_3_with_a_document(run: Run, tmp_path: Path) -> N
 def test_what_is_no_file_is_exit_3(run: Run, tmp_path: Path) -> None:
     for name, words in ((str(tmp_path), "got a directory"), ("missing.csv", "No such file")):
         code, out, err = run("validate", "--runs", name, "--json")
-        assert (code, out) == (3, "")
+        assert (code, json.loads(out)["format"]) == (3, "planner/error")
         assert words in err
 
 
