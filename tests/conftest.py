@@ -18,7 +18,7 @@ from planner.sessions.measure import Session
 sys.path.append(str(Path(__file__).parent.parent))
 
 # How long an example takes says nothing on a machine with other work.
-settings.register_profile("planner", deadline=None, max_examples=40)
+settings.register_profile("planner", deadline=None, max_examples=25)
 # pytest --hypothesis-profile=long: more examples a property, and whole tables where the fixture long_run is asked.
 settings.register_profile("long", deadline=None, max_examples=500)
 settings.load_profile("planner")
