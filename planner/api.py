@@ -32,7 +32,7 @@ from planner.report.parts import configuration_words
 from planner.units import format_duration
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from planner.formats.tables import DataFrame
 
 __all__ = ["Answer", "Plan", "Suggestion", "predict", "suggest"]
 

@@ -38,10 +38,11 @@ ALLOWED |= {"sessions": set(ALLOWED) - {"report"}}
 """Room -> rooms that it may import besides itself; ``cli`` may import everything."""
 
 HOMES: Mapping[str, tuple[str, ...]] = {
-    "torch": ("probes", "networks"),
+    "torch": ("probes", "networks/torch_module.py"),
+    "onnx": ("networks/onnx_file.py",),
     "PIL": ("probes/inputs.py",),
     "sklearn": ("fitting/estimators.py",),
-    "pandas": ("formats/tables.py", "api.py"),
+    "pandas": ("formats/tables.py",),
     "optuna": ("search/optuna_search.py", "search/optuna_study.py"),
     "sqlalchemy": ("search/optuna_study.py",),
     "matplotlib": ("report/plots.py",),
@@ -54,7 +55,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
 }
 """Package -> the only places that may import it; a test-only package has none."""
 
-LAZY = {"torch", "PIL", "sklearn", "scipy", "pandas", "optuna", "sqlalchemy", "matplotlib", "rich"}
+LAZY = {"torch", "onnx", "PIL", "sklearn", "scipy", "pandas", "optuna", "sqlalchemy", "matplotlib", "rich"}
 """Packages imported only inside the function that needs them, so that commands start fast."""
 
 

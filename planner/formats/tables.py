@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "Rows", "TextTable", "check_control_characters", "did_you_mean", "frame_of", "line_problem", "lines_of",
-    "parse_table", "rows_of", "to_numbers", "write_table",
+    "DataFrame", "Rows", "TextTable", "check_control_characters", "did_you_mean", "frame_of", "line_problem",
+    "lines_of", "parse_table", "rows_of", "to_numbers", "write_table",
 ]  # fmt: skip
 
 LONGEST_LINE = 2**16
