@@ -133,9 +133,10 @@ def _split_limits(problem: Problem, evaluator: predict.Evaluator) -> SplitLimits
 
     def memory_bytes(rows: Configurations, precision: str) -> FloatArray:
         is_uneven = (rows.pipeline_parallel > 1) | (rows.tensor_parallel > 1) | (rows.recompute > 0)
-        pricer = evaluator.pricer_of(rows)
-        if isinstance(pricer, Pricer) and (rows.is_laid_out.any() or (not has_blocks and is_uneven.any())):
-            return pricer.memory(rows).total
+        if rows.is_laid_out.any() or (not has_blocks and is_uneven.any()):
+            pricer = evaluator.pricer_of(rows)
+            if isinstance(pricer, Pricer):
+                return pricer.memory(rows).total
         return ledger(precision).totals(rows)
 
     cluster = problem.cluster
