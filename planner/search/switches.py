@@ -66,6 +66,7 @@ def switch_gains(evaluator: Evaluator, plan: Configuration) -> dict[str, float]:
     problem, plans = evaluator.problem, Configurations.of([plan])
     framework, is_measured = problem.settings.framework, _is_measured(evaluator.sources, plan)
     gains: dict[str, float] = {}
+    as_it_is = float(evaluator.evaluate(plans).samples_per_s[0])
     alike = {_of_network(problem): evaluator}
     for other in dict.fromkeys(_one_more(framework)):
         with_own = _with(problem, other)
@@ -75,13 +76,13 @@ def switch_gains(evaluator: Evaluator, plan: Configuration) -> dict[str, float]:
             if other not in evaluator.switched:
                 evaluator.switched[other] = Evaluator(with_own, alike.get(_of_network(with_own)))
             priced = evaluator.switched[other]
-            rates = [float(one.evaluate(plans).samples_per_s[0]) for one in (priced, evaluator)]
+            gain = float(priced.evaluate(plans).samples_per_s[0]) / as_it_is
         except PlannerError:  # the plan is none of the framework so switched
             continue
         alike.setdefault(_of_network(with_own), priced)
-        if rates[0] / rates[1] >= LEAST_GAIN:
+        if gain >= LEAST_GAIN:
             name = "+".join(name for name in other.switched if name not in framework.switched)
-            gains[name] = round(rates[0] / rates[1], 3)
+            gains[name] = round(gain, 3)
     return dict(sorted(gains.items(), key=lambda one: -one[1]))
 
 
