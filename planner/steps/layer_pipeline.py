@@ -355,12 +355,16 @@ class LayerCuts:
 
     def stage_s(self, sub_batch: int) -> FloatArray:
         """Return both passes of a micro-batch over a stage from one unit up to another, shape (V + 1, V + 1) [s]."""
-        kernels, host = np.zeros((2, *(self.rank.units.sequence.size + 1,) * 2, len(STAGES) + 1))
+        size = self.rank.units.sequence.size + 1
+        first, end = np.triu_indices(size, 1)
+        kernels, host = np.zeros((2, first.size, len(STAGES) + 1))
         for at, name in enumerate(STAGES):
             for one, each in zip((kernels, host), self.ahead_of(name, np.array([sub_batch])), strict=True):
-                one[..., at] = np.maximum(each[0][None] - each[0][:, None], 0.0)
-        stage_s = self.costs.stages_s(kernels, host)
-        return stage_s["forward"] + stage_s["backward"]
+                one[:, at] = each[0, end] - each[0, first]
+        taken = self.costs.stages_s(kernels, host)
+        stage_s = np.zeros((size, size))
+        stage_s[first, end] = taken["forward"] + taken["backward"]
+        return stage_s
 
     def ahead_of(self, name: str, sub_batch: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return kernels and host time of a pass over all that stands before each unit, shape (k, V + 1) [s]."""
