@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give long tests a time limit of their own."""
     is_long = settings().max_examples >= settings.get_profile("long").max_examples
     for item in items:
-        if (is_long or item.get_closest_marker("live")) and not item.get_closest_marker("timeout"):
+        is_slow = is_long or any(map(item.get_closest_marker, ("live", "started")))
+        if is_slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
 
 

@@ -155,10 +155,8 @@ ANY = ("any-steps", "node-links")
     ("gpu", "network", "names"),
     [
         ("titan-xp", "resnet18", ["titan-xp", *ANY]),
-        ("a100-sxm4-40gb", "mlp", ["a100-sxm4-40gb", *ANY]),
         # convolutions of the nearest GPU, products of one of the same die, and reconstructions of another cluster
         ("a100-sxm4-40gb", "resnet18", ["a100-sxm4-40gb", *ANY]),
-        ("p40", "mlp", [*ANY]),
         ("k80", "mlp", [*ANY]),
     ],
 )

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.live
+pytestmark = pytest.mark.started
 
 RESNET = ("--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", "2048", "--tolerance", "10%")
 PROGRAM = """

@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 import pytest
 
 pytestmark = [
-    pytest.mark.live,
+    pytest.mark.started,
     pytest.mark.skipif(
         any(shutil.which(name) is None for name in ("slurmctld", "slurmd", "sbatch", "munged")) or os.getuid() != 0,
         reason="Slurm and munge are not installed, or this is not root",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("clean_place")]
+pytestmark = [pytest.mark.started, pytest.mark.usefixtures("clean_place")]
 
 Run = Callable[..., tuple[int, str, str]]
 PREDICT = ("predict", "--network", "gpt:layers=2,hidden=256,heads=4", "--cluster", "dgx-h100", "--precision", "bf16")

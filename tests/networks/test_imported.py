@@ -123,7 +123,7 @@ def test_a_file_that_is_no_onnx_is_refused(tmp_path: Path) -> None:
         catalog.find_network(str(path))
 
 
-@pytest.mark.live
+@pytest.mark.started
 @pytest.mark.parametrize(
     ("factory", "shape"), [("resnet:input=3x64x64", (3, 64, 64)), ("gpt:input=64", (64,)), ("unfused:input=64", (64,))]
 )

@@ -13,7 +13,7 @@ LINKS = (("ethernet", 0.125e9, 5e-5), ("efa", 4e11, 0.0))
 """Kind, rate [byte/s] and latency [s]."""
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS[::2])
+@pytest.mark.parametrize("cluster", CLUSTERS[::4])
 @pytest.mark.parametrize(
     ("network", "framework"), [("resnet50", "pytorch"), (SMALL, "megatron-lm"), ("alexnet", "tensorflow")]
 )

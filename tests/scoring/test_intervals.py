@@ -58,13 +58,13 @@ def covered(some: Sequence[Answer]) -> list[bool]:
 
 
 def test_runs_of_a_network_left_out_are_covered_at_the_level() -> None:
-    """Of 400 networks the mean share is within three binomial deviations of 90 %, or above by what 24 groups cost.
+    """Of 200 networks the mean share is within three binomial deviations of 90 %, or above by what 24 groups cost.
 
     Row-wise scores of the same data cover far less.
     """
     rng = np.random.default_rng(3)
     shares, by_row = [], []
-    for answers in (noisy(rng, 25) for _ in range(16)):
+    for answers in (noisy(rng, 25) for _ in range(8)):
         shares += [float(np.mean(covered(some))) for some in rescaled(answers, names(answers))]
         z = [np.array([residual(one.row) for one in some]) for some in answers]
         flat = np.concatenate(z)

@@ -101,7 +101,7 @@ REQUESTS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(REQUESTS)
 def test_no_plan_keeps_to_all_that_is_named_and_some_to_all_but_one(request: SpaceRequest) -> None:
     order = MACHINE.order(request)

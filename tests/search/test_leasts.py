@@ -46,7 +46,7 @@ def values_of(machine: Any, lawful: list[Configuration], objective: str) -> tupl
     return leasts, [sum(weights[k] * terms[k][i] / leasts[k] for k in weights) for i in range(len(lawful))]
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(REQUESTS)
 def test_the_sum_of_each_term_over_its_least_is_minimised(machine: Any, request: SpaceRequest) -> None:
     limits, order = machine.limits(), machine.order(request)

@@ -40,7 +40,7 @@ def inside(machine: Any, one: Any, window: tuple[float, float]) -> float:
     return math.fsum(chance for size, chance in zip(sizes, chances, strict=True) if window[0] <= size <= window[1])
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(target=st.integers(4, 40), limits=st.dictionaries(st.sampled_from(MOST), st.floats(0.1, 1e4), max_size=3))
 def test_limits_keep_what_brute_force_keeps(machine: Any, target: int, limits: dict[str, float]) -> None:
     request = SpaceRequest(target).changed(

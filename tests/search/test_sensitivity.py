@@ -155,7 +155,7 @@ def test_prices_of_split_plans_follow_every_input() -> None:
     request = SpaceRequest(64).changed(
         nodes=(1, 2),
         precision=("bf16",),
-        tensor_parallel=(2, 4),
+        tensor_parallel=(2,),
         pipeline_parallel=(1, 2),
         sharding=(0,),
         choose="fastest",

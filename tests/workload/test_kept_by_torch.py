@@ -279,7 +279,7 @@ def test_blocks_keep_more_where_operators_cast_what_they_read(*, composed: bool)
     assert counted / (2 * S * H) == pytest.approx(84 if composed else 36, rel=0.01)
 
 
-@pytest.mark.live
+@pytest.mark.started
 def test_a_whole_network_takes_what_is_counted() -> None:
     """Weights, gradients, state of Adam and kept activations in fp32, sizes of tensors; logits are apart."""
     vocabulary, samples = 5000, 8
