@@ -6,8 +6,9 @@ Equal plans are one, some cannot be told from the first, and one of these is tak
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -26,14 +27,17 @@ from planner.steps.describe import Description
 from planner.steps.measured import Deviation
 
 __all__ = [
-    "MOST_COMPARED_PLANS", "SURE_PROBABILITY", "Choice", "Compare", "Ranking", "Searched", "alike_of", "choice_of",
-    "chosen_of", "deciding_plans", "distinct_frameworks", "distinct_plans", "expected_regret", "front_of",
-    "in_all_precisions", "largest_regrets", "nearest_of", "probability_better", "ranked", "report_of", "tied_plans",
-    "times_of_best", "without_plan",
+    "MOST_COMPARED", "SURE_PROBABILITY", "Choice", "Compare", "Ranking", "Searched", "alike_of", "choice_of",
+    "deciding_plans", "distinct_frameworks", "distinct_plans", "expected_regret", "front_of", "in_all_precisions",
+    "largest_regrets", "nearest_of", "probability_better", "ranked", "report_of", "times_of_best", "without_plan",
 ]  # fmt: skip
 
-MOST_COMPARED_PLANS = 50
-"""Plans, best first, that are looked at for ties."""
+MOST_COMPARED = 50
+"""Lines, best first, of which the first plans are compared with plan 1, and synchronous plans that are looked at."""
+PROBED = 16
+"""Plans that are compared at once where the last tied one of a row is looked for."""
+MOST_LISTED = 8
+"""Tied plans that a sentence lists."""
 MOST_RUNS = 3
 """Plans that are worth a run: of three tried the best one is rarely much slower than the best of all."""
 LARGEST_PROBABILITY = constant("ties.largest")
@@ -142,21 +146,25 @@ def largest_regrets(values: Sequence[float], deviations: Sequence[Sequence[float
     return [max((math.inf if one is None else one for one in row), default=0.0) for row in regrets]
 
 
+Describe = Callable[[Sequence[int]], tuple[Sequence[Description], Deviation]]
+"""Positions of plans -> their descriptions, and how unsure the ratio of two of these is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Which of ranked plans is taken.
 
     Attributes
     ----------
-    first_is_better : probability of each plan that the first is better; None of the first, and where errors are not
-        known
-    tied : positions from 0 of the first plan and of all that are tied with it
+    compared : of the plans that were compared with the first, by position from 0
+    tied : positions from 0 of the first plan and of those that are tied with it: of the first plans of lines, of the
+        best plan on each smaller number of devices, and of the plan to take
     row : position from 0 of the plan to take
     reason : why it is taken, in words
     lines : positions from 0 of the plans of each line, the first plan of a line first
     """
 
-    first_is_better: tuple[float | None, ...]
+    compared: _Compared
     tied: tuple[int, ...]
     row: int
     reason: str
@@ -169,11 +177,40 @@ class Choice:
         return lines if of_chosen in lines else [*lines[: max(top - 1, 1)], of_chosen]
 
 
+@dataclass(slots=True)
+class _Compared:
+    """Plans that were compared with the first, as they were asked for.
+
+    ``first_is_better``: by position, the probability that the first plan is better; None where errors are not known.
+    """
+
+    values: Sequence[float]
+    describe: Describe
+    described: dict[int, Description] = field(default_factory=dict)
+    first_is_better: dict[int, float | None] = field(default_factory=lambda: {0: None})
+
+    def add(self, rows: Collection[int]) -> None:
+        some = [0, *sorted({*rows} - self.described.keys() - {0})]
+        described, deviation = self.describe(some)
+        self.described |= zip(some, described, strict=True)
+        for at, row in enumerate(some[1:], start=1):
+            self.first_is_better[row] = probability_better(self.values[0], self.values[row], deviation(0, at))
+
+    def is_tied(self, row: int) -> bool:
+        better = self.first_is_better[row]
+        return row == 0 or (better is not None and better < SURE_PROBABILITY)
+
+    def end_of(self, gpus: int, plans: Sequence[Configuration]) -> int:
+        """Return the position of the best plan on as few devices that the first is surely better than."""
+        worse = (row for row in self.first_is_better if plans[row].gpus <= gpus and not self.is_tied(row))
+        return min(worse, default=len(plans))
+
+
 def choice_of(
     values: Sequence[float],
     plans: Sequence[Configuration],
-    deviation: Deviation,
-    choose: str,
+    describe: Describe,
+    request: SpaceRequest,
     device: str = "GPU",
     *,
     staleness: Sequence[float] = (),
@@ -181,21 +218,37 @@ def choice_of(
 ) -> Choice:
     """Return which of plans in order of ``values`` of the objective, least first, is taken.
 
-    ``choose``: one of :data:`planner.domain.suggestion.CHOICES`. ``least-regret`` takes the plan whose largest expected
-    regret against another of the tied is least. ``staleness``: its mean, plan by plan, and ``which``: numbers of
+    ``least-regret`` takes the plan whose largest expected regret against another of the tied is least, ``fastest`` the
+    first, ``fewest-gpus`` that of :func:`_fewest`. ``staleness``: its mean, plan by plan, and ``which``: numbers of
     frameworks; empty: the same of all.
     """
-    first_is_better = (None, *(probability_better(values[0], values[i], deviation(0, i)) for i in range(1, len(plans))))
-    tied = tied_plans(first_is_better)
-    if choose == "least-regret" and len(tied) > 1:
-        matrix = [[deviation(i, j) for j in tied] for i in tied]
-        each = largest_regrets([values[i] for i in tied], matrix)
-        worst, row = min(zip(each, tied, strict=True))
+    compared, families = _Compared(values, describe), which or [0] * len(plans)
+    firsts = [line[0] for line in lines_of(values, plans, families, 0)[: max(request.top, MOST_COMPARED)]]
+    fewer: dict[int, int] = {}
+    for at, one in enumerate(plans):
+        if one.gpus < plans[0].gpus:
+            fewer.setdefault(one.gpus, at)
+    compared.add({*firsts, *list(fewer.values())[:MOST_COMPARED]})
+    tied, row = [at for at in sorted(compared.described) if compared.is_tied(at)], 0
+    if request.choose == "fewest-gpus":
+        keys = [
+            (stale, -one.sub_batch * one.pipeline_parallel / one.replica_gpus, _splits(one))
+            for one, stale in zip(plans, staleness or [0.0] * len(plans), strict=True)
+        ]
+        row = _fewest(plans, keys, compared)
+        tied = sorted({*tied, row})
+        reason = _why_fewest(plans, keys, compared, tied, row, device)
+    elif request.choose == "least-regret" and len(tied) > 1:
+        deviation = describe(tied)[1]
+        matrix = [[deviation(i, j) for j in range(len(tied))] for i in range(len(tied))]
+        worst, row = min(zip(largest_regrets([values[i] for i in tied], matrix), tied, strict=True))
         words = f"{100 * math.expm1(worst):.2g} %" if math.isfinite(worst) else "not known"
         reason = f"{_listed(tied)} are tied; its largest expected regret against another of them is least, {words}"
     else:
-        row, reason = chosen_of(plans, tied, choose, device, staleness)
-    return Choice(first_is_better, tied, row, reason, lines_of(values, plans, which or [0] * len(plans), row))
+        reason = f"{_listed(tied)} are tied; it has the best prediction of them"
+    if len(tied) == 1:
+        reason = "no other plan is tied with it"
+    return Choice(compared, tuple(tied), row, reason, lines_of(values, plans, families, row))
 
 
 def lines_of(
@@ -211,11 +264,13 @@ def lines_of(
     for at, one in enumerate(plans):
         family = (which[at], one.groups, *(getattr(one, name) for name in FAMILY))
         line = open_lines.get(family)
-        if at != chosen and line is not None and values[at] <= (1 + LINE_SLACK) * values[line[0]]:
+        is_near = line is not None and values[at] <= (1 + LINE_SLACK) * values[line[0]]
+        if line is not None and is_near and at != chosen:
             line.append(at)
             continue
         lines.append([at])
-        open_lines[family] = lines[-1] if line is None or at != chosen else line
+        if not is_near:
+            open_lines[family] = lines[-1]
     return tuple(map(tuple, lines))
 
 
@@ -225,58 +280,67 @@ def alike_of(plans: Sequence[Configuration]) -> dict[str, tuple[str, ...]]:
     return {name: values for name, values in columns.items() if len(set(values)) > 1}
 
 
-def tied_plans(first_is_better: Sequence[float | None]) -> tuple[int, ...]:
-    """Return the positions of plan 0 and of those of the best that it is not surely better than.
-
-    Alone where errors are not known.
-    """
-    others = enumerate(first_is_better[1:MOST_COMPARED_PLANS], start=1)
-    return (0, *(at for at, one in others if one is not None and one < SURE_PROBABILITY))
-
-
 def _listed(tied: Sequence[int]) -> str:
+    more = len(tied) - MOST_LISTED
+    if more > 1:
+        return f"plans {', '.join(str(at + 1) for at in tied[:MOST_LISTED])} and {more} more"
     return f"plans {listed_positions([at + 1 for at in tied])}"
 
 
-def chosen_of(
-    plans: Sequence[Configuration],
-    tied: Sequence[int],
-    choose: str,
-    device: str = "GPU",
-    staleness: Sequence[float] = (),
-) -> tuple[int, str]:
-    """Return the position of the plan to take among the tied, and why in words.
+Preference = tuple[float, float, int]
+"""Of two plans on as many devices the one with the smaller is taken: mean staleness, minus the sub-batch over the
+devices that share it, axes that split the network."""
 
-    ``fewest-gpus``: the fewest devices, then the smaller mean staleness, the larger sub-batch over the devices that
-    share it, the network least split, the better position. A plan that is tied only because little is known of it is
-    not taken: one that another plan beats by prediction on no more devices, though plan 0 is surely better than that
-    one. Else the first.
+
+def _fewest(plans: Sequence[Configuration], keys: Sequence[Preference], compared: _Compared) -> int:
+    """Return the position of the tied plan on the fewest devices that is preferred to all others on as many.
+
+    A plan that is tied only because little is known of it is not taken: one that another plan beats by prediction on
+    no more devices, though plan 0 is surely better than that one. So what may be taken ends, for each number of
+    devices, with the best plan that is not tied. Of the plans before it, only those matter that are preferred to all
+    better ones: the last of these is taken. Few of them are compared, as each that is not tied rules out all after it.
     """
-    if len(tied) == 1:
-        return tied[0], "no other plan is tied with it"
-    if choose == "fastest":
-        return tied[0], f"{_listed(tied)} are tied; it has the best prediction of them"
-    surely_worse = [at for at in range(min(len(plans), MOST_COMPARED_PLANS)) if at not in tied]
-    sound = [at for at in tied if not any(one < at and plans[one].gpus <= plans[at].gpus for one in surely_worse)]
-    stale = staleness or [0.0] * len(plans)
-    each = [one.sub_batch * one.pipeline_parallel / one.replica_gpus for one in plans]
-    row = min(sound, key=lambda at: (plans[at].gpus, stale[at], -each[at], _splits(plans[at]), at))
-    choice = plans[row]
-    alike = [at for at in sound if plans[at].gpus == choice.gpus]
-    fresher = any(stale[at] > stale[row] for at in alike)
-    larger = any(stale[at] == stale[row] and each[at] < each[row] for at in alike)
-    simpler = any(_splits(plans[at]) > _splits(choice) for at in alike)
-    fewest = any(plans[at].gpus > choice.gpus for at in sound)
-    fewer_aside = any(plans[at].gpus < choice.gpus for at in tied)
-    shares = any(each[at] != plans[at].sub_batch for at in sound)
+    rows: dict[int, list[int]] = {}
+    for at, one in enumerate(plans):
+        row = rows.setdefault(one.gpus, [])
+        if not row or keys[at] < keys[row[-1]]:
+            row.append(at)
+    for gpus in sorted(rows):
+        while row := rows[gpus][: bisect_left(rows[gpus], compared.end_of(gpus, plans))]:
+            if row[-1] in compared.first_is_better:
+                return row[-1]
+            known = max((at for at in row if at in compared.first_is_better), default=-1)
+            rest = [at for at in reversed(row) if at > known]
+            compared.add(rest[:: math.ceil(len(rest) / PROBED)])
+    return 0
+
+
+def _why_fewest(
+    plans: Sequence[Configuration],
+    keys: Sequence[Preference],
+    compared: _Compared,
+    tied: Sequence[int],
+    chosen: int,
+    device: str,
+) -> str:
+    """Return in words what sets the chosen plan apart from those tied that may be taken."""
+    choice, (stale, each, splits) = plans[chosen], keys[chosen]
+    sound = [at for at in tied if at < compared.end_of(plans[at].gpus, plans)]
+    alike = [keys[at] for at in sound if plans[at].gpus == choice.gpus]
+    shares = any(plans[at].replica_gpus != plans[at].pipeline_parallel for at in sound)
     most = f"the most samples a {device}" if shares else "the largest sub-batch"
-    words = {f"the fewest {device}s": fewest, "the smallest staleness": fresher, most: larger}
-    why = " and ".join(name for name, holds in (words | {"the simplest split": simpler}).items() if holds)
-    if fewer_aside:
+    words = {
+        f"the fewest {device}s": any(plans[at].gpus > choice.gpus for at in sound),
+        "the smallest staleness": any(key[0] > stale for key in alike),
+        most: any(key[0] == stale and key[1] > each for key in alike),
+        "the simplest split": any(key[2] > splits for key in alike),
+    }
+    why = " and ".join(name for name, holds in words.items() if holds)
+    if any(plans[at].gpus < choice.gpus for at in tied):
         of = f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
     else:
         of = f"it has {why or 'the best prediction of them'}"
-    return row, f"{_listed(tied)} are tied; {of}"
+    return f"{_listed(tied)} are tied; {of}"
 
 
 def _splits(one: Configuration) -> int:

@@ -17,7 +17,7 @@ from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import Loosening, Plan, Refused, SearchReport, Suggestion
 from planner.errors import CoverageError, PlannerError, Refusal
 from planner.search.across_groups import PlansAcross, search_across
-from planner.search.choice import MOST_COMPARED_PLANS, choice_of, distinct_plans
+from planner.search.choice import MOST_COMPARED, choice_of, distinct_plans
 from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_of_values
 from planner.search.ranking import Order, PricedPlans
@@ -82,7 +82,7 @@ def suggest_across(
         raise next(iter(errors.values()))
     order, request = next((one.order, one.request) for one in groups.values())
     across = search_across(groups, request, order, seed)
-    keep = (max(request.top, MOST_COMPARED_PLANS) + 1) * len(request["precision"] or PRECISIONS)  # equal ones too
+    keep = (max(request.top, MOST_COMPARED) + 1) * len(request["precision"] or PRECISIONS)  # equal ones too
     alone = {name: on_nodes(request, group.limits.nodes) for name, group in groups.items()}
     outcomes = {
         name: search(own, groups[name].limits, groups[name].evaluator, order, keep=keep)
@@ -166,20 +166,28 @@ def _answer(
     """Return the answer of plans in order; ``beside``: the sources of its request, and how it was searched."""
     (order, request), (provenance, report) = asked, beside
 
-    def deviation(one: int, other: int) -> float | None:
-        """Return the standard deviation of the logarithm of the ratio of two plans; None: not known."""
-        pair = described[one], described[other]
-        first, second = ({part.name for part in plan.configuration.groups} for plan in pair)
-        return deviation_of_ratio(*pair, apart=() if first == second else OF_DEVICE)
+    def describe(rows: Sequence[int]) -> tuple[list[Description], Deviation]:
+        described = _descriptions([leaders[row] for row in rows], groups, request)
 
-    leaders = found[: max(request.top, MOST_COMPARED_PLANS)]
-    values, described = [one.value for one in leaders], _descriptions(leaders, groups, request)
-    second = label(described[1].configuration, order.device) if len(leaders) > 1 else ""
+        def deviation(one: int, other: int) -> float | None:
+            pair = described[one], described[other]
+            first, second = ({part.name for part in plan.configuration.groups} for plan in pair)
+            return deviation_of_ratio(*pair, apart=() if first == second else OF_DEVICE)
+
+        return described, deviation
+
+    leaders = found[: max(request.top, MOST_COMPARED)]
+    values = [one.value for one in leaders]
+    configurations = [
+        one.configuration if isinstance(one.by, AcrossGroups) else configuration_in_group(one.configuration, one.by)
+        for one in leaders
+    ]
+    second = label(configurations[1], order.device) if len(leaders) > 1 else ""
     sentences = whys_of_values(order, values, report.ranked, second)
-    configurations = [one.configuration for one in described]
-    choice = choice_of(values, configurations, deviation, request.choose, order.device)
+    choice = choice_of(values, configurations, describe, request, order.device)
+    of, better = choice.compared.described, choice.compared.first_is_better
     plans = tuple(
-        Plan(row + 1, described[row].prediction, sentences[row], leaders[row].precisions, choice.first_is_better[row])
+        Plan(row + 1, of[row].prediction, sentences[row], leaders[row].precisions, better[row])
         for (row, *_) in choice.reported(request.top)
     )
     warnings = dict.fromkeys(warning for plan in plans for warning in plan.prediction.warnings)

@@ -17,7 +17,7 @@ from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.bases import SplitLimits
 from planner.search.choice import (
-    MOST_COMPARED_PLANS,
+    MOST_COMPARED,
     Choice,
     Compare,
     Ranking,
@@ -50,6 +50,9 @@ from planner.steps.kernel_rows import lossy_warning
 from planner.steps.measured import Deviation
 
 __all__ = ["suggest", "suggest_among", "suggest_with"]
+
+MOST_KEPT = 2**13
+"""Asynchronous plans among which the one to take is looked for: all are priced anyway."""
 
 
 def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
@@ -173,7 +176,9 @@ def suggest_with(
 def _searched(one: Asked, searcher: Searcher = search) -> Searched:
     request = one.request
     names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
-    keep = (max(request.top, MOST_COMPARED_PLANS) + 1) * names  # the last reported one is compared with the next
+    keep = (max(request.top, MOST_COMPARED) + 1) * names  # the last reported one is compared with the next
+    if request.modes == ("async",):
+        keep = max(keep, MOST_KEPT)
     outcome = searcher(request, one.limits, one.evaluator, one.order, keep=keep, pareto=request.pareto)
     return Searched(request, one.limits, one.evaluator, one.order, outcome)
 
@@ -261,29 +266,35 @@ def _ranked_plans(
 ) -> tuple[tuple[Plan, ...], Choice]:
     """Return the plans that are reported, in order, and which of those that may be tied with the first is taken."""
     request, of_plans = searches[0].request, report_of(searches).ranked
-    most = max(request.top, MOST_COMPARED_PLANS)
-    frameworks = [searches[at].framework for at in ranking.search]
-    sentences = whys(order, ranking.priced, of_plans, most, [one.label if one else "" for one in frameworks])
-    leaders = ranking.priced.take(slice(most))
-    described, deviation = compare(ranking.search[:most], leaders.configurations)
-    values = order.values(leaders).tolist()
-    configurations, stale = [one.configuration for one in described], leaders.predictions.staleness_mean.tolist()
+    priced, frameworks = ranking.priced, [searches[at].framework for at in ranking.search]
+    most = priced.size if priced.configurations.is_async.any() else max(request.top, MOST_COMPARED)
+    values = order.values(priced)[:most].tolist()
+    configurations = [priced.configurations.one(at) for at in range(len(values))]
+
+    def describe(rows: Sequence[int]) -> tuple[list[Description], Deviation]:
+        some = priced.configurations.take(np.array(rows, dtype=np.int64))
+        return compare([ranking.search[row] for row in rows], some)
+
+    stale = priced.predictions.staleness_mean[:most].tolist()
     choice = choice_of(
-        values, configurations, deviation, request.choose, order.device, staleness=stale, which=ranking.search[:most]
+        values, configurations, describe, request, order.device, staleness=stale, which=ranking.search
     )
+    lines, described = choice.reported(request.top), choice.compared.described
+    of_frameworks = [one.label if one else "" for one in frameworks]
+    sentences = whys(order, priced, of_plans, lines[-1][0] + 1, of_frameworks)
     plans = tuple(
         Plan(
             row + 1,
             (one := described[row].prediction),
             sentences[row] + hardly_inside(one),
             ranking.precisions[row],
-            choice.first_is_better[row],
+            choice.compared.first_is_better[row],
             _efficiency(one, baseline),
             frameworks[row],
             values[row] if order.is_sum else None,
             alike_of([configurations[at] for at in line]),
         )
-        for row, line in ((line[0], line) for line in choice.reported(request.top))
+        for row, line in ((line[0], line) for line in lines)
     )
     return plans, choice
 

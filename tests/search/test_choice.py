@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,15 +18,15 @@ from planner.domain.suggestion import Loosening, Suggestion
 from planner.search import choice
 from planner.search.choice import (
     LARGEST_PROBABILITY,
-    MOST_COMPARED_PLANS,
+    MOST_COMPARED,
     SURE_PROBABILITY,
+    Choice,
     alike_of,
-    chosen_of,
+    choice_of,
     expected_regret,
     largest_regrets,
     lines_of,
     probability_better,
-    tied_plans,
 )
 from planner.search.explain import listed_positions
 from planner.search.suggest import suggest_with
@@ -34,6 +34,21 @@ from planner.search.suggest import suggest_with
 
 def answered(machine: Any, request: SpaceRequest) -> Suggestion:
     return suggest_with(machine, machine.order(request), machine.limits(), request, {})
+
+
+def choice_among(
+    plans: Sequence[Configuration],
+    deviation: Callable[[int], float | None],
+    values: Sequence[float] = (),
+    staleness: Sequence[float] = (),
+) -> Choice:
+    """Return what is taken of plans, 1 % apart, that differ from the first by a deviation, by position."""
+
+    def describe(rows: Sequence[int]) -> tuple[list[Any], Any]:
+        return [plans[row] for row in rows], lambda one, other: deviation(rows[other])
+
+    apart = [1.02**at for at in range(len(plans))]
+    return choice_of(values or apart, plans, describe, SpaceRequest(36), staleness=staleness)
 
 
 @given(first=st.floats(1e-3, 1e3), ratio=st.floats(0.2, 5.0), deviation=st.floats(0.01, 2.0))
@@ -69,10 +84,21 @@ def test_plans_of_one_family_share_a_line_and_the_chosen_one_is_the_first_of_its
     assert alike_of(plans[:2]) == {"sub_batch": ("8", "4"), "accumulation_steps": ("1", "2")}
 
 
-def test_of_tied_asynchronous_plans_on_as_many_gpus_the_least_stale_is_taken() -> None:
-    plans = [Configuration(2, 4, 8, mode="async"), Configuration(2, 4, 6, mode="async")]
-    row, why = chosen_of(plans, (0, 1), "fewest-gpus", staleness=[5.0, 4.0])
-    assert (row, why) == (1, "plans 1 and 2 are tied; it has the smallest staleness")
+@given(st.lists(st.tuples(st.integers(1, 4), st.floats(1, 1.05), st.integers(1, 9), st.floats(0, 1)), min_size=1))
+def test_no_tied_plan_has_fewer_gpus_or_as_many_and_a_smaller_staleness(
+    rows: list[tuple[int, float, int, float]],
+) -> None:
+    """Unless a plan that is surely worse beats it on no more devices."""
+    plans = [Configuration(nodes, 8, at + 1, mode="async") for at, (nodes, *_) in enumerate(rows)]
+    values = np.cumprod([step for _, step, *_ in rows]).tolist()
+    stale, deviations = [row[2] for row in rows], [row[3] for row in rows]
+    taken = choice_among(plans, deviations.__getitem__, values, stale).row
+    better = [probability_better(values[0], value, one) for value, one in zip(values, deviations, strict=True)]
+    worse = [at for at, one in enumerate(better) if at and one is not None and one >= SURE_PROBABILITY]
+    assert taken not in worse
+    for at, plan in enumerate(plans):
+        if (plan.gpus, stale[at]) < (plans[taken].gpus, stale[taken]):
+            assert any(one <= at and plans[one].gpus <= plan.gpus for one in worse)
 
 
 def test_equal_plans_of_two_precisions_are_one_bf16_first(machine: Any) -> None:
@@ -117,7 +143,7 @@ def test_the_tied_plan_of_fewest_gpus_is_taken_and_reported_even_behind_the_othe
     unsure = replace(machine, unsure=2.0)
     request = SpaceRequest(36).changed(mode=("sync",), top=2)
     answer = answered(unsure, request)
-    every = answered(unsure, request.changed(top=MOST_COMPARED_PLANS))
+    every = answered(unsure, request.changed(top=MOST_COMPARED))
     tied = [plan for plan in every.plans if plan.position in every.tied]
     assert len(tied) > 2
     assert all(plan.first_is_better is None or plan.first_is_better < SURE_PROBABILITY for plan in tied)
@@ -142,7 +168,7 @@ def test_the_tied_plan_of_fewest_gpus_is_taken_and_reported_even_behind_the_othe
 
 
 def test_efficiency_is_relative_to_the_best_plan_on_the_fewest_gpus(machine: Any) -> None:
-    answer = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED_PLANS))
+    answer = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED))
     assert answer.baseline is not None
     rates = {plan.prediction.configuration: plan.prediction.samples_per_s.value for plan in answer.plans}
     fewest = min(one.gpus for one in rates)
@@ -161,17 +187,14 @@ def test_positions_in_words_name_each_once(positions: set[int]) -> None:
     assert all(len(span) == 1 or len(span) > 2 for span in found)
 
 
-def test_errors_that_are_not_known_tie_nothing() -> None:
-    assert tied_plans((None, None, None)) == (0,)
-
-
-def test_plans_are_tied_below_the_sure_probability_among_the_best() -> None:
-    assert tied_plans((None, 0.6, SURE_PROBABILITY, 0.89)) == (0, 1, 3)
-    assert tied_plans((None, *[0.5] * MOST_COMPARED_PLANS)) == tuple(range(MOST_COMPARED_PLANS))
+def test_plans_are_tied_below_the_sure_probability() -> None:
+    plans = [Configuration(1 + at, 8, 1) for at in range(4)]
+    assert choice_among(plans, lambda _: None).tied == (0,)
+    assert choice_among(plans, lambda at: (0, 1, 0.001, 1)[at]).tied == (0, 1, 3)
 
 
 def ranked_plans(machine: Any) -> list[Configuration]:
-    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED_PLANS)).plans
+    plans = answered(machine, SpaceRequest(36).changed(mode=("sync",), top=MOST_COMPARED)).plans
     return [plan.prediction.configuration for plan in plans]
 
 
@@ -183,12 +206,14 @@ def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
     plans = ranked_plans(machine)
     counts = list(dict.fromkeys(plan.gpus for plan in plans))
     alike = next(group for group in (of_gpus(plans, gpus) for gpus in counts) if len(group) > 1)
-    assert chosen_of(alike, range(len(alike)), "fewest-gpus")[1].endswith("it has the largest sub-batch")
+    assert choice_among(sorted(alike, key=lambda one: one.sub_batch), lambda _: 9.0).reason.endswith(
+        "it has the largest sub-batch"
+    )
     two = [of_gpus(plans, gpus)[0] for gpus in counts[:2]]
-    row, reason = chosen_of(two, (0, 1), "fewest-gpus")
-    assert row == 1
-    assert reason.startswith("plans 1 and 2 are tied")
-    assert reason.endswith("it has the fewest GPUs")
+    choice = choice_among(two, lambda _: 9.0)
+    assert (choice.row, choice.reason) == (1, "plans 1 and 2 are tied; it has the fewest GPUs")
+    stale = choice_among([Configuration(2, 4, 8, mode="async")] * 9, lambda _: 9.0, staleness=range(9, 0, -1))
+    assert (stale.row, stale.reason) == (8, "plans 1 to 9 are tied; it has the smallest staleness")
 
 
 def test_a_plan_that_is_tied_for_want_of_knowledge_alone_is_not_taken(machine: Any) -> None:
@@ -196,10 +221,9 @@ def test_a_plan_that_is_tied_for_want_of_knowledge_alone_is_not_taken(machine: A
     plans = ranked_plans(machine)
     few = next(group for group in (of_gpus(plans, n) for n in (3, 6, 9, 12)) if len(group) > 1)
     first = next(plan for plan in plans if plan.gpus > few[0].gpus)
-    tied = tied_plans((None, 0.95, 0.6))
-    assert tied == (0, 2)
-    assert chosen_of([first, *few[:2]], tied, "fewest-gpus")[0] == 0
-    assert chosen_of([first, *few[:2]], (0, 1, 2), "fewest-gpus")[0] > 0
+    choice = choice_among([first, *few[:2]], lambda at: (0, 0.001, 9.0)[at])
+    assert (choice.row, choice.tied) == (0, (0, 2))
+    assert choice_among([first, *few[:2]], lambda _: 9.0).row > 0
 
 
 @pytest.mark.parametrize(("value", "other", "deviation"), [(1.0, 1.0, 0.1), (1.1, 1.0, 0.05), (1.0, 1.2, 0.3)])
