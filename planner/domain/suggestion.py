@@ -194,7 +194,8 @@ class Suggestion:
     warnings : of all plans, each once
     chosen : position of the plan to take among the tied
     choice : why it is taken, in words
-    tied : positions of plan 1 and of all plans tied with it, among the best 50; equal plans count once
+    tied : positions of plan 1 and of those tied with it of these: plan 2, the first plans of the best 50 lines, the
+        best plan on each smaller number of devices, the chosen one; equal plans count once
     deciding : positions of the tied plans whose measured steps would decide; empty where nothing is tied
     baseline : of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to. None of
         trials

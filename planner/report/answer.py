@@ -133,7 +133,7 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     training = plan.prediction.training_s(epochs) if epochs else None
     if training is not None:
         results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
-    yield Line(f"{sentence}: {', '.join(results)}.", "bold")
+    yield Line(f"{sentence}: {', '.join(results)}{parts.empty_updates(plan.prediction)}.", "bold")
     stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
     if plan.prediction.stage_layers:
         stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."

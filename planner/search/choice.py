@@ -36,8 +36,6 @@ MOST_COMPARED = 50
 """Lines, best first, of which the first plans are compared with plan 1, and synchronous plans that are looked at."""
 PROBED = 16
 """Plans that are compared at once where the last tied one of a row is looked for."""
-MOST_LISTED = 8
-"""Tied plans that a sentence lists."""
 MOST_RUNS = 3
 """Plans that are worth a run: of three tried the best one is rarely much slower than the best of all."""
 LARGEST_PROBABILITY = constant("ties.largest")
@@ -157,8 +155,8 @@ class Choice:
     Attributes
     ----------
     compared : of the plans that were compared with the first, by position from 0
-    tied : positions from 0 of the first plan and of those that are tied with it: of the first plans of lines, of the
-        best plan on each smaller number of devices, and of the plan to take
+    tied : positions from 0 of the first plan and of those that are tied with it of these: the next one, the first
+        plans of lines, the best plan on each smaller number of devices, the plan to take
     row : position from 0 of the plan to take
     reason : why it is taken, in words
     lines : positions from 0 of the plans of each line, the first plan of a line first
@@ -179,31 +177,81 @@ class Choice:
 
 @dataclass(slots=True)
 class _Compared:
-    """Plans that were compared with the first, as they were asked for.
+    """Plans in order, of which some were compared with the first.
 
-    ``first_is_better``: by position, the probability that the first plan is better; None where errors are not known.
+    Attributes
+    ----------
+    values : of the objective
+    keys : of plans on as many devices the one with the least is taken: its mean staleness, minus the sub-batch over
+        the devices that share it, axes that split the network
+    described, first_is_better : by position, of those that were compared: the description, and the probability that
+        the first plan is better, None where errors are not known
     """
 
     values: Sequence[float]
+    gpus: Sequence[int]
+    keys: Sequence[tuple[float, float, int]]
     describe: Describe
     described: dict[int, Description] = field(default_factory=dict)
-    first_is_better: dict[int, float | None] = field(default_factory=lambda: {0: None})
+    first_is_better: dict[int, float | None] = field(default_factory=dict)
 
     def add(self, rows: Collection[int]) -> None:
+        """Compare plans with the first."""
         some = [0, *sorted({*rows} - self.described.keys() - {0})]
         described, deviation = self.describe(some)
         self.described |= zip(some, described, strict=True)
-        for at, row in enumerate(some[1:], start=1):
-            self.first_is_better[row] = probability_better(self.values[0], self.values[row], deviation(0, at))
+        for at, row in enumerate(some):
+            better = probability_better(self.values[0], self.values[row], deviation(0, at)) if row else None
+            self.first_is_better[row] = better
 
     def is_tied(self, row: int) -> bool:
+        """Whether a plan that was compared is the first or tied with it."""
         better = self.first_is_better[row]
         return row == 0 or (better is not None and better < SURE_PROBABILITY)
 
-    def end_of(self, gpus: int, plans: Sequence[Configuration]) -> int:
-        """Return the position of the best plan on as few devices that the first is surely better than."""
-        worse = (row for row in self.first_is_better if plans[row].gpus <= gpus and not self.is_tied(row))
-        return min(worse, default=len(plans))
+    def end_of(self, gpus: int) -> int:
+        """Return the position of the best plan on no more devices that is not tied."""
+        worse = (row for row in self.first_is_better if self.gpus[row] <= gpus and not self.is_tied(row))
+        return min(worse, default=len(self.values))
+
+    def fewest(self) -> int:
+        """Return the position of the tied plan on the fewest devices that has the least key of those on as many.
+
+        A plan that is tied only because little is known of it is not taken: one that another plan beats by prediction
+        on no more devices, though plan 0 is surely better than that one. So what may be taken on some devices ends
+        with the best plan that is not tied. The last before it with a lower key than all better ones is taken; few of
+        them are compared, as each that is not tied rules out all after it.
+        """
+        rows: dict[int, list[int]] = {}
+        for at, key in enumerate(self.keys):
+            row = rows.setdefault(self.gpus[at], [])
+            if not row or key < self.keys[row[-1]]:
+                row.append(at)
+        for gpus in sorted(rows):
+            while row := rows[gpus][: bisect_left(rows[gpus], self.end_of(gpus))]:
+                if row[-1] in self.described:
+                    return row[-1]
+                rest = row[bisect_left(row, max((at for at in row if at in self.described), default=-1) + 1) :]
+                self.add(rest[:: -math.ceil(len(rest) / PROBED)])
+        return 0
+
+    def why_fewest(self, tied: Sequence[int], chosen: int, device: str) -> str:
+        """Return in words what sets the chosen plan apart from those tied that may be taken."""
+        gpus, (stale, each, splits) = self.gpus[chosen], self.keys[chosen]
+        sound = [at for at in tied if at < self.end_of(self.gpus[at])]
+        alike = [self.keys[at] for at in sound if self.gpus[at] == gpus]
+        shares = any(-self.keys[at][1] != self.described[at].configuration.sub_batch for at in sound)
+        most = f"the most samples a {device}" if shares else "the largest sub-batch"
+        words = {
+            f"the fewest {device}s": any(self.gpus[at] > gpus for at in sound),
+            "the smallest staleness": any(key[0] > stale for key in alike),
+            most: any(key[0] == stale and key[1] > each for key in alike),
+            "the simplest split": any(key[2] > splits for key in alike),
+        }
+        why = " and ".join(name for name, holds in words.items() if holds)
+        if any(self.gpus[at] < gpus for at in tied):
+            return f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
+        return f"it has {why or 'the best prediction of them'}"
 
 
 def choice_of(
@@ -219,35 +267,36 @@ def choice_of(
     """Return which of plans in order of ``values`` of the objective, least first, is taken.
 
     ``least-regret`` takes the plan whose largest expected regret against another of the tied is least, ``fastest`` the
-    first, ``fewest-gpus`` that of :func:`_fewest`. ``staleness``: its mean, plan by plan, and ``which``: numbers of
-    frameworks; empty: the same of all.
+    first, ``fewest-gpus`` that of :meth:`_Compared.fewest`. ``staleness``: its mean, plan by plan, and ``which``:
+    numbers of frameworks; empty: the same of all.
     """
-    compared, families = _Compared(values, describe), which or [0] * len(plans)
+    each = (one.sub_batch * one.pipeline_parallel / one.replica_gpus for one in plans)
+    keys = list(zip(staleness or [0.0] * len(plans), (-one for one in each), map(_splits, plans), strict=True))
+    compared = _Compared(values, [one.gpus for one in plans], keys, describe)
+    families = which or [0] * len(plans)
     firsts = [line[0] for line in lines_of(values, plans, families, 0)[: max(request.top, MOST_COMPARED)]]
     fewer: dict[int, int] = {}
-    for at, one in enumerate(plans):
-        if one.gpus < plans[0].gpus:
-            fewer.setdefault(one.gpus, at)
-    compared.add({*firsts, *list(fewer.values())[:MOST_COMPARED]})
-    tied, row = [at for at in sorted(compared.described) if compared.is_tied(at)], 0
+    for at, gpus in enumerate(compared.gpus):
+        if gpus < compared.gpus[0]:
+            fewer.setdefault(gpus, at)
+    compared.add({*firsts, *range(len(plans))[1:2], *list(fewer.values())[:MOST_COMPARED]})
+    tied, row, why = (
+        [at for at in sorted(compared.described) if compared.is_tied(at)],
+        0,
+        "it has the best prediction of them",
+    )
     if request.choose == "fewest-gpus":
-        keys = [
-            (stale, -one.sub_batch * one.pipeline_parallel / one.replica_gpus, _splits(one))
-            for one, stale in zip(plans, staleness or [0.0] * len(plans), strict=True)
-        ]
-        row = _fewest(plans, keys, compared)
+        row = compared.fewest()
         tied = sorted({*tied, row})
-        reason = _why_fewest(plans, keys, compared, tied, row, device)
+        why = compared.why_fewest(tied, row, device)
     elif request.choose == "least-regret" and len(tied) > 1:
         deviation = describe(tied)[1]
         matrix = [[deviation(i, j) for j in range(len(tied))] for i in range(len(tied))]
         worst, row = min(zip(largest_regrets([values[i] for i in tied], matrix), tied, strict=True))
         words = f"{100 * math.expm1(worst):.2g} %" if math.isfinite(worst) else "not known"
-        reason = f"{_listed(tied)} are tied; its largest expected regret against another of them is least, {words}"
-    else:
-        reason = f"{_listed(tied)} are tied; it has the best prediction of them"
-    if len(tied) == 1:
-        reason = "no other plan is tied with it"
+        why = f"its largest expected regret against another of them is least, {words}"
+    listed = f"plans {listed_positions([at + 1 for at in tied])} are tied; {why}"
+    reason = listed if len(tied) > 1 else "no other plan is tied with it"
     return Choice(compared, tuple(tied), row, reason, lines_of(values, plans, families, row))
 
 
@@ -278,69 +327,6 @@ def alike_of(plans: Sequence[Configuration]) -> dict[str, tuple[str, ...]]:
     """Return the values of the plans of a line, by axis in which they differ; the first plan's first."""
     columns = {axis.name: tuple(str(getattr(one, axis.name)) for one in plans) for axis in AXES}
     return {name: values for name, values in columns.items() if len(set(values)) > 1}
-
-
-def _listed(tied: Sequence[int]) -> str:
-    more = len(tied) - MOST_LISTED
-    if more > 1:
-        return f"plans {', '.join(str(at + 1) for at in tied[:MOST_LISTED])} and {more} more"
-    return f"plans {listed_positions([at + 1 for at in tied])}"
-
-
-Preference = tuple[float, float, int]
-"""Of two plans on as many devices the one with the smaller is taken: mean staleness, minus the sub-batch over the
-devices that share it, axes that split the network."""
-
-
-def _fewest(plans: Sequence[Configuration], keys: Sequence[Preference], compared: _Compared) -> int:
-    """Return the position of the tied plan on the fewest devices that is preferred to all others on as many.
-
-    A plan that is tied only because little is known of it is not taken: one that another plan beats by prediction on
-    no more devices, though plan 0 is surely better than that one. So what may be taken ends, for each number of
-    devices, with the best plan that is not tied. Of the plans before it, only those matter that are preferred to all
-    better ones: the last of these is taken. Few of them are compared, as each that is not tied rules out all after it.
-    """
-    rows: dict[int, list[int]] = {}
-    for at, one in enumerate(plans):
-        row = rows.setdefault(one.gpus, [])
-        if not row or keys[at] < keys[row[-1]]:
-            row.append(at)
-    for gpus in sorted(rows):
-        while row := rows[gpus][: bisect_left(rows[gpus], compared.end_of(gpus, plans))]:
-            if row[-1] in compared.first_is_better:
-                return row[-1]
-            known = max((at for at in row if at in compared.first_is_better), default=-1)
-            rest = [at for at in reversed(row) if at > known]
-            compared.add(rest[:: math.ceil(len(rest) / PROBED)])
-    return 0
-
-
-def _why_fewest(
-    plans: Sequence[Configuration],
-    keys: Sequence[Preference],
-    compared: _Compared,
-    tied: Sequence[int],
-    chosen: int,
-    device: str,
-) -> str:
-    """Return in words what sets the chosen plan apart from those tied that may be taken."""
-    choice, (stale, each, splits) = plans[chosen], keys[chosen]
-    sound = [at for at in tied if at < compared.end_of(plans[at].gpus, plans)]
-    alike = [keys[at] for at in sound if plans[at].gpus == choice.gpus]
-    shares = any(plans[at].replica_gpus != plans[at].pipeline_parallel for at in sound)
-    most = f"the most samples a {device}" if shares else "the largest sub-batch"
-    words = {
-        f"the fewest {device}s": any(plans[at].gpus > choice.gpus for at in sound),
-        "the smallest staleness": any(key[0] > stale for key in alike),
-        most: any(key[0] == stale and key[1] > each for key in alike),
-        "the simplest split": any(key[2] > splits for key in alike),
-    }
-    why = " and ".join(name for name, holds in words.items() if holds)
-    if any(plans[at].gpus < choice.gpus for at in tied):
-        of = f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
-    else:
-        of = f"it has {why or 'the best prediction of them'}"
-    return f"{_listed(tied)} are tied; {of}"
 
 
 def _splits(one: Configuration) -> int:

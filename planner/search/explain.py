@@ -21,6 +21,8 @@ _MESSAGE_TERMS = (
     "embedding_all_reduce", "updated_weights",
 )  # fmt: skip
 _LEAST_SHARE = 0.005
+MOST_SPANS = 8
+"""Spans of positions that a sentence lists."""
 _MODE_WORDS = {"sync": "synchronous", "async": "asynchronous"}
 
 
@@ -113,14 +115,17 @@ def _is_too_large(one: Configuration, high: float) -> bool:
     return one.mode == "async" and one.sub_batch > high * (1 + 1e-12)
 
 
-def listed_positions(positions: Sequence[int]) -> str:
-    """Return ascending positions in words: ``1 and 2``, ``1 to 3, 5, 6 and 9``."""
-    starts = [one for one in positions if one - 1 not in positions]
+def listed_positions(positions: Sequence[int], most: int = MOST_SPANS) -> str:
+    """Return ascending positions in words: ``1 and 2``, ``1 to 3, 5, 6 and 9``; ``most``: spans that are listed."""
     ends = [one for one in positions if one + 1 not in positions]
-    spans = []
-    for low, high in zip(starts, ends, strict=True):
-        spans += [f"{low} to {high}"] if high > low + 1 else [str(one) for one in range(low, high + 1)]
-    return " and ".join(filter(None, (", ".join(spans[:-1]), spans[-1])))
+    starts = [one for one in positions if one - 1 not in positions]
+    spans = list(zip(starts, ends, strict=True))
+    words: list[str] = []
+    for low, high in spans[: most if len(spans) > most + 1 else None]:
+        words += [f"{low} to {high}"] if high > low + 1 else [str(one) for one in range(low, high + 1)]
+    if len(spans) > most + 1:
+        words.append(f"{sum(one > spans[most - 1][1] for one in positions)} more")
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def typed_values(values: tuple[Any, ...]) -> str:

@@ -26,7 +26,7 @@ from planner.search.searchable import Searchable, order_and_limits
 from planner.search.space import on_nodes
 from planner.search.suggest import suggest
 from planner.steps.describe import Description
-from planner.steps.measured import deviation_of_ratio
+from planner.steps.measured import Deviation, deviation_of_ratio
 from planner.steps.node_groups import AcrossGroups, configuration_in_group, in_group
 from planner.steps.predict import Evaluator
 

@@ -9,7 +9,7 @@ Beside it what is ordered, priced plans, and why one is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.axes import AXES
-from planner.domain.configuration import Configurations
+from planner.domain.configuration import MODES, Configurations
 from planner.domain.objective import LIMITS, is_sum, weights_of
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem, SpaceRequest
@@ -318,6 +318,7 @@ A sub-batch above the window is refused in asynchronous plans whatever their mea
 that every one that is not empty exceeds the window."""
 
 SMALLEST_SHARE = 1e-9
+_WINDOW_REMEDY = "every update has the same mini-batch there, which --tolerance bounds"
 
 LAWFUL, ASYNC_ACCUMULATION, BELOW_WINDOW, ABOVE_WINDOW, OUT_OF_MEMORY, LARGE_SUB_BATCH, UNEVEN_DEGREES = range(7)
 OF_LIMIT = {name: at for at, name in enumerate(LIMIT_REASONS, start=7)}
@@ -342,9 +343,14 @@ def excess(name: str, values: FloatArray, limit: float) -> FloatArray:
     return values / (limit or 1.0)
 
 
-def check_limits(limits: Mapping[str, float], order: Order) -> None:
-    """Raise ParameterError where what is limited is not known: an epoch without a data set, a cost without a price."""
+def check_limits(limits: Mapping[str, float], order: Order, modes: Collection[str] = MODES) -> None:
+    """Raise ParameterError where what is limited is not known: an epoch without a data set, a cost without a price.
+
+    Nor is the share of updates inside the window, which is a question of asynchronous plans alone.
+    """
     for name in limits:
+        if name == "window" and "async" not in modes:
+            raise ParameterError("--limit", "of other things than window in synchronous mode", name, _WINDOW_REMEDY)
         if LIMITS[name].of_epoch and not order.has_dataset:
             rule = "nodes, staleness or window without a data set"
             raise ParameterError("--limit", rule, name, "name one with --dataset")

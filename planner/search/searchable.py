@@ -71,7 +71,7 @@ def order_and_limits(
     """
     check_target(request, problem.dataset)
     order = order_of(problem, request)
-    check_limits(request.most, order)
+    check_limits(request.most, order, request.modes)
     about = request.allow_specified, request.allow_lossy, tuple(request["precision"] or ())
     make_limits = partial(limits_of, problem, request, evaluator)
     # Limits and evaluators hold what their keys are the identity of.

@@ -276,9 +276,7 @@ def _ranked_plans(
         return compare([ranking.search[row] for row in rows], some)
 
     stale = priced.predictions.staleness_mean[:most].tolist()
-    choice = choice_of(
-        values, configurations, describe, request, order.device, staleness=stale, which=ranking.search
-    )
+    choice = choice_of(values, configurations, describe, request, order.device, staleness=stale, which=ranking.search)
     lines, described = choice.reported(request.top), choice.compared.described
     of_frameworks = [one.label if one else "" for one in frameworks]
     sentences = whys(order, priced, of_plans, lines[-1][0] + 1, of_frameworks)

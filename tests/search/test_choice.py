@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.domain.configuration import Configuration
-from planner.domain.request import SpaceRequest
+from planner import catalog
+from planner.domain.configuration import Configuration, Settings
+from planner.domain.request import Problem, SpaceRequest
 from planner.domain.suggestion import Loosening, Suggestion
 from planner.search import choice
 from planner.search.choice import (
@@ -28,8 +30,11 @@ from planner.search.choice import (
     lines_of,
     probability_better,
 )
+from planner.search.exhaustive import lawful_plans
 from planner.search.explain import listed_positions
+from planner.search.searchable import order_and_limits
 from planner.search.suggest import suggest_with
+from planner.steps.predict import Evaluator
 
 
 def answered(machine: Any, request: SpaceRequest) -> Suggestion:
@@ -45,7 +50,7 @@ def choice_among(
     """Return what is taken of plans, 1 % apart, that differ from the first by a deviation, by position."""
 
     def describe(rows: Sequence[int]) -> tuple[list[Any], Any]:
-        return [plans[row] for row in rows], lambda one, other: deviation(rows[other])
+        return [SimpleNamespace(configuration=plans[row]) for row in rows], lambda _, other: deviation(rows[other])
 
     apart = [1.02**at for at in range(len(plans))]
     return choice_of(values or apart, plans, describe, SpaceRequest(36), staleness=staleness)
@@ -181,7 +186,7 @@ def test_efficiency_is_relative_to_the_best_plan_on_the_fewest_gpus(machine: Any
 
 @given(st.sets(st.integers(1, 30), min_size=1))
 def test_positions_in_words_name_each_once(positions: set[int]) -> None:
-    words = listed_positions(sorted(positions)).replace(" and ", ", ").split(", ")
+    words = listed_positions(sorted(positions), 30).replace(" and ", ", ").split(", ")
     found = [range(int(low), int(high or low) + 1) for low, _, high in (word.partition(" to ") for word in words)]
     assert [one for span in found for one in span] == sorted(positions)
     assert all(len(span) == 1 or len(span) > 2 for span in found)
@@ -245,3 +250,25 @@ def test_least_regret_is_not_always_the_fastest_prediction() -> None:
     assert np.argmin(regrets) == 1
     assert largest_regrets([1.0, 1.01], [[None, None], [None, None]]) == [math.inf, math.inf]
     assert largest_regrets([1.0], [[0.0]]) == [0.0]
+
+
+def test_no_asynchronous_plan_that_was_priced_and_is_tied_has_fewer_gpus_or_is_as_small_and_fresher() -> None:
+    """Unless a surely worse plan beats it on no more devices."""
+    found = catalog.find_cluster("dgx-a100")
+    calibrations = catalog.calibrations_for(found)
+    problem = Problem(catalog.find_network("resnet50"), None, found, calibrations, settings=Settings(input="synthetic"))
+    request = SpaceRequest(1000).changed(mode=("async",), nodes=(1, 2, 4), sub_batch=tuple(range(2, 960, 12)))
+    order, limits = order_and_limits(problem, request)
+    evaluator = Evaluator(problem)
+    chosen = suggest_with(evaluator, order, limits, request, {}).chosen_plan
+    (priced,) = lawful_plans(request, limits, evaluator, order)
+    plans = order.best(priced, priced.size)
+    assert plans.size > MOST_COMPARED
+    _, deviation = evaluator.compare(plans.configurations)
+    values, gpus, stale = order.values(plans), plans.configurations.gpus, plans.predictions.staleness_mean
+    better = [probability_better(values[0], value, deviation(0, at)) for at, value in enumerate(values.tolist())]
+    worse = np.array([at > 0 and one is not None and one >= SURE_PROBABILITY for at, one in enumerate(better)])
+    assert chosen is not None
+    taken = chosen.prediction.configuration.gpus, chosen.prediction.staleness.mean
+    for at in np.flatnonzero(~worse).tolist():
+        assert (gpus[at], stale[at]) >= taken or (worse[:at] & (gpus[:at] <= gpus[at])).any()

@@ -92,6 +92,9 @@ def test_what_is_not_known_cannot_be_limited() -> None:
         check_limits({"epoch": 3.0}, order)
     with pytest.raises(ParameterError, match="price"):
         check_limits({"cost": 3.0}, Order("epoch-time", 8, has_dataset=True))
+    check_limits({"window": 0.5}, order)
+    with pytest.raises(ParameterError, match="synchronous"):
+        check_limits({"window": 0.5}, order, ("sync",))
 
 
 @pytest.mark.parametrize(
