@@ -264,7 +264,7 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def is_product(self) -> bool:
         """Whether there is a dimension an axis."""
-        return len(self.shape) > 1
+        return bool(self.nodes.ndim > 1)
 
     @property
     def rows(self) -> Configurations:
@@ -440,7 +440,8 @@ def taken(column: IntArray, at: IntArray | slice) -> IntArray:
     """Return values at positions; one that is held once stays so."""
     if isinstance(at, slice) or not _is_alike(column):
         return column[at]
-    return np.broadcast_to(column[0], at.shape)
+    is_part = at.ndim == 1 and 1 < at.size <= column.size  # which is made faster
+    return column[: at.size] if is_part else np.broadcast_to(column[0], at.shape)
 
 
 def _joined(columns: list[IntArray]) -> IntArray:
@@ -530,7 +531,7 @@ class JoinedConfigurations(Configurations):
     def _gathered(self, of_bases: Any) -> Any:
         """Return what the base of every row has, (n,), of an array by base; what is alike for all is held once."""
         if of_bases.strides == (0,) and of_bases.size:
-            return np.broadcast_to(of_bases[0], self.base.shape)
+            return taken(of_bases, self.base)
         return of_bases[self.base]
 
     def with_bases(self, change: Callable[[Configurations], Configurations]) -> Configurations:
