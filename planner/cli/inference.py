@@ -32,7 +32,7 @@ from planner.sessions.inputs import (
 from planner.sources.sources import Sources
 from planner.sources.usable import why_not_precision
 from planner.steps.inference import Inference, replicas_of
-from planner.steps.kernel_rows import by_kind, ridges
+from planner.steps.kernel_rows import by_kind
 from planner.units import format_duration
 
 __all__ = ["predict", "suggest"]
@@ -151,7 +151,7 @@ def _write(case: Case, plans: Sequence[tuple[Batch, int]], view: Sequence[Block]
         return
     kernels: list[Block] = []
     if "verbose" in arguments:
-        of_device = ridges(case.problem.cluster.node.accelerator)
+        of_device = case.problem.cluster.node.accelerator.ridges
         for one, _ in plans:
             kernels += kernel_table(one.kernels, f"of a batch of {one.sub_batch} in {one.precision}", of_device)
     output.write_view([*view, *kernels])

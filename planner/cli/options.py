@@ -276,8 +276,9 @@ _ALL = (
         help_in={"render": "Name of the job."}, default_in={"render": "the network's"}),
     Option(
         "out", "FILE", "File to write; what was measured goes into X.samples.csv beside X.json.",
-        default="a time-stamped file in the user data folder", help_in={"render": "File to write."},
-        default_in={"render": "standard output"}, short="-o",
+        default="a time-stamped file in the user data folder", short="-o",
+        help_in=dict.fromkeys(("render", "report"), "File to write."),
+        default_in=dict.fromkeys(("render", "report"), "standard output"),
     ),
     Option(
         "cluster_out", "X.toml", "Also write the node that was seen, and its measured links, as a cluster's file.",
@@ -383,5 +384,11 @@ COMMANDS = (
         "render",
         "Write a plan that was kept as JSON as a job file. Every value of it is a flag or key of what reads the file.",
         ("answer", "to", "framework", "plan", "program", "name", "image", "epochs", "out", "force"),
+    ),
+    Command(
+        "report",
+        "Write an answer that was kept as one page to look at. "
+        "It has curves against nodes and sub-batch, memory by stage and kernels too; needs Matplotlib.",
+        ("answer", "out", "force"),
     ),
 )  # fmt: skip

@@ -38,7 +38,7 @@ from planner.sessions.inputs import (
     value_of,
 )
 from planner.steps.inference import check_batch
-from planner.steps.kernel_rows import by_kind, kernel_rows, ridges
+from planner.steps.kernel_rows import by_kind, kernel_rows
 from planner.steps.predict import Evaluator
 
 __all__ = ["completed", "configurations", "fusion_gains", "predictions", "run"]
@@ -189,7 +189,7 @@ def _kernels(answers: Answers) -> Iterator[Block]:
             device = cases[0].problem.cluster.node.accelerator
             words = f"of a micro-batch and an update, {parts.configuration_words(one, subject.device)}"
             if rows := kernel_rows(Evaluator(cases[0].problem), one):
-                yield from kernel_table(rows, words, ridges(device))
+                yield from kernel_table(rows, words, device.ridges)
 
 
 def _gains(answers: Answers) -> Iterator[Block]:

@@ -17,6 +17,7 @@ from planner.cli.options import COMMANDS, OPTIONS, Option
 from planner.cli.parsing import EVERY
 from planner.cli.streams import note
 from planner.domain.axes import AXES, Axis
+from planner.domain.objective import LIMITS
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, Refusal, UsageError
 from planner.search.bases import HYBRID, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
@@ -44,10 +45,10 @@ from planner.workload.blocks import block_starts
 from planner.workload.lawful import check_allowed
 
 __all__ = [
-    "PRINTING_OPTIONS", "SEARCHING_OPTIONS", "Allowed", "allowed_cases", "allowed_request", "as_text",
+    "PRINTING_OPTIONS", "SEARCHING_OPTIONS", "SOURCES", "Allowed", "allowed_cases", "allowed_request", "as_text",
     "check_not_refined",
     "from_options", "from_settings", "gather", "in_full", "options_named", "ordered", "provenance", "resolve",
-    "say_unused_frameworks", "settings_named", "space_request",
+    "say_unused_frameworks", "settings_named", "space_request", "values_kept", "values_typed",
 ]  # fmt: skip
 
 
@@ -73,6 +74,38 @@ def from_settings(settings: Mapping[str, Any], source: str, command: str) -> Val
         }
     except ParameterError as error:
         raise InputFileError(source, str(error)) from error
+
+
+SOURCES = (OPTION, SETTINGS_FILE, DEFAULT_REQUEST)
+"""Of values that were typed, the strongest first."""
+
+
+def values_typed(typed: Mapping[str, Mapping[str, Any]], command: str) -> Values:
+    """Return the values of a command that were typed, by source."""
+    return in_full(merge(*(from_settings(typed.get(source, {}), source, command) for source in SOURCES)))
+
+
+def values_kept(request: Mapping[str, Sourced[Any]], command: str) -> Values:
+    """Return the values of a command that were typed for the request of a document; what followed from them is not."""
+    typed: dict[str, dict[str, Any]] = {source: {} for source in SOURCES}
+    for key, one in request.items():
+        source = next((each for each in SOURCES if each in one.source.split(", ")), None)
+        value: Any = list(one.value) if isinstance(one.value, tuple) else one.value
+        if key == "tolerance":  # by mode, the same of all to which it applies
+            value = list(value.values())[-1]
+        elif key == "limit":
+            value = ",".join(f"{name}={most!r}{'s' * (LIMITS[name].unit == 's')}" for name, most in value.items())
+        if source:
+            typed[source][key] = value
+    values = values_typed(typed, command)
+    return _without_known(values, tuple(request["calibration"].value)) if "calibration" in values else values
+
+
+def _without_known(values: Values, names: tuple[str, ...]) -> Values:
+    """Return the values with the calibrations that were named alone: a document has known ones behind them."""
+    each = ({**values, "calibration": replace(values["calibration"], value=names[:n])} for n in range(1, len(names)))
+    is_same = (one for one in each if tuple(machine_of(one, lambda _: None).sources["calibration"].value) == names)
+    return next(is_same, values)
 
 
 def in_full(values: Values) -> Values:

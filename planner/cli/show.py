@@ -32,7 +32,7 @@ from planner.report.kernels import kernel_table, ridge_words
 from planner.scoring.gaps import gaps_of
 from planner.sessions.measure_next import can_be_measured, measured_for, measuring
 from planner.sources.overheads import FORMULA
-from planner.steps.kernel_rows import ridges, work_rows
+from planner.steps.kernel_rows import work_rows
 from planner.workload.totals import layer_work, totals
 
 __all__ = ["run"]
@@ -114,7 +114,7 @@ def _work(network: Network) -> Iterator[Block]:
     yield from kernel_table(work_rows(network), "of a step of one sample in fp32", {})
     yield heading("Ridge of the roofline: FLOP a byte above which compute bounds a kernel")
     devices = [catalog.find_accelerator(name) for name in catalog.names("accelerators")]
-    yield Pairs([(one.name, ridge_words(ridges(one))) for one in devices])
+    yield Pairs([(one.name, ridge_words(one.ridges)) for one in devices])
 
 
 def _clusters() -> Shelf:

@@ -16,17 +16,17 @@ from planner.cli.options import OPTIONS
 from planner.cli.request import (
     PRINTING_OPTIONS,
     SEARCHING_OPTIONS,
+    SOURCES,
     allowed_cases,
     allowed_request,
     check_not_refined,
     from_options,
-    from_settings,
     gather,
-    in_full,
     provenance,
     resolve,
     settings_named,
     space_request,
+    values_typed,
 )
 from planner.cli.streams import interruption, note
 from planner.domain.framework import PYTORCH
@@ -47,7 +47,6 @@ from planner.search.space import Limits
 from planner.search.suggest import suggest_among
 from planner.search.switches import different_sets
 from planner.sessions.inputs import (
-    DEFAULT_REQUEST,
     INFERENCE,
     OPTION,
     SETTINGS_FILE,
@@ -55,7 +54,6 @@ from planner.sessions.inputs import (
     Values,
     listed,
     machine_of,
-    merge,
     mixed_cluster,
     questions,
     subject_of_all,
@@ -117,7 +115,6 @@ class StoppableSearch:
 DEFAULT_TRIALS = 200
 _NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "why_not", "sensitivity"}
 """Options that change no trial."""
-_SOURCES = (OPTION, SETTINGS_FILE, DEFAULT_REQUEST)
 
 
 def searcher_of(values: Values, cases: Sequence[Case], options: Mapping[str, Any]) -> OptunaSearch | None:
@@ -166,25 +163,24 @@ def kept_options(values: Values, arguments: Mapping[str, Any]) -> dict[str, dict
     of_file = any(one.source == SETTINGS_FILE for one in values.values())
     settings = catalog.read_settings(Path.cwd()) if of_file else None
     texts = (arguments, settings[1] if settings else {}, catalog.default_request())
-    typed: dict[str, Mapping[str, Any]] = dict(zip(_SOURCES, texts, strict=True))
+    typed: dict[str, Mapping[str, Any]] = dict(zip(SOURCES, texts, strict=True))
     return {
         source: {
             name: text
             for name, text in typed[source].items()
             if name not in _NOT_KEPT and (source == OPTION or (name in values and values[name].source == source))
         }
-        for source in _SOURCES
+        for source in SOURCES
     }
 
 
 def values_kept(place: StudyPlace, options: Mapping[str, Any]) -> Values:
     """Return the values of options that a study keeps; InputFileError where they are none."""
     for source, typed in options.items():
-        if source not in _SOURCES or not isinstance(typed, Mapping) or not typed.keys() <= OPTIONS.keys() - _NOT_KEPT:
+        if source not in SOURCES or not isinstance(typed, Mapping) or not typed.keys() <= OPTIONS.keys() - _NOT_KEPT:
             raise place.wrong("options must be those of suggest, by source", typed, source)
     try:
-        of_source = [from_settings(options.get(source, {}), source, "suggest") for source in _SOURCES]
-        return in_full(merge(*of_source))
+        return values_typed(options, "suggest")
     except PlannerError as error:
         raise place.wrong("options must be values that suggest accepts", str(error)) from error
 

@@ -66,6 +66,11 @@ class Accelerator:
         """Peak rate in fp32; of a device without it, its lowest."""
         return self.peak_flop_per_s.get("fp32", min(self.peak_flop_per_s.values()))
 
+    @property
+    def ridges(self) -> dict[str, float]:
+        """Ridge of the roofline of every precision [FLOP/byte]."""
+        return {name: rate / self.memory_bytes_per_s for name, rate in self.peak_flop_per_s.items()}
+
     def counted_bytes_per_s(self, precision: str) -> float:
         """Memory bandwidth for bytes as work counts them: of products in 8 bits 2 an element, of which 1 moves."""
         if precision not in PRECISIONS:

@@ -166,16 +166,33 @@ def html_of(blocks: Iterable[Block]) -> str:
 
 def _html(block: Block) -> str:
     if isinstance(block, Line):
-        return f"<p>{_escaped(f'{block.label} {block.text}'.strip())}</p>"
-    names, strong = (block.columns, block.strong) if isinstance(block, Table) else ((), ())
-    rows = [("th", names)] if names else []
-    rows += [("th" if at in strong else "td", row) for at, row in enumerate(block.rows)]
-    cells = ("".join(f"<{tag}>{_escaped(cell)}</{tag}>" for cell in row) for tag, row in rows)
-    return f"<table>{''.join(f'<tr>{one}</tr>' for one in cells)}</table>"
+        tag = "pre" if block.whole else "h3" if block.text.startswith("\n") else "p"
+        words = _escaped(f"{block.label} {block.text}".strip())
+        return f"<{tag}>{words}</{tag}>" if words else ""
+    if isinstance(block, Pairs):
+        pairs = (
+            f'<tr><th scope="row">{_escaped(name)}</th><td>{_escaped(text)}</td></tr>' for name, text in block.rows
+        )
+        return f"<table>{''.join(pairs)}</table>"
+    kinds = [' class="number"' if name in block.right else "" for name in block.columns]
+    names = (_escaped(_BROKEN.sub("", name)) for name in block.columns)
+    head = "".join(f'<th scope="col"{kind}>{name}</th>' for name, kind in zip(names, kinds, strict=True))
+    body = ""
+    for at, row in enumerate(block.rows):
+        cells = (f"<td{kind}>{_escaped(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+        body += f"<tr{STRONG if at in block.strong else ''}>{''.join(cells)}</tr>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+STRONG = ' class="strong"'
+
+
+_BROKEN = re.compile(r"(?<!sub)(?<!mini)(?<!PU)-\n")
+"""Where a word of a heading is broken; behind the others a hyphen belongs to the word."""
 
 
 def _escaped(text: str) -> str:
-    return html.escape(text.replace(GLUE, " "))
+    return html.escape(text.replace("-\n", "-").replace(GLUE, " "))
 
 
 def _styled(text: str, style: str) -> str:

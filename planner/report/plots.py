@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +20,8 @@ from planner.domain.validation import ScoredRow
 from planner.errors import MissingPackageError
 
 __all__ = [
-    "BESIDE", "PICTURE_FORMS", "SERIES_LOOKS", "TIME_OF_METRIC", "Points", "check_matplotlib", "picture",
-    "validation_plot",
+    "BESIDE", "LINE_COLOUR", "OTHERS_LOOK", "PICTURE_FORMS", "SERIES_LOOKS", "TIME_OF_METRIC", "Points",
+    "check_matplotlib", "drawing", "picture", "plain_logarithms", "validation_plot",
 ]  # fmt: skip
 
 PICTURE_FORMS: Mapping[str, Mapping[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -33,6 +35,9 @@ COLOURS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf", "#1a237e",
 )  # fmt: skip
 SERIES_LOOKS = tuple({"color": colour, "marker": marker} for colour, marker in zip(COLOURS, "os^DvP<X>p", strict=True))
+FIXED_SETTINGS: Mapping[str, object] = {
+    "svg.hashsalt": SVG_SALT, "text.parse_math": False, "font.size": 9.0, "savefig.dpi": 150.0, "savefig.bbox": "tight",
+}  # fmt: skip
 OTHERS_LOOK = {"color": "#8a8a8a", "marker": "o"}
 MARKER_FILLINGS = {
     "held out": {"markeredgecolor": "white", "markeredgewidth": 0.3},
@@ -40,6 +45,20 @@ MARKER_FILLINGS = {
 }
 """What is known of a row -> how its marker is filled."""
 LINE_COLOUR = "#404040"
+GRID_COLOUR = "#e4e4e4"
+DRAWING_WIDTH = 3.6
+"""Of a drawing in a page [inch]: on a phone its letters keep their size."""
+# fmt: off
+DRAWING_SETTINGS: Mapping[str, object] = {
+    "savefig.bbox": None, "figure.constrained_layout.use": True, "svg.fonttype": "none", "savefig.facecolor": "none",
+    "axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "grid.color": GRID_COLOUR,
+} | dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), LINE_COLOUR)
+# fmt: on
+VARIABLES = {LINE_COLOUR: "--ink", GRID_COLOUR: "--grid", "#ffffff": "--paper", OTHERS_LOOK["color"]: "--dim"} | {
+    colour: f"--series-{at}" for at, colour in enumerate(COLOURS)
+}
+"""Colour of a picture -> the variable of a page's style sheet that takes its place."""
 MARKER_SIZES = ((100, 6.0), (1000, 4.5), (math.inf, 3.0))
 """Rows up to which a marker has this size, in points."""
 LINE_MARGIN = 0.2
@@ -80,8 +99,13 @@ def validation_plot(points: Points, form: str) -> bytes:
     return picture(lambda axes: _draw(axes, points), form)
 
 
-def picture(draw: Callable[[Any], None], form: str) -> bytes:
-    """Return a picture of what ``draw`` puts on the axes it is given, the same bytes every time; raise as above."""
+def picture(
+    draw: Callable[[Any], None], form: str, size: tuple[float, float] = (5.4, 5.4), **settings: object
+) -> bytes:
+    """Return a picture of what ``draw`` puts on the axes it is given, the same bytes every time; raise as above.
+
+    ``size``: of the axes with their ticks [inch]; ``settings`` of Matplotlib.
+    """
     check_matplotlib()
     from matplotlib import rc_context, style  # noqa: PLC0415 - heavy, and optional
     from matplotlib.figure import Figure  # noqa: PLC0415 - as above
@@ -89,14 +113,29 @@ def picture(draw: Callable[[Any], None], form: str) -> bytes:
     file = BytesIO()
     with (
         style.context("default", after_reset=True),
-        rc_context({"svg.hashsalt": SVG_SALT, "text.parse_math": False, "font.size": 9.0, "savefig.dpi": 150.0}),
+        rc_context({**FIXED_SETTINGS, **settings}),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
-        figure = Figure(figsize=(5.4, 5.4))  # inch, the axes with their ticks
+        figure = Figure(figsize=size)
         draw(figure.add_subplot())
-        figure.savefig(file, format=form, bbox_inches="tight", metadata=dict(PICTURE_FORMS[form]))
+        figure.savefig(file, format=form, metadata=dict(PICTURE_FORMS[form]))
     return file.getvalue()
+
+
+def drawing(draw: Callable[[Any], None], name: str, height: float, words: str) -> str:
+    """Return what ``draw`` puts on axes as an element of a page, in the colours of its style sheet.
+
+    ``name``: begins its identifiers; ``height`` [inch]; ``words``: for who does not see it.
+    """
+    text = picture(draw, "svg", (DRAWING_WIDTH, height), **DRAWING_SETTINGS).decode()
+    box = re.search('viewBox="[^"]*"', text)
+    inner = text[text.index("</metadata>") + len("</metadata>") :]
+    inner = re.sub("<defs>\\s*<style.*?</defs>", "", inner, count=1, flags=re.DOTALL)
+    inner = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", inner)
+    inner = re.sub('font: ([0-9.]+px) [^;"]*', r"font-size: \1", inner)
+    inner = re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda one: f"var({VARIABLES.get(one[0], one[0])})", inner)
+    return f'<svg {box[0] if box else ""} role="img" aria-label="{html.escape(words)}">{inner}'
 
 
 def _draw(axes: Any, points: Points) -> None:
@@ -145,17 +184,23 @@ def _limits(points: Points) -> tuple[float, float]:
     return 10 ** (low - room), 10 ** (high + room)
 
 
-def _scale(axes: Any, limits: tuple[float, float]) -> None:
-    """Let both axes be logarithmic, of one scale, with plain numbers at the ticks."""
+def plain_logarithms(axes: Any) -> None:
+    """Let both axes be logarithmic, with plain numbers at the ticks."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - heavy, and optional
 
-    steps = (1.0, 2.0, 5.0) if np.log10(limits[1] / limits[0]) < LONGEST_FINE_AXIS else (1.0,)
-    axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
-    for axis in (axes.xaxis, axes.yaxis):
+    axes.set(xscale="log", yscale="log")
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        steps = (1.0, 2.0, 5.0) if np.log10(high / low) < LONGEST_FINE_AXIS else (1.0,)
         axis.set_major_locator(LogLocator(subs=steps))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
-    axes.grid(visible=True, which="major", color="#e4e4e4", linewidth=0.6)
+
+
+def _scale(axes: Any, limits: tuple[float, float]) -> None:
+    """Let both axes be logarithmic and of one scale."""
+    axes.set(xlim=limits, ylim=limits, aspect="equal")
+    plain_logarithms(axes)
+    axes.grid(visible=True, which="major", color=GRID_COLOUR, linewidth=0.6)
     axes.set_axisbelow(True)
 
 

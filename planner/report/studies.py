@@ -14,28 +14,28 @@ from planner.domain.suggestion import RankedPlan, Sweep, SweptPlan, WhyNot
 from planner.domain.validation import ErrorSummary, Locked, MemoryScore, OrderRanking, ScoredRow, Validation
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, Table, heading, title
-from planner.report.plots import BESIDE, SERIES_LOOKS, picture
+from planner.report.plots import BESIDE, LINE_COLOUR, SERIES_LOOKS, picture, plain_logarithms
 from planner.report.prediction import place
 from planner.units import duration_unit, format_number
 
-__all__ = ["sweep_plot", "sweep_view", "validation_view", "why_not_view"]
+__all__ = ["sweep_lines", "sweep_plot", "sweep_view", "validation_view", "why_not_view"]
 
 
 MOST_ROWS, MOST_COLUMNS = 12, 8
 """Numbers of nodes and sub-batches that a table shows."""
 
 
-def sweep_view(sweep: Sweep, subject: Subject) -> Iterator[Block]:
+def sweep_view(sweep: Sweep, subject: Subject, most_rows: int = MOST_ROWS) -> Iterator[Block]:
     """Yield the best plan in a sentence, and the objective by nodes and sub-batch; at most 25 lines."""
     best = sweep.best
     words = parts.configuration_words(best.configuration, subject.device)
     value = parts.objective(best.objective, parts.objective_of(sweep.request))
     yield title(f"{place(subject)}: best {_what(sweep)} {value} with {words}")
-    nodes = _spread([one.configuration.nodes for one in sweep.plans], MOST_ROWS, best.configuration.nodes)
-    sizes = _spread([one.configuration.sub_batch for one in sweep.plans], MOST_COLUMNS, best.configuration.sub_batch)
+    nodes = _spread([one.configuration.nodes for one in sweep.plans], most_rows, best.configuration.nodes)
+    sizes = _sizes(sweep)
     of = {(one.configuration.nodes, one.configuration.sub_batch): one for one in sweep.plans}
     least = sweep.of_nodes
-    scale, unit = duration_unit(best.objective, 3) if _unit(sweep) == "s" else (1.0, _unit(sweep))
+    scale, unit = _scale(sweep)
 
     def cell(one: SweptPlan | None, marked: SweptPlan | None = None) -> str:
         return "-" if one is None else format_number(one.objective / scale, 3) + ("*" if one is marked else "")
@@ -63,21 +63,32 @@ def sweep_plot(sweep: Sweep, subject: Subject, form: str) -> bytes:
 
     MissingPackageError where Matplotlib is not installed.
     """
-    sizes = _spread([one.configuration.sub_batch for one in sweep.plans], MOST_COLUMNS)
 
     def draw(axes: Any) -> None:
-        least = sweep.of_nodes
-        line = {"color": "#404040", "linewidth": 1.4, "label": "best"}
-        axes.plot(list(least), [one.objective for one in least.values()], **line)
-        for size, look in zip(sizes, SERIES_LOOKS, strict=False):
-            some = [one for one in sweep.plans if one.configuration.sub_batch == size]
-            nodes = [one.configuration.nodes for one in some]
-            axes.plot(nodes, [one.objective for one in some], label=f"{size:,}", markersize=4, linewidth=0.7, **look)
-        axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel=_with_unit(sweep, _unit(sweep)))
+        sweep_lines(sweep, axes)
         axes.set_title(place(subject), loc="left")
         axes.legend(title="sub-batch", **BESIDE)
 
     return picture(draw, form)
+
+
+def sweep_lines(sweep: Sweep, axes: Any) -> None:
+    """Draw the objective against nodes, a line each of at most MOST_COLUMNS sub-batches, and the best of all."""
+    least, (scale, unit) = sweep.of_nodes, _scale(sweep)
+    line = {"color": LINE_COLOUR, "linewidth": 1.4, "label": "best"}
+    axes.plot(list(least), [one.objective / scale for one in least.values()], **line)
+    for size, look in zip(_sizes(sweep), SERIES_LOOKS, strict=False):
+        some = [one for one in sweep.plans if one.configuration.sub_batch == size]
+        points = [one.configuration.nodes for one in some], [one.objective / scale for one in some]
+        axes.plot(*points, label=f"{size:,}", markersize=4, linewidth=0.7, **look)
+    axes.set(xlabel="nodes", ylabel=_with_unit(sweep, unit))
+    plain_logarithms(axes)
+
+
+def _sizes(sweep: Sweep) -> list[int]:
+    """Return the sub-batches that are shown, that of the best plan among them."""
+    every = [one.configuration.sub_batch for one in sweep.plans]
+    return _spread(every, MOST_COLUMNS, sweep.best.configuration.sub_batch)
 
 
 def _spread(values: Sequence[int], most: int, kept: int | None = None) -> list[int]:
@@ -97,9 +108,12 @@ def _what(sweep: Sweep) -> str:
     return f"epoch {quantity}" if sweep.plans[0].epoch_s is not None else f"{quantity} of a sample"
 
 
-def _unit(sweep: Sweep) -> str:
+def _scale(sweep: Sweep) -> tuple[float, str]:
+    """Return the size and the name of the unit of the objective."""
     objective = parts.objective_of(sweep.request)
-    return "" if is_sum(objective) else "USD" if objective == "cost" else "s"
+    if is_sum(objective) or objective == "cost":
+        return 1.0, "" if is_sum(objective) else "USD"
+    return duration_unit(sweep.best.objective, 3)
 
 
 def _with_unit(sweep: Sweep, unit: str) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 from planner.costs.specified import ASSUMED_LAUNCH_S
 from planner.costs.work import flop, moved_bytes
 from planner.domain.arrays import FloatArray
-from planner.domain.cluster import Accelerator
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import FORWARD, KernelCalls, KernelRow, class_of
 from planner.domain.network import Network
@@ -28,16 +27,11 @@ from planner.units import format_duration
 from planner.workload.lowering import lower
 from planner.workload.shards import has_tensor_shards
 
-__all__ = ["by_kind", "kernel_rows", "lossy_warning", "ridges", "rows_of", "work_rows"]
+__all__ = ["by_kind", "kernel_rows", "lossy_warning", "rows_of", "work_rows"]
 
 
 MOST_LOSSES, LEAST_LOSS = 2, 0.005
 """Kinds of kernels that are told to be slower, and of what share of a step on."""
-
-
-def ridges(accelerator: Accelerator) -> dict[str, float]:
-    """Return the ridge of the roofline of every precision [FLOP/byte]."""
-    return {name: rate / accelerator.memory_bytes_per_s for name, rate in accelerator.peak_flop_per_s.items()}
 
 
 def kernel_rows(evaluator: Evaluator, configuration: Configuration) -> list[KernelRow]:

@@ -12,6 +12,7 @@ from planner.domain.configuration import MODES, Box, Configurations, JoinedConfi
 from planner.domain.framework import Framework
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
+from planner.domain.split import MEMORY_KINDS
 from planner.errors import ParameterError
 from planner.sources.refusals import missing_link
 from planner.sources.sources import Sources
@@ -155,6 +156,17 @@ class Evaluator:
             like = next((one for one in pricers if one and one.precision == precision), None)
             self.pricers[key] = self._made(precision, mode, like)
         return self.pricers[key]
+
+    def stage_memory(self, plan: Prediction) -> list[dict[str, float]]:
+        """Return the memory of a rank of each stage of a plan, by kind, with ``total`` [bytes]."""
+        one = Configurations.of([plan.configuration])
+        pricer = self.pricer_of(one)
+        if isinstance(pricer, AsyncPricer):
+            return [dict(plan.memory_bytes)]
+        ((_, own),) = pricer.apart(one)
+        memory = (own.in_order(plan.rank_order) if plan.rank_order else own).stage_memory(one)
+        columns = {name: getattr(memory, name) for name in (*MEMORY_KINDS, "total")}
+        return [{name: float(column[at]) for name, column in columns.items()} for at in range(memory.stage.size)]
 
     def _made(self, precision: str, mode: str, like: StepCosts | None) -> Pricer | AsyncPricer:
         if mode == "async":

@@ -152,6 +152,13 @@ class Pricer(StepCosts):
                 column[row] = getattr(worst, name)
         return SplitMemoryBytes(**columns)
 
+    def stage_memory(self, plan: Configurations) -> SplitMemoryBytes:
+        """Return the memory of a rank of each stage; ``plan`` of shape (1,)."""
+        if self.is_laid_out(plan)[0]:
+            return layout_memory(self, plan, self.layouts(plan)[0])
+        stage = np.arange(plan.pipeline_parallel[0])
+        return self.ledger.of_stages(plan.take(0 * stage), stage) if stage.size > 1 else self.memory(plan)
+
     def layouts(self, plans: Configurations) -> list[StageLayout]:
         """Return what the stages of each plan hold and compute again, of plans that leave that to what fits."""
         return self.stage_layouts.of(plans, self.ranks(plans))

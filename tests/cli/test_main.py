@@ -39,6 +39,7 @@ Commands:
   show           Show what is bundled, or everything about one thing.
   calibrate      Measure this node, fit the cost terms, write a calibration.
   render         Write a plan that was kept as JSON as a job file.
+  report         Write an answer that was kept as one page to look at.
 """
 
 
@@ -54,7 +55,7 @@ def test_version(run: Run) -> None:
 
 def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     sentence = "planner: command must be a known name, got 'sugest'; did you mean 'suggest'?"
-    known = "batch, calibrate, explain, predict, render, search-worker, show, suggest, sweep, validate"
+    known = "batch, calibrate, explain, predict, render, report, search-worker, show, suggest, sweep, validate"
     assert run("sugest") == (2, "", f"{sentence} Known: {known}.\n")
 
 

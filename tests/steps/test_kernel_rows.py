@@ -7,7 +7,7 @@ from planner.catalog import calibrations_for, find_cluster, find_network
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
 from planner.steps.compute import PASSES
-from planner.steps.kernel_rows import by_kind, kernel_rows, ridges, work_rows
+from planner.steps.kernel_rows import by_kind, kernel_rows, work_rows
 from planner.steps.predict import Evaluator
 from planner.workload.totals import totals
 
@@ -50,4 +50,4 @@ def test_memory_bounds_what_lies_below_the_ridge_and_compute_what_lies_above() -
     evaluator = Evaluator(Problem(find_network("vgg16"), None, cluster, calibrations_for(cluster), settings=settings))
     for one in kernel_rows(evaluator, Configuration(1, 1, 64, precision="fp16")):
         if one.bound in ("memory", "compute"):
-            assert (one.bound == "compute") == (one.flop / one.bytes >= ridges(device)[one.precision])
+            assert (one.bound == "compute") == (one.flop / one.bytes >= device.ridges[one.precision])

@@ -1,0 +1,119 @@
+"""``planner report``: an answer that was kept, as one page to look at.
+
+What the document does not hold is worked out from its request, as ``planner sweep`` and ``planner predict`` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner import catalog
+from planner.cli import output
+from planner.cli.request import allowed_request, check_not_refined, from_options, resolve, values_kept
+from planner.cli.streams import note
+from planner.cli.suggest import StoppableSearch
+from planner.domain.configuration import Configurations
+from planner.domain.request import Sourced, Subject
+from planner.domain.suggestion import Plan
+from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError
+from planner.formats.documents import check_replaceable, write_file
+from planner.formats.suggestion import read_answers
+from planner.report.answer import prediction_answer, predictions_answer, suggestions_views
+from planner.report.page import Studied, page
+from planner.report.plots import check_matplotlib
+from planner.report.prediction import prediction_rest
+from planner.search.studies import sweep
+from planner.sessions.inputs import OPTION, Case, mixed_cluster
+from planner.steps.kernel_rows import kernel_rows
+from planner.steps.predict import Evaluator
+
+__all__ = ["run"]
+
+EQUAL = 1e-6
+"""Relative difference up to which a step that is predicted anew is that of the document."""
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Read the answer of a document, work out what it does not hold, and write the page."""
+    values = {name: one.value for name, one in from_options(arguments).items()}
+    if "answer" not in values:
+        raise ParameterError("ANSWER.json", "given", NOTHING, "name a document of 'planner suggest --json', or -")
+    check_matplotlib()
+    if "out" in values:
+        check_replaceable(Path(values["out"]), force="force" in values)
+    answers = read_answers(values["answer"]).with_frameworks(catalog.recorded)
+    if len(answers.suggestions) > 1:
+        got = f"{len(answers.suggestions)} answers"
+        raise ParameterError("ANSWER.json", "of one network and scenario", got, "ask for one")
+    if answers.suggestions:
+        ((subject, one),) = answers.suggestions
+        if not one.plans:
+            raise NothingFitsError("no plan fits in this answer; its key loosen says what to change")
+        plans, chosen, request = one.plans, one.chosen, one.request
+        (blocks,) = suggestions_views(answers.suggestions, in_full=True)
+    else:
+        subject = answers.predictions[0][0]
+        plans = tuple(Plan(at, prediction, "") for at, (_, prediction) in enumerate(answers.predictions, 1))
+        chosen, request = (1 if len(plans) == 1 else None), {}
+        head = prediction_answer(plans[0].prediction, subject) if chosen else predictions_answer(answers.predictions)
+        blocks = [*head, *prediction_rest(answers.predictions, {}, answers.citations)]
+    text = page(subject, plans, chosen, blocks, _studied(subject, plans, chosen, request))
+    if "out" in values:
+        write_file(values["out"], text, force="force" in values)
+    else:
+        output.write_text(text)
+
+
+def _studied(
+    subject: Subject, plans: Sequence[Plan], chosen: int | None, request: Mapping[str, Sourced[object]]
+) -> Studied:
+    """Return what is worked out anew; where the request cannot be asked again, why."""
+    plan = next((one for one in plans if one.position == chosen), plans[0])
+    try:
+        case, values = _case(plan.subject(subject), request)
+    except PlannerError as error:
+        return _without(Studied(), f"curves, stages and kernels are left out: {error}")
+    evaluator = Evaluator(case.problem)
+    own = [one for one in plans if one.framework in (None, plan.framework)]
+    one = plan.prediction
+    studied = Studied(
+        stages={each.position: evaluator.stage_memory(each.prediction) for each in own},
+        kernels=kernel_rows(evaluator, one.configuration),
+        accelerator=case.problem.cluster.node.accelerator,
+    )
+    now = float(evaluator.evaluate(Configurations.of([one.configuration])).iteration_s[0])
+    if abs(now / one.iteration_s.value - 1) > EQUAL:
+        words = f"the step of plan {plan.position} is {now:.6g} s here, {one.iteration_s.value:.6g} s in the answer"
+        studied = _without(studied, f"{words}: curves, stages and kernels are of the calibrations here")
+    if not request:
+        return studied
+    try:
+        asked = allowed_request(case, values)
+        check_not_refined(asked, "a curve")
+        with StoppableSearch().watch() as stopped:
+            return replace(studied, sweep=sweep(case.problem, asked, {"objective": request["objective"]}, stopped))
+    except PlannerError as error:
+        return _without(studied, f"times against nodes and sub-batch are left out: {error}")
+
+
+def _without(studied: Studied, sentence: str) -> Studied:
+    note(sentence)
+    return replace(studied, missing=(*studied.missing, f"{sentence[0].upper()}{sentence[1:].rstrip('.')}."))
+
+
+def _case(subject: Subject, request: Mapping[str, Sourced[Any]]) -> tuple[Case, Mapping[str, Sourced[Any]]]:
+    """Return the case of a document, in the framework of its plan; without a request that of its subject."""
+    settings = subject.settings
+    named = {
+        "network": subject.network, "cluster": subject.cluster, "scenario": subject.scenario or None,
+        "optimizer": settings.optimizer, "strategy": settings.strategy, "input": settings.input,
+    }  # fmt: skip
+    request = request or {key: Sourced(value, OPTION) for key, value in named.items() if value}
+    values = {**values_kept(request, "sweep"), "framework": Sourced(settings.framework.label, OPTION)}
+    if mixed_cluster(values) is not None:
+        raise ParameterError("the cluster", "of one kind of nodes", subject.cluster)
+    _, (case,) = resolve(values)
+    return case, values
