@@ -146,6 +146,8 @@ class Suggestion(Answer):
     ----------
     chosen : Plan
         The one to take: of those that are tied with the first, by default the one with the fewest GPUs.
+    knee : Plan or None
+        The one with the fewest GPU-hours of those within twice the time of the first, where that saves a fifth of them.
     tied : list of int
         Positions of the first plan and of those tied with it.
     certified : bool
@@ -157,6 +159,7 @@ class Suggestion(Answer):
         super().__init__(text)
         (_, answer), *_ = self._answers.suggestions
         self.chosen = next(one for one in self.plans if one.position == (answer.chosen or 1))
+        self.knee = next((one for one in self.plans if one.position == answer.knee), None)
         self.tied, self.certified = list(answer.tied), answer.search.certified
         self.warnings = [one.message for one in answer.warnings]
 

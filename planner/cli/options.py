@@ -14,7 +14,7 @@ from planner.cli import parsing
 from planner.cli.parsing import Parser
 from planner.domain.axes import AXES
 from planner.domain.framework import STRATEGIES
-from planner.domain.objective import LIMITS
+from planner.domain.objective import LIMITS, TERMS
 from planner.domain.precision import PRECISIONS
 from planner.domain.ranks import RANK_ORDER
 
@@ -177,7 +177,7 @@ _ALL = (
         parsing.tolerance, "25% asynchronous, 0 synchronous",
     ),
     Option(
-        "objective", "epoch-time|cost|A:W+B:W",
+        "objective", f"{'|'.join(TERMS)}|A:W+B:W",
         "What to minimise, or a weighted sum, each term over its own least, as in epoch-time:1+cost:0.2; cost needs "
         "[price] in the cluster's file.",
         parsing.objective, "epoch-time",
@@ -325,7 +325,7 @@ _PLAN = (
 COMMANDS = (
     Command(
         "suggest",
-        "Rank plans near a target mini-batch by epoch time or cost. "
+        "Rank plans near a target mini-batch by epoch time, GPU-hours or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "allow_unknown",

@@ -154,8 +154,8 @@ def limits(what: str, value: str) -> dict[str, float]:
         choice(*LIMITS)(what, name)
         key = f"{name} in {what}"
         most[name] = parse_quantity(text, "time", key) if LIMITS[name].unit == "s" else parse_number(text, key)
-        if LIMITS[name].is_least and most[name] > 1:
-            raise ParameterError(key, "a share of updates, at most 1", text)
+        if LIMITS[name].unit == "share" and most[name] > 1:
+            raise ParameterError(key, "a share, at most 1", text)
     return most
 
 
@@ -233,7 +233,7 @@ def only(parser: Parser, *values: object) -> Parser:
 
 
 def objective(what: str, value: str) -> str:
-    """Return ``epoch-time`` or ``cost``, or a weighted sum of them, such as ``epoch-time:1+cost:0.2``."""
+    """Return one of TERMS, or a weighted sum of them, such as ``epoch-time:1+cost:0.2``."""
     if not is_sum(value):
         return str(only(choice(*TERMS, "time-to-accuracy"), *TERMS)(what, value))
     return "+".join(f"{term}:{weight:.12g}" for term, weight in weights_of(value, what).items())

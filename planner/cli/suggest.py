@@ -31,7 +31,7 @@ from planner.cli.request import (
 from planner.cli.streams import interruption, note
 from planner.domain.framework import PYTORCH
 from planner.domain.node_groups import MixedCluster
-from planner.domain.objective import weights_of
+from planner.domain.objective import TERMS, weights_of
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
 from planner.domain.suggestion import Suggestion
@@ -313,9 +313,10 @@ def check_price(problem: Problem, values: Values, cluster: str = "") -> None:
     ``cluster``: the one that the problem has a node group of.
     """
     objective = value_of(values, "objective", "")
-    if "cost" in weights_of(objective) and problem.cluster.usd_per_gpu_hour is None:
+    needs_price = any(TERMS[one].needs_price for one in weights_of(objective) if objective)
+    if needs_price and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
-        rule = f"epoch-time on cluster {(cluster or problem.cluster.name)!r}, which has no price{of}"
+        rule = f"epoch-time or gpu-hours on cluster {(cluster or problem.cluster.name)!r}, which has no price{of}"
         raise ParameterError("--objective", rule, objective, "give --cluster a file with [price] usd_per_gpu_hour")
 
 

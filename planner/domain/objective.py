@@ -5,14 +5,68 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from planner.errors import NOTHING, ParameterError, nearest_name
-from planner.units import parse_number
+from planner.units import format_duration, format_number, parse_number
 
-__all__ = ["LIMITS", "TERMS", "is_sum", "weights_of"]
+__all__ = ["LIMITS", "TERMS", "Objective", "is_sum", "objective_named", "weights_of"]
 
-TERMS = ("epoch-time", "cost")
-"""Quantities that may stand in a sum."""
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What may be minimised: seconds of an epoch (without a data set of a sample), or what grows with them.
+
+    Attributes
+    ----------
+    noun, unit : of it, as in ``time`` and ``s``
+    words : of an epoch, in a sentence
+    best, best_sample : the plan with the least, of an epoch and of a sample
+    worse, better : what another plan is beside it
+    is_of_gpus, needs_price : what the seconds are multiplied by
+    """
+
+    noun: str
+    unit: str
+    words: str
+    best: str
+    best_sample: str
+    worse: str
+    better: str
+    is_of_gpus: bool = False
+    needs_price: bool = False
+
+    def rate(self, gpus: Any, usd_per_gpu_hour: float | None) -> Any:
+        """Return what a second on some GPUs comes to."""
+        price = (usd_per_gpu_hour or 0.0) if self.needs_price else 1.0
+        return gpus * price / 3600.0 if self.is_of_gpus else 1.0
+
+    def text(self, value: float, digits: int = 3) -> str:
+        """Return a value with its unit, for people."""
+        if self.unit == "s":
+            return format_duration(value, digits)
+        return f"{format_number(value, digits)} {self.unit}" if self.unit else format_number(value, 4)
+
+
+TERMS: Mapping[str, Objective] = {
+    "epoch-time": Objective(
+        "time", "s", "epoch time", "shortest epoch", "most samples per second", "slower", "faster"
+    ),
+    "gpu-hours": Objective(
+        "GPU-hours", "h", "GPU-hours of an epoch", "fewest GPU-hours of an epoch", "fewest GPU-hours of a sample",
+        "more", "less", is_of_gpus=True,
+    ),
+    "cost": Objective(
+        "cost", "USD", "cost of an epoch", "cheapest epoch", "cheapest sample", "dearer", "cheaper", is_of_gpus=True,
+        needs_price=True,
+    ),
+}  # fmt: skip
+"""Objectives, which may also stand in a sum. One more is a record here."""
+
+
+def objective_named(name: str) -> Objective:
+    """Return the record of an objective, as a request has it; of a weighted sum one without a unit."""
+    return TERMS.get(name) or Objective("objective", "", "objective", f"least {name}", f"least {name}", "more", "less")
 
 
 def is_sum(objective: str) -> bool:
@@ -50,12 +104,14 @@ class Limited:
 
     ``words``: in a sentence. ``unit``: of the number that stands in documents. ``of_epoch``: whether it needs a data
     set. ``is_least``: whether a plan must have at least as much, where it may take at most as much of the others.
+    ``term``: the objective that is the same quantity; empty: none is.
     """
 
     words: str
     unit: str
     of_epoch: bool = True
     is_least: bool = False
+    term: str = ""
 
     @property
     def side(self) -> str:
@@ -64,10 +120,12 @@ class Limited:
 
 
 LIMITS: Mapping[str, Limited] = {
-    "epoch": Limited("epoch time", "s"),
-    "gpu-hours": Limited("GPU-hours of an epoch", "h"),
-    "cost": Limited("cost of an epoch", "USD"),
+    **{
+        "epoch" if term == "epoch-time" else term: Limited(one.words, one.unit, term=term)
+        for term, one in TERMS.items()
+    },
     "nodes": Limited("nodes", "", of_epoch=False),
     "staleness": Limited("mean staleness", "", of_epoch=False),
     "window": Limited("share of updates inside the window", "share", of_epoch=False, is_least=True),
+    "samples-per-s": Limited("samples a second", "", of_epoch=False, is_least=True),
 }

@@ -14,8 +14,8 @@ from planner.domain.prediction import Citation, PlanWarning, Prediction
 from planner.domain.request import Sourced, Subject
 
 __all__ = [
-    "CHOICES", "INPUTS", "MOST_OF_FRONT", "Loosening", "Plan", "RankedPlan", "Refused", "SearchReport", "Sensitivity",
-    "Suggestion", "Sweep", "SweptPlan", "WhyNot",
+    "CHOICES", "INPUTS", "KNEE_SHARE", "KNEE_TIMES", "MOST_OF_FRONT", "Loosening", "Plan", "RankedPlan", "Refused",
+    "SearchReport", "Sensitivity", "Suggestion", "Sweep", "SweptPlan", "WhyNot",
 ]  # fmt: skip
 
 INPUTS = ("inter-node bandwidth", "intra-node bandwidth", "kernel times", "host time of a call", "memory of a device")
@@ -50,6 +50,8 @@ CHOICES = ("fewest-gpus", "fastest", "least-regret")
 """Which of the tied plans is taken."""
 LEAST_GAP = 1e-4
 """Of the best value, below which how much better another plan may be is not told in figures."""
+KNEE_TIMES, KNEE_SHARE = 2.0, 0.8
+"""How many times as long as plan 1 the plan with the least GPU-hours may take, and what part of its GPU-hours."""
 MOST_OF_FRONT = 50
 """Plans of a Pareto front that an answer tells of; the others are counted."""
 
@@ -194,6 +196,8 @@ class Suggestion:
     warnings : of all plans, each once
     chosen : position of the plan to take among the tied
     choice : why it is taken, in words
+    knee : position of the plan with the least GPU-hours of those that take at most KNEE_TIMES as long as plan 1; None:
+        it needs more than KNEE_SHARE of the GPU-hours of plan 1, or something else than time is minimised
     tied : positions of plan 1 and of those tied with it of these: plan 2, the first plans of the best 50 lines, the
         best plan on each smaller number of devices, the chosen one; equal plans count once
     deciding : positions of the tied plans whose measured steps would decide; empty where nothing is tied
@@ -220,6 +224,7 @@ class Suggestion:
     warnings: tuple[PlanWarning, ...] = field(default_factory=tuple)
     chosen: int | None = None
     choice: str = ""
+    knee: int | None = None
     tied: tuple[int, ...] = ()
     baseline: Configuration | None = None
     baseline_framework: Framework | None = None
@@ -239,7 +244,15 @@ class Suggestion:
     @property
     def chosen_plan(self) -> Plan | None:
         """The plan to take; None where nothing fits."""
-        return next((plan for plan in self.plans if plan.position == self.chosen), None)
+        return self._at(self.chosen)
+
+    @property
+    def knee_plan(self) -> Plan | None:
+        """The plan with the least GPU-hours; None: it is not told."""
+        return self._at(self.knee)
+
+    def _at(self, position: int | None) -> Plan | None:
+        return next((plan for plan in self.plans if plan.position == position), None)
 
     @property
     def deciding_plans(self) -> tuple[Plan, ...]:

@@ -12,7 +12,7 @@ from planner.domain.objective import TERMS
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Citation, PlanWarning, Prediction
 from planner.domain.request import Subject
-from planner.domain.suggestion import INPUTS, Plan, Sensitivity, Suggestion
+from planner.domain.suggestion import INPUTS, KNEE_SHARE, KNEE_TIMES, Plan, Sensitivity, Suggestion
 from planner.errors import InputFileError, UsageError
 from planner.formats.documents import Kind, parse_text, read_text
 from planner.formats.fields import Field, FieldError, Flag, ListOf, MapOf, Number, Table, Text, Whole
@@ -114,6 +114,13 @@ _SUGGESTION = Table(
     Field("status", Text(("found", "none_feasible")), "whether any plan fits"),
     Field("chosen", Whole(), "position of the plan to take among the tied", None),
     Field("choice", Text(), "why it is taken", ""),
+    Field(
+        "knee",
+        Whole(),
+        f"position of the plan with the fewest GPU-hours of those within {KNEE_TIMES:g} times the time of plan 1; "
+        f"absent: none has at most {KNEE_SHARE:.0%} of its GPU-hours",
+        None,
+    ),
     Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
     Field(
         "deciding_runs", ListOf(Whole()), "positions of tied plans whose measured steps would decide", (), "deciding"
@@ -122,8 +129,8 @@ _SUGGESTION = Table(
     Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
     Field(
         "leasts",
-        MapOf(Number(), choices=TERMS),
-        "what the terms of a weighted objective are divided by: the least of all plans, in s and USD",
+        MapOf(Number(), choices=tuple(TERMS)),
+        "what the terms of a weighted objective are divided by: the least of all plans, in s, h and USD",
         {},
     ),
     Field("plans", ListOf(_PLAN), "best first; empty where nothing fits"),
@@ -166,7 +173,7 @@ SUGGESTIONS = Kind(
 IN_WINDOW, OUTSIDE = 1.0, 0.0
 """Probability of the window for mini-batches that are not random: of plans, and of those that are only nearest."""
 _COPIED = (
-    "status", "chosen", "choice", "tied", "deciding", "leasts", "pareto_more", "search", "loosen", "conflict",
+    "status", "chosen", "choice", "knee", "tied", "deciding", "leasts", "pareto_more", "search", "loosen", "conflict",
     "switches", "frameworks",
 )  # fmt: skip
 """What stands in documents as in suggestions."""

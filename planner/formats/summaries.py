@@ -13,7 +13,7 @@ from typing import Any
 from planner.domain.axes import AXES
 from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS
 from planner.domain.framework import STRATEGIES
-from planner.domain.objective import is_sum
+from planner.domain.objective import TERMS, objective_named
 from planner.domain.prediction import Batch, Quantity
 from planner.domain.request import Subject
 from planner.domain.runs import METRICS, STATUSES
@@ -210,7 +210,11 @@ _SWEPT_PLAN = Table(
 _SWEEP = Table(
     Field("subject", SUBJECT_TABLE, "what the plans share"),
     Field("request", REQUEST_TABLE, "every value with its source"),
-    Field("unit", Text(("s", "s/sample", "USD", "USD/sample", "1")), "of the objective; 1: a weighted sum"),
+    Field(
+        "unit",
+        Text((*(f"{one.unit}{per}" for one in TERMS.values() for per in ("", "/sample")), "1")),
+        "of the objective; 1: a weighted sum",
+    ),
     Field("plans", ListOf(_SWEPT_PLAN, least=1), "by nodes, then sub-batch; those without a plan are absent"),
     Field("candidates", Whole(least=0, most=10**18), "plans of the space"),
     Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request"),
@@ -226,14 +230,12 @@ def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
         | {"configuration": configuration_keys(one.configuration, subject.settings.framework)}
         for one in sweep.plans
     ]
-    objective = str(sweep.request["objective"].value)
-    unit = "USD" if objective == "cost" else "s"
-    unit_of_one = unit if sweep.plans[0].epoch_s is not None else f"{unit}/sample"
+    unit = objective_named(str(sweep.request["objective"].value)).unit
     return SWEEP.document(
         {
             "subject": subject_keys(subject, None),
             "request": request_keys(sweep.request),
-            "unit": "1" if is_sum(objective) else unit_of_one,
+            "unit": (unit if sweep.plans[0].epoch_s is not None else f"{unit}/sample") if unit else "1",
             "plans": plans,
             **{name: getattr(sweep, name) for name in ("candidates", "evaluated", "is_complete")},
         }

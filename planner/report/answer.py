@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
+from itertools import product
 
 from planner.domain.job import PlanToStart
-from planner.domain.objective import weights_of
+from planner.domain.objective import TERMS, objective_named, weights_of
 from planner.domain.prediction import LOSSY, Citation, Prediction, Term
 from planner.domain.request import DEFAULT, Sourced, Subject
-from planner.domain.suggestion import MOST_OF_FRONT, Plan, SearchReport, Suggestion
+from planner.domain.suggestion import KNEE_TIMES, MOST_OF_FRONT, Plan, SearchReport, Suggestion
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, given, heading, line_count
 from planner.report.doubt import deciding_commands, deciding_line, goodness, launch, notices, sensitivity_lines
@@ -28,6 +30,8 @@ SHORT_TABLE_PLANS = 5
 """Plans of a short table; the chosen one is among them."""
 LINES_OF_LETTERS = 2
 """What the line that says which letter is which framework takes of a short table's lines, as it is wrapped."""
+MOST_FEWER = 2
+"""Plans that a short table leaves out where lines are many."""
 MOST_LINES = 25
 """Of a short answer, warnings among them."""
 MOST_OTHERS = 3
@@ -36,6 +40,20 @@ ROUND_RATIO = 1.095
 """From which two digits of a ratio tell it from 1."""
 MOST_LOOSENINGS = 5
 """Ways out that are told where nothing fits."""
+_PARTS = {
+    Fraction(*of): words
+    for of, words in {
+        (1, 1): "The same number",
+        (1, 2): "Half",
+        (1, 3): "A third",
+        (1, 4): "A quarter",
+        (1, 8): "An eighth",
+        (2, 3): "Two thirds",
+        (3, 4): "Three quarters",
+    }.items()
+}
+MOST_PARTS = 100
+"""Above which a fraction is told in per cent."""
 OPTION, UNTRIED = "option", ("calibration", "scenario")
 """Source of a value that was typed, and options that are never left out to find which contradict each other."""
 SMALLEST_SHARE_NAMED = 0.005
@@ -58,15 +76,20 @@ def suggestion_answer(
     """
     is_kept = is_alone and not subject.scenario
     answer = partial(_suggestion, suggestion, subject, more, epochs, is_kept=is_kept)
-    for fewer, in_short in ((0, False), (1, False), (0, True), (1, True)):
-        blocks = list(answer("", fewer=fewer, in_short=in_short))
-        if in_full or line_count(blocks) <= MOST_LINES:
-            break
+    blocks = _first_short(answer, "", in_full=in_full)
     if (in_full or line_count(blocks) <= MOST_LINES) and suggestion.switches:  # worked out on being asked for
-        switches = faster_by_a_switch(suggestion)
-        longer = list(answer(switches, in_short=in_short))
+        longer = _first_short(answer, faster_by_a_switch(suggestion), in_full=in_full)
         blocks = longer if in_full or line_count(longer) <= MOST_LINES else blocks
     yield from blocks
+
+
+def _first_short(answer: Callable[..., Iterator[Block]], switches: str, *, in_full: bool) -> list[Block]:
+    """Return the answer with as many plans, and as much of the line that starts one, as MOST_LINES hold."""
+    for in_short, fewer in product((False, True), range(MOST_FEWER + 1)):
+        blocks = list(answer(switches, fewer=fewer, in_short=in_short))
+        if in_full or line_count(blocks) <= MOST_LINES:
+            break
+    return blocks
 
 
 def _suggestion(
@@ -95,6 +118,7 @@ def _suggestion(
         words = parts.configuration_words(baseline, subject.device, (), suggestion.baseline_framework)
         note = f"100% efficiency: {words}"
     yield from plan_table(rows, plan.position, note)
+    yield from _knee(suggestion, subject)
     yield from _other_frameworks(suggestion, rows)
     yield from _sum(suggestion)
     yield from _terms(plan.prediction, subject)
@@ -126,7 +150,8 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
     sentence = f"{place(subject)}, target mini-batch {target}: take plan {plan.position}, {words}"
     results = [_result(plan.prediction)]
     cost = plan.prediction.epoch_usd(subject.usd_per_gpu_hour)
-    if cost is not None and "cost" in weights_of(parts.objective_of(suggestion.request)):
+    terms = weights_of(parts.objective_of(suggestion.request))
+    if cost is not None and any(TERMS[term].needs_price for term in terms):
         results[0] += f" for {parts.figure(cost, 'USD')}"
     if plan.objective is not None:
         results.append(f"objective {format_number(plan.objective, 4)}")
@@ -155,16 +180,30 @@ def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject, fewer: int) ->
     top = suggestion.request.get("top")
     most = top.value if top is not None and isinstance(top.value, int) else SHORT_TABLE_PLANS
     most -= fewer * (top is None or top.source == DEFAULT)
-    rows = entries_of(_first(suggestion.plans, chosen, most), subject)
+    rows = entries_of(_first(suggestion, chosen, most), subject)
     if (top is None or top.source == DEFAULT) and has_letters(rows):
-        return entries_of(_first(suggestion.plans, chosen, most - LINES_OF_LETTERS), subject)
+        return entries_of(_first(suggestion, chosen, most - LINES_OF_LETTERS), subject)
     return rows
 
 
-def _first(plans: Sequence[Plan], chosen: Plan, most: int) -> list[Plan]:
-    """Return the first plans; the chosen one takes the place of the last where it stands behind."""
-    first = [plan for plan in plans if plan is not chosen or chosen.position <= most][:most]
-    return first if chosen in first else [*first[: most - 1], chosen]
+def _first(suggestion: Suggestion, chosen: Plan, most: int) -> list[Plan]:
+    """Return the first plans; the chosen one and the knee take the places of the last where they stand behind."""
+    kept = [one for one in suggestion.plans if one in (chosen, suggestion.knee_plan)]
+    others = [one for one in suggestion.plans if one not in kept]
+    return sorted([*kept, *others[: max(most - len(kept), 0)]], key=lambda one: one.position)
+
+
+def _knee(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
+    """Yield what the plan with the least GPU-hours takes beside plan 1; nothing where it is not told."""
+    knee = suggestion.knee_plan
+    if knee is None:
+        return
+    one, first = knee.prediction, suggestion.plans[0].prediction
+    device, share = subject.device, Fraction(one.configuration.gpus, first.configuration.gpus)
+    times = _times(first.samples_per_s.value / one.samples_per_s.value)
+    part = _PARTS.get(share) or (str(share) if share.denominator < MOST_PARTS else f"{float(share):.0%}")
+    within = f"the fewest {device}-hours within {KNEE_TIMES:g} times the time of plan 1"
+    yield Line(f"{part} of the {device}s takes {times} times as long: plan {knee.position}, {within}")
 
 
 def _why(suggestion: Suggestion) -> str:
@@ -202,7 +241,7 @@ def _other_frameworks(suggestion: Suggestion, rows: Sequence[Entry]) -> Iterator
     others = [(label, times) for label, times in in_order if label not in shown]
     if len(shown) != 1:
         return
-    what = "as long" if parts.objective_of(suggestion.request) in ("", "epoch-time") else "the objective"
+    what = "as long" if parts.objective_of(suggestion.request) == "epoch-time" else "the objective"
     line, told = f"Best of others, times {what}:", 0
     room = LINE_WIDTH - len(f"; {len(others)} more")
     for label, times in others:
@@ -219,9 +258,8 @@ def _sum(suggestion: Suggestion) -> Iterator[Line]:
         return
     words = []
     for term, weight in weights_of(parts.objective_of(suggestion.request)).items():
-        least = suggestion.leasts[term]
-        value = f"{format_number(least, 4)} USD" if term == "cost" else format_duration(least, 4)
-        words.append(f"{'' if weight == 1 else f'{weight:g} x '}{'cost' if term == 'cost' else 'time'} / {value}")
+        one, times = TERMS[term], "" if weight == 1 else f"{weight:g} x "
+        words.append(f"{times}{one.noun} / {one.text(suggestion.leasts[term], 4)}")
     yield Line(f"Objective: {' + '.join(words)}, the least of all plans")
 
 
@@ -255,8 +293,8 @@ def _term(term: Term, digits: int) -> str:
 
 
 def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
-    is_cost = parts.objective_of(suggestion.request) == "cost"
-    what = "objective" if suggestion.leasts else "cost" if is_cost else "epoch time"
+    one = objective_named(parts.objective_of(suggestion.request))
+    what = "epoch time" if one.unit == "s" else one.noun
     told = suggestion.pareto[:MOST_OF_FRONT]
     more = suggestion.pareto_more + len(suggestion.pareto) - len(told)
     yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target", "bold")

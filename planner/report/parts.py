@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.node_groups import GroupPart
-from planner.domain.objective import LIMITS, is_sum
+from planner.domain.objective import LIMITS
 from planner.domain.precision import precision_named
 from planner.domain.prediction import Citation, MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced
@@ -19,9 +19,9 @@ from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
     "ORIGINS_HEADING", "by_group", "configuration_words", "counted", "digits_of", "duration", "factor", "figure",
-    "first_names", "group_steps", "instead_of_data", "memory_line", "mini_batch", "mode_words", "objective",
-    "objective_of", "origins", "precision_words", "refusals", "request_values", "shared_layers", "sources_once",
-    "stage_layers", "stages", "term_words", "terms", "utilization", "warnings",
+    "first_names", "group_steps", "instead_of_data", "memory_line", "mini_batch", "mode_words", "objective_of",
+    "origins", "precision_words", "refusals", "request_values", "shared_layers", "sources_once", "stage_layers",
+    "stages", "term_words", "terms", "utilization", "warnings",
 ]  # fmt: skip
 
 
@@ -63,16 +63,9 @@ def figure(value: Quantity, unit: str) -> str:
     return f"{text} ({format_number(value.low, digits)} to {format_number(value.high, digits)})"
 
 
-def objective(value: float, of: str) -> str:
-    """Return a value of an objective: a time, a cost, or a sum, which has no unit."""
-    if is_sum(of):
-        return format_number(value, 4)
-    return f"{format_number(value, 3)} USD" if of == "cost" else format_duration(value, 3)
-
-
 def objective_of(request: Mapping[str, Sourced[object]]) -> str:
-    """Return the objective of a request; empty: it has none."""
-    return str(request["objective"].value) if "objective" in request else ""
+    """Return the objective of a request; the epoch's time where it has none."""
+    return str(request["objective"].value) if "objective" in request else "epoch-time"
 
 
 def digits_of(value: Quantity) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.objective import is_sum
+from planner.domain.objective import Objective, objective_named
 from planner.domain.request import Subject
 from planner.domain.suggestion import RankedPlan, Sweep, SweptPlan, WhyNot
 from planner.domain.validation import ErrorSummary, Locked, MemoryScore, OrderRanking, ScoredRow, Validation
@@ -29,7 +29,7 @@ def sweep_view(sweep: Sweep, subject: Subject, most_rows: int = MOST_ROWS) -> It
     """Yield the best plan in a sentence, and the objective by nodes and sub-batch; at most 25 lines."""
     best = sweep.best
     words = parts.configuration_words(best.configuration, subject.device)
-    value = parts.objective(best.objective, parts.objective_of(sweep.request))
+    value = _objective(sweep).text(best.objective)
     yield title(f"{place(subject)}: best {_what(sweep)} {value} with {words}")
     nodes = _spread([one.configuration.nodes for one in sweep.plans], most_rows, best.configuration.nodes)
     sizes = _sizes(sweep)
@@ -102,18 +102,20 @@ def _spread(values: Sequence[int], most: int, kept: int | None = None) -> list[i
 
 
 def _what(sweep: Sweep) -> str:
-    if is_sum(parts.objective_of(sweep.request)):
+    one = _objective(sweep)
+    if not one.unit:
         return f"objective {parts.objective_of(sweep.request)}"
-    quantity = "cost" if parts.objective_of(sweep.request) == "cost" else "time"
-    return f"epoch {quantity}" if sweep.plans[0].epoch_s is not None else f"{quantity} of a sample"
+    return f"epoch {one.noun}" if sweep.plans[0].epoch_s is not None else f"{one.noun} of a sample"
+
+
+def _objective(answer: Sweep | WhyNot) -> Objective:
+    return objective_named(parts.objective_of(answer.request))
 
 
 def _scale(sweep: Sweep) -> tuple[float, str]:
     """Return the size and the name of the unit of the objective."""
-    objective = parts.objective_of(sweep.request)
-    if is_sum(objective) or objective == "cost":
-        return 1.0, "" if is_sum(objective) else "USD"
-    return duration_unit(sweep.best.objective, 3)
+    unit = _objective(sweep).unit
+    return duration_unit(sweep.best.objective, 3) if unit == "s" else (1.0, unit)
 
 
 def _with_unit(sweep: Sweep, unit: str) -> str:
@@ -156,16 +158,14 @@ def _priced(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
     behind = ""
     if answer.first and answer.first.objective:
         share = one.objective / answer.first.objective - 1
-        objective = parts.objective_of(answer.request)
-        worse, better = ("dearer", "cheaper") if objective == "cost" else ("slower", "faster")
-        worse, better = ("more", "less") if is_sum(objective) else (worse, better)
+        words = _objective(answer)
         if share:
-            behind = f", {format_number(100 * abs(share))} % {worse if share > 0 else better} than plan 1"
+            behind = f", {format_number(100 * abs(share))} % {words.worse if share > 0 else words.better} than plan 1"
     return f"the best of them: {_plan_words(answer, one, subject)}{behind}"
 
 
 def _plan_words(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
-    value = parts.objective(one.objective, parts.objective_of(answer.request))
+    value = _objective(answer).text(one.objective)
     dataset = answer.request.get("dataset")
     of_sample = " a sample" if dataset is None or not dataset.value else ""
     return f"{parts.configuration_words(one.configuration, subject.device, (), one.framework)}: {value}{of_sample}"

@@ -168,11 +168,11 @@ class Choice:
     reason: str
     lines: tuple[tuple[int, ...], ...]
 
-    def reported(self, top: int) -> list[tuple[int, ...]]:
-        """Return the first lines, and that of the plan to take, which stands for the last of so many."""
-        lines = list(self.lines[:top])
-        of_chosen = next(line for line in self.lines if line[0] == self.row)
-        return lines if of_chosen in lines else [*lines[: max(top - 1, 1)], of_chosen]
+    def reported(self, top: int, knee: int | None = None) -> list[tuple[int, ...]]:
+        """Return the first lines, and those of the plan to take and of the knee, which count among so many."""
+        kept = [line for line in self.lines if line[0] == self.row or knee in line]
+        others = [line for line in self.lines if line not in kept]
+        return sorted([*kept, *others[: max(top - len(kept), self.lines[0] not in kept)]])
 
 
 @dataclass(slots=True)
@@ -390,12 +390,24 @@ class Ranking:
         priced = self.priced.take(np.array(rows, dtype=np.int64))
         return Ranking(priced, tuple(self.precisions[at] for at in rows), tuple(self.search[at] for at in rows))
 
+    def of_search(self, at: int) -> Distinct:
+        """Return the plans of one search."""
+        some = self.take([row for row, one in enumerate(self.search) if one == at])
+        return Distinct(some.priced, some.precisions)
 
-def ranked(order: Order, parts: Mapping[int, Distinct]) -> Ranking:
-    """Return the plans of searches, by position, in one order; of equal ones those of the first search come first."""
-    search = [at for at, one in parts.items() for _ in one.precisions]
-    precisions = [names for one in parts.values() for names in one.precisions]
-    each = [one.priced for one in parts.values()]
+    def row_of(self, at: int, one: Distinct) -> int | None:
+        """Return the row of the first plan of a search's plans; None: there is none."""
+        plan = one.priced.configurations.one(0)
+        rows = (row for row, search in enumerate(self.search) if search == at)
+        return next((row for row in rows if self.priced.configurations.one(row) == plan), None)
+
+
+def ranked(order: Order, parts: Mapping[int, Distinct], more: Sequence[tuple[int, Distinct]] = ()) -> Ranking:
+    """Return the plans of searches, by position, and more in one order; of equal ones the first search's come first."""
+    every = [*parts.items(), *more]
+    search = [at for at, one in every for _ in one.precisions]
+    precisions = [names for _, one in every for names in one.precisions]
+    each = [one.priced for _, one in every]
     if len(each) == 1:
         return Ranking(each[0], tuple(precisions), tuple(search))
     configurations = Configurations.of([one.configurations.one(at) for one in each for at in range(one.size)])

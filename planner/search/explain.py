@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from planner.domain.configuration import Configuration
+from planner.domain.objective import objective_named
 from planner.domain.prediction import Prediction
 from planner.search.ranking import Order, PricedPlans
-from planner.units import format_bytes, format_duration, format_number, format_samples
+from planner.units import format_bytes, format_number, format_samples
 
 __all__ = [
     "hardly_inside", "label", "listed_positions", "typed_values", "why_split", "whys", "whys_nearest",
@@ -162,19 +163,14 @@ def hardly_inside(prediction: Prediction) -> str:
 
 
 def _words(order: Order) -> tuple[str, str]:
-    if order.is_sum:
-        return (f"least {order.objective}", "more")
-    if order.objective == "cost":
-        return ("cheapest epoch" if order.has_dataset else "cheapest sample", "dearer")
-    return ("shortest epoch" if order.has_dataset else "most samples per second", "slower")
+    one = objective_named(order.objective)
+    return one.best if order.has_dataset else one.best_sample, one.worse
 
 
 def _value_words(order: Order, value: float) -> str:
-    if order.is_sum:
-        return f"{value:.4g}"
-    if order.objective == "cost":
-        return f"{value:.4g} USD"
-    return format_duration(float(value), 4) if order.has_dataset else f"{format_number(1 / value, 4)} samples/s"
+    one = objective_named(order.objective)
+    is_rate = one.unit == "s" and not order.has_dataset
+    return f"{format_number(1 / value, 4)} samples/s" if is_rate else one.text(float(value), 4)
 
 
 def _percent(value: float, least: float) -> str:

@@ -59,8 +59,8 @@ LARGEST_MEMORY_MULTIPLE = 4
 """Sub-batches are tried up to this multiple of the largest that fits, to say how much memory would help."""
 WINDOW = "--tolerance"
 """Option of the constraint of target and tolerance."""
-OBJECTIVE_OF_LIMIT: Mapping[str, str] = {"epoch": "epoch-time", "gpu-hours": "cost", "cost": "cost"}
-"""Limit -> the objective that is least in the same plan, where there is one."""
+OBJECTIVE_OF_LIMIT = {name: one.term for name, one in LIMITS.items() if one.term}
+"""Limit -> the objective that is the same quantity, where there is one."""
 _ACCUMULATION = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 """Steps of any mini-batch: with few, activations of the fewest micro-batches are kept; schedules ask for multiples."""
 _SIZES = tuple(4**power for power in range(7))
@@ -326,16 +326,8 @@ def least_plan(name: str, of: Asked, most: float | None = None) -> PricedPlans |
 
     Plans with more than ``most`` of it need not be looked for.
     """
-    own = _order_of_limit(name, of.order)
-    price = own.usd_per_gpu_hour or 1.0
-    most = most * price if most and name == "gpu-hours" else most
+    own = replace(of.order, objective=OBJECTIVE_OF_LIMIT[name], leading=None)
     return first_plan(of.request, of.limits, of.evaluator, own, most=most)
-
-
-def _order_of_limit(name: str, order: Order) -> Order:
-    """Return the order in which the plan with the least of what a limit of OBJECTIVE_OF_LIMIT is of comes first."""
-    price = order.usd_per_gpu_hour or 1.0  # any will do: the same plan is the cheapest
-    return replace(order, objective=OBJECTIVE_OF_LIMIT[name], usd_per_gpu_hour=price, leading=None)
 
 
 def may_keep_limits(of: Asked) -> bool:
@@ -502,7 +494,7 @@ def _nearest(one: Searched, order: Order) -> PricedPlans | None:
     request, most = replace(one.request, most={}), one.request.most
     (name, *others) = most
     if not others and name in OBJECTIVE_OF_LIMIT:
-        order = _order_of_limit(name, order)
+        order = replace(order, objective=OBJECTIVE_OF_LIMIT[name], leading=None)
     elif space_of(request, one.limits).inside <= MOST_PRICED:
         order = replace(order, leading=_largest_excess(most, order))
     keep = NEAREST * len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side

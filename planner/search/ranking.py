@@ -18,7 +18,7 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.axes import AXES
 from planner.domain.configuration import MODES, Configurations
-from planner.domain.objective import LIMITS, is_sum, weights_of
+from planner.domain.objective import LIMITS, TERMS, is_sum, weights_of
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, Refusal, UsageError
@@ -30,7 +30,7 @@ __all__ = [
     "ABOVE_WINDOW", "ASYNC_ACCUMULATION", "BELOW_WINDOW", "LARGE_SUB_BATCH", "LAWFUL", "LIMIT_REASONS", "OF_LIMIT",
     "OUT_OF_MEMORY", "REASONS", "SLACK", "UNEVEN_DEGREES", "Evaluator", "Order", "PricedPlans", "Stairs",
     "check_limits", "excess", "fewest_first", "keeps", "limit_text", "limited", "order_of", "pareto_front",
-    "rounded",
+    "rounded", "seconds_allowed",
 ]  # fmt: skip
 
 
@@ -86,7 +86,6 @@ class PricedPlans:
         return PricedPlans(Configurations.joined([self.configurations, other.configurations]), Predictions(**columns))
 
 
-OBJECTIVES = ("epoch-time", "cost", "time-to-accuracy")
 DIGITS = 9
 SLACK = 10.0 ** (1 - DIGITS)
 """Relative; what rounding may change."""
@@ -100,7 +99,7 @@ class Order:
 
     Attributes
     ----------
-    objective : ``epoch-time``, ``cost`` or a weighted sum of them; see :mod:`planner.domain.objective`
+    objective : one of planner.domain.objective.TERMS, or a weighted sum of them
     has_dataset : without a data set, seconds per sample stand for the epoch
     leading : callable of PricedPlans (n,) to ndarray (n,), or None, compared before all others, smaller first
     device : {"GPU", "CPU"}, what plans compute on, in the words of a sentence
@@ -124,10 +123,7 @@ class Order:
         return is_sum(self.objective)
 
     def values(self, plans: PricedPlans) -> FloatArray:
-        """Return the objective (n,), rounded.
-
-        Epoch time [s] (without a data set s/sample), its cost [USD], or a weighted sum, each over its own least.
-        """
+        """Return the objective (n,), rounded: of an epoch, without a data set of a sample."""
         return rounded(self._exact_values(plans))
 
     def _exact_values(self, plans: PricedPlans) -> FloatArray:
@@ -144,9 +140,7 @@ class Order:
         return value
 
     def _term(self, name: str, seconds: FloatArray, gpus: IntArray) -> FloatArray:
-        if name == "cost":
-            return seconds * gpus * (self.usd_per_gpu_hour or 0.0) / 3600.0
-        return seconds
+        return np.asarray(seconds * TERMS[name].rate(gpus, self.usd_per_gpu_hour))
 
     def distances(self, plans: PricedPlans) -> FloatArray:
         """Return the distance of the mean mini-batch from the target (n,) [samples], rounded."""
@@ -193,16 +187,16 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
     UsageError : ``cost`` without a price, or ``time-to-accuracy``, which is not supported yet
     """
     terms = weights_of(request.objective)
-    if not is_sum(request.objective) and request.objective not in OBJECTIVES:
-        raise ParameterError("objective", "one of " + ", ".join(OBJECTIVES), request.objective)
     if request.objective == "time-to-accuracy":
         rest = ", which is not supported yet"
-        rule, value = "objective must be epoch-time or cost", "'time-to-accuracy'"
+        rule, value = f"objective must be one of {', '.join(TERMS)}", "'time-to-accuracy'"
         raise UsageError(Refusal("unsupported", rule, "objective", value, rest))
-    price = problem.cluster.usd_per_gpu_hour
-    if "cost" in terms and price == 0 and is_sum(request.objective):
+    if unknown := terms.keys() - TERMS.keys():
+        raise ParameterError("objective", "one of " + ", ".join(TERMS), *unknown)
+    price, needs_price = problem.cluster.usd_per_gpu_hour, any(TERMS[one].needs_price for one in terms)
+    if needs_price and price == 0 and is_sum(request.objective):
         raise ParameterError("price", "above 0 where the cost is divided by its least", price)
-    if "cost" in terms and price is None:
+    if needs_price and price is None:
         value, rest = f"none in cluster {problem.cluster.name}", "; write usd_per_gpu_hour under [price] in its file"
         rule = f"objective {request.objective!r} must have a price"
         raise UsageError(Refusal("price_missing", rule, "objective", value, rest))
@@ -327,6 +321,9 @@ OF_LIMIT = {name: at for at, name in enumerate(LIMIT_REASONS, start=7)}
 
 def limited(name: str, plans: PricedPlans, order: Order) -> FloatArray:
     """Return what a limit is of, (n,): s, hours, USD, or a number."""
+    if term := LIMITS[name].term:
+        rate = TERMS[term].rate(plans.configurations.gpus, order.usd_per_gpu_hour)
+        return np.asarray(plans.predictions.epoch_s * rate)
     return _QUANTITIES[name](plans, order)
 
 
@@ -343,6 +340,13 @@ def excess(name: str, values: FloatArray, limit: float) -> FloatArray:
     return values / (limit or 1.0)
 
 
+def seconds_allowed(limits: Mapping[str, float], order: Order) -> float:
+    """Return the most seconds of an epoch, without a data set of a sample, of a plan that keeps to limits; inf: any."""
+    if order.has_dataset:
+        return limits.get("epoch", math.inf)
+    return 1 / limits["samples-per-s"] if "samples-per-s" in limits else math.inf
+
+
 def check_limits(limits: Mapping[str, float], order: Order, modes: Collection[str] = MODES) -> None:
     """Raise ParameterError where what is limited is not known: an epoch without a data set, a cost without a price.
 
@@ -352,9 +356,9 @@ def check_limits(limits: Mapping[str, float], order: Order, modes: Collection[st
         if name == "window" and "async" not in modes:
             raise ParameterError("--limit", "of other things than window in synchronous mode", name, _WINDOW_REMEDY)
         if LIMITS[name].of_epoch and not order.has_dataset:
-            rule = "nodes, staleness or window without a data set"
+            rule = f"{', '.join(one for one, of in LIMITS.items() if not of.of_epoch)} without a data set"
             raise ParameterError("--limit", rule, name, "name one with --dataset")
-        if name == "cost" and order.usd_per_gpu_hour is None:
+        if LIMITS[name].term and TERMS[LIMITS[name].term].needs_price and order.usd_per_gpu_hour is None:
             remedy = "give --cluster a file with [price] usd_per_gpu_hour"
             raise ParameterError("--limit", "of other things than cost on a cluster without a price", name, remedy)
 
@@ -369,10 +373,6 @@ def limit_text(name: str, value: float) -> str:
     return f"{rounded:.12g}" + ("s" if LIMITS[name].unit == "s" else "")
 
 
-def _gpu_hours(plans: PricedPlans, _: Order) -> FloatArray:
-    return plans.predictions.epoch_s * plans.configurations.gpus / 3600.0
-
-
 def _inside(plans: PricedPlans, order: Order) -> FloatArray:
     """Return the share of updates inside the window, (n,); of a synchronous plan all: its mini-batch is one number."""
     of_async, inside = np.flatnonzero(plans.configurations.is_async), np.ones(plans.size)
@@ -384,10 +384,8 @@ def _inside(plans: PricedPlans, order: Order) -> FloatArray:
 
 
 _QUANTITIES: Mapping[str, Callable[[PricedPlans, Order], FloatArray]] = {
-    "epoch": lambda plans, _: plans.predictions.epoch_s,
-    "gpu-hours": _gpu_hours,
-    "cost": lambda plans, order: _gpu_hours(plans, order) * (order.usd_per_gpu_hour or 0.0),
     "nodes": lambda plans, _: plans.configurations.nodes.astype(float),
     "staleness": lambda plans, _: plans.predictions.staleness_mean,
     "window": _inside,
+    "samples-per-s": lambda plans, _: plans.predictions.samples_per_s,
 }

@@ -18,7 +18,7 @@ from planner.domain.configuration import Configurations
 from planner.domain.request import SpaceRequest
 from planner.search.exhaustive import Outcome, Progress, Rules, Stopped, batches, search_among
 from planner.search.parts import Parts, least_values, parts_of
-from planner.search.ranking import SLACK, Evaluator, Order, PricedPlans, Stairs, pareto_front, rounded
+from planner.search.ranking import SLACK, Evaluator, Order, PricedPlans, Stairs, pareto_front, rounded, seconds_allowed
 from planner.search.space import Limits, Space, space_of
 
 __all__ = ["Searcher", "first_plan", "search"]
@@ -88,7 +88,7 @@ def first_plan(
     """Return the first plan in order and nothing beside it; None: nothing satisfies the request.
 
     In a space of more than MOST_PRICED the first one in the order without its leading key. Where ``most`` of the
-    objective is given, plans that exceed it need not be looked for.
+    objective is given, plans that exceed it need not be looked for, nor any that takes longer than limits allow.
     """
     space = space_of(request, limits)
     if space.inside > MOST_PRICED:
@@ -97,7 +97,8 @@ def first_plan(
     progress = Progress(evaluator, order, rules, keep=1, wants_smallest=False)
     if order.leading is None and (space.inside > PRICED_WHOLE or most is not None):
         most = math.inf if most is None else most * (1 + SLACK)
-        _Bounded(_AllParts(parts_of(space, evaluator), order), progress, most).find_best(None)
+        most_s = seconds_allowed(request.most, order) * (1 + SLACK)
+        _Bounded(_AllParts(parts_of(space, evaluator), order, most_s), progress, most).find_best(None)
     else:
         for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
             progress.price(batch)
@@ -105,16 +106,19 @@ def first_plan(
 
 
 class _AllParts:
-    """The parts of all blocks, k of them; ``gpus`` and ``value``: the least GPUs and objective of each, shape (k,)."""
+    """The parts of all blocks, k of them; ``gpus`` and ``value``: the least GPUs and objective of each, shape (k,).
 
-    def __init__(self, blocks: Sequence[Parts], order: Order) -> None:
-        self.blocks, self.order = blocks, order
+    ``most_s``: seconds of an epoch, or of a sample, above which no plan is looked for.
+    """
+
+    def __init__(self, blocks: Sequence[Parts], order: Order, most_s: float = math.inf) -> None:
+        self.blocks, self.order, self.most_s = blocks, order, most_s
         sizes = [one.gpus.size for one in blocks]
         self._block = np.repeat(np.arange(len(blocks)), sizes)
         self._place = np.concatenate([np.zeros(0, np.int64), *(np.arange(size) for size in sizes)])
         self.gpus = np.concatenate([np.zeros(0, np.int64), *(one.gpus for one in blocks)])
         least_s = np.concatenate([np.zeros(0), *(one.least_s for one in blocks)])
-        self.value = order.value_of(least_s, self.gpus)
+        self.value = np.where(least_s <= most_s, order.value_of(least_s, self.gpus), np.inf)
         unit = np.concatenate([np.zeros(0, np.int64), *(one.unit for one in blocks)])
         rest = order.target_batch % np.maximum(unit, 1)
         self.distance = np.where(unit > order.target_batch, unit - order.target_batch, np.minimum(rest, unit - rest))
@@ -123,7 +127,9 @@ class _AllParts:
         """Yield the candidates of some parts whose objective, GPUs and distance from the target promise something."""
 
         def may_be(seconds: FloatArray, gpus: IntArray, mini_batch: IntArray) -> BoolArray:
-            return promises(self.order.value_of(seconds, gpus), gpus, np.abs(mini_batch - self.order.target_batch))
+            distance = np.abs(mini_batch - self.order.target_batch)
+            is_timely = np.isinf(seconds) | (seconds <= self.most_s)
+            return is_timely & promises(self.order.value_of(seconds, gpus), gpus, distance)
 
         for at, block in enumerate(self.blocks):
             mine = some[self._block[some] == at]

@@ -13,7 +13,7 @@ from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction, cited
 from planner.domain.request import Problem, Sourced, SpaceRequest
-from planner.domain.suggestion import MOST_OF_FRONT, Plan, Suggestion
+from planner.domain.suggestion import KNEE_SHARE, KNEE_TIMES, MOST_OF_FRONT, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
 from planner.search.bases import SplitLimits
 from planner.search.choice import (
@@ -38,7 +38,7 @@ from planner.search.choice import (
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.ranking import Evaluator, Order, fewest_first
-from planner.search.search import Searcher, search
+from planner.search.search import Searcher, first_plan, search
 from planner.search.searchable import Asked, Settings, over_leasts, searchable_among
 from planner.search.space import Limits, has_whole_plans
 from planner.search.switches import Gains
@@ -197,9 +197,10 @@ def _answer(
     if not best:
         return _nothing_fits(searches, provenance, settings)
     ranking, baseline = distinct_frameworks(ranked(order, best), order, searches), _baseline(searches, order)
-    plans, choice = _ranked_plans(searches, order, ranking, baseline, compare)
+    leaders, knee = _with_knee(searches, order, ranking)
+    plans, choice = _ranked_plans(searches, order, leaders, baseline, compare, knee=knee)
     chosen, reason = next(one for one in plans if one.position == choice.row + 1), choice.reason
-    split = searches[ranking.search[choice.row]].limits.split
+    split = searches[leaders.search[choice.row]].limits.split
     if split is not None and chosen.prediction.configuration.besides and has_whole_plans(request):
         sentence = why_split(chosen.prediction, _whole_bytes(split, chosen))
         reason += f". {sentence[0].upper()}{sentence[1:]}"
@@ -214,6 +215,7 @@ def _answer(
         warnings=(*without_plan(searches), *_warnings(order, plans)),
         chosen=chosen.position,
         choice=reason,
+        knee=next((line[0] + 1 for line in choice.lines if knee in line), None),
         tied=tied,
         baseline=None if baseline is None else baseline.priced.configurations.one(0),
         baseline_framework=None if baseline is None else searches[baseline.search[0]].framework,
@@ -234,6 +236,32 @@ def _baseline(searches: Sequence[Searched], order: Order) -> Ranking | None:
     if not parts:
         return None
     return ranked(fewest_first(order), {at: distinct_plans(order, one) for at, one in parts.items()}).take([0])
+
+
+def _with_knee(searches: Sequence[Searched], order: Order, ranking: Ranking) -> tuple[Ranking, int | None]:
+    """Return the plans that are compared, and the row of the one with the least GPU-hours, which may stand behind them.
+
+    Of those that take at most KNEE_TIMES as long as the first; None: it needs more than KNEE_SHARE of its GPU-hours.
+    """
+    most = None if ranking.priced.configurations.is_async.any() else max(searches[0].request.top, MOST_COMPARED)
+    leaders = ranking.take(range(ranking.priced.size)[:most])
+    if order.objective != "epoch-time" or not all(one.outcome.certified and not one.outcome.trials for one in searches):
+        return leaders, None
+    by_hours, first, knee = replace(order, objective="gpu-hours"), leaders.priced.take(slice(1)), None
+    least, seconds = KNEE_SHARE * float(by_hours.values(first)[0]), KNEE_TIMES * float(order.values(first)[0])
+    for at, one in enumerate(searches):
+        asked = one.request.most
+        name, limit = ("epoch", seconds) if order.has_dataset else ("samples-per-s", 1 / seconds)
+        within = (min if order.has_dataset else max)(limit, asked.get(name, limit))
+        request = one.request.changed(most={**asked, name: within})
+        plan = first_plan(request, one.limits, one.evaluator, by_hours, most=least)
+        if plan is not None and (hours := float(by_hours.values(plan)[0])) <= least:
+            least, knee = hours, (at, in_all_precisions(order, one.evaluator, plan))
+    if knee is None:
+        return leaders, None
+    if leaders.row_of(*knee) is None:
+        leaders = ranked(order, {at: leaders.of_search(at) for at in sorted({*leaders.search})}, [knee])
+    return leaders, leaders.row_of(*knee)
 
 
 def _front(searches: Sequence[Searched], order: Order) -> tuple[tuple[Plan, ...], int]:
@@ -262,22 +290,29 @@ def _whole_bytes(of: SplitLimits, plan: Plan) -> float:
 
 
 def _ranked_plans(
-    searches: Sequence[Searched], order: Order, ranking: Ranking, baseline: Ranking | None, compare: Compare
+    searches: Sequence[Searched],
+    order: Order,
+    ranking: Ranking,
+    baseline: Ranking | None,
+    compare: Compare,
+    *,
+    knee: int | None,
 ) -> tuple[tuple[Plan, ...], Choice]:
     """Return the plans that are reported, in order, and which of those that may be tied with the first is taken."""
     request, of_plans = searches[0].request, report_of(searches).ranked
     priced, frameworks = ranking.priced, [searches[at].framework for at in ranking.search]
-    most = priced.size if priced.configurations.is_async.any() else max(request.top, MOST_COMPARED)
-    values = order.values(priced)[:most].tolist()
+    values = order.values(priced).tolist()
     configurations = [priced.configurations.one(at) for at in range(len(values))]
 
     def describe(rows: Sequence[int]) -> tuple[list[Description], Deviation]:
         some = priced.configurations.take(np.array(rows, dtype=np.int64))
         return compare([ranking.search[row] for row in rows], some)
 
-    stale = priced.predictions.staleness_mean[:most].tolist()
+    stale = priced.predictions.staleness_mean.tolist()
     choice = choice_of(values, configurations, describe, request, order.device, staleness=stale, which=ranking.search)
-    lines, described = choice.reported(request.top), choice.compared.described
+    lines, described = choice.reported(request.top, knee), choice.compared.described
+    if missing := [line[0] for line in lines if line[0] not in described]:
+        choice.compared.add(missing)
     of_frameworks = [one.label if one else "" for one in frameworks]
     sentences = whys(order, priced, of_plans, lines[-1][0] + 1, of_frameworks)
     plans = tuple(

@@ -292,7 +292,11 @@ OWN_VALUES = [
     ('calibration = "nope"', 3, "planner.toml: calibration: calibration must be a known name, got 'nope'"),
     ("nodes = 43", 3, "planner.toml: nodes: nodes must be at most 42 on cluster 'tsubame-kfc', got 43"),
     ("gpus_per_node = 9", 3, "planner.toml: gpus_per_node: gpus_per_node must be at most 8 on cluster"),
-    ('objective = "cost"', 3, "planner.toml: objective: objective must be epoch-time on cluster 'tsubame-kfc', which "),
+    (
+        'objective = "cost"',
+        3,
+        "planner.toml: objective: objective must be epoch-time or gpu-hours on cluster 'tsubame-kfc', which ",
+    ),
     (
         'objective = "cost:x"',
         3,

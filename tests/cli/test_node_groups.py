@@ -113,7 +113,10 @@ def test_several_scenarios_are_answered(run: Run) -> None:
             ("--time-limit", "1ms"),
             "--time-limit must be left out on cluster 'mixed' of several node groups, got '0.001s'",
         ),
-        (("--objective", "cost"), "--objective must be epoch-time on cluster 'mixed', which has no price, got 'cost'"),
+        (
+            ("--objective", "cost"),
+            "--objective must be epoch-time or gpu-hours on cluster 'mixed', which has no price, got 'cost'",
+        ),
         (
             ("--why-not", "nodes=3"),
             "on cluster 'mixed' of several node groups, got 'nodes=3'",

@@ -226,11 +226,11 @@ def test_the_cost_without_a_price_is_refused(run: Run) -> None:
     code, out, err = run("suggest", *DGX1, "--target-batch", "1024", "--objective", "cost")
     assert (code, out) == (2, "")
     assert err == (
-        "planner: --objective must be epoch-time on cluster 'dgx1-v100', which has no price, got 'cost'; "
+        "planner: --objective must be epoch-time or gpu-hours on cluster 'dgx1-v100', which has no price, got 'cost'; "
         "give --cluster a file with [price] usd_per_gpu_hour\n"
     )
     code, out, err = run("suggest", *DGX1, "--target-batch", "1024", "--objective", "time-to-accuracy")
-    rule = "epoch-time or cost, the only values supported yet"
+    rule = "epoch-time or gpu-hours or cost, the only values supported yet"
     assert (code, err) == (2, f"planner: --objective must be {rule}, got 'time-to-accuracy'\n")
     err = run("suggest", *DGX1, "--target-batch", "1024", "--objective", "time")[2]
     assert err.endswith("got 'time'; did you mean 'epoch-time'?\n")

@@ -157,7 +157,7 @@ def test_time_to_accuracy_is_refused_and_said_to_be_missing() -> None:
 
 
 def test_unknown_objective_is_refused() -> None:
-    with pytest.raises(ParameterError, match=r"^objective must be one of epoch-time, cost"):
+    with pytest.raises(ParameterError, match=r"^objective must be one of epoch-time, gpu-hours, cost"):
         order_of(problem(1.0), SpaceRequest(64).changed(objective="beauty"))
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from planner import catalog
 from planner.domain.configuration import MODES, Configuration, Settings
+from planner.domain.objective import TERMS
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import UsageError
 from planner.search import block, exhaustive
@@ -42,7 +43,7 @@ REQUESTS = st.builds(
     accumulation_steps=st.none() | st.sets(st.integers(1, 4), min_size=1).map(tuple),
     precision=st.sampled_from([("fp32",), ("fp16", "fp32"), ("fp32", "int8")]),
     mode=st.sampled_from([("sync",), ("async",), MODES]),
-    objective=st.sampled_from(["epoch-time", "cost"]),
+    objective=st.sampled_from([*TERMS]),
 )
 
 

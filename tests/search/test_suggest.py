@@ -8,13 +8,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.domain.axes import AXES
 from planner.domain.prediction import MiniBatch
 from planner.domain.request import Sourced, SpaceRequest
-from planner.domain.suggestion import Loosening, Refused, Suggestion
+from planner.domain.suggestion import KNEE_SHARE, KNEE_TIMES, Loosening, Refused, Suggestion
 from planner.search.explain import label
 from planner.search.loosen import tolerance_that_suffices
 from planner.search.suggest import suggest_with
@@ -277,3 +278,30 @@ def test_every_count_of_a_vast_cluster_is_tried_to_loosen(machine: Any) -> None:
 def test_tolerance_that_suffices_is_enough_and_hardly_more(off: float) -> None:
     value = parse_fraction(tolerance_that_suffices(off))
     assert off * (1 - 1e-11) <= value <= off * 1.0011
+
+
+@settings(max_examples=15)
+@given(
+    st.integers(1, 60),
+    st.sampled_from([0.0, 0.25, 0.6]),
+    st.sampled_from([("sync",), ("async",), ("sync", "async")]),
+    st.sampled_from([1, 3, 5]),
+)
+def test_the_knee_has_the_fewest_gpu_hours_within_its_times(
+    machine: Any, target: int, width: float, mode: tuple[str, ...], top: int
+) -> None:
+    request = SpaceRequest(target, tolerance_sync=width).changed(mode=mode, top=top, gpus_per_node=(1, 3))
+    every = {one: machine.one(one)["epoch_s"] for one in machine.brute_force(request, machine.limits(nodes=3))}
+    assume(every)  # loosening takes its time
+    answer = answered(machine, request, machine.limits(nodes=3))
+    fastest = min(every.values())
+    hours = {one: s * one.gpus for one, s in every.items() if s <= KNEE_TIMES * fastest * (1 + 1e-9)}
+    of_first = fastest * answer.plans[0].prediction.configuration.gpus
+    least = min(hours.values())
+    assume(abs(least / of_first - KNEE_SHARE) > 1e-6)
+    assert (answer.knee is not None) == (least < KNEE_SHARE * of_first)
+    if answer.knee_plan is not None:
+        assert hours[answer.knee_plan.prediction.configuration] == pytest.approx(least, rel=1e-8)
+        positions = [plan.position for plan in answer.plans]
+        assert positions == sorted(set(positions))
+        assert len(positions) <= max(top, 2) + 1
