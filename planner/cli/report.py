@@ -45,9 +45,9 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "out" in values:
         check_replaceable(Path(values["out"]), force="force" in values)
     answers = read_answers(values["answer"]).with_frameworks(catalog.recorded)
-    if len(answers.suggestions) > 1:
-        got = f"{len(answers.suggestions)} answers"
-        raise ParameterError("ANSWER.json", "of one network and scenario", got, "ask for one")
+    subjects = [subject for subject, _ in (*answers.suggestions, *answers.predictions)]
+    if len(answers.suggestions) > 1 or len({(one.network, one.scenario) for one in subjects}) > 1:
+        raise ParameterError("ANSWER.json", "of one network and scenario", f"{len(subjects)} answers", "ask for one")
     if answers.suggestions:
         ((subject, one),) = answers.suggestions
         if not one.plans:
@@ -55,8 +55,11 @@ def run(arguments: Mapping[str, Any]) -> None:
         plans, chosen, request = one.plans, one.chosen, one.request
         (blocks,) = suggestions_views(answers.suggestions, in_full=True)
     else:
-        subject = answers.predictions[0][0]
-        plans = tuple(Plan(at, prediction, "") for at, (_, prediction) in enumerate(answers.predictions, 1))
+        subject, several = subjects[0], len({one.settings.framework.label for one in subjects}) > 1
+        plans = tuple(
+            Plan(at, one, "", framework=own.settings.framework if several else None)
+            for at, (own, one) in enumerate(answers.predictions, 1)
+        )
         chosen, request = (1 if len(plans) == 1 else None), {}
         head = prediction_answer(plans[0].prediction, subject) if chosen else predictions_answer(answers.predictions)
         blocks = [*head, *prediction_rest(answers.predictions, {}, answers.citations)]
@@ -75,7 +78,7 @@ def _studied(
     try:
         case, values = _case(plan.subject(subject), request)
     except PlannerError as error:
-        return _without(Studied(), f"curves, stages and kernels are left out: {error}")
+        return _without(Studied(), f"curves, stages and kernels are left out: {str(error).partition('. Known: ')[0]}")
     evaluator = Evaluator(case.problem)
     own = [one for one in plans if one.framework in (None, plan.framework)]
     one = plan.prediction

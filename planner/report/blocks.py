@@ -170,21 +170,17 @@ def _html(block: Block) -> str:
         words = _escaped(f"{block.label} {block.text}".strip())
         return f"<{tag}>{words}</{tag}>" if words else ""
     if isinstance(block, Pairs):
-        pairs = (
-            f'<tr><th scope="row">{_escaped(name)}</th><td>{_escaped(text)}</td></tr>' for name, text in block.rows
-        )
-        return f"<table>{''.join(pairs)}</table>"
+        pairs = (f'<th scope="row">{_escaped(name)}</th><td>{_escaped(text)}</td>' for name, text in block.rows)
+        return f"<table>{''.join(f'<tr>{pair}</tr>' for pair in pairs)}</table>"
     kinds = [' class="number"' if name in block.right else "" for name in block.columns]
     names = (_escaped(_BROKEN.sub("", name)) for name in block.columns)
     head = "".join(f'<th scope="col"{kind}>{name}</th>' for name, kind in zip(names, kinds, strict=True))
     body = ""
     for at, row in enumerate(block.rows):
-        cells = (f"<td{kind}>{_escaped(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
-        body += f"<tr{STRONG if at in block.strong else ''}>{''.join(cells)}</tr>"
+        start, end = ("<b>", "</b>") if at in block.strong else ("", "")
+        cells = (f"<td{kind}>{start}{_escaped(cell)}{end}</td>" for cell, kind in zip(row, kinds, strict=True))
+        body += f"<tr>{''.join(cells)}</tr>"
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-STRONG = ' class="strong"'
 
 
 _BROKEN = re.compile(r"(?<!sub)(?<!mini)(?<!PU)-\n")

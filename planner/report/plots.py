@@ -190,7 +190,7 @@ def plain_logarithms(axes: Any) -> None:
 
     axes.set(xscale="log", yscale="log")
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        steps = (1.0, 2.0, 5.0) if np.log10(high / low) < LONGEST_FINE_AXIS else (1.0,)
+        steps = (1.0, 2.0, 5.0) if np.log10(high) - np.log10(low) < LONGEST_FINE_AXIS else (1.0,)
         axis.set_major_locator(LogLocator(subs=steps))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())

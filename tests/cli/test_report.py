@@ -38,7 +38,8 @@ def cells(text: str, name: str) -> list[list[str]]:
     (part,) = re.findall(f'<(?:figure|section) id="{name}">(.*?)</(?:figure|section)>', text, re.DOTALL)
     body = part.partition("<tbody>")[2].partition("</tbody>")[0]
     return [
-        [html.unescape(cell) for cell in re.findall("<td[^>]*>(.*?)</td>", row)] for row in body.split("</tr>")[:-1]
+        [html.unescape(cell) for cell in re.findall("<td[^>]*>(?:<b>)?(.*?)(?:</b>)?</td>", row)]
+        for row in body.split("</tr>")[:-1]
     ]
 
 
