@@ -53,6 +53,7 @@ class Axis:
     short : of a value in the words of a plan, ``{}`` in its place; empty: the title and the value
     option : name of the option and of the key in requests and settings
     help : of the option
+    last_resort : values that a search tries where it tries the default alone otherwise and no plan fits in memory so
     default_in_suggest, default_in_predict : what holds when nothing says otherwise, in words; empty: the default (of a
         search in a prediction without one)
     doc, asked : what the key of a configuration means, and that of a request
@@ -77,6 +78,7 @@ class Axis:
     short: str = ""
     option: str = ""
     help: str = ""
+    last_resort: tuple[int | str, ...] = ()
     default_in_suggest: str = ""
     default_in_predict: str = ""
     doc: str = ""
@@ -197,7 +199,7 @@ class Axes(Generic[Count, Word]):
         least=0, most=3, default=0, splits=True, only_sync=True,
         title="sharding", option="sharding",
         help="What data-parallel ranks share: 1 optimizer state, 2 gradients too, 3 weights too (ZeRO, FSDP).",
-        default_in_suggest=SPLIT,
+        last_resort=(0, 1, 2, 3), default_in_suggest=SPLIT,
         doc="what data-parallel ranks share: 1 optimizer state, 2 gradients too, 3 weights too",
         asked="stages of sharding to try", heading="shard-\ning",
     )  # fmt: skip
@@ -211,7 +213,8 @@ class Axes(Generic[Count, Word]):
         title="recompute", option="recompute",
         help="Activations computed again in the backward pass: none, attention's (selective), all of each layer, or on "
         "each pipeline stage the least that fits.",
-        default_in_suggest=SPLIT, doc="activations computed again in the backward pass",
+        last_resort=("none", "selective", "full"), default_in_suggest=SPLIT,
+        doc="activations computed again in the backward pass",
         asked="kinds of recompute to try", heading="re-\ncompute",
     )  # fmt: skip
     recompute_every: Count = axis(
@@ -224,7 +227,9 @@ class Axes(Generic[Count, Word]):
     offload: Word = axis(
         words=("none", "optimizer", "activations", "paged-activations"), default="none", splits=True, only_sync=True,
         title="offload", option="offload",
-        help="What lies in host memory; of activations what does not fit, prefetched, or paged in by faults.",
+        help="What lies in host memory; of activations what does not fit, prefetched, or paged in by faults. A search "
+        "tries it where nothing fits without.",
+        last_resort=("none", "optimizer", "activations", "paged-activations"),
         doc="what lies in host memory", asked="kinds of offload to try", heading="off-\nload",
     )  # fmt: skip
 

@@ -85,6 +85,15 @@ class SplitLimits:
     ledger: Callable[[str], Memory]
     has_host: bool = True
 
+    def last_resort(self, axis: Axis) -> tuple[Any, ...]:
+        """Return the values of an axis to try where nothing fits in memory otherwise; none: no others than before."""
+        is_open = axis.name in _DEFAULTS and bool(block_starts(self.network))
+        if not axis.last_resort or is_open or (axis.name == "offload" and not self.has_host):
+            return ()
+        plans = Configurations.having(**{axis.name: np.array([axis.code(one) for one in axis.last_resort])})
+        lawful = np.flatnonzero(is_lawful(self.network, self.framework, plans, but_accumulation=True))
+        return tuple(axis.last_resort[at] for at in lawful) if lawful.size > 1 else ()
+
     def needed_bytes(self, rows: Configurations) -> FloatArray:
         """Return the memory of the fullest device of each, shape (n,)."""
         codes = distinct_values(rows.bases.precision).tolist()

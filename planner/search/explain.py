@@ -135,17 +135,27 @@ def typed_values(values: tuple[Any, ...]) -> str:
     return f"{min(values)}:{max(values)}" if is_range else ",".join(map(str, values))
 
 
-def why_split(prediction: Prediction, whole_bytes: float) -> str:
-    """Return why a plan splits the network, and what that costs; ``whole_bytes``: of a GPU that holds all of it."""
+def why_split(prediction: Prediction, whole_bytes: float, resorts: Sequence[str] = ()) -> str:
+    """Return why a plan splits the network or what is kept of it, and what that costs.
+
+    ``whole_bytes``: of a GPU that holds and keeps all of it; ``resorts``: what nothing fits without.
+    """
     capacity = prediction.memory_bytes["capacity"]
-    if whole_bytes <= capacity:
+    if whole_bytes <= capacity and not resorts:
         return "undivided it would be slower"
     reason = f"undivided it would need {format_bytes(whole_bytes)} of the {format_bytes(capacity)} of a GPU"
+    if resorts:
+        without = " or ".join(filter(None, (", ".join(resorts[:-1]), resorts[-1])))
+        reason = (
+            f"nothing fits in the {format_bytes(capacity)} of a GPU without {without}: "
+            f"keeping everything, this plan would need {format_bytes(whole_bytes)}"
+        )
     shares = {term.name: term.share for term in prediction.terms}
     parts = {
         "messages": sum(shares.get(name, 0.0) for name in _MESSAGE_TERMS),
         "waiting for other stages": shares.get("bubble", 0.0),
         "recompute": shares.get("recompute", 0.0),
+        "copies to and from the host": shares.get("offload", 0.0),
     }
     costs = [f"{name} {share:.0%}" for name, share in parts.items() if share >= _LEAST_SHARE]
     return f"{reason}; of the step: {', '.join(costs)}" if costs else reason

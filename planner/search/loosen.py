@@ -36,7 +36,6 @@ from planner.domain.configuration import MODES
 from planner.domain.objective import LIMITS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
-from planner.domain.split import ACTIVATIONS_AWAY, OFFLOADS
 from planner.domain.suggestion import Loosening
 from planner.errors import CoverageError
 from planner.search.choice import Ranking, Searched, distinct_plans, in_all_precisions, ranked
@@ -48,7 +47,6 @@ from planner.search.searchable import Asked, Settings
 from planner.search.shortages import shortages
 from planner.search.space import Limits, has_whole_plans, space_of, sub_batches_to_try
 from planner.units import format_duration, format_number, format_samples
-from planner.workload.blocks import block_starts
 
 __all__ = [
     "Constraint", "Loosener", "constraints_of", "loosenings", "nearest_over_limits", "of_settings", "smallest_conflict",
@@ -115,11 +113,12 @@ def _of_axis(axis: Axis, request: SpaceRequest, limits: Limits) -> Constraint | 
     name, option, given = axis.name, f"--{axis.option.replace('_', '-')}", request[axis.name]
     every = getattr(limits, name) if axis.of_cluster else 0
     values = (every,) if given is None and axis.of_cluster == "all" and every > 1 else given
-    if values is None:
+    resort = limits.split.last_resort(axis) if limits.split else ()
+    if values is None or (resort and {*resort} <= {*values}):
         return None
     is_open = axis.default_in_suggest and axis.default_in_suggest != str(axis.default)
     beside = range(1, every + 1) if axis.of_cluster else None if is_open else (axis.default,)
-    wide = None if beside is None else (*values, *beside)
+    wide = None if beside is None and not resort else (*values, *(resort or beside or ()))
     text = f"{option} {typed_values(values)}"
     if given is None:
         text = f"all {every} GPUs of a node (the default; {option} 1:{every} allows fewer)"
@@ -199,7 +198,7 @@ class Loosener:
         together = None if alone["nodes"] or alone["gpus_per_node"] else self._fewer_gpus()
         of_limits = (_of_limit(name, request, self.of.order, limits) for name in request.most)
         own = (self._limit(name, one) for name, one in zip(request.most, of_limits, strict=True))
-        ways = (self._tolerance(outcome), together, *alone.values(), *own, *self._leaner(), self._memory())
+        ways = (self._tolerance(outcome), together, *alone.values(), *own, self._memory())
         return tuple(sorted((one for one in ways if one is not None), key=lambda one: one.change))
 
     def _way(self, one: Constraint) -> Loosening | None:
@@ -269,18 +268,6 @@ class Loosener:
         gib = math.ceil(needed_bytes / 2**30 * 1000) / 1000
         sentence = self.sentence([("memory", f"{gib:g}GiB")], "less on each device", plan)
         return replace(sentence, change=math.inf if capacity_bytes is None else needed_bytes / capacity_bytes - 1)
-
-    def _leaner(self) -> Iterator[Loosening]:
-        """Yield what keeps less on a device, of networks without blocks: their plans keep all unless asked."""
-        of, request = self.of.limits.split, self.of.request
-        if of is None or block_starts(of.network):
-            return
-        away = [("offload", OFFLOADS[at]) for at in ACTIVATIONS_AWAY if of.has_host]
-        for name, value in (("sharding", 3), ("recompute", "full"), *away):
-            plan = self._first(request.changed(**{name: (value,)})) if request[name] is None else None
-            if plan is not None:
-                now = next(str(axis.default) for axis in AXES if axis.name == name)
-                yield replace(self.sentence([(f"--{name}", str(value))], now, plan), change=math.inf)
 
     def _outwards(
         self, trials: Sequence[Values], asking: Callable[[Values], SpaceRequest], leading: LeadingKey | None = None

@@ -22,9 +22,9 @@ from planner.search.exhaustive import Outcome
 from planner.search.explain import label, whys_of_values
 from planner.search.ranking import Order, PricedPlans
 from planner.search.search import search
-from planner.search.searchable import Searchable, order_and_limits
+from planner.search.searchable import Searchable, order_and_limits, with_last_resort
 from planner.search.space import on_nodes
-from planner.search.suggest import suggest
+from planner.search.suggest import sourced_last_resort, suggest, why_not_whole
 from planner.steps.describe import Description
 from planner.steps.measured import Deviation, deviation_of_ratio
 from planner.steps.node_groups import AcrossGroups, configuration_in_group, in_group
@@ -83,14 +83,20 @@ def suggest_across(
     order, request = next((one.order, one.request) for one in groups.values())
     across = search_across(groups, request, order, seed)
     keep = (max(request.top, MOST_COMPARED) + 1) * len(request["precision"] or PRECISIONS)  # equal ones too
-    alone = {name: on_nodes(request, group.limits.nodes) for name, group in groups.items()}
-    outcomes = {
-        name: search(own, groups[name].limits, groups[name].evaluator, order, keep=keep)
-        for name, own in alone.items()
-        if own is not None
-    }
-    found = sorted([*_found_alone(outcomes, order), *_found_across(across, order)], key=lambda one: one.key)
-    report = _report(outcomes, across)
+    on_each = {name: on_nodes(request, group.limits.nodes) for name, group in groups.items()}
+    alone = {name: replace(groups[name], request=own) for name, own in on_each.items() if own is not None}
+
+    def searched(some: Mapping[str, Searchable]) -> tuple[list[_Found], SearchReport]:
+        outcomes = {
+            name: search(one.request, one.limits, one.evaluator, order, keep=keep) for name, one in some.items()
+        }
+        found = sorted([*_found_alone(outcomes, order), *_found_across(across, order)], key=lambda one: one.key)
+        return found, _report(outcomes, across)
+
+    found, report = searched(alone)
+    if not found and (wider := with_last_resort(list(alone.values()))):
+        found, report = searched(dict(zip(alone, wider, strict=True)))
+        provenance = sourced_last_resort(provenance, wider, request)
     left_out = tuple(PlanWarning("group_refused", name, f"It is left out: {why}") for name, why in errors.items())
     if not found:
         return replace(_nothing_fits(groups, provenance, report), warnings=left_out)
@@ -190,6 +196,8 @@ def _answer(
         Plan(row + 1, of[row].prediction, sentences[row], leaders[row].precisions, better[row])
         for (row, *_) in choice.reported(request.top)
     )
+    by, chosen = leaders[choice.row].by, of[choice.row].prediction
+    reason = choice.reason + (why_not_whole(groups[by], chosen, provenance) if isinstance(by, str) else "")
     warnings = dict.fromkeys(warning for plan in plans for warning in plan.prediction.warnings)
     return Suggestion(
         provenance,
@@ -199,7 +207,7 @@ def _answer(
         report,
         warnings=tuple(warnings),
         chosen=choice.row + 1,
-        choice=choice.reason,
+        choice=reason,
         tied=tuple(row + 1 for row in choice.tied),
     )
 

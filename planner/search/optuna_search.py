@@ -27,6 +27,7 @@ from planner.search.optuna_study import AxisValues, Sampler, SharedStudy, StudyP
 from planner.search.parts import OpenBounds, least_values
 from planner.search.ranking import LAWFUL, SLACK, Evaluator, Order, PricedPlans
 from planner.search.search import search
+from planner.search.searchable import Asked, fits_somewhere
 from planner.search.space import Limits, Space, space_of
 
 if TYPE_CHECKING:
@@ -195,7 +196,8 @@ class OptunaSearch:
         """
         with quiet(), self.interruption() as is_stopped:
             study, exact = self.place.open(1 + pareto, self.inputs, self.options), None
-            if self.starts and space_of(request, limits).inside <= ENUMERATED:
+            is_enumerated = self.starts and space_of(request, limits).inside <= ENUMERATED
+            if is_enumerated or not fits_somewhere(Asked(request, limits, evaluator, order)):
                 exact = search(request, limits, evaluator, order, keep=1, pareto=pareto, stopped=is_stopped)
                 self.is_interrupted = is_stopped()
                 if exact.best is None or self.is_interrupted:

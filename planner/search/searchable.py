@@ -12,16 +12,17 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from planner.domain.arrays import FloatArray
+from planner.domain.axes import AXES
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.objective import weights_of
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import CoverageError, PlannerError, Refusal, UsageError
 from planner.search.bases import SplitLimits
-from planner.search.exhaustive import Stopped, check_target
+from planner.search.exhaustive import Rules, Stopped, check_target
 from planner.search.ranking import Evaluator, Order, check_limits, order_of
 from planner.search.search import search
-from planner.search.space import Limits
+from planner.search.space import Limits, space_of
 from planner.search.switches import of_kernels
 from planner.sources import sources
 from planner.sources.usable import candidate_precisions, check_candidate
@@ -33,12 +34,13 @@ from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 
 __all__ = [
-    "KEPT", "Asked", "Searchable", "Settings", "kept", "least_of_all", "limits_of", "order_and_limits", "over_leasts",
-    "searchable_among",
+    "KEPT", "LAST_RESORT", "Asked", "Searchable", "Settings", "fits_somewhere", "kept", "least_of_all", "limits_of",
+    "order_and_limits", "over_leasts", "searchable_among", "with_last_resort",
 ]  # fmt: skip
 
 
 T = TypeVar("T")
+SomeAsked = TypeVar("SomeAsked", bound="Asked")
 KEPT: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
 """What requests of one run share, by key; None: nothing is kept."""
 MOST_KEPT = 64
@@ -194,7 +196,7 @@ def searchable_among(
     return least_of_all(searchable)
 
 
-def least_of_all(searchable: Sequence[Searchable]) -> list[Searchable]:
+def least_of_all(searchable: Sequence[SomeAsked]) -> list[SomeAsked]:
     """Return them with each term of a weighted objective over its least among the plans of all."""
     leasts: dict[str, float] = {}
     for one in searchable:
@@ -219,6 +221,33 @@ def over_leasts(
         if best is not None:
             leasts[term] = float(alone.values(best)[0])
     return replace(order, leasts=leasts)
+
+
+LAST_RESORT = "as nothing fits otherwise"
+"""Source of the values of an axis that are tried only then."""
+
+
+def with_last_resort(asked: Sequence[SomeAsked]) -> list[SomeAsked]:
+    """Return what to search where no plan of any request fits in memory; nothing where some fits, or none so either.
+
+    Axes that a request leaves to the search have their values of last resort besides the default.
+    """
+    wider = []
+    for one in asked:
+        of, request = one.limits.split, one.request
+        more = {axis.name: of.last_resort(axis) or None for axis in AXES if of and request[axis.name] is None}
+        wider += [replace(one, request=request.changed(**more))] if any(more.values()) else []
+    if any(map(fits_somewhere, asked if wider else ())) or not any(map(fits_somewhere, wider)):
+        return []
+    each = (replace(one, order=over_leasts(one.order, one.request, one.limits, one.evaluator)) for one in wider)
+    return least_of_all(list(each))
+
+
+def fits_somewhere(one: Asked) -> bool:
+    """Return whether any candidate in the window fits in memory."""
+    space = space_of(one.request, one.limits)
+    rules = Rules.of(one.request, one.limits, space.precisions, one.order)
+    return any(rules.fits(rows).any() for rows in space.chunks())
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,15 @@ from planner.search.explain import typed_values
 from planner.search.loosen import loosenings
 from planner.search.ranking import Evaluator, Order, PricedPlans
 from planner.search.search import search
-from planner.search.searchable import Asked, Searchable, least_of_all, limits_of, order_and_limits, over_leasts
+from planner.search.searchable import (
+    Asked,
+    Searchable,
+    least_of_all,
+    limits_of,
+    order_and_limits,
+    over_leasts,
+    with_last_resort,
+)
 from planner.search.space import Limits, space_of
 from planner.sources.sources import Sources
 from planner.steps import predict
@@ -71,7 +79,9 @@ def sweep_with(
     stopped: Stopped | None = None,
 ) -> Sweep:
     """Return the sweep, given what prices and orders plans; no plans where nothing satisfies the request."""
-    order = over_leasts(order, request, limits, evaluator, stopped)
+    asked = Asked(request, limits, evaluator, over_leasts(order, request, limits, evaluator, stopped))
+    for one in with_last_resort([asked]) or [asked]:
+        request, order = one.request, one.order
     candidates = space_of(request, limits).candidates
     best: PricedPlans | None = None
     evaluated = 0
@@ -262,6 +272,7 @@ class Among(Asked):
 
 def why_nots(among: Sequence[Among], asked: ByAxis) -> list[WhyNot]:
     """Return the answer of each framework about plans with certain values, with its rank among the plans of all."""
+    among = with_last_resort(among) or among
     wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
     firsts = [_ranked(one, of.best) for one, of in zip(among, wholes, strict=True) if of.best is not None]
     first = min(firsts, key=lambda one: one.objective) if firsts else None

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from planner.domain.axes import AXES
 from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import PlanWarning, Prediction, cited
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import KNEE_SHARE, KNEE_TIMES, MOST_OF_FRONT, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
-from planner.search.bases import SplitLimits
 from planner.search.choice import (
     MOST_COMPARED,
     Choice,
@@ -39,7 +39,15 @@ from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
 from planner.search.ranking import Evaluator, Order, fewest_first
 from planner.search.search import Searcher, first_plan, search
-from planner.search.searchable import Asked, Settings, over_leasts, searchable_among
+from planner.search.searchable import (
+    LAST_RESORT,
+    Asked,
+    Searchable,
+    Settings,
+    over_leasts,
+    searchable_among,
+    with_last_resort,
+)
 from planner.search.space import Limits, has_whole_plans
 from planner.search.switches import Gains
 from planner.sources.refusals import PRECISION_LOSSY
@@ -49,7 +57,7 @@ from planner.steps.describe import Description
 from planner.steps.kernel_rows import lossy_warning
 from planner.steps.measured import Deviation
 
-__all__ = ["suggest", "suggest_among", "suggest_with"]
+__all__ = ["sourced_last_resort", "suggest", "suggest_among", "suggest_with", "why_not_whole"]
 
 MOST_KEPT = 2**13
 """Asynchronous plans among which the one to take is looked for: all are priced anyway."""
@@ -100,20 +108,13 @@ def suggest_among(
     several = len(asked) + len(errors) > 1
     with watch() as stopped:
         searchable = searchable_among(asked, errors, stopped)
-    searched, searches = [], []
-    for each in searchable:
-        problem, request = each.problem, each.request
-        try:
-            one = _searched(each, searcher)
-        except (CoverageError, UsageError) as error:
-            errors[problem.settings.framework.label] = error
-            continue
-        framework = problem.settings.framework if several else None
-        warnings = _refusal_warnings(request, each.limits)
-        searches.append(replace(one, framework=framework, warnings=warnings))
-        searched.append(each)
+    searched, searches = _searches(searchable, searcher, errors, several=several)
     if not searches:
         raise next(iter(errors.values()))
+    if all(one.outcome.best is None for one in searches):
+        again = _searches(with_last_resort(searched), searcher, errors, several=several)
+        searched, searches = again if again[1] else (searched, searches)
+        provenance = sourced_last_resort(provenance, searches, asked[0][1])
     evaluators = [each.evaluator for each in searched]
     compare = partial(predict.compare_among, evaluators, asked[0][1].window)
     answer = _answer(searches, provenance, compare, settings)
@@ -136,6 +137,36 @@ def suggest_among(
         citations=cited([plan.prediction for plan in plans], asked[0][0].calibrations),
         warnings=(*refused, *of_request, *_lossy(asked, plan), *answer.warnings),
     )
+
+
+def _searches(
+    searchable: Sequence[Searchable], searcher: Searcher, errors: dict[str, PlannerError], *, several: bool
+) -> tuple[list[Searchable], list[Searched]]:
+    """Return those that were searched, and what was found; add to ``errors``, by framework, why others were not."""
+    searched, searches = [], []
+    for each in searchable:
+        framework = each.problem.settings.framework
+        try:
+            one = _searched(each, searcher)
+        except (CoverageError, UsageError) as error:
+            errors[framework.label] = error
+            continue
+        warnings = _refusal_warnings(each.request, each.limits)
+        searches.append(replace(one, framework=framework if several else None, warnings=warnings))
+        searched.append(each)
+    return searched, searches
+
+
+def sourced_last_resort(
+    provenance: Mapping[str, Sourced[object]], asked: Sequence[Asked], before: SpaceRequest
+) -> dict[str, Sourced[object]]:
+    """Return the sources of a request of which some axes have values of last resort that it left out ``before``."""
+    found = dict(provenance)
+    for axis in AXES:
+        values = tuple(dict.fromkeys(value for one in asked for value in one.request[axis.name] or ()))
+        if values and before[axis.name] is None:
+            found[axis.option] = Sourced(values, LAST_RESORT)
+    return found
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:
@@ -190,7 +221,7 @@ def _answer(
     settings: Settings | None = None,
 ) -> Suggestion:
     """Return the answer that searches give together."""
-    request, order, report = searches[0].request, searches[0].order, report_of(searches)
+    order, report = searches[0].order, report_of(searches)
     best = {
         at: distinct_plans(order, one.outcome.best) for at, one in enumerate(searches) if one.outcome.best is not None
     }
@@ -200,10 +231,7 @@ def _answer(
     leaders, knee = _with_knee(searches, order, ranking)
     plans, choice = _ranked_plans(searches, order, leaders, baseline, compare, knee=knee)
     chosen, reason = next(one for one in plans if one.position == choice.row + 1), choice.reason
-    split = searches[leaders.search[choice.row]].limits.split
-    if split is not None and chosen.prediction.configuration.besides and has_whole_plans(request):
-        sentence = why_split(chosen.prediction, _whole_bytes(split, chosen))
-        reason += f". {sentence[0].upper()}{sentence[1:]}"
+    reason += why_not_whole(searches[leaders.search[choice.row]], chosen.prediction, provenance)
     tied = tuple(row + 1 for row in choice.tied)
     front, more = _front(searches, order)
     return Suggestion(
@@ -282,11 +310,17 @@ def _front(searches: Sequence[Searched], order: Order) -> tuple[tuple[Plan, ...]
     return tuple(replace(plan, objective=value) for plan, value in zip(plans, values, strict=True)), more
 
 
-def _whole_bytes(of: SplitLimits, plan: Plan) -> float:
-    """Return the memory of a GPU that holds and keeps the whole network, for the same sub-batch [byte]."""
+def why_not_whole(asked: Asked, plan: Prediction, provenance: Mapping[str, Sourced[object]]) -> str:
+    """Return the sentence that says why a plan splits the network or what is kept of it; empty where it need not."""
+    more = {key for key, one in provenance.items() if one.source == LAST_RESORT}
+    resorts = [axis.title for axis in AXES if axis.option in more]
+    split, one = asked.limits.split, plan.configuration
+    if split is None or not one.besides or not (resorts or has_whole_plans(asked.request)):
+        return ""
     defaults: dict[str, Any] = {axis.name: axis.default for axis in SPLIT_AXES}
-    one = replace(plan.prediction.configuration, **defaults)
-    return float(of.needed_bytes(Configurations.of([one]))[0])
+    whole_bytes = float(split.needed_bytes(Configurations.of([replace(one, groups=(), **defaults)]))[0])
+    sentence = why_split(plan, whole_bytes, resorts)
+    return f". {sentence[0].upper()}{sentence[1:]}"
 
 
 def _ranked_plans(

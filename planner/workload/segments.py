@@ -112,42 +112,40 @@ def _with_runs(
     start = np.zeros((number + 1, room + 1), dtype=np.int64)  # of the run that ends there, or -1: a kept unit
     least[0, 0] = 0.0
 
-    def reach(end: int, begin: int, kept: float, again_s: float, mark: int) -> None:
-        shift = round(kept / step)
-        if shift > room:
-            return
-        times = least[begin, : room + 1 - shift] + again_s
-        better = times < least[end, shift:]
-        least[end, shift:][better], start[end, shift:][better] = times[better], mark
+    def reach(ends: slice, kept: float, times: FloatArray, mark: int, better: np.ufunc = np.less) -> None:
+        if (shift := round(kept / step)) <= room:
+            times = times[:, : room + 1 - shift]
+            is_better = better(times, least[ends, shift:])
+            np.copyto(least[ends, shift:], times, where=is_better)
+            np.copyto(start[ends, shift:], mark, where=is_better)
 
-    for end in range(1, number + 1):
-        reach(end, end - 1, float(alone[end - 1]), 0.0, -1)
-        lengths = np.flatnonzero(run_bytes[:end, end - 1] <= most)
-        for begin in lengths.tolist():
-            reach(end, begin, float(crossing[begin]), float(run_s[begin, end - 1]), begin)
-    ways, before = [], np.inf
+    for begin in range(number):
+        stop = begin + int(np.count_nonzero(run_bytes[begin, begin:] <= most))
+        reach(slice(begin + 1, begin + 2), float(alone[begin]), least[begin][None], -1, np.less_equal)
+        reach(slice(begin + 1, stop + 1), float(crossing[begin]), least[begin] + run_s[begin, begin:stop, None], begin)
+    ways, before, lists, starts = [], np.inf, (alone.tolist(), crossing.tolist(), run_bytes.tolist()), start.tolist()
     for kept in np.flatnonzero(np.isfinite(least[number])).tolist():
         if least[number, kept] < before:
             before = float(least[number, kept])
-            size, again = _way(sizes, start, kept, step)
+            size, again = _way(lists, starts, kept, step)
             ways.append((size, before, again))
     return ways
 
 
 def _way(
-    sizes: tuple[FloatArray, FloatArray, FloatArray], start: IntArray, kept: int, step: float
+    sizes: tuple[list[float], list[float], list[list[float]]], start: list[list[int]], kept: int, step: float
 ) -> tuple[float, BoolArray]:
     """Return the bytes of a way and its units that are made again, followed back from its end."""
     alone, crossing, run_bytes = sizes
-    again, total, largest, end = np.zeros(alone.size, dtype=np.bool_), 0.0, 0.0, alone.size
+    again, total, largest, end = np.zeros(len(alone), dtype=np.bool_), 0.0, 0.0, len(alone)
     while end:
-        begin = int(start[end, kept])
-        size = float(alone[end - 1]) if begin < 0 else float(crossing[begin])
+        begin = start[end][kept]
+        size = alone[end - 1] if begin < 0 else crossing[begin]
         if begin < 0:
             begin = end - 1
         else:
             again[begin:end] = True
-            largest = max(largest, float(run_bytes[begin, end - 1]))
+            largest = max(largest, run_bytes[begin][end - 1])
         total += size
         kept, end = kept - round(size / step), begin
     return total + largest, again
