@@ -265,6 +265,9 @@ class Framework:
     schedules: tuple[str, ...] = _fact("orders of a pipeline's passes that it has", SCHEDULES, default=SCHEDULES)
     shardings: tuple[int, ...] = _fact("stages of sharding that it has", default=(0, 1, 2, 3))
     shardings_in_pipeline: tuple[int, ...] = _fact("the same beside a pipeline", default=(0, 1, 2, 3))
+    shardings_in_layers: tuple[int, ...] = _fact(
+        "the same where tensor or context ranks have copies", default=(0, 1, 2, 3)
+    )
     lawful: Mapping[str, tuple[str, ...]] = _fact("values of other axes, where it lacks some", WITH_LAWFUL, default={})
     asynchronous: str = _fact("how replicas update weights that do not wait", ASYNCHRONOUS, default=UPDATE_THREADS)
     context: str = _fact("what context-parallel ranks divide in attention", CONTEXTS, default="positions")

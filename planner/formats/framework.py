@@ -44,7 +44,7 @@ _STRATEGY = Table(
 )
 _TYPES: Mapping[str, Type] = {
     **dict.fromkeys(("gradient_type", "message_type"), MapOf(Text(GRADIENT_TYPES), choices=(ANY, *PRECISIONS))),
-    **dict.fromkeys(("shardings", "shardings_in_pipeline"), ListOf(Whole(least=0, most=3))),
+    **dict.fromkeys(("shardings", "shardings_in_layers", "shardings_in_pipeline"), ListOf(Whole(least=0, most=3))),
     "strategies": MapOf(_STRATEGY, choices=tuple(STRATEGIES)),
     "lawful": MapOf(ListOf(Text(), least=1), choices=WITH_LAWFUL),
     "writes": MapOf(MapOf(OneOf((Flag(), Whole(least=0, most=LARGEST_WHOLE), Text(empty=True)))), pattern=".*"),
@@ -148,7 +148,7 @@ _KEYS_OF = {
         "schedules", "shardings_in_pipeline", "fewest_micro_batches", "scatters_boundary", "stages", "deals",
         "output_buffers", "whole_gradients",
     ),
-    "tensor": ("copies_keys", "overlaps_tensor", "experts_take_sequence"),
+    "tensor": ("copies_keys", "overlaps_tensor", "experts_take_sequence", "shardings_in_layers"),
     "context": ("context",),
 }  # fmt: skip
 """Way to split networks, one of PARALLELISMS -> keys that say how."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 
 from planner.domain.axes import AXES, Axis
+from planner.domain.configuration import NEUTRAL
 from planner.domain.framework import framework_parts, label_of
 from planner.domain.prediction import LOOKUPS, Citation, Prediction, Quantity
 from planner.domain.provenance import PREDICTION_KINDS
@@ -284,15 +285,16 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
 
 
 def _cells(axis: Axis, entries: Sequence[Entry]) -> list[str]:
-    """Return the cells of an axis, empty where all plans have its default, or one mode."""
+    """Return the cells of an axis, ``-`` where a word says nothing; empty where all have its default, or one mode."""
     if axis.name == "precision":
         return [" / ".join(one.precisions or (one.prediction.configuration.precision,)) for one in entries]
     value = parts.by_group if axis.name in _OF_GROUPS else getattr
-    plain = [str(value(one.prediction.configuration, axis.name)) for one in entries]
+    plans, is_neutral = [one.prediction.configuration for one in entries], NEUTRAL.get(axis.name)
+    plain = ["-" if axis.words and is_neutral and is_neutral(one) else str(value(one, axis.name)) for one in plans]
     cells = [_alike(one.alike.get(axis.name, (cell,))) for one, cell in zip(entries, plain, strict=True)]
     if axis.name == "mode":
         return _where_they_differ(cells)
-    return [""] * len(cells) if set(cells) == {str(axis.default)} else cells
+    return [""] * len(cells) if {*cells} <= {"-", str(axis.default)} else cells
 
 
 def _alike(values: Sequence[str]) -> str:

@@ -160,15 +160,25 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
         codes = [SCHEDULES.index(name) for name in framework.schedules]
         words = f"{_any_of(framework.schedules)} in framework {framework.variant}"
         yield Rule("schedule", words, lambda plans: (plans.pipeline_parallel == 1) | np.isin(plans.schedule_run, codes))
-    alone, beside = framework.shardings, framework.shardings_in_pipeline
-    words = f"{_any_of(alone)} in framework {framework.variant}"
-    yield Rule("sharding", words, lambda plans: np.isin(plans.sharding, alone))
-    if {*alone} - {*beside}:
-        words = f"{_any_of(beside)} beside a pipeline in framework {framework.variant}"
-        yield Rule("sharding", words, lambda plans: (plans.pipeline_parallel == 1) | np.isin(plans.sharding, beside))
+    for place, stages, is_there in (
+        ("", framework.shardings, lambda plans: plans.sharding >= 0),
+        (" beside a pipeline", framework.shardings_in_pipeline, lambda plans: plans.pipeline_parallel > 1),
+        (
+            " where tensor or context ranks have copies",
+            framework.shardings_in_layers,
+            lambda plans: (plans.tensor_parallel * plans.context_parallel > 1) & (plans.weight_copies > 1),
+        ),
+    ):
+        if not place or {*framework.shardings} - {*stages}:
+            words = f"{_any_of(stages)}{place} in framework {framework.variant}"
+            yield Rule("sharding", words, partial(_is_sharded, stages, is_there))
     for name, values in framework.lawful.items():
         places = [_AXES[name].words.index(value) for value in values]
         yield Rule(name, f"{_any_of(values)} in framework {framework.variant}", partial(_is_one_of, name, places))
+
+
+def _is_sharded(values: Sequence[int], is_there: Callable[[Any], BoolArray], plans: Configurations) -> BoolArray:
+    return np.isin(plans.sharding, values) | ~is_there(plans)
 
 
 def _any_of(values: Sequence[object]) -> str:

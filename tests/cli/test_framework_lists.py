@@ -337,6 +337,14 @@ def test_a_pipeline_has_the_first_schedule_of_its_framework(run: Run, asked: str
     assert (code, first["configuration"]["schedule"]) == (0, "gpipe")
 
 
+def test_only_plans_with_a_pipeline_have_a_schedule_in_tables(run: Run) -> None:
+    common = "--network resnet50 --cluster dgx-a100 --framework hypar-flow --nodes 1 --sub-batch 8 --pipeline 1,2"
+    _, out, _ = run("predict", *common.split())
+    rows = [line.split() for line in out.splitlines() if line[:2] in ("1 ", "2 ")]
+    assert sorted(row[7] for row in rows) == ["-", "gpipe"]
+    assert "1f1b" not in out
+
+
 @pytest.mark.parametrize("asked", ["suggest --nodes 1 --target-batch 64", "predict --nodes 1 --sub-batch 8"])
 def test_asynchronous_plans_are_refused_where_no_threads_of_nodes_update(run: Run, asked: str) -> None:
     common = "--network resnet50 --cluster dgx-a100 --precision fp32 --mode async --framework"

@@ -88,6 +88,8 @@ def test_the_first_rule_that_is_broken_is_told(network: Any, values: dict[str, i
         (CANNOT, {"sharding": 1}, "0 or 2 in framework narrow", "1"),
         (Framework("own", shardings_in_pipeline=(0, 1)), {"sharding": 3, "pipeline_parallel": 2},
          "0 or 1 beside a pipeline in framework own", "3; the nearest is 1"),
+        (Framework("own", shardings_in_layers=(2, 3)), {"sharding": 0, "tensor_parallel": 2, "data_parallel": 2},
+         "2 or 3 where tensor or context ranks have copies in framework own", "0"),
         (Framework("own", lawful={"shard_group": ("all",)}), {"shard_group": 1, "data_parallel": 16, "sharding": 1},
          "all in framework own", "'node'"),
         (Framework("own", lawful={"recompute": ("none", "full")}), {"recompute": RECOMPUTES.index("selective")},
