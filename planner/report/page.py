@@ -253,8 +253,8 @@ def _memory(plans: Sequence[Plan], drawn: Sequence[Plan], stages: Stages) -> _Ch
     columns = ["plan", "stages", *names, "total"]
     words = "Memory of one device by what it is for, of each stage of a pipeline; equal ones in a row once."
     words += f" The line is what a device has, {format_number(capacity, 3)} GiB."
-    figures = [Line("GiB"), Table(columns, cells, ["plan", *columns[2:]])]
-    return _Chart("memory", "Memory by stage", words, draw, _height(len(rows)), colours, figures)
+    table = Table(columns, cells, ["plan", *columns[2:]])
+    return _Chart("memory", "Memory by stage", words, draw, _height(len(rows)), colours, [Line("GiB"), table])
 
 
 def _runs(stages: Sequence[dict[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:

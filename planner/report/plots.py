@@ -35,9 +35,6 @@ COLOURS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf", "#1a237e",
 )  # fmt: skip
 SERIES_LOOKS = tuple({"color": colour, "marker": marker} for colour, marker in zip(COLOURS, "os^DvP<X>p", strict=True))
-FIXED_SETTINGS: Mapping[str, object] = {
-    "svg.hashsalt": SVG_SALT, "text.parse_math": False, "font.size": 9.0, "savefig.dpi": 150.0, "savefig.bbox": "tight",
-}  # fmt: skip
 OTHERS_LOOK = {"color": "#8a8a8a", "marker": "o"}
 MARKER_FILLINGS = {
     "held out": {"markeredgecolor": "white", "markeredgewidth": 0.3},
@@ -48,13 +45,15 @@ LINE_COLOUR = "#404040"
 GRID_COLOUR = "#e4e4e4"
 DRAWING_WIDTH = 3.6
 """Of a drawing in a page [inch]: on a phone its letters keep their size."""
-# fmt: off
-DRAWING_SETTINGS: Mapping[str, object] = {
-    "savefig.bbox": None, "figure.constrained_layout.use": True, "svg.fonttype": "none", "savefig.facecolor": "none",
-    "axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
-    "grid.color": GRID_COLOUR,
-} | dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), LINE_COLOUR)
-# fmt: on
+SETTINGS: Mapping[Any, Any] = {
+    "svg.hashsalt": SVG_SALT, "text.parse_math": False, "font.size": 9.0, "savefig.dpi": 150.0, "savefig.bbox": "tight",
+}  # fmt: skip
+DRAWING_SETTINGS: Mapping[Any, Any] = {
+    **SETTINGS, "savefig.bbox": None, "figure.constrained_layout.use": True, "svg.fonttype": "none",
+    "savefig.facecolor": "none", "axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False,
+    "axes.axisbelow": True, "grid.color": GRID_COLOUR, "text.color": LINE_COLOUR, "axes.labelcolor": LINE_COLOUR,
+    "axes.edgecolor": LINE_COLOUR, "xtick.color": LINE_COLOUR, "ytick.color": LINE_COLOUR,
+}  # fmt: skip
 VARIABLES = {LINE_COLOUR: "--ink", GRID_COLOUR: "--grid", "#ffffff": "--paper", OTHERS_LOOK["color"]: "--dim"} | {
     colour: f"--series-{at}" for at, colour in enumerate(COLOURS)
 }
@@ -100,11 +99,14 @@ def validation_plot(points: Points, form: str) -> bytes:
 
 
 def picture(
-    draw: Callable[[Any], None], form: str, size: tuple[float, float] = (5.4, 5.4), **settings: object
+    draw: Callable[[Any], None],
+    form: str,
+    size: tuple[float, float] = (5.4, 5.4),
+    settings: Mapping[Any, Any] = SETTINGS,
 ) -> bytes:
     """Return a picture of what ``draw`` puts on the axes it is given, the same bytes every time; raise as above.
 
-    ``size``: of the axes with their ticks [inch]; ``settings`` of Matplotlib.
+    ``size``: of the axes with their ticks [inch]; ``settings``: of Matplotlib.
     """
     check_matplotlib()
     from matplotlib import rc_context, style  # noqa: PLC0415 - heavy, and optional
@@ -113,7 +115,7 @@ def picture(
     file = BytesIO()
     with (
         style.context("default", after_reset=True),
-        rc_context({**FIXED_SETTINGS, **settings}),
+        rc_context({**settings}),
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
@@ -128,7 +130,7 @@ def drawing(draw: Callable[[Any], None], name: str, height: float, words: str) -
 
     ``name``: begins its identifiers; ``height`` [inch]; ``words``: for who does not see it.
     """
-    text = picture(draw, "svg", (DRAWING_WIDTH, height), **DRAWING_SETTINGS).decode()
+    text = picture(draw, "svg", (DRAWING_WIDTH, height), DRAWING_SETTINGS).decode()
     box = re.search('viewBox="[^"]*"', text)
     inner = text[text.index("</metadata>") + len("</metadata>") :]
     inner = re.sub("<defs>\\s*<style.*?</defs>", "", inner, count=1, flags=re.DOTALL)
