@@ -14,7 +14,6 @@ from planner import catalog
 from planner.cli import output
 from planner.cli.request import allowed_request, check_not_refined, from_options, resolve, values_kept
 from planner.cli.streams import note
-from planner.cli.suggest import StoppableSearch
 from planner.domain.configuration import Configurations
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan
@@ -75,20 +74,19 @@ def _studied(
 ) -> Studied:
     """Return what is worked out anew; where the request cannot be asked again, why."""
     plan = next((one for one in plans if one.position == chosen), plans[0])
+    one, own = plan.prediction, [one for one in plans if one.framework in (None, plan.framework)]
     try:
         case, values = _case(plan.subject(subject), request)
+        evaluator = Evaluator(case.problem)
+        now = float(evaluator.evaluate(Configurations.of([one.configuration])).iteration_s[0])
+        studied = Studied(
+            stages={each.position: evaluator.stage_memory(each.prediction) for each in own},
+            kernels=kernel_rows(evaluator, one.configuration),
+            accelerator=case.problem.cluster.node.accelerator,
+        )
     except PlannerError as error:
         return _without(Studied(), f"curves, stages and kernels are left out: {str(error).partition('. Known: ')[0]}")
-    evaluator = Evaluator(case.problem)
-    own = [one for one in plans if one.framework in (None, plan.framework)]
-    one = plan.prediction
-    studied = Studied(
-        stages={each.position: evaluator.stage_memory(each.prediction) for each in own},
-        kernels=kernel_rows(evaluator, one.configuration),
-        accelerator=case.problem.cluster.node.accelerator,
-    )
-    now = float(evaluator.evaluate(Configurations.of([one.configuration])).iteration_s[0])
-    if abs(now / one.iteration_s.value - 1) > EQUAL:
+    if abs(now - one.iteration_s.value) > EQUAL * now:
         words = f"the step of plan {plan.position} is {now:.6g} s here, {one.iteration_s.value:.6g} s in the answer"
         studied = _without(studied, f"{words}: curves, stages and kernels are of the calibrations here")
     if not request:
@@ -96,8 +94,7 @@ def _studied(
     try:
         asked = allowed_request(case, values)
         check_not_refined(asked, "a curve")
-        with StoppableSearch().watch() as stopped:
-            return replace(studied, sweep=sweep(case.problem, asked, {"objective": request["objective"]}, stopped))
+        return replace(studied, sweep=sweep(case.problem, asked, request))
     except PlannerError as error:
         return _without(studied, f"times against nodes and sub-batch are left out: {error}")
 
@@ -114,8 +111,8 @@ def _case(subject: Subject, request: Mapping[str, Sourced[Any]]) -> tuple[Case, 
         "network": subject.network, "cluster": subject.cluster, "scenario": subject.scenario or None,
         "optimizer": settings.optimizer, "strategy": settings.strategy, "input": settings.input,
     }  # fmt: skip
-    request = request or {key: Sourced(value, OPTION) for key, value in named.items() if value}
-    values = {**values_kept(request, "sweep"), "framework": Sourced(settings.framework.label, OPTION)}
+    known: dict[str, Sourced[Any]] = {key: Sourced(value, OPTION) for key, value in named.items() if value}
+    values = {**values_kept({**known, **request}, "sweep"), "framework": Sourced(settings.framework.label, OPTION)}
     if mixed_cluster(values) is not None:
         raise ParameterError("the cluster", "of one kind of nodes", subject.cluster)
     _, (case,) = resolve(values)

@@ -92,10 +92,10 @@ def values_kept(request: Mapping[str, Sourced[Any]], command: str) -> Values:
         source = next((each for each in SOURCES if each in one.source.split(", ")), None)
         value: Any = list(one.value) if isinstance(one.value, tuple) else one.value
         if key == "tolerance":  # by mode, the same of all to which it applies
-            value = list(value.values())[-1]
+            value = next(iter(value.values()), None)
         elif key == "limit":
             value = ",".join(f"{name}={most!r}{'s' * (LIMITS[name].unit == 's')}" for name, most in value.items())
-        if source:
+        if source and value is not None:
             typed[source][key] = value
     values = values_typed(typed, command)
     return _without_known(values, tuple(request["calibration"].value)) if "calibration" in values else values

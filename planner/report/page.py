@@ -95,7 +95,7 @@ def page(subject: Subject, plans: Sequence[Plan], chosen: int | None, answer: It
         _intervals(plans, drawn),
         _memory(plans, drawn, studied.stages),
         *_sweep(studied.sweep, subject),
-        _front(plans, studied.sweep, subject),
+        *_front(plans, studied.sweep, subject),
         *_roofline(studied, chosen),
     ]
     table = html_of(plan_table(entries_of(plans, subject), chosen))
@@ -170,9 +170,10 @@ def _height(rows: int) -> float:
 
 
 def _step(plans: Sequence[Plan], drawn: Sequence[Plan]) -> _Chart:
-    names = _by_size({one.name: one.exposed_seconds} for plan in plans for one in plan.prediction.terms)
-    colours = _colours(names)
-    rows, cells = {}, []
+    every = [one for plan in plans for one in plan.prediction.terms]
+    colours = _colours(_by_size({one.name: one.exposed_seconds} for one in every))
+    hidden = (name for name in _by_size({one.name: one.seconds} for one in every) if name not in colours)
+    names, rows, cells = [*colours, *hidden], {}, []
     for plan in plans:
         for thread in dict.fromkeys(one.thread for one in plan.prediction.terms):
             terms = {one.name: one for one in plan.prediction.terms if one.thread == thread}
@@ -181,7 +182,7 @@ def _step(plans: Sequence[Plan], drawn: Sequence[Plan]) -> _Chart:
             cells.append([str(plan.position), thread, *told, format_duration(sum(exposed.values()), 4)])
             if plan in drawn:
                 rows[f"{plan.position}" + ("" if thread == "step" else f" {thread}")] = exposed
-    scale, unit = duration_unit(max(sum(row.values()) for row in rows.values()), 3)
+    scale, unit = duration_unit(max((sum(row.values()) for row in rows.values()), default=1.0), 3)
     scaled = {label: {name: seconds / scale for name, seconds in row.items()} for label, row in rows.items()}
     columns = ["plan", "thread", *map(parts.term_words, names), "sum"]
     words = "What each term adds to an update of the weights; what is hidden behind others stands in the figures."
@@ -267,7 +268,7 @@ def _runs(stages: Sequence[dict[str, float]]) -> Iterator[tuple[str, dict[str, f
 
 
 def _sweep(sweep: Sweep | None, subject: Subject) -> Iterator[_Chart]:
-    if sweep is None:
+    if sweep is None or not sweep.plans:
         return
 
     def draw(axes: Any) -> None:
@@ -299,13 +300,14 @@ class _Point(NamedTuple):
         return max(abs(math.log(getattr(self, name) / getattr(other, name))) for name in ("seconds", "device_s"))
 
 
-def _front(plans: Sequence[Plan], sweep: Sweep | None, subject: Subject) -> _Chart:
+def _front(plans: Sequence[Plan], sweep: Sweep | None, subject: Subject) -> Iterator[_Chart]:
     of_epochs = all(one.prediction.epoch_s for one in plans)
     told = []
     for plan in plans:
         one, epoch = plan.prediction, plan.prediction.epoch_s
-        seconds = epoch.value if of_epochs and epoch else 1 / one.samples_per_s.value
-        told.append(_Point(seconds, one.configuration, one.memory_bytes["total"], plan.position))
+        seconds = epoch.value if of_epochs and epoch else 1 / (one.samples_per_s.value or math.inf)
+        if seconds > 0:  # a document may hold others
+            told.append(_Point(seconds, one.configuration, one.memory_bytes["total"], plan.position))
     swept = [
         _Point((of_epochs and one.epoch_s) or 1 / one.samples_per_s, one.configuration, one.memory_bytes)
         for one in (sweep.plans if sweep else ())
@@ -314,6 +316,8 @@ def _front(plans: Sequence[Plan], sweep: Sweep | None, subject: Subject) -> _Cha
     for point in sorted([*told, *swept], key=lambda one: (one.seconds, one.device_s, -one.number)):
         if not front or point.device_s < front[-1].device_s:
             front.append(point)
+    if not front:
+        return
     what = "epoch" if of_epochs else "sample"
     scale, unit = duration_unit(front[0].seconds, 3)
     per, of_device = (3600.0, "hours") if of_epochs else duration_unit(front[-1].device_s, 3)
@@ -345,7 +349,7 @@ def _front(plans: Sequence[Plan], sweep: Sweep | None, subject: Subject) -> _Cha
     legend = {"plans of the answer": SERIES_LOOKS[0]["color"], "front": LINE_COLOUR}
     legend |= {"best by nodes and sub-batch": OTHERS_LOOK["color"]} if swept else {}
     figures = [listing(front, cells, ["plan", what, of, "memory GiB"])]
-    return _Chart("front", "Pareto front", words, draw, 2.9, legend, figures)
+    yield _Chart("front", "Pareto front", words, draw, 2.9, legend, figures)
 
 
 def _roofline(studied: Studied, chosen: int | None) -> Iterator[_Chart]:
