@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from planner.domain.configuration import Configuration
 from planner.domain.objective import objective_named
 from planner.domain.prediction import Prediction
@@ -46,24 +48,15 @@ def whys(order: Order, best: PricedPlans, of_plans: str, n_reported: int, framew
     ``of_plans``: those that ``best`` are the first of, in words. ``frameworks``: of each plan, where there are several;
     empty names are not said.
     """
-    if best.size == 0:
-        return []
-    values, differ = order.values(best), _difference(order, best)
-    superlative, comparative = _words(order)
-    first = f"{superlative} of {of_plans}: {_value_words(order, values[0])}"
+    values, differ, second = order.values(best)[: max(n_reported, 2)], _difference(order, best), ""
     if best.size > 1:
         of = f" in {frameworks[1]}" if frameworks and frameworks[1] else ""
         second = label(best.configurations.one(1), order.device) + of
-        if values[1] == values[0]:
-            first += f"; same within 9 digits as {second}, {differ(0, 1)}"
-        else:
-            first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
-    sentences = [first]
-    for i in range(1, min(n_reported, best.size)):
-        if values[i] == values[i - 1]:
-            sentences.append(f"same within 9 digits as position {i}, {differ(i, i - 1)}")
-        else:
-            sentences.append(f"{_percent(values[i], values[0])} {comparative} than position 1")
+    sentences = whys_of_values(order, values, of_plans, second) if best.size else []
+    for i in np.flatnonzero(values[1:] == values[:-1]).tolist():
+        if i == 0:
+            sentences[0] = f"{sentences[0].partition(';')[0]}; same within 9 digits as {second}, {differ(0, 1)}"
+        sentences[i + 1] = f"same within 9 digits as position {i + 1}, {differ(i + 1, i)}"
     return sentences[:n_reported]
 
 
