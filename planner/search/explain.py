@@ -52,7 +52,7 @@ def whys(order: Order, best: PricedPlans, of_plans: str, n_reported: int, framew
     if best.size > 1:
         of = f" in {frameworks[1]}" if frameworks and frameworks[1] else ""
         second = label(best.configurations.one(1), order.device) + of
-    sentences = whys_of_values(order, values, of_plans, second) if best.size else []
+    sentences = whys_of_values(order, values.tolist(), of_plans, second) if best.size else []
     for i in np.flatnonzero(values[1:] == values[:-1]).tolist():
         if i == 0:
             sentences[0] = f"{sentences[0].partition(';')[0]}; same within 9 digits as {second}, {differ(0, 1)}"
