@@ -112,6 +112,7 @@ class Parts:
         columns = {name: of.column(name, first) for name in (*names, *_APART)}
         if not apart:
             columns["recompute"] = np.zeros(first.size, dtype=np.int64)
+            columns["virtual_stages"] = columns["virtual_stages"].copy()  # a column that is alike is read-only
             np.maximum.at(columns["virtual_stages"], which, of.column("virtual_stages"))
             has_none = np.zeros(first.size, dtype=np.bool_)
             np.logical_or.at(has_none, which, ~np.isin(of.column("schedule"), BUBBLES))
