@@ -280,7 +280,7 @@ def _sweep(sweep: Sweep | None, subject: Subject) -> Iterator[_Chart]:
     sizes = zip(table.columns[1:-1], SERIES_LOOKS, strict=False)
     legend = {"best": LINE_COLOUR} | {f"sub-batch {size}": look["color"] for size, look in sizes}
     words = "The best plan of each number of nodes and sub-batch, as planner sweep finds it for the same request."
-    yield _Chart("sweep", "Time against nodes and sub-batch", words, draw, 2.9, legend, blocks[1:3])
+    yield _Chart("sweep", "Nodes and sub-batch", words, draw, 2.9, legend, blocks[1:3])
 
 
 class _Point(NamedTuple):

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from planner.cli.options import OPTIONS
 from planner.cli.request import allowed_request, gather, provenance, resolve, values_kept
+from planner.domain.objective import LIMITS
+from planner.domain.request import Sourced
 from planner.formats.parts import request_keys, request_of
 from planner.report import page
 from planner.units import duration_unit, format_duration, format_number
@@ -150,3 +153,9 @@ def test_what_cannot_be_asked_again_is_left_out_and_said(run: Run) -> None:
     assert "planner: curves, stages and kernels are left out: " in err
     assert "Curves, stages and kernels are left out: " in text
     assert re.findall('<figure id="([a-z]+)"', text) == ["step", "intervals", "memory", "front"]
+
+
+def test_every_limit_is_asked_again_as_it_was() -> None:
+    text = ",".join(f"{name}={'1h' if one.unit == 's' else 0.5}" for name, one in LIMITS.items())
+    limit: Sourced[Any] = Sourced(OPTIONS["limit"].parse("--limit", text), "option")
+    assert values_kept({"limit": limit}, "sweep") == {"limit": limit}
