@@ -9,7 +9,6 @@ from planner import catalog
 from planner.cli import output, parsing
 from planner.cli.request import from_options
 from planner.cli.streams import note
-from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart, job_of
 from planner.errors import NOTHING, NothingFitsError, ParameterError
 from planner.formats.documents import write_file
@@ -57,7 +56,8 @@ def _plan(answer: KeptPlans, values: Mapping[str, Any]) -> PlanToStart:
         raise NothingFitsError("no plan fits in this answer; its key loosen says what to change")
     if "framework" in values:
         asked = catalog.find_framework(values["framework"])
-        plans = tuple(one for one in plans if _is_of(one.subject.settings.framework, asked))
+        own = ((one, one.subject.settings.framework) for one in plans)
+        plans = tuple(one for one, of in own if of.name == asked.name and asked.label in {of.label, of.name})
         if not plans:
             labels = dict.fromkeys(one.subject.settings.framework.label for one in answer.plans)
             rule = f"a framework of the answer's plans ({', '.join(labels)})"
@@ -71,7 +71,3 @@ def _plan(answer: KeptPlans, values: Mapping[str, Any]) -> PlanToStart:
     if match is None:
         raise ParameterError("--plan", f"one of the answer's ({', '.join(map(str, positions))})", number)
     return match
-
-
-def _is_of(framework: Framework, asked: Framework) -> bool:
-    return framework.name == asked.name and asked.label in {framework.label, asked.name}

@@ -192,13 +192,9 @@ def _answers_of(
             positions = planned_runs.plans[one]
             answers |= {at: _answer(runs[at], prediction, problem, shares) for at in positions}
             if any(runs[at].metric != MEMORY_METRIC for at in positions):
-                answers |= {at: _repeating(answers[at]) for at in positions if runs[at].metric == MEMORY_METRIC}
+                again = {at: answers[at] for at in positions if runs[at].metric == MEMORY_METRIC}
+                answers |= {at: replace(one, row=replace(one.row, repeats_run=True)) for at, one in again.items()}
     return answers
-
-
-def _repeating(answer: Answer) -> Answer:
-    """Return the answer to a row of memory of a run that another row is of, too."""
-    return replace(answer, row=replace(answer.row, repeats_run=True))
 
 
 def _configuration(run: Run, problem: Problem) -> Configuration:

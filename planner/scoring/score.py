@@ -38,7 +38,8 @@ def score(
     hold_out : str, optional
         What was left out in turn.
     """
-    figures = Figures(*(_floats([getattr(row, name) for row in rows]) for name in Figures._fields))
+    columns = ([getattr(row, name) for row in rows] for name in Figures._fields)
+    figures = Figures(*(np.array(column, dtype=np.float64) for column in columns))  # None becomes NaN
     called_out, out = (
         np.array([getattr(row, name) == "out_of_memory" for row in rows], dtype=np.bool_)
         for name in ("status_predicted", "status_measured")
@@ -80,10 +81,6 @@ def score(
         rankings=rank_by_rules(names, outcomes, nodes, is_held_out),
         growth=growths(axes, alike, by_term, both, is_held_out),
     )
-
-
-def _floats(values: Sequence[float | None]) -> FloatArray:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def _one_metric_groups(rows: Sequence[ScoredRow]) -> list[str]:
