@@ -40,8 +40,8 @@ __all__ = ["predict", "suggest"]
 _OF_REPLICAS = ("precision", "sub_batch", "nodes", "gpus_per_node")
 """Options of a plan that inference has too: replicas share nothing."""
 _OF_TRAINING = (
-    "brief", "choose", "epochs", "limit", "mini_batch", "objective", "parallelism", "pareto", "search", "sensitivity",
-    "switches", "target_batch", "tolerance", "why_not",
+    "brief", "choose", "deadline", "epochs", "limit", "mini_batch", "objective", "parallelism", "pareto", "search",
+    "sensitivity", "tokens", "switches", "target_batch", "tolerance", "why_not",
 )  # fmt: skip
 """Options of training alone, besides the axes of its plans."""
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)

@@ -8,6 +8,7 @@ from planner.cli.options import OPTIONS
 from planner.cli.parsing import AskedPart
 from planner.domain.configuration import SPLIT_AXES, Configuration, Configurations
 from planner.domain.node_groups import GroupPart, MixedCluster
+from planner.domain.objective import TERMS, is_sum
 from planner.domain.prediction import Prediction
 from planner.errors import NOTHING, ParameterError
 from planner.search.refine import REFINED
@@ -25,11 +26,11 @@ _NOT_SUGGESTED = {
     "sensitivity": "give one group a file of its own to ask of its answer",
     "trials": "the search is exact",
     "study": "the search is exact",
+    "deadline": "give values of --nodes",
 }
 """Options of suggest that plans across groups do not have, and what to do instead."""
 _IN_GROUP = ("nodes", "gpus_per_node", "sub_batch", "mini_batch", "accumulation")
 """Options of predict that --group says."""
-OBJECTIVES = ("epoch-time", "cost")
 
 
 def check_suggested(values: Values, mixed: MixedCluster) -> None:
@@ -43,8 +44,10 @@ def check_suggested(values: Values, mixed: MixedCluster) -> None:
     for key, chosen in REFINED.items():
         if key in values and chosen in values[key].value:
             raise _unsupported(key, values, mixed, "give other values, or one group a file of its own")
-    if "objective" in values and values["objective"].value not in OBJECTIVES:
-        raise _unsupported("objective", values, mixed, f"ask for {' or '.join(OBJECTIVES)}")
+    if is_sum(value_of(values, "objective", "")):
+        raise _unsupported("objective", values, mixed, f"ask for {' or '.join(TERMS)}")
+    if "efficiency" in value_of(values, "limit", ()):
+        raise _unsupported("limit", values, mixed, "of other things than efficiency, which no kind of device has")
     most = sum(one.cluster.nodes for one in mixed.groups)
     if "nodes" in values and max(values["nodes"].value) > most:
         raise ParameterError("--nodes", f"at most the {most} of cluster {mixed.name!r}", max(values["nodes"].value))

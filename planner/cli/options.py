@@ -79,6 +79,11 @@ _PARSERS = {"recompute": parsing.recomputes}
 """Option of an axis of words -> how it is read where it takes more than words."""
 
 
+def _limits(*, is_least: bool) -> str:
+    """Return the limits that --limit takes, in words."""
+    return ", ".join(name for name, one in LIMITS.items() if one.is_least == is_least and not one.option)
+
+
 def _options_of_axes() -> Iterator[Option]:
     """Yield the options of the axes of a plan, the mode first."""
     for axis in sorted(AXES, key=lambda axis: axis.name != "mode"):
@@ -184,8 +189,8 @@ _ALL = (
     ),
     Option(
         "limit", "KEY=VALUE,...",
-        f"What a plan may take at most: {', '.join(name for name, one in LIMITS.items() if not one.is_least)}; as in "
-        "epoch=1h,gpu-hours=500. window=0.5: the least share of updates whose mini-batch is inside the window.",
+        f"What a plan may take at most: {_limits(is_least=False)}; as in epoch=1h,gpu-hours=500. What it must reach: "
+        f"{_limits(is_least=True)}; as in efficiency=50%.",
         parsing.limits, "none",
     ),
     Option(
@@ -285,6 +290,16 @@ _ALL = (
     ),
     Option("force", "", "Overwrite an existing output file."),
     Option("epochs", "N", "Epochs of the whole training, whose time is told then.", parsing.count),
+    Option(
+        "tokens", "N", "Tokens of the whole training of a language model, as in 15e12: its steps and time are told.",
+        parsing.tokens,
+    ),
+    Option(
+        "deadline", "TIME",
+        "In which the whole training (--epochs, --tokens, else an epoch) is to end: the fewest nodes, then GPUs, that "
+        "keep it.",
+        parsing.time_limit, "none",
+    ),
     Option("brief", "", "The plan to take, alone."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option(
@@ -330,8 +345,9 @@ COMMANDS = (
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "allow_unknown",
             "parallelism",
-            "objective", "limit", "latency", "rate", "top", "pareto", "choose", "sensitivity", "epochs", "switches",
-            "why_not", "search", "time_limit", "trials", "study", "verbose", "brief", "json", "seed",
+            "objective", "limit", "latency", "rate", "top", "pareto", "choose", "sensitivity", "epochs", "tokens",
+            "deadline", "switches", "why_not", "search", "time_limit", "trials", "study", "verbose", "brief", "json",
+            "seed",
         ),
     ),
     Command(

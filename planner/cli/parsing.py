@@ -151,12 +151,20 @@ def limits(what: str, value: str) -> dict[str, float]:
     """Return a list such as ``epoch=1h,nodes=32`` in the units of :data:`planner.domain.objective.LIMITS`."""
     most: dict[str, float] = {}
     for name, text in pairs(what, value).items():
-        choice(*LIMITS)(what, name)
-        key = f"{name} in {what}"
-        most[name] = parse_quantity(text, "time", key) if LIMITS[name].unit == "s" else parse_number(text, key)
-        if LIMITS[name].unit == "share" and most[name] > 1:
-            raise ParameterError(key, "a share, at most 1", text)
+        choice(*(one for one, of in LIMITS.items() if not of.option))(what, name)
+        key, unit = f"{name} in {what}", LIMITS[name].unit
+        if unit == "share":
+            most[name] = parse_fraction(text, key)
+            if not 0 < most[name] <= 1:
+                raise ParameterError(key, "a share such as 50% or 0.5, above 0 and at most 1", text)
+        else:
+            most[name] = parse_quantity(text, "time", key) if unit == "s" else parse_number(text, key)
     return most
+
+
+def tokens(what: str, value: str) -> float:
+    """Return a number of tokens, such as ``15e12``."""
+    return parse_number(value, what, "write for example 15e12")
 
 
 def choice(*words: str) -> Parser:

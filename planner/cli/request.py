@@ -18,6 +18,7 @@ from planner.cli.parsing import EVERY
 from planner.cli.streams import note
 from planner.domain.axes import AXES, Axis
 from planner.domain.objective import LIMITS
+from planner.domain.prediction import Run
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, Refusal, UsageError
 from planner.search.bases import HYBRID, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
@@ -338,7 +339,12 @@ def space_request(values: Values) -> SpaceRequest:
         tolerance = values["tolerance"]
         both = ("tolerance_sync", "tolerance_async")
         changes |= dict.fromkeys(both[tolerance.source == DEFAULT_REQUEST :], tolerance.value)
-    changes["most"] = values["limit"].value if "limit" in values else {}
+    deadline = {"run": values["deadline"].value} if "deadline" in values else {}
+    changes["most"] = (values["limit"].value if "limit" in values else {}) | deadline
+    changes["run"] = Run(
+        *(values[name].value if name in values else one for name, one in (("epochs", 1), ("tokens", 0)))
+    )
+    changes["deadline_s"] = deadline.get("run")
     return SpaceRequest(values["target_batch"].value).changed(**changes)
 
 

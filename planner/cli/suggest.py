@@ -113,7 +113,9 @@ class StoppableSearch:
 
 
 DEFAULT_TRIALS = 200
-_NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "why_not", "sensitivity"}
+_NOT_KEPT = (
+    PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "tokens", "why_not", "sensitivity"}
+)
 """Options that change no trial."""
 
 
@@ -227,7 +229,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         else:
             watch = exact.watch if trials is None else unwatched
             answers = [answer(some, values, trials or exact, watch) for some in _by_question(cases)]
-    write(answers, value_of(values, "epochs"), arguments)
+    write(answers, arguments)
     say_trials(trials)
     if exact.is_interrupted:
         raise KeyboardInterrupt
@@ -262,14 +264,14 @@ def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, 
     return answers
 
 
-def write(answers: Answers, epochs: int | None, arguments: Mapping[str, Any]) -> None:
-    """Write answers as the options say; ``epochs``: of the whole training."""
+def write(answers: Answers, arguments: Mapping[str, Any]) -> None:
+    """Write answers as the options say."""
     if "json" in arguments:
-        output.write_document(_document(answers, epochs, brief="brief" in arguments))
+        output.write_document(_document(answers, brief="brief" in arguments))
     elif "brief" in arguments:
-        output.write_views(suggestion_brief(one, subject, epochs) for subject, one in answers)
+        output.write_views(suggestion_brief(one, subject) for subject, one in answers)
     else:
-        output.write_views(suggestions_views(answers, in_full="verbose" in arguments, epochs=epochs))
+        output.write_views(suggestions_views(answers, in_full="verbose" in arguments))
 
 
 def wanted(values: Values) -> Values:
@@ -279,6 +281,8 @@ def wanted(values: Values) -> Values:
     for name in ("latency", "rate"):
         if name in values:
             raise ParameterError(OPTIONS[name].flag, "given with --task inference", values[name].value)
+    if "epochs" in values and "tokens" in values:
+        raise ParameterError("--tokens", "left out beside --epochs", f"{values['tokens'].value:g}")
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     return values
@@ -379,11 +383,11 @@ def _settings(cases: Sequence[Case], values: Values) -> Settings:
     return Settings(given, without)
 
 
-def _document(answers: Answers, epochs: int | None, *, brief: bool) -> Mapping[str, Any]:
+def _document(answers: Answers, *, brief: bool) -> Mapping[str, Any]:
     if brief:
         from planner.formats.summaries import brief_document, briefs_document  # noqa: PLC0415 - JSON alone
 
-        return briefs_document(answers, epochs) if len(answers) > 1 else brief_document(*answers[0], epochs)
+        return briefs_document(answers) if len(answers) > 1 else brief_document(*answers[0])
     from planner.formats.suggestion import suggestion_document, suggestions_document  # noqa: PLC0415 - as above
 
     return suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0])
@@ -402,7 +406,8 @@ def check_found(answers: Answers) -> None:
         if one.loosen
     ]
     remedy = f"; the smallest change that helps: {', '.join(least)}" if least else ""
-    within = " within --limit" if missing[0][1].request.get("limit") else ""
+    kept = [f"--{name}" for name in ("limit", "deadline") if name in missing[0][1].request]
+    within = f" within {' and '.join(kept)}" if kept else ""
     raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{within}{of}{remedy}")
 
 
@@ -429,5 +434,5 @@ def search_worker(arguments: Mapping[str, Any]) -> None:
     if searcher is None:
         return
     searcher = replace(searcher, place=place, starts=False)
-    write([answer(cases, values, searcher)], None, arguments)
+    write([answer(cases, values, searcher)], arguments)
     say_trials(searcher)

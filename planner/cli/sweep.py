@@ -42,7 +42,7 @@ def run(arguments: Mapping[str, Any]) -> None:
             raise KeyboardInterrupt
         nearest = [] if answer.plans else [suggested(cases, values)]
     if nearest:
-        write(nearest, None, arguments)
+        write(nearest, arguments)
         check_found(nearest)
     if "json" in arguments:
         output.write_document(sweep_document(case.subject, answer))

@@ -16,7 +16,7 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import size_words
 from planner.domain.precision import precision_named
-from planner.domain.prediction import LayersOfStage, Prediction, Quantity, SharedLayers
+from planner.domain.prediction import LayersOfStage, Prediction, Quantity, Run, SharedLayers
 from planner.domain.request import Subject
 
 __all__ = ["ARGUMENT", "FILE", "KEY", "VARIABLE", "Job", "PlanToStart", "job_of", "wrapped"]
@@ -37,7 +37,7 @@ class PlanToStart:
     ----------
     subject : of the plan, in its framework
     stage_layers, shared_layers : as of :class:`planner.domain.prediction.Prediction`
-    training_s : of so many epochs, those of the document or one; None: it has no epoch
+    training_s : of the run, that of the document or an epoch; None: it has no epoch
     """
 
     position: int
@@ -48,14 +48,15 @@ class PlanToStart:
     stage_layers: tuple[LayersOfStage, ...] = ()
     shared_layers: SharedLayers | None = None
     training_s: Quantity | None = None
-    epochs: int = 1
+    run: Run = Run()  # noqa: RUF009 - frozen, so shared safely
 
     @staticmethod
-    def of(prediction: Prediction, subject: Subject, position: int = 1, epochs: int = 1) -> PlanToStart:
-        """Return the plan of a prediction."""
+    def of(prediction: Prediction, subject: Subject, position: int = 1, run: Run | None = None) -> PlanToStart:
+        """Return the plan of a prediction; ``run``: None for one epoch."""
+        run = run or Run()
         one = prediction
         what = one.configuration, one.iteration_s, one.rank_order, one.stage_layers, one.shared_layers
-        return PlanToStart(position, subject, *what, one.training_s(epochs), epochs)
+        return PlanToStart(position, subject, *what, one.training_s(run, subject.tokens), run)
 
 
 @dataclass(frozen=True, slots=True)

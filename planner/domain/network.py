@@ -47,6 +47,12 @@ class Network:
     notes: str = ""
     unmodelled: tuple[str, ...] = ()
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of a sample of a language model; 0: it is none."""
+        reads_tokens = len(self.input_shape) == 1 and any(layer.kind == "embedding" for layer in self.layers)
+        return self.input_shape[0] if reads_tokens else 0
+
     def __post_init__(self) -> None:
         if not 1 <= len(self.input_shape) <= 3:
             raise ParameterError("input", "one to three sizes", self.input_shape)

@@ -104,7 +104,8 @@ class Limited:
 
     ``words``: in a sentence. ``unit``: of the number that stands in documents. ``of_epoch``: whether it needs a data
     set. ``is_least``: whether a plan must have at least as much, where it may take at most as much of the others.
-    ``term``: the objective that is the same quantity; empty: none is.
+    ``term``: the objective of which the same plan has the least; empty: none has. ``option``: that says it; empty:
+    ``--limit``.
     """
 
     words: str
@@ -112,6 +113,7 @@ class Limited:
     of_epoch: bool = True
     is_least: bool = False
     term: str = ""
+    option: str = ""
 
     @property
     def side(self) -> str:
@@ -128,4 +130,7 @@ LIMITS: Mapping[str, Limited] = {
     "staleness": Limited("mean staleness", "", of_epoch=False),
     "window": Limited("share of updates inside the window", "share", of_epoch=False, is_least=True),
     "samples-per-s": Limited("samples a second", "", of_epoch=False, is_least=True),
+    "tokens-per-s": Limited("tokens a second", "", of_epoch=False, is_least=True),
+    "efficiency": Limited("efficiency", "share", of_epoch=False, is_least=True),
+    "run": Limited("time of the whole training", "s", term="epoch-time", option="--deadline"),
 }

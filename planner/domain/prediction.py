@@ -12,10 +12,11 @@ from planner.domain.configuration import Configuration
 from planner.domain.kernels import KernelRow
 from planner.domain.provenance import NORMAL_90, Provenance
 from planner.numbers import constant
+from planner.units import format_count
 
 __all__ = [
     "LOOKUPS", "LOSSY", "Batch", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions",
-    "Quantity", "Staleness", "Term", "cited", "share_that_fits",
+    "Quantity", "Run", "Staleness", "Term", "cited", "share_that_fits",
 ]  # fmt: skip
 
 LOSSY = "lossy"
@@ -31,6 +32,21 @@ LOOKUPS: Mapping[str, str] = frozen_map(
     }
 )
 """How the time of a kernel is found -> in words; in the order in which it is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The whole training: so many epochs, or so many tokens of a language model where these are given."""
+
+    epochs: int = 1
+    tokens: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """It in words: ``15 T tokens``."""
+        return (
+            f"{format_count(self.tokens)} tokens" if self.tokens else f"{self.epochs:,} epoch{'s'[: self.epochs > 1]}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +260,16 @@ class Prediction:
             return None
         return share_that_fits(memory.value, capacity, math.log(memory.high / memory.low) / 2)
 
-    def training_s(self, epochs: int) -> Quantity | None:
-        """Return the time of so many epochs, the first and then later ones [s]; None without an epoch.
+    def training_s(self, run: Run, tokens: int) -> Quantity | None:
+        """Return the time of a run [s], of epochs the first and then later ones; None without an epoch.
 
-        Its ends are sums of ends, as what one epoch misses the others miss too.
+        Its ends are sums of ends, as what one epoch misses the others miss too. ``tokens``: of a sample.
         """
-        later = self.epoch_s
+        later, rate, epochs = self.epoch_s, self.samples_per_s, run.epochs
+        if run.tokens:
+            samples = run.tokens / tokens
+            ends = [end and samples / end for end in (rate.high, rate.low)]
+            return replace(rate, value=samples / rate.value, low=ends[0], high=ends[1])
         if later is None:
             return None
         first = self.first_epoch_s or later
@@ -258,6 +278,10 @@ class Prediction:
             for one, other in ((first.low, later.low), (first.high, later.high))
         ]
         return replace(later, value=first.value + (epochs - 1) * later.value, low=ends[0], high=ends[1])
+
+    def steps(self, run: Run, tokens: int) -> float | None:
+        """Return the updates of a run of tokens; None of one of epochs. ``tokens``: of a sample."""
+        return run.tokens / tokens / self.mini_batch.mean if run.tokens else None
 
     def epoch_usd(self, usd_per_gpu_hour: float | None) -> Quantity | None:
         """Return the price of an epoch on all GPUs [USD]; None without a price, or without an epoch."""

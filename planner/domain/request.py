@@ -15,6 +15,7 @@ from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.framework import Framework
 from planner.domain.network import Network
+from planner.domain.prediction import Run
 
 __all__ = ["DEFAULT", "NO_SCENARIO", "Dataset", "Problem", "Scenario", "Sourced", "SpaceRequest", "Subject"]
 
@@ -103,6 +104,7 @@ class Subject:
     device : {"GPU", "CPU"}, what the cluster computes on, in words
     network_option : what ``--network`` takes for the network: its file, where it has one; empty: its name
     layers : blocks of the network; 0: it has none
+    tokens : of a sample of a language model; 0: it is none
     """
 
     network: str
@@ -113,6 +115,7 @@ class Subject:
     device: str = "GPU"
     network_option: str = ""
     layers: int = 0
+    tokens: int = 0
 
     def trained_in(self, framework: Framework) -> Subject:
         """Return the same in a framework."""
@@ -143,9 +146,9 @@ class Problem:
         """What it is about, by name."""
         cluster = self.cluster
         device = cluster.node.accelerator.kind.upper()
-        return Subject(
-            self.network.name, cluster.name, self.scenario.text, self.settings, cluster.usd_per_gpu_hour, device
-        )
+        price, tokens = cluster.usd_per_gpu_hour, self.network.tokens
+        names = self.network.name, cluster.name, self.scenario.text
+        return Subject(*names, self.settings, price, device, tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,8 @@ class SpaceRequest:
     parallelism : kinds to try; none: those that the network and the framework have by default
     choose : which of the tied plans is taken
     most : mapping of planner.domain.objective.LIMITS to float, what a plan may take at most
+    run : the whole training
+    deadline_s : in which it ends on the fewest nodes, then GPUs; None: plans of all are ranked
     allow_specified : whether precisions of 8 bits are candidates by the data sheet alone
     allow_lossy : whether those are that lose accuracy
     sensitivity : whether to say what a change of single inputs does to the best plan
@@ -177,6 +182,8 @@ class SpaceRequest:
     parallelism: tuple[str, ...] = ()
     choose: str = "fewest-gpus"
     most: Mapping[str, float] = field(default_factory=dict)
+    run: Run = Run()  # noqa: RUF009 - frozen, so shared safely
+    deadline_s: float | None = None
     allow_specified: bool = False
     allow_lossy: bool = False
     sensitivity: bool = False

@@ -10,7 +10,7 @@ from planner.domain.arrays import frozen_map
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart
-from planner.domain.prediction import Citation, PlanWarning, Prediction
+from planner.domain.prediction import Citation, PlanWarning, Prediction, Run
 from planner.domain.request import Sourced, Subject
 
 __all__ = [
@@ -91,9 +91,9 @@ class Plan:
         """Return what the plan is of; ``shared``: what the plans of the answer share."""
         return shared.trained_in(self.framework) if self.framework else shared
 
-    def to_start(self, shared: Subject, epochs: int = 1) -> PlanToStart:
+    def to_start(self, shared: Subject, run: Run | None = None) -> PlanToStart:
         """Return what starts it is made from."""
-        return PlanToStart.of(self.prediction, self.subject(shared), self.position, epochs)
+        return PlanToStart.of(self.prediction, self.subject(shared), self.position, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +245,14 @@ class Suggestion:
     def chosen_plan(self) -> Plan | None:
         """The plan to take; None where nothing fits."""
         return self._at(self.chosen)
+
+    @property
+    def run(self) -> Run | None:
+        """The whole training, where the request says one."""
+        epochs, tokens = (self.request[name].value if name in self.request else 0 for name in ("epochs", "tokens"))
+        if not epochs and not tokens and "deadline" not in self.request:
+            return None
+        return Run(int(str(epochs)) or 1, float(str(tokens)))
 
     @property
     def knee_plan(self) -> Plan | None:

@@ -67,6 +67,7 @@ SUBJECT_FIELDS = (
     Field("network", Text(), "network that is trained"),
     Field("cluster", Text(), "cluster that it is trained on"),
     Field("layers", Whole(), "blocks of the network; absent: it has none", None),
+    Field("tokens_per_sample", Whole(), "tokens of a sample; absent: no language model", None),
     Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
     Field("device", Text(("GPU", "CPU")), "what the cluster computes on"),
     Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "memory of a device", None),
@@ -132,6 +133,7 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     return {
         **{key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")},
         "layers": subject.layers or None,
+        "tokens_per_sample": subject.tokens or None,
         "scenario": subject.scenario or None,
         **{key: getattr(settings, key) for key in ("optimizer", "strategy", "input")},
         "framework": settings.framework.label,
@@ -152,9 +154,8 @@ def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, An
     ranks, size = keys["rank_order"] or (), keys["bucket_bytes"] or 0.0
     settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework, ranks, size)
     scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
-    return Subject(
-        keys["network"], keys["cluster"], scenario, settings, price, keys["device"], layers=keys["layers"] or 0
-    )
+    about = Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
+    return replace(about, layers=keys["layers"] or 0, tokens=keys["tokens_per_sample"] or 0)
 
 
 def _framework(label: str, configurations: Iterable[Mapping[str, Any]]) -> Framework:
@@ -382,6 +383,8 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
     "pareto": (Flag(), "whether the Pareto front is wanted"),
     "sensitivity": (Flag(), "whether a change of single inputs is told"),
     "epochs": (Whole(), "epochs of the whole training"),
+    "tokens": (Number(), "tokens of the whole training of a language model"),
+    "deadline": (Number(), "in which it is to end, on the fewest nodes [s]"),
     "choose": (Text(CHOICES), "which of the tied plans is taken"),
     "seed": (Whole(least=0, most=2**63 - 1), "seed of everything random"),
 }

@@ -10,7 +10,7 @@ from typing import Any
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart
-from planner.domain.prediction import Quantity
+from planner.domain.prediction import Quantity, Run
 from planner.domain.request import Subject
 from planner.formats.documents import parse_text, read_text
 from planner.formats.fields import FieldError
@@ -47,11 +47,12 @@ def read_plans(path: Path | str, epochs: int | None, recorded: Recorded) -> tupl
     answers = parse_answers(text, str(path)).with_frameworks(recorded)
     if answers.predictions:
         rows = enumerate(answers.predictions, 1)
-        plans = tuple(PlanToStart.of(one, subject, at, epochs or 1) for at, (subject, one) in rows)
+        run = Run(epochs or 1)
+        plans = tuple(PlanToStart.of(one, subject, at, run) for at, (subject, one) in rows)
         return (KeptPlans(plans, 1 if len(plans) == 1 else None),)
     return tuple(
         KeptPlans(
-            tuple(plan.to_start(subject, epochs or 1) for plan in one.plans),
+            tuple(plan.to_start(subject, Run(epochs) if epochs else one.run) for plan in one.plans),
             one.chosen,
         )
         for subject, one in answers.suggestions
@@ -80,11 +81,12 @@ def _of_brief(keys: Mapping[str, Any], epochs: int | None, recorded: Recorded) -
         device=keys["device"],
         layers=keys["layers"] or 0,
     )
-    training, of_file = None, keys["epochs"] or 1
-    if keys["walltime_s"] and epochs in (None, of_file):
+    training, of_file = None, Run(keys["epochs"] or 1, keys["tokens"] or 0.0)
+    run = Run(epochs) if epochs else of_file
+    if keys["walltime_s"] and run == of_file:
         training = _quantity(keys["walltime_s"])
     elif keys["epoch_s"] and keys["epoch_s"]["value"] is not None:
-        one, times = _quantity(keys["epoch_s"]), epochs or 1
+        one, times = _quantity(keys["epoch_s"]), run.epochs
         low, high = (end and end * times for end in (one.low, one.high))
         training = Quantity(one.value * times, low, high)
     configuration: Configuration = configuration_of(keys)
@@ -92,7 +94,7 @@ def _of_brief(keys: Mapping[str, Any], epochs: int | None, recorded: Recorded) -
         (
             PlanToStart(
                 keys["position"], subject, configuration, _quantity(keys["iteration_s"]), keys["rank_order"],
-                stage_layers_of(keys), None, training, epochs or of_file,
+                stage_layers_of(keys), None, training, run,
             ),
         ),
         keys["position"],

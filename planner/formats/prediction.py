@@ -166,6 +166,12 @@ FIGURES = (
         None,
     ),
     Field("samples_per_s", QUANTITY, f"samples a second; {_RATE_WORDS}"),
+    Field(
+        "tokens_per_s",
+        QUANTITY,
+        "samples_per_s x tokens_per_sample of the subject, ends too; absent: no language model",
+        None,
+    ),
     Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
     Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", ()),
@@ -242,15 +248,13 @@ class Shared:
         return [{"origin": origin, "calibration": calibration} for origin, calibration in self._places]
 
 
-def figures_keys(
-    prediction: Prediction, usd_per_gpu_hour: float | None, inside: float | None, shared: Shared
-) -> dict[str, Any]:
+def figures_keys(prediction: Prediction, subject: Subject, inside: float | None, shared: Shared) -> dict[str, Any]:
     """Return the keys of what a prediction's configuration takes.
 
     ``inside``: probability that a mini-batch which is not random lies in the window; None without a target.
     """
     p, lead, c = prediction, prediction.iteration_s, prediction.configuration
-    cost, first = p.epoch_usd(usd_per_gpu_hour), p.first_epoch_s
+    cost, first = p.epoch_usd(subject.usd_per_gpu_hour), p.first_epoch_s
     is_exact = c.mode == "sync" and p.mini_batch == _exactly(c.samples_per_update, inside)
     sizes = {kind: round(size) for kind, size in p.memory_bytes.items()}
     if sizes.get("capacity") == shared.memory_bytes:
@@ -262,6 +266,7 @@ def figures_keys(
         "first_epoch_s": None if first in (None, p.epoch_s) else _quantity_keys(first, lead),
         "epoch_usd": cost and {"value": cost.value},
         "samples_per_s": _quantity_keys(p.samples_per_s, lead, inverse=True),
+        "tokens_per_s": {"value": p.samples_per_s.value * subject.tokens} if subject.tokens else None,
         "hfu": None if p.hfu == p.mfu else p.hfu,
         "stage_layers": stage_layers_keys(p),
         "mini_batch": None if is_exact else p.mini_batch,
@@ -489,7 +494,7 @@ def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
 
 def _prediction_keys(subject: Subject, prediction: Prediction, shared: Shared) -> dict[str, Any]:
     configuration = configuration_keys(prediction.configuration, subject.settings.framework)
-    return {"configuration": configuration} | figures_keys(prediction, subject.usd_per_gpu_hour, None, shared)
+    return {"configuration": configuration} | figures_keys(prediction, subject, None, shared)
 
 
 def _prediction_of(

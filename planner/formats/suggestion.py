@@ -40,6 +40,7 @@ from planner.formats.prediction import (
     FIGURES,
     PREDICTION,
     PREDICTIONS,
+    QUANTITY,
     SOURCES,
     Shared,
     figures_keys,
@@ -86,6 +87,8 @@ _PLAN = Table(
     Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
     _OBJECTIVE,
     _ALIKE,
+    Field("walltime_s", QUANTITY, "the whole training, where the request says epochs, tokens or a deadline", None),
+    Field("steps", Number(), "updates of a run of tokens", None),
     title="plan",
 )
 _OF_FRONT = Table(
@@ -195,8 +198,8 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     one, framework = suggestion, subject.settings.framework
     shared = Shared(plan.prediction for plan in (*one.plans, *one.nearest))
     pareto = one.request.get("pareto")
-    plans = [_plan_keys(subject, plan, IN_WINDOW, shared) for plan in one.plans]
-    nearest = tuple(_plan_keys(subject, plan, OUTSIDE, shared) for plan in one.nearest)
+    plans = [_plan_keys(subject, plan, IN_WINDOW, shared) | _run_keys(one, plan, subject) for plan in one.plans]
+    nearest = tuple(_plan_keys(subject, plan, OUTSIDE, shared) | _run_keys(one, plan, subject) for plan in one.nearest)
     front = [_front_keys(subject, plan, one.plans, shared) for plan in one.pareto]
     lists = {"plans": one.plans or one.nearest, "pareto": one.pareto}
     warnings = {key: {plan.position: plan.prediction.warnings for plan in plans} for key, plans in lists.items()}
@@ -232,9 +235,16 @@ def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared) -> d
     configuration = plan.prediction.configuration
     return {name: getattr(plan, name) for name in _COPIED_OF_PLAN} | {
         "configuration": configuration_keys(configuration, subject.settings.framework, plan.framework),
-        "prediction": figures_keys(plan.prediction, subject.usd_per_gpu_hour, inside, shared),
+        "prediction": figures_keys(plan.prediction, subject, inside, shared),
         "precisions": plan.precisions if len(plan.precisions) > 1 else (),
     }
+
+
+def _run_keys(suggestion: Suggestion, plan: Plan, subject: Subject) -> dict[str, Any]:
+    if (run := suggestion.run) is None:
+        return {}
+    one = plan.prediction
+    return {"walltime_s": one.training_s(run, subject.tokens), "steps": one.steps(run, subject.tokens)}
 
 
 def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Shared) -> dict[str, Any]:

@@ -83,8 +83,11 @@ _BRIEF = Table(
     STAGE_LAYERS,
     RANK_ORDER_FIELD,
     Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "needed on one device", None),
+    Field("tokens_per_s", _NUMBER_OR_NULL, "tokens a second of a language model", None),
     Field("epochs", Whole(), "as asked by --epochs", None),
-    Field("walltime_s", _TIME_TABLE, "all epochs: the first, then later ones; with --epochs", None),
+    Field("tokens", Number(), "as asked by --tokens", None),
+    Field("steps", Number(), "updates of these", None),
+    Field("walltime_s", _TIME_TABLE, "the whole training; with --epochs, --tokens or --deadline", None),
     Field("position", Whole(), "rank of the plan", None),
     Field("why", Text(), "why it is taken", None),
     Field("certified", Flag(), "whether no better plan exists in the space", None),
@@ -97,17 +100,17 @@ BRIEF = Kind("brief", "json", _BRIEF)
 BRIEFS = Kind("briefs", "json", Table(Field("briefs", ListOf(_BRIEF), "one a network and scenario")))
 
 
-def brief_document(subject: Subject, suggestion: Suggestion, epochs: int | None = None) -> dict[str, Any]:
-    """Return the document of the plan to take; ``epochs`` of the whole training, of which it tells the time then."""
-    return BRIEF.document(_brief_keys(subject, suggestion, epochs))
+def brief_document(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
+    """Return the document of the plan to take."""
+    return BRIEF.document(_brief_keys(subject, suggestion))
 
 
-def briefs_document(suggestions: Iterable[tuple[Subject, Suggestion]], epochs: int | None = None) -> dict[str, Any]:
+def briefs_document(suggestions: Iterable[tuple[Subject, Suggestion]]) -> dict[str, Any]:
     """Return the document of the plans to take, and what each is of, in their order."""
-    return BRIEFS.document({"briefs": [_brief_keys(*one, epochs) for one in suggestions]})
+    return BRIEFS.document({"briefs": [_brief_keys(*one) for one in suggestions]})
 
 
-def _brief_keys(subject: Subject, suggestion: Suggestion, epochs: int | None) -> dict[str, Any]:
+def _brief_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
     plan = suggestion.chosen_plan or next(iter(suggestion.plans), None)
     about_plan = plan.subject(subject) if plan else subject
     of_plans = [warning for one in suggestion.plans for warning in one.prediction.warnings]
@@ -123,12 +126,15 @@ def _brief_keys(subject: Subject, suggestion: Suggestion, epochs: int | None) ->
     }
     if plan is None:
         return about | {"loosen": suggestion.loosen}
+    run, tokens = suggestion.run, subject.tokens
     return (
         about
         | plan_figures(subject, plan)
         | {
-            "epochs": epochs,
-            "walltime_s": plan.prediction.training_s(epochs) if epochs else None,
+            "epochs": run.epochs if run and not run.tokens else None,
+            "tokens": run.tokens or None if run else None,
+            "steps": plan.prediction.steps(run, tokens) if run else None,
+            "walltime_s": plan.prediction.training_s(run, tokens) if run else None,
             "why": suggestion.choice or plan.why or None,
             "certified": suggestion.search.certified,
         }
@@ -151,6 +157,7 @@ def plan_figures(subject: Subject, plan: Plan) -> dict[str, Any]:
         "iteration_s": p.iteration_s,
         "epoch_s": p.epoch_s or Quantity(math.nan),
         "samples_per_s": p.samples_per_s.value,
+        "tokens_per_s": p.samples_per_s.value * subject.tokens or None,
         "stage_layers": stage_layers_keys(p),
         "rank_order": p.rank_order,
         "memory_bytes": round(p.memory_bytes["total"]),

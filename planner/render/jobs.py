@@ -91,8 +91,7 @@ def _about(task: Task, mark: str = "#") -> str:
     lines = [f"planner: {subject.network} on {subject.cluster}, plan {plan.position}: {task.words}."]
     lines += [f"A step takes {format_duration(plan.iteration_s.value, 2)}."]
     if plan.training_s is not None:
-        epochs = f"{plan.epochs} epoch{'s' if plan.epochs > 1 else ''}"
-        lines[-1] += f" {epochs}: {format_duration(plan.training_s.value, 2)}."
+        lines[-1] += f" {plan.run.words}: {format_duration(plan.training_s.value, 2)}."
     return "".join(f"{mark} {printable(line)}\n" for line in lines)
 
 

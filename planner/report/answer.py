@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -65,17 +66,16 @@ def suggestion_answer(
     subject: Subject,
     *,
     more: str = ALL_WORDS,
-    epochs: int | None = None,
     in_full: bool = False,
     is_alone: bool = True,
 ) -> Iterator[Block]:
     """Yield the answer to one request: the chosen plan, the ranked table, terms, doubt, the line that starts it.
 
-    Switches that would pay are told where MOST_LINES hold them, ``in_full`` anyway. ``epochs``: of the whole training,
-    whose time is told too. ``is_alone``: no other answer stands in the same document.
+    Switches that would pay are told where MOST_LINES hold them, ``in_full`` anyway. ``is_alone``: no other answer
+    stands in the same document.
     """
     is_kept = is_alone and not subject.scenario
-    answer = partial(_suggestion, suggestion, subject, more, epochs, is_kept=is_kept)
+    answer = partial(_suggestion, suggestion, subject, more, is_kept=is_kept)
     blocks = _first_short(answer, "", in_full=in_full)
     if (in_full or line_count(blocks) <= MOST_LINES) and suggestion.switches:  # worked out on being asked for
         longer = _first_short(answer, faster_by_a_switch(suggestion), in_full=in_full)
@@ -96,7 +96,6 @@ def _suggestion(
     suggestion: Suggestion,
     subject: Subject,
     more: str,
-    epochs: int | None,
     switches: str,
     *,
     is_kept: bool,
@@ -110,7 +109,7 @@ def _suggestion(
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _choice(suggestion, plan, subject, epochs, switches)
+    yield from _choice(suggestion, plan, subject, switches)
     yield Line("")
     own, rows = plan.subject(subject), _rows(suggestion, plan, subject, fewer)
     baseline, note = suggestion.baseline, ""
@@ -134,30 +133,33 @@ def _suggestion(
     yield from launch(plan.to_start(subject), in_short=in_short)
 
 
-def suggestion_brief(suggestion: Suggestion, subject: Subject, epochs: int | None = None) -> Iterator[Block]:
+def suggestion_brief(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     """Yield the plan to take, why, and the line that starts it; or what to loosen."""
     plan = suggestion.chosen_plan
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _choice(suggestion, plan, subject, epochs, "")
+    yield from _choice(suggestion, plan, subject, "")
     yield from launch(plan.to_start(subject))
 
 
-def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | None, switches: str) -> Iterator[Line]:
+def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, switches: str) -> Iterator[Line]:
     target = suggestion.request["target_batch"].value
     words = _plan_words(plan, subject)
     sentence = f"{place(subject)}, target mini-batch {target}: take plan {plan.position}, {words}"
-    results = [_result(plan.prediction)]
+    results = [_result(plan.prediction, subject)]
     cost = plan.prediction.epoch_usd(subject.usd_per_gpu_hour)
     terms = weights_of(parts.objective_of(suggestion.request))
     if cost is not None and any(TERMS[term].needs_price for term in terms):
         results[0] += f" for {parts.figure(cost, 'USD')}"
     if plan.objective is not None:
         results.append(f"objective {format_number(plan.objective, 4)}")
-    training = plan.prediction.training_s(epochs) if epochs else None
-    if training is not None:
-        results.append(f"{parts.counted(epochs or 0, 'epoch')} in {parts.duration(training)}")
+    run = suggestion.run
+    training = plan.prediction.training_s(run, subject.tokens) if run else None
+    if run and training is not None:
+        steps = plan.prediction.steps(run, subject.tokens)
+        of_steps = f"{math.ceil(steps):,} steps, " if steps else ""
+        results.append(f"{run.words} in {of_steps}{parts.duration(training)}")
     yield Line(f"{sentence}: {', '.join(results)}{parts.empty_updates(plan.prediction)}.", "bold")
     stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
     if plan.prediction.stage_layers:
@@ -167,7 +169,9 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, epochs: int | 
         stages = f" Its groups share {shared}; a {subject.device} {each}."
     order = plan.prediction.rank_order
     ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
-    yield Line(f"{_why(suggestion)}{stages}{ranks} {switches}".rstrip())
+    is_timed = "deadline" in suggestion.request and plan.prediction.configuration.nodes > 1
+    fewest = " On fewer nodes no plan keeps the deadline." if is_timed else ""
+    yield Line(f"{_why(suggestion)}{fewest}{stages}{ranks} {switches}".rstrip())
 
 
 def _plan_words(plan: Plan, subject: Subject) -> str:
@@ -263,10 +267,9 @@ def _sum(suggestion: Suggestion) -> Iterator[Line]:
     yield Line(f"Objective: {' + '.join(words)}, the least of all plans")
 
 
-def _result(one: Prediction) -> str:
-    if one.epoch_s is not None:
-        return f"an epoch in {parts.duration(one.epoch_s)}"
-    return parts.figure(one.samples_per_s, "samples/s")
+def _result(one: Prediction, subject: Subject) -> str:
+    epoch = "" if one.epoch_s is None else f"an epoch in {parts.duration(one.epoch_s)}"
+    return epoch or parts.speed(one.samples_per_s, subject)
 
 
 def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
@@ -308,7 +311,7 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     if suggestion.nearest:
         yield Line("Nearest plans:")
         yield from plan_table(entries_of(suggestion.nearest[:SHORT_TABLE_PLANS], subject))
-        if "limit" in suggestion.request:  # how far a plan is from a limit stands in no column
+        if {"limit", "deadline"} & suggestion.request.keys():  # how far a plan is from a limit stands in no column
             yield Line(f"Plan {suggestion.nearest[0].position}: {suggestion.nearest[0].why}")
     if suggestion.conflict:
         yield Line(_conflict(suggestion.conflict, suggestion.request))
@@ -336,7 +339,7 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = A
     """Yield one prediction: the result, its figures, its terms, how good it is and the line that starts it."""
     yield from notices(prediction.warnings, more)
     words = parts.configuration_words(prediction.configuration, subject.device)
-    yield Line(f"{place(subject)}, {words}: {_result(prediction)}.", "bold")
+    yield Line(f"{place(subject)}, {words}: {_result(prediction, subject)}.", "bold")
     yield given(_figures(prediction, subject))
     yield parts.terms(prediction.terms, prediction.bottleneck, subject.device, brief=True)
     if any(term.extrapolated for term in prediction.terms):
@@ -346,11 +349,12 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = A
 
 
 def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
-    each = one.samples_per_s.value / one.configuration.gpus
-    digits = parts.digits_of(one.samples_per_s)
-    speed = f"{format_number(one.samples_per_s.value, digits)} samples/s"
-    if one.configuration.gpus > 1:
-        speed += f", {format_number(each, digits)} per {subject.device}"
+    rate = replace(one.samples_per_s, low=None, high=None)
+    digits, gpus = parts.digits_of(one.samples_per_s), one.configuration.gpus
+    speed = parts.speed(rate, subject, digits=digits)
+    if gpus > 1:
+        each = parts.speed(replace(rate, value=rate.value / gpus), subject, digits=digits)
+        speed += f", {each.rpartition(' ')[0]} per {subject.device}"
     epoch, cost = one.epoch_s, one.epoch_usd(subject.usd_per_gpu_hour)
     hours = "" if epoch is None else format_number(epoch.value * one.configuration.gpus / 3600, parts.digits_of(epoch))
     price = "" if cost is None else f", {format_number(cost.value, parts.digits_of(cost))} USD"
@@ -413,21 +417,18 @@ def _least_sure(predictions: Sequence[tuple[Subject, Prediction]]) -> Iterator[L
 
 
 def suggestions_views(
-    answers: Sequence[tuple[Subject, Suggestion]], *, in_full: bool = False, epochs: int | None = None
+    answers: Sequence[tuple[Subject, Suggestion]], *, in_full: bool = False
 ) -> Iterator[Iterable[Block]]:
-    """Yield the views of answers: one short answer, a table of several, and each in full where asked for.
-
-    ``epochs``: of the whole training, whose time is told too.
-    """
+    """Yield the views of answers: one short answer, a table of several, and each in full where asked for."""
     if in_full:
         for subject, one in answers:
             is_alone = len(answers) == 1
-            answer = suggestion_answer(one, subject, epochs=epochs, in_full=True, is_alone=is_alone)
+            answer = suggestion_answer(one, subject, in_full=True, is_alone=is_alone)
             short = [block for block in answer if not (isinstance(block, Line) and block.aside)]
             yield [*_warnings(one), *short, *suggestion_rest(one, subject, is_alone=is_alone)]
     elif len(answers) == 1:
         subject, one = answers[0]
-        yield suggestion_answer(one, subject, epochs=epochs)
+        yield suggestion_answer(one, subject)
     else:
         yield suggestions_overview(answers)
 

@@ -92,7 +92,7 @@ def page(subject: Subject, plans: Sequence[Plan], chosen: int | None, answer: It
     drawn = sorted(some, key=lambda one: one.position)
     charts = [
         _step(plans, drawn),
-        _intervals(plans, drawn),
+        _intervals(plans, drawn, subject),
         _memory(plans, drawn, studied.stages),
         *_sweep(studied.sweep, subject),
         *_front(plans, studied.sweep, subject),
@@ -200,10 +200,11 @@ def _term(one: Term | None) -> str:
     return f"{format_duration(one.exposed_seconds, 3)}{beside}"
 
 
-def _intervals(plans: Sequence[Plan], drawn: Sequence[Plan]) -> _Chart:
+def _intervals(plans: Sequence[Plan], drawn: Sequence[Plan], subject: Subject) -> _Chart:
     epochs = [one.prediction.epoch_s for one in drawn if one.prediction.epoch_s]
-    each = epochs if len(epochs) == len(drawn) else [one.prediction.samples_per_s for one in drawn]
-    scale, unit = duration_unit(max(one.value for one in each), 3) if each is epochs else (1.0, "samples/s")
+    rates = [parts.in_tokens(one.prediction.samples_per_s, subject) for one in drawn]
+    each = epochs if len(epochs) == len(drawn) else [one for one, _ in rates]
+    scale, unit = duration_unit(max(one.value for one in each), 3) if each is epochs else (1.0, rates[0][1])
     what = "Epoch time" if each is epochs else "Speed"
 
     def draw(axes: Any) -> None:
@@ -218,7 +219,7 @@ def _intervals(plans: Sequence[Plan], drawn: Sequence[Plan]) -> _Chart:
         "plan": lambda one: str(one.position),
         "epoch": lambda one: parts.duration(one.prediction.epoch_s),
         "step": lambda one: parts.duration(one.prediction.iteration_s),
-        "speed": lambda one: parts.figure(one.prediction.samples_per_s, "samples/s"),
+        "speed": lambda one: parts.speed(one.prediction.samples_per_s, subject),
         "memory of a device": lambda one: parts.memory_needed(one.prediction),
     }
     cells = {name: cell for name, cell in cells.items() if any(map(cell, plans))}

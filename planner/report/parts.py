@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 
 from planner.domain.configuration import Configuration
@@ -12,16 +13,16 @@ from planner.domain.node_groups import GroupPart
 from planner.domain.objective import LIMITS
 from planner.domain.precision import precision_named
 from planner.domain.prediction import Citation, MiniBatch, PlanWarning, Prediction, Quantity, Term
-from planner.domain.request import DEFAULT, Sourced
+from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import Refused
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
     "ORIGINS_HEADING", "by_group", "configuration_words", "counted", "digits_of", "duration", "factor", "figure",
-    "first_names", "group_steps", "instead_of_data", "memory_line", "mini_batch", "mode_words", "objective_of",
-    "origins", "precision_words", "refusals", "request_values", "shared_layers", "sources_once", "stage_layers",
-    "stages", "term_words", "terms", "utilization", "warnings",
+    "first_names", "group_steps", "in_tokens", "instead_of_data", "memory_line", "mini_batch", "mode_words",
+    "objective_of", "origins", "precision_words", "refusals", "request_values", "shared_layers", "sources_once",
+    "speed", "stage_layers", "stages", "term_words", "terms", "utilization", "warnings",
 ]  # fmt: skip
 
 
@@ -54,13 +55,31 @@ def duration(value: Quantity | None) -> str:
     return f"{text} ({low.removesuffix(f' {unit}')} to {high})"
 
 
-def figure(value: Quantity, unit: str) -> str:
-    """Return a quantity in its unit, with its central 90 % interval where there is one."""
-    digits = digits_of(value)
-    text = f"{format_number(value.value, digits)} {unit}"
+def figure(value: Quantity, unit: str, digits: int | None = None) -> str:
+    """Return a quantity in its unit, with its central 90 % interval where there is one; in millions from one of them.
+
+    >>> figure(Quantity(8.1e6, 4.7e6, 14e6), "tokens/s")
+    '8.1 M tokens/s (4.7 to 14)'
+    """
+    digits = digits or digits_of(value)
+    scale, prefix = (1e6, "M ") if abs(value.value) >= 1e6 else (1.0, "")
+    text = f"{format_number(value.value / scale, digits)} {prefix}{unit}"
     if value.low is None or value.high is None:
         return text
-    return f"{text} ({format_number(value.low, digits)} to {format_number(value.high, digits)})"
+    return f"{text} ({format_number(value.low / scale, digits)} to {format_number(value.high / scale, digits)})"
+
+
+def speed(rate: Quantity, subject: Subject, digits: int | None = None) -> str:
+    """Return samples a second, of language models tokens, with their interval."""
+    return figure(*in_tokens(rate, subject), digits)
+
+
+def in_tokens(rate: Quantity, subject: Subject) -> tuple[Quantity, str]:
+    """Return samples a second, of language models tokens, and the unit."""
+    if not (tokens := subject.tokens):
+        return rate, "samples/s"
+    value, low, high = (end and end * tokens for end in (rate.value, rate.low, rate.high))
+    return replace(rate, value=value or 0.0, low=low, high=high), "tokens/s"
 
 
 def objective_of(request: Mapping[str, Sourced[object]]) -> str:

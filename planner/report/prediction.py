@@ -80,7 +80,7 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
         ("cost of an epoch", parts.figure(cost, "USD") if cost else ""),
         (iteration, parts.duration(prediction.iteration_s)),
         ("update thread's period", parts.duration(prediction.update_s)),
-        ("speed", parts.figure(prediction.samples_per_s, "samples/s")),
+        ("speed", parts.speed(prediction.samples_per_s, subject)),
         ("utilization", parts.utilization(prediction)),
         ("stages start with", parts.stages(prediction)),
         ("stages hold", parts.stage_layers(prediction)),
@@ -166,6 +166,7 @@ DROPPED_COLUMNS = (
     EFFICIENCY_HEADING,
     "plan 1\nbetter",
     "samples\n/s/{device}",
+    "tokens\n/s/{device}",
     "stale-\nness",
     "{device}-\nhours",
     "memory\nGiB",
@@ -208,7 +209,7 @@ def plan_table(entries: Sequence[Entry], chosen: int | None = None, note: str = 
     The note is on efficiencies, and is left out where no column has them.
 
     A column that tells nothing is left out: one of empty cells, the mode, network or scenario where there is one, the
-    mini-batch where all have the same. Where one has no data set samples/s stand for the epoch time.
+    mini-batch where all have the same. Where one has no data set samples or tokens a second stand for the epoch time.
     """
     columns = {name: cells for name, cells in _columns(entries).items() if any(cells)}
     letters = _letters(columns)
@@ -258,6 +259,8 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
     device = subjects[0].device
     stale = any(one.staleness.mean for one in predictions)
     sizes = [parts.mini_batch(one.mini_batch) for one in predictions]
+    noun, rates = _rates(entries)
+    of_device = rates, predictions
     return {
         "#": [str(one.number) for one in entries],
         "network": _where_they_differ([one.network for one in subjects]),
@@ -272,10 +275,12 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
         "mini-\nbatch": sizes if any(one.mini_batch.std for one in predictions) else _where_they_differ(sizes),
         "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in predictions],
         "objec-\ntive": [_number(one.objective, 4) for one in entries],
-        **_speeds(predictions),
+        **_speeds(entries),
         FACTOR_HEADING: [_number(parts.factor(one.iteration_s)) for one in predictions],
         "plan 1\nbetter": ["" if one.first_is_better is None else parts.chance(one.first_is_better) for one in entries],
-        f"samples\n/s/{device}": [_rounded(one.samples_per_s, over=one.configuration.gpus) for one in predictions],
+        f"{noun}\n/s/{device}": [
+            _rounded(one, over=row.configuration.gpus) for one, row in zip(*of_device, strict=True)
+        ],
         EFFICIENCY_HEADING: ["" if one.efficiency is None else f"{one.efficiency:.0%}" for one in entries],
         f"{device}-\nhours": [_rounded(one.epoch_s, times=one.configuration.gpus, over=3600) for one in predictions],
         "USD per\nepoch": [_rounded(one.prediction.epoch_usd(one.subject.usd_per_gpu_hour)) for one in entries],
@@ -309,17 +314,28 @@ def _where_they_differ(cells: list[str]) -> list[str]:
     return cells if len(set(cells)) > 1 else [""] * len(cells)
 
 
-def _speeds(predictions: Sequence[Prediction]) -> dict[str, list[str]]:
-    epochs = [one.epoch_s for one in predictions if one.epoch_s]
-    if len(epochs) == len(predictions):
+def _speeds(entries: Sequence[Entry]) -> dict[str, list[str]]:
+    epochs = [one.prediction.epoch_s for one in entries if one.prediction.epoch_s]
+    if len(epochs) == len(entries):
         return {"epoch": [format_duration(one.value, parts.digits_of(one)) for one in epochs]}
-    speeds = [one.samples_per_s for one in predictions]
-    return {"samples/s": [format_number(one.value, parts.digits_of(one)) for one in speeds]}
+    noun, rates = _rates(entries)
+    return {f"{noun}/s": [_rounded(one) for one in rates]}
+
+
+def _rates(entries: Sequence[Entry]) -> tuple[str, list[Quantity]]:
+    """Return what rows count a second, tokens where all are of language models, and how many."""
+    of_tokens = [parts.in_tokens(one.prediction.samples_per_s, one.subject)[0] for one in entries]
+    if all(one.subject.tokens for one in entries):
+        return "tokens", of_tokens
+    return "samples", [one.prediction.samples_per_s for one in entries]
 
 
 def _rounded(quantity: Quantity | None, *, times: float = 1.0, over: float = 1.0) -> str:
     """Return a multiple of a quantity, in as many digits as its interval leaves; nothing of None."""
-    return "" if quantity is None else format_number(quantity.value * times / over, parts.digits_of(quantity))
+    if quantity is None:
+        return ""
+    value, digits = quantity.value * times / over, parts.digits_of(quantity)
+    return f"{format_number(value / 1e6, digits)} M" if value >= 1e6 else format_number(value, digits)
 
 
 def _number(value: float | None, digits: int = 2) -> str:

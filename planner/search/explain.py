@@ -172,8 +172,9 @@ def _words(order: Order) -> tuple[str, str]:
 
 def _value_words(order: Order, value: float) -> str:
     one = objective_named(order.objective)
-    is_rate = one.unit == "s" and not order.has_dataset
-    return f"{format_number(1 / value, 4)} samples/s" if is_rate else one.text(float(value), 4)
+    if one.unit != "s" or order.has_dataset:
+        return one.text(float(value), 4)
+    return f"{format_number(max(order.tokens, 1) / value, 4)} {'tokens' if order.tokens else 'samples'}/s"
 
 
 def _percent(value: float, least: float) -> str:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -41,7 +41,17 @@ from planner.errors import CoverageError
 from planner.search.choice import Ranking, Searched, distinct_plans, in_all_precisions, ranked
 from planner.search.exhaustive import Outcome, lawful_plans
 from planner.search.explain import label, typed_values, whys_nearest
-from planner.search.ranking import SLACK, LeadingKey, Order, PricedPlans, excess, limit_text, limited, rounded
+from planner.search.ranking import (
+    SLACK,
+    LeadingKey,
+    Order,
+    PricedPlans,
+    excess,
+    limit_text,
+    limited,
+    rounded,
+    seconds_allowed,
+)
 from planner.search.search import MOST_PRICED, first_plan, search
 from planner.search.searchable import Asked, Settings
 from planner.search.shortages import shortages
@@ -137,20 +147,23 @@ def _of_axis(axis: Axis, request: SpaceRequest, limits: Limits) -> Constraint | 
 
 def _of_limit(name: str, request: SpaceRequest, order: Order, limits: Limits) -> Constraint:
     """Return the constraint that a limit is."""
-    most = request.most[name]
+    most, option = request.most[name], LIMITS[name].option or "--limit"
 
     def without(one: SpaceRequest) -> SpaceRequest:
         return replace(one, most={other: value for other, value in one.most.items() if other != name})
 
     def value(plan: PricedPlans) -> str:
-        needed = {**request.most, name: float(limited(name, plan, order)[0])}
+        own = float(limited(name, plan, order)[0])
+        if LIMITS[name].option:
+            return limit_text(name, own)
+        needed = {key: one for key, one in {**request.most, name: own}.items() if not LIMITS[key].option}
         return ",".join(f"{one}={limit_text(one, of)}" for one, of in needed.items())
 
     nodes = np.unique(request["nodes"] or range(1, limits.nodes + 1))
     return Constraint(
-        f"--limit {name}={limit_text(name, most)}",
+        f"{option} {limit_text(name, most)}" if LIMITS[name].option else f"--limit {name}={limit_text(name, most)}",
         without,
-        "--limit" if len(request.most) == 1 else "",
+        option if len(request.most) == 1 or LIMITS[name].option else "",
         limit_text(name, most),
         lambda plans: excess(name, limited(name, plans, order), most) - 1,
         value,
@@ -213,7 +226,7 @@ class Loosener:
         if name not in OBJECTIVE_OF_LIMIT:
             return self._way(one)
         plan = least_plan(name, replace(self.of, request=one.without(self.of.request)))
-        return None if plan is None else self._told(replace(one, option="--limit"), plan)
+        return None if plan is None else self._told(replace(one, option=LIMITS[name].option or "--limit"), plan)
 
     def _told(self, one: Constraint, plan: PricedPlans) -> Loosening:
         change = math.inf if one.far is None else float(one.far(plan)[0])
@@ -269,6 +282,17 @@ class Loosener:
         sentence = self.sentence([("memory", f"{gib:g}GiB")], "less on each device", plan)
         return replace(sentence, change=math.inf if capacity_bytes is None else needed_bytes / capacity_bytes - 1)
 
+    def fewest(self) -> SpaceRequest | None:
+        """Return the request on the fewest nodes, then GPUs of each, on which a plan fits; None: none does on any."""
+        request, limits = self.of.request, self.of.limits
+        for name, most in (("nodes", limits.nodes), ("gpus_per_node", limits.gpus_per_node)):
+            every = sorted(request[name] or (range(1, most + 1) if name == "nodes" else (most,)))
+            plan = self._outwards([(one,) for one in every], partial(_with, request, name))
+            if plan is None:
+                return None
+            request = _with(request, name, (int(getattr(plan.configurations, name)[0]),))
+        return request
+
     def _outwards(
         self, trials: Sequence[Values], asking: Callable[[Values], SpaceRequest], leading: LeadingKey | None = None
     ) -> PricedPlans | None:
@@ -308,12 +332,17 @@ class Loosener:
         return Loosening(tuple(changes), f"{given} (now {now}) allows {words}: {result}")
 
 
+def _with(request: SpaceRequest, name: str, some: Values) -> SpaceRequest:
+    return request.changed(**{name: some})
+
+
 def least_plan(name: str, of: Asked, most: float | None = None) -> PricedPlans | None:
     """Return the plan with the least of what a limit of OBJECTIVE_OF_LIMIT is of; None as :func:`first_plan`.
 
     Plans with more than ``most`` of it need not be looked for.
     """
     own = replace(of.order, objective=OBJECTIVE_OF_LIMIT[name], leading=None)
+    most = seconds_allowed({name: most}, of.order) if most is not None and name == "run" else most
     return first_plan(of.request, of.limits, of.evaluator, own, most=most)
 
 
@@ -468,7 +497,8 @@ def _above(name: str, value: float, most: float) -> str:
     limit = LIMITS[name]
     by = f" by {format_number(100 * abs(value / most - 1))} %" if most else ""
     is_beyond = value < most if limit.is_least else value > most
-    return f"{limit.words} {limit_text(name, value)}, {limit.side} --limit {name}{by}" if is_beyond else ""
+    option = limit.option or f"--limit {name}"
+    return f"{limit.words} {limit_text(name, value)}, {limit.side} {option}{by}" if is_beyond else ""
 
 
 def _largest_excess(most: Mapping[str, float], order: Order) -> LeadingKey:

@@ -19,12 +19,13 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.axes import AXES
 from planner.domain.configuration import MODES, Configurations
 from planner.domain.objective import LIMITS, TERMS, is_sum, weights_of
-from planner.domain.prediction import Prediction, Predictions
+from planner.domain.prediction import Prediction, Predictions, Run
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, Refusal, UsageError
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.describe import Description
 from planner.steps.measured import Deviation
+from planner.units import format_duration
 
 __all__ = [
     "ABOVE_WINDOW", "ASYNC_ACCUMULATION", "BELOW_WINDOW", "LARGE_SUB_BATCH", "LAWFUL", "LIMIT_REASONS", "OF_LIMIT",
@@ -106,6 +107,9 @@ class Order:
     leasts : mapping of term to float, what each term of a weighted sum is divided by: its least of all plans of the
         request, in s and USD of an epoch, without a data set of a sample; 1 where it is absent
     window : (float, float), accepted mini-batches of asynchronous plans [samples]
+    run, tokens : the whole training, and the tokens of a sample of a language model
+    baseline : devices, and seconds of one of them a sample, of the plan that efficiencies are relative to, where they
+        are limited
     """
 
     objective: str
@@ -116,6 +120,9 @@ class Order:
     device: str = "GPU"
     leasts: Mapping[str, float] = field(default_factory=dict)
     window: tuple[float, float] = (0.0, np.inf)
+    run: Run = Run()  # noqa: RUF009 - frozen, so shared safely
+    tokens: int = 0
+    baseline: tuple[int, float] | None = None
 
     @property
     def is_sum(self) -> bool:
@@ -203,7 +210,10 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
     device = problem.subject.device
     window = request.window("async")
     has_dataset = problem.dataset is not None
-    return Order(request.objective, request.target_batch, has_dataset, price, device=device, window=window)
+    if request.run.tokens and not problem.network.tokens:
+        raise ParameterError("--tokens", f"left out with {problem.network.name}, no language model", request.run.tokens)
+    order = Order(request.objective, request.target_batch, has_dataset, price, device=device, window=window)
+    return replace(order, run=request.run, tokens=problem.network.tokens)
 
 
 def fewest_first(order: Order) -> Order:
@@ -293,7 +303,8 @@ def _below_all_before(values: FloatArray | IntArray) -> BoolArray:
 
 
 LIMIT_REASONS = {
-    name: Refusal("limit", f"{one.words} {one.side} --limit {name}", one.words) for name, one in LIMITS.items()
+    name: Refusal("limit", f"{one.words} {one.side} {one.option or f'--limit {name}'}", one.words)
+    for name, one in LIMITS.items()
 }
 """Limit -> why a plan is refused that exceeds it."""
 REASONS = (
@@ -312,6 +323,8 @@ A sub-batch above the window is refused in asynchronous plans whatever their mea
 that every one that is not empty exceeds the window."""
 
 SMALLEST_SHARE = 1e-9
+RATES = {"samples-per-s", "tokens-per-s"}
+"""Limits of a rate."""
 _WINDOW_REMEDY = "every update has the same mini-batch there, which --tolerance bounds"
 
 LAWFUL, ASYNC_ACCUMULATION, BELOW_WINDOW, ABOVE_WINDOW, OUT_OF_MEMORY, LARGE_SUB_BATCH, UNEVEN_DEGREES = range(7)
@@ -321,10 +334,10 @@ OF_LIMIT = {name: at for at, name in enumerate(LIMIT_REASONS, start=7)}
 
 def limited(name: str, plans: PricedPlans, order: Order) -> FloatArray:
     """Return what a limit is of, (n,): s, hours, USD, or a number."""
-    if term := LIMITS[name].term:
-        rate = TERMS[term].rate(plans.configurations.gpus, order.usd_per_gpu_hour)
-        return np.asarray(plans.predictions.epoch_s * rate)
-    return _QUANTITIES[name](plans, order)
+    if name in _QUANTITIES:
+        return _QUANTITIES[name](plans, order)
+    rate = TERMS[LIMITS[name].term].rate(plans.configurations.gpus, order.usd_per_gpu_hour)
+    return np.asarray(plans.predictions.epoch_s * rate)
 
 
 def keeps(name: str, plans: PricedPlans, order: Order, limit: float) -> BoolArray:
@@ -342,9 +355,16 @@ def excess(name: str, values: FloatArray, limit: float) -> FloatArray:
 
 def seconds_allowed(limits: Mapping[str, float], order: Order) -> float:
     """Return the most seconds of an epoch, without a data set of a sample, of a plan that keeps to limits; inf: any."""
+    run, most = order.run, [math.inf]
     if order.has_dataset:
-        return limits.get("epoch", math.inf)
-    return 1 / limits["samples-per-s"] if "samples-per-s" in limits else math.inf
+        most += [
+            limits.get("epoch", math.inf),
+            limits.get("run", math.inf) / run.epochs if not run.tokens else math.inf,
+        ]
+    else:
+        most += [1 / limits[name] * (order.tokens or 1) ** (name == "tokens-per-s") for name in RATES & limits.keys()]
+        most += [limits.get("run", math.inf) * order.tokens / run.tokens if run.tokens else math.inf]
+    return min(most)
 
 
 def check_limits(limits: Mapping[str, float], order: Order, modes: Collection[str] = MODES) -> None:
@@ -355,7 +375,12 @@ def check_limits(limits: Mapping[str, float], order: Order, modes: Collection[st
     for name in limits:
         if name == "window" and "async" not in modes:
             raise ParameterError("--limit", "of other things than window in synchronous mode", name, _WINDOW_REMEDY)
-        if LIMITS[name].of_epoch and not order.has_dataset:
+        if name == "tokens-per-s" and not order.tokens:
+            raise ParameterError("--limit", "samples-per-s of a network that is no language model", name)
+        if LIMITS[name].of_epoch and not order.has_dataset and not (name == "run" and order.run.tokens):
+            if name == "run":
+                rule = "given with --tokens or a data set, as no epoch is known"
+                raise ParameterError("--deadline", rule, format_duration(limits[name]))
             rule = f"{', '.join(one for one, of in LIMITS.items() if not of.of_epoch)} without a data set"
             raise ParameterError("--limit", rule, name, "name one with --dataset")
         if LIMITS[name].term and TERMS[LIMITS[name].term].needs_price and order.usd_per_gpu_hour is None:
@@ -373,6 +398,20 @@ def limit_text(name: str, value: float) -> str:
     return f"{rounded:.12g}" + ("s" if LIMITS[name].unit == "s" else "")
 
 
+def _run_s(plans: PricedPlans, order: Order) -> FloatArray:
+    """Return the time of the whole training, (n,) [s]."""
+    p, run = plans.predictions, order.run
+    if run.tokens:
+        return run.tokens / order.tokens / p.samples_per_s
+    return p.first_epoch_s + (run.epochs - 1) * p.epoch_s
+
+
+def _efficiency(plans: PricedPlans, order: Order) -> FloatArray:
+    """Return samples a second and device over those of the baseline, (n,)."""
+    of_device_s = plans.configurations.gpus / plans.predictions.samples_per_s
+    return np.full(plans.size, np.nan) if order.baseline is None else order.baseline[1] / of_device_s
+
+
 def _inside(plans: PricedPlans, order: Order) -> FloatArray:
     """Return the share of updates inside the window, (n,); of a synchronous plan all: its mini-batch is one number."""
     of_async, inside = np.flatnonzero(plans.configurations.is_async), np.ones(plans.size)
@@ -388,4 +427,7 @@ _QUANTITIES: Mapping[str, Callable[[PricedPlans, Order], FloatArray]] = {
     "staleness": lambda plans, _: plans.predictions.staleness_mean,
     "window": _inside,
     "samples-per-s": lambda plans, _: plans.predictions.samples_per_s,
+    "tokens-per-s": lambda plans, order: plans.predictions.samples_per_s * order.tokens,
+    "run": _run_s,
+    "efficiency": _efficiency,
 }

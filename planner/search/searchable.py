@@ -197,17 +197,20 @@ def searchable_among(
 
 
 def least_of_all(searchable: Sequence[SomeAsked]) -> list[SomeAsked]:
-    """Return them with each term of a weighted objective over its least among the plans of all."""
+    """Return them with each term of a weighted objective over its least among the plans of all, and one baseline."""
     leasts: dict[str, float] = {}
     for one in searchable:
         leasts |= {term: min(value, leasts.get(term, value)) for term, value in one.order.leasts.items()}
-    return [replace(one, order=replace(one.order, leasts=leasts)) for one in searchable]
+    baseline = min((one.order.baseline for one in searchable if one.order.baseline), default=None)
+    return [replace(one, order=replace(one.order, leasts=leasts, baseline=baseline)) for one in searchable]
 
 
 def over_leasts(
     order: Order, request: SpaceRequest, limits: Limits, evaluator: Evaluator, stopped: Stopped | None = None
 ) -> Order:
     """Return an order in which each term of a weighted objective is over its least of all plans of a request.
+
+    Where efficiency is limited it has the baseline too, the fastest plan on the fewest devices but for that limit.
 
     That of a single quantity stays, and so does any where no plan satisfies the request. Of a search that was
     ``stopped`` it is the least so far.
@@ -220,7 +223,15 @@ def over_leasts(
         best = search(request, limits, evaluator, alone, keep=1, stopped=stopped).best
         if best is not None:
             leasts[term] = float(alone.values(best)[0])
-    return replace(order, leasts=leasts)
+    order = replace(order, leasts=leasts)
+    if "efficiency" not in request.most:
+        return order
+    rest = request.changed(most={name: one for name, one in request.most.items() if name != "efficiency"})
+    smallest = search(rest, limits, evaluator, order, keep=1, stopped=stopped).smallest
+    if smallest is None:
+        return order
+    gpus = int(smallest.configurations.gpus[0])
+    return replace(order, baseline=(gpus, gpus / float(smallest.predictions.samples_per_s[0])))
 
 
 LAST_RESORT = "as nothing fits otherwise"

@@ -108,6 +108,8 @@ def suggest_among(
     several = len(asked) + len(errors) > 1
     with watch() as stopped:
         searchable = searchable_among(asked, errors, stopped)
+    if asked[0][1].deadline_s is not None:
+        searchable, provenance = _on_fewest(searchable, provenance)
     searched, searches = _searches(searchable, searcher, errors, several=several)
     if not searches:
         raise next(iter(errors.values()))
@@ -167,6 +169,26 @@ def sourced_last_resort(
         if values and before[axis.name] is None:
             found[axis.option] = Sourced(values, LAST_RESORT)
     return found
+
+
+def _on_fewest(
+    searchable: list[Searchable], provenance: Mapping[str, Sourced[object]]
+) -> tuple[list[Searchable], Mapping[str, Sourced[object]]]:
+    """Return what is searched on the fewest nodes, then GPUs, that keep the deadline; all where none does."""
+    from planner.search.loosen import Loosener  # noqa: PLC0415 - few requests need it
+
+    found = [one for one in (Loosener(each).fewest() for each in searchable) if one is not None]
+    if not found:
+        return searchable, provenance
+    least = min(found, key=lambda one: (one["nodes"] or (), one["gpus_per_node"] or ()))
+    places = {name: least[name] for name in ("nodes", "gpus_per_node")}
+    some = [
+        replace(one, request=one.request.changed(**places))
+        for one in searchable
+        if one.limits.nodes >= max(places["nodes"] or (1,))
+        and one.limits.gpus_per_node >= max(places["gpus_per_node"] or (1,))
+    ]
+    return some, {**provenance, **{name: Sourced(values, "deadline") for name, values in places.items()}}
 
 
 def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarning, ...]:

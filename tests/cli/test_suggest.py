@@ -396,3 +396,48 @@ def test_values_that_a_framework_does_not_allow_are_refused_by_its_rule(run: Run
     code, out, err = run("suggest", *asked, "--framework", "megatron")
     assert (code, out) == (2, "")
     assert err == "planner: --sharding must be 0 or 1 in framework megatron-lm, got '3'\n"
+
+
+LANGUAGE = (
+    "--network", "gpt2", "--cluster", "dgx-h100", "--target-batch", "64", "--precision", "bf16", "--parallelism",
+    "data", "--sharding", "0",
+)  # fmt: skip
+
+
+def test_language_models_speak_of_tokens_and_keep_a_deadline(run: Run) -> None:
+    whole = json.loads(run("suggest", *LANGUAGE, "--tokens", "1e10", "--json")[1])
+    of = whole["subject"]["tokens_per_sample"]
+    assert of == 1024
+    for plan in whole["plans"]:
+        one = plan["prediction"]
+        rate = one["tokens_per_s"]["value"]
+        assert rate == pytest.approx(of * one["samples_per_s"]["value"])
+        assert plan["walltime_s"]["value"] == pytest.approx(1e10 / rate)
+        assert plan["walltime_s"]["low"] < plan["walltime_s"]["value"] < plan["walltime_s"]["high"]
+        assert plan["steps"] == pytest.approx(1e10 / of / 64)
+    slowest = max(plan["walltime_s"]["value"] for plan in whole["plans"])
+    deadline = ("--tokens", "1e10", "--deadline", f"{1.001 * slowest}s")
+    code, out, _ = run("suggest", *LANGUAGE, *deadline)
+    assert code == 0
+    text = " ".join(out.split())
+    assert " tokens/s " in text
+    assert "10 G tokens in 152,588 steps, " in text
+    assert ("On fewer nodes no plan keeps the deadline." in text) == ("take plan 1, 1 node x" not in text)
+    kept = json.loads(run("suggest", *LANGUAGE, *deadline, "--json")[1])
+    (nodes,) = {plan["configuration"]["nodes"] for plan in kept["plans"]}
+    assert nodes <= min(plan["configuration"]["nodes"] for plan in whole["plans"])
+    assert kept["request"]["nodes"] == {"value": [nodes], "source": "deadline"}
+    code, out, err = run("suggest", *LANGUAGE, "--tokens", "1e10", "--deadline", "1s")
+    assert (code, out.count("above --deadline by")) == (4, 1)
+    assert "within --deadline; the smallest change that helps: --deadline " in err
+    for wrong, rule in {
+        ("--tokens", "1e10", "--epochs", "2"): "--tokens must be left out beside --epochs, got '1e+10'",
+        ("--deadline", "1h"): "--deadline must be given with --tokens or a data set",
+        ("--tokens", "many"): "--tokens must be a number above 0",
+    }.items():
+        code, _, err = run("suggest", *LANGUAGE, *wrong)
+        assert code == 2
+        assert rule in err
+    assert (
+        "--tokens must be left out with resnet50" in run("suggest", *DGX1, "--target-batch", "64", "--tokens", "9")[2]
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import MiniBatch, Prediction, Quantity
-from planner.domain.request import Subject
+from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.formats.summaries import BRIEF, brief_document, briefs_document
 
@@ -63,17 +63,21 @@ def test_without_a_choice_it_is_the_best_plan_and_an_asynchronous_mini_batch_is_
     assert set(found) == STABLE | {"scenario", "strategy"}
 
 
+def of_epochs(one: Suggestion, epochs: int) -> Suggestion:
+    return replace(one, request={**one.request, "epochs": Sourced(epochs, "option")})
+
+
 def test_time_of_the_training_is_a_first_epoch_and_later_ones(two: Suggestion, subject: Subject) -> None:
     plan = two.plans[1]
     first, later = Quantity(1500.0, 1200.0, 2000.0), Quantity(1000.0, 900.0, 1300.0)
     timed = replace(plan.prediction, first_epoch_s=first, epoch_s=later)
     one = replace(two, plans=(replace(plan, prediction=timed),))
-    found = brief_document(subject, one, 10)
+    found = brief_document(subject, of_epochs(one, 10))
     assert found["epochs"] == 10
     assert found["walltime_s"] == {"value": 10_500.0, "low": 9_300.0, "high": 13_700.0}
-    assert brief_document(subject, one, 1)["walltime_s"] == {"value": 1500.0, "low": 1200.0, "high": 2000.0}
+    assert brief_document(subject, of_epochs(one, 1))["walltime_s"] == {"value": 1500.0, "low": 1200.0, "high": 2000.0}
     unsure = replace(one, plans=(replace(plan, prediction=replace(plan.prediction, first_epoch_s=None)),))
-    assert brief_document(subject, unsure, 2)["walltime_s"] == {"value": 2000.0, "low": None, "high": None}
+    assert brief_document(subject, of_epochs(unsure, 2))["walltime_s"] == {"value": 2000.0, "low": None, "high": None}
 
 
 def test_without_a_data_set_there_is_no_epoch(two: Suggestion, subject: Subject) -> None:
@@ -83,7 +87,7 @@ def test_without_a_data_set_there_is_no_epoch(two: Suggestion, subject: Subject)
 
 
 def test_where_nothing_fits_it_says_what_to_loosen(suggestion: Made, two: Suggestion, subject: Subject) -> None:
-    found = brief_document(subject, suggestion(found=False), 90)
+    found = brief_document(subject, of_epochs(suggestion(found=False), 90))
     assert found["status"] == "none_feasible"
     assert found["loosen"] == [{"option": "--tolerance", "value": "30%", "message": "then 3 plans fit"}]
     assert set(found) == {
@@ -103,6 +107,9 @@ def test_all_keys_are_told_in_the_schema(two: Suggestion, subject: Subject) -> N
         "scenario",
         "groups",
         "epochs",
+        "tokens",
+        "tokens_per_s",
+        "steps",
         "walltime_s",
         "loosen",
     } == properties.keys()

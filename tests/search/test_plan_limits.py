@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.domain.objective import LIMITS
+from planner.domain.prediction import Run
 from planner.domain.request import SpaceRequest
 from planner.errors import ParameterError
-from planner.search.loosen import loosenings
+from planner.search.loosen import Loosener, loosenings
 from planner.search.ranking import Order, check_limits, limit_text
 from planner.search.search import search
-from planner.search.searchable import Asked
+from planner.search.searchable import Asked, over_leasts
 from planner.search.suggest import suggest_with
 
 MOST = [name for name, one in LIMITS.items() if not one.is_least]
@@ -23,7 +24,8 @@ MOST = [name for name, one in LIMITS.items() if not one.is_least]
 def quantities(machine: Any, one: Any) -> dict[str, float]:
     p = machine.one(one)
     hours = p["epoch_s"] * one.gpus / 3600
-    return dict(zip(MOST, (p["epoch_s"], hours, 2.0 * hours, one.nodes, p["staleness_mean"]), strict=True))
+    values = (p["epoch_s"], hours, 2.0 * hours, one.nodes, p["staleness_mean"], p["epoch_s"])
+    return dict(zip(MOST, values, strict=True))
 
 
 def inside(machine: Any, one: Any, window: tuple[float, float]) -> float:
@@ -70,6 +72,62 @@ def test_plans_keep_the_share_of_updates_inside_the_window(machine: Any, target:
     assert best == lawful[:4]
 
 
+@settings(max_examples=10)
+@given(
+    target=st.integers(4, 40),
+    least=st.fixed_dictionaries(
+        {},
+        optional={
+            "samples-per-s": st.floats(1, 90),
+            "tokens-per-s": st.floats(1, 500),
+            "efficiency": st.floats(0.1, 1),
+        },
+    ),
+)
+def test_plans_reach_rates_and_an_efficiency(machine: Any, target: int, least: dict[str, float]) -> None:
+    request = SpaceRequest(target).changed(mode=("sync",), tolerance_sync=0.25, most=least)
+    limits, order = machine.limits(), replace(machine.order(request), tokens=7)
+    order = over_leasts(order, request, limits, machine)
+    every = machine.brute_force(request.changed(most={}), limits)
+    rates = {one: machine.one(one)["samples_per_s"] for one in every}
+    fast = [one for one in every if rates[one] >= max(least.get("samples-per-s", 0), least.get("tokens-per-s", 0) / 7)]
+    baseline = min(fast, key=lambda one: (one.gpus, -rates[one]), default=None)
+    lawful = [
+        one
+        for one in fast
+        if rates[one] / one.gpus * (1 + 1e-12) >= least.get("efficiency", 0) * rates[baseline] / baseline.gpus
+    ]
+    outcome = search(request, limits, machine, order, keep=4)
+    assert (
+        [] if outcome.best is None else [outcome.best.configurations.one(at) for at in range(outcome.best.size)]
+    ) == (lawful[:4])
+
+
+@settings(max_examples=6)
+@given(target=st.integers(4, 40), deadline_s=st.floats(1e3, 2e5), epochs=st.integers(1, 9))
+def test_the_fewest_nodes_then_gpus_keep_the_deadline(
+    machine: Any, target: int, deadline_s: float, epochs: int
+) -> None:
+    request = SpaceRequest(target).changed(
+        mode=("sync",),
+        tolerance_sync=0.25,
+        gpus_per_node=(1, 3),
+        precision=("fp32",),
+        most={"run": deadline_s},
+        run=Run(epochs),
+    )
+    limits, order = machine.limits(nodes=4), replace(machine.order(request), run=request.run)
+    found = Loosener(Asked(request, limits, machine, order)).fewest()
+    timely = [
+        (one.nodes, one.gpus_per_node)
+        for one in machine.brute_force(request.changed(most={}), limits)
+        if epochs * machine.one(one)["epoch_s"] <= deadline_s
+    ]
+    assert (None if found is None else (found["nodes"], found["gpus_per_node"])) == (
+        tuple((one,) for one in min(timely)) if timely else None
+    )
+
+
 @pytest.mark.parametrize("name", ["epoch", "gpu-hours", "cost", "nodes"])
 def test_a_limit_that_nothing_keeps_gives_way_to_the_nearest(machine: Any, name: str) -> None:
     request = SpaceRequest(12).changed(mode=("sync",), precision=("fp32",), most={name: 1e-6})
@@ -90,6 +148,11 @@ def test_what_is_not_known_cannot_be_limited() -> None:
     check_limits({"nodes": 3.0}, order)
     with pytest.raises(ParameterError, match="data set"):
         check_limits({"epoch": 3.0}, order)
+    with pytest.raises(ParameterError, match=r"^--deadline must be given with --tokens or a data set"):
+        check_limits({"run": 3.0}, order)
+    check_limits({"run": 3.0}, replace(order, run=Run(tokens=1e9), tokens=1024))
+    with pytest.raises(ParameterError, match="no language model"):
+        check_limits({"tokens-per-s": 3.0}, order)
     with pytest.raises(ParameterError, match="price"):
         check_limits({"cost": 3.0}, Order("epoch-time", 8, has_dataset=True))
     check_limits({"window": 0.5}, order)
