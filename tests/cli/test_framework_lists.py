@@ -242,7 +242,7 @@ def test_equal_plans_of_more_switches_are_left_out(run: Run, tmp_path: Path) -> 
 
 
 def test_long_names_are_letters_and_the_columns_stay(run: Run) -> None:
-    about = ("--network", "resnet50", "--cluster", "dgx-a100", "--precision", "fp16", "--nodes", "4:8")
+    about = ("--network", "resnet50", "--cluster", "dgx-a100", "--precision", "fp16", "--nodes", "2")
     asked = ("suggest", *about, "--target-batch", "1024", "--framework", "pytorch", "--switches")
     code, out, err = run(*asked)
     assert (code, (out + err).count("\n") <= 25) == (0, True)
