@@ -235,7 +235,8 @@ _ALL = (
         "Also whether 10 % more or less bandwidth, kernel times, host time or memory alone changes the best plan.",
     ),
     Option(
-        "runs", "FILE.csv", "A table of measured runs, in the runs format.",
+        "runs", "FILE.csv|LOG|DIR",
+        "A table of measured runs, or with --plan a log of Megatron, torchtitan or Hugging Face's Trainer.",
         repeatable=True,
         help_in={"calibrate": "Measured steps of the plans of --plan, split ones too, instead of running any here."},
     ),
@@ -263,7 +264,11 @@ _ALL = (
     Option(
         "plan", "PLAN.json",
         "Suggestion (of suggest --json) whose plans to tell apart by a short run of each sub-batch and precision.",
-        help_in={"render": "Number of the plan in the answer."}, default_in={"render": "the one to take"},
+        help_in={
+            "render": "Number of the plan in the answer.",
+            "validate": "Answer (of suggest --json) whose plan ran; the logs of --runs are of it.",
+        },
+        default_in={"render": "the one to take"},
     ),
     Option(
         "to", "|".join(TARGETS), "What reads the file: a scheduler, or a training program.", parsing.choice(*TARGETS)
@@ -308,7 +313,10 @@ _ALL = (
         "fewest-gpus, then the larger sub-batch, asynchronous: the smaller staleness",
     ),
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
-    Option("position", "N", "The plan at this position alone.", parsing.whole(1, 10_000)),
+    Option(
+        "position", "N", "The plan at this position alone.", parsing.whole(1, 10_000),
+        help_in={"validate": "Position of the plan in --plan."}, default_in={"validate": "the one to take"},
+    ),
     Option(
         "part", "PART", f"One part alone: {', '.join(PARTS)} (runs: a table to fill in for calibrate --runs).",
         parsing.choice(*PARTS), "all of them",
@@ -380,7 +388,7 @@ COMMANDS = (
     Command(
         "validate",
         "Compare predictions with measured runs. Errors, ranking, memory and intervals, row by row and summed up.",
-        ("runs", "calibration", "framework", "hold_out", "fit_on", "plot", "force", "json"),
+        ("runs", "plan", "position", "calibration", "framework", "hold_out", "fit_on", "plot", "force", "json"),
     ),
     Command(
         "show",

@@ -10,7 +10,7 @@ from planner.cli import output, parsing
 from planner.cli.request import from_options
 from planner.cli.streams import note
 from planner.domain.job import PlanToStart, job_of
-from planner.errors import NOTHING, NothingFitsError, ParameterError
+from planner.errors import NOTHING, ParameterError
 from planner.formats.documents import write_file
 from planner.formats.plans import KeptPlans, read_plans
 from planner.render.jobs import TARGETS, Task, render, time_limit_s
@@ -29,9 +29,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "to" not in values:
         raise ParameterError("--to", "given", NOTHING, f"name one of {', '.join(TARGETS)}")
     answers = read_plans(values["answer"], values.get("epochs"), catalog.recorded)
-    if len(answers) != 1:
-        raise ParameterError("ANSWER.json", "of one network and scenario", f"{len(answers)} answers", "ask for one")
-    plan = _plan(answers[0], values)
+    plan = _plan(KeptPlans.alone(answers, "ANSWER.json"), values)
     subject = plan.subject
     task = Task(
         plan,
@@ -51,23 +49,15 @@ def run(arguments: Mapping[str, Any]) -> None:
 
 def _plan(answer: KeptPlans, values: Mapping[str, Any]) -> PlanToStart:
     """Return the plan that was asked for; without a number the one to take, or the first of the framework."""
-    plans = answer.plans
-    if not plans:
-        raise NothingFitsError("no plan fits in this answer; its key loosen says what to change")
-    if "framework" in values:
+    if "framework" in values and answer.plans:
         asked = catalog.find_framework(values["framework"])
-        own = ((one, one.subject.settings.framework) for one in plans)
+        own = ((one, one.subject.settings.framework) for one in answer.plans)
         plans = tuple(one for one, of in own if of.name == asked.name and asked.label in {of.label, of.name})
         if not plans:
             labels = dict.fromkeys(one.subject.settings.framework.label for one in answer.plans)
             rule = f"a framework of the answer's plans ({', '.join(labels)})"
             raise ParameterError("--framework", rule, values["framework"], "more of them: planner suggest --top N")
-    positions = [one.position for one in plans]
-    number = parsing.whole(1, 10_000)("--plan", values["plan"]) if "plan" in values else None
-    if number is None and "framework" not in values and answer.chosen is None and len(plans) > 1:
-        number = NOTHING
-    chosen = answer.chosen if answer.chosen in positions else positions[0]
-    match = next((one for one in plans if one.position == (chosen if number is None else number)), None)
-    if match is None:
-        raise ParameterError("--plan", f"one of the answer's ({', '.join(map(str, positions))})", number)
-    return match
+        positions = [one.position for one in plans]
+        answer = KeptPlans(plans, answer.chosen if answer.chosen in positions else positions[0])
+    number: Any = parsing.whole(1, 10_000)("--plan", values["plan"]) if "plan" in values else None
+    return answer.plan(number, "--plan")

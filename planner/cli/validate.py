@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from planner.domain.runs import Runs
 from planner.domain.validation import Validation
 from planner.errors import NOTHING, InputFileError, ParameterError, UsageError
 from planner.formats.documents import write_file
-from planner.formats.runs import NoRunError, read_runs
+from planner.formats.runs import NoRunError, OfLog, read_runs
 from planner.formats.summaries import validation_document
 from planner.report.plots import Points, validation_plot
 from planner.report.studies import validation_view
@@ -33,7 +34,7 @@ from planner.scoring.evaluate import Answer, answers_of, validation_with_locked
 from planner.scoring.ranking import as_times
 from planner.scoring.refit import Asked, held_out_answers
 from planner.sessions.inputs import Values, value_of
-from planner.sessions.runs import Table, learned_from, locked_sources, table_of
+from planner.sessions.runs import Table, files_of_runs, learned_from, locked_sources, runs_of_log, table_of
 from planner.sources.sources import Sources
 from planner.sources.usable import why_not_candidate, why_not_precision
 
@@ -46,12 +47,18 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "runs" not in values:
         raise ParameterError("--runs", "given", NOTHING, "name a table of measured runs")
     plot = output.plot_file(values)
-    paths = values["runs"].value
-    tables_read, error = _read(paths)
+    paths = files_of_runs(values["runs"].value)
+    of_log = None
+    if "plan" in values:
+        of_log = partial(runs_of_log, plan=values["plan"].value, position=value_of(values, "position"), say=note)
+    tables_read, error = _read(paths, of_log)
+    if of_log and error is None and not any(one.is_log for one in tables_read):
+        raise ParameterError("--plan", "given for logs alone", values["plan"].value, "tables say their plans")
     for name in value_of(values, "calibration", ()):
         catalog.find_calibration(name)
     say_unused_frameworks()
-    tables = [table_of(one, Path(path).parent, values, note) for path, one in zip(paths, tables_read, strict=True)]
+    folders = [Path() if one.is_log else Path(path).parent for path, one in zip(paths, tables_read, strict=True)]
+    tables = [table_of(one, folder, values, note) for folder, one in zip(folders, tables_read, strict=True)]
     axis = value_of(values, "hold_out")
     if "fit_on" in values and axis is None:
         remedy = "only a fit without a group learns from files"
@@ -75,7 +82,7 @@ def run(arguments: Mapping[str, Any]) -> None:
         raise error
 
 
-def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
+def _read(paths: Sequence[str], of_log: OfLog | None) -> tuple[list[Runs], InputFileError | None]:
     """Return the runs of every file, and the first error that one of them cannot be read.
 
     InputFileError: no file has a header that can be read.
@@ -84,7 +91,7 @@ def _read(paths: Sequence[str]) -> tuple[list[Runs], InputFileError | None]:
     errors: list[InputFileError] = []
     for path in paths:
         try:
-            tables.append(read_runs(path))
+            tables.append(read_runs(path, of_log))
         except InputFileError as error:
             tables.append(error.runs if isinstance(error, NoRunError) else Runs(()))
             errors.append(error)

@@ -102,7 +102,7 @@ class Subject:
     scenario : as the user wrote it; empty: things as they are
     usd_per_gpu_hour : price of the cluster, where it has one
     device : {"GPU", "CPU"}, what the cluster computes on, in words
-    network_option : what ``--network`` takes for the network: its file, where it has one; empty: its name
+    network_option, cluster_option : what ``--network`` and ``--cluster`` take, a file where it has one; empty: its name
     layers : blocks of the network; 0: it has none
     tokens : of a sample of a language model; 0: it is none
     """
@@ -114,6 +114,7 @@ class Subject:
     usd_per_gpu_hour: float | None = None
     device: str = "GPU"
     network_option: str = ""
+    cluster_option: str = ""
     layers: int = 0
     tokens: int = 0
 

@@ -252,8 +252,10 @@ class Runs:
     """The runs of a file in its order, and the rows that are none.
 
     ``omitted`` counts rows beyond those listed, refused or not read: a file of gigabytes should not fill the memory.
+    ``is_log``: of a log, whose plan names files as the command line does; others stand beside the file of runs.
     """
 
     rows: tuple[Run, ...]
     refused: tuple[RefusedRow, ...] = ()
     omitted: int = 0
+    is_log: bool = False

@@ -12,6 +12,7 @@ from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart
 from planner.domain.prediction import Quantity, Run
 from planner.domain.request import Subject
+from planner.errors import NOTHING, NothingFitsError, ParameterError
 from planner.formats.documents import parse_text, read_text
 from planner.formats.fields import FieldError
 from planner.formats.parts import configuration_of
@@ -31,6 +32,27 @@ class KeptPlans:
 
     plans: tuple[PlanToStart, ...]
     chosen: int | None
+
+    def plan(self, position: int | None, option: str) -> PlanToStart:
+        """Return the plan at a position, which ``option`` gives; None: the one to take.
+
+        NothingFitsError: no plan fits. ParameterError: no plan stands there, or none of several is chosen.
+        """
+        if not self.plans:
+            raise NothingFitsError("no plan fits in this answer; its key loosen says what to change")
+        number = position or self.chosen or (1 if len(self.plans) == 1 else NOTHING)
+        match = next((one for one in self.plans if one.position == number), None)
+        if match is None:
+            positions = ", ".join(str(one.position) for one in self.plans)
+            raise ParameterError(option, f"one of the answer's ({positions})", number)
+        return match
+
+    @staticmethod
+    def alone(answers: Sequence[KeptPlans], what: str) -> KeptPlans:
+        """Return the one answer of a document; ParameterError: there are several."""
+        if len(answers) != 1:
+            raise ParameterError(what, "of one network and scenario", f"{len(answers)} answers", "ask for one")
+        return answers[0]
 
 
 def read_plans(path: Path | str, epochs: int | None, recorded: Recorded) -> tuple[KeptPlans, ...]:

@@ -2,7 +2,8 @@
 
 The first line is the header; a line ``# planner/runs 1`` before it is accepted. Columns stand in any order, and one
 that is absent is empty. A row that is wrong is refused with its line and costs no other row. Of a file of more than
-``MOST_RUNS`` runs the first so many are read and the others counted.
+``MOST_RUNS`` runs the first so many are read and the others counted. A log of a training program is known by what
+stands in it, where its first line is no header.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,10 @@ from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, Ver
 from planner.formats.documents import opened, place_of
 from planner.formats.fields import LONGEST_NAME, hidden
 from planner.formats.tables import Rows, did_you_mean, lines_of, rows_of, write_table
+from planner.formats.training_logs import TrainingLog, steady, training_log
 from planner.units import BOUNDS
 
-__all__ = ["COLUMNS", "VERSION", "NoRunError", "read_runs", "run_of", "write_runs"]
+__all__ = ["COLUMNS", "VERSION", "NoRunError", "OfLog", "is_training_log", "read_runs", "run_of", "write_runs"]
 
 VERSION = 1
 _PLAN_COLUMNS = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute", "sharding")
@@ -50,6 +53,8 @@ MOST_FIRST_REFUSALS = 10_000
 """Rows from the first that are refused, all of them, before a file is taken for no table of runs."""
 MOST_LISTED_REFUSALS = 100_000
 """Refused rows that are listed; more are counted."""
+MOST_OPENING_LINES = 2
+"""The line of the format, and the header: lines that are read again where they show that this is no table."""
 LONGEST_REASON = 300
 LONGEST_WORD = 300
 """Characters of a cell other than notes."""
@@ -77,23 +82,57 @@ class NoRunError(InputFileError):
         self.runs = runs
 
 
-def read_runs(path: Path | str) -> Runs:
+OfLog = Callable[[TrainingLog, str], list[Run]]
+"""Makes runs of the log of a training program, and of its path."""
+
+
+def read_runs(path: Path | str, of_log: OfLog | None = None) -> Runs:
     """Return the runs of a file, or of standard input where ``path`` is the text ``-``, and the rows refused.
 
-    InputFileError where it is not readable, or its header has an unknown column, misses one, or gives one twice;
-    NoRunError where no row is right; VersionError where it is newer than this program.
+    InputFileError where it is not readable, or its header has an unknown column, misses one, or gives one twice, or it
+    is a log and there is no ``of_log``; NoRunError where no row is right; VersionError where it is newer than this
+    program.
     """
     name = place_of(path)
-    with (
-        opened(path, LARGEST_FILE) as file,
-        io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape") as text,
-    ):
-        lines = lines_of(text)
-        header, rows = _header(lines, name)
+    with _lines(path) as lines:
+        first = list(islice(lines, MOST_OPENING_LINES))
+        try:
+            header, rows = _header(chain(first, lines), name)
+        except InputFileError:
+            log = training_log(chain(first, lines))
+            if log is None:
+                raise
+            return Runs(tuple((of_log or _without_plan)(log, name)), is_log=True)
         runs = _Reading(header).of(rows)
     if not runs.rows:
         raise NoRunError(name, runs)
     return runs
+
+
+@contextmanager
+def _lines(path: Path | str) -> Iterator[Iterator[tuple[int, str]]]:
+    with (
+        opened(path, LARGEST_FILE) as file,
+        io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape") as text,
+    ):
+        yield lines_of(text)
+
+
+def is_training_log(path: Path) -> bool:
+    """Tell whether a file is a log of a training program; InputFileError: it cannot be read."""
+    with _lines(path) as lines:
+        return training_log(lines) is not None
+
+
+def _without_plan(log: TrainingLog, path: str) -> list[Run]:
+    """Refuse a log without its plan, and say how a row of it is made."""
+    found = None if log.gives_rate else steady(sorted(log.iterations.items()))
+    value = f"{found.time_s:.6g}" if found else "SECONDS"
+    remedy = (
+        "name the document of planner suggest --json by --plan, or write a row under the header "
+        f"id,network,cluster,nodes,sub_batch,precision,framework,metric,value that ends in iteration_s,{value}"
+    )
+    raise InputFileError(path, f"log of {log.program} must be given with the plan that ran, got none; {remedy}")
 
 
 def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Rows]:

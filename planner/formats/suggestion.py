@@ -275,11 +275,13 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
         baseline_framework=framework_of(keys["baseline"]),
         sensitivity=tuple(_sensitivity_of(one, plans) for one in keys["sensitivity"]),
     )
-    network = suggestion.request.get("network")
-    network_name = network.value if network is not None and isinstance(network.value, str) else ""
+    values = {f"{name}_option": suggestion.request.get(name) for name in ("network", "cluster")}
+    options: dict[str, Any] = {
+        name: one.value for name, one in values.items() if one is not None and isinstance(one.value, str)
+    }
     told = (*keys["plans"], *keys["nearest"], *(keys["pareto"] or ()))
     configurations = [*(plan["configuration"] for plan in told), keys["baseline"]]
-    return replace(subject_of(keys["subject"], configurations), network_option=network_name), suggestion
+    return replace(subject_of(keys["subject"], configurations), **options), suggestion
 
 
 def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, inside: float) -> Plan:

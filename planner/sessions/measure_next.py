@@ -6,20 +6,21 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from planner import catalog
 from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration
 from planner.domain.calls import LayerCall
 from planner.domain.gap import Gap
-from planner.domain.job import job_of
+from planner.domain.job import PlanToStart, job_of
 from planner.domain.kernels import DIRECTIONS, UPDATE
 from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Subject
 from planner.domain.runs import Run
 from planner.domain.samples import BUDGET, NETWORKS
-from planner.domain.suggestion import Plan, Suggestion
+from planner.domain.suggestion import Suggestion
 from planner.errors import PlannerError
 from planner.formats.documents import STANDARD_INPUT
 from planner.formats.runs import write_runs
@@ -29,7 +30,7 @@ from planner.workload.calls import layer_calls
 
 __all__ = [
     "DEFAULT_BUDGET_S", "Kernel", "can_be_measured", "enough_s", "grouped", "left_out", "measured_for", "measuring",
-    "never_timed", "wanted_runs",
+    "never_timed", "run_of_plan", "wanted_runs",
 ]  # fmt: skip
 
 DEFAULT_BUDGET_S = 60.0
@@ -153,26 +154,25 @@ def wanted_runs(suggestion: Suggestion, subject: Subject) -> str:
     """
     plan = suggestion.chosen_plan
     chosen = (plan,) if plan and plan.prediction.configuration.mode == "sync" else ()
-    rows = [_run(one, subject) for one in suggestion.deciding_plans or chosen]
+    starts = [one.to_start(subject) for one in suggestion.deciding_plans or chosen]
+    rows = [run_of_plan(one, id=f"plan-{one.position}", metric="iteration_s", notes=job_of(one).line) for one in starts]
     return write_runs(rows) if rows else ""
 
 
-def _run(plan: Plan, subject: Subject) -> Run:
-    settings = plan.subject(subject).settings
-    axes = {axis.name: getattr(plan.prediction.configuration, axis.name) for axis in AXES}
+def run_of_plan(plan: PlanToStart, **values: Any) -> Run:
+    """Return a run of a plan; ``values``: what it is called, and what was measured."""
+    subject, settings = plan.subject, plan.subject.settings
+    of_plan: dict[str, Any] = {axis.name: getattr(plan.configuration, axis.name) for axis in AXES}
+    of_plan |= {
+        name: getattr(subject, name)
+        if getattr(subject, f"{name}_option") in ("", STANDARD_INPUT)
+        else getattr(subject, f"{name}_option")
+        for name in ("network", "cluster")
+    }
+    of_plan |= {name: getattr(settings, name) for name in ("optimizer", "strategy", "input")}
     return Run(
-        id=f"plan-{plan.position}",
-        network=subject.network
-        if subject.network_option == STANDARD_INPUT
-        else subject.network_option or subject.network,
-        cluster=subject.cluster,
-        metric="iteration_s",
+        **of_plan | values,
         framework=settings.framework.name,
         framework_version=settings.framework.version,
-        optimizer=settings.optimizer,
-        strategy=settings.strategy,
-        input=settings.input,
-        rank_order=plan.prediction.rank_order or (() if settings.chooses_order else settings.rank_order),
-        notes=job_of(plan.to_start(subject)).line,
-        **axes,
+        rank_order=plan.rank_order or (() if settings.chooses_order else settings.rank_order),
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ from planner.scoring.evaluate import sort_runs
 from planner.scoring.refit import measured_step_s
 from planner.sessions.inputs import OPTION, Machine, Say, Values, machine_of, named_calibration, seen_cluster
 from planner.sessions.measure import Session
-from planner.sessions.runs import framework_of
+from planner.sessions.runs import files_of_runs, framework_of, runs_of_log
 from planner.units import format_seconds
 
 __all__ = ["Asking", "asking_of", "refined_here", "refined_with_runs"]
@@ -153,7 +154,7 @@ def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], nam
     """
     suggested = suggested_of(plan, names)
     base = suggested.base()
-    rows, left_out = _rows(suggested, paths)
+    rows, left_out = _rows(plan, suggested, paths, say)
     steps: list[MeasuredStep] = []
     for problem, of_problem in _problems(suggested, base, rows, say):
         times_s, refused = _times(problem, of_problem)
@@ -170,12 +171,13 @@ def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], nam
     return replace(with_measured_steps(base, steps), name=name)
 
 
-def _rows(suggested: Suggested, paths: Sequence[str]) -> tuple[list[_Row], dict[str, str]]:
+def _rows(plan: str, suggested: Suggested, paths: Sequence[str], say: Say) -> tuple[list[_Row], dict[str, str]]:
     """Return the runs of the suggestion's network, cluster and frameworks, and why others are left out, by place."""
     rows: list[_Row] = []
     left_out: dict[str, str] = {}
-    for path in paths:
-        runs = read_runs(path)
+    of_log = partial(runs_of_log, plan=plan, position=None, say=say)
+    for path in files_of_runs(paths):
+        runs = read_runs(path, of_log)
         left_out |= {f"{path} line {one.line}": str(one.reason) for one in runs.refused}
         for run in runs.rows:
             place = f"{path} line {run.line}"

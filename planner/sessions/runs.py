@@ -1,4 +1,4 @@
-"""Rows of files of runs -> problems: networks, clusters and data sets found once, and why a row has none.
+"""Rows of files of runs, and logs of a plan's training -> problems: names found once, and why a row has none.
 
 Relative paths of clusters, networks and data sets start from the folder of their file of runs.
 """
@@ -14,18 +14,27 @@ from typing import Any, NamedTuple
 from planner import catalog
 from planner.domain.configuration import Settings
 from planner.domain.framework import GENERIC, Framework
+from planner.domain.job import PlanToStart
 from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
-from planner.domain.runs import Run, Runs
+from planner.domain.runs import MEMORY_METRIC, Run, Runs
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, parse_text, read_text
-from planner.formats.runs import read_runs
+from planner.formats.plans import KeptPlans, read_plans
+from planner.formats.runs import is_training_log, read_runs
+from planner.formats.training_logs import BATCH, GPUS, SEQUENCE, TrainingLog, steady
 from planner.scoring.evaluate import Answer, refused, unread
 from planner.scoring.refit import Asked
 from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, Machine, Say, Values, machine_of, value_of
+from planner.sessions.measure_next import run_of_plan
+from planner.sessions.sample_files import table_paths
+from planner.units import format_seconds
 from planner.workload.fusion import with_attention
 
-__all__ = ["Table", "framework_of", "learned_from", "locked_sources", "table_of", "unfitted_sources"]
+__all__ = [
+    "Table", "files_of_runs", "framework_of", "kept_plan", "learned_from", "locked_sources", "runs_of_log", "table_of",
+    "unfitted_sources",
+]  # fmt: skip
 
 
 class _Key(NamedTuple):
@@ -207,3 +216,69 @@ def learned_from(
 
 def _place(path: str) -> str:
     return path if path == STANDARD_INPUT else str(Path(path).resolve())
+
+
+def files_of_runs(paths: Sequence[str]) -> list[str]:
+    """Return the files of ``--runs``: of a folder its tables and logs, sorted."""
+    rule = "a file or folder of tables of runs (*.csv), or of logs of training programs"
+    each = (table_paths(Path(one), "--runs", rule, is_training_log) if Path(one).is_dir() else [one] for one in paths)
+    return [str(path) for some in each for path in some]
+
+
+def kept_plan(path: str, position: int | None) -> PlanToStart:
+    """Return the plan of a document at a position, by default the one to take."""
+    answers = read_plans(path, None, catalog.recorded)
+    return KeptPlans.alone(answers, "--plan").plan(position, "--position")
+
+
+LARGEST_BATCH_ERROR = 0.1
+"""Of samples an iteration that follow from rounded rates, and from epochs whose last batch is smaller."""
+
+
+def runs_of_log(log: TrainingLog, path: str, *, plan: str, position: int | None, say: Say) -> list[Run]:
+    """Return the runs of a log of a plan's training: a row of its time, and one of memory where it states that.
+
+    ``plan``: the document that has the plan, at a position, by default the one to take.
+
+    ParameterError: the plan is asynchronous, or there is none. InputFileError: the log contradicts the plan, or has no
+    iteration after the first.
+    """
+    kept = kept_plan(plan, position)
+    subject, configuration = kept.subject, kept.configuration
+    if configuration.mode != "sync":
+        raise ParameterError("--plan", "synchronous, of a log", configuration.mode)
+    network = catalog.find_network(subject.network_option or subject.network)
+    stated: dict[str, int] = {BATCH: configuration.samples_per_update, GPUS: configuration.gpus}
+    if any(layer.kind == "embedding" for layer in network.layers):
+        stated[SEQUENCE] = network.input_shape[0]
+    which = f"as in plan {kept.position} of {plan}"
+    remedy = "give the plan that ran by --plan and --position"
+    wrong = [f"{name} must be {stated[name]:,}, {which}, got {got:,}" for name, got in log.stated.items()
+             if stated.get(name, got) != got]  # fmt: skip
+    if log.samples and abs(log.samples / stated[BATCH] - 1) > LARGEST_BATCH_ERROR:
+        wrong.append(f"{BATCH} must be {stated[BATCH]:,}, {which}, got about {log.samples:.4g}")
+    if log.gives_rate and SEQUENCE not in stated:
+        wrong.append(f"network must read tokens, which {log.program} counts, {which}, got {network.name}")
+    if wrong:
+        raise InputFileError(path, f"{wrong[0]}; {remedy}", f"line {log.line}")
+    tokens = stated[BATCH] * stated.get(SEQUENCE, 1) / stated[GPUS]
+    times = [(at, tokens / value if log.gives_rate else value) for at, value in sorted(log.iterations.items())]
+    found = steady(times)
+    if found is None:
+        problem = "log must have an iteration after the first, which is warm-up, got none; let it run on"
+        raise InputFileError(path, problem, f"line {log.line}")
+    words = (
+        f"median of {found.kept} steady times of {len(times)} logged, spread {found.spread_s / found.time_s:.1%}; left "
+        f"out: warm-up {found.warm_up}, outliers {found.outliers}"
+    )
+    if log.mean_of:
+        words = f"mean of all {log.mean_of:,} iterations, warm-up included"
+    say(f"{path}: {format_seconds(found.time_s)}, {words}")
+    own: dict[str, Any] = {"source": f"{log.program} log", "line": log.line}
+    name, memory_bytes = Path(path).stem, log.memory_bytes
+    of_time = run_of_plan(kept, id=name, metric="iteration_s", value=found.time_s, notes=words, **own)
+    if not memory_bytes:
+        return [of_time]
+    words = "reserved, the most of the log"
+    of_memory = {"id": f"{name} memory", "metric": MEMORY_METRIC, "value": memory_bytes, "notes": words}
+    return [of_time, run_of_plan(kept, **own, **of_memory)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -412,45 +412,49 @@ def _noise(files: SampleFiles, noisy: Sequence[int]) -> str:
 
 MOST_FOLDERS = 3
 """Folders that are named where the one given holds no files itself."""
-SUFFIX, LOGS = ".csv", (".log", ".txt", ".out", "")
+SUFFIX, LOGS = ".csv", (".log", ".txt", ".out", ".json", "")
 
 
 def sample_paths(place: Path) -> list[Path]:
-    """Return a file, or the tables and logs of a folder, sorted.
+    """Return a file, or the tables and logs of a folder, sorted; errors are those of :func:`table_paths`."""
+    rule = f"a file or folder of samples (*{SUFFIX}), or of logs of tests of links"
+    return table_paths(place, "--samples", rule, lambda path: is_log(read_text(path)))
 
-    ParameterError: no such file or folder, or none of its files is a CSV or a log of a test of links.
+
+def table_paths(place: Path, what: str, rule: str, holds_log: Callable[[Path], bool]) -> list[Path]:
+    """Return a file, or the tables of a folder and the files that hold logs, sorted.
+
+    ``what``: the option; ``rule``: what it takes. ParameterError: no such file or folder, or none of its files is one.
     """
-    what, rule = "--samples", f"a file or folder of samples (*{SUFFIX}), or of logs of tests of links"
     try:
         names = [place] if place.is_file() else sorted(place.iterdir())
     except FileNotFoundError:
         raise ParameterError(what, rule, str(place), "there is no such folder") from None
     except OSError as error:
         raise ParameterError(what, rule, str(place), f"it cannot be read: {error.strerror}") from None
-    paths = names if place.is_file() else _tables(names)
+    paths = names if place.is_file() else _tables(names, holds_log)
     if not paths:
         content = "no such file is in it" if names else "it is empty"
-        below = _folders_with_tables(names)
+        below = _folders_with_tables(names, holds_log)
         remedy = f"give one of its folders: {below}" if below else "put the files of one device there"
         raise ParameterError(what, rule, str(place), f"{content}; {remedy}")
     return paths
 
 
-def _tables(names: Iterable[Path]) -> list[Path]:
-    return [path for path in names if path.suffix.lower() == SUFFIX or (path.suffix in LOGS and _holds_log(path))]
+def _tables(names: Iterable[Path], holds_log: Callable[[Path], bool]) -> list[Path]:
+    tables = []
+    for path in names:
+        with contextlib.suppress(InputFileError):
+            if path.suffix.lower() == SUFFIX or (path.suffix in LOGS and holds_log(path)):
+                tables.append(path)
+    return tables
 
 
-def _holds_log(path: Path) -> bool:
-    with contextlib.suppress(InputFileError):
-        return is_log(read_text(path))
-    return False
-
-
-def _folders_with_tables(names: Sequence[Path]) -> str:
+def _folders_with_tables(names: Sequence[Path], holds_log: Callable[[Path], bool]) -> str:
     """Return the first folders that hold such files, and how many more do; empty without any."""
     folders = []
     for path in names:
         with contextlib.suppress(OSError):
-            folders += [str(path)] if path.is_dir() and _tables(path.iterdir()) else []
+            folders += [str(path)] if path.is_dir() and _tables(path.iterdir(), holds_log) else []
     more = f" and {len(folders) - MOST_FOLDERS} more" if folders[MOST_FOLDERS:] else ""
     return ", ".join(folders[:MOST_FOLDERS]) + more

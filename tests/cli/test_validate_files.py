@@ -101,10 +101,10 @@ def test_a_header_alone_is_exit_3_with_a_document(run: Run, tmp_path: Path) -> N
     assert "got a header alone; add a row a run" in err
 
 
-def test_what_is_no_file_is_exit_3(run: Run, tmp_path: Path) -> None:
-    for name, words in ((str(tmp_path), "got a directory"), ("missing.csv", "No such file")):
+def test_what_is_no_file_is_refused(run: Run, tmp_path: Path) -> None:
+    for name, exit_code, words in ((str(tmp_path), 2, "it is empty"), ("missing.csv", 3, "No such file")):
         code, out, err = run("validate", "--runs", name, "--json")
-        assert (code, json.loads(out)["format"]) == (3, "planner/error")
+        assert (code, json.loads(out)["format"]) == (exit_code, "planner/error")
         assert words in err
 
 
@@ -141,3 +141,89 @@ def test_rows_beyond_the_most_are_counted_and_the_answer_says_so(
     _, view, _ = run("validate", "--runs", str(tmp_path / "runs.csv"))
     assert "7: 2 predicted, 5 refused" in view
     assert "file must be of at most 2 runs" in " ".join(view.split())
+
+
+MEGATRON = (
+    " [2026-03-02 10:00:00] iteration {at:8d}/      60 | consumed samples: {seen:12d} | elapsed time per iteration "
+    "(ms): {ms:.1f} | global batch size: {batch:5d} | lm loss: 9.1E+00 | grad norm: 1.1 |\n"
+)
+TITAN = (
+    "[rank0]:[titan] 2026-03-02 10:00:00,338 - root - INFO - \x1b[31mstep: {at:2d}  \x1b[32mloss:  7.2  "
+    "\x1b[36mmemory:  9.50GiB(64.99%)  \x1b[34mtps: {rate:,}  \x1b[36mtflops: 0.52  \x1b[35mmfu: 0.17%\x1b[39m\n"
+)
+TRAINER = (
+    "{{'loss': 3.2, 'learning_rate': 5e-05, 'epoch': 0.5}}\n{{'eval_loss': 3.1, 'eval_runtime': 2.0, 'epoch': 1.0}}\n"
+    "{{'train_runtime': 12.0, 'train_samples_per_second': {samples}, 'train_steps_per_second': 20.0, 'epoch': 1.0}}\n"
+)
+
+
+def megatron(*times_ms: float, batch: int = 16) -> str:
+    rows = (MEGATRON.format(at=10 * at, seen=160 * at, ms=ms, batch=batch) for at, ms in enumerate(times_ms, 1))
+    return "".join(rows)
+
+
+@pytest.fixture
+def plan(run: Run) -> str:
+    """Keep the plan of 8 GPUs with 2 samples of 1024 tokens each; return its file."""
+    words = ("--network", "gpt2", "--cluster", "dgx-a100", "--sub-batch", "2", "--framework", "megatron", "--json")
+    Path("plan.json").write_text(run("predict", *words, "--precision", "bf16")[1])
+    return "plan.json"
+
+
+def test_logs_of_training_programs_are_rows_given_the_plan(run: Run, plan: str) -> None:
+    Path("logs").mkdir()
+    whole = megatron(900, 500, 30, 400, 31, 29)
+    memory = "[Rank 0] (after 10 iterations) memory (MB) | allocated: 300.0 | max reserved: 512.0\n"
+    titan = [TITAN.format(at=at, rate=512 if at == 1 else 65536) for at in (1, 10, 20, 30)]
+    state = '{\n  "global_step": 240,\n  "log_history": [\n   {\n    "eval_runtime": 2.0\n   },\n   {\n'
+    state += '    "train_runtime": 14.0,\n    "train_samples_per_second": 274.3\n   }\n  ]\n}\n'
+    contents = {
+        "a.log": whole[: whole.rindex("29.0") + 2],
+        "b.txt": f"  seq_length .......... 1024\n{memory}{whole}",
+        "c.out": "".join(titan), "d": TRAINER.format(samples=320.0), "e.json": state,
+        "plan.json": Path(plan).read_text(), "none.log": "no\n",
+    }  # fmt: skip
+    for name, text in contents.items():
+        Path("logs", name).write_text(text)
+    code, out, err = run("validate", "--runs", "logs", "--plan", plan, "--json")
+    rows = {row["id"]: row["measured"] for row in json.loads(out)["rows"]}
+    assert code == 0
+    assert rows == pytest.approx(
+        {
+            "a": 0.0305, "b": 0.030, "b memory": 512 * 2**20, "c": 1024 * 2 / 65536, "c memory": 9.5 * 2**30,
+            "d": 10 / 240, "e": 12 / 240,
+        }
+    )  # fmt: skip
+    assert (
+        "logs/b.txt: 30 ms, median of 3 steady times of 6 logged, spread 4.9%; left out: warm-up 2, outliers 1\n" in err
+    )
+    assert "logs/d: 41.67 ms, mean of all 240 iterations, warm-up included\n" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (megatron(30, 31, batch=32), "line 2: global batch size must be 16, as in plan 1 of plan.json, got 32; give"),
+        ("seq_length: 2048\n" + megatron(30), "sequence length must be 1,024, as in plan 1 of plan.json, got 2,048"),
+        ("  world_size ...... 4\n" + megatron(30), "number of GPUs must be 8, as in plan 1 of plan.json, got 4; give"),
+        (TRAINER.format(samples=640.0), "global batch size must be 16, as in plan 1 of plan.json, got about 32; give"),
+        (TITAN.format(at=1, rate=512), "log must have an iteration after the first, which is warm-up, got none"),
+    ],
+)
+def test_a_log_that_contradicts_its_plan_is_refused_with_both(run: Run, plan: str, text: str, words: str) -> None:
+    Path("train.log").write_text(text)
+    code, _, err = run("validate", "--runs", "train.log", "--plan", plan)
+    assert (code, err.count("\n")) == (3, 1)
+    assert words in err
+
+
+def test_a_log_without_its_plan_says_how_to_make_a_row(run: Run, plan: str) -> None:
+    Path("train.log").write_text(megatron(900, 30))
+    code, _, err = run("validate", "--runs", "train.log")
+    assert (code, err.count("\n")) == (3, 1)
+    assert "log of Megatron must be given with the plan that ran, got none; name the document of planner suggest" in err
+    header = "id,network,cluster,nodes,sub_batch,precision,framework,metric,value"
+    assert err.endswith(f"write a row under the header {header} that ends in iteration_s,0.03\n")
+    assert run("validate", "--runs", "train.log", "--plan", plan, "--position", "2")[0] == 2
+    Path("runs.csv").write_text(f"{HEAD}\n{GOOD}\n")
+    assert "--plan must be given for logs alone" in run("validate", "--runs", "runs.csv", "--plan", plan)[2]

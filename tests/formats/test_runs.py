@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import statistics
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from planner.errors import NOTHING, InputFileError, ParameterError, VersionError
 from planner.formats import runs as runs_format
 from planner.formats.runs import COLUMNS, NoRunError, read_runs, write_runs
 from planner.formats.tables import rows_of
+from planner.formats.training_logs import steady
 
 HEAD = "id,network,cluster,gpus_per_node,sub_batch,metric,value,group,notes"
 GOOD = "a,resnet50,dgx1-v100,8,64,samples_per_s,1734,,"
@@ -322,3 +324,23 @@ def test_a_run_takes_less_than_half_a_kilobyte(tmp_path: Path) -> None:
     runs, peak = measured(path)
     assert len(runs.rows) == 10_000
     assert peak / 10_000 < 512
+
+
+@given(
+    st.lists(st.floats(1.5, 100), max_size=9),
+    st.lists(st.tuples(st.floats(0.9, 1.1), st.floats(2, 50)), min_size=10, max_size=30),
+    st.sets(st.integers(0, 29), max_size=4),
+    st.floats(1e-3, 1e3),
+)
+def test_the_time_of_a_log_is_the_median_of_its_steady_iterations(
+    warm_up: list[float], later: list[tuple[float, float]], slow: set[int], seconds: float
+) -> None:
+    """Whatever comes before them, and however slow some between them are."""
+    slow -= {0}
+    times = [seconds, *(seconds * one for one in warm_up)]
+    times += [seconds * (factor if at in slow else jitter) for at, (jitter, factor) in enumerate(later)]
+    found = steady(list(enumerate(times, 1)))
+    expected = [seconds * jitter for at, (jitter, _) in enumerate(later) if at not in slow]
+    assert found is not None
+    assert found.time_s == pytest.approx(statistics.median(expected))
+    assert (found.kept, found.warm_up) == (len(expected), 1 + len(warm_up))
