@@ -51,7 +51,7 @@ class Option:
     @property
     def flag(self) -> str:
         """As it is typed."""
-        return self.metavar if self.positional else "--" + self.name.replace("_", "-")
+        return self.metavar if self.positional else "--" + self.name.rstrip("_").replace("_", "-")
 
     @property
     def switch(self) -> bool:
@@ -333,6 +333,12 @@ _ALL = (
     Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
     Option("work", "", "Also every kernel of a step of one network: FLOP, bytes, and the ridge of rooflines."),
     Option("toml", "", "Print the file of one network, cluster, data set or framework, to start your own from."),
+    Option("detect", "", "Print a cluster's file of this machine and its Slurm, with questions for what nothing says."),
+    Option(
+        "from_", "FILE|-",
+        "What --detect reads instead: saved output of sinfo, nvidia-smi (topo -m, nvlink -s), lspci, or gres.conf.",
+        repeatable=True,
+    ),
     Option("what", "networks|clusters|calibrations|datasets|accelerators|frameworks", "What to show.", positional=True),
     Option("item", "[NAME]", "A name or file: everything about one.", positional=True),
 )  # fmt: skip
@@ -393,7 +399,7 @@ COMMANDS = (
     Command(
         "show",
         "Show what is bundled, or everything about one thing.",
-        ("what", "item", "work", "allow_unknown", "json", "toml"),
+        ("what", "item", "work", "allow_unknown", "json", "toml", "detect", "from_"),
     ),
     Command(
         "calibrate",

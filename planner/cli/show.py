@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,9 +24,12 @@ from planner.domain.node_groups import MixedCluster
 from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import ACCELERATOR, write_cluster
+from planner.formats.detected import COMMANDS, draft, read_reports
+from planner.formats.documents import place_of, read_text
 from planner.formats.framework import FRAMEWORK, framework_keys
 from planner.formats.network import DATASET, LISTED_KINDS, NETWORK, names_document, network_work_document
 from planner.networks.zoo import arguments_of, zoo_names
+from planner.probes.machine import likely_names, reports
 from planner.report import show as views
 from planner.report.blocks import Block, Pairs, heading
 from planner.report.kernels import kernel_table, ridge_words
@@ -56,9 +60,12 @@ def run(arguments: Mapping[str, Any]) -> None:
     arguments = with_unknown(arguments)
     if "what" not in arguments:
         raise ParameterError("what to show", "one of " + ", ".join(shelves), NOTHING)
-    what = str(choice(*shelves)("what to show", arguments["what"]))
+    typed = arguments["what"]
+    what = str(choice(*shelves)("what to show", f"{typed}s" if f"{typed}s" in shelves else typed))
     shelf, as_json = shelves[what](), "json" in arguments
-    if "toml" in arguments:
+    if "detect" in arguments or "from_" in arguments:
+        _detect(what, arguments)
+    elif "toml" in arguments:
         _show_toml(shelf, what, arguments)
     elif "item" in arguments:
         name = arguments["item"]
@@ -86,6 +93,21 @@ def _show_toml(shelf: Shelf, what: str, arguments: Mapping[str, Any]) -> None:
     if "item" not in arguments:
         raise ParameterError("--toml", f"used with one of the {what}", NOTHING, f"'planner show {what}' lists them")
     output.write_text(shelf.toml(shelf.find(arguments["item"])))
+
+
+def _detect(what: str, arguments: Mapping[str, Any]) -> None:
+    """Write the draft of a cluster's file: of this machine and its Slurm, or of texts saved elsewhere."""
+    if "detect" not in arguments or what != "clusters":
+        raise ParameterError("--detect", "used with clusters, and --from with it", what)
+    if given := {"item", "json", "toml", "work"} & arguments.keys():
+        raise ParameterError("--detect", "given without a name, --json, --toml or --work", ", ".join(sorted(given)))
+    files = [str(one) for one in arguments.get("from_", ())]
+    texts = {place_of(one): read_text(one) for one in files} or reports(COMMANDS)
+    seen = read_reports(texts, "" if files else platform.node().partition(".")[0])
+    text, asked = draft(seen, likely_names)
+    output.write_text(text)
+    questions = f"{len(asked)} question{'s' if len(asked) != 1 else ''}"
+    note(f"{questions} to answer in it: {', '.join(dict.fromkeys(asked))}" if asked else "nothing is left to answer")
 
 
 def _own(what: str) -> tuple[Any, ...]:

@@ -20,7 +20,8 @@ from planner.domain.node_groups import MixedCluster, NodeGroup
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Scenario
 from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError
-from planner.formats.documents import STANDARD_INPUT, Kind, place_of
+from planner.formats.detected import known_of
+from planner.formats.documents import LARGEST_DOCUMENTS, STANDARD_INPUT, Kind, place_of, read_text
 from planner.formats.fields import Field, Flag, ListOf, MapOf, Name, Number, Table, Text, Whole, refuse, without_none
 from planner.units import parse_quantity
 
@@ -146,7 +147,7 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
 
     ``find_accelerator``: name -> bundled accelerator, or UnknownNameError; asked only where the file describes none.
     """
-    keys = CLUSTER.read(path)
+    keys = _keys(path)
     try:
         groups = _groups(keys)
         clusters = [_cluster(keys, one, several=len(groups) > 1, place=(path, find_accelerator)) for one in groups]
@@ -160,6 +161,18 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
         raise InputFileError(place_of(path), f"{error} To use another, {remedy}.", "node.gpu") from None
     except ParameterError as error:
         raise InputFileError(place_of(path), str(error)) from None
+
+
+def _keys(path: Path | str) -> Mapping[str, Any]:
+    text = read_text(path, LARGEST_DOCUMENTS["toml"])
+    try:
+        return CLUSTER.parse(text, place_of(path))
+    except InputFileError:
+        if not (known := known_of(text)):
+            raise
+        remedy = f"'planner show clusters --detect --from {path} > mine.toml' writes one that asks for the rest"
+        problem = f"file must also say which GPU exactly a node has, and its links, got {known}; {remedy}"
+        raise InputFileError(place_of(path), problem) from None
 
 
 def _groups(keys: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

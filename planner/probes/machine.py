@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from planner.domain.cluster import Accelerator, Node
 
 __all__ = [
     "GpuState", "busy", "cpu_name", "cpu_steal_s", "describe_cpu", "first_look", "gpu_name", "installed_gpus",
-    "parse_states", "present_accelerators", "processes", "state_circumstances", "states", "threads_in_words",
-    "throttled", "watched",
+    "likely_names", "parse_states", "present_accelerators", "processes", "reports", "state_circumstances", "states",
+    "threads_in_words", "throttled", "watched",
 ]  # fmt: skip
 
 MEMORY_GIB = {
@@ -82,6 +82,22 @@ def names_of_gpu(driver_name: str) -> tuple[str, ...]:
     """
     names = dict.fromkeys(gpu_name(driver_name, size_gib * GIB) for size_gib in MEMORY_GIB.values())
     return tuple(name for name in names if name in MEMORY_GIB)
+
+
+def likely_names(text: str, memory_bytes: float | None) -> tuple[tuple[str, ...], bool]:
+    """Return the bundled names that a GPU may have, as its driver or somebody calls it, and whether it is the first.
+
+    With its memory [byte] it is one, or its own where none is bundled.
+
+    >>> likely_names("a30", None), likely_names("a100", None)[0][:2]
+    ((('a30',), True), ('a100-sxm4-80gb', 'a100-sxm4-40gb'))
+    """
+    if memory_bytes is not None:
+        name = gpu_name(text, memory_bytes)
+        return (name,), name in MEMORY_GIB
+    names, slug = names_of_gpu(text.replace("_", " ")), _slug(text)
+    alike = tuple(name for name in MEMORY_GIB if f"-{slug}-" in f"-{name}-")
+    return (names, True) if len(names) == 1 else (names or alike, False)
 
 
 PROGRAM = "nvidia-smi"
@@ -199,15 +215,36 @@ def installed_gpus() -> tuple[tuple[str, float], ...]:
 
 def _said(arguments: Sequence[str]) -> str:
     """Return what the program prints as values without header and units; nothing where it fails."""
-    program = shutil.which(PROGRAM)
+    return printed([PROGRAM, *arguments, "--format=csv,noheader,nounits"])
+
+
+def printed(command: Sequence[str]) -> str:
+    """Return what a program prints; nothing where it is not installed, or fails."""
+    program = shutil.which(command[0])
     if program is None:
         return ""
-    command = [program, *arguments, "--format=csv,noheader,nounits"]
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603 - no input of users
+        process = subprocess.run(  # noqa: S603 - no input of users
+            [program, *command[1:]], capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return process.stdout if process.returncode == 0 else ""
+
+
+SYSTEM_FILES = (
+    "class/infiniband/*/ports/*/rate", "class/infiniband/*/ports/*/state", "class/infiniband/*/ports/*/link_layer",
+    "class/net/*/speed", "devices/system/cpu/present", "module/nvidia_peermem/initstate",
+)  # fmt: skip
+
+
+def reports(commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return what programs print, by name, and what files of the system say of adapters, as ``grep . FILES`` does."""
+    texts = {name: text for name, command in commands.items() if (text := printed(command))}
+    files = [path for pattern in SYSTEM_FILES for path in sorted(Path("/sys").glob(pattern))]
+    lines = [f"{path}:{_read(str(path)).strip()}" for path in files]
+    total = re.search(r"^MemTotal:.*", _read("/proc/meminfo"), re.MULTILINE)
+    return texts | {"/sys": "\n".join([*lines, f"/proc/meminfo:{total[0]}" if total else ""])}
 
 
 @contextlib.contextmanager

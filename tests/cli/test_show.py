@@ -258,3 +258,35 @@ def test_switches_of_frameworks_are_not_broken(run: Run) -> None:
     for name in catalog.names("frameworks"):
         for switch in catalog.find_framework(name).switches:
             assert switch in out
+
+
+SINFO = """\
+NODELIST            NODES  PARTITION  STATE  CPUS  MEMORY  GRES
+gpu[001-004]        4      train      idle   64    515000  gpu:a100:4
+gpu[005-006]        2      train      mix    128   1031000 gpu:a100:8
+"""
+
+
+def test_a_table_of_slurm_becomes_a_cluster_file_with_questions(run: Run) -> None:
+    Path("sinfo.txt").write_text(SINFO)
+    code, out, err = run("suggest", "--network", "resnet50", "--cluster", "sinfo.txt", "--target-batch", "256")
+    assert (code, out) == (3, "")
+    assert "got 4 x 4 a100 and 2 x 8 a100; 'planner show clusters --detect --from sinfo.txt > mine.toml' writes" in err
+    for what in ("cluster", "clusters"):
+        code, out, err = run("show", what, "--detect", "--from", "sinfo.txt")
+        assert (code, out.count("[[node_groups]]"), out.count("# gpu = ?")) == (0, 2, 2)
+        assert err.startswith("planner: 12 questions to answer in it: node_groups.gpu, ")
+    assert run("show", "clusters", "--detect", "--from", "sinfo.txt", "--json")[0] == 2
+    assert run("show", "networks", "--detect")[0] == 2
+    assert run("show", "clusters", "--from", "sinfo.txt")[0] == 2
+
+
+def test_a_machine_without_gpus_becomes_the_file_of_a_node_of_one_cpu(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    code, out, err = run("show", "cluster", "--detect")
+    assert (code, err) == (0, "planner: 1 question to answer in it: node.gpu\n")
+    assert "\nnodes = 1 " in out
+    assert "\ngpus = 1 " in out
+    assert re.search(r"\nhost_memory_GiB = [\d.]+ +# /proc/meminfo\n", out)

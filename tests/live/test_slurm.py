@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -177,3 +178,14 @@ def test_the_job_runs_the_program_on_all_nodes_with_the_plan(
         assert "my train.py --data a b; $(c) --micro-batch-size 4 --global-batch-size 32 --bf16" in line
         assert "--tensor-model-parallel-size 2" in line
         assert line.endswith(" --more\n")
+
+
+def test_a_cluster_file_is_detected_from_the_scheduler(slurm: Callable[..., str], tmp_path: Path) -> None:
+    """Nodes and GPUs are facts, and the same whichever command says so; this machine is none of the nodes."""
+    printed = slurm("planner", "show", "cluster", "--detect")
+    for line in (rf"nodes = {NODES} +# sinfo: n1 n2", rf"gpus = {GPUS} +# sinfo: gpu:h100:{GPUS}", "# gpu = . +# h100: "):
+        assert re.search(rf"(?m)^{line}", printed), printed
+    for name, words in (("json", ("sinfo", "--json")), ("nodes", ("scontrol", "show", "node"))):
+        (tmp_path / name).write_text(slurm(*words))
+        again = slurm("planner", "show", "cluster", "--detect", "--from", str(tmp_path / name))
+        assert again.replace(str(tmp_path / name), "sinfo") == printed
