@@ -354,7 +354,7 @@ _PLAN = (
 COMMANDS = (
     Command(
         "suggest",
-        "Rank plans near a target mini-batch by epoch time, GPU-hours or cost. "
+        "Rank plans near a target mini-batch by time, GPU-hours or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "allow_unknown",

@@ -29,7 +29,7 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  suggest        Rank plans near a target mini-batch by epoch time or cost.
+  suggest        Rank plans near a target mini-batch by time, GPU-hours or cost.
   search-worker  Run more trials of a study of suggest --search optuna.
   sweep          Show the objective against nodes and sub-batch.
   predict        Predict configurations, term by term.
