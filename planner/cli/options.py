@@ -17,6 +17,7 @@ from planner.domain.framework import STRATEGIES
 from planner.domain.objective import LIMITS, TERMS
 from planner.domain.precision import PRECISIONS
 from planner.domain.ranks import RANK_ORDER
+from planner.domain.trainable import ALL
 
 __all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
 
@@ -157,6 +158,12 @@ _ALL = (
         "the framework's",
     ),
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
+    Option(
+        "trainable", "all|last:K|lora:rank=R[,targets=all]",
+        "What is trained: all, the last K blocks (layers, where there are none), or products of rank R added to those "
+        "of queries and values, or to all.",
+        parsing.trainable, ALL,
+    ),
     Option(
         "strategy", "|".join(STRATEGIES).replace("bucketed", "bucketed[:SIZE]"),
         "How gradients are sent: layer by layer as they are ready, behind the backward pass, in buckets, in the "
@@ -347,8 +354,8 @@ OPTIONS = {option.name: option for option in _ALL}
 
 _PROBLEM = ("network", "dataset", "cluster", "calibration", "only_calibration", "framework", "mode")
 _PLAN = (
-    *(axis.option for axis in AXES if axis.name != "mode"), "rank_order", "optimizer", "strategy", "input",
-    "scenario", "task",
+    *(axis.option for axis in AXES if axis.name != "mode"), "rank_order", "optimizer", "trainable",
+    "strategy", "input", "scenario", "task",
 )  # fmt: skip
 
 COMMANDS = (
@@ -399,7 +406,7 @@ COMMANDS = (
     Command(
         "show",
         "Show what is bundled, or everything about one thing.",
-        ("what", "item", "work", "allow_unknown", "json", "toml", "detect", "from_"),
+        ("what", "item", "work", "trainable", "allow_unknown", "json", "toml", "detect", "from_"),
     ),
     Command(
         "calibrate",

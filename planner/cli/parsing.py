@@ -15,13 +15,14 @@ from typing import NamedTuple, cast
 from planner.domain.framework import framework_parts, strategy_and_size
 from planner.domain.objective import LIMITS, TERMS, is_sum, weights_of
 from planner.domain.ranks import BEST_ORDER, check_rank_order
+from planner.domain.trainable import trainable_of
 from planner.errors import ParameterError, UnknownNameError, nearest_name
 from planner.units import parse_fraction, parse_number, parse_quantity
 
 __all__ = [
     "AskedPart", "Parser", "choice", "choices", "count", "counts", "error_aim", "fraction", "framework", "frameworks",
-    "group", "limits", "numbers", "objective", "only", "pairs", "rank_order", "recomputes", "text", "threads", "whole",
-    "words",
+    "group", "limits", "numbers", "objective", "only", "pairs", "rank_order", "recomputes", "text", "threads",
+    "trainable", "whole", "words",
 ]  # fmt: skip
 
 Parser = Callable[[str, str], object]
@@ -224,6 +225,12 @@ def strategy(*words: str) -> Parser:
         return value if strategy_and_size(value, what)[1] else one(what, value)
 
     return parse
+
+
+def trainable(what: str, value: str) -> str:
+    """Return which parameters are trained, as it is typed."""
+    trainable_of(value, what)
+    return value
 
 
 def only(parser: Parser, *values: object) -> Parser:

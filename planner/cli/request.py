@@ -34,6 +34,7 @@ from planner.sessions.inputs import (
     Values,
     cases,
     check_nodes,
+    check_trainable,
     idle_fusions,
     listed,
     machine_of,
@@ -289,8 +290,8 @@ def _settings() -> tuple[Path, Mapping[str, Any]] | None:
 
 
 _OF_PROBLEM = (
-    "network", "dataset", "cluster", "calibration", "only_calibration", "framework", "optimizer", "strategy",
-    "rank_order", "input", "scenario", "task",
+    "network", "dataset", "cluster", "calibration", "only_calibration", "framework", "optimizer", "trainable",
+    "strategy", "rank_order", "input", "scenario", "task",
 )  # fmt: skip
 """Options that problems are made of."""
 
@@ -300,6 +301,7 @@ def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
 
     Fusions that were asked for and have no use are noted, but for those that ``--switches`` goes through.
     """
+    check_trainable(values)
     about = {name: values[name] for name in _OF_PROBLEM if name in values}
     machine = kept(("machine", repr(about)), lambda: machine_of(about, note))
     check_nodes(machine.cluster, values)

@@ -38,6 +38,7 @@ from planner.sessions.measure_next import can_be_measured, measured_for, measuri
 from planner.sources.overheads import FORMULA
 from planner.steps.kernel_rows import work_rows
 from planner.workload.totals import layer_work, totals
+from planner.workload.trainable import trained_as
 
 __all__ = ["run"]
 
@@ -70,6 +71,10 @@ def run(arguments: Mapping[str, Any]) -> None:
     elif "item" in arguments:
         name = arguments["item"]
         thing = shelf.find(name)
+        if "trainable" in arguments:
+            if what != "networks":
+                raise ParameterError("--trainable", "used with networks", what)
+            thing = trained_as(thing, arguments["trainable"])
         if "work" in arguments and what != "networks":
             raise ParameterError("--work", "used with networks", what)
         if as_json:

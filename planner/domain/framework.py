@@ -12,6 +12,7 @@ from typing import Any
 from planner.domain.axes import SCHEDULES
 from planner.domain.precision import precision_named
 from planner.domain.ranks import BEST_ORDER, RANK_ORDER, check_rank_order
+from planner.domain.trainable import ALL, trainable_of
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
 from planner.units import parse_quantity
 
@@ -496,6 +497,7 @@ class Settings:
     rank_order : order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's;
         BEST_ORDER: of each plan that split the network the fastest
     bucket_bytes : gradients of a bucket of strategy ``bucketed`` [byte], the first too; 0: those of the framework
+    trainable : which parameters are trained, as of :func:`planner.domain.trainable.trainable_of`
     """
 
     optimizer: str = "sgd-momentum"
@@ -504,9 +506,11 @@ class Settings:
     framework: Framework = PYTORCH
     rank_order: tuple[str, ...] = ()
     bucket_bytes: float = 0.0
+    trainable: str = ALL
 
     def __post_init__(self) -> None:
         check_rank_order("rank_order", self.placed_by)
+        trainable_of(self.trainable, "trainable")
         if self.bucket_bytes and self.strategy != BUCKETED:
             raise ParameterError("bucket_bytes", f"0 with strategy {self.strategy}", self.bucket_bytes)
         for what, value, choices in (

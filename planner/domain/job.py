@@ -18,6 +18,7 @@ from planner.domain.framework import size_words
 from planner.domain.precision import precision_named
 from planner.domain.prediction import LayersOfStage, Prediction, Quantity, Run, SharedLayers
 from planner.domain.request import Subject
+from planner.domain.trainable import ALL
 
 __all__ = ["ARGUMENT", "FILE", "KEY", "VARIABLE", "Job", "PlanToStart", "job_of", "wrapped"]
 
@@ -250,6 +251,7 @@ def _values(plan: PlanToStart) -> dict[str, Any]:
         "weight_copies": one.weight_copies,
         "twice_the_stages": 2 * one.pipeline_parallel,
         "optimizer": settings.optimizer,
+        "trainable": settings.trainable,
         "strategy": settings.strategy,
         "bucket_bytes": round(settings.bucket_bytes),
         "rank_order": ",".join(plan.rank_order or settings.placed_by),
@@ -283,6 +285,8 @@ def _asked(one: Configuration, settings: Settings, rank_order: tuple[str, ...]) 
     framework, order = settings.framework, rank_order or settings.placed_by
     if settings.strategy != framework.strategy:
         asked["strategy"] = f"strategy {settings.strategy}"
+    if settings.trainable != ALL:
+        asked["trainable"] = f"trainable {settings.trainable}"
     if settings.bucket_bytes:
         asked["bucket_bytes"] = f"buckets of {size_words(settings.bucket_bytes)}"
     if order != framework.rank_order:
@@ -296,7 +300,7 @@ def _comment(one: Configuration, asked: Mapping[str, str], starter: str, *, is_o
     if not is_own:
         return ", ".join(where)
     accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
-    besides = [words for name, words in asked.items() if name in ("bucket_bytes", "rank_order")]
+    besides = [words for name, words in asked.items() if name in ("trainable", "bucket_bytes", "rank_order")]
     return ", ".join(
         (*where, *threads, f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides, *besides)
     )

@@ -158,6 +158,7 @@ class WorkTotals:
     """Totals of a network per sample: parameters, multiply-adds forward, FLOP of a training pass, kernel calls."""
 
     parameters: int
+    trained: int
     forward_mac: int
     training_flop: int
     kernel_calls: int

@@ -53,6 +53,11 @@ class Network:
         reads_tokens = len(self.input_shape) == 1 and any(layer.kind == "embedding" for layer in self.layers)
         return self.input_shape[0] if reads_tokens else 0
 
+    @property
+    def has_frozen(self) -> bool:
+        """Whether some layers are frozen."""
+        return any(layer.is_frozen for layer in self.layers)
+
     def __post_init__(self) -> None:
         if not 1 <= len(self.input_shape) <= 3:
             raise ParameterError("input", "one to three sizes", self.input_shape)
@@ -98,7 +103,7 @@ def layer_shapes(network: Network) -> Mapping[str, Shape]:
 
 
 def layer_parameters(network: Network) -> IntArray:
-    """Return the trained parameters of every layer in order, shape (L,).
+    """Return the parameters of every layer in order, shape (L,).
 
     Convolution m·(m_in/g)·c_h·c_w, linear m_in·m, or 0 where they are those of the embedding, each with m more where
     it has a bias; batch and layer normalisation 2m (scale and shift; the running statistics are not trained);
@@ -110,7 +115,7 @@ def layer_parameters(network: Network) -> IntArray:
 
 
 def parameters_of(layer: Layer, shape: Shape) -> int:
-    """Return the trained parameters of a layer that reads a shape; see :func:`layer_parameters`."""
+    """Return the parameters of a layer that reads a shape; see :func:`layer_parameters`."""
     return sum(LAYER_KINDS[layer.kind].parameters(layer, shape))
 
 

@@ -14,7 +14,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.framework import Framework
-from planner.domain.network import Network
+from planner.domain.network import Network, layer_parameters
 from planner.domain.prediction import Run
 
 __all__ = ["DEFAULT", "NO_SCENARIO", "Dataset", "Problem", "Scenario", "Sourced", "SpaceRequest", "Subject"]
@@ -105,6 +105,7 @@ class Subject:
     network_option, cluster_option : what ``--network`` and ``--cluster`` take, a file where it has one; empty: its name
     layers : blocks of the network; 0: it has none
     tokens : of a sample of a language model; 0: it is none
+    parameters, trained_parameters : of the network, where some layers are frozen; else 0
     """
 
     network: str
@@ -117,6 +118,8 @@ class Subject:
     cluster_option: str = ""
     layers: int = 0
     tokens: int = 0
+    parameters: int = 0
+    trained_parameters: int = 0
 
     def trained_in(self, framework: Framework) -> Subject:
         """Return the same in a framework."""
@@ -149,7 +152,12 @@ class Problem:
         device = cluster.node.accelerator.kind.upper()
         price, tokens = cluster.usd_per_gpu_hour, self.network.tokens
         names = self.network.name, cluster.name, self.scenario.text
-        return Subject(*names, self.settings, price, device, tokens=tokens)
+        subject = Subject(*names, self.settings, price, device, tokens=tokens)
+        if not self.network.has_frozen:
+            return subject
+        each = layer_parameters(self.network)
+        trained = each[[not layer.is_frozen for layer in self.network.layers]]
+        return replace(subject, parameters=int(each.sum()), trained_parameters=int(trained.sum()))
 
 
 @dataclass(frozen=True, slots=True)

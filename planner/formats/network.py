@@ -51,6 +51,7 @@ LAYER_FIELDS = (
     Field("kind", Text(LAYER_KINDS.keys()), "what it computes"),
     Field("inputs", ListOf(Name(), least=1), "names of the layers it reads; the one before unless given", None),
     Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
+    Field("frozen", Flag(), "whether its parameters are not trained; absent: false", default=False, into="is_frozen"),
 )
 _LAYERS = Field("layers", ListOf(Table(*LAYER_FIELDS), 1, MOST_LAYERS), "layers, each behind those it reads")
 FIELDS_BUT_LAYERS = (
@@ -69,7 +70,8 @@ def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
     graph: list[Layer] = []
     for one in layers:
         before = graph[-1].name if graph else INPUT
-        graph.append(Layer(one["name"], one["kind"], one["inputs"] or (before,), one["attributes"] or {}))
+        inputs, attributes = one["inputs"] or (before,), one["attributes"] or {}
+        graph.append(Layer(one["name"], one["kind"], inputs, attributes, one["is_frozen"]))
     network = Network(layers=tuple(graph), **keys)
     for name, shape in layer_shapes(network).items():
         if math.prod(shape) > MOST_ELEMENTS:
@@ -95,7 +97,8 @@ NETWORK = Kind("network", "toml", _NETWORK)
 
 _WORK = Whole(least=0, most=10**18)
 _FIGURES = (
-    Field("parameters", _WORK, "trained weights"),
+    Field("parameters", _WORK, "weights"),
+    Field("trained_parameters", _WORK, "those of them that are trained; absent: all are", None, into="trained"),
     Field("forward_flop", _WORK, "of products, forward, a sample: two a multiply-add"),
     Field("training_flop", _WORK, "of products, forward and backward, a sample"),
 )
@@ -121,6 +124,8 @@ class Work(Protocol):
     @property
     def parameters(self) -> int: ...
     @property
+    def trained(self) -> int: ...
+    @property
     def forward_mac(self) -> int: ...
     @property
     def training_flop(self) -> int: ...
@@ -138,7 +143,9 @@ def network_work_document(network: Network, layers: Sequence[Work], totals: Work
 
 
 def _figures(one: Work | WorkTotals) -> dict[str, int]:
-    return {"parameters": one.parameters, "forward_flop": 2 * one.forward_mac, "training_flop": one.training_flop}
+    trained = {} if one.trained == one.parameters else {"trained_parameters": one.trained}
+    flop = {"forward_flop": 2 * one.forward_mac, "training_flop": one.training_flop}
+    return {"parameters": one.parameters, **trained, **flop}
 
 
 _DATASET = Table(

@@ -20,6 +20,7 @@ from planner.domain.prediction import Citation, PlanWarning
 from planner.domain.ranks import BEST_ORDER, RANK_ORDER
 from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import CHOICES, Loosening, Refused, SearchReport
+from planner.domain.trainable import ALL
 from planner.errors import Refusal
 from planner.formats.documents import Kind
 from planner.formats.fields import (
@@ -68,6 +69,9 @@ SUBJECT_FIELDS = (
     Field("cluster", Text(), "cluster that it is trained on"),
     Field("layers", Whole(), "blocks of the network; absent: it has none", None),
     Field("tokens_per_sample", Whole(), "tokens of a sample; absent: no language model", None),
+    Field("trainable", Text(), f"which parameters are trained; absent: {ALL}", None),
+    Field("parameters", Whole(), "of the network; absent: all are trained", None),
+    Field("trained_parameters", Whole(), "those of them that are trained; absent: all are", None),
     Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
     Field("device", Text(("GPU", "CPU")), "what the cluster computes on"),
     Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "memory of a device", None),
@@ -134,6 +138,9 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
         **{key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")},
         "layers": subject.layers or None,
         "tokens_per_sample": subject.tokens or None,
+        "trainable": None if settings.trainable == ALL else settings.trainable,
+        "parameters": subject.parameters or None,
+        "trained_parameters": subject.trained_parameters or None,
         "scenario": subject.scenario or None,
         **{key: getattr(settings, key) for key in ("optimizer", "strategy", "input")},
         "framework": settings.framework.label,
@@ -152,10 +159,13 @@ def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, An
     own = [one for one in configurations if one and one["framework"] in (None, keys["framework"])]
     framework = _framework(keys["framework"], own)
     ranks, size = keys["rank_order"] or (), keys["bucket_bytes"] or 0.0
-    settings = Settings(keys["optimizer"], keys["strategy"], keys["input"], framework, ranks, size)
+    settings = Settings(
+        keys["optimizer"], keys["strategy"], keys["input"], framework, ranks, size, keys["trainable"] or ALL
+    )
     scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
     about = Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
-    return replace(about, layers=keys["layers"] or 0, tokens=keys["tokens_per_sample"] or 0)
+    counts: dict[str, Any] = {name: keys[name] or 0 for name in ("layers", "parameters", "trained_parameters")}
+    return replace(about, **counts, tokens=keys["tokens_per_sample"] or 0)
 
 
 def _framework(label: str, configurations: Iterable[Mapping[str, Any]]) -> Framework:
@@ -199,7 +209,7 @@ def configuration_of(keys: Mapping[str, Any]) -> Configuration:
 
 OPTION_KEYS = (
     "network", "dataset", "cluster", "calibration", "framework", *(axis.option for axis in AXES),
-    "rank_order", "optimizer", "strategy", "input", "scenario", "task", "tolerance",
+    "rank_order", "optimizer", "trainable", "strategy", "input", "scenario", "task", "tolerance",
     "parallelism", "objective", "limit", "top", "seed", "allow_specified", "allow_lossy", "only_calibration",
 )  # fmt: skip
 SWITCHES = ("allow_specified", "allow_lossy", "only_calibration")
@@ -365,6 +375,7 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
         "axes by which ranks are numbered, inner ones first; or best",
     ),
     "optimizer": (Text(), "optimizer"),
+    "trainable": (Text(), "which parameters are trained"),
     "strategy": (Text(), "what overlaps in a synchronous step"),
     "input": (Text(), "where samples come from"),
     "scenario": (Nullable(Text()), "what-if, as it was written; absent: things as they are"),

@@ -18,6 +18,7 @@ from planner.domain.prediction import Batch, Quantity
 from planner.domain.request import Subject
 from planner.domain.runs import METRICS, STATUSES
 from planner.domain.suggestion import Plan, RankedPlan, Suggestion, Sweep, WhyNot
+from planner.domain.trainable import ALL
 from planner.domain.validation import AXES as ROW_AXES
 from planner.domain.validation import ORDERS, Validation
 from planner.errors import PlannerError
@@ -57,6 +58,7 @@ _SAMPLES = OneOf((Whole(most=LARGEST_MINI_BATCH), Number()), rule="a number of s
 _BRIEF = Table(
     Field("network", Text(), "network that is trained"),
     Field("cluster", Text(), "cluster that it is trained on"),
+    Field("trainable", Text(), f"which parameters are trained; absent: {ALL}", None),
     Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
     Field("framework", Text(), "training framework"),
     Field("layers", Whole(), "blocks of the network; absent: it has none", None),
@@ -119,6 +121,7 @@ def _brief_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
     about: dict[str, Any] = {
         "network": subject.network,
         "cluster": subject.cluster,
+        "trainable": None if subject.settings.trainable == ALL else subject.settings.trainable,
         "scenario": subject.scenario or None,
         "framework": about_plan.settings.framework.label,
         "status": suggestion.status,

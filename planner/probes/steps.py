@@ -64,6 +64,9 @@ def build_module(network: Network, device: str = "cpu") -> torch.nn.Module:
             for layer in network.layers:
                 if layer.kind == "linear" and layer.attributes["tied"]:  # to the table of the embedding
                     parts[layer.name].weight = tables[0]
+            for layer in network.layers:
+                if layer.is_frozen and isinstance(parts[layer.name], library.nn.Module):
+                    parts[layer.name].requires_grad_(requires_grad=False)
             self.parts = library.nn.ModuleList(part for part in calls if isinstance(part, library.nn.Module))
             self._calls: list[Callable[..., Any]] = calls
 

@@ -40,6 +40,7 @@ HEADLINES: Mapping[str, str] = {
     "misaligned": "products of {subjects} outputs are slow here: no multiple of 16 bytes",
     "head_size_padded": "heads of {subjects} features are padded: no kernel is made for them",
     "network_not_modelled": "a part of the model is not modelled: -v says which",
+    "frozen_layers": "no step of {subjects} with frozen layers was measured",
     "no_dataset": "no data set, so no epoch time: give one by --dataset",
     "specified": "times on {subjects} come in part from data sheets",
     "framework_overheads_assumed": "the overhead of {subjects} is assumed",

@@ -15,7 +15,7 @@ from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, heading, width_of
-from planner.units import format_duration, format_number
+from planner.units import format_count, format_duration, format_number
 
 __all__ = [
     "BEYOND_NOTE", "Entry", "entries_of", "figures", "fusion_lines", "has_letters", "key_of", "letters_of", "lookups",
@@ -28,9 +28,13 @@ LEAST_GAIN = 0.001
 
 
 def place(subject: Subject) -> str:
-    """Return network, cluster and scenario in words."""
+    """Return network, what of it is trained, cluster and scenario in words."""
     what_if = f", scenario {subject.scenario}" if subject.scenario else ""
-    return f"{subject.network} on {subject.cluster}{what_if}"
+    trained = ""
+    if subject.parameters:
+        counts = format_count(subject.trained_parameters), format_count(subject.parameters)
+        trained = f" ({subject.settings.trainable}: {counts[0]} of {counts[1]} parameters)"
+    return f"{subject.network}{trained} on {subject.cluster}{what_if}"
 
 
 def prediction_details(prediction: Prediction, subject: Subject, citations: Iterable[Citation]) -> Iterator[Block]:

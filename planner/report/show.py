@@ -76,6 +76,7 @@ def network_view(
     figures = [
         ("layers", f"{len(network.layers)}"),
         ("parameters", f"{totals.parameters:,}"),
+        *[("trained", f"{totals.trained:,}")] * (totals.trained < totals.parameters),
         ("forward", f"{2 * totals.forward_mac:,} FLOP ({totals.forward_mac:,} multiply-adds)"),
         ("forward and backward", f"{totals.training_flop:,} FLOP"),
         ("kernel calls", f"{totals.kernel_calls:,}"),

@@ -25,6 +25,7 @@ from planner.domain.node_groups import MixedCluster
 from planner.domain.provenance import DERIVED, NEAREST
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, NO_SCENARIO, Dataset, Problem, Scenario, Sourced, Subject
+from planner.domain.trainable import ALL
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, Refusal, UsageError
 from planner.formats.cluster import parse_scenarios
 from planner.formats.documents import STANDARD_INPUT, place_of
@@ -38,10 +39,11 @@ from planner.sources.sources import Sources
 from planner.workload.blocks import block_starts
 from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
+from planner.workload.trainable import trained_as
 
 __all__ = [
     "DEFAULT_REQUEST", "ENGINE", "INFERENCE", "LOCAL", "OPTION", "SETTINGS_FILE", "TRAINING", "Case", "Machine", "Say",
-    "Values", "cases", "check_nodes",
+    "Values", "cases", "check_nodes", "check_trainable",
     "idle_fusions", "listed", "machine_of", "merge", "mixed_cluster", "named_calibration", "own_calibrations",
     "questions", "said", "seen_cluster", "subject_of_all", "value_of",
 ]  # fmt: skip
@@ -256,6 +258,22 @@ def _without_calls(calibration: Calibration, misses: Missing) -> Calibration:
     return calibration if len(entries) == len(calibration.entries) else replace(calibration, entries=entries)
 
 
+def check_trainable(values: Values) -> None:
+    """Refuse what frozen layers are not modelled with: asynchronous training, training in int8, and inference."""
+    if value_of(values, "trainable", ALL) == ALL:
+        return
+    for key, refused, rule in (
+        ("mode", "async", "sync"),
+        ("precision", "int8", "another precision"),
+        ("allow_lossy", True, "left out"),
+        ("task", INFERENCE, TRAINING),
+    ):
+        value = value_of(values, key, None)
+        if value == refused or (isinstance(value, tuple) and refused in value):
+            flag = "--" + key.replace("_", "-")
+            raise ParameterError(flag, f"{rule} with {said(values, 'trainable')}", refused)
+
+
 def check_nodes(cluster: Cluster, values: Values) -> None:
     """Refuse more nodes, or more GPUs a node, than the cluster has."""
     most = max(values["nodes"].value) if "nodes" in values else 1
@@ -289,7 +307,8 @@ def cases(values: Values, machine: Machine) -> tuple[Case, ...]:
 
 def _cases_of(name: str, each: Sequence[Values], machine: Machine, scenarios: Iterable[Scenario]) -> Iterator[Case]:
     """Yield a network in every framework under every scenario; those that run it alike share its record."""
-    network = catalog.find_network(name)
+    asked = value_of(each[0], "trainable", ALL)
+    network = trained_as(catalog.find_network(name), asked)
     dataset, dataset_source = _dataset(each[0], network)
     machines = [(scenario, _under(scenario, machine)) for scenario in scenarios]
     shared: dict[bool, Network] = {}
@@ -364,6 +383,8 @@ def _settings(values: Values, machine: Machine, network: Network, dataset: Datas
     if "rank_order" in values or framework.rank_order != RANK_ORDER:
         sources["rank_order"] = values.get("rank_order", Sourced(framework.rank_order, "framework"))
     of_buckets = dict(zip(("strategy", "bucket_bytes"), strategy_and_size(sources["strategy"].value), strict=True))
+    if "trainable" in values:
+        sources["trainable"] = values["trainable"]
     names = {key: one.value for key, one in sources.items()}
     return replace(base, **(names | of_buckets | {"framework": framework})), sources
 
@@ -406,6 +427,7 @@ def questions(values: Values, mixed: MixedCluster, say: Say) -> tuple[Question, 
     if len(frameworks) > 1:
         rule = f"one framework on cluster {mixed.name!r} of several node groups"
         raise ParameterError("--framework", rule, ",".join(frameworks), "ask for each by itself")
+    check_trainable(values)
     machines = _machines(values, mixed, say)
     each = {name: cases(values, machine) for name, machine in machines.items()}
     found = tuple(dict(zip(each, of_all, strict=True)) for of_all in zip(*each.values(), strict=True))

@@ -317,7 +317,7 @@ class Sources:
             network, framework = problem.network.name, problem.settings.framework.label
             cluster = "" if problem.scenario.accelerator is not None else problem.cluster.name
             steps = measured_steps_of(self.for_accelerator, network, cluster, framework, precision)
-            self._measured_steps[precision] = steps
+            self._measured_steps[precision] = None if problem.network.has_frozen else steps
         steps = self._measured_steps[precision]
         return steps if steps is not None and steps.of == of else None
 

@@ -325,9 +325,7 @@ class RankCompute:
     @cached_property
     def _accumulation(self) -> KernelCalls:
         """Sums of a new gradient and the one that is there: two are read, one is written."""
-        rows = [
-            (site.position, count, site.parameters) for site, count in self.program.site_counts() if site.parameters
-        ]
+        rows = [(site.position, count, site.trained) for site, count in self.program.site_counts() if site.trained]
         layer, count, elements = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         traffic_bytes = (
             3 * self.sources.problem.settings.framework.gradient_bytes(self.precision.name) * elements[None, :]
@@ -370,7 +368,8 @@ class RankCompute:
             for calls, source in of_stage:
                 if not (is_later and id(calls) in in_backward):
                     self._add(table, stage, (calls, source), times_s[id(calls)])
-            table.layers[:, PASSES.index(stage)] = units.slots if stage == "update" else units.layers
+            counted = {"update": units.slots, "backward": units.reached, "accumulating": units.reached}
+            table.layers[:, PASSES.index(stage)] = counted.get(stage, units.layers)
         return table
 
     def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], times: FloatArray) -> None:
@@ -496,19 +495,15 @@ class ComputeCases:
             self.ranks.append(rank)
         return self._place[key]
 
-    @property
-    def parameters(self) -> FloatArray:
-        """Parameters of one unit of each rank, shape (R, U)."""
-        return np.stack([rank.units.parameters for rank in self.ranks])
-
-    @property
-    def experts(self) -> FloatArray:
-        """Those of them that are of experts, shape (R, U)."""
-        return np.stack([rank.units.experts for rank in self.ranks])
+    def elements(self, *, trained: bool) -> tuple[FloatArray, FloatArray]:
+        """Return the parameters of one unit of each rank, and those of experts, shape (R, U); or those ``trained``."""
+        names = ("trained", "trained_experts") if trained else ("parameters", "experts")
+        every, experts = (np.stack([getattr(rank.units, name) for rank in self.ranks]) for name in names)
+        return every, experts
 
     @property
     def whole(self) -> FloatArray:
-        """Those of them that every tensor rank has whole, shape (R, U)."""
+        """Trained parameters of one unit that every tensor rank has whole, shape (R, U)."""
         return np.stack([rank.whole for rank in self.ranks])
 
     def _made(self, rank: IntArray, sub_batch: IntArray) -> UnitTable:
@@ -551,4 +546,4 @@ def _shard_of(whole: Network, tensor: int, context: int, experts: int) -> tuple[
 
 def _is_between_products(layer: Layer, whole: Shape, of_rank: Shape) -> bool:
     """Tell whether tensor ranks leave a layer whole which sequence parallelism shares by positions."""
-    return whole == of_rank and layer.kind not in ("linear", "attention", "embedding", "experts", "loss")
+    return whole == of_rank and layer.kind not in ("linear", "adapter", "attention", "embedding", "experts", "loss")

@@ -85,7 +85,7 @@ class _Rank(RankCompute):
         self.program: Program = scheme_program(whole, schemes, ranks)
         self.units = units_by_layer(self.program)
         self.whole = np.zeros(len(network.layers))
-        elements = np.array([site.parameters for site in self.program.sites], dtype=np.int64)[whole.slot]
+        elements = np.array([site.trained for site in self.program.sites], dtype=np.int64)[whole.slot]
         self.slots = GradientSlots(whole.slot, elements)
         self._by_part, self._by_round = np.isin(schemes, (SAMPLES, ROUNDS)), np.equal(schemes, ROUNDS)
 
@@ -409,7 +409,7 @@ class _Times:
         everyone = pricer.placement(_ungrouped(plans)).gradients
         between, exchange = pricer.placement(plans).gradients, []
         for scheme, place in enumerate(places):
-            elements = pricer.compute.ranks[place].units.parameters
+            elements = pricer.compute.ranks[place].units.trained
             groups = everyone if scheme in SUMMED_BY_ALL else between
             sent = np.broadcast_to(pricer.gradient_bytes * elements, (plans.size, elements.size))
             exchange.append(np.where(elements > 0, pricer.operation_s(ALL_REDUCE, sent, groups), 0.0))

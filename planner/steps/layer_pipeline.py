@@ -105,7 +105,8 @@ class LayerPricer(Pricer):
         """Which activations are made again where a device has the whole network: the least that fits."""
         sums = self.ledger.whole.sums
         own, joined = (sums[SUMS.index(name)] for name in ("own", "joined"))
-        forward_s = np.diff(self.cuts.ahead_of("forward", np.array([_SAMPLES]))[0][0])
+        is_reached = (self.cuts.rank.units.reached > 0)[self.cuts.rank.units.sequence]
+        forward_s = is_reached * np.diff(self.cuts.ahead_of("forward", np.array([_SAMPLES]))[0][0])
         return segments_of(own, joined, self.cuts.crossing[:-1], forward_s)
 
     def makes_again(self, plans: Configurations) -> BoolArray:
@@ -225,7 +226,7 @@ class _Segmented(StageCases):
         of_case[self.case] = ways
         units, (case, unit) = self.units, np.nonzero(segments.again[of_case] & (of_case >= 0)[:, None])
         self._again = np.zeros((of_case.size, units.distinct))
-        np.add.at(self._again, (case, units.sequence[unit]), 1.0)
+        np.add.at(self._again, (case, units.sequence[unit]), units.reached[units.sequence[unit]] > 0)
 
     @property
     def again(self) -> FloatArray:
@@ -283,7 +284,8 @@ class LayerPart(StepPart):
     def _buckets(self) -> Iterator[Both]:
         """Yield every way to send gradients: of each message its share of the backward pass, and bytes, (R, p, k)."""
         sub_batch, every_cut, _ = self._cut
-        strategy, bytes_ = self.costs.strategy, self.costs.gradient_bytes * self.costs.ledger.whole.sums[:2].sum(axis=0)
+        strategy, trained = self.costs.strategy, self.costs.compute.elements(trained=True)[0][0]
+        bytes_ = self.costs.gradient_bytes * trained[self.costs.compute.ranks[0].units.sequence]
         computed = np.diff(self.costs.cuts.ahead_of("backward", sub_batch)[0], axis=1)
         whole = float(bytes_.sum())
         sizes = [(strategy.first_bucket_bytes, strategy.bucket_bytes)] if strategy.overlap else [(whole, whole)]

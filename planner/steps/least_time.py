@@ -68,14 +68,14 @@ def least_step_s(pricer: Pricer, plans: Configurations) -> FloatArray:
     for term, names, of, codes in (
         ("forward", ("forward",), number, slice(None)),
         ("backward", ("backward", "accumulating"), number, slice(None)),
-        ("forward", ("forward",), inner, RECOMPUTES.index("full")),
-        ("forward", ("attention",), inner, RECOMPUTES.index("selective")),
+        ("forward", ("forward",), inner * (units.reached > 0), RECOMPUTES.index("full")),
+        ("forward", ("attention",), inner * (units.reached > 0), RECOMPUTES.index("selective")),
     ):
         least = longer[:, None] * np.min([kernels[:, PASSES.index(name)] for name in names], axis=0)
         least = pricer.sources.multiplied(term, least, pricer.precision)
         every[codes] += least @ of
         if inner.any():
-            block[codes] += least[:, inner > 0].min(axis=1)
+            block[codes] += (least * (of > 0))[:, inner > 0].min(axis=1)
     m, p = plans.accumulation_steps, plans.pipeline_parallel
     waiting = np.where(np.isin(plans.schedule, BUBBLES), (p - 1) / plans.virtual_stages, 0.0)
     of_blocks = (units.sequence.size - 2) // p * block[plans.recompute, row]

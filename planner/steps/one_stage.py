@@ -236,6 +236,7 @@ class OneStage(StepPart):
             computed = self.passes.unit_shares[of_pass[rows]].transpose(1, 2, 0)
             beside = slower * np.pad(gather[1:], ((0, 1), (0, 0)))
             ahead[rows] = units_forward_s(computed[0] * forward[rows] + beside, gather)
+            gather = gather * (self.state.cases.units.reached > 0)[self.state.cases.units.sequence, None]
             beside = slower * np.pad(gather[:-1], ((1, 0), (0, 0)))
             beside += slower * np.pad((scatter + across)[1:], ((0, 1), (0, 0)))
             later = (computed[1] * backward[rows] + beside, gather, scatter, across)

@@ -23,6 +23,7 @@ from planner.domain.messages import (
     CONTEXT,
     CONTEXT_NEIGHBOURS,
     CORE,
+    EMBEDDING_BACKWARD,
     EMBEDDING_FORWARD,
     EXPERT,
     EXPERT_SHARDS,
@@ -245,15 +246,18 @@ class StageMessages:
         by_term: dict[str, Sent] = {}
         beside = self._products_s(row)
         for block, alike in self._blocks():
-            held, again = (counts[:, alike].sum(axis=1) for counts in (self.cases.blocks, self.cases.again))
+            held, again = self.cases.blocks[:, alike], self.cases.again[:, alike]
+            counts = {LAYER_BACKWARD: held * (self.cases.units.reached[alike] > 0), RECOMPUTED: again}
             for one in layer_messages(block, plans, costs.message_rules):
-                self._add(by_term, one, again if one.where == RECOMPUTED else held, beside)
+                self._add(by_term, one, counts.get(one.where, held).sum(axis=1), beside)
+        is_embedded = self.cases.units.reached[self.cases.units.sequence[0]] > 0
         for messages, where in (
             (embedding_messages(costs.sends, plans, costs.message_rules), stage == 0),
             (head_messages(costs.sends, plans, costs.message_rules), self.cases.is_last),
         ):
             for one in messages:
-                self._add(by_term, one, where.astype(np.float64), beside)
+                if is_embedded or one.where != EMBEDDING_BACKWARD:
+                    self._add(by_term, one, where.astype(np.float64), beside)
         return by_term
 
     def _blocks(self) -> list[tuple[BlockSends, list[int]]]:

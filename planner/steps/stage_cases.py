@@ -92,8 +92,8 @@ class StageCases:
 
     @property
     def again(self) -> FloatArray:
-        """How many of each distinct unit a stage computes again, where plans do, shape (f, U)."""
-        return self.blocks
+        """How many of each distinct unit a stage computes again, where plans do: those with a backward pass, (f, U)."""
+        return self.blocks * (self.units.reached > 0)
 
     @property
     def is_last(self) -> BoolArray:
@@ -243,7 +243,7 @@ class LaidStages(StageCases):
         first, end, again = (np.concatenate(column) for column in each)
         ahead = units_ahead(self.units)
         self._blocks: FloatArray = ahead[end] - ahead[first]
-        self._again: FloatArray = ahead[first + again] - ahead[first]
+        self._again: FloatArray = (ahead[first + again] - ahead[first]) * (self.units.reached > 0)
         self.counts = self._blocks.copy()
         if self.units.has_ends:
             self.counts[:, self.units.sequence[0]] += self.stage == 0

@@ -51,9 +51,10 @@ class State:
     ----------
     cases : StageCases
     exchange : StageExchange
-    layers : ndarray of float, shape (f,)
-    parameters : Elements
-        Of a rank of each stage.
+    layers, reached : ndarray of float, shape (f,)
+        Units of a stage, and those that have a backward pass.
+    parameters, trained : Elements
+        Of a rank of each stage; those that have gradients.
     gather_s, scatter_s, across_s : ndarray of float, shape (f,)
         Of one layer where weights are sharded, else 0: its weights, its gradients, and their sum over nodes.
     update_share : ndarray of float, shape (f,)
@@ -74,19 +75,20 @@ class State:
         self.costs, self.cases = costs, stages(costs, plans, rank, _SAME_STATE)
         self.exchange = StageExchange(costs, self.cases)
         self.layers: FloatArray = self.cases.counts.sum(axis=1)
-        self.parameters = self._parameters()
-        self.update_share = self.exchange.update_share(self.parameters)
+        self.reached: FloatArray = self.cases.counts @ (self.cases.units.reached > 0)
+        self._trains_tied = self._tied is not None and costs.ledger.trains_tied
+        self.parameters, self.trained = (self._elements(trained=one) for one in (False, True))
+        self.update_share = self.exchange.update_share(self.trained)
         self._gathers()
         self.tied_s, self.norms_s = self._tied_s(), self._norms_s()
 
-    def _parameters(self) -> Elements:
+    def _elements(self, *, trained: bool) -> Elements:
         """Return the parameters of a rank of every stage; the last of several stages copies a tied embedding."""
         cases, compute = self.cases, self.costs.compute
         every, experts = (
-            np.einsum("fu,fu->f", cases.counts, one[cases.rank][cases.of])
-            for one in (compute.parameters, compute.experts)
+            np.einsum("fu,fu->f", cases.counts, one[cases.rank][cases.of]) for one in compute.elements(trained=trained)
         )
-        copies = cases.is_last & (cases.stage > 0) & (self._tied is not None)
+        copies = cases.is_last & (cases.stage > 0) & (self._trains_tied if trained else self._tied is not None)
         return Elements(experts, every - experts + copies * self._table_elements()[cases.of])
 
     def _table_elements(self) -> FloatArray:
@@ -98,24 +100,25 @@ class State:
     def _gradients(self) -> Elements:
         """Return what each part of a stage exchanges once a step, before blocks, of blocks and behind, (3, f) each."""
         cases, compute = self.cases, self.costs.compute
-        of_units = (cases.counts * one[cases.rank][cases.of] for one in (compute.parameters, compute.experts))
+        of_units = (cases.counts * one[cases.rank][cases.of] for one in compute.elements(trained=True))
         every, experts = (cases.in_parts(one) for one in of_units)
-        every[-1] += self.parameters.total - every.sum(axis=0)  # the copy of a tied embedding
+        every[-1] += self.trained.total - every.sum(axis=0)  # the copy of a tied embedding
         exchanges = (cases.plans.sharding < WEIGHTS_SHARDED)[cases.of]
         return Elements(experts * exchanges, (every - experts) * exchanges)
 
     def _gathers(self) -> None:
         """Work out the gathers of sharded weights, layer by layer, and behind the update."""
-        sharding, each = self.cases.plans.sharding, self.parameters.over(self.layers)
+        sharding, exchange = self.cases.plans.sharding, self.exchange
+        each, trained = self.parameters.over(self.layers), self.trained.over(np.maximum(self.reached, 1.0))
         self.gather_s = self.scatter_s = self.across_s = np.zeros(self.layers.size)
         self.updated_weights_s = np.zeros(sharding.size)
         if (shares := sharding == WEIGHTS_SHARDED).any():
             self.gather_s, self.scatter_s, self.across_s = (
-                np.where(shares[self.cases.of], one(each), 0.0)
-                for one in (self.exchange.gather_s, self.exchange.scatter_s, self.exchange.across_s)
+                np.where(shares[self.cases.of], seconds, 0.0)
+                for seconds in (exchange.gather_s(each), exchange.scatter_s(trained), exchange.across_s(trained))
             )
         if (shares := sharding == OPTIMIZER_SHARDED).any():
-            longest = self.cases.most(self.exchange.gather_s(self.parameters))
+            longest = self.cases.most(exchange.gather_s(self.trained))
             self.updated_weights_s = np.where(shares, longest, 0.0)
 
     @cached_property
@@ -135,7 +138,7 @@ class State:
         """
         strategy, gradients = self.costs.strategy, self._gradients()
         bytes_ = self.costs.gradient_bytes * gradients.total
-        blocks = np.maximum(self.cases.blocks.sum(axis=1), 1.0)
+        blocks = np.maximum(self.cases.blocks @ (self.cases.units.trained > 0), 1.0)
         if not strategy.overlap:
             yield self._in_buckets(gradients, bytes_.sum(axis=0))
         elif strategy.best_buckets:
@@ -167,15 +170,17 @@ class State:
 
     def gathered_s(self, at: IntArray, forward_s: FloatArray, backward_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return passes over stages of sharded weights with the gathers and scatters that they wait for [s]."""
-        layers, gather, scatter, across = (
-            one[at] for one in (self.layers, self.gather_s, self.scatter_s, self.across_s)
+        layers, reached, gather, scatter, across = (
+            one[at] for one in (self.layers, self.reached, self.gather_s, self.scatter_s, self.across_s)
         )
-        slower = (1 - 1 / self.costs.slowdown) * (layers > 1)
+        slower, slower_back = ((1 - 1 / self.costs.slowdown) * (one > 1) for one in (layers, reached))
+        some = np.maximum(reached, 1.0)
+        back = equal_backward_s(
+            backward_s / some + slower_back * (gather + scatter + across), gather, scatter, some, across
+        )
         return (
             equal_forward_s(forward_s / layers + slower * gather, gather, layers),
-            equal_backward_s(
-                backward_s / layers + slower * (gather + scatter + across), gather, scatter, layers, across
-            ),
+            np.where(reached > 0, back, backward_s),
         )
 
     @cached_property
@@ -185,9 +190,15 @@ class State:
         Of cases of one stage.
         """
         cases, compute = self.cases, self.costs.compute
-        every, experts = (one[cases.rank][:, cases.units.sequence] for one in (compute.parameters, compute.experts))
-        each, of = Elements(experts, every - experts), self.exchange
-        return of.gather_s(each), of.scatter_s(each), of.across_s(each)
+        each, trained = (
+            Elements(experts, every - experts)
+            for every, experts in (
+                (one[cases.rank][:, cases.units.sequence] for one in compute.elements(trained=of_trained))
+                for of_trained in (False, True)
+            )
+        )
+        of = self.exchange
+        return of.gather_s(each), of.scatter_s(trained), of.across_s(trained)
 
     def _norms_s(self) -> FloatArray:
         """Return the sum over tensor ranks of gradients that each has of its own positions alone, shape (c,).
@@ -206,7 +217,7 @@ class State:
 
     def _tied_s(self) -> FloatArray:
         """Return the all-reduce of a tied embedding between the first and the last stage, shape (c,)."""
-        if not self._tied:
+        if not self._trains_tied:
             return np.zeros(self.cases.rank.size)
         bytes_ = self.costs.gradient_bytes * self._table_elements()
         seconds = self.costs.operation_s(ALL_REDUCE, bytes_, self.cases.groups(ENDS))

@@ -1,9 +1,10 @@
 """Utilization of devices by model and by hardware FLOP, of networks with attention, by definition.
 
-MFU = model FLOP of a sample, three times its forward pass, times samples a second, over the peak of all devices in the
-precision of training (Chowdhery et al. 2022, arXiv:2204.02311). HFU counts what is computed again, too (Korthikanti et
-al. 2022, arXiv:2205.05198): of ``full`` blocks, of ``selective`` attention that keeps its weights. Both count every
-pair of positions, also those that a causal mask hides, as these papers do; what is padded or sent is not counted.
+MFU = model FLOP of a sample, three times its forward pass (what is left of that with frozen layers), times samples a
+second, over the peak of all devices in the precision of training (Chowdhery et al. 2022, arXiv:2204.02311). HFU counts
+what is computed again, too (Korthikanti et al. 2022, arXiv:2205.05198): of ``full`` blocks, of ``selective`` attention
+that keeps its weights. Both count every pair of positions, also those that a causal mask hides, as these papers do;
+what is padded or sent is not counted.
 """
 
 from __future__ import annotations
@@ -40,10 +41,13 @@ def utilization(
     else:
         (first, _, again), kinds = layout.layers, [RECOMPUTES[code] for code in layout.recompute.tolist()]
         held = ahead[first + again] - ahead[first]
-    repeated = {"full": units.of_distinct(forward), "selective": units.of_distinct(forward * units.repeats_attention)}
+    both = forward, forward * units.repeats_attention
+    full, selective = (units.of_distinct(some) * (units.reached > 0) for some in both)
+    repeated = {"full": full, "selective": selective}
     nothing = np.zeros(units.distinct)
     more = sum(float(blocks @ repeated.get(kind, nothing)) for kind, blocks in zip(kinds, held, strict=True))
     rate = samples_per_s / (peak * one.gpus)
-    model = 3.0 * float(forward.sum())
+    trained = sum(float(site.training_flop * count) for site, count in of.site_counts())
+    model = trained if network.has_frozen else 3.0 * float(forward.sum())
     mfu, hfu = (float(f"{flop * rate:.6g}") for flop in (model, model + more))
     return mfu, hfu

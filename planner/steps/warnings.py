@@ -123,9 +123,16 @@ class StepWarnings:
             *_optimizer(sources, self._mode),
             *_heads(network := sources.problem.network),
             *(PlanWarning("network_not_modelled", network.name, one) for one in network.unmodelled),
+            *[PlanWarning("frozen_layers", network.name, _FROZEN)] * network.has_frozen,
             *_version(sources.problem.settings.framework),
         )
         return before_runs, tuple(_proportional(overheads, distinct)), last
+
+
+_FROZEN = (
+    "no step with frozen layers was measured: its kernels are those of full training without what frozen layers lack, "
+    "and the interval is that of full training"
+)
 
 
 def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:

@@ -20,7 +20,7 @@ class GradientSlots:
     Attributes
     ----------
     layer : position in ``Network.layers``, (j,)
-    elements : gradient elements, as many as the layer's parameters, (j,)
+    elements : gradient elements, as many as the layer's parameters; 0 of frozen ones, (j,)
     """
 
     layer: IntArray
@@ -30,8 +30,8 @@ class GradientSlots:
 def gradient_slots(network: Network) -> GradientSlots:
     """Return the gradient slots of a network; ParameterError where a layer cannot read what it is given."""
     of = program(network)
-    parameters = np.array([site.parameters for site in of.sites], dtype=np.int64)
-    return GradientSlots(of.slot, parameters[of.site[of.slot]])
+    trained = np.array([site.trained for site in of.sites], dtype=np.int64)
+    return GradientSlots(of.slot, trained[of.site[of.slot]])
 
 
 def gradient_buckets(gradient_bytes: FloatArray, first_bytes: float, bucket_bytes: float) -> IntArray:
@@ -48,7 +48,7 @@ def gradient_buckets(gradient_bytes: FloatArray, first_bytes: float, bucket_byte
     filling, size = 0.0, first_bytes
     for slot in range(gradient_bytes.size - 1, -1, -1):
         filling += float(gradient_bytes[slot])
-        if filling >= size or slot == 0:
+        if filling and (filling >= size or slot == 0):  # frozen layers have none
             lowest.append(slot)
             filling, size = 0.0, bucket_bytes
     return np.array(lowest[::-1], dtype=np.int64)

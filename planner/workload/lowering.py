@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 
 from planner.domain.arrays import IntArray
 from planner.domain.configuration import OPTIMIZERS
-from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, KINDS, UPDATE, WORK_COLUMNS, KernelCalls
+from planner.domain.kernels import (
+    BACKWARD_DATA,
+    BACKWARD_WEIGHT,
+    DIRECTIONS,
+    FORWARD,
+    KINDS,
+    UPDATE,
+    WORK_COLUMNS,
+    KernelCalls,
+)
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Amount, Call, Lowering, fixed, traffic
 from planner.domain.network import Network
@@ -126,8 +135,9 @@ def lower(
     """Return the kernel calls of one step, those of equal layers once: forward, backward, update.
 
     Nothing is passed back to the network's input, unless ``input_gradient`` asks for it: the first trained layer has no
-    backward-data, nor has anything before it. With im2col, the columns are made again for the weight gradient, as Caffe
-    does, because one buffer serves all layers; a 1 x 1 convolution of stride 1 without padding needs none.
+    backward-data, nor has anything before it; frozen layers have no backward-weight and no update. With im2col, the
+    columns are made again for the weight gradient, as Caffe does, because one buffer serves all layers; a 1 x 1
+    convolution of stride 1 without padding needs none.
 
     Parameters
     ----------
@@ -164,12 +174,14 @@ def ledger_of(
     ledger, lowering = Ledger(of), Lowering(convolution == "im2col", per_image)
     for site in of.sites:
         for call in LAYER_KINDS[site.layer.kind].calls(site, lowering):
-            ledger.add(site.position, call)
+            is_left_out = not site.has_gradient or (call.direction == BACKWARD_WEIGHT and site.layer.is_frozen)
+            if call.direction == FORWARD or not is_left_out:
+                ledger.add(site.position, call)
         if site.has_gradient and site.reads > 1:
             sum_work = traffic(site.output_elements, 3 * site.output_elements)
             ledger.add(site.position, Call("add", BACKWARD_DATA, sum_work, fixed(site.reads - 1)))
-        if site.parameters and optimizer != "none":
-            count = site.parameters
+        if site.trained and optimizer != "none":
+            count = site.trained
             work = (fixed(count), fixed(0), fixed(UPDATE_BYTES[optimizer] * count))
             ledger.add(site.position, Call("update", UPDATE, work))
     return ledger

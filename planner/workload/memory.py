@@ -1,7 +1,7 @@
 """Memory of one device in training, counted and never fitted: a ledger by stage, of any network and any plan.
 
 weights, gradients, optimizer   parameters of the rank; weights in as many versions as a pipeline without a flush keeps,
-                                and narrow copies of those whose products run in 8 bits
+                                and narrow copies of those whose products run in 8 bits; frozen ones are weights alone
 activations                     what units of the stage keep (:mod:`planner.workload.rank_sizes`), times live
                                 micro-batches (:mod:`planner.workload.in_flight`); what stands before the blocks and
                                 behind them times those of the first and the last chunk
@@ -183,6 +183,7 @@ class Memory:
     def __init__(self, network: Network, rules: MemoryRules, ranks: Ranks | None = None) -> None:
         self.network, self.rules, self.ranks = network, rules, ranks or ranks_of(network)(rules.sizes)
         self._ends = int(bool(block_starts(network)))
+        self.trains_tied = not any(layer.attributes.get("tied") and layer.is_frozen for layer in network.layers)
         self.frees = rules.frees_gradients and self._ends > 0
         sizes = np.concatenate([self.whole.sums, self.whole.most[: MOST.index("working")]])
         self._number = sizes.shape[1]
@@ -411,17 +412,22 @@ class Memory:
     def _state(self, plans: Configurations, stage: IntArray, span: _Span) -> StateBytes:
         """Return what a rank of a stage keeps whatever its micro-batches are."""
         rules, each = self.rules, self.rules.parameter
-        shared, experts = self._of_all("shared", span), self._of_all("experts", span)
+        shared, experts, trained, trained_experts = (
+            self._of_all(name, span) for name in ("shared", "experts", "trained", "trained_experts")
+        )
         if self.ranks.array("sums")[:, SUMS.index("tied"), -1].any():  # a copy where the table is not
-            shared = shared + self._of_all("tied", span) * (span.start + 1 - span.first > 1)
+            copied = self._of_all("tied", span) * (span.start + 1 - span.first > 1)
+            shared, trained = shared + copied, trained + copied * self.trains_tied
         weights = gradients = updated = sent = freed = buckets = np.zeros(())
         is_gathered, in_pipeline = np.zeros((), dtype=np.bool_), plans.pipeline_parallel > 1
-        for count, of_experts in ((shared, False), (experts, True)):
-            if of_experts and not count.any():
+        for every, count, of_experts in ((shared, trained, False), (experts, trained_experts, True)):
+            if of_experts and not every.any():
                 continue
             ranks = shard_ranks(plans, rules.rank_order, experts=of_experts)
             shard, sharding = count / ranks, np.where(ranks > 1, plans.sharding, 0)
-            weight_shard = shard * each.keeps_weight_shards
+            weight_shard, frozen = shard * each.keeps_weight_shards, every - count
+            if frozen.any():
+                weights = weights + np.where(sharding >= WEIGHTS_SHARDED, frozen / ranks, frozen) * each.weight
             weights = weights + np.where(sharding >= WEIGHTS_SHARDED, weight_shard, count) * each.weight
             written = np.where(sharding >= GRADIENTS_SHARDED, shard, count) * each.gradient
             if each.is_whole:
@@ -431,8 +437,8 @@ class Memory:
             updated = updated + np.where(sharding >= OPTIMIZER_SHARDED, shard, count)
             sent = sent + count * ((ranks > 1) & (sharding >= OPTIMIZER_SHARDED))
             is_gathered = is_gathered | (sharding == WEIGHTS_SHARDED)
-        unit = (1 + rules.prefetch) * each.weight + each.message
-        gathered = np.where(is_gathered, unit * self._most_of_all("gathered", span), 0.0)
+        units = (1 + rules.prefetch) * each.weight * self._most_of_all("gathered", span)
+        gathered = np.where(is_gathered, units + each.message * self._most_of_all("scattered", span), 0.0)
         copies = self._of_all("copies", span)
         if copies.any():
             weights = weights + np.where(is_gathered, 0.0, copies)
@@ -477,7 +483,7 @@ class Memory:
         between = (plans.pipeline_parallel > 1) * _BUFFERS * (given * (start > 0) + passed_on)
         return MicroBatch(
             np.asarray(stop - start, dtype=np.float64),
-            self._kept(plans, span, given),
+            self._kept(plans, span, self.ranks.array("given")[rank, start]),
             self._working(plans, span),
             entry,
             behind,

@@ -78,8 +78,13 @@ class Program:
 
     @cached_property
     def parameters(self) -> int:
-        """Trained parameters of the network."""
+        """Parameters of the network."""
         return sum(site.parameters * count for site, count in self.site_counts())
+
+    @cached_property
+    def trained(self) -> int:
+        """Those of them that are trained."""
+        return sum(site.trained * count for site, count in self.site_counts())
 
     def site_counts(self) -> list[tuple[Site, int]]:
         """Return every site with the number of layers that are like it."""
@@ -94,7 +99,8 @@ def _programs(network: Network) -> Callable[..., Program]:
 def program(network: Network, *, input_gradient: bool = False, merged: bool = True) -> Program:
     """Return the program of a network; ParameterError where a layer cannot read what it is given.
 
-    ``input_gradient``: whether a gradient is passed on to the network's input, though nothing is trained there;
+    ``input_gradient``: whether a gradient is passed on to the network's input, though nothing is trained there: not
+    through frozen layers;
     ``merged``: whether equal layers are one; else every layer is a site of its own.
     """
     return _programs(network)(input_gradient=input_gradient, merged=merged)
@@ -104,17 +110,17 @@ def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tup
     """Return the distinct layers, and which of them each layer is."""
     shapes = layer_shapes(network)
     reads = Counter(source for layer in network.layers for source in layer.inputs)
-    has_gradient = {INPUT: input_gradient}
+    has_gradient = {INPUT: input_gradient and not network.has_frozen}
     places: dict[tuple[object, ...], int] = {}
     distinct: dict[tuple[object, ...], tuple[int, bool]] = {}  # structure -> parameters, whether it has a gradient
     structures = []
     for layer in network.layers:
         inputs = input_shapes(layer, shapes)
         flows = tuple(has_gradient[source] for source in layer.inputs)
-        structure = (layer.kind, *layer.attributes.values(), inputs, flows, reads[layer.name])
+        structure = (layer.kind, layer.is_frozen, *layer.attributes.values(), inputs, flows, reads[layer.name])
         if structure not in distinct:
             parameters = parameters_of(layer, inputs[0])
-            distinct[structure] = parameters, parameters > 0 or any(flows)
+            distinct[structure] = parameters, (parameters > 0 and not layer.is_frozen) or any(flows)
         has_gradient[layer.name] = distinct[structure][1]
         structures.append((structure, inputs, flows))
     kept_tensors = _tensors_for_backward(network, has_gradient)
@@ -138,7 +144,7 @@ def _tensors_for_backward(network: Network, has_gradient: Mapping[str, bool]) ->
     for layer in network.layers:
         tensor[layer.name] = tensor[layer.inputs[0]] if LAYER_KINDS[layer.kind].is_view else layer.name
         if has_gradient[layer.name]:
-            of_inputs, of_output = LAYER_KINDS[layer.kind].keeps(layer)
+            of_inputs, of_output = layer.keeps
             names.update(tensor[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output))
     return names
 

@@ -39,15 +39,18 @@ __all__ = [
     "scheme_sizes", "transform_elements",
 ]  # fmt: skip
 
-SUMS = ("shared", "experts", "tied", "copies", "own", "joined", "made", "freed", "logits")
-"""What adds up over units. Parameters: all but experts, experts, and tables that a tied layer shares with one before
-it; bytes of narrow copies of weights. Of a sample in bytes: ``own`` and ``joined`` as above; ``made``, what the unit
-before makes and this one, or one behind it, reads; ``freed`` of ``own`` by selective recompute; ``logits`` in
-elements."""
-MOST = ("gathered", "copied", "held", "gradients", "working", "selective", "whole")
-"""What one unit has at most. Parameters, and bytes of narrow copies, that are gathered at a time. Of a sample in bytes:
-what a unit keeps; gradients of activations; these with all that units up to it keep, and with what selective, or full,
-recompute makes again: while a unit runs backward, those behind it keep nothing any more."""
+SUMS = (
+    "shared", "experts", "trained", "trained_experts", "tied", "copies", "own", "joined", "made", "freed", "logits",
+)  # fmt: skip
+"""What adds up over units. Parameters: all but experts, experts, those of both that are trained, and tables that a tied
+layer shares with one before it; bytes of narrow copies of weights. Of a sample in bytes: ``own`` and ``joined`` as
+above; ``made``, what the unit before makes and this one, or one behind it, reads; ``freed`` of ``own`` by selective
+recompute; ``logits`` in elements."""
+MOST = ("gathered", "scattered", "copied", "held", "gradients", "working", "selective", "whole")
+"""What one unit has at most. Parameters that are gathered at a time, those whose gradients are scattered, and bytes of
+narrow copies that are gathered. Of a sample in bytes: what a unit keeps; gradients of activations; these with all that
+units up to it keep, and with what selective, or full, recompute makes again: while a unit runs backward, those behind
+it keep nothing any more."""
 _WIDE_BYTES = 4
 """Of fp32."""
 _TILE = 32
@@ -87,6 +90,7 @@ class RankSizes:
     most : ndarray of float, shape (len(MOST), V)
     crossing : bytes of a sample that cross the cut before each unit; the first is the network's input, behind the last
         nothing, (V + 1,)
+    given : of these what a stage keeps that starts there: nothing before units without a backward pass, (V + 1,)
     gathered, routed : bytes of a sample: the largest input of a product that tensor ranks which share positions gather;
         rows that experts of other ranks are sent
     """
@@ -94,6 +98,7 @@ class RankSizes:
     sums: FloatArray
     most: FloatArray
     crossing: FloatArray
+    given: FloatArray
     gathered: float
     routed: float
 
@@ -112,7 +117,8 @@ class RankSizes:
         sums, most = one.sums[:, place], one.most[:, place]
         own, joined, made, freed = (sums[SUMS.index(name)] for name in ("own", "joined", "made", "freed"))
         most[MOST.index("working") :] += np.cumsum([own + joined, own + joined - freed, made], axis=1)
-        return RankSizes(sums, most, np.append(one.crossing[place], 0.0), one.gathered, one.routed)
+        crossing, given = (np.append(some[place], 0.0) for some in (one.crossing, one.crossing * one.is_reached))
+        return RankSizes(sums, most, crossing, given, one.gathered, one.routed)
 
 
 class _FewSizes:
@@ -151,6 +157,7 @@ class _FewSizes:
         self.each = np.array([one[-1] for one in self.reads], dtype=np.float64)
         self.output_bytes = self.each * self._by_site(lambda site: site.output_elements) * self.part
         self.has_gradient = self._by_site(lambda site: site.has_gradient) > 0
+        self.is_reached = (self.units.reached > 0)[self.units.sequence]
         self.crossing = np.zeros(self.number)
         self.gathered = shares * (tensor > 1) * self._column_bytes(network)
         self.routed = 2.0 * (experts > 1) * self._routed_bytes()
@@ -163,14 +170,15 @@ class _FewSizes:
     def _by_unit(self, of_layers: FloatArray) -> FloatArray:
         return np.bincount(self.unit, of_layers, minlength=self.number).astype(np.float64)
 
-    def _parameters(self) -> FloatArray:
-        return self._by_site(lambda site: site.parameters)
-
     def _count(self) -> None:
         layers, rules, nothing = self.layers, self.rules, np.zeros(len(self.layers))
-        parameters, kind = self._parameters(), [layer.kind for layer in layers]
+        parameters, trained = (self._by_site(attrgetter(name)) for name in ("parameters", "trained"))
+        kind = [layer.kind for layer in layers]
         is_loss = np.array([one == "loss" for one in kind])
-        of_experts = np.where([one == "experts" for one in kind], parameters, 0.0)
+        is_experts = np.array([one == "experts" for one in kind])
+        by_unit, experts, trained_by_unit, trained_experts = (
+            self._by_unit(one) for one in (parameters, parameters * is_experts, trained, trained * is_experts)
+        )
         tied = np.array(
             [
                 prod((one.inputs[0][-1], one.output[-1])) * bool(one.layer.attributes.get("tied"))
@@ -190,22 +198,27 @@ class _FewSizes:
             np.where(is_loss & self.has_gradient, self.part * self._by_site(lambda site: site.input_elements), 0.0)
         )
         tied_by_unit = self._by_unit(tied[self.program.site].astype(np.float64))
-        by_unit = self._by_unit(parameters)
         self.sums = np.stack(
-            [by_unit - self._by_unit(of_experts), self._by_unit(of_experts), tied_by_unit, self._by_unit(copies),
-             own, joined, made, freed, logits]
+            [by_unit - experts, experts, trained_by_unit - trained_experts, trained_experts, tied_by_unit,
+             self._by_unit(copies), own, joined, made * self.is_reached, freed, logits]
         )  # fmt: skip
         gradients = live_gradients(self.program, self.part * self.each / self.itemsize, without_logits=True)
+        if (trained < parameters).any():  # what is there while layers without a backward pass compute
+            both = self._by_site(lambda site: site.input_elements + site.output_elements)
+            gradients = np.where(self.has_gradient, gradients, both * self.part * self.each / self.itemsize)
         columns = self._by_site(column_elements) if rules.has_columns else nothing
         if rules.narrow:  # an operand and its transpose, while a product runs
             operands = self._by_site(lambda site: _COPIES * (site.input_elements + site.output_elements))
             columns = columns + np.where(np.isin(kind, rules.narrow), operands, 0.0) / self.itemsize
         working = self.itemsize * np.maximum.reduceat(gradients + columns, self.units.starts)
-        largest = np.zeros(self.number)
-        np.maximum.at(largest, self.unit, self._by_site(_largest_tensor))
-        gathered = np.where(is_block, by_unit, np.maximum(largest, tied_by_unit))
+        largest, is_trained = np.zeros((2, self.number)), np.array([not layer.is_frozen for layer in layers])
+        for at, of_layers in enumerate((np.ones(len(layers)), is_trained.astype(np.float64))):
+            tensors = of_layers * np.maximum(self._by_site(_largest_tensor), tied[self.program.site])
+            np.maximum.at(largest[at], self.unit, tensors)
+        gathered = np.where(is_block, by_unit, largest[0])
+        scattered = np.where(is_block, trained_by_unit, largest[1])
         self.most = np.stack(
-            [gathered, self._by_unit(copies), (own + joined) * is_block, working, working, working + freed,
+            [gathered, scattered, self._by_unit(copies), (own + joined) * is_block, working, working, working + freed,
              working + own * is_block]
         )  # fmt: skip
 
@@ -243,7 +256,7 @@ class _FewSizes:
                 made_by[layer.name] = last[layer.name] = unit[at]
                 size[layer.name] = float(self.output_bytes[at])
             if self.has_gradient[at]:
-                of_inputs, of_output = kind.keeps(layer)
+                of_inputs, of_output = layer.keeps
                 copies = self._copied(at, kind.computes)
                 for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output):
                     if name in copies:
@@ -282,7 +295,7 @@ class _FewSizes:
         attends = self.units.is_attention
         if self.rules.selective == "attention":
             weights = self._by_site(lambda site: LAYER_KINDS[site.layer.kind].repeated(site, self.itemsize))
-            return np.where(self.units.repeats_attention, weights, 0.0)
+            return np.where(self.units.repeats_attention & self.has_gradient, weights, 0.0)
         stays = 1.0 - repeats(self.program.network, self.units, self.rules.selective, is_product=True)
         is_product = np.array([layer.kind == "linear" for layer in self.layers])
         return np.where(is_product | attends, stays * self.output_bytes, 0.0) + np.where(attends, besides, 0.0)

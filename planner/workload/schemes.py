@@ -213,7 +213,7 @@ def kept_parts(of: Program, edges: Edges, schemes: tuple[int, ...], ranks: int) 
     for made, read in zip(edges.made.tolist(), edges.read.tolist(), strict=True):
         site = of.sites[read]
         is_moved = moved(schemes[made], schemes[read])[0] or schemes[read] == ROUNDS
-        if is_moved and LAYER_KINDS[site.layer.kind].keeps(site.layer)[0]:
+        if is_moved and site.layer.keeps[0]:
             at = site.layer.inputs.index(of.network.layers[made].name)
             besides[read] += prod(site.inputs[at]) / (ranks if schemes[read] == SAMPLES else 1)
     first = {schemes[at] for at, layer in enumerate(of.network.layers) if INPUT in layer.inputs}
@@ -226,11 +226,11 @@ def units_by_layer(of: Program) -> Units:
     segments = np.zeros((number, of.repeats.size))
     for slot, segment in zip([0, *of.slot.tolist()], of.segment.tolist(), strict=True):
         segments[slot, segment] += 1.0
-    parameters = np.array([site.parameters for site in of.sites], dtype=np.float64)
-    is_attention, ones = np.zeros(number, dtype=np.bool_), np.ones(number)
+    parameters, trained = np.array([(site.parameters, site.trained) for site in of.sites], dtype=np.float64).T
+    is_attention, ones, nothing = np.zeros(number, dtype=np.bool_), np.ones(number), np.zeros(number)
     return Units(
-        np.arange(number), segments, np.eye(number), ones, (parameters > 0).astype(np.float64), parameters,
-        np.zeros(number), is_attention, is_attention, np.arange(number), has_ends=False,
+        np.arange(number), segments, np.eye(number), ones, (trained > 0).astype(np.float64), parameters, nothing,
+        trained, nothing, ones, is_attention, is_attention, np.arange(number), has_ends=False,
     )  # fmt: skip
 
 
@@ -252,7 +252,7 @@ def sent_bytes(of: Any, edges: Edges, counts: tuple[int, int], sizes: tuple[floa
         total += samples * itemsize * elements * (factors[ahead] + factors[back] * flows)
     for site, scheme in zip(of.program.sites, of.schemes, strict=True):
         ranks = groups * (m if scheme in SUMMED_BY_ALL else 1)
-        total += 2 * (ranks - 1) / ranks * gradient_bytes * site.parameters
+        total += 2 * (ranks - 1) / ranks * gradient_bytes * site.trained
         if scheme == ROUNDS:
             total += 2 * share * samples * itemsize * site.input_elements
         if scheme == SPACE:

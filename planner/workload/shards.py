@@ -42,8 +42,8 @@ from planner.workload.blocks import block_starts
 
 __all__ = [
     "Divided", "attended_positions", "columns_of", "context_shard", "divided_by_tensors", "expert_number",
-    "expert_shard", "has_tensor_shards", "logits_of", "padded_vocabulary", "second_products", "tensor_shard",
-    "tied_table", "whole_parameters", "with_padded_vocabulary",
+    "expert_shard", "has_tensor_shards", "logits_of", "padded_vocabulary", "products_of", "second_products",
+    "tensor_shard", "tied_table", "whole_parameters", "with_padded_vocabulary", "without_adapters",
 ]  # fmt: skip
 
 
@@ -129,10 +129,11 @@ def divided_by_tensors(network: Network) -> tuple[Divided, ...]:
 
 def _divided(network: Network) -> Iterator[Divided]:
     columns = dict(columns_of(network))
-    by_name, shapes = {layer.name: layer for layer in network.layers}, layer_shapes(network)
+    by_name, shapes, bases = {layer.name: layer for layer in network.layers}, layer_shapes(network), _bases(network)
 
     def is_divided(name: str) -> bool:
         """Tell whether a tensor is of products by columns alone."""
+        name = bases.get(name, name)
         kind, inputs = (by_name[name].kind, by_name[name].inputs) if name in by_name else ("", ())
         if kind == "latent":
             return any(map(is_divided, inputs))
@@ -141,7 +142,7 @@ def _divided(network: Network) -> Iterator[Divided]:
     def starts_with_queries(attention: Layer) -> bool:
         """Tell whether the first of what is joined before grouped attention is its queries."""
         source = by_name.get(attention.inputs[0])
-        while source is not None and source.kind == "rotary":
+        while source is not None and source.kind in ("rotary", "adapter"):
             source = by_name.get(source.inputs[0])
         if source is None or source.kind != "concat" or not attention.integer("kv_heads"):
             return True
@@ -202,7 +203,21 @@ def tensor_shard(network: Network, degree: int) -> Network:
         for layer in network.layers
     )
     name = f"{network.name} (one of {degree} tensor-parallel ranks)"
-    return replace(network, name=name, layers=layers)
+    split = replace(network, name=name, layers=layers)
+    if not (bases := _bases(network)):
+        return split
+    whole, parts = products_of(network), products_of(split)
+    widths = {
+        base: {one: part for (_, one), (_, part) in zip(whole[base], parts[base], strict=True)} | {0: 0}
+        for base in {*bases.values()}
+    }
+    return replace(
+        split,
+        layers=tuple(
+            _with(one, features=widths[bases[one.name]][one.integer("features")]) if one.name in bases else one
+            for one in layers
+        ),
+    )
 
 
 def padded_vocabulary(vocabulary: int, tensor: _Count, multiple: int = 128) -> _Count:
@@ -259,19 +274,70 @@ def columns_of(network: Network) -> Iterator[tuple[str, tuple[Layer, ...]]]:
     Those before and behind blocks are whole on every rank, but for logits (NVIDIA/Megatron-LM, its pooler).
     """
     starts = block_starts(network) or (0, len(network.layers))
+    place, plain = {layer.name: at for at, layer in enumerate(network.layers)}, without_adapters(network)
     readers: dict[str, list[Layer]] = {}
-    for layer in network.layers:
+    for layer in plain:
         for source in layer.inputs:
             readers.setdefault(source, []).append(layer)
-    for at, layer in enumerate(network.layers):
+    for layer in plain:
         if layer.kind != "linear":
             continue
-        behind = tuple(_alone_behind(layer, readers))
+        at, behind = place[layer.name], tuple(_alone_behind(layer, readers))
         kinds = tuple(one.kind for one in behind)
         joining = next((at for at, kind in enumerate(kinds) if kind not in _BEFORE_ATTENTION), 0)
         kinds = kinds[joining:] if kinds[joining : joining + 1] == ("attention",) else kinds
         if any(kinds[: len(head)] == head for head in (*_BEHIND_COLUMNS * (starts[0] <= at < starts[-1]), _LOGITS)):
             yield layer.name, behind
+
+
+def _bases(network: Network) -> dict[str, str]:
+    """Return what each adapter, or the last of several, adds to."""
+    bases: dict[str, str] = {}
+    for layer in network.layers:
+        if layer.kind == "adapter":
+            bases[layer.name] = bases.get(layer.inputs[0], layer.inputs[0])
+    return bases
+
+
+def without_adapters(network: Network) -> tuple[Layer, ...]:
+    """Return the layers without adapters and the products before them; what reads an adapter reads its base."""
+    if not (bases := _bases(network)):
+        return network.layers
+    left_out = {name for layer in network.layers if layer.kind == "adapter" for name in (layer.name, layer.inputs[1])}
+    return tuple(
+        replace(layer, inputs=tuple(bases.get(one, one) for one in layer.inputs))
+        for layer in network.layers
+        if layer.name not in left_out
+    )
+
+
+def products_of(network: Network) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return of each linear layer the products that it stands for: role, empty for no other, and features.
+
+    Queries, keys and values before attention, a gate and what it multiplies; those of adapters are not among them.
+    """
+    plain, roles = without_adapters(network), dict[str, tuple[tuple[str, int], ...]]()
+    behind = {name: [one for one in some if one.kind != "rotary"] for name, some in columns_of(network)}
+    rotated = {one.name: one.inputs[0] for one in plain if one.kind == "rotary"}
+    for layer in plain:
+        if layer.kind == "linear":
+            features, some = layer.integer("features"), behind.get(layer.name, [])
+            kind, names = (some[0].kind, [rotated.get(one, one) for one in some[0].inputs]) if some else ("", [])
+            roles[layer.name] = (("", features),)
+            if kind == "gated_activation":
+                roles[layer.name] = ("gate", features // 2), ("up", features // 2)
+            elif kind == "attention":
+                heads = some[0].integer("heads")
+                groups = some[0].integer("kv_heads") or heads
+                each = features // (heads + 2 * groups)
+                roles[layer.name] = ("query", each * heads), ("key", each * groups), ("value", each * groups)
+            elif kind in ("concat", "cross_attention", "latent") and layer.name in names:
+                is_first, is_last = names[0] == layer.name, names[-1] == layer.name
+                both = kind != "latent" and len(names) == 2
+                role = "query" if is_first else "value" if is_last else "key"
+                whole = ((role, features),)
+                roles[layer.name] = (("key", features // 2), ("value", features // 2)) if both and is_last else whole
+    return roles
 
 
 def _alone_behind(layer: Layer, readers: dict[str, list[Layer]]) -> Iterator[Layer]:
@@ -328,34 +394,22 @@ def second_products(network: Network) -> FloatArray:
     Queries, keys and values count as three products, a gate and what it multiplies as two, as torchtitan has them; all
     in order, each block from the first (pytorch/torchtitan, "selective" activation checkpointing of operators).
     """
-    behind = {name: [one for one in some if one.kind != "rotary"] for name, some in columns_of(network)}
+    products = products_of(network)
     starts, share, number = set(block_starts(network)), np.zeros(len(network.layers)), 0
     for position, layer in enumerate(network.layers):
         number = 0 if position in starts else number
-        if layer.kind == "linear":
-            widths = np.array(_widths(layer, behind.get(layer.name, [])))
+        if layer.name in products:
+            some = products[layer.name]  # keys and values of another sequence are one
+            joined = some if some[0][0] != "key" else (("", layer.integer("features")),)
+            widths = np.array([width for _, width in joined], dtype=np.float64)
             is_second = (number + np.arange(widths.size)) % 2 == 1
             share[position] = float(widths[is_second].sum() / widths.sum())
             number += widths.size
     return share
 
 
-def _widths(layer: Layer, behind: list[Layer]) -> list[float]:
-    """Return the features of the products that a linear layer stands for."""
-    features = float(layer.integer("features"))
-    kind = behind[0].kind if behind else ""
-    if kind == "gated_activation":
-        return [features / 2] * 2
-    if kind != "attention":
-        return [features]
-    heads = behind[0].integer("heads")
-    groups = behind[0].integer("kv_heads") or heads
-    each = features / (heads + 2 * groups)
-    return [each * heads, each * groups, each * groups]
-
-
 def whole_parameters(whole: Network, split: Network) -> FloatArray:
-    """Return the parameters of each layer that a tensor rank has whole and sees its own positions of alone, shape (L,).
+    """Return the trained parameters of layers that a tensor rank has whole and sees its own positions of alone, (L,).
 
     Where ranks share positions: of blocks, and norms around them (NVIDIA/Megatron-LM, parameters marked
     ``sequence_parallel``); an embedding sees all positions.
@@ -364,7 +418,7 @@ def whole_parameters(whole: Network, split: Network) -> FloatArray:
     shapes = layer_shapes(whole), layer_shapes(split)
     counts = np.zeros(len(whole.layers))
     for at, pair in enumerate(zip(whole.layers, split.layers, strict=True)):
-        if starts[0] <= at < starts[-1] or pair[0].kind.endswith("_norm"):
+        if not pair[0].is_frozen and (starts[0] <= at < starts[-1] or pair[0].kind.endswith("_norm")):
             sizes = (
                 LAYER_KINDS[one.kind].parameters(one, input_shapes(one, of)[0])
                 for one, of in zip(pair, shapes, strict=True)

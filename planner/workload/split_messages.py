@@ -66,7 +66,7 @@ from planner.domain.network import Network, layer_shapes
 from planner.domain.split import RECOMPUTES
 from planner.errors import UnknownNameError
 from planner.workload.blocks import block_starts, crossing
-from planner.workload.shards import columns_of, logits_of
+from planner.workload.shards import columns_of, logits_of, without_adapters
 
 __all__ = [
     "ATTENTION", "CONTEXT_WAYS", "EXCHANGED", "FEED_FORWARD", "RING", "BlockSends", "MessageRules", "NetworkSends",
@@ -207,7 +207,7 @@ def _block(layers: tuple[Layer, ...], parts: Mapping[str, Part], shapes: Mapping
 
 def _parts_of(network: Network, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Part]]:
     """Yield the parts that tensor ranks split, each with the layer in its middle; experts with what stands beside."""
-    by_name, products = {layer.name: layer for layer in network.layers}, dict[str, list[tuple[Layer, str]]]()
+    by_name, products = {layer.name: layer for layer in without_adapters(network)}, dict[str, list[tuple[Layer, str]]]()
     for name, behind in columns_of(network):
         if behind[0].kind != "loss":
             at, middle = next((at, one.name) for at, one in enumerate(behind) if one.kind in _MIDDLES)

@@ -16,7 +16,7 @@ __all__ = ["LayerWork", "layer_work", "totals"]
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
-    """One layer in the table of a network: output shape, parameters, multiply-adds forward, FLOP of a training pass.
+    """One layer of a network: output shape, parameters, those trained, multiply-adds forward, FLOP of a training pass.
 
     All per sample.
     """
@@ -25,6 +25,7 @@ class LayerWork:
     kind: str
     shape: Shape
     parameters: int
+    trained: int
     forward_mac: int
     training_flop: int
 
@@ -34,7 +35,9 @@ def layer_work(network: Network) -> tuple[LayerWork, ...]:
     of = program(network)
     sites = ((layer, of.sites[at]) for layer, at in zip(network.layers, of.site.tolist(), strict=True))
     return tuple(
-        LayerWork(layer.name, layer.kind, site.output, site.parameters, site.forward_mac, site.training_flop)
+        LayerWork(
+            layer.name, layer.kind, site.output, site.parameters, site.trained, site.forward_mac, site.training_flop
+        )
         for layer, site in sites
     )
 
@@ -49,6 +52,7 @@ def totals(network: Network, *, convolution: str = "direct") -> WorkTotals:
     calls = lower(network, np.ones(1, dtype=np.int64), convolution=convolution)
     return WorkTotals(
         parameters=of.parameters,
+        trained=of.trained,
         forward_mac=sum(site.forward_mac * count for site, count in of.site_counts()),
         training_flop=sum(site.training_flop * count for site, count in of.site_counts()),
         kernel_calls=sum(int(call.count.sum()) for call in calls),

@@ -79,8 +79,9 @@ class Units:
     sequence : which of the distinct ones each unit is; the first stands before the blocks, the last behind them, (V,)
     segments : how many of each distinct segment of the program one unit has, (U, D)
     share : of what all layers like a site of the program take, the part of those in one unit, (S, U)
-    layers, slots, parameters, experts : ndarray of float, shape (U,)
-        Of one unit: layers, those with parameters, their parameters, and those of experts among them.
+    layers, slots, parameters, experts, trained, trained_experts, reached : ndarray of float, shape (U,)
+        Of one unit: layers, those that are trained, all parameters and those of experts, those that are trained, and
+        layers that a backward pass goes through: without frozen ones as many as there are.
     starts : position of the first layer of every unit, (V,)
     has_ends : whether the first and the last stand before and behind blocks; else a pipeline deals them out as others
     is_attention, repeats_attention : ndarray of bool, shape (L,)
@@ -94,6 +95,9 @@ class Units:
     slots: FloatArray
     parameters: FloatArray
     experts: FloatArray
+    trained: FloatArray
+    trained_experts: FloatArray
+    reached: FloatArray
     is_attention: BoolArray
     repeats_attention: BoolArray
     starts: IntArray
@@ -146,10 +150,15 @@ def units_of(network: Network, of: Program) -> Units:
     keys = [row.tobytes() for row in rows]
     distinct = {key: at for at, key in enumerate(dict.fromkeys(keys))}
     first = np.array([keys.index(key) for key in distinct])
-    parameters = np.array([site.parameters for site in of.sites], dtype=np.float64)[of.site]
-    of_experts = parameters * np.array([layer.kind == "experts" for layer in network.layers])
-    columns = (np.ones(of.site.size), parameters > 0, parameters, of_experts)
-    layers, slots, elements, experts = (
+    parameters, trained, has_gradient = np.array(
+        [(site.parameters, site.trained, site.has_gradient) for site in of.sites], dtype=np.float64
+    )[of.site].T
+    is_experts = np.array([layer.kind == "experts" for layer in network.layers])
+    reached = has_gradient if (trained < parameters).any() else np.ones(of.site.size)
+    columns = (
+        np.ones(of.site.size), trained > 0, parameters, parameters * is_experts, trained, trained * is_experts, reached,
+    )  # fmt: skip
+    layers, slots, elements, experts, trained, trained_experts, reached = (
         np.bincount(unit_of_layer, column, minlength=number)[first] for column in columns
     )
     is_attention = np.array([layer.kind in ("attention", "cross_attention") for layer in network.layers])
@@ -160,7 +169,8 @@ def units_of(network: Network, of: Program) -> Units:
     repeats = is_attention & ~is_fused
     has_ends = bool(block_starts(network))
     return Units(
-        sequence, rows[first], share, layers, slots, elements, experts, is_attention, repeats, starts, has_ends
+        sequence, rows[first], share, layers, slots, elements, experts, trained, trained_experts, reached,
+        is_attention, repeats, starts, has_ends,
     )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ INVALID: dict[str, tuple[str, ...]] = {
     "rank_order": ("tensor", "tensor,tensor,context,expert,data", "tp,cp,ep,dp,pp", ""),
     "parallelism": ("tensor", "data,"),
     "optimizer": ("adm", ""),
+    "trainable": ("some", "last:0"),
     "strategy": ("overlap", "bucketed:", "bucketed:25", "bucketed:1MiB:4MiB", "bucketed:best", "best-fusion:1MiB"),
     "input": ("disk",),
     "scenario": ("fp8", "all_reduce*=0", "all_reduce*=nan", "inter_node.bandwidth=12.5", "", "nowhere*=2"),

@@ -105,6 +105,7 @@ def test_all_keys_are_told_in_the_schema(two: Suggestion, subject: Subject) -> N
         *OF_SPLIT_PLANS,
         *OF_OTHER_SETTINGS,
         "scenario",
+        "trainable",
         "groups",
         "epochs",
         "tokens",

@@ -15,7 +15,7 @@ from planner.report.blocks import Block
 Printed = Callable[[Iterable[Block]], str]
 
 NETWORK = Network("tiny", (3, 8, 8), (Layer("fc", "linear", ("input",), {"features": 10}),), notes="made up")
-TOTALS = WorkTotals(1930, 1920, 7680, 4)
+TOTALS = WorkTotals(1930, 1930, 1920, 7680, 4)
 
 
 @dataclass

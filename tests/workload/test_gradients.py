@@ -9,7 +9,7 @@ from planner.domain.framework import STRATEGIES
 from planner.networks.zoo import build
 from planner.workload.gradients import gradient_buckets, gradient_slots
 
-SIZES = st.lists(st.integers(0, 50).map(float), min_size=1, max_size=20).map(np.array)
+SIZES = st.lists(st.integers(1, 50).map(float), min_size=1, max_size=20).map(np.array)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,12 @@ def test_buckets_hold_everything_and_are_full_but_for_the_last(
     for i in range(lowest.size):  # without its lowest slot a bucket was not full yet
         last = sizes.size if i == lowest.size - 1 else int(lowest[i + 1])
         assert sizes[lowest[i] + 1 : last].sum() < wanted[i] or last == lowest[i] + 1
+
+
+def test_layers_without_gradients_fill_no_bucket() -> None:
+    """Those of frozen layers, before and between trained ones."""
+    assert gradient_buckets(np.array([0.0, 0, 3, 0, 1, 0]), 0.0, 0.0).tolist() == [2, 4]
+    assert gradient_buckets(np.zeros(3), 1.0, 1.0).size == 0
 
 
 def test_resnet50_in_the_default_buckets() -> None:

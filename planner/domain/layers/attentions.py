@@ -227,7 +227,7 @@ def _biased(site: Site, core: Core) -> Iterator[Call]:
     if bias != "none":
         weights, of_all = per_sample(core.weights), core.weights // site.layer.integer("windows")
         yield Call("add", FORWARD, (weights, (of_all, 2 * of_all), fixed(0)))
-        if bias == "learned" and site.has_gradient:
+        if bias == "learned" and site.trained:
             yield Call("add", BACKWARD_DATA, (weights, (of_all, of_all), fixed(0)))
 
 

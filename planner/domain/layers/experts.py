@@ -109,10 +109,10 @@ def _products(site: Site, outer: int, inner: int, rows: int) -> Iterator[Call]:
 
 
 def _kept(site: Site, itemsize: int) -> int:
-    """Return rows in the order of experts, what is inside of them, and what is between."""
-    layer, rows = site.layer, _rows(site)[1]
-    inside = (4 - bool(layer.attributes["fused"]) if layer.attributes["gated"] else 2) * layer.integer("ffn")
-    return itemsize * rows * (site.output[1] + inside) + _kept_between(site, itemsize)
+    """Return rows in the order of experts, what is inside of them, and what is between; frozen, no products' inputs."""
+    layer, rows, trains = site.layer, _rows(site)[1], not site.layer.is_frozen
+    inside = (4 - bool(layer.attributes["fused"]) if layer.attributes["gated"] else 2) + trains - 1
+    return itemsize * rows * (trains * site.output[1] + inside * layer.integer("ffn")) + _kept_between(site, itemsize)
 
 
 def _kept_between(site: Site, itemsize: int) -> int:

@@ -121,7 +121,8 @@ def _layer_scale(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Yield 2E; backward 2E of the input, and 3E and a sum over E of the parameters."""
     elements = site.output_elements
     yield Call("add", FORWARD, traffic(elements, 2 * elements))
-    yield Call("add", BACKWARD_DATA, traffic(elements, 3 * elements))
+    if site.trained:
+        yield Call("add", BACKWARD_DATA, traffic(elements, 3 * elements))
     yield Call("bias", BACKWARD_WEIGHT, traffic(elements, elements))
     if site.input_gradients[0]:
         yield Call("add", BACKWARD_DATA, traffic(elements, 2 * elements))
@@ -251,6 +252,7 @@ KINDS = {
         parameters=lambda _layer, shape: (shape[0] if len(shape) == IMAGE_AXES else shape[-1],),
         calls=_layer_scale,
         keeps=lambda _layer: (True, False),
+        keeps_for_weights=True,
         computes="fp32",
         divides=("channels", "space"),
         module=_layer_scale_module,

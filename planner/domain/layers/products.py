@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -105,7 +106,7 @@ def _linear(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """
     outer, inner = site.output[-1], site.inputs[0][-1]
     yield from _products(site, fixed(outer), fixed(inner), per_sample(prod(site.output[:-1])))
-    if site.layer.attributes["tied"]:
+    if site.layer.attributes["tied"] and not site.layer.is_frozen:
         yield Call("add", BACKWARD_DATA, (fixed(outer * inner), fixed(3 * outer * inner), fixed(0)))
     yield from _bias(site)
 
@@ -150,6 +151,39 @@ def _up_parameters(layer: Layer, shape: Shape) -> tuple[int, ...]:
     return (weights, channels) if layer.attributes["bias"] else (weights,)
 
 
+def _adapted(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
+    base, small = inputs[0], inputs[-1]
+    if len(inputs) != 2 or small[:-1] != base[:-1] or layer.integer("features") > base[-1]:
+        rule = f"two of as many positions, the first of at least {layer.integer('features')} features"
+        raise ParameterError(f"layer {layer.name}: inputs", rule, inputs)
+    return base
+
+
+def _adapter(site: Site, _lowering: Lowering) -> Iterator[Call]:
+    """Yield (m x R)·(R x n) of the second input, and its sum with m features of the first: 3E; backward no sum."""
+    outer, rows = _adapter_width(site.layer, site.output), prod(site.output[:-1])
+    small = replace(site, inputs=site.inputs[1:], input_gradients=site.input_gradients[1:])
+    yield from _products(small, fixed(outer), fixed(site.inputs[1][-1]), per_sample(rows))
+    yield Call("add", FORWARD, traffic(outer * rows, 3 * outer * rows))
+
+
+def _adapter_width(layer: Layer, shape: Shape) -> int:
+    return layer.integer("features") or shape[-1]
+
+
+def _adapter_module(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
+    class Adapter(torch.nn.Module):  # type: ignore[misc]  # imported as Any
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = torch.nn.Linear(inputs[1][-1], _adapter_width(layer, inputs[0]), bias=False)
+
+        def forward(self, base: Any, small: Any) -> Any:
+            made = self.up(small)
+            return base + torch.nn.functional.pad(made, (0, base.shape[-1] - made.shape[-1]))
+
+    return Adapter()
+
+
 def _conv2d(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
     return torch.nn.Conv2d(
         inputs[0][0],
@@ -185,6 +219,7 @@ KINDS = {
         calls=_convolution,
         macs=_convolution_macs,
         keeps=lambda _layer: (True, False),
+        keeps_for_weights=True,
         computes="16 bits",
         outputs="channels",
         window="kernel",
@@ -203,6 +238,7 @@ KINDS = {
         calls=_up_convolution,
         macs=lambda site: site.output_elements * site.inputs[0][0],
         keeps=lambda _layer: (True, False),
+        keeps_for_weights=True,
         computes="16 bits",
         outputs="channels",
         divides=("space",),
@@ -225,9 +261,25 @@ KINDS = {
         calls=_linear,
         macs=lambda site: site.output_elements * site.inputs[0][-1],
         keeps=lambda _layer: (True, False),
+        keeps_for_weights=True,
         computes="16 bits",
         share=lambda layer: Share("features", is_rounded_up=True) if layer.attributes["tied"] else None,
         outputs="features",
         module=_fully_connected,
+    ),
+    "adapter": LayerKind(
+        {
+            "rank": Attribute("int", None, "features of its second input: the rank of the change"),
+            "features": Attribute("int", 0, "features of the first input that a product is added to; 0: all", least=0),
+        },
+        _adapted,
+        (1, 2),
+        joins=True,
+        parameters=lambda layer, shape: (layer.integer("rank") * _adapter_width(layer, shape),),
+        calls=_adapter,
+        macs=lambda site: prod(site.output[:-1]) * _adapter_width(site.layer, site.output) * site.inputs[1][-1],
+        kept_besides=lambda site, itemsize: itemsize * prod(site.inputs[1]),
+        computes="16 bits",
+        module=_adapter_module,
     ),
 }

@@ -46,12 +46,16 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: kind, name, the layers it reads, and every attribute of its kind (defaults filled in)."""
+    """One layer: kind, name, the layers it reads, and every attribute of its kind (defaults filled in).
+
+    ``is_frozen``: its parameters are not trained: they have no gradient, no optimizer state and no update.
+    """
 
     name: str
     kind: str
     inputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    is_frozen: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in LAYER_KINDS:
@@ -62,6 +66,13 @@ class Layer:
                 raise UnknownNameError(f"layer {self.name}: attribute", key, spec)
         filled = {key: _checked(self, key, attribute) for key, attribute in spec.items()}
         object.__setattr__(self, "attributes", frozen_map(filled))
+
+    @property
+    def keeps(self) -> tuple[bool, bool]:
+        """Whether it keeps its inputs, and its output, for the backward pass."""
+        kind = LAYER_KINDS[self.kind]
+        of_inputs, of_output = kind.keeps(self)
+        return of_inputs and not (self.is_frozen and kind.keeps_for_weights), of_output
 
     def integer(self, key: str) -> int:
         """Return an ``int`` attribute."""
@@ -136,9 +147,14 @@ class Site:
     is_kept: bool
 
     @property
+    def trained(self) -> int:
+        """Parameters that have a gradient and are updated: all, or none."""
+        return 0 if self.layer.is_frozen else self.parameters
+
+    @property
     def has_gradient(self) -> bool:
         """Whether the output has a gradient: the layer, or one before it, is trained."""
-        return self.parameters > 0 or any(self.input_gradients)
+        return self.trained > 0 or any(self.input_gradients)
 
     @property
     def input_elements(self) -> int:
@@ -159,12 +175,12 @@ class Site:
     def training_flop(self) -> int:
         """FLOP of products forward and backward, per sample, two a multiply-add.
 
-        Backward takes each operand's gradient, of as many FLOP as forward: of weights always, of inputs where one has
-        to be passed on. Scores that a fused kernel makes again are not counted.
+        Backward takes each operand's gradient, of as many FLOP as forward: of weights unless they are frozen, of inputs
+        where one has to be passed on. Scores that a fused kernel makes again are not counted.
         """
         weights = LAYER_KINDS[self.layer.kind].multiplies_weights
         operands = any(self.input_gradients) * (1 if weights else 2)
-        return 2 * self.forward_mac * (1 + operands + weights)
+        return 2 * self.forward_mac * (1 + operands + (weights and not self.layer.is_frozen))
 
 
 def fixed(count: int) -> Amount:
@@ -228,6 +244,7 @@ class LayerKind:
     macs : site -> int, multiply-adds of products forward, per sample
     multiplies_weights : whether one operand of its products are weights; else both are inputs
     keeps : layer -> (bool, bool), whether it keeps its inputs, and its output, for the backward pass
+    keeps_for_weights : whether it keeps its inputs for the gradients of its weights alone
     kept_besides : site, bytes of an element -> int, bytes per sample that it keeps besides tensors of layers
     kept_between : site, bytes of an element -> int, those of them that tensor ranks have a part of each which share
         positions, where it is not all
@@ -257,6 +274,7 @@ class LayerKind:
     macs: Callable[[Site], int] = lambda _site: 0
     multiplies_weights: bool = True
     keeps: Callable[[Layer], tuple[bool, bool]] = lambda _layer: (False, False)
+    keeps_for_weights: bool = False
     kept_besides: Callable[[Site, int], int] = lambda _site, _itemsize: 0
     kept_between: Callable[[Site, int], int] = lambda _site, _itemsize: 0
     repeated: Callable[[Site, int], int] = lambda _site, _itemsize: 0

@@ -8,7 +8,7 @@ call               forward                                   backward
 embedding          2E, 8-byte number of each token           V·h to clear, 3E to add rows, the numbers
 ... by position    2·s·h, once for all samples               E + V·h (a sum over samples)
 sum of tables      3E each, an ``add``                       0
-layer_norm         2E                                        5E: two kernels, of inputs and of parameters
+layer_norm         2E                                        3E of inputs, and 2E of parameters
 windows            2E, a copy; 4E where they are shifted     the same
 positions          0, a view; 2E of some that are picked     E in clearing, 2 of those taken
 class token        2E, a ``concat`` of transposed patches    2E of patches, and E, a sum over samples
@@ -89,10 +89,8 @@ def _embedding_kept(site: Site, itemsize: int) -> int:
 
 def _layer_norm(site: Site, _lowering: Lowering) -> Iterator[Call]:
     elements = site.output_elements
-    rows = per_sample(elements // site.output[-1])
-    return passes(
-        "layer_norm", site, (*traffic(elements, 2 * elements), rows), (*traffic(elements, 5 * elements), rows)
-    )
+    rows, backward = per_sample(elements // site.output[-1]), (5 if site.trained else 3) * elements
+    return passes("layer_norm", site, (*traffic(elements, 2 * elements), rows), (*traffic(elements, backward), rows))
 
 
 def _root_normed(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
@@ -128,7 +126,8 @@ def _class_token(site: Site, _lowering: Lowering) -> Iterator[Call]:
     elements, patches = site.output_elements, site.input_elements
     yield Call("concat", FORWARD, traffic(elements, 2 * elements))
     yield Call("add", FORWARD, (per_sample(elements), (elements, 2 * elements), fixed(0)))
-    yield Call("add", BACKWARD_DATA, (per_sample(elements), (elements, elements), fixed(0)))
+    if site.trained:
+        yield Call("add", BACKWARD_DATA, (per_sample(elements), (elements, elements), fixed(0)))
     if site.input_gradients[0]:
         yield Call("concat", BACKWARD_DATA, traffic(patches, 2 * patches))
 
