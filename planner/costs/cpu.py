@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.costs.batches import BATCHED_APART, apart, with_batched
 from planner.costs.features import (
     BYTE,
     CALL,
@@ -32,7 +31,17 @@ from planner.costs.features import (
     stacked,
     text,
 )
-from planner.costs.work import attended_pairs, flop, moved_bytes, operand_bytes, output_size, product
+from planner.costs.work import (
+    BATCHED_APART,
+    apart,
+    attended_pairs,
+    flop,
+    moved_bytes,
+    operand_bytes,
+    output_size,
+    product,
+    with_batched,
+)
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.costs.attention import ATTENTION
-from planner.costs.batches import BATCHED_APART, apart, with_batched
 from planner.costs.features import (
     BYTE,
     CALLS,
@@ -29,10 +27,17 @@ from planner.costs.features import (
     vector,
 )
 from planner.costs.gaussian_process import gaussian_process
-from planner.costs.interpolation import GEMM_INTERPOLATION
-from planner.costs.roofline import ROOFLINE, physical_floor
-from planner.costs.traffic import TRAFFIC_TERMS
-from planner.costs.work import flop, operand_bytes, output_size, product, work_amount
+from planner.costs.roofline import ATTENTION, GEMM_INTERPOLATION, ROOFLINE, TRAFFIC_TERMS, physical_floor
+from planner.costs.work import (
+    BATCHED_APART,
+    apart,
+    flop,
+    operand_bytes,
+    output_size,
+    product,
+    with_batched,
+    work_amount,
+)
 from planner.domain.arrays import FloatArray
 
 __all__ = ["BATCHED_APART", "KERNEL_TERMS", "OBLONG_APART"]

@@ -7,6 +7,8 @@ Fused attention over p pairs of a query and a key, of heads of w features, is tw
 five backward: the scores are made again (Dao 2023, "FlashAttention-2", arXiv:2307.08691, which counts 2.5 times the
 FLOP of the forward pass, and half of all pairs where attention is causal). It moves q, k, v and the output o, backward
 these and the gradients of all four, and one fp32 number a query, the logarithm of its sum.
+
+Batches of several products in columns of their own: a library computes them with other kernels than one product.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.features import Work, column
+from planner.costs.features import Column, Work, column
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS, BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 
 __all__ = [
-    "HEAD_SIZES", "Product", "attended_pairs", "flop", "has_fast_algorithm", "kernel_width", "least_bytes",
-    "moved_bytes", "operand_bytes", "product", "transposition", "work_amount",
+    "BATCHED_APART", "HEAD_SIZES", "Product", "apart", "attended_pairs", "flop", "has_fast_algorithm", "kernel_width",
+    "least_bytes", "moved_bytes", "operand_bytes", "product", "transposition", "with_batched", "work_amount",
 ]  # fmt: skip
 
 HEAD_SIZES = (32, 64, 96, 128, 160, 192, 224, 256)
@@ -182,3 +184,18 @@ def work_amount(work: Work) -> FloatArray:
     """Return the W of a linear model: FLOP of products, convolutions and attention forward, else elements."""
     has_flop = is_product(work) or is_convolution(work) or is_attention(work)
     return flop(work) if has_flop else column(work, "elements")
+
+
+BATCHED_APART = "batched_apart"
+"""Setting of terms of products: not 0 where batches of several products have coefficients of their own."""
+
+
+def with_batched(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return columns, and the same columns of batches."""
+    return (*columns, *(one._replace(name=f"batched_{one.name}") for one in columns))
+
+
+def apart(features: FloatArray, work: Work) -> FloatArray:
+    """Return features, shape (..., 2p): in the first p columns those of single products, then those of batches."""
+    several = np.broadcast_to(product(work).batch > 1, features.shape[:-1])[..., None]
+    return np.concatenate([features * ~several, features * several], axis=-1)

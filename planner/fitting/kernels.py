@@ -8,16 +8,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.costs.alignment import misaligned_settings, slowdown
-from planner.costs.attention import BETWEEN_SIZES, WITHOUT_LAUNCH
-from planner.costs.batches import BATCHED_APART
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH_ORDER
-from planner.costs.interpolation import AXES, LARGEST_GRID
 from planner.costs.kernels import OBLONG_APART
+from planner.costs.roofline import (
+    AXES,
+    BETWEEN_SIZES,
+    LARGEST_GRID,
+    ROW_BLOCKS,
+    ROW_PADDING,
+    ROW_REREADS,
+    ROW_STEPS,
+    WITHOUT_LAUNCH,
+)
 from planner.costs.terms import evaluate
-from planner.costs.traffic import ROW_BLOCKS, ROW_PADDING, ROW_REREADS, ROW_STEPS
-from planner.costs.work import kernel_width, moved_bytes, transposition
+from planner.costs.work import BATCHED_APART, kernel_width, moved_bytes, transposition
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
@@ -156,7 +162,8 @@ def fit_kernels(
     ----------
     samples : Samples
         Rows that name an operation are left to :mod:`planner.fitting.collectives`, those of the input side to
-        :mod:`planner.fitting.storage`. Rows that name a call of a network take part where :func:`learns_from_calls`.
+        :mod:`planner.fitting.calibration`. Rows that name a call of a network take part where
+        :func:`learns_from_calls`.
         Circumstance ``contained`` names kinds whose time is part of other rows.
     accelerator : Accelerator, optional
         Gives processor count, and for a GPU the peak rates that no predicted time may pass.

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.validation import ORDERS, GroupRanking, OrderRanking, RankingSummary
-from planner.scoring.groups import average_ranks, means, numbered, runs
+from planner.scoring.errors import average_ranks, means, numbered, runs
 
 __all__ = [
     "FEWEST_PLANS", "OURS", "RULES", "Outcomes", "as_times", "rank_by_rules", "rank_groups", "summarise_ranking",

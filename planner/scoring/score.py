@@ -10,9 +10,8 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.runs import MEMORY_METRIC
 from planner.domain.validation import AXES, MemoryScore, ScoredRow, Validation
-from planner.scoring.errors import Figures, comparable, summaries_by, summarise
+from planner.scoring.errors import Figures, comparable, explaining_terms, growths, summaries_by, summarise
 from planner.scoring.ranking import Outcomes, as_times, rank_by_rules, rank_groups, summarise_ranking
-from planner.scoring.residuals import explaining_terms, growths
 
 __all__ = ["memory_score", "score"]
 

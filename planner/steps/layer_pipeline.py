@@ -38,9 +38,8 @@ from planner.steps.state import Elements, StageExchange
 from planner.steps.step_costs import StepCosts
 from planner.steps.step_part import StepPart
 from planner.steps.synchronous import Runs
-from planner.workload.blocks import block_starts
+from planner.workload.blocks import Partition, best_cuts, block_starts
 from planner.workload.gradients import gradient_buckets
-from planner.workload.partition import Partition, best_cuts
 from planner.workload.placement import Placement
 from planner.workload.rank_sizes import SUMS
 from planner.workload.segments import Segments, segments_of

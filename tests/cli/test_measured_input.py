@@ -13,7 +13,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, TRAFFIC_KINDS, UPDATE
 from planner.domain.samples import Samples
-from planner.fitting.storage import fit_input
+from planner.fitting.calibration import fit_input
 from planner.formats.calibration import CALIBRATION
 
 Run = Callable[..., tuple[int, str, str]]

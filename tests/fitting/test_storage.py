@@ -8,8 +8,7 @@ import pytest
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.samples import Samples
-from planner.fitting.calibration import fit_calibration
-from planner.fitting.storage import FITS, fit_input
+from planner.fitting.calibration import FITS, fit_calibration, fit_input
 from planner.formats.samples import read_samples, write_samples
 
 SIZES = (16_384, 65_536, 114_688, 524_288)

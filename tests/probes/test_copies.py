@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.domain.samples import Samples
-from planner.fitting.storage import fit_input
+from planner.fitting.calibration import fit_input
 from planner.probes.inputs import _copying, measure_copies
 from planner.probes.precisions import import_torch
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from planner.domain.samples import Samples
-from planner.fitting.storage import fit_input
+from planner.fitting.calibration import fit_input
 from planner.probes import inputs as storage
 from planner.probes.inputs import measure_storage, processor_wait_s, resident_share
 

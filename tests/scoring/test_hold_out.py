@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.scoring.groups import splits
+from planner.scoring.errors import splits
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", ""]), st.booleans()), max_size=30))

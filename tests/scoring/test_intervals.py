@@ -13,9 +13,8 @@ import pytest
 from planner.domain.calibration import Calibration
 from planner.domain.provenance import NORMAL_90, PREDICTION_KINDS
 from planner.domain.validation import ScoredRow
-from planner.scoring.conformal import conformal_score
 from planner.scoring.evaluate import Answer
-from planner.scoring.intervals import LEAST_OWN_GROUPS, rescaled, scores
+from planner.scoring.intervals import LEAST_OWN_GROUPS, conformal_score, rescaled, scores
 
 
 def row(network: str = "a", measured: float | None = 1.0, **changes: Any) -> ScoredRow:

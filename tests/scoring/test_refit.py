@@ -17,8 +17,8 @@ from planner.domain.request import Problem
 from planner.domain.runs import Run
 from planner.errors import ParameterError
 from planner.fitting.observed import ESTIMATOR, OVERHEADS, overheads_entry
+from planner.scoring.errors import HOLD_OUTS
 from planner.scoring.evaluate import Answer, answers_of
-from planner.scoring.groups import HOLD_OUTS
 from planner.scoring.refit import Asked, fit_runs, group_of, held_out_answers
 
 PLANS = ((1, 1, 8), (1, 1, 32), (1, 4, 16), (2, 8, 16))

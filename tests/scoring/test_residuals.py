@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from planner.domain.arrays import FloatArray
-from planner.scoring.residuals import PRIOR_DEVIATION, SCALE_RANGE, explaining_terms, growths
+from planner.scoring.errors import PRIOR_DEVIATION, SCALE_RANGE, explaining_terms, growths
 
 TERMS = ("forward", "backward", "all_reduce")
 

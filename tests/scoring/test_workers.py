@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from planner import errors
-from planner.scoring.workers import spread
+from planner.scoring.refit import spread
 
 SLEEPER = """
 import os, signal, sys, time
 from planner.cli.streams import terminated_as_interrupted
-from planner.scoring.workers import spread
+from planner.scoring.refit import spread
 
 def job(number):
     os.write(1, f"{os.getpid()}\\n".encode())  # a line at once: two workers write
