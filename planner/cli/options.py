@@ -361,7 +361,7 @@ _PLAN = (
 COMMANDS = (
     Command(
         "suggest",
-        "Rank plans near a target mini-batch by time, GPU-hours or cost. "
+        "Rank plans near a target mini-batch by epoch time or cost. "
         "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "allow_unknown",
@@ -428,4 +428,5 @@ COMMANDS = (
         "It has curves against nodes and sub-batch, memory by stage and kernels too; needs Matplotlib.",
         ("answer", "out", "force"),
     ),
+    Command("doctor", "Say what is installed, found and missing, for what.", ("json",)),
 )  # fmt: skip

@@ -41,7 +41,7 @@ from planner.formats.parts import (
 from planner.formats.prediction import QUANTITY, RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 
 __all__ = [
-    "BRIEF", "BRIEFS", "ERROR", "INFERENCE", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document",
+    "BRIEF", "BRIEFS", "DOCTOR", "ERROR", "INFERENCE", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document",
     "briefs_document", "error_document", "inference_document", "plan_figures", "sweep_document", "validation_document",
     "why_not_document",
 ]  # fmt: skip
@@ -184,6 +184,18 @@ ERROR = Kind(
         title="error",
     ),
 )
+
+
+_CHECK = Table(
+    Field("part", Text(), "package, program, file or device"),
+    Field("needed_for", Text(), "what needs it"),
+    Field("state", Text(("ready", "missing", "broken")), "whether it can be used"),
+    Field("found", Text(), "version, path or what is wrong"),
+    Field("remedy", Text(), "what to do; empty: nothing", ""),
+    Field("required", Flag(), "whether nothing works without it", default=False),
+    title="check",
+)
+DOCTOR = Kind("doctor", "json", Table(Field("checks", ListOf(_CHECK), "parts, in the order of the text")))
 
 
 def error_document(

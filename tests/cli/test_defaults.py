@@ -40,7 +40,7 @@ def own() -> Calibration:
 def put(calibration: Calibration) -> Calibration:
     """Put a calibration into the user's folder."""
     folder = catalog.own_calibrations_folder()
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "20260101T000000-mine.json").write_text(CALIBRATION.dump(calibration))
     return calibration
 
@@ -109,6 +109,15 @@ def test_a_network_alone_uses_this_machines_own_calibration(run: Run, own: Calib
     assert values["nodes"]["value"] == [1]
     assert values["mode"] == {"value": ["sync"], SOURCE: "default"}
     assert values["tolerance"]["value"] == {"sync": 0}
+
+
+def test_the_doctor_says_what_an_own_calibration_holds(run: Run, own: Calibration) -> None:
+    checks = {one["part"]: one for one in document(run("doctor", "--json"))["checks"]}
+    assert checks["own calibration"]["found"] == f"kernels of {own.accelerator}, no date"
+    put(replace(own, environment={"framework": "pytorch 1.0"}, date="2026-01-02"))
+    checks = {one["part"]: one for one in document(run("doctor", "--json"))["checks"]}
+    assert checks["own calibration"]["found"] == f"kernels of {own.accelerator}, 2026-01-02, by torch 1.0"
+    assert checks["own calibration"]["remedy"] == "planner calibrate"
 
 
 def test_an_own_calibration_of_an_absent_device_is_not_used(run: Run) -> None:

@@ -29,7 +29,7 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  suggest        Rank plans near a target mini-batch by time, GPU-hours or cost.
+  suggest        Rank plans near a target mini-batch by epoch time or cost.
   search-worker  Run more trials of a study of suggest --search optuna.
   sweep          Show the objective against nodes and sub-batch.
   predict        Predict configurations, term by term.
@@ -40,6 +40,7 @@ Commands:
   calibrate      Measure this node, fit the cost terms, write a calibration.
   render         Write a plan that was kept as JSON as a job file.
   report         Write an answer that was kept as one page to look at.
+  doctor         Say what is installed, found and missing, for what.
 """
 
 
@@ -55,7 +56,7 @@ def test_version(run: Run) -> None:
 
 def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     sentence = "planner: command must be a known name, got 'sugest'; did you mean 'suggest'?"
-    known = "batch, calibrate, explain, predict, render, report, search-worker, show, suggest, sweep, validate"
+    known = "batch, calibrate, doctor, explain, predict, render, report, search-worker, show, suggest, sweep, validate"
     assert run("sugest") == (2, "", f"{sentence} Known: {known}.\n")
 
 
