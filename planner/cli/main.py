@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from planner import __version__
-from planner.cli.options import COMMANDS, OPTIONS, Command, Option
+from planner.cli.options import COMMANDS, OPTIONS, PANELS, Command, Option, panel_of
 from planner.cli.streams import answered, note, open_streams, silence, terminated_as_interrupted
 from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
@@ -46,8 +46,28 @@ def _value_of(parameter: Any, context: typer.Context, value: Any) -> Any:
 
 
 class _TextCommand(TyperCommand):
+    """A command whose options stay text; many of them stand in panels in its help."""
+
     def get_params(self, ctx: Any) -> list[Any]:
         return _as_text(super().get_params(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        params = self.get_params(ctx)
+        if len(params) <= MOST_IN_ONE_LIST:
+            super().format_options(ctx, formatter)
+            return
+        own = {OPTIONS[one.name].flag for one in params if one.name in OPTIONS}
+        for title, (example, _) in PANELS.items():
+            records = [one.get_help_record(ctx) for one in params if panel_of(one.name) == title]
+            words = [part for part in example.split("--")[1:] if f"--{part.split()[0]}" in own]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([("Example:", "--" + "--".join(words))])
+                    formatter.write_dl(records)
+
+
+MOST_IN_ONE_LIST = 30
+"""Options of a command whose help is one list."""
 
 
 class _TextGroup(TyperGroup):

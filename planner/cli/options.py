@@ -19,7 +19,7 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.ranks import RANK_ORDER
 from planner.domain.trainable import ALL
 
-__all__ = ["COMMANDS", "OPTIONS", "Command", "Option"]
+__all__ = ["COMMANDS", "OPTIONS", "PANELS", "Command", "Option", "panel_of"]
 
 OPTIMIZERS = ("none", "sgd", "sgd-momentum", "nesterov", "adagrad", "rmsprop", "adam", "adam-8bit")
 RANGE = "A,B|LO:HI[:STEP]"
@@ -351,6 +351,37 @@ _ALL = (
 )  # fmt: skip
 
 OPTIONS = {option.name: option for option in _ALL}
+
+PLANS = "Plans"
+PANELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "What to train": (
+        "--target-batch 512 --network gpt2:sequence=1024 --precision bf16",
+        ("target_batch", "tolerance", "mini_batch", "network", "trainable", "allow_unknown", "dataset", "input",
+         "optimizer", "precision", "mode", "task"),
+    ),
+    "On what": (
+        "--cluster dgx-h100 --framework megatron --scenario inter_node.bandwidth=25GB/s",
+        ("cluster", "framework", "switches", "calibration", "only_calibration", "scenario"),
+    ),
+    PLANS: ("--nodes 1,2,4 --sub-batch 4:16:4 --tensor 1,2 --pipeline 1", ()),
+    "Objective and limits": (
+        "--objective gpu-hours --limit efficiency=10% --deadline 500h --tokens 2e9",
+        ("objective", "limit", "deadline", "epochs", "tokens", "choose", "latency", "rate"),
+    ),
+    "Search": ("--search exact --time-limit 20s", ("search", "time_limit", "trials", "study")),
+    "Output": (
+        "--json --seed 1",
+        ("top", "pareto", "sensitivity", "why_not", "plot", "force", "brief", "verbose", "json", "seed", "help"),
+    ),
+}  # fmt: skip
+"""Title -> example, and names of options: how the help of a command with many of them is grouped. An option of no other
+panel describes plans, as those of axes do."""
+
+
+def panel_of(name: str) -> str:
+    """Return the title of the panel of an option."""
+    return next((title for title, (_, names) in PANELS.items() if name in names), PLANS)
+
 
 _PROBLEM = ("network", "dataset", "cluster", "calibration", "only_calibration", "framework", "mode")
 _PLAN = (

@@ -1,12 +1,13 @@
 """The table of options: each is documented, and each refuses what breaks its rule in the sentence form."""
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from planner.cli.options import COMMANDS, OPTIMIZERS, OPTIONS
+from planner.cli.options import COMMANDS, OPTIMIZERS, OPTIONS, PANELS
 from planner.domain import configuration, framework
 from planner.formats.parts import OPTION_KEYS
 
@@ -153,6 +154,24 @@ def test_help_documents_every_option(command: Any, run: Run) -> None:
     for name in command.options:
         assert f"{OPTIONS[name].flag} " in out
         assert "".join(OPTIONS[name].text(command.name).split()) in letters
+
+
+@pytest.mark.parametrize("command", ["suggest", "sweep", "predict"])
+def test_many_options_stand_in_panels_each_with_an_example_of_its_own_options(command: str, run: Run) -> None:
+    text, names = run(command, "--help")[1], next(one.options for one in COMMANDS if one.name == command)
+    panels = re.split(r"\n\n(?=\w.*:\n)", text)[1:]
+    assert [panel.partition(":")[0] for panel in panels] == [one for one in PANELS if one in text]
+    assert sum(len(re.findall(r"(?m)^  (?:-v, )?--[a-z]", panel)) for panel in panels) == len(names)
+    for panel in panels:
+        example = re.search(r"\n  Example:  (--.*(?:\n {12}\S.*)*)", panel)
+        assert example is not None
+        for flag in re.findall(r"--[a-z-]+", example[1]):
+            assert re.search(rf"(?m)^  (?:-v, )?{flag}\b", panel), flag
+
+
+def test_the_examples_of_the_panels_are_a_request_together(run: Run) -> None:
+    code, out, err = run("suggest", *(word for example, _ in PANELS.values() for word in example.split()))
+    assert (code, json.loads(out)["status"]) == (0, "found"), err
 
 
 CASES = [
