@@ -25,6 +25,7 @@ from planner.sessions.inputs import (
     Values,
     cases,
     check_nodes,
+    check_trainable,
     machine_of,
     merge,
     value_of,
@@ -96,7 +97,9 @@ def _cases(values: Values) -> tuple[Case, ...]:
     machine = machine_of(values, note)
     check_nodes(machine.cluster, values)
     engine: Values = {"framework": Sourced(ENGINE, DEFAULT)} if machine.cluster.node.accelerator.kind == "gpu" else {}
-    return cases(merge(values, engine), machine)
+    found = cases(merge(values, engine), machine)
+    check_trainable(values, (one.problem.network for one in found))
+    return found
 
 
 def _batches(case: Case, precision: str, sizes: Iterable[int], *, wants_all: bool = True) -> list[Batch]:

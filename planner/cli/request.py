@@ -301,11 +301,11 @@ def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
 
     Fusions that were asked for and have no use are noted, but for those that ``--switches`` goes through.
     """
-    check_trainable(values)
     about = {name: values[name] for name in _OF_PROBLEM if name in values}
     machine = kept(("machine", repr(about)), lambda: machine_of(about, note))
     check_nodes(machine.cluster, values)
     of_problem = kept(("cases", repr(about)), lambda: cases(about, machine))
+    check_trainable(values, (case.problem.network for case in of_problem))
     found = tuple(replace(one, sources=merge(one.sources, values)) for one in of_problem)
     for sentence in () if "switches" in values else idle_fusions(found):
         note(sentence)

@@ -6,7 +6,7 @@ import json
 import platform
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -64,6 +64,11 @@ def run(arguments: Mapping[str, Any]) -> None:
     typed = arguments["what"]
     what = str(choice(*shelves)("what to show", f"{typed}s" if f"{typed}s" in shelves else typed))
     shelf, as_json = shelves[what](), "json" in arguments
+    if "trainable" in arguments:
+        if what != "networks":
+            raise ParameterError("--trainable", "used with networks", what)
+        find = shelf.find
+        shelf = replace(shelf, find=lambda name: trained_as(find(name), arguments["trainable"]))
     if "detect" in arguments or "from_" in arguments:
         _detect(what, arguments)
     elif "toml" in arguments:
@@ -71,10 +76,6 @@ def run(arguments: Mapping[str, Any]) -> None:
     elif "item" in arguments:
         name = arguments["item"]
         thing = shelf.find(name)
-        if "trainable" in arguments:
-            if what != "networks":
-                raise ParameterError("--trainable", "used with networks", what)
-            thing = trained_as(thing, arguments["trainable"])
         if "work" in arguments and what != "networks":
             raise ParameterError("--work", "used with networks", what)
         if as_json:

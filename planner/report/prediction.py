@@ -13,6 +13,7 @@ from planner.domain.prediction import LOOKUPS, Citation, Prediction, Quantity
 from planner.domain.provenance import PREDICTION_KINDS
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan
+from planner.domain.trainable import ALL
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, heading, width_of
 from planner.units import format_count, format_duration, format_number
@@ -33,7 +34,8 @@ def place(subject: Subject) -> str:
     trained = ""
     if subject.parameters:
         counts = format_count(subject.trained_parameters), format_count(subject.parameters)
-        trained = f" ({subject.settings.trainable}: {counts[0]} of {counts[1]} parameters)"
+        how = "" if subject.settings.trainable == ALL else f"{subject.settings.trainable}: "
+        trained = f" ({how}{counts[0]} of {counts[1]} parameters trained)"
     return f"{subject.network}{trained} on {subject.cluster}{what_if}"
 
 

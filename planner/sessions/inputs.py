@@ -258,9 +258,9 @@ def _without_calls(calibration: Calibration, misses: Missing) -> Calibration:
     return calibration if len(entries) == len(calibration.entries) else replace(calibration, entries=entries)
 
 
-def check_trainable(values: Values) -> None:
+def check_trainable(values: Values, networks: Iterable[Network]) -> None:
     """Refuse what frozen layers are not modelled with: asynchronous training, training in int8, and inference."""
-    if value_of(values, "trainable", ALL) == ALL:
+    if not any(one.has_frozen for one in networks):
         return
     for key, refused, rule in (
         ("mode", "async", "sync"),
@@ -271,7 +271,7 @@ def check_trainable(values: Values) -> None:
         value = value_of(values, key, None)
         if value == refused or (isinstance(value, tuple) and refused in value):
             flag = "--" + key.replace("_", "-")
-            raise ParameterError(flag, f"{rule} with {said(values, 'trainable')}", refused)
+            raise ParameterError(flag, f"{rule} where layers are frozen", refused)
 
 
 def check_nodes(cluster: Cluster, values: Values) -> None:
@@ -427,10 +427,10 @@ def questions(values: Values, mixed: MixedCluster, say: Say) -> tuple[Question, 
     if len(frameworks) > 1:
         rule = f"one framework on cluster {mixed.name!r} of several node groups"
         raise ParameterError("--framework", rule, ",".join(frameworks), "ask for each by itself")
-    check_trainable(values)
     machines = _machines(values, mixed, say)
     each = {name: cases(values, machine) for name, machine in machines.items()}
     found = tuple(dict(zip(each, of_all, strict=True)) for of_all in zip(*each.values(), strict=True))
+    check_trainable(values, (case.problem.network for question in found for case in question.values()))
     for question in found:
         scenario = next(iter(question.values())).problem.scenario
         if scenario.accelerator is not None:

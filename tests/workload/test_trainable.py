@@ -283,3 +283,33 @@ def test_pytorch_counts_as_many_flop_and_parameters(name: str, text: str) -> Non
         module(sample).backward()
     counted = sum(site.training_flop * count for site, count in of.site_counts())
     assert counter.get_total_flops() == pytest.approx(counted, rel=0.01)
+
+
+@pytest.mark.started
+@pytest.mark.parametrize(
+    ("name", "text"), [("gpt", "lora:rank=8"), ("gpt", "last:2"), ("resnet18", "last:4"), ("vgg16", "last:2")]
+)
+def test_pytorch_keeps_the_same_share_of_activations(name: str, text: str) -> None:
+    torch = pytest.importorskip("torch")
+    from planner.probes.steps import build_module  # noqa: PLC0415 - PyTorch is an extra
+
+    def kept(network: Network) -> tuple[float, float]:
+        module, of_storage = build_module(network, "cpu"), dict[int, int]()
+        weights = {one.untyped_storage().data_ptr() for one in module.parameters()}
+
+        def pack(tensor: Any) -> Any:
+            storage = tensor.untyped_storage()
+            of_storage[storage.data_ptr()] = storage.nbytes() * (storage.data_ptr() not in weights)
+            return tensor
+
+        is_text = len(network.input_shape) == 1
+        shape, targets = (1, *network.input_shape), (1, 32) if is_text else (1,)
+        samples = torch.zeros(shape, dtype=torch.int64 if is_text else torch.float32)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = module(samples, torch.zeros(targets, dtype=torch.int64))
+        ledger = Memory(network, MemoryRules.of("fp32", "adam"))
+        counted = ledger.fullest(Configurations.of([Configuration(1, 1, 1)])).activations
+        return float(loss.isfinite()) * sum(of_storage.values()), float(counted[0])
+
+    whole, part = kept(network_of(name)), kept(trained_as(network_of(name), text))
+    assert part[1] / whole[1] == pytest.approx(part[0] / whole[0], abs=0.04)  # masks are fp32 on a CPU
