@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,12 +42,16 @@ MOST_FREE_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class WantedRun:
-    """A run that is wanted: ``expected_s`` of forward and backward [s], ``memory_bytes``; 0: not known."""
+    """A run that is wanted: ``expected_s`` of forward and backward [s], ``memory_bytes``; 0: not known.
+
+    ``optimizer``: whose updates are timed too, and part of what is expected; empty: none.
+    """
 
     sub_batch: int
     precision: str
     expected_s: float
     memory_bytes: float = 0.0
+    optimizer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,13 @@ class PlanRun:
     """What came of a wanted run.
 
     ``step``: None where it could not be made, or not in time; ``failed``: why not, as PyTorch said. ``slower``: than
-    the quiet machine, so many times; above DISTURBED_RATIO no try was in quiet.
+    the quiet machine, so many times; above DISTURBED_RATIO no try was in quiet. ``parts``: of the step, and its update.
     """
 
     step: TimedStep | None = None
     slower: float = 1.0
     failed: str = ""
+    parts: Mapping[str, Timing] = field(default_factory=dict)
 
     @property
     def is_disturbed(self) -> bool:
@@ -163,7 +168,8 @@ def _run(
     (network, one, device), (count, step_s) = what, steps
     warm_up = min(WARM_UP_STEPS, int(count) // FEWEST_STEPS)
     repeats = min(MOST_REPEATS, int(count) - warm_up)
-    timed = partial(gradient_time, module, network, one.sub_batch, repeats, precision=one.precision)
+    of_run = network, one.sub_batch, repeats
+    timed = partial(gradient_time, module, *of_run, precision=one.precision, optimizer=one.optimizer)
 
     def measure() -> Timing:
         return timed(until_s=bench.clock() + (warm_up + repeats - 1) * step_s, warm_up=warm_up)
@@ -173,12 +179,12 @@ def _run(
         with computing_in(one.precision):
             trial = least_disturbed(measure, bench, quiet_s, tries=MOST_TRIES, pause_s=PAUSE_S, until_s=until_s)
     except (RuntimeError, MemoryError) as error:
-        what_ran = f"training steps of {network.name} on {one.sub_batch} samples in {one.precision}"
-        return _failed(device, error, what_ran)
+        return _failed(device, error, f"training steps of {network.name} on {one.sub_batch} samples in {one.precision}")
     if trial is None:
         return PlanRun()
     timing, slower = trial
-    return PlanRun(TimedStep(network, one.sub_batch, timing.time_s, timing.spread_s, one.precision), slower)
+    step = TimedStep(network, one.sub_batch, timing.time_s, timing.spread_s, one.precision)
+    return PlanRun(step, slower, parts=timing.parts)
 
 
 def _failed(device: str, error: RuntimeError | MemoryError, what: str) -> PlanRun:

@@ -11,12 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from planner.domain.arrays import check_count
+from planner.domain.kernels import UPDATE
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.network import INPUT, Layer, Network, input_shapes, layer_shapes
 from planner.domain.training import TimedStep
 from planner.numbers import constant
 from planner.probes.bench import DISTURBED_RATIO, Bench, CpuBench, as_if_quiet, least_disturbed, quietest
 from planner.probes.gpu import check_computes, first_line
+from planner.probes.layer_points import OPTIMIZERS
 from planner.probes.precisions import autocast, computing_in, import_torch
 from planner.probes.timing import EVENT_RESOLUTION_S, Timing, give_back_memory, keep_freed_memory, own_clock, summary
 from planner.units import format_bytes, format_seconds
@@ -30,6 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 WARM_UP_STEPS = 3
+PASSES = "forward", "backward"
 AHEAD_STEPS = 2
 """With one step to go the device still waits for nothing, where it is the slower one."""
 
@@ -96,8 +99,11 @@ def gradient_time(
     precision: str = "fp32",
     until_s: float = math.inf,
     warm_up: int = WARM_UP_STEPS,
+    optimizer: str = "",
 ) -> Timing:
     """Return the time of one gradient computation: loss forward and backward, gradients None before.
+
+    Its parts are those two passes, and the update behind them.
 
     On one thread of a CPU it is what the thread ran, whatever else the CPU did meanwhile; of several the wall time.
     On a GPU steps follow each other without waiting, as in training: the time is that between events before and after.
@@ -110,6 +116,7 @@ def gradient_time(
     precision : 16-bit ones as mixed precision; whether fp32 may be TF32 is the caller's to set
     until_s : what :func:`time.perf_counter` may show when a repeat begins [s]; the first one is made in any case
     warm_up : steps that are not timed: by the third one all memory has been touched, most of it in the first one
+    optimizer : one of OPTIMIZERS, whose update follows each computation; empty: none does
     """
     check_count("sub_batch", sub_batch)
     check_count("repeats", repeats)
@@ -119,22 +126,35 @@ def gradient_time(
     generator = torch.Generator().manual_seed(sub_batch)
     samples, targets = (tensor.to(device) for tensor in _batch(torch, network, sub_batch, generator))
     module.train()
+    kind, options = OPTIMIZERS.get(optimizer, ("", {}))
+    update = getattr(torch.optim, kind)(module.parameters(), **options).step if kind else None
     mark, wait, between_s = _marks(torch, device)
-    times: list[tuple[Any, Any]] = []
+    steps: list[list[Any]] = []
     for step in range(repeats + warm_up):
         if step >= AHEAD_STEPS:
-            wait(times[-AHEAD_STEPS][1])
+            wait(steps[-AHEAD_STEPS][-1])
         if step > warm_up and time.perf_counter() >= until_s:
             break
         module.zero_grad(set_to_none=True)
-        start = mark()
+        moments = [mark()]
         with autocast(device, precision):
             loss = module(samples, targets)
+        moments.append(mark())
         loss.backward()
-        times.append((start, mark()))
+        moments.append(mark())
         del loss
+        if update:
+            update()
+            moments.append(mark())
+        steps.append(moments)
     module.zero_grad(set_to_none=True)
-    return summary([between_s(*pair) for pair in times[warm_up:]])
+    steps = steps[warm_up:]
+    whole = summary([between_s(one[0], one[2]) for one in steps])
+    parts = {
+        name: summary([between_s(one[at], one[at + 1]) for one in steps])
+        for at, name in enumerate((*PASSES, *([UPDATE] if update else [])))
+    }
+    return replace(whole, parts=parts)
 
 
 def _marks(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[Any], None], Callable[[Any, Any], float]]:

@@ -20,8 +20,8 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -82,11 +82,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one call: median over blocks, spread (scaled median absolute deviation), calls timed."""
+    """Seconds of one call: median over blocks, spread (scaled median absolute deviation), calls timed.
+
+    ``parts``: timings of what it consists of and of what follows it, by name, where those were timed too.
+    """
 
     time_s: float
     spread_s: float
     repeats: int
+    parts: Mapping[str, Timing] = field(default_factory=dict)
 
 
 def own_clock(clock: Callable[[], float] = time.thread_time) -> Callable[[], float]:

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,9 @@ from typing import IO
 
 from planner import catalog
 from planner.domain.calibration import Calibration
+from planner.domain.configuration import Configuration
 from planner.domain.samples import COMMAND, Samples
+from planner.domain.training import TimedStep
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import SampleOrigin, fit_calibration
 from planner.fitting.overheads import overheads_doubt
@@ -26,11 +28,12 @@ from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
 from planner.probes.resume import holds_measured, remove_if_empty
 from planner.sessions.inputs import Say, Values, value_of
 from planner.sessions.measure import Request, Session, check_complete, check_served, measured, with_doubts
-from planner.sessions.plan_runs import Asking, refined_here, refined_with_runs
+from planner.sessions.plan_runs import Asking, kept_runs, refined_here, refined_with_runs, timed_here
 from planner.sessions.sample_files import fitted_with_steps, links_of, samples_of, samples_text
 
 __all__ = [
     "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "refined_for_plans", "refined_from_runs",
+    "with_runs",
 ]  # fmt: skip
 
 SUFFIX = ".lock"
@@ -186,9 +189,15 @@ def refined_for_plans(
 ) -> tuple[Calibration, str]:
     """Return the calibration that short runs of a suggestion's plans refine, and the text of a file of these runs.
 
-    Parameters and errors are those of :func:`planner.sessions.plan_runs.refined_here`.
+    Parameters and errors are those of :func:`planner.sessions.plan_runs.timed_here` and ``kept_runs``.
     """
-    calibration, measurement = refined_here(asking, name, session, budget_s=budget_s, began_s=began_s)
+    results, enough = timed_here(asking, session, budget_s=budget_s, began_s=began_s)
+    return with_runs(asking, kept_runs(asking, results, enough, session.say), name, date)
+
+
+def with_runs(asking: Asking, runs: Mapping[Configuration, TimedStep], name: str, date: str) -> tuple[Calibration, str]:
+    """Return the calibration that runs made here refine, and the text of a file of these runs."""
+    calibration, measurement = refined_here(asking, name, runs)
     source = f"training runs on {measurement.accelerator.name}"
     return _dated(calibration, date), samples_text(measurement, source, date)
 

@@ -44,7 +44,10 @@ from planner.sessions.measure import Session
 from planner.sessions.runs import files_of_runs, framework_of, runs_of_log
 from planner.units import format_seconds
 
-__all__ = ["Asking", "asking_of", "refined_here", "refined_with_runs"]
+__all__ = [
+    "Asking", "asking_of", "check_circumstances", "circumstances_of", "kept_runs", "merged", "refined_here",
+    "refined_with_runs", "timed_here",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +64,6 @@ class Suggested:
     calibrations: tuple[Calibration, ...]
     dataset: str | None
 
-    def base(self) -> Calibration:
-        """Return the calibrations of the accelerator as one, the first of equal keys; empty without any."""
-        device = self.cluster.node.accelerator
-        own = [one for one in self.calibrations if one.accelerator == device.name]
-        entries: dict[tuple[str, ...], Entry] = {}
-        steps: dict[tuple[object, ...], MeasuredStep] = {}
-        for one in own:
-            for entry in one.entries:
-                entries.setdefault((*entry.key, entry.mode), entry)
-            for step in one.measured_steps:
-                steps.setdefault(step.key, step)
-        first = own[0] if own else Calibration(f"{device.name}-runs", device.name, ())
-        return replace(first, entries=tuple(entries.values()), measured_steps=tuple(steps.values()))
-
     def machine(self, base: Calibration, say: Say) -> Machine:
         """Return what the next suggestion that names the base is priced with."""
         named: Values = {
@@ -83,6 +72,20 @@ class Suggested:
             "calibration": Sourced((base.name,), OPTION),
         }
         return machine_of(named, say, (base,))
+
+
+def merged(calibrations: Sequence[Calibration], device: str) -> Calibration:
+    """Return the calibrations of an accelerator as one, the first of equal keys; empty without any."""
+    own = [one for one in calibrations if one.accelerator == device]
+    entries: dict[tuple[str, ...], Entry] = {}
+    steps: dict[tuple[object, ...], MeasuredStep] = {}
+    for one in own:
+        for entry in one.entries:
+            entries.setdefault((*entry.key, entry.mode), entry)
+        for step in one.measured_steps:
+            steps.setdefault(step.key, step)
+    first = own[0] if own else Calibration(f"{device}-runs", device, ())
+    return replace(first, entries=tuple(entries.values()), measured_steps=tuple(steps.values()))
 
 
 def suggested_of(path: str, names: Sequence[str]) -> Suggested:
@@ -153,7 +156,7 @@ def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], nam
     ParameterError: the suggestion has no plans, or a calibration that it was made with is not found.
     """
     suggested = suggested_of(plan, names)
-    base = suggested.base()
+    base = merged(suggested.calibrations, suggested.cluster.node.accelerator.name)
     rows, left_out = _rows(plan, suggested, paths, say)
     steps: list[MeasuredStep] = []
     for problem, of_problem in _problems(suggested, base, rows, say):
@@ -310,9 +313,9 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     """
     suggested = suggested_of(path, names)
     gpu = _gpu(suggested.cluster, session)
-    base = suggested.base()
-    circumstances = _circumstances(base.environment, gpu)
-    _check_circumstances(base, circumstances)
+    base = merged(suggested.calibrations, suggested.cluster.node.accelerator.name)
+    circumstances = circumstances_of(base.environment, gpu)
+    check_circumstances(base, circumstances)
     plans = _plans_of_one_device(suggested, session.say)
     runs: dict[tuple[int, str], WantedRun] = {}
     for plan in plans:
@@ -373,7 +376,7 @@ def _gpu(cluster: Cluster, session: Session) -> Gpu | None:
     )
 
 
-def _check_circumstances(base: Calibration, now: Mapping[str, str]) -> None:
+def check_circumstances(base: Calibration, now: Mapping[str, str]) -> None:
     """Refuse a calibration of other circumstances than those of a run on this machine now."""
     for key in sorted(now.keys() & base.environment.keys() - FREE_CIRCUMSTANCES):
         if now[key] != base.environment[key]:
@@ -383,7 +386,7 @@ def _check_circumstances(base: Calibration, now: Mapping[str, str]) -> None:
             )
 
 
-def _circumstances(of_base: Mapping[str, str], gpu: Gpu | None) -> dict[str, str]:
+def circumstances_of(of_base: Mapping[str, str], gpu: Gpu | None) -> dict[str, str]:
     """Return what is true of a run on a device now, as far as the base says it of itself."""
     circumstances = {**describe_cpu()[2], "framework": f"pytorch {import_torch().__version__}"}
     if gpu:
@@ -393,21 +396,12 @@ def _circumstances(of_base: Mapping[str, str], gpu: Gpu | None) -> dict[str, str
     return circumstances
 
 
-def refined_here(
-    asking: Asking, name: str, session: Session, *, budget_s: float, began_s: float
-) -> tuple[Calibration, Measurement]:
-    """Return the base calibration with the measured passes that short runs give, and these runs.
+def timed_here(asking: Asking, session: Session, *, budget_s: float, began_s: float) -> tuple[tuple[PlanRun, ...], str]:
+    """Return what came of the short runs that are asked for, and the budget that suffices for all, as an option.
 
-    Parameters
-    ----------
-    name : of the calibration
-    budget_s : time for all [s]
-    began_s : when the command began, on the session's clock
+    ``budget_s``: time for all [s]; ``began_s``: when the command began, on the session's clock.
 
-    Raises
-    ------
-    CoverageError : no run was made, for time, memory or a machine that was never quiet
-    ParameterError : the device computes nothing any more
+    ParameterError: the device computes nothing any more.
     """
     network, base, device = asking.problem.network, asking.base, asking.device
     used_s = session.clock_s() - began_s
@@ -421,8 +415,12 @@ def refined_here(
             results = session.run_plans(network, wanted, seconds, device=device, quiet_s=quiet_s, progress=show)
     whole_s = used_s + 1 + max(enough_s(wanted, results), seconds) / MEASURING_SHARE
     enough = BUDGET_STEP_S * math.ceil(whole_s / BUDGET_STEP_S)
-    runs = _runs(asking, results, f"--budget {enough}s", session.say)
-    accelerator = asking.problem.cluster.node.accelerator
+    return results, f"--budget {enough}s"
+
+
+def refined_here(asking: Asking, name: str, runs: Mapping[Configuration, TimedStep]) -> tuple[Calibration, Measurement]:
+    """Return the base calibration, of a name, with the measured passes that runs give, and these runs."""
+    base, accelerator = asking.base, asking.problem.cluster.node.accelerator
     circumstances = {key: value for key, value in base.environment.items() if key not in FREE_CIRCUMSTANCES}
     samples = Samples.from_rows([], {**circumstances, **asking.circumstances})
     passes = measured_steps(asking.problem, {plan: [one.time_s] for plan, one in runs.items()}, OF_PASSES)
@@ -430,10 +428,12 @@ def refined_here(
     return calibration, Measurement(samples, tuple(runs.values()), accelerator, asking.problem.cluster.node)
 
 
-def _runs(asking: Asking, results: Sequence[PlanRun], enough: str, say: Say) -> dict[Configuration, TimedStep]:
+def kept_runs(asking: Asking, results: Sequence[PlanRun], enough: str, say: Say) -> dict[Configuration, TimedStep]:
     """Return the runs that were made in quiet; say of which plans there are none, and why.
 
     ``enough``: the budget that suffices for all of them, as an option.
+
+    CoverageError: no run was made, for time, memory or a machine that was never quiet.
     """
     network = asking.problem.network.name
     names = [f"sub-batch {one.sub_batch} in {one.precision}" for one in asking.runs]

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -144,19 +146,22 @@ def test_gradient_time_ends_when_time_is_up_but_for_one_repeat() -> None:
     assert gradient_time(build_module(network), network, 1, 5, until_s=0.0).repeats == 1
     assert gradient_time(build_module(network), network, 1, 5).repeats == 5
     assert gradient_time(build_module(network), network, 1, 2, warm_up=1).repeats == 2
+    with_update = gradient_time(build_module(network), network, 1, 2, optimizer="adam")
+    assert [*with_update.parts] == ["forward", "backward", "update"]
 
 
 @pytest.mark.parametrize("warm_up", [1, 3])
 def test_the_time_of_a_gpu_is_up_by_the_clock_of_the_device(warm_up: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps take the device 1 s and the host none, which would else hand all of them over at once."""
     network, now = probe_networks()[3], {"host": 0.0, "device": 0.0}
+    parts = itertools.cycle((0.5, 0.25, 0.25))  # before a step, forward and backward
 
     class Event:
         def __init__(self, *, enable_timing: bool) -> None:
             assert enable_timing
 
         def record(self) -> None:
-            now["device"] = max(now["device"], now["host"]) + 0.5  # half a step between two marks and half before them
+            now["device"] = max(now["device"], now["host"]) + next(parts)
             self.at_s = now["device"]
 
         def synchronize(self) -> None:
@@ -169,7 +174,7 @@ def test_the_time_of_a_gpu_is_up_by_the_clock_of_the_device(warm_up: int, monkey
     monkeypatch.setattr("planner.probes.steps.time.perf_counter", lambda: now["host"])
     module = build_module(network, "meta")
     timing = gradient_time(module, network, 1, 20, until_s=6.0, warm_up=warm_up)
-    assert timing.time_s == 0.5
+    assert (timing.time_s, *(one.time_s for one in timing.parts.values())) == (0.5, 0.25, 0.25)
     assert now["device"] == 6.0 + 1.0
     assert timing.repeats == 7 - warm_up
 

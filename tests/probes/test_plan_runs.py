@@ -36,10 +36,18 @@ def running(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> Callable[
             yield bench
 
         def gradient_time(
-            _module: object, _net: object, sub_batch: int, repeats: int, *, precision: str, until_s: float, warm_up: int
+            _module: object,
+            _net: object,
+            sub_batch: int,
+            repeats: int,
+            *,
+            precision: str,
+            until_s: float,
+            warm_up: int,
+            optimizer: str,
         ) -> Timing:
             assert precision == "fp32"
-            assert warm_up >= 1
+            assert (warm_up >= 1, optimizer) == (True, "")
             step_s, made = pace * STEP_S * sub_batch, 1
             bench.now += (warm_up + 1) * step_s
             while made < repeats and bench.now < until_s:
