@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from planner.cli import calibrate
+from planner.cli import calibrate, verify
 from planner.cli.main import main, run_command
 from planner.cli.streams import bar, note
 from planner.sessions.measure import Session
@@ -72,8 +72,8 @@ def run(capsys: pytest.CaptureFixture[str], session: Callable[[], Session]) -> C
     """Return a function: arguments, what runs a command -> (exit code, standard output, standard error)."""
 
     def command(name: str, given: Mapping[str, Any]) -> None:
-        if name == "calibrate":
-            calibrate.run(given, session())
+        if name in ("calibrate", "verify"):
+            {"calibrate": calibrate, "verify": verify}[name].run(given, session())
         else:
             run_command(name, given)
 

@@ -39,7 +39,7 @@ from planner.sessions.plan_runs import asking_of
 from planner.sessions.sample_files import samples_path
 from planner.sources.links import with_measured_links
 
-__all__ = ["Target", "request_of", "run", "target_of"]
+__all__ = ["Target", "request_of", "run", "target_of", "written"]
 
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
 LONGEST_NAME = 100
@@ -87,10 +87,7 @@ def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
         _check_cluster_out(cluster_out, force=target.force)
     with held_alone("the calibration", target.shared):
         calibration, rows = _made(values, target, f"{now:%Y-%m-%d}", began_s, session, rank)
-        target.path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(target.path, CALIBRATION.dump(calibration), target.force)
-        if rows:
-            write_file(samples_path(target.path), rows, target.force)
+        written(target, calibration, rows)
         seen = seen_cluster((calibration,)) if cluster_out else None
         if cluster_out and seen:
             cluster, sentence = with_measured_links(replace(seen, name=cluster_out.stem), calibration)
@@ -101,6 +98,14 @@ def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
         output.write_document(CALIBRATION.document(calibration))
     else:
         output.write_view(fit_view(calibration, str(target.path)))
+
+
+def written(target: Target, calibration: Calibration, rows: str) -> None:
+    """Write a calibration, and beside it the rows of what was measured, where there are any."""
+    target.path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(target.path, CALIBRATION.dump(calibration), target.force)
+    if rows:
+        write_file(samples_path(target.path), rows, target.force)
 
 
 def _check_cluster_out(path: Path, *, force: bool) -> None:

@@ -294,8 +294,9 @@ _ALL = (
     Option(
         "out", "FILE", "File to write; what was measured goes into X.samples.csv beside X.json.",
         default="a time-stamped file in the user data folder", short="-o",
-        help_in=dict.fromkeys(("render", "report"), "File to write."),
-        default_in=dict.fromkeys(("render", "report"), "standard output"),
+        help_in=dict.fromkeys(("render", "report"), "File to write.")
+        | {"verify": "File to write the calibration with these steps to."},
+        default_in=dict.fromkeys(("render", "report"), "standard output") | {"verify": "none is written"},
     ),
     Option(
         "cluster_out", "X.toml", "Also write the node that was seen, and its measured links, as a cluster's file.",
@@ -322,7 +323,8 @@ _ALL = (
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option(
         "position", "N", "The plan at this position alone.", parsing.whole(1, 10_000),
-        help_in={"validate": "Position of the plan in --plan."}, default_in={"validate": "the one to take"},
+        help_in={"validate": "Position of the plan in --plan.", "verify": "Position of the plan in the answer."},
+        default_in=dict.fromkeys(("validate", "verify"), "the one to take"),
     ),
     Option(
         "part", "PART", f"One part alone: {', '.join(PARTS)} (runs: a table to fill in for calibrate --runs).",
@@ -447,6 +449,12 @@ COMMANDS = (
             "plan", "runs", "calibration", "samples", "cluster", "nodes", "gpus_per_node", "name", "out", "cluster_out",
             "force", "json",
         ),
+    ),
+    Command(
+        "verify",
+        "Run a few steps of a plan here, beside their prediction. "
+        "It is the part of one GPU; a CPU runs it where there is no GPU.",
+        ("answer", "position", "device", "budget", "calibration", "only_calibration", "name", "out", "force", "json"),
     ),
     Command(
         "render",

@@ -19,14 +19,24 @@ from planner.formats.network import DATASET, NAMES, NETWORK, NETWORK_WORK
 from planner.formats.parts import REQUEST, SETTINGS
 from planner.formats.prediction import PREDICTION, PREDICTIONS
 from planner.formats.suggestion import SUGGESTION, SUGGESTIONS
-from planner.formats.summaries import BRIEF, BRIEFS, DOCTOR, ERROR, INFERENCE, SWEEP, VALIDATION, WHY_NOT
+from planner.formats.summaries import (
+    BRIEF,
+    BRIEFS,
+    DOCTOR,
+    ERROR,
+    INFERENCE,
+    SWEEP,
+    VALIDATION,
+    VERIFICATION,
+    WHY_NOT,
+)
 
 __all__ = ["KINDS", "schema", "write_schemas"]
 
 _ALL_KINDS: tuple[Kind[Any], ...] = (
     ACCELERATOR, BRIEF, BRIEFS, CALIBRATION, CLUSTER, DATASET, DOCTOR, ERROR, FRAMEWORK, INFERENCE, NAMES, NETWORK,
     NETWORK_WORK, PREDICTION, PREDICTIONS, REQUEST, SETTINGS, SUGGESTION, SUGGESTIONS, SWEEP, TRANSFER, VALIDATION,
-    WHY_NOT,
+    VERIFICATION, WHY_NOT,
 )  # fmt: skip
 KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in _ALL_KINDS}
 

@@ -19,6 +19,7 @@ from planner.domain.request import Subject
 from planner.domain.runs import METRICS, STATUSES
 from planner.domain.suggestion import Plan, RankedPlan, Suggestion, Sweep, WhyNot
 from planner.domain.trainable import ALL
+from planner.domain.training import Verified
 from planner.domain.validation import AXES as ROW_AXES
 from planner.domain.validation import ORDERS, Validation
 from planner.errors import PlannerError
@@ -41,9 +42,9 @@ from planner.formats.parts import (
 from planner.formats.prediction import QUANTITY, RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 
 __all__ = [
-    "BRIEF", "BRIEFS", "DOCTOR", "ERROR", "INFERENCE", "SWEEP", "VALIDATION", "WHY_NOT", "brief_document",
-    "briefs_document", "error_document", "inference_document", "plan_figures", "sweep_document", "validation_document",
-    "why_not_document",
+    "BRIEF", "BRIEFS", "DOCTOR", "ERROR", "INFERENCE", "SWEEP", "VALIDATION", "VERIFICATION", "WHY_NOT",
+    "brief_document", "briefs_document", "error_document", "inference_document", "plan_figures", "sweep_document",
+    "validation_document", "verification_document", "why_not_document",
 ]  # fmt: skip
 
 
@@ -481,3 +482,36 @@ def validation_document(validation: Validation, omitted: int = 0) -> dict[str, A
         for row in validation.rows
     )
     return VALIDATION.document(keys | {"rows": rows, "omitted": omitted, "rankings": rankings})
+
+
+_VERIFIED = Table(
+    Field("name", Text(), "forward, backward, update, or step, their sum"),
+    Field("predicted_s", Number(), "for the device that ran"),
+    Field("measured_s", Number(), "median of the repeats"),
+    Field("spread_s", Number(), "scaled median absolute deviation of the repeats"),
+    Field("ratio", Number(), "measured over predicted"),
+    title="verified_term",
+)
+VERIFICATION = Kind(
+    "verification",
+    "json",
+    Table(
+        Field("position", Whole(), "of the plan in its document"),
+        Field("ran", Text(), "which part of the network ran, in words"),
+        Field("network", Text(), "of the plan"),
+        Field("device", Text(), "what it ran on, and is predicted for"),
+        Field("sub_batch", Whole(), "samples of a pass"),
+        Field("precision", Text(), "that it computes in"),
+        Field("calibrations", ListOf(Text()), "that predict it", ()),
+        Field("terms", ListOf(_VERIFIED, least=1), "of one pass and an update"),
+        Field("not_run", ListOf(Text()), "what of the plan's step did not run, in words", ()),
+        Field("repeats", Whole(), "steps that were timed"),
+        Field("slower", Number(), "times slower than in quiet the machine was"),
+    ),
+)
+
+
+def verification_document(verified: Verified) -> dict[str, Any]:
+    """Return the document of real steps beside their prediction."""
+    terms = [{**asdict(one), "ratio": one.ratio} for one in verified.terms]
+    return VERIFICATION.document({**asdict(verified), "terms": terms})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import platform
 import re
@@ -22,8 +23,9 @@ import numpy as np
 from planner.domain.cluster import Accelerator, Node
 
 __all__ = [
-    "GpuState", "busy", "cpu_name", "cpu_steal_s", "describe_cpu", "first_look", "gpu_name", "installed_gpus",
-    "likely_names", "parse_states", "present_accelerators", "processes", "reports", "state_circumstances", "states",
+    "GpuState", "available_bytes", "busy", "cpu_name", "cpu_steal_s", "describe_cpu", "first_look", "gpu_name",
+    "installed_gpus", "likely_names", "parse_states", "present_accelerators", "processes", "reports",
+    "state_circumstances", "states",
     "threads_in_words", "throttled", "watched",
 ]  # fmt: skip
 
@@ -377,6 +379,12 @@ def describe_cpu(used: int = 1) -> tuple[Accelerator, Node, dict[str, str]]:
     if steal_s is not None:
         circumstances["steal_s"] = f"{steal_s:.2f}"
     return accelerator, Node(1, accelerator, memory, threads), circumstances
+
+
+def available_bytes() -> float:
+    """Return the memory that a program may take now [bytes]; inf where the system does not state it."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    return 1024.0 * float(found[1]) if found else math.inf
 
 
 def present_accelerators() -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def _run(
     steps: tuple[float, float],
     quiet_s: float,
 ) -> PlanRun:
-    """Return what came of a run; ``steps``: at most so many, each of so long [s], fewer where they take longer."""
+    """Return what came of a run; ``steps``: at most so many, each of so long [s]; fewer where that time is up."""
     (network, one, device), (count, step_s) = what, steps
     warm_up = min(WARM_UP_STEPS, int(count) // FEWEST_STEPS)
     repeats = min(MOST_REPEATS, int(count) - warm_up)
@@ -172,9 +172,11 @@ def _run(
     timed = partial(gradient_time, module, *of_run, precision=one.precision, optimizer=one.optimizer)
 
     def measure() -> Timing:
-        return timed(until_s=bench.clock() + (warm_up + repeats - 1) * step_s, warm_up=warm_up)
+        as_expected_s = bench.clock() + (warm_up + repeats - 1) * step_s
+        return timed(until_s=max(as_expected_s, end_s - step_s), warm_up=warm_up)
 
-    until_s = bench.clock() + max((count - MOST_STEPS) * step_s, FIRST_STEP_S)
+    end_s = bench.clock() + count * step_s
+    until_s = max(end_s - MOST_STEPS * step_s, bench.clock() + FIRST_STEP_S)
     try:
         with computing_in(one.precision):
             trial = least_disturbed(measure, bench, quiet_s, tries=MOST_TRIES, pause_s=PAUSE_S, until_s=until_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,15 @@ import numpy as np
 from planner.domain.objective import Objective, objective_named
 from planner.domain.request import Subject
 from planner.domain.suggestion import RankedPlan, Sweep, SweptPlan, WhyNot
+from planner.domain.training import Verified, VerifiedTerm
 from planner.domain.validation import ErrorSummary, Locked, MemoryScore, OrderRanking, ScoredRow, Validation
 from planner.report import parts
-from planner.report.blocks import Block, Line, Pairs, Table, heading, title
+from planner.report.blocks import Block, Line, Pairs, Table, heading, listing, title
 from planner.report.plots import BESIDE, LINE_COLOUR, SERIES_LOOKS, picture, plain_logarithms
 from planner.report.prediction import place
-from planner.units import duration_unit, format_number
+from planner.units import duration_unit, format_number, format_seconds
 
-__all__ = ["sweep_lines", "sweep_plot", "sweep_view", "validation_view", "why_not_view"]
+__all__ = ["sweep_lines", "sweep_plot", "sweep_view", "validation_view", "verified_view", "why_not_view"]
 
 
 MOST_ROWS, MOST_COLUMNS = 12, 8
@@ -198,6 +199,24 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
     if validation.rankings:
         yield from _beside_rules(validation.rankings)
     yield from _closing(validation)
+
+
+def verified_view(one: Verified, shown_as: str) -> Iterator[Block]:
+    """Yield real steps of a plan's part beside their prediction; ``shown_as``: the plan in words."""
+    yield title(f"Plan {one.position}: {shown_as}")
+    yield Line(
+        f"Ran on this machine's {one.device}: {one.ran}, {parts.counted(one.sub_batch, 'sample')} in {one.precision}. "
+        f"Predicted for this device by {', '.join(one.calibrations) or 'its data sheet'}."
+    )
+    cells: dict[str, Callable[[VerifiedTerm], str]] = {
+        "term": lambda term: term.name,
+        "predicted": lambda term: format_seconds(term.predicted_s),
+        "measured": lambda term: format_seconds(term.measured_s),
+        f"spread of {one.repeats}": lambda term: f"{term.spread_s / term.measured_s:.1%}",
+        "measured / predicted": lambda term: f"{term.ratio:.2f}",
+    }
+    yield listing(one.terms, cells, [*cells][1:])
+    yield Line(f"Not run here: {'; '.join(one.not_run)}." if one.not_run else "This is the whole step of the plan.")
 
 
 def _counts(validation: Validation, omitted: int) -> Iterator[tuple[str, str]]:

@@ -409,7 +409,8 @@ def timed_here(asking: Asking, session: Session, *, budget_s: float, began_s: fl
     wanted = asking.runs
     results: tuple[PlanRun, ...] = (PlanRun(),) * len(wanted)
     if seconds:
-        sentence = f"running {network.name} {len(wanted)} times for at most {format_seconds(seconds)}"
+        times = f"{len(wanted)} times" if len(wanted) > 1 else "once"
+        sentence = f"running {network.name} {times} for at most {format_seconds(seconds)}"
         quiet_s = _number(base.environment.get("reference_s", "")) if device == "cpu" else 0.0
         with session.bar("running", seconds, sentence) as show, told_when_lost(device, None):
             results = session.run_plans(network, wanted, seconds, device=device, quiet_s=quiet_s, progress=show)

@@ -225,10 +225,10 @@ def files_of_runs(paths: Sequence[str]) -> list[str]:
     return [str(path) for some in each for path in some]
 
 
-def kept_plan(path: str, position: int | None) -> PlanToStart:
-    """Return the plan of a document at a position, by default the one to take."""
+def kept_plan(path: str, position: int | None, what: str = "--plan") -> PlanToStart:
+    """Return the plan of a document, which is given as ``what``, at a position, by default the one to take."""
     answers = read_plans(path, None, catalog.recorded)
-    return KeptPlans.alone(answers, "--plan").plan(position, "--position")
+    return KeptPlans.alone(answers, what).plan(position, "--position")
 
 
 LARGEST_BATCH_ERROR = 0.1

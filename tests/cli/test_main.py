@@ -38,6 +38,7 @@ Commands:
   validate       Compare predictions with measured runs.
   show           Show what is bundled, or everything about one thing.
   calibrate      Measure this node, fit the cost terms, write a calibration.
+  verify         Run a few steps of a plan here, beside their prediction.
   render         Write a plan that was kept as JSON as a job file.
   report         Write an answer that was kept as one page to look at.
   doctor         Say what is installed, found and missing, for what.
@@ -57,7 +58,7 @@ def test_version(run: Run) -> None:
 def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     sentence = "planner: command must be a known name, got 'sugest'; did you mean 'suggest'?"
     known = "batch, calibrate, doctor, explain, predict, render, report, search-worker, show, suggest, sweep, validate"
-    assert run("sugest") == (2, "", f"{sentence} Known: {known}.\n")
+    assert run("sugest") == (2, "", f"{sentence} Known: {known}, verify.\n")
 
 
 def test_an_option_without_its_value_is_named(run: Run) -> None:

@@ -19,9 +19,11 @@ from planner.domain.training import TimedStep
 from planner.formats.calibration import CALIBRATION
 from planner.formats.samples import read_samples
 from planner.formats.suggestion import parse_answers
+from planner.formats.summaries import VERIFICATION
 from planner.probes.gpu import DeviceLostError, Gpu
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanRun, WantedRun
+from planner.probes.timing import Timing
 from planner.sources.measured_steps import measured_steps_of
 
 Run = Callable[..., tuple[int, str, str]]
@@ -347,3 +349,92 @@ def test_a_suggestion_for_another_framework_is_refused(asked: Callable[..., Path
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert code == 5
     assert "--plan must be of framework pytorch, which runs are made with, got torch7; suggest with --framework" in err
+
+
+def verified(instruments: Instruments, ratios: dict[str, float], slower: float = 1.0) -> None:
+    """Let a run take so many times what is expected of it, evenly over its parts."""
+
+    def timed_runs(network: Network, cells: Sequence[WantedRun], *_given: Any, **_named: Any) -> tuple[PlanRun, ...]:
+        (cell,) = cells
+        parts = {name: Timing(ratio * cell.expected_s / 3, 0.0, 7) for name, ratio in ratios.items()}
+        step = TimedStep(network, cell.sub_batch, parts["forward"].time_s + parts["backward"].time_s)
+        return (PlanRun(step, slower, parts=parts),)
+
+    instruments["run_plans"] = timed_runs
+
+
+def test_a_plan_of_another_cluster_is_verified_on_this_device(run: Run, instruments: Instruments) -> None:
+    Path("mine.json").write_text(CALIBRATION.dump(base()))
+    words = ("--network", "mlp", "--cluster", "dgx-a100", "--sub-batch", "4", "--accumulation", "2", "--json")
+    Path("plan.json").write_text(run("predict", *words)[1])
+    verified(instruments, {"forward": 1.0, "backward": 3.0, "update": 2.0})
+    given = ("verify", "plan.json", "--calibration", "mine.json", "--only-calibration")
+    code, out, err = run(*given, "--json")
+    document = VERIFICATION.build(json.loads(out), "stdout")
+    here = ("--network", "mlp", "--sub-batch", "4", "--calibration", "mine.json", "--only-calibration", "--json")
+    terms = {one["name"]: one["seconds"] for one in json.loads(run("predict", *here)[1])["terms"]}
+    assert (code, document["device"], document["calibrations"]) == (0, CPU.name, ("mine",))
+    assert document["ran"] == "the whole network"
+    assert list(document["not_run"]) == ["messages between the 8 GPUs of the plan", "1 further micro-batch of a step"]
+    whole_s = sum(terms[name] for name in ("forward", "backward", "update"))
+    predicted = {one["name"]: one["predicted_s"] for one in document["terms"]}
+    ratios = {one["name"]: one["ratio"] for one in document["terms"]}
+    assert predicted == pytest.approx({**{name: terms[name] for name in predicted if name != "step"}, "step": whole_s})
+    assert ratios["backward"] == pytest.approx(whole_s / terms["backward"])
+    assert ratios["step"] == pytest.approx(2.0)
+    assert "running mlp once for at most" in err
+    code, out, err = run(*given)
+    assert (code, "measured / predicted" in out, "--out FILE.json adds these steps" in err) == (0, True, True)
+    code, _, err = run(*given, "--out", "better.json")
+    (passes,) = CALIBRATION.read("better.json").measured_steps
+    assert (code, passes.of, passes.configuration.sub_batch) == (0, "passes", 4)
+    assert passes.factor == pytest.approx(4 / 3 * whole_s / (terms["forward"] + terms["backward"]))
+
+
+def test_what_one_device_runs_of_a_split_plan_is_said(run: Run, instruments: Instruments) -> None:
+    Path("mine.json").write_text(CALIBRATION.dump(base()))
+    network = "gpt:layers=2,hidden=64,heads=4,sequence=16,vocabulary=64"
+    words = ("--tensor", "2", "--pipeline", "2", "--framework", "megatron", "--optimizer", "adam-8bit", "--json")
+    Path("plan.json").write_text(
+        run("predict", "--network", network, "--cluster", "dgx-a100", "--sub-batch", "4", *words)[1]
+    )
+    verified(instruments, {"forward": 1.0, "backward": 2.0}, slower=1.5)
+    code, out, err = run("verify", "plan.json", "--calibration", "mine.json", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["ran"] == "the part of one of 2 tensor-parallel ranks, with the layers of all 2 stages of the plan"
+    assert document["not_run"] == [
+        "messages between the 8 GPUs of the plan", "what the plan has besides: pipeline 2", "updates of adam-8bit",
+        "kernels and switches of megatron-lm: this is plain PyTorch",
+    ]  # fmt: skip
+    assert "the machine was 1.5 times slower than in quiet: measured times are too long" in err
+    code, _, err = run("verify", "plan.json", "--calibration", "mine.json", "--out", "better.json")
+    assert (code, "--out must be left out for a tensor-parallel plan" in err) == (2, True)
+
+
+def test_what_cannot_be_verified_is_one_sentence(run: Run, instruments: Instruments) -> None:
+    Path("mine.json").write_text(CALIBRATION.dump(base()))
+    words = ("--network", "mlp", "--cluster", "dgx-a100", "--sub-batch")
+    for size in ("4", "9000000"):
+        Path(f"{size}.json").write_text(run("predict", *words, size, "--json")[1])
+    verify = ("verify", "4.json", "--calibration", "mine.json")
+    instruments["run_plans"] = lambda *_, **__: (PlanRun(failed="no kernel"),)
+    for arguments, code, said in (
+        (("verify",), 2, "ANSWER.json must be given, got nothing; name a document of"),
+        (("verify", "9000000.json", "--calibration", "mine.json"), 5, f"that {CPU.name} has free, got "),
+        ((*verify, "--position", "2"), 2, "--position must be one of the answer's (1), got 2"),
+        ((*verify, "--device", "cuda"), 2, "--device must be a device that PyTorch sees"),
+        (verify, 5, "in memory and on a quiet machine, got none (sub-batch 4 in fp32: no kernel)"),
+    ):
+        found, out, err = run(*arguments)
+        assert (found, out) == (code, "")
+        assert said in err
+    instruments["run_plans"] = raised(KeyboardInterrupt())
+    assert (run(*verify)[0], run(*verify)[2].endswith("planner: interrupted\n")) == (130, True)
+
+
+def raised(error: BaseException) -> Callable[..., Any]:
+    def fail(*_given: Any, **_named: Any) -> Any:
+        raise error
+
+    return fail
