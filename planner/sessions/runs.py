@@ -18,6 +18,7 @@ from planner.domain.job import PlanToStart
 from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
 from planner.domain.runs import MEMORY_METRIC, Run, Runs
+from planner.domain.trainable import ALL
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, parse_text, read_text
 from planner.formats.plans import KeptPlans, read_plans
@@ -247,6 +248,8 @@ def runs_of_log(log: TrainingLog, path: str, *, plan: str, position: int | None,
     subject, configuration = kept.subject, kept.configuration
     if configuration.mode != "sync":
         raise ParameterError("--plan", "synchronous, of a log", configuration.mode)
+    if subject.settings.trainable != ALL:
+        raise ParameterError("--plan", "one that trains all parameters, of a log", subject.settings.trainable)
     network = catalog.find_network(subject.network_option or subject.network)
     stated: dict[str, int] = {BATCH: configuration.samples_per_update, GPUS: configuration.gpus}
     if any(layer.kind == "embedding" for layer in network.layers):

@@ -31,6 +31,7 @@ from planner.steps.predict import Evaluator
 from planner.units import format_bytes
 from planner.workload.fusion import with_attention
 from planner.workload.shards import has_tensor_shards, tensor_shard
+from planner.workload.trainable import trained_as
 
 __all__ = ["asking_for", "compared"]
 
@@ -52,14 +53,16 @@ def asking_for(plan: PlanToStart, values: Values, session: Session, *, is_kept: 
     node = gpu.node if gpu else describe_cpu()[1]
     framework = catalog.find_framework(PYTORCH.name)
     option = plan.subject.network_option or plan.subject.network
-    network = with_attention(_part(plan, catalog.find_network(option)), framework.fuses)
-    if is_kept and network.name != catalog.find_network(option).name:
+    trainable = plan.subject.settings.trainable
+    whole = trained_as(catalog.find_network(option), trainable)
+    network = with_attention(_part(plan, whole), framework.fuses)
+    if is_kept and network.name != whole.name:
         rule = "left out for a tensor-parallel plan, as steps of a part correct no plan"
         raise ParameterError("--out", rule, values["out"].value)
     here: Values = {"network": Sourced((option,), OPTION), "cluster": Sourced(HERE, OPTION)}
     machine = machine_of(merge(here, values), session.say, found=Cluster(LOCAL, 1, node))
     optimizer = plan.subject.settings.optimizer
-    settings = Settings(optimizer, framework.strategy, "synthetic", framework)
+    settings = replace(Settings(optimizer, framework.strategy, "synthetic", framework), trainable=trainable)
     problem = Problem(network, None, machine.cluster, machine.calibrations, machine.only_named, settings)
     one = plan.configuration
     (predicted,) = Evaluator(problem).describe(
