@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from itertools import product
@@ -156,26 +157,31 @@ def _useful(problem: Problem) -> Framework:
 
 
 class _Shared(NamedTuple):
-    """What sets of switches have in common: kernels by framework and precision, memory by network and rules."""
+    """What sets of switches have in common: kernels by framework and precision, memory by network and rules.
 
-    compute: dict[tuple[Framework, str], ComputeCases]
+    None: these kernels have no price.
+    """
+
+    compute: dict[tuple[Framework, str], ComputeCases | None]
     memory: dict[tuple[int, MemoryRules], FloatArray]
 
 
 def _terms(sources: Sources, precisions: Sequence[str], modes: Sequence[str], shared: _Shared) -> FloatArray:
-    """Return terms of plans on one device, rounded, shape (sub-batches, 12, precisions x modes); NaN: not priced.
+    """Return terms of plans on one device, rounded, shape (sub-batches, 13, precisions x modes); NaN: not priced.
 
     Columns are those of :meth:`planner.steps.step_costs.StepCosts.on_one_device`, and memory. ``shared``: what computes
     the same kernels, and memory by the same rules.
     """
     columns, alike = [], _of_network(sources.problem)
     for precision, mode in product(precisions, modes):
-        try:
-            costs = StepCosts(sources, precision, shared.compute.get((alike, precision)), mode=mode)
-        except CoverageError:
-            columns.append(np.full((len(_SUB_BATCHES), 2 * _STAGES + 4), np.nan))
+        key, costs = (alike, precision), None
+        if shared.compute.get(key) is not None or key not in shared.compute:
+            with suppress(CoverageError):
+                costs = StepCosts(sources, precision, shared.compute.get(key), mode=mode)
+        shared.compute.setdefault(key, costs.compute if costs else None)
+        if costs is None:
+            columns.append(np.full((len(_SUB_BATCHES), 2 * _STAGES + 5), np.nan))
             continue
-        shared.compute.setdefault((alike, precision), costs.compute)
         rules = id(sources.problem.network), costs.ledger.rules
         if rules not in shared.memory:
             shared.memory[rules] = costs.ledger.totals(Configurations.having(sub_batch=np.array(_SUB_BATCHES)))

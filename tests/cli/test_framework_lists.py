@@ -137,6 +137,13 @@ def test_switches_make_every_lawful_set_a_candidate(run: Run) -> None:
     assert plans_of(run, "nanotron", "--switches")["request"]["framework"]["value"] == "nanotron"
 
 
+def test_precisions_without_a_price_are_no_obstacle_to_switches(run: Run) -> None:
+    asked = ("suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--nodes", "1", "--target-batch", "64")
+    code, out, _ = run(*asked, "--framework", "mxnet", "--switches", "--json")
+    assert code == 0
+    assert len(json.loads(out)["request"]["framework"]["value"]) > 1
+
+
 def test_switches_of_an_own_file_are_candidates(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "a@b" / "own.toml"
     path.parent.mkdir()
