@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.errors import InputFileError, shown
+from planner.errors import InputFileError, printable, shown
 from planner.formats.documents import parse_text
 
 __all__ = ["COMMANDS", "Seen", "draft", "known_of", "read_reports"]
@@ -296,7 +296,7 @@ class Section:
         for row in self.rows:
             shown_value = "?" if row.value is None else _toml(row.value)
             line = f"{mark if row.value is not None else '# '}{row.key} = {shown_value}"
-            yield f"{line:<34}  # {row.words}" if row.words else line
+            yield f"{line:<34}  # {printable(row.words)}" if row.words else line
 
 
 def _toml(value: str | float) -> str:
@@ -347,7 +347,7 @@ def draft(seen: Seen, names_of: Names) -> tuple[str, list[str]]:
         Section("[price]", [Row("usd_per_gpu_hour", None, "for --objective cost")], needed=False),
     ]
     lines = [line for section in [Section("", top), *sections] for line in section.lines()]
-    lines[:0] = FIRST_LINES + [f"# Nodes without GPUs are left out: {_short(left_out)}."] * bool(left_out)
+    lines[:0] = FIRST_LINES + [f"# Nodes without GPUs are left out: {printable(_short(left_out))}."] * bool(left_out)
     asked = [f"{one.header.strip('[]')}.{row.key}".strip(".") for one in [Section("", top), *sections] if one.needed
              for row in one.rows if row.value is None]  # fmt: skip
     return "\n".join(lines) + "\n", asked

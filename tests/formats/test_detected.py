@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner import catalog
 from planner.domain.cluster import Cluster
@@ -179,6 +183,37 @@ def test_groups_of_nodes_are_those_of_sinfo_and_each_node_counts_once(tmp_path: 
     assert "# gpu = ?" in text, "the driver of a node of four says nothing of those of eight"
     assert "a100-sxm4-80gb or a100-sxm4-40gb" in text
     assert asked >= UNKNOWN_INTER
+
+
+ODD = ("", "\x1b", "\n", '"', "[", "0", "99999999999999999999", "-")
+SAMPLES = (SINFO, GRES, SHOWN, json.dumps(OLD_JSON), json.dumps(NEW_JSON), A100, BUS, FILES, ETHERNET, CUBE, PAIRS)
+
+
+@given(st.lists(st.sampled_from(SAMPLES), min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_a_damaged_text_is_refused_or_becomes_a_file_of_facts_and_questions(texts: list[str], random: Random) -> None:
+    damaged = []
+    for text in texts:
+        words = re.split(r"(\W)", text)
+        for _ in range(random.randrange(8)):
+            at = random.randrange(len(words))
+            words[at] = random.choice([*ODD, random.choice(words)])
+        damaged.append("".join(words))
+    try:
+        text, _ = asked_of(*damaged)
+    except InputFileError:
+        return
+    assert tomllib.loads(text)["format"] == "planner/cluster"
+    assert max(map(len, text.splitlines())) < 1000
+
+
+@pytest.mark.parametrize(
+    ("host", "shared"), [("gpu001", [True, False]), ("gpu006", [False, True]), ("login", [False, False])]
+)
+def test_what_this_machine_has_is_said_of_its_own_group_of_nodes_alone(host: str, shared: list[bool]) -> None:
+    seen = read_reports({"sinfo": SINFO, "nvidia-smi": A100, "topo": even(4, "NV4"), "/sys": FILES}, host)
+    text, asked = draft(seen, likely_names)
+    assert ['gpu = "a100-sxm4-40gb"' in group for group in text.split("[[node_groups]]")[1:]] == shared
+    assert ("links.inter_node.kind" not in asked) == any(shared)
 
 
 @pytest.mark.parametrize(
