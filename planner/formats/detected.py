@@ -261,7 +261,8 @@ def known_of(text: str) -> str:
     except InputFileError:
         return ""
     groups = [f"{len(names)} x {one.gpus} {one.gpu}".strip() for names, one in _groups(seen) if one.gpus]
-    return " and ".join(groups) or f"{len(seen.devices) or len(seen.paths)} GPUs of a node"
+    number = len(seen.devices) or len(seen.paths)
+    return " and ".join(groups) or (f"{number} GPUs of a node" if number else "nodes without GPUs")
 
 
 def _groups(seen: Seen) -> list[tuple[list[str], Machine]]:
@@ -336,7 +337,7 @@ def draft(seen: Seen, names_of: Names) -> tuple[str, list[str]]:
         else:
             top.append(nodes)
             sections += [Section("[node]", rows), *accelerator]
-        if gpus is None or gpus > 1:
+        if gpus > 1:
             sections.append(Section(f"[{where}.intra_node]", _intra(seen, gpus, likely, is_here=is_here)))
         sections.append(Section(f"[{where}.host]", _host(seen, is_here=is_here), needed=False))
     many = any(len(names) > 1 for names, _ in groups) or mixed
@@ -379,7 +380,7 @@ def _group_name(one: Machine, names: Sequence[str], groups: Sequence[tuple[list[
 
 def _node(
     seen: Seen, one: Machine, names_of: Names, *, is_here: bool
-) -> tuple[list[Row], list[Section], int | None, tuple[str, ...]]:
+) -> tuple[list[Row], list[Section], int, tuple[str, ...]]:
     """Return the rows of a node, the table of a GPU that is not bundled, its number of GPUs, and names of them."""
     devices = seen.devices if is_here else []
     rows: list[Row] = []
@@ -414,10 +415,10 @@ def _node(
         else:
             rows.append(Row("gpu", None, f"{name or 'its name'}: 'planner show accelerators' lists names; {ask}"))
     total = _whole(seen.system.get("/proc/meminfo", "").removeprefix("MemTotal:").strip())
-    threads = _threads(seen)
+    present = re.fullmatch(r"(?:0-)?(\d+)", seen.system.get("/sys/devices/system/cpu/present", ""))
     for key, value, local in (
         ("host_memory_GiB", one.memory_mib and one.memory_mib / 1024, total and total / 2**20),
-        ("cpu_threads", one.cpus, threads),
+        ("cpu_threads", one.cpus, present and int(present[1]) + 1),
     ):
         if value or (is_here and local):
             words = one.source.partition(":")[0] if value else "/proc/meminfo" if "memory" in key else "/sys"
@@ -425,15 +426,10 @@ def _node(
     return rows, accelerator, gpus, likely
 
 
-def _threads(seen: Seen) -> int | None:
-    present = re.fullmatch(r"(?:0-)?(\d+)", seen.system.get("/sys/devices/system/cpu/present", ""))
-    return int(present[1]) + 1 if present else None
-
-
 LATENCY = "of one message: 'planner calibrate --links' measures it"
 
 
-def _intra(seen: Seen, gpus: int | None, likely: Sequence[str], *, is_here: bool) -> list[Row]:
+def _intra(seen: Seen, gpus: int, likely: Sequence[str], *, is_here: bool) -> list[Row]:
     latency = Row("latency_us", None, LATENCY)
     if not is_here or len(seen.paths) != gpus:
         ask = "nvlink, nvswitch or pcie4: nvidia-smi topo -m tells, on a node (--from reads it)"
