@@ -39,7 +39,7 @@ def test_errors_name_arguments_and_have_the_exit_code() -> None:
     with pytest.raises(planner.PlannerError, match="did you mean 'target_batch'"):
         planner.suggest(target_batc=64)
     with pytest.raises(NothingFitsError, match="reaches target_batch 1009"):
-        planner.suggest(target_batch=1009, nodes=8, **ASKED)
+        planner.suggest(target_batch=1009, tolerance=0, nodes=8, **ASKED)
     with pytest.raises(planner.PlannerError, match="of one network and scenario"):
         planner.suggest(target_batch=256, **ASKED | {"network": ["resnet18", "alexnet"]})
     predicted = planner.predict(sub_batch=[16, 32], **ASKED)

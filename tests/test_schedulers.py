@@ -69,7 +69,9 @@ def test_the_lines_that_render_write_a_job(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
 def test_nothing_is_submitted_where_nothing_fits(tmp_path: Path) -> None:
     (line,) = (one for one in LINES if "jq -er" in one)
-    run = started(line.replace("--target-batch 1024", "--target-batch 1024 --nodes 1 --sub-batch 3"), tmp_path)
+    run = started(
+        line.replace("--target-batch 1024", "--target-batch 1024 --tolerance 0 --nodes 1 --sub-batch 3"), tmp_path
+    )
     assert (run.returncode != 0, run.stdout) == (True, "")
 
 

@@ -186,7 +186,7 @@ _ALL = (
     Option("target_batch", "N", "Wanted mini-batch in samples.", parsing.whole(1, parsing.LARGEST_TARGET)),
     Option(
         "tolerance", "25%|0.25", "Accepted distance of the mini-batch from the target, relative to it; of both modes.",
-        parsing.tolerance, "25% asynchronous, 0 synchronous",
+        parsing.tolerance, "25% asynchronous; synchronous exact, else the nearest mini-batch",
     ),
     Option(
         "objective", f"{'|'.join(TERMS)}|A:W+B:W",

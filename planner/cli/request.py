@@ -95,6 +95,8 @@ def values_kept(request: Mapping[str, Sourced[Any]], command: str) -> Values:
         value: Any = list(one.value) if isinstance(one.value, tuple) else one.value
         if key == "tolerance":  # by mode, the same of all to which it applies
             value = next(iter(value.values()), None)
+        elif key == "deadline":
+            value = f"{value!r}s"
         elif key == "limit":
             value = ",".join(f"{name}={most!r}{'s' * (LIMITS[name].unit == 's')}" for name, most in value.items())
         if source and value is not None:
@@ -337,6 +339,7 @@ def space_request(values: Values) -> SpaceRequest:
     names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose")}
     names |= {key: key for key in ("allow_specified", "allow_lossy", "sensitivity")}
     changes = {name: values[key].value for key, name in names.items() if key in values}
+    changes["takes_nearest"] = "tolerance" not in values or values["tolerance"].source == DEFAULT_REQUEST
     if "tolerance" in values:
         tolerance = values["tolerance"]
         both = ("tolerance_sync", "tolerance_async")

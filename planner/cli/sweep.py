@@ -37,10 +37,15 @@ def run(arguments: Mapping[str, Any]) -> None:
         check_not_refined(request, "sweep")
         search = StoppableSearch()
         with search.watch() as stopped:
-            answer = sweep(case.problem, request, provenance(case, request), stopped)
+            of_request = provenance(case, request)
+            answer = sweep(case.problem, request, of_request, stopped)
+            nearest = [] if answer.plans or stopped() else [suggested(cases, values)]
+            if nearest and nearest[0][1].plans:  # of the nearest mini-batch
+                width: Any = (tolerance := nearest.pop()[1].request["tolerance"]).value
+                request = request.changed(tolerance_sync=width["sync"])
+                answer = sweep(case.problem, request, {**of_request, "tolerance": tolerance}, stopped)
         if search.is_interrupted and not answer.plans:
             raise KeyboardInterrupt
-        nearest = [] if answer.plans else [suggested(cases, values)]
     if nearest:
         write(nearest, arguments)
         check_found(nearest)

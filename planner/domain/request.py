@@ -168,6 +168,7 @@ class SpaceRequest:
     ----------
     target_batch : wanted mini-batch [samples]
     tolerance_sync, tolerance_async : half-width of the window relative to the target, by mode
+    takes_nearest : whether synchronous plans have the nearest mini-batch where none is in the window
     asked : mapping of axis to tuple, values to try; of an axis that is absent every one that the cluster, the memory
         and the window allow (every training precision with a usable sub-model; otherwise its default)
     top : plans to report
@@ -184,6 +185,7 @@ class SpaceRequest:
     target_batch: int
     tolerance_sync: float = 0.0
     tolerance_async: float = 0.25
+    takes_nearest: bool = False
     asked: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     objective: str = "epoch-time"
     top: int = 5

@@ -44,13 +44,13 @@ MOST_LOOSENINGS = 5
 _PARTS = {
     Fraction(*of): words
     for of, words in {
-        (1, 1): "The same number",
+        (1, 1): "The same number of",
         (1, 2): "Half",
-        (1, 3): "A third",
-        (1, 4): "A quarter",
-        (1, 8): "An eighth",
-        (2, 3): "Two thirds",
-        (3, 4): "Three quarters",
+        (1, 3): "A third of",
+        (1, 4): "A quarter of",
+        (1, 8): "An eighth of",
+        (2, 3): "Two thirds of",
+        (3, 4): "Three quarters of",
     }.items()
 }
 MOST_PARTS = 100
@@ -104,8 +104,10 @@ def _suggestion(
 ) -> Iterator[Block]:
     plan = suggestion.chosen_plan
     plans = suggestion.plans or suggestion.nearest
-    told = [one for one in suggestion.warnings if one.code != LOSSY]
-    yield from notices([*told, *(w for one in plans for w in one.prediction.warnings)], more)
+    of_plans = dict.fromkeys(warning for one in plans for warning in one.prediction.warnings)
+    told = [one for one in dict.fromkeys((*suggestion.warnings, *of_plans)) if one.code != LOSSY]
+    first = [one for one in told if plan is None or one not in of_plans or one in plan.prediction.warnings]
+    yield from notices(first, more, len(told) - len(first))
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
@@ -146,7 +148,9 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject) -> Iterator[Block
 def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, switches: str) -> Iterator[Line]:
     target = suggestion.request["target_batch"].value
     words = _plan_words(plan, subject)
-    sentence = f"{place(subject)}, target mini-batch {target}: take plan {plan.position}, {words}"
+    is_near = any(one.code == "nearest_batch" for one in suggestion.warnings)
+    near = f" (nearest {parts.mini_batch(plan.prediction.mini_batch)})" if is_near else ""
+    sentence = f"{place(subject)}, target mini-batch {target}{near}: take plan {plan.position}, {words}"
     results = [_result(plan.prediction, subject)]
     cost = plan.prediction.epoch_usd(subject.usd_per_gpu_hour)
     terms = weights_of(parts.objective_of(suggestion.request))
@@ -205,9 +209,9 @@ def _knee(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
     one, first = knee.prediction, suggestion.plans[0].prediction
     device, share = subject.device, Fraction(one.configuration.gpus, first.configuration.gpus)
     times = _times(first.samples_per_s.value / one.samples_per_s.value)
-    part = _PARTS.get(share) or (str(share) if share.denominator < MOST_PARTS else f"{float(share):.0%}")
+    part = _PARTS.get(share) or f"{share if share.denominator < MOST_PARTS else f'{float(share):.0%}'} of"
     within = f"the fewest {device}-hours within {KNEE_TIMES:g} times the time of plan 1"
-    yield Line(f"{part} of the {device}s takes {times} times as long: plan {knee.position}, {within}")
+    yield Line(f"{part} the {device}s takes {times} times as long: plan {knee.position}, {within}")
 
 
 def _why(suggestion: Suggestion) -> str:

@@ -15,7 +15,6 @@ from planner.domain.request import Subject
 from planner.domain.suggestion import Sensitivity, Suggestion
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, heading
-from planner.report.parts import counted
 from planner.units import format_number
 
 __all__ = ["MOST_NOTICES", "deciding_commands", "deciding_line", "goodness", "launch", "notices", "sensitivity_lines"]
@@ -26,10 +25,12 @@ WARNING_LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {
     "framework_refused": "{subjects} was asked for and is no candidate",
     "framework_without_plan": "no plan of {subjects} fits",
+    "nearest_batch": "no plan takes {subjects} samples exactly: the nearest mini-batch is taken",
     "precision_refused": "{subjects} was asked for and is no candidate",
     "out_of_memory": "by count it needs more memory than {subjects} has",
     "window_missed": "the mean mini-batch is inside the window, hardly any single one is",
     "empty_updates": "many updates find no gradient",
+    "small_batch_norm": "batch normalisation of fewer than 8 samples: {subjects} may learn worse",
     "mini_batch_above_dataset": "an update takes more samples than the data set has",
     "memory_tight": "it may run out of the memory of {subjects}",
     "tensor_across_nodes": "tensor-parallel groups reach beyond a node: layers send between nodes",
@@ -42,6 +43,10 @@ HEADLINES: Mapping[str, str] = {
     "network_not_modelled": "a part of the model is not modelled: -v says which",
     "frozen_layers": "no step of {subjects} with frozen layers was measured",
     "no_dataset": "no data set, so no epoch time: give one by --dataset",
+    "input_not_modelled": "no time includes reading samples",
+    "decode_not_modelled": "no time includes decoding and augmenting samples",
+    "no_time_per_call": "{subjects} has no time per call: small sub-batches look too good",
+    "optimizer_differs": "the update by {subjects} is priced as another optimizer's",
     "specified": "times on {subjects} come in part from data sheets",
     "framework_overheads_assumed": "the overhead of {subjects} is assumed",
     "framework_overheads_generic": "the overhead of {subjects} is that of other frameworks",
@@ -53,50 +58,50 @@ HEADLINES: Mapping[str, str] = {
     "formula_only": "by formula only, as no run shows it: {subjects}",
     "reconstructed": "{subjects} was reconstructed from published results",
     "assumed": "times of {subjects} are assumed",
-    "no_time_per_call": "{subjects} has no time per call: small sub-batches look too good",
-    "optimizer_differs": "the update by {subjects} is priced as another optimizer's",
     "unknown_link_kind": "kinds of {subjects} are not known: priced by bandwidth and latency",
     "mixed_circumstances": "kernels were measured under different circumstances",
-    "calibration": "{subjects} has {count}",
-    "input_not_modelled": "no time includes reading samples",
-    "decode_not_modelled": "no time includes decoding and augmenting samples",
+    "calibration": "",
     "loader_threads": "threads that load samples are assumed",
     "input_cached": "later epochs are assumed to read from memory in part",
     "measured_run": "measured runs of {subjects} correct it",
     "measured_steps": "measured steps of {subjects} correct it",
     "own_layers": "its own layers were measured",
 }
-"""Code of a warning -> what it says in a line, the gravest code first; an unknown code comes before all of them.
+"""Code of a warning -> what it says in a line; an unknown code comes before all of them.
 
-``{subjects}``: what the warnings of the code are about; ``{count}``: how many notes they are.
+First what changes the answer, then what changes its times or leaves out a part of them, then where they come from.
+``{subjects}``: what the warnings of the code are about; of an empty line its first sentence is said.
 """
 
 
-def notices(warnings: Iterable[PlanWarning], more: str) -> Iterator[Line]:
-    """Yield at most three lines about warnings, one a code; ``more``: where all of them stand in full."""
+def notices(warnings: Iterable[PlanWarning], more: str, others: int = 0) -> Iterator[Line]:
+    """Yield at most three lines about warnings, one a code; ``more``: where all of them stand in full.
+
+    ``others``: warnings beside them, which are counted alone.
+    """
     by_code: dict[str, list[PlanWarning]] = {}
     for warning in dict.fromkeys(warnings):
         by_code.setdefault(warning.code, []).append(warning)
     order = list(HEADLINES)
     codes = sorted(by_code, key=lambda code: order.index(code) if code in HEADLINES else -1)
-    first = codes if len(codes) <= MOST_NOTICES else codes[: MOST_NOTICES - 1]
+    first = codes if len(codes) + bool(others) <= MOST_NOTICES else codes[: MOST_NOTICES - 1]
     sentences = [_headline(code, by_code[code]) for code in first]
-    if codes[len(first) :]:
-        sentences.append(f"{sum(len(by_code[code]) for code in codes[len(first) :])} more; {more}")
+    if rest := sum(len(by_code[code]) for code in codes[len(first) :]) + others:
+        sentences.append(f"{rest} more; {more}")
     yield from (Line(words, label=WARNING_LABEL, aside=True) for words in sentences)
 
 
 def _headline(code: str, warnings: list[PlanWarning]) -> str:
     """Return what warnings of a code say in one line of 80 columns, their first subjects named."""
     room = LINE_WIDTH - len(WARNING_LABEL)
-    if code not in HEADLINES:
+    if not HEADLINES.get(code):
         return shorten(warnings[0].message, room, placeholder="...")
     subjects = list(dict.fromkeys(warning.subject.replace("_", " ") for warning in warnings if warning.subject))
     if len(subjects) > 1:
         subjects = list(dict.fromkeys(name for subject in subjects for name in subject.split(", ")))
-    count, lie = counted(len(warnings), "note"), "lie" if "," in ", ".join(subjects) else "lies"
+    lie = "lie" if "," in ", ".join(subjects) else "lies"
     lines = (
-        HEADLINES[code].format(subjects=_first_names(subjects, count_of_names), count=count, lie=lie)
+        HEADLINES[code].format(subjects=_first_names(subjects, count_of_names), lie=lie)
         for count_of_names in range(len(subjects), 0, -1)
     )
     fitting = next((line for line in lines if len(line) <= room), None)
@@ -105,7 +110,7 @@ def _headline(code: str, warnings: list[PlanWarning]) -> str:
     names = list(dict.fromkeys(map(_without_switches, subjects)))
     if names != subjects:
         return _headline(code, [replace(warnings[0], subject=name) for name in names])
-    return HEADLINES[code].format(subjects="it", count=count, lie="lies")
+    return HEADLINES[code].format(subjects="it", lie="lies")
 
 
 def _without_switches(subject: str) -> str:

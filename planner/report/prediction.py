@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-LEAST_GAIN = 0.001
+LEAST_GAIN = 0.03
 """Share of a step from which a gain is told."""
 
 

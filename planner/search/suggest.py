@@ -56,11 +56,15 @@ from planner.steps import predict
 from planner.steps.describe import Description
 from planner.steps.kernel_rows import lossy_warning
 from planner.steps.measured import Deviation
+from planner.units import format_samples
 
 __all__ = ["sourced_last_resort", "suggest", "suggest_among", "suggest_with", "why_not_whole"]
 
 MOST_KEPT = 2**13
 """Asynchronous plans among which the one to take is looked for: all are priced anyway."""
+
+NEAREST_BATCH = "nearest mini-batch"
+"""Source of a tolerance as wide as the nearest mini-batch is off."""
 
 
 def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
@@ -117,8 +121,17 @@ def suggest_among(
         again = _searches(with_last_resort(searched), searcher, errors, several=several)
         searched, searches = again if again[1] else (searched, searches)
         provenance = sourced_last_resort(provenance, searches, asked[0][1])
+    if wider := _of_nearest_batch(searched, searches):
+        of_wider = provenance
+        if asked[0][1].deadline_s is not None:
+            wider, of_wider = _on_fewest(wider, provenance)
+        again = _searches(wider, searcher, errors, several=several)
+        if any(one.outcome.best is not None for one in again[1]):
+            searched, searches = again
+            width = searched[0].request.tolerance_sync
+            provenance = {**of_wider, "tolerance": Sourced({"sync": width}, NEAREST_BATCH)}
     evaluators = [each.evaluator for each in searched]
-    compare = partial(predict.compare_among, evaluators, asked[0][1].window)
+    compare = partial(predict.compare_among, evaluators, searched[0].request.window)
     answer = _answer(searches, provenance, compare, settings)
     if asked[0][1].sensitivity and answer.search.certified:  # not of a search that was interrupted
         from planner.search.studies import sensitivities  # noqa: PLC0415 - few answers need it
@@ -133,6 +146,10 @@ def suggest_among(
     )
     refused = (PlanWarning("framework_refused", label, f"It is left out: {why}") for label, why in errors.items())
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
+    if plan is not None and "tolerance" in provenance and provenance["tolerance"].source == NEAREST_BATCH:
+        target, mean = asked[0][1].target_batch, format_samples(plan.prediction.mini_batch.mean)
+        words = f"No plan takes {target} samples exactly: {mean} are the nearest. --tolerance 0 insists on {target}."
+        of_request |= {PlanWarning("nearest_batch", f"{target}", words): None}
     return replace(
         answer,
         switches={} if plan is None else Gains(next(own), plan.prediction.configuration),
@@ -157,6 +174,25 @@ def _searches(
         searches.append(replace(one, framework=framework if several else None, warnings=warnings))
         searched.append(each)
     return searched, searches
+
+
+def _of_nearest_batch(searched: Sequence[Searchable], searches: Sequence[Searched]) -> list[Searchable]:
+    """Return what to search where no plan is in the window: as wide as the nearest mini-batch is off.
+
+    Nothing where a window was asked for, some plan is found, a limit is in the way, or no mini-batch is near.
+    """
+    outcomes = [one.outcome for one in searches]
+    if not searched[0].request.takes_nearest or any(
+        one.best is not None or any(why.code == "limit" for why in one.refused) for one in outcomes
+    ):
+        return []
+    reaches = []
+    for one in searches:
+        if (near := one.outcome.nearest) is not None:
+            reach = one.order.reaches(near.configurations, near.predictions.mini_batch_mean)
+            reaches += reach[~near.configurations.is_async].tolist()
+    off = min(reaches, default=0.0) / searched[0].request.target_batch
+    return [replace(one, request=one.request.changed(tolerance_sync=off)) for one in searched] if off else []
 
 
 def sourced_last_resort(

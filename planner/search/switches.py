@@ -27,7 +27,7 @@ from planner.workload.memory_rules import MemoryRules
 
 __all__ = ["LEAST_GAIN", "Gains", "different_sets", "of_kernels", "switch_gains"]
 
-LEAST_GAIN = 1.02
+LEAST_GAIN = 1.03
 """Times faster that a switch is told from."""
 _OF_KERNELS = ("composes", "layout", "update", "launch", "pads_products", "state_type", "loss")
 """Fields of a framework that change kernels and memory alone: plans on one device tell whether they do."""

@@ -41,6 +41,8 @@ LARGEST_EMPTY_SHARE = 0.01
 """Of updates that find no gradient; beyond it the mean mini-batch says little about the others."""
 SMALLEST_SHARE_INSIDE = 0.1
 """Of updates inside the window that is asked for; below it the mean alone lies inside."""
+SAMPLES_OF_BATCH_NORM = 8
+"""Of a replica, below which statistics of a batch are poor."""
 SURE_TO_FIT = 0.9
 """Probability that memory suffices, below which a plan that is predicted to fit says so."""
 CALIBRATED_OPTIMIZER = "sgd-momentum"
@@ -95,6 +97,7 @@ class StepWarnings:
             *_memory(sources, memory_bytes),
             *self._of_nodes[one.gpus_per_node],
             *_small_dataset(sources, mini_batch),
+            *_small_batch_norm(sources, one),
             *_extrapolations(terms, is_counted=interval_basis == "conformal"),
             *before_runs,
             *_measured_runs(sources, one),
@@ -133,6 +136,21 @@ _FROZEN = (
     "no step with frozen layers was measured: its kernels are those of full training without what frozen layers lack, "
     "and the interval is that of full training"
 )
+
+
+def _small_batch_norm(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
+    """Yield a warning where a batch normalisation has few samples, as each replica's statistics are its own.
+
+    Errors grow below 8 samples: Wu & He (2018), Group Normalization, arXiv:1803.08494, figure 1.
+    """
+    network = sources.problem.network
+    if one.sub_batch < SAMPLES_OF_BATCH_NORM and any(layer.kind == "batch_norm" for layer in network.layers):
+        message = (
+            f"Batch normalisation of {network.name} has the statistics of {one.sub_batch} "
+            f"sample{'s'[: one.sub_batch > 1]} of a replica; below {SAMPLES_OF_BATCH_NORM} the network learns worse, "
+            "unless replicas share them (SyncBatchNorm), which is not priced."
+        )
+        yield PlanWarning("small_batch_norm", network.name, message)
 
 
 def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:

@@ -35,7 +35,11 @@ def test_a_bad_line_stops_no_other_and_says_its_line_and_exit_code(run: Run) -> 
         "command": (SMALL | {"command": "calibrate"}, 2, "command must be one of suggest, predict"),
         "stdin": ({"network": "-", "target_batch": 64}, 2, "network must be a name or a file, got '-'"),
         "none": (SMALL, 2, "target_batch must be given, got nothing"),
-        "nothing": (SMALL | {"target_batch": 1009, "nodes": 8}, 4, "no plan of the space reaches target_batch 1009"),
+        "nothing": (
+            SMALL | {"target_batch": 1009, "tolerance": 0, "nodes": 8},
+            4,
+            "no plan of the space reaches target_batch 1009",
+        ),
     }
     good: list[str | dict[str, Any]] = [SMALL | {"target_batch": 64}, "", SMALL | {"target_batch": 128}]
     code, documents, err = answers(run, *good, *(line for line, _, _ in bad.values()), good[0])

@@ -112,7 +112,7 @@ def test_a_prediction_has_the_parts_of_a_plan(run: Run) -> None:
 
 
 def test_where_nothing_fits_the_nearest_plans_are_explained(run: Run) -> None:
-    code, out, _ = run("suggest", *ASKED[:4], "--target-batch", "1000", "--nodes", "3", "--json")
+    code, out, _ = run("suggest", *ASKED[:4], "--target-batch", "1000", "--nodes", "3", "--tolerance", "0", "--json")
     assert code == 4
     Path("none.json").write_text(out)
     code, out, _ = run("explain", "none.json")

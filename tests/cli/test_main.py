@@ -179,7 +179,19 @@ def test_an_interrupt_exits_130() -> None:
     assert process.returncode == 130
 
 
-NOTHING_FITS = ("suggest", "--network", "resnet50", "--cluster", "dgx1-v100", "--nodes", "8", "--target-batch", "1009")
+NOTHING_FITS = (
+    "suggest",
+    "--network",
+    "resnet50",
+    "--cluster",
+    "dgx1-v100",
+    "--nodes",
+    "8",
+    "--target-batch",
+    "1009",
+    "--tolerance",
+    "0",
+)
 OUTCOMES = [
     (("show", "clusters"), 0),
     (("suggest",), 0),
