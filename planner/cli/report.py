@@ -109,7 +109,8 @@ def _case(subject: Subject, request: Mapping[str, Sourced[Any]]) -> tuple[Case, 
     settings = subject.settings
     named = {
         "network": subject.network, "cluster": subject.cluster, "scenario": subject.scenario or None,
-        "optimizer": settings.optimizer, "strategy": settings.strategy, "input": settings.input,
+        "optimizer": settings.optimizer, "trainable": settings.trainable, "strategy": settings.strategy,
+        "input": settings.input,
     }  # fmt: skip
     known: dict[str, Sourced[Any]] = {key: Sourced(value, OPTION) for key, value in named.items() if value}
     values = {**values_kept({**known, **request}, "sweep"), "framework": Sourced(settings.framework.label, OPTION)}

@@ -99,6 +99,8 @@ def suggested_of(path: str, names: Sequence[str]) -> Suggested:
     if not configurations:
         raise ParameterError("--plan", "a suggestion with plans", path, "loosen its request first")
     request, subject = {key: one["value"] for key, one in document["request"].items()}, document["subject"]
+    if subject["parameters"]:
+        raise ParameterError("--plan", "a suggestion that trains all of a network, as steps are run", path)
     calibrations = _calibrations(request.get("calibration", ()), names)
     named_cluster, named_network = (request.get(key, subject[key]) for key in ("cluster", "network"))
     return Suggested(
