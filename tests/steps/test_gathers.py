@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import ParameterError
 from planner.steps.gathers import backward_s, equal_backward_s, equal_forward_s, forward_s
 
 LAYERS = st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1, max_size=7)
@@ -16,15 +15,11 @@ ONE = st.tuples(*[st.integers(0, 9)] * 3)
 
 
 class Clock:
-    """A pass through sharded layers, one tick after the other.
+    """A pass through sharded layers, one tick after the other; gather l is issued when layer l - 1 starts."""
 
-    Gather l is issued when layer l - ``ahead`` starts, or when layer l - 1 ends where ``ahead`` is 0.
-    """
-
-    def __init__(self, layers: list[tuple[int, int, int]], ahead: int, channels: int, *, scatters: bool) -> None:
-        self.layers, self.ahead, self.scatters = layers, ahead, scatters
-        self.channel = {"gather": "first", "scatter": "second" if channels == 2 else "first"}
-        self.queues: dict[str, deque[tuple[str, int]]] = {name: deque() for name in self.channel.values()}
+    def __init__(self, layers: list[tuple[int, int, int]], *, scatters: bool) -> None:
+        self.layers, self.scatters = layers, scatters
+        self.queue = deque[tuple[str, int]]()
         self.busy: dict[str, tuple[str, int, int]] = {}  # resource -> what, layer, when it ends
         self.ended = {"compute": 0, "gather": 0, "scatter": 0}
         self.begun = self.issued = self.now = 0
@@ -45,7 +40,7 @@ class Clock:
                 del self.busy[resource]
                 self.ended[what] += 1
                 if what == "compute" and self.scatters:
-                    self.queues[self.channel["scatter"]].append(("scatter", layer))
+                    self.queue.append(("scatter", layer))
                 return True
         return False
 
@@ -59,57 +54,40 @@ class Clock:
 
     def issue(self) -> bool:
         """Issue the next gather."""
-        wanted = self.ended["compute"] + 1 if self.ahead == 0 else self.begun + self.ahead
-        if self.issued >= min(len(self.layers), max(1, wanted)):
+        if self.issued >= min(len(self.layers), self.begun + 1):
             return False
-        self.queues[self.channel["gather"]].append(("gather", self.issued))
+        self.queue.append(("gather", self.issued))
         self.issued += 1
         return True
 
     def send(self) -> bool:
-        """Start the next message of a free channel."""
-        for name, queue in self.queues.items():
-            if name not in self.busy and queue:
-                what, layer = queue.popleft()
-                self.busy[name] = (what, layer, self.now + self.layers[layer][1 if what == "gather" else 2])
-                return True
-        return False
+        """Start the next message, if the channel is free."""
+        if "channel" in self.busy or not self.queue:
+            return False
+        what, layer = self.queue.popleft()
+        self.busy["channel"] = (what, layer, self.now + self.layers[layer][1 if what == "gather" else 2])
+        return True
 
 
 def columns(layers: list[tuple[int, int, int]]) -> list[np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
     return [np.array(one, dtype=np.float64)[:, None] for one in zip(*layers, strict=True)]
 
 
-@given(layers=LAYERS, prefetch=st.sampled_from([0, 1, None]))
-def test_forward_against_events(layers: list[tuple[int, int, int]], prefetch: int | None) -> None:
-    ahead = len(layers) if prefetch is None else prefetch
-    compute, gather, _ = columns(layers)
-    expected = Clock(layers, ahead, 1, scatters=False).last()
-    assert forward_s(compute, gather, prefetch=prefetch)[0] == expected
+@given(layers=LAYERS)
+def test_passes_against_events(layers: list[tuple[int, int, int]]) -> None:
+    compute, gather, scatter = columns(layers)
+    assert forward_s(compute, gather)[0] == Clock(layers, scatters=False).last()
+    assert backward_s(compute, gather, scatter)[0] == Clock(layers, scatters=True).last()
+    assert backward_s(compute, gather, scatter)[0] >= (gather + scatter).sum()
 
 
-@given(layers=LAYERS, channels=st.sampled_from([1, 2]))
-def test_backward_against_events(layers: list[tuple[int, int, int]], channels: int) -> None:
-    expected = Clock(layers, 1, channels, scatters=True).last()
-    assert backward_s(*columns(layers), channels=channels)[0] == expected
-
-
-@given(layer=ONE, count=st.integers(1, 6), prefetch=st.sampled_from([0, 1, None]), channels=st.sampled_from([1, 2]))
-def test_equal_layers(layer: tuple[int, int, int], count: int, prefetch: int | None, channels: int) -> None:
-    compute, gather, scatter = (np.array([float(value)]) for value in layer)
-    several = columns([layer] * count)
-    equal = equal_forward_s(compute, gather, np.array([count]), prefetch=prefetch)
-    assert equal[0] == forward_s(several[0], several[1], prefetch=prefetch)[0]
-    equal = equal_backward_s(compute, gather, scatter, np.array([count]), channels=channels)
-    assert equal[0] == backward_s(several[0], several[1], several[2], channels=channels)[0]
-
-
-@given(layer=ONE, sum_time=st.integers(0, 9), count=st.integers(1, 6), channels=st.sampled_from([1, 2]))
-def test_sums_of_equal_layers(layer: tuple[int, int, int], sum_time: int, count: int, channels: int) -> None:
+@given(layer=ONE, sum_time=st.integers(0, 9), count=st.integers(1, 6))
+def test_equal_layers(layer: tuple[int, int, int], sum_time: int, count: int) -> None:
     compute, gather, scatter, x = (np.array([float(value)]) for value in (*layer, sum_time))
     t, g, r = columns([layer] * count)
-    equal = equal_backward_s(compute, gather, scatter, np.array([count]), x, channels=channels)
-    assert equal[0] == backward_s(t, g, r, np.full((count, 1), float(sum_time)), channels=channels)[0]
+    assert equal_forward_s(compute, gather, np.array([count]))[0] == forward_s(t, g)[0]
+    equal = equal_backward_s(compute, gather, scatter, np.array([count]), x)
+    assert equal[0] == backward_s(t, g, r, np.full((count, 1), float(sum_time)))[0]
 
 
 @pytest.mark.parametrize(("sum_time", "end"), [(0, 18), (1, 19), (4, 22), (6, 27), (9, 36)])
@@ -117,17 +95,6 @@ def test_sums_follow_their_scatters_one_at_a_time(sum_time: float, end: float) -
     """Three layers, t 4, g 3, r 2: scatters end at 9, 14 and 18 by hand."""
     t, g, r, x = (np.full((3, 1), value) for value in (4.0, 3.0, 2.0, sum_time))
     assert backward_s(t, g, r, x)[0] == end
-
-
-@given(layers=LAYERS)
-def test_deeper_prefetch_and_more_channels_are_never_slower(layers: list[tuple[int, int, int]]) -> None:
-    compute, gather, scatter = columns(layers)
-    depths = [forward_s(compute, gather, prefetch=depth)[0] for depth in (0, 1, None)]
-    assert depths == sorted(depths, reverse=True)
-    one, two = (backward_s(compute, gather, scatter, channels=channels)[0] for channels in (1, 2))
-    assert two <= one
-    assert two >= max(gather[0] + compute.sum() + scatter[-1], 0)
-    assert one >= (gather + scatter).sum()
 
 
 def test_one_channel_is_below_its_published_bound() -> None:
@@ -140,15 +107,5 @@ def test_one_channel_is_below_its_published_bound() -> None:
 def test_configurations_are_independent() -> None:
     rng = np.random.default_rng(8)
     times = [rng.random((5, 30)) for _ in range(3)]
-    for channels in (1, 2):
-        together = backward_s(*times, channels=channels)
-        alone = [backward_s(*(one[:, i : i + 1] for one in times), channels=channels)[0] for i in range(30)]
-        np.testing.assert_array_equal(together, alone)
-
-
-def test_other_channels_and_depths_are_refused() -> None:
-    one = np.ones((2, 1))
-    with pytest.raises(ParameterError, match="0, 1 or None"):
-        forward_s(one, one, prefetch=2)
-    with pytest.raises(ParameterError, match="1 or 2"):
-        backward_s(one, one, one, channels=3)
+    alone = [backward_s(*(one[:, i : i + 1] for one in times))[0] for i in range(30)]
+    np.testing.assert_array_equal(backward_s(*times), alone)
