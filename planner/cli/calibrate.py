@@ -123,7 +123,8 @@ def _made(
         return fitted_from_files(Path(values["samples"].value), target.name, session.say, values), ""
     if "runs" in values:
         paths, calibrations = values["runs"].value, listed(values, "calibration")
-        return refined_from_runs(values["plan"].value, paths, calibrations, target.name, session, date=date), ""
+        place = values["plan"].value, value_of(values, "position")
+        return refined_from_runs(place, paths, calibrations, target.name, session, date=date), ""
     if "plan" in values:
         asking = asking_of(values["plan"].value, listed(values, "calibration"), session)
         budget_s = value_of(values, "budget", DEFAULT_BUDGET_S)
@@ -148,9 +149,12 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
             raise ParameterError(OPTIONS[clash].flag, f"left out beside --{beside}, {why}", text)
     if "ranks" in values and "links" not in values:
         raise ParameterError("--ranks", "given beside --links alone", values["ranks"].value)
-    for name in ("calibration", "runs"):
-        if name in values and "plan" not in values:
-            raise ParameterError(f"--{name}", "given beside --plan alone", values[name].value[0])
+    for name, beside in ("calibration", "plan"), ("runs", "plan"), ("position", "runs"):
+        if name in values and beside not in values:
+            given = values[name].value
+            raise ParameterError(
+                f"--{name}", f"given beside --{beside} alone", given if name == "position" else given[0]
+            )
     for name in ("cluster", "nodes", "gpus_per_node"):
         if name in values and "samples" not in values:
             raise ParameterError(OPTIONS[name].flag, "given beside --samples, to say of which links", arguments[name])

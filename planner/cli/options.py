@@ -323,8 +323,9 @@ _ALL = (
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option(
         "position", "N", "The plan at this position alone.", parsing.whole(1, 10_000),
-        help_in={"validate": "Position of the plan in --plan.", "verify": "Position of the plan in the answer."},
-        default_in=dict.fromkeys(("validate", "verify"), "the one to take"),
+        help_in={"validate": "Position of the plan in --plan.", "verify": "Position of the plan in the answer."}
+        | {"calibrate": "Position of the plan in --plan that logs of --runs are of."},
+        default_in=dict.fromkeys(("calibrate", "validate", "verify"), "the one to take"),
     ),
     Option(
         "part", "PART", f"One part alone: {', '.join(PARTS)} (runs: a table to fill in for calibrate --runs).",
@@ -446,8 +447,8 @@ COMMANDS = (
         "Measure this node, fit the cost terms, write a calibration.",
         (
             "device", "threads", "links", "ranks", "budget", "target_error", "network", "tensor_parallel", "precision",
-            "plan", "runs", "calibration", "samples", "cluster", "nodes", "gpus_per_node", "name", "out", "cluster_out",
-            "force", "json",
+            "plan", "position", "runs", "calibration", "samples", "cluster", "nodes", "gpus_per_node", "name", "out",
+            "cluster_out", "force", "json",
         ),
     ),
     Command(

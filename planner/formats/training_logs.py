@@ -2,7 +2,7 @@
 
 Lines of other forms say nothing, nor does a last line that was cut off before its figures end. An iteration that a
 resumed run made again counts as it was made last. Of the Trainer only the whole run is timed; its evaluations are
-taken off. torchtitan states tokens a second of a device (``tps``), from which seconds follow with the plan.
+taken off. torchtitan states tokens a second of a device (``tps``, or ``wps``), from which seconds follow with the plan.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from typing import NamedTuple
 __all__ = ["BATCH", "GPUS", "SEQUENCE", "Steady", "TrainingLog", "steady", "training_log"]
 
 BATCH, SEQUENCE, GPUS = "global batch size", "sequence length", "number of GPUs"
-STATED = {
-    BATCH: re.compile(
-        r"\bglobal_batch_size(?: \.+|:) ?(\d+)|\bglobal batch size:? +(\d+)(?: \||,)"
-        r"|Total train batch size \(.{1,80}?\) = ([\d,]+)\s"
-    ),
-    SEQUENCE: re.compile(r"\bseq_length(?: \.+|:) ?(\d+)\s|\bsequence length (\d+),"),
-    GPUS: re.compile(r"\bworld_size(?: \.+|:) ?(\d+)\s"),
-}
-"""What programs state of the plan that they run, in their listing of arguments or beside iterations."""
+_STATED = (
+    (BATCH, "global", re.compile(r"\bglobal[ _]batch[ _]size(?: \.+|:)? +(\d+)(?=[\s,])")),
+    (BATCH, "Total train", re.compile(r"Total train batch size \(.{1,80}?\) = ([\d,]+)\s")),
+    (SEQUENCE, "seq", re.compile(r"\bseq(?:_length(?: \.+|:)|uence length) +(\d+)(?=[\s,])")),
+    (GPUS, "world_size", re.compile(r"\bworld_size(?: \.+|:) +(\d+)\s")),
+)
+"""What programs state of the plan that they run, in their listing of arguments or beside iterations.
+
+A word goes before each pattern, and is looked for first: most of a log says nothing, and there is much of it.
+"""
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _MEGATRON = re.compile(r"\biteration +(\d+)/ *\d+ \|.{0,200}?\belapsed time per iteration \(ms\): *([\d.]+) \|")
 _MEGATRON_MEMORY = re.compile(r"\| max reserved: ([\d.]+)\s")
-_TITAN = re.compile(r"(?<!validate )\bstep: *(\d+) .{0,120}?\bmemory: *([\d.]+)GiB\([\d.]+%\) +tps: ([\d,]+) ")
+_TITAN = re.compile(r"(?<!validate )\bstep: *(\d+) .{0,120}?\bmemory: *([\d.]+)GiB\([\d.]+%\) +[tw]ps: ([\d,]+) ")
 _TRAINER = re.compile(
     r"""["'](train_runtime|train_steps_per_second|train_samples_per_second|eval_runtime|global_step)["']: """
     r"""["']?([\d.]+(?:e[+-]?\d+)?)(?=["',}\s])"""
 )
+_TRAINER_WORDS = "_runtime", "_per_second", "global_step"
 _TRAINER_STEPS = re.compile(r"Total optimization steps = ([\d,]+)\s")
 LARGEST_DEVIATION = 0.25
 """Of a steady iteration from the median of the later half; one with a checkpoint or an evaluation in it has more."""
@@ -57,7 +59,7 @@ class TrainingLog:
     iterations : mapping of int to float, seconds by number of the iteration; with ``gives_rate`` tokens a second of one
         GPU
     mean_of : iterations of a run that is timed as a whole; 0: each is timed, or a few at a time
-    stated : mapping of STATED to int
+    stated : mapping of BATCH, SEQUENCE and GPUS to int
     samples : an iteration, as rates state them, roughly; 0: not stated
     memory_bytes : largest that the allocator reserved; 0: not stated
     line : that of the last iteration
@@ -79,20 +81,20 @@ def training_log(lines: Iterable[tuple[int, str]]) -> TrainingLog | None:
     stated, line_of = dict[str, int](), 0
     memory_bytes = evaluating_s = 0.0
     for number, coloured in lines:
-        line = _COLOUR.sub("", coloured)
-        for name, pattern in STATED.items():
-            if found := pattern.search(line):
-                stated[name] = _whole(next(filter(None, found.groups())))
-        if found := _MEGATRON.search(line):
-            megatron[int(found[1])], line_of = _number(found[2]) / 1e3, number
-        elif found := _TITAN.search(line):
-            titan[int(found[1])], line_of = float(_whole(found[3])), number
+        line = _COLOUR.sub("", coloured) if "\x1b" in coloured else coloured
+        for name, word, pattern in _STATED:
+            if word in line and (found := pattern.search(line)):
+                stated[name] = _whole(found[1])
+        if "per iteration (ms)" in line and (found := _MEGATRON.search(line)):
+            megatron[_whole(found[1])], line_of = _number(found[2]) / 1e3, number
+        elif "ps: " in line and (found := _TITAN.search(line)):
+            titan[_whole(found[1])], line_of = float(_whole(found[3])), number
             memory_bytes = max(memory_bytes, _number(found[2]) * 2**30)
-        elif found := _MEGATRON_MEMORY.search(line):
+        elif "max reserved" in line and (found := _MEGATRON_MEMORY.search(line)):
             memory_bytes = max(memory_bytes, _number(found[1]) * 2**20)
-        elif found := _TRAINER_STEPS.search(line):
+        elif "steps =" in line and (found := _TRAINER_STEPS.search(line)):
             trainer["global_step"] = _whole(found[1])
-        for name, value in _TRAINER.findall(line):
+        for name, value in _TRAINER.findall(line) if any(word in line for word in _TRAINER_WORDS) else ():
             if name == "eval_runtime":
                 evaluating_s += _number(value)
             else:

@@ -203,7 +203,13 @@ def with_runs(asking: Asking, runs: Mapping[Configuration, TimedStep], name: str
 
 
 def refined_from_runs(
-    plan: str, runs: Sequence[str], calibrations: Sequence[str], name: str, session: Session, *, date: str
+    plan: tuple[str, int | None],
+    runs: Sequence[str],
+    calibrations: Sequence[str],
+    name: str,
+    session: Session,
+    *,
+    date: str,
 ) -> Calibration:
     """Return the calibration that measured steps of a suggestion's plans refine.
 

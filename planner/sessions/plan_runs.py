@@ -151,13 +151,17 @@ class _Row(NamedTuple):
     place: str
 
 
-def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], name: str, say: Say) -> Calibration:
+def refined_with_runs(
+    plan: tuple[str, int | None], paths: Sequence[str], names: Sequence[str], name: str, say: Say
+) -> Calibration:
     """Return the calibration of a suggestion with the measured steps of runs files; ``names``: calibrations.
+
+    ``plan``: the suggestion, and the position of its plan that logs are of; None: that of the one to take.
 
     InputFileError: a file cannot be read, or no run is of the suggestion's network, cluster and framework.
     ParameterError: the suggestion has no plans, or a calibration that it was made with is not found.
     """
-    suggested = suggested_of(plan, names)
+    suggested = suggested_of(plan[0], names)
     base = merged(suggested.calibrations, suggested.cluster.node.accelerator.name)
     rows, left_out = _rows(plan, suggested, paths, say)
     steps: list[MeasuredStep] = []
@@ -167,7 +171,7 @@ def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], nam
         steps += measured_steps(problem, times_s) if times_s else ()
     if not steps:
         subject = f"{suggested.network.name} on {suggested.cluster.name} in {' or '.join(suggested.frameworks)}"
-        rule = f"file must hold a measured step of {subject}, as {plan} is of, got none"
+        rule = f"file must hold a measured step of {subject}, as {plan[0]} is of, got none"
         raise InputFileError(", ".join(paths), f"{rule}{_because(left_out)}")
     _tell(suggested, steps, say)
     if left_out:
@@ -176,11 +180,13 @@ def refined_with_runs(plan: str, paths: Sequence[str], names: Sequence[str], nam
     return replace(with_measured_steps(base, steps), name=name)
 
 
-def _rows(plan: str, suggested: Suggested, paths: Sequence[str], say: Say) -> tuple[list[_Row], dict[str, str]]:
+def _rows(
+    plan: tuple[str, int | None], suggested: Suggested, paths: Sequence[str], say: Say
+) -> tuple[list[_Row], dict[str, str]]:
     """Return the runs of the suggestion's network, cluster and frameworks, and why others are left out, by place."""
     rows: list[_Row] = []
     left_out: dict[str, str] = {}
-    of_log = partial(runs_of_log, plan=plan, position=None, say=say)
+    of_log = partial(runs_of_log, plan=plan[0], position=plan[1], say=say)
     for path in files_of_runs(paths):
         runs = read_runs(path, of_log)
         left_out |= {f"{path} line {one.line}": str(one.reason) for one in runs.refused}
