@@ -86,6 +86,16 @@ def test_measured_steps_decide_between_degrees_that_were_tied(run: Run, plans: l
         f"because measured steps of {answer['subject']['network']} correct it; to narrow it: `planner calibrate" in text
     )
 
+    line = "iteration {at}/ 9 | elapsed time per iteration (ms): {ms} | global batch size: 64 |\n"
+    Path("runs.csv").write_text("".join(line.format(at=at, ms=ms) for at, ms in enumerate((900.0, 7.0, 7.25, 7.5), 1)))
+    code, _, err = run(*CALIBRATE, "--force", "--position", str(second["position"]))
+    (step,) = CALIBRATION.read("refined.json").measured_steps
+    assert (code, "7.25 ms, median of 3 steady times of 4 logged" in err) == (0, True)
+    assert step.configuration.tensor_parallel == second["configuration"].get("tensor_parallel", 1)
+    write_runs([(second, 7.25e-3)])
+    assert run(*CALIBRATE, "--force")[0] == 0
+    assert CALIBRATION.read("refined.json").measured_steps == (step,)
+
 
 def test_what_is_predicted_one_by_one_is_what_is_ranked(run: Run, plans: list[Any]) -> None:
     write_runs([(plan, 1.2 * period(plan)["value"]) for plan in plans[:2]])
