@@ -183,7 +183,7 @@ _ALL = (
     Option(
         "rate", "N", "Of inference: samples/s that replicas reach together.", parsing.whole(1, 10**12), "one replica's",
     ),
-    Option("target_batch", "N", "Wanted mini-batch in samples.", parsing.whole(1, parsing.LARGEST_TARGET)),
+    Option("target_batch", "N[,...]", "Wanted mini-batch in samples; each of several is answered.", parsing.targets),
     Option(
         "tolerance", "25%|0.25", "Accepted distance of the mini-batch from the target, relative to it; of both modes.",
         parsing.tolerance, "25% asynchronous; synchronous exact, else the nearest mini-batch",

@@ -88,6 +88,12 @@ def numbers(least: int, most: int = 0) -> Parser:
 counts = numbers(1)
 
 
+def targets(what: str, value: str) -> object:
+    """Return a mini-batch, or those of a list or range; each is answered."""
+    each = cast("tuple[int, ...]", numbers(1, LARGEST_TARGET)(what, value))
+    return each[0] if len(each) == 1 else each
+
+
 def _span(what: str, item: str, value: str, least: int, most: int) -> range:
     parts = item.strip().split(":")
     if len(parts) > 3 or not all(_DIGITS.fullmatch(part) for part in parts):

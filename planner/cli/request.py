@@ -350,7 +350,9 @@ def space_request(values: Values) -> SpaceRequest:
         *(values[name].value if name in values else one for name, one in (("epochs", 1), ("tokens", 0)))
     )
     changes["deadline_s"] = deadline.get("run")
-    return SpaceRequest(values["target_batch"].value).changed(**changes)
+    if isinstance(target := values["target_batch"].value, tuple):
+        raise ParameterError("--target-batch", "one number here", ",".join(map(str, target)), "suggest answers several")
+    return SpaceRequest(target).changed(**changes)
 
 
 def allowed_cases(cases: Sequence[Case], values: Values) -> Allowed:
@@ -413,6 +415,8 @@ def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object
         "choose": Sourced(request.choose, DEFAULT),
     }
     sources = {name: value for name, value in case.sources.items() if name != "tolerance"}
+    if "target_batch" in sources:  # of several this one
+        sources["target_batch"] = replace(sources["target_batch"], value=request.target_batch)
     return ordered(merge(sources, defaults))
 
 

@@ -135,9 +135,9 @@ def searcher_of(values: Values, cases: Sequence[Case], options: Mapping[str, Any
     from planner.search.optuna_search import OptunaSearch  # noqa: PLC0415 - only this search needs it
     from planner.search.optuna_study import StudyPlace, fingerprints  # noqa: PLC0415 - as above
 
-    if len(cases) > 1:
-        rule = "of one network, framework and scenario, as a study is of one"
-        raise ParameterError("--search optuna", rule, f"{len(cases)} of them", "run it once for each")
+    if (number := len(cases) * len(_by_target(values))) > 1:
+        rule = "of one network, framework, scenario and target, as a study is of one"
+        raise ParameterError("--search optuna", rule, f"{number} of them", "run it once for each")
     return OptunaSearch(
         value_of(values, "trials", DEFAULT_TRIALS),
         StudyPlace(value_of(values, "study", "")),
@@ -214,7 +214,8 @@ def run(arguments: Mapping[str, Any]) -> None:
         if "why_not" in values and mixed is None:
             from planner.cli.why_not import write_why_nots  # noqa: PLC0415 - only this question needs it
 
-            write_why_nots([allowed_cases(some, values) for some in _by_question(cases)], values, arguments)
+            asked = [allowed_cases(some, of) for of in _by_target(values) for some in _by_question(cases)]
+            write_why_nots(asked, values, arguments)
             return
         options = kept_options(values, arguments)
         trials = None if mixed else searcher_of(values, cases, options)
@@ -225,15 +226,24 @@ def run(arguments: Mapping[str, Any]) -> None:
             raise ParameterError("--sensitivity", "of an exact search without a time limit", got, remedy)
         exact = StoppableSearch(value_of(values, "time_limit"))
         if mixed is not None:
-            answers = _answers_across(values, mixed)
+            answers = [one for of in _by_target(values) for one in _answers_across(of, mixed)]
         else:
             watch = exact.watch if trials is None else unwatched
-            answers = [answer(some, values, trials or exact, watch) for some in _by_question(cases)]
+            answers = [
+                answer(some, of, trials or exact, watch) for of in _by_target(values) for some in _by_question(cases)
+            ]
     write(answers, arguments)
     say_trials(trials)
     if exact.is_interrupted:
         raise KeyboardInterrupt
     check_found(answers)
+
+
+def _by_target(values: Values) -> list[Values]:
+    """Return the values of each target mini-batch."""
+    own = values["target_batch"]
+    every = own.value if isinstance(own.value, tuple) else (own.value,)
+    return [{**values, "target_batch": replace(own, value=one)} for one in every]
 
 
 def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, Suggestion]]:
@@ -306,7 +316,7 @@ def _of_use(cases: tuple[Case, ...], values: Values) -> tuple[Case, ...]:
     """Return the cases, with --switches without sets of switches that do what a smaller set does."""
     if "switches" not in values or not values["switches"].value:
         return cases
-    request = space_request(values)
+    request = space_request(_by_target(values)[0])
     of = request["precision"] or tuple(PRECISIONS), request.modes
     return tuple(some[at] for some in _by_question(cases) for at in different_sets([one.problem for one in some], *of))
 
@@ -398,7 +408,7 @@ def check_found(answers: Answers) -> None:
     missing = [(subject, one) for subject, one in answers if not one.plans]
     if not missing:
         return
-    target = missing[0][1].request["target_batch"].value
+    target = ",".join(dict.fromkeys(str(one.request["target_batch"].value) for _, one in missing))
     of = f" for {' and '.join(place(subject) for subject, _ in missing)}" if len(answers) > 1 else ""
     least = [
         one.loosen[0].given + (f" for {place(subject)}" if len(answers) > 1 else "")

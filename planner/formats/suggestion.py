@@ -171,7 +171,7 @@ _SUGGESTION = Table(
 )
 SUGGESTION = Kind("suggestion", "json", _SUGGESTION)
 SUGGESTIONS = Kind(
-    "suggestions", "json", Table(Field("suggestions", ListOf(_SUGGESTION), "one a network and scenario"))
+    "suggestions", "json", Table(Field("suggestions", ListOf(_SUGGESTION), "one a target, network and scenario"))
 )
 IN_WINDOW, OUTSIDE = 1.0, 0.0
 """Probability of the window for mini-batches that are not random: of plans, and of those that are only nearest."""

@@ -100,7 +100,7 @@ _BRIEF = Table(
     title="brief",
 )
 BRIEF = Kind("brief", "json", _BRIEF)
-BRIEFS = Kind("briefs", "json", Table(Field("briefs", ListOf(_BRIEF), "one a network and scenario")))
+BRIEFS = Kind("briefs", "json", Table(Field("briefs", ListOf(_BRIEF), "one a target, network and scenario")))
 
 
 def brief_document(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:

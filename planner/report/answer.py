@@ -391,10 +391,11 @@ def predictions_answer(answers: Sequence[tuple[Subject, Prediction]]) -> Iterato
 def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Iterator[Block]:
     """Yield the chosen plan of each of several requests, one a row, then the requests without a plan."""
     yield from notices([warning for _, one in answers for warning in one.warnings], ALL_WORDS)
-    target = answers[0][1].request["target_batch"].value
+    target = ", ".join(dict.fromkeys(str(one.request["target_batch"].value) for _, one in answers))
     words = f"{_of_all([subject for subject, _ in answers])}, target mini-batch {target}"
     yield Line(f"{words}: the plans to take", "bold")
     plans = [(subject, one.chosen_plan) for subject, one in answers]
+    targets = [one.request["target_batch"].value for _, one in answers]
     with_plan = [(subject, plan) for subject, plan in plans if plan is not None]
     if with_plan:
         rows = [
@@ -402,7 +403,10 @@ def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Itera
             for at, (subject, plan) in enumerate(with_plan, 1)
         ]
         yield from plan_table(rows)
-    yield from (Line(f"{place(subject)}: no plan fits.") for subject, plan in plans if plan is None)
+    for (subject, plan), own in zip(plans, targets, strict=True):
+        if plan is None:
+            of = f", target mini-batch {own}" if len(set(targets)) > 1 else ""
+            yield Line(f"{place(subject)}{of}: no plan fits.")
     yield from _least_sure([(plan.subject(subject), plan.prediction) for subject, plan in with_plan])
 
 

@@ -44,8 +44,8 @@ class Table:
     """Columns and rows; rows in ``strong`` stand out.
 
     Columns in ``right`` hold numbers, which never wrap, nor do those in ``whole``; with ``fixed`` no column does. Of
-    the columns in ``dropped`` one after another goes until a line holds the others; where it still does not, in its
-    cells no spaces stand beside ``/`` and ``x``, and rates two lines of heading.
+    the columns in ``dropped`` but the last one after another goes until a line holds the others; where it still does
+    not, cells have no spaces beside ``/`` and ``x``, and headings are short; the last goes where even that is too wide.
     """
 
     columns: Sequence[str]
@@ -62,28 +62,35 @@ class Table:
         columns: dict[str, Sequence[str]] = {}
         if self.rows:
             columns |= zip(self.columns, zip(*self.rows, strict=True), strict=True)
-        for name in self.dropped:
+        for name in self.dropped[:-1]:
             if width_of(columns, 1) <= width:
                 break
             columns.pop(name, None)
-        if not columns:
-            return self
         right = [name for name in self.right if name in columns]
         if self.dropped and width_of(columns, 1) > width:
             right = [_narrow(name) for name in right]
             columns = {
-                _narrow(name): [cell.replace(" / ", "/").replace(" x ", "x") for cell in cells]
+                _narrow(name): [cell.replace(" / ", "/").replace(" x ", "x").replace(" to ", "-") for cell in cells]
                 for name, cells in columns.items()
             }
+            if width_of(columns, 1) > width:
+                columns.pop(_narrow(self.dropped[-1]), None)
+        if not columns:
+            return self
+        right = [name for name in right if name in columns]
         gap = 2 if width_of(columns, 2) <= width else 1
         return replace(
             self, columns=list(columns), rows=list(zip(*columns.values(), strict=True)), right=right, gap=gap
         )
 
 
+SHORT_HEADINGS = {"re-\ncompute": "re-\ncomp", "accu-\nmulate": "acc.", "memory\nGiB": "mem.\nGiB"}
+"""Headings of columns whose cells are narrower, where a line does not hold them."""
+
+
 def _narrow(heading: str) -> str:
-    """Return a heading of one line in two where it is a rate."""
-    return heading if "\n" in heading else heading.replace("/", "\n/")
+    """Return a short heading where there is one, and one of a rate in two lines."""
+    return SHORT_HEADINGS.get(heading, heading if "\n" in heading else heading.replace("/", "\n/"))
 
 
 def width_of(columns: Mapping[str, Sequence[str]], gap: int) -> int:

@@ -442,3 +442,17 @@ def test_language_models_speak_of_tokens_and_keep_a_deadline(run: Run) -> None:
     assert (
         "--tokens must be left out with resnet50" in run("suggest", *DGX1, "--target-batch", "64", "--tokens", "9")[2]
     )
+
+
+def test_each_of_several_targets_is_answered_as_it_is_alone(run: Run) -> None:
+    asked = ("suggest", *DGX1, "--nodes", "2", "--precision", "fp16", "--json")
+    document = json.loads(run(*asked, "--target-batch", "512,1024")[1])
+    assert document["format"] == "planner/suggestions"
+    alone = [json.loads(run(*asked, "--target-batch", one)[1]) for one in ("512", "1024")]
+    for together, own in zip(document["suggestions"], alone, strict=True):
+        assert together["request"]["target_batch"]["value"] == own["request"]["target_batch"]["value"]
+        assert together["plans"] == own["plans"]
+    out = run(*asked[:-1], "--target-batch", "512,1024")[1]
+    assert "target mini-batch 512, 1024: the plans to take" in " ".join(out.split())
+    code, _, err = run("sweep", *DGX1, "--target-batch", "512,1024")
+    assert (code, "--target-batch must be one number here" in err) == (2, True)

@@ -8,7 +8,7 @@ from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quanti
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan, Suggestion
 from planner.report.answer import prediction_answer, predictions_answer, suggestion_answer, suggestions_overview
-from planner.report.blocks import Block
+from planner.report.blocks import Block, Table
 
 Printed = Callable[[Iterable[Block]], str]
 
@@ -301,3 +301,17 @@ def test_epochs_and_the_cost_that_is_minimised_stand_in_the_first_sentence(
     assert "USD" not in first(suggestion, priced)
     cheapest = replace(suggestion, request=suggestion.request | {"objective": Sourced("cost", "option")})  # type: ignore[operator]  # a frozen mapping
     assert " USD" in first(cheapest, priced)
+
+
+def test_the_memory_stays_where_short_headings_make_room_and_goes_last() -> None:
+    wide = {"nodes\nx GPUs": "8 x 8", "accu-\nmulate": "128", "re-\ncompute": "none", "words": "bf16 / fp16"}
+    columns = wide | {"stale-\nness": "1.2", "memory\nGiB": "79.0"}
+    dropped = ("stale-\nness", "memory\nGiB")
+    table = Table(list(columns), [list(columns.values())], ["memory\nGiB"], 1, fixed=True, dropped=dropped)
+    for width, names in {
+        47: list(columns),
+        40: [name for name in columns if name != "stale-\nness"],
+        31: ["nodes\nx GPUs", "acc.", "re-\ncomp", "words", "mem.\nGiB"],
+        26: ["nodes\nx GPUs", "acc.", "re-\ncomp", "words"],
+    }.items():
+        assert list(table.within(width).columns) == names
