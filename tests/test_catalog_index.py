@@ -14,7 +14,7 @@ from planner.catalog import bundled_index, read_bundled, read_part
 from planner.catalog.bundled_index import BundledIndex, made_index
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster, Node
-from planner.sources.completion import completions
+from planner.sources.devices import completions
 
 ACCELERATORS = catalog.BUNDLED / "accelerators"
 WHOLE = BundledIndex(made_index(catalog.CALIBRATIONS, ACCELERATORS, final=True))

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from planner.cli.streams import note
 from planner.domain.runs import MEMORY_METRIC, Runs
-from planner.fitting.observed import properties_of
+from planner.fitting.step_fit import properties_of
 from planner.formats.runs import read_runs
 from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.refit import Asked, fit_runs, held_out_answers

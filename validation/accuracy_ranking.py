@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from planner.domain.validation import Validation
+from planner.scoring.errors import FEWEST_PLANS, OURS, RATE_METRICS, RULES, summarise_ranking
 from planner.scoring.evaluate import Answer, validation_of
-from planner.scoring.ranking import FEWEST_PLANS, OURS, RATE_METRICS, RULES, summarise_ranking
 from validation.accuracy_answers import Facts
 
 __all__ = ["FEWEST_PLANS", "OURS", "RULES", "rankings"]

@@ -22,13 +22,11 @@ from planner.cli.streams import note
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry
 from planner.domain.provenance import ConformalScore
 from planner.domain.samples import COMMAND
-from planner.fitting.observed import HALF_PRECISIONS, MEASURED_MULTIPLES
-from planner.fitting.step_fit import StepFit
+from planner.fitting.step_fit import HALF_PRECISIONS, MEASURED_MULTIPLES, StepFit
 from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
 from planner.scoring.evaluate import Answer
-from planner.scoring.intervals import scores
-from planner.scoring.refit import Asked, fit_runs, held_out_answers
+from planner.scoring.refit import Asked, fit_runs, held_out_answers, scores
 from planner.sessions.runs import table_of
 from planner.sources.links import BETWEEN, INSIDE
 from planner.sources.overheads import DATASHEET_LIBRARY

@@ -15,8 +15,8 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.samples import Samples
 from planner.fitting.kernels import fit_kernels, times_left_out
 from planner.fitting.rows import group_codes, take, work_columns
-from planner.sources.same_die import LEAST_COMMON as FEW
-from planner.sources.same_die import ratio_of
+from planner.sources.layer_calls import LEAST_COMMON as FEW
+from planner.sources.layer_calls import ratio_of
 from validation.convert_kernels import board_samples
 from validation.kernel_boards import BOARDS, Board
 from validation.kernel_rows import Table

@@ -110,7 +110,7 @@ RATIO = """## Measured shapes on a sibling GPU
 
 By the other GPU's name, as predictions take them: its time of the very call, times the median ratio of the two GPUs
 among calls of all other groups. The entry, made without the group, has a say as large as the errors of both allow
-(planner/sources/same_die.py). *Median alone*: without the entry.
+(planner/sources/layer_calls.py). *Median alone*: without the entry.
 """
 TRIED = """### What was tried for a sibling GPU
 

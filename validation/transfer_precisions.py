@@ -35,7 +35,7 @@ TEXT = """## A precision from another
 Products and convolutions of a GPU in one precision predicted from its fits in another, groups held out as above:
 coefficients of FLOP by the ratio of the peak rates (the same rate on `lanes`, where GPUs without tensor cores multiply
 halves: training adds them in fp32), those of bytes with the bytes of an element, launches as they are
-(`planner/sources/completion.py`). *Sheet*: the specification on the same rows, peak rate times an assumed efficiency.
+(`planner/sources/devices.py`). *Sheet*: the specification on the same rows, peak rate times an assumed efficiency.
 Answers derive a precision only from one of the same units, that of the nearest rate, and go by the sheet across units,
 where that misses by less. An entry that was derived takes the mean of its units, kind and precision as its held-out
 error, or that of the worst that comes near: no public table has convolutions in two precisions of tensor cores, nor

@@ -22,7 +22,7 @@ from planner.domain.cluster import Accelerator
 from planner.domain.kernels import ATTENTION, PRODUCT_KINDS
 from planner.domain.samples import Samples
 from planner.domain.transfer import TransferScore, relation, units_between, units_of
-from planner.fitting.entries import fit_entry
+from planner.fitting.gaussian_process import fit_entry
 from planner.fitting.kernels import preferred
 from planner.fitting.rows import merged, take, work_of
 from validation.kernel_scores import ELEMENT_WISE, LEAST_ELEMENT_WISE_S, Key, populations

@@ -18,8 +18,7 @@ from planner.domain.request import Problem
 from planner.domain.transfer import relation
 from planner.errors import CoverageError
 from planner.scoring.refit import Asked
-from planner.sources.completion import completions
-from planner.sources.devices import on_other_device
+from planner.sources.devices import completions, on_other_device
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
 

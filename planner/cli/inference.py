@@ -30,8 +30,7 @@ from planner.sessions.inputs import (
     merge,
     value_of,
 )
-from planner.sources.sources import Sources
-from planner.sources.usable import why_not_precision
+from planner.sources.sources import Sources, why_not_precision
 from planner.steps.inference import Inference, replicas_of
 from planner.steps.kernel_rows import by_kind
 from planner.units import format_duration

@@ -42,7 +42,7 @@ from planner.sessions.inputs import (
     own_calibrations,
     said,
 )
-from planner.sources.refusals import KERNEL_MISSING
+from planner.sources.source import KERNEL_MISSING
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import check_allowed
 

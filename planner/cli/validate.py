@@ -30,13 +30,12 @@ from planner.formats.runs import NoRunError, OfLog, read_runs
 from planner.formats.summaries import validation_document
 from planner.report.plots import Points, validation_plot
 from planner.report.studies import validation_view
+from planner.scoring.errors import as_times
 from planner.scoring.evaluate import Answer, answers_of, validation_with_locked
-from planner.scoring.ranking import as_times
 from planner.scoring.refit import Asked, held_out_answers
 from planner.sessions.inputs import Values, value_of
 from planner.sessions.runs import Table, files_of_runs, learned_from, locked_sources, runs_of_log, table_of
-from planner.sources.sources import Sources
-from planner.sources.usable import why_not_candidate, why_not_precision
+from planner.sources.sources import Sources, why_not_candidate, why_not_precision
 
 __all__ = ["points_of", "run"]
 

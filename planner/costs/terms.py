@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from planner.costs.alignment import slowdown
 from planner.costs.collectives import COLLECTIVE_TERMS
 from planner.costs.cpu import CPU_TERMS
 from planner.costs.features import FASTER, FeatureMap, Settings, Work, column, number
 from planner.costs.kernels import KERNEL_TERMS
 from planner.costs.measured_calls import MEASURED_CALLS
 from planner.costs.transfers import TRANSFER_TERMS
+from planner.costs.work import slowdown
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map, once_of
 from planner.domain.calibration import Entry
 from planner.errors import ParameterError, UnknownNameError
@@ -45,7 +45,7 @@ def features_of(entry: Entry, work: Work) -> FloatArray:
 def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> FloatArray:
     """Return times [s] = max(link(Φ·θ), floor)·slowdown/faster, shape (...), the broadcast shape of the work columns.
 
-    The slowdown is that of products that are not aligned (:mod:`planner.costs.alignment`), which stay in 16 bits where
+    The slowdown is that of products that are not aligned (:mod:`planner.costs.work`), which stay in 16 bits where
     others run ``faster`` in 8 (:func:`planner.costs.scaling.in_8_bits`).
 
     ``features``: Φ of these calls, where it is known.

@@ -20,7 +20,7 @@ from planner.domain.samples import NETWORKS, Samples
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.collectives import fit_collectives, fit_overlap
-from planner.fitting.entries import fit_entry
+from planner.fitting.gaussian_process import fit_entry
 from planner.fitting.kernels import TooFew, fit_kernels
 from planner.fitting.layer_calls import fit_layer_calls
 from planner.fitting.overheads import fit_overheads, overheads_doubt

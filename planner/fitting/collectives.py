@@ -15,14 +15,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.costs.measured_collectives import RANKS_POWER, breaks_key, case_list
+from planner.costs.collectives import RANKS_POWER, breaks_key, case_list
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry, SettingValue
 from planner.domain.messages import OVERLAP
 from planner.domain.samples import BESIDE, HIDDEN, Samples
-from planner.fitting.entries import Key, fit_entry
 from planner.fitting.estimators import LEAST_SHARE
+from planner.fitting.gaussian_process import Key, fit_entry
 from planner.fitting.rows import merged, take, usable, work_of
 
 __all__ = ["best_breaks", "fit_collectives", "fit_overlap"]

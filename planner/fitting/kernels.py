@@ -1,13 +1,14 @@
-"""Kernel entries from samples: one for every (kind, direction, precision, library), the best of competing terms."""
+"""Kernel entries from samples, and how long their fit is going to take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from planner.costs.alignment import misaligned_settings, slowdown
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH_ORDER
@@ -23,18 +24,25 @@ from planner.costs.roofline import (
     WITHOUT_LAUNCH,
 )
 from planner.costs.terms import evaluate
-from planner.costs.work import BATCHED_APART, kernel_width, moved_bytes, transposition
+from planner.costs.work import BATCHED_APART, kernel_width, misaligned_settings, moved_bytes, slowdown, transposition
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.inputs import INPUT_COLUMNS
-from planner.domain.kernels import ROW_KINDS, TRAFFIC_KINDS, is_that_of_fp32
+from planner.domain.kernels import FORWARD, ROW_KINDS, TRAFFIC_KINDS, is_that_of_fp32
 from planner.domain.samples import DISTURBED_NOTE, Samples
-from planner.fitting.entries import Key, fit_entry, linear_times_left_out
-from planner.fitting.gaussian_process import Process, fit_gaussian_process, process_times_left_out
+from planner.fitting.gaussian_process import (
+    Key,
+    Process,
+    fit_entry,
+    fit_gaussian_process,
+    linear_times_left_out,
+    process_times_left_out,
+)
 from planner.fitting.rows import POINTWISE, Rejected, merged, take, usable, work_of
+from planner.numbers import constant
 
-__all__ = ["FittedKernels", "fit_kernels", "learns_from_calls", "preferred", "times_left_out"]
+__all__ = ["FittedKernels", "expected_fit_s", "fit_kernels", "learns_from_calls", "preferred", "times_left_out"]
 
 LEAST_POINTS = 8
 
@@ -424,3 +432,31 @@ def _notes(rows: Samples, entry: Entry) -> str:
     counts = {DISTURBED_NOTE: f"{noisy} of {rows.size} rows {DISTURBED_NOTE}"} if noisy < rows.size else {}
     notes = dict.fromkeys(map(str, rows.text["notes"].tolist()))
     return "; ".join(filter(None, (poor, *(counts.get(note, note) for note in notes))))
+
+
+ROWS = 32
+WHOLE_FITS = constant("duration.whole_fits")
+"""What fitting the fp32 rows of a design is taken to need, in fits of ROWS products (docs/numbers.md)."""
+SEED = 1
+
+
+def expected_fit_s(accelerator: Accelerator, times: float = 1.0) -> float:
+    """Return the time [s] that fitting a whole calibration is expected to take; loads what fitting needs.
+
+    Parameters
+    ----------
+    accelerator : Accelerator
+    times : float
+        Rows of the design over those of it that are fp32: few shapes are measured in further precisions.
+    """
+    random = np.random.default_rng(SEED)
+    sizes = np.exp2(random.uniform(3, 11, (ROWS, 3))).round()
+    rows: list[Mapping[str, Any]] = [
+        {"kind": "gemm", "direction": FORWARD, "precision": "fp32", "m": m, "n": n, "k": k, "batch": 1,
+         "time_s": 1e-5 + 2e-11 * m * n * k} for m, n, k in sizes.tolist()
+    ]  # fmt: skip
+    samples = Samples.from_rows(rows, {})
+    fit_kernels(samples.select(np.arange(ROWS) < ROWS // 2), accelerator)  # not timed: it loads packages
+    start = time.perf_counter()
+    fit_kernels(samples, accelerator)
+    return WHOLE_FITS * times * (time.perf_counter() - start)

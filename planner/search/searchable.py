@@ -25,7 +25,7 @@ from planner.search.search import search
 from planner.search.space import Limits, space_of
 from planner.search.switches import of_kernels
 from planner.sources import sources
-from planner.sources.usable import candidate_precisions, check_candidate
+from planner.sources.sources import candidate_precisions, check_candidate
 from planner.steps import predict
 from planner.steps.compute import memory_rules
 from planner.steps.price import Pricer

@@ -50,8 +50,8 @@ from planner.search.searchable import (
 )
 from planner.search.space import Limits, has_whole_plans
 from planner.search.switches import Gains
-from planner.sources.refusals import PRECISION_LOSSY
-from planner.sources.usable import why_not_precision
+from planner.sources.source import PRECISION_LOSSY
+from planner.sources.sources import why_not_precision
 from planner.steps import predict
 from planner.steps.describe import Description
 from planner.steps.kernel_rows import lossy_warning

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner import catalog
-from planner.costs.measured_collectives import CASES, case_list
+from planner.costs.collectives import CASES, case_list
 from planner.costs.terms import check_coefficients
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
 from planner.domain.calls import LOOKED_UP
@@ -30,11 +30,10 @@ from planner.errors import NOTHING, CoverageError, InputFileError, ParameterErro
 from planner.formats.cluster import parse_scenarios
 from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.probes.machine import present_accelerators
-from planner.sources.completion import completions
-from planner.sources.devices import Missing, on_other_device, what_misses
+from planner.sources.devices import Missing, completions, on_other_device, what_misses
+from planner.sources.layer_calls import is_same_die
 from planner.sources.links import contradictions
 from planner.sources.overheads import check_overheads
-from planner.sources.same_die import is_same_die
 from planner.sources.sources import Sources
 from planner.workload.blocks import block_starts
 from planner.workload.fusion import idle_fusions as idle_fusions_of

@@ -26,8 +26,7 @@ from planner.domain.request import Problem
 from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS
 from planner.errors import NOTHING, CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import fit_calibration
-from planner.fitting.duration import expected_fit_s
-from planner.fitting.kernels import learns_from_calls
+from planner.fitting.kernels import expected_fit_s, learns_from_calls
 from planner.fitting.next_points import NextPoints
 from planner.networks.zoo import build, zoo_names
 from planner.probes.bench import DISTURBED_RATIO

@@ -26,7 +26,7 @@ from planner.domain.runs import Run
 from planner.domain.samples import FREE_CIRCUMSTANCES, Samples
 from planner.domain.training import TimedStep
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, UnknownNameError
-from planner.fitting.measured_steps import measured_steps, with_measured_steps
+from planner.fitting.step_fit import measured_steps, with_measured_steps
 from planner.formats.parts import configuration_of, subject_of
 from planner.formats.runs import read_runs
 from planner.formats.suggestion import SUGGESTION

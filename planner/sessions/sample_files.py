@@ -26,9 +26,17 @@ from planner.domain.training import STEP, TimedStep
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.fitting.calibration import fit_links, with_overheads
 from planner.fitting.overheads import times_over_kernels
-from planner.fitting.repeats import contradictions, merged_steps, repeated, runs_apart, undisputed
 from planner.fitting.rows import take, usable
-from planner.fitting.screening import Outlier, outliers, unit_doubt
+from planner.fitting.screening import (
+    Outlier,
+    contradictions,
+    merged_steps,
+    outliers,
+    repeated,
+    runs_apart,
+    undisputed,
+    unit_doubt,
+)
 from planner.formats.calibration import parse_node, text_of_node
 from planner.formats.documents import read_text
 from planner.formats.link_logs import UNSTATED, Stated, is_log

@@ -13,12 +13,14 @@ from planner.costs.collectives import (
     ALPHA_BETA,
     BYTES_BETWEEN,
     BYTES_INSIDE,
+    CASES,
     COLUMNS,
     MESSAGES_INSIDE,
+    case_list,
     collective_s,
+    covers,
 )
 from planner.costs.features import BYTE, Column
-from planner.costs.measured_collectives import CASES, case_list, covers
 from planner.costs.specified import specified_collective
 from planner.costs.terms import term_named
 from planner.domain.calibration import Calibration, Entry

@@ -51,8 +51,7 @@ from planner.domain.precision import precision_named
 from planner.numbers import constant
 from planner.sources.overheads import Overheads
 from planner.sources.source import Source
-from planner.sources.sources import Sources
-from planner.sources.usable import check_precision
+from planner.sources.sources import Sources, check_precision
 from planner.steps.host_and_gpu import STAGES, CallCounts
 from planner.steps.tables import CaseTable
 from planner.workload.composition import composed_calls

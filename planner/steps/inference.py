@@ -22,8 +22,7 @@ from planner.domain.precision import precision_named
 from planner.domain.prediction import Batch
 from planner.errors import CoverageError, ParameterError, Refusal
 from planner.numbers import constant
-from planner.sources.refusals import absent_precision
-from planner.sources.source import Source
+from planner.sources.source import Source, absent_precision
 from planner.sources.sources import Sources
 from planner.steps.compute import RankCompute, call_work, host_s, memory_rules
 from planner.steps.describe import add_parts

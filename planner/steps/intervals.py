@@ -34,10 +34,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.costs.alignment import slowdown
 from planner.costs.features import number
 from planner.costs.measured_calls import DOUBLINGS_BEYOND
 from planner.costs.terms import Work, doublings_outside, evaluate, features_of, term_named
+from planner.costs.work import slowdown
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
 from planner.domain.calls import LOOKED_UP

@@ -14,7 +14,7 @@ from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.domain.split import MEMORY_KINDS
 from planner.errors import ParameterError
-from planner.sources.refusals import missing_link
+from planner.sources.source import missing_link
 from planner.sources.sources import Sources
 from planner.steps.async_plans import AsyncPricer, async_descriptions, asynchrony_of
 from planner.steps.describe import Description

@@ -8,10 +8,9 @@ from math import gcd
 
 import numpy as np
 
-from planner.costs.alignment import WHOLE_BYTES, times_as_long
 from planner.costs.features import CALLS, FASTER
 from planner.costs.scaling import NARROW_MISS
-from planner.costs.work import kernel_width
+from planner.costs.work import WHOLE_BYTES, kernel_width, times_as_long
 from planner.domain.calibration import OF_PASSES, Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration, Configurations
@@ -26,8 +25,7 @@ from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.numbers import constant
 from planner.sources.measured_steps import MeasuredSteps
 from planner.sources.overheads import Overheads
-from planner.sources.refusals import measuring
-from planner.sources.source import is_used, miss_in_words
+from planner.sources.source import is_used, measuring, miss_in_words
 from planner.sources.sources import Source, Sources
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.units import format_bytes

@@ -9,10 +9,9 @@ import pytest
 
 from planner import catalog
 from planner.cli.main import main
-from planner.costs.alignment import MISALIGNED, aligned_bytes, misaligned_settings, slowdown
 from planner.costs.features import vector
 from planner.costs.terms import evaluate
-from planner.costs.work import transposition
+from planner.costs.work import MISALIGNED, aligned_bytes, misaligned_settings, slowdown, transposition
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.fitting.diagnostics import (
+from planner.fitting.estimators import (
     MANY_ROWS,
     MOST_REFITS,
     REFITS_OF_MANY,
@@ -13,8 +13,8 @@ from planner.fitting.diagnostics import (
     folds,
     held_out,
     identifiable,
+    solve,
 )
-from planner.fitting.estimators import solve
 
 RNG = np.random.default_rng(11)
 FEATURES = np.column_stack([np.ones(60), 10 ** RNG.uniform(3, 6, 60)])

@@ -9,8 +9,7 @@ import pytest
 
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
-from planner.fitting.duration import expected_fit_s
-from planner.fitting.kernels import fit_kernels
+from planner.fitting.kernels import expected_fit_s, fit_kernels
 from planner.probes.design import designed_points, gpu_points
 from planner.probes.points import Point
 

@@ -6,7 +6,7 @@ import pytest
 
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.samples import Samples
-from planner.fitting.entries import fit_entry
+from planner.fitting.gaussian_process import fit_entry
 from planner.formats.calibration import CALIBRATION
 from planner.steps.intervals import Gradient, stated_deviation
 

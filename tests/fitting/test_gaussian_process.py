@@ -11,8 +11,13 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
-from planner.fitting.entries import fit_entry
-from planner.fitting.gaussian_process import MOST_POINTS, Process, fit_gaussian_process, process_times_left_out
+from planner.fitting.gaussian_process import (
+    MOST_POINTS,
+    Process,
+    fit_entry,
+    fit_gaussian_process,
+    process_times_left_out,
+)
 from planner.fitting.kernels import fit_kernels, times_left_out
 from planner.fitting.rows import work_of
 

@@ -10,7 +10,7 @@ from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.request import Problem
-from planner.fitting.measured_steps import measured_steps, with_measured_steps
+from planner.fitting.step_fit import measured_steps, with_measured_steps
 from planner.steps.predict import Evaluator
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})

@@ -11,8 +11,7 @@ from planner.costs.terms import term_named
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
 from planner.domain.network import INPUT, Layer, Network
-from planner.fitting.next_points import OWN_ERROR, NextPoints
-from planner.fitting.wanted_steps import timing_s, wanted_calls
+from planner.fitting.next_points import OWN_ERROR, NextPoints, timing_s, wanted_calls
 from planner.networks.zoo import build, zoo_names
 from planner.probes.design import designed_points, gpu_points
 from planner.probes.layer_points import layer_points

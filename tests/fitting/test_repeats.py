@@ -8,7 +8,7 @@ import pytest
 
 from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.samples import Samples
-from planner.fitting.repeats import contradictions, repeated, runs_apart, undisputed
+from planner.fitting.screening import contradictions, repeated, runs_apart, undisputed
 
 
 def timed(*times: tuple[float, float], **other: Any) -> Samples:

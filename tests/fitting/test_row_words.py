@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from planner.domain.samples import Samples
-from planner.fitting.entries import fit_entry, row_in_words
+from planner.fitting.gaussian_process import fit_entry, row_in_words
 
 
 @pytest.mark.parametrize(

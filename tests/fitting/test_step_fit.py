@@ -12,8 +12,7 @@ import pytest
 from planner import catalog
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
-from planner.fitting.observed import COEFFICIENTS, Observed, without_end_to_end
-from planner.fitting.step_fit import StepFit, fit_steps, key_of
+from planner.fitting.step_fit import COEFFICIENTS, Observed, StepFit, fit_steps, key_of, without_end_to_end
 from planner.sources.links import BETWEEN, INSIDE
 from planner.sources.sources import Sources
 

@@ -17,8 +17,7 @@ from planner.domain.kernels import FORWARD
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.training import TimedStep
 from planner.fitting.calibration import with_overheads
-from planner.fitting.overheads import fit_overheads
-from planner.fitting.step_times import TimedSteps
+from planner.fitting.overheads import TimedSteps, fit_overheads
 from planner.sources.overheads import EXPONENTS, exponent_name
 from planner.steps.host_and_gpu import composed_s
 from planner.workload.lowering import lower

@@ -11,7 +11,7 @@ from planner.domain.validation import ScoredRow
 from planner.errors import Refusal
 from planner.formats.documents import dump_json
 from planner.formats.summaries import VALIDATION, validation_document
-from planner.scoring.score import score
+from planner.scoring.evaluate import score
 
 SEEN = ScoredRow(
     id="c", line=4, metric="epoch_s", predicted=2.0, low=None, high=None, measured=2.0, status_predicted="ok",

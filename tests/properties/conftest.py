@@ -21,8 +21,7 @@ from planner.domain.axes import AXES, MODES
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configurations, splits
 from planner.domain.request import Problem, SpaceRequest
-from planner.sources.sources import Sources
-from planner.sources.usable import candidate_precisions
+from planner.sources.sources import Sources, candidate_precisions
 from planner.workload.lawful import is_lawful
 
 SMALL = "gpt:layers=4,hidden=256,heads=8,sequence=128,vocabulary=1000"

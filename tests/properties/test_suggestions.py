@@ -24,8 +24,7 @@ from planner.search.bases import kinds_to_try
 from planner.search.node_groups import suggest_across
 from planner.search.searchable import order_and_limits
 from planner.search.suggest import suggest
-from planner.sources.sources import Sources
-from planner.sources.usable import candidate_precisions
+from planner.sources.sources import Sources, candidate_precisions
 from planner.steps.node_groups import AcrossGroups
 from planner.steps.predict import Evaluator
 from planner.workload.blocks import block_starts

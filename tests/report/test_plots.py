@@ -14,7 +14,7 @@ import pytest
 from planner.domain.validation import ScoredRow
 from planner.errors import MissingPackageError
 from planner.report.plots import COLOURS, OTHERS_LOOK, TIME_OF_METRIC, Points, validation_plot
-from planner.scoring.ranking import RATE_METRICS, TIME_METRICS
+from planner.scoring.errors import RATE_METRICS, TIME_METRICS
 
 ROW = ScoredRow(
     id="a", line=2, metric="iteration_s", predicted=1.1, low=None, high=None, measured=1.0, status_predicted="ok",

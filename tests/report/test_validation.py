@@ -11,7 +11,7 @@ from planner.domain.validation import ScoredRow, TermScale
 from planner.errors import Refusal, UnknownNameError
 from planner.report.blocks import Block
 from planner.report.studies import validation_view
-from planner.scoring.score import score
+from planner.scoring.evaluate import score
 
 ROW = ScoredRow(
     id="a", line=2, metric="iteration_s", predicted=1.1, low=1.0, high=1.2, measured=1.0, status_predicted="ok",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
-from planner.scoring.intervals import conformal_score, log_scores, scores_of
+from planner.scoring.refit import conformal_score, log_scores, scores_of
 
 SCORES = st.lists(st.floats(0, 3), min_size=10, max_size=40)
 

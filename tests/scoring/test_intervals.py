@@ -14,7 +14,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.provenance import NORMAL_90, PREDICTION_KINDS
 from planner.domain.validation import ScoredRow
 from planner.scoring.evaluate import Answer
-from planner.scoring.intervals import LEAST_OWN_GROUPS, conformal_score, rescaled, scores
+from planner.scoring.refit import LEAST_OWN_GROUPS, conformal_score, rescaled, scores
 
 
 def row(network: str = "a", measured: float | None = 1.0, **changes: Any) -> ScoredRow:

@@ -6,7 +6,7 @@ import pytest
 from planner.domain.arrays import BoolArray
 from planner.domain.validation import MemoryScore
 from planner.scoring.errors import Figures
-from planner.scoring.score import memory_score
+from planner.scoring.evaluate import memory_score
 
 
 def score_of(called: BoolArray, ran_out: BoolArray, mask: BoolArray) -> MemoryScore:

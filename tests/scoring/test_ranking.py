@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.validation import GroupRanking, RankingSummary
-from planner.scoring.ranking import Outcomes, as_times, rank_groups, summarise_ranking
+from planner.scoring.errors import Outcomes, as_times, rank_groups, summarise_ranking
 
 FEW = st.integers(1, 6).map(float)  # few different times: many ties
 GROUP = st.lists(st.tuples(FEW, FEW, st.booleans(), st.booleans()), min_size=1, max_size=6)

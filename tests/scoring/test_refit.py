@@ -16,7 +16,7 @@ from planner.domain.configuration import Settings
 from planner.domain.request import Problem
 from planner.domain.runs import Run
 from planner.errors import ParameterError
-from planner.fitting.observed import ESTIMATOR, OVERHEADS, overheads_entry
+from planner.fitting.step_fit import ESTIMATOR, OVERHEADS, overheads_entry
 from planner.scoring.errors import HOLD_OUTS
 from planner.scoring.evaluate import Answer, answers_of
 from planner.scoring.refit import Asked, fit_runs, group_of, held_out_answers

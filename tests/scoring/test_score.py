@@ -7,7 +7,7 @@ import pytest
 
 from planner.domain.validation import ErrorSummary, MemoryScore, RankingSummary, ScoredRow
 from planner.errors import Refusal
-from planner.scoring.score import score
+from planner.scoring.evaluate import score
 
 ROW = ScoredRow(
     id="r",

@@ -9,7 +9,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Cluster, Node
 from planner.domain.provenance import DATASHEET, DERIVED, FIT, NEAREST, SCALED, Provenance
 from planner.domain.request import Problem
-from planner.sources.completion import completions
+from planner.sources.devices import completions
 from planner.sources.sources import Sources
 
 NETWORK = catalog.find_network("mlp")

@@ -14,7 +14,7 @@ from planner.domain.framework import GENERIC
 from planner.domain.network import INPUT, Layer, Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
-from planner.sources.same_die import (
+from planner.sources.layer_calls import (
     LEAST_COMMON,
     Ratio,
     common_ratios,

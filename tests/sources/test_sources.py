@@ -15,8 +15,7 @@ from planner.domain.network import Layer, Network
 from planner.domain.request import Problem, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.sources.overheads import EXPONENTS
-from planner.sources.sources import Sources
-from planner.sources.usable import check_precision, why_not_precision
+from planner.sources.sources import Sources, check_precision, why_not_precision
 from planner.steps.predict import Evaluator
 from planner.workload.gradients import gradient_slots
 

@@ -14,8 +14,7 @@ from planner.domain.prediction import Prediction
 from planner.domain.provenance import DERIVED
 from planner.domain.request import Problem, Scenario
 from planner.errors import CoverageError
-from planner.sources.sources import Sources
-from planner.sources.usable import candidate_precisions, check_candidate, check_precision, why_not_precision
+from planner.sources.sources import Sources, candidate_precisions, check_candidate, check_precision, why_not_precision
 from planner.steps.predict import Evaluator
 
 Make = Callable[..., Problem]

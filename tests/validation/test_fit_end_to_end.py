@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
-from planner.fitting.observed import MEASURED_MULTIPLES
+from planner.fitting.step_fit import MEASURED_MULTIPLES
 from planner.scoring.refit import fit_runs
 from planner.sources.links import BETWEEN, INSIDE, WAIT, multiples_of_kind
 from validation.fit_end_to_end import FOLDER, KINDS, asked_runs, calibration
