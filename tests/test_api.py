@@ -50,3 +50,15 @@ def test_importing_loads_nothing_else() -> None:
     script = "import sys, planner; print(*(x for x in sys.modules if x.split('.')[0] in ('planner', 'numpy')))"
     done = subprocess.run((sys.executable, "-c", script), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["planner"]
+
+
+def test_the_less_is_trained_the_less_a_step_takes() -> None:
+    asked = {"network": "gpt2", "cluster": "dgx-a100", "nodes": 2, "sub_batch": 4, "precision": "bf16"}
+    made = [planner.predict(**asked, trainable=one).to_dict() for one in ("last:1", "last:2", "lora:rank=8", "all")]
+    seconds = [one["iteration_s"]["value"] for one in made]
+    assert seconds == sorted(seconds)
+    terms = [{term["name"]: term["seconds"] for term in one["terms"]} for one in made]
+    for name in ("backward", "all_reduce", "update"):
+        assert max(one[name] for one in terms[:3]) < terms[3][name]
+    assert "trainable" not in made[3]["subject"]
+    assert made[2]["subject"]["trained_parameters"] == 294_912
