@@ -314,16 +314,12 @@ class Collective:
 
     Attributes
     ----------
-    name : str
-        In the setting ``algorithms`` of calibrations.
-    operation : str
-        Kind of the entries whose time it can be, such as ``all_reduce``.
+    name : in the setting ``algorithms`` of calibrations
+    operation : kind of the entries whose time it can be, such as ``all_reduce``
     features : buffer_bytes (k,), g groups -> ndarray of shape (g, k, 4)
         In the order of COLUMNS.
-    words : str
-        What people call it.
-    between : frozenset of str
-        Between what a library may choose it, where links are specified: GPUS, CPUS, HOSTS.
+    words : what people call it
+    between : between what a library may choose it, where links are specified: GPUS, CPUS, HOSTS
     is_pipelined : bool
         Links inside and between nodes carry data at the same time: the slower of the two sets the pace. Which one it is
         follows from the setting ``beta_ratio``, beta between nodes over beta inside; without it both count.
@@ -426,11 +422,9 @@ def collective_s(
 
     Parameters
     ----------
-    entry : Entry
-        Of the operation or of all-reduce. Term ``collective.alpha_beta`` (settings ``algorithms``: names joined by
-        spaces, ``beta_ratio``, ``pair_ratio``), ``collective.cases`` or ``collective.logarithmic``.
-    operation : str
-        ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE or PARAMETER_SERVER.
+    entry : of the operation or of all-reduce. Term ``collective.alpha_beta`` (settings ``algorithms``: names joined by
+        spaces, ``beta_ratio``, ``pair_ratio``), ``collective.cases`` or ``collective.logarithmic``
+    operation : ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE or PARAMETER_SERVER
     buffer_bytes : ndarray of shape (k,), or (g, k): of each group its own
     groups : Groups, g of them; one rank takes 0 s
     counts : dict of algorithm -> its features, optional

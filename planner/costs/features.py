@@ -48,14 +48,10 @@ class Column(NamedTuple):
 
     Attributes
     ----------
-    name : str
-        Key of its coefficient in calibration files.
-    quantity : str
-        CALL, FLOP, BYTE, ELEMENT, MESSAGE, SECOND, WORK, NUMBER or POINT.
-    link : str
-        The link that carries it, or the unit that computes it; empty: memory, or all units of the precision.
-    call_class : str
-        Of FLOP of one class of calls: a call has FLOP in one of such columns. Empty: of all calls.
+    name : key of its coefficient in calibration files
+    quantity : CALL, FLOP, BYTE, ELEMENT, MESSAGE, SECOND, WORK, NUMBER or POINT
+    link : the link that carries it, or the unit that computes it; empty: memory, or all units of the precision
+    call_class : of FLOP of one class of calls: a call has FLOP in one of such columns. Empty: of all calls
     """
 
     name: str
@@ -83,17 +79,13 @@ class FeatureMap:
 
     Attributes
     ----------
-    name : str
     columns : settings -> the p columns
     features : work, settings -> ndarray of shape (..., p)
-    link : {"identity", "log"}
-        ``log``: Φ·θ is the logarithm of the time in seconds.
-    doc : str
-        The formula, one line.
+    link : {"identity", "log"}; ``log``: Φ·θ is the logarithm of the time in seconds
+    doc : the formula, one line
     floor : work, settings -> ndarray of shape (...) [s], or None
         A time below which no device goes; applied to every prediction of the term.
-    stated : mapping of feature to coefficient
-        Features whose coefficient follows from the formula and is never fitted.
+    stated : mapping of feature to coefficient; features whose coefficient follows from the formula and is never fitted
     sums : work, settings, coefficients of shape (p,) -> ndarray of shape (...), or None
         Φ·θ where that takes less than Φ.
     """

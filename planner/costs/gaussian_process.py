@@ -94,8 +94,7 @@ def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray, ord
     ----------
     places : ndarray of shape (..., d)
     points : ndarray of shape (q, d)
-    lengths : ndarray of shape (d,)
-        Length-scales of the coordinates.
+    lengths : ndarray of shape (d,); length-scales of the coordinates
     order : {1.5, 0.5}
     """
     x, z = places / lengths, points / lengths

@@ -44,8 +44,7 @@ def line_times_s(samples: FloatArray, knots: FloatArray, times_s: FloatArray) ->
     Parameters
     ----------
     samples : ndarray of shape (...)
-    knots, times_s : ndarray of shape (q,)
-        Measured sub-batches, ascending, and their times.
+    knots, times_s : ndarray of shape (q,); measured sub-batches, ascending, and their times
     """
     if knots.size == 1:
         return np.full(np.shape(samples), times_s[0])
@@ -73,10 +72,8 @@ def relative_curve(
 
     Parameters
     ----------
-    samples, fitted_s : ndarray of shape (...)
-        Sub-batches, and the fit's times at them.
-    knots, fitted_knots_s : ndarray of shape (q,)
-        Measured sub-batches, ascending, and the fit's times at them.
+    samples, fitted_s : ndarray of shape (...); sub-batches, and the fit's times at them
+    knots, fitted_knots_s : ndarray of shape (q,); measured sub-batches, ascending, and the fit's times at them
     """
     line = np.interp(samples, knots, fitted_knots_s)
     unknown = np.full(np.shape(line), np.nan)
@@ -91,8 +88,7 @@ def times_s(
     Parameters
     ----------
     samples : ndarray of shape (...)
-    knots, measured_s : ndarray of shape (q,)
-        Measured sub-batches, ascending, and their times.
+    knots, measured_s : ndarray of shape (q,); measured sub-batches, ascending, and their times
     curve, error : ndarray broadcasting to (...)
         The relative curve there, not a number where none is known, and the relative error of its fit.
     """

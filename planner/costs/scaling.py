@@ -76,19 +76,13 @@ class Ratios:
 
     Attributes
     ----------
-    flop : float
-        Of the precision's peak rates.
-    wide : float
-        Of the fp32 peak rates.
-    bytes : float
-        Of the memory bandwidths.
-    processor : float
-        Of the precision's peak rates of one multiprocessor.
-    fed : float or None
-        Of multiprocessors times clocks, or of peak rates where these say faster, where matrix units compute the
-        precision on both; None: not, or not known.
-    least_s : float
-        What one FLOP takes at the second's peak rate [s].
+    flop : of the precision's peak rates
+    wide : of the fp32 peak rates
+    bytes : of the memory bandwidths
+    processor : of the precision's peak rates of one multiprocessor
+    fed : of multiprocessors times clocks, or of peak rates where these say faster, where matrix units compute the
+        precision on both; None: not, or not known
+    least_s : what one FLOP takes at the second's peak rate [s]
     """
 
     flop: float

@@ -50,10 +50,8 @@ def loading_s(reading_s: FloatArray, decoding_s: FloatArray, threads: FloatArray
 
     Parameters
     ----------
-    reading_s : ndarray of float
-        What storage takes for all of them, one at a time [s].
-    decoding_s : ndarray of float
-        What one thread takes to decode all of them [s].
+    reading_s : what storage takes for all of them, one at a time [s]
+    decoding_s : what one thread takes to decode all of them [s]
     threads : float or ndarray of float, above 0
     """
     return np.maximum(reading_s, (reading_s + decoding_s) / threads)

@@ -57,11 +57,9 @@ def fit_input(
 
     Parameters
     ----------
-    samples : Samples
-        Rows of other kinds than those of INPUT_COLUMNS are passed over.
+    samples : rows of other kinds than those of INPUT_COLUMNS are passed over
     estimator : {"relative-nnls", "least-squares"}
-    origin, source : str
-        Stored in every entry; a row's own ``source`` goes before ``source``.
+    origin, source : stored in every entry; a row's own ``source`` goes before ``source``
     """
     mask, _ = usable(samples)
     rows = samples.select(mask & np.isin(samples.text["kind"], list(INPUT_COLUMNS)))
@@ -125,16 +123,10 @@ def fit_calibration(
 
     Parameters
     ----------
-    samples : Samples
-    name : str
-    accelerator : Accelerator
-        What the kernels ran on; gives processor count and peak rates.
-    node : Node
-        Recorded as the node of cluster ``local``.
-    origin : SampleOrigin
+    accelerator : what the kernels ran on; gives processor count and peak rates
+    node : recorded as the node of cluster ``local``
     estimator : {"relative-nnls", "least-squares"}
-    steps : sequence of TimedStep
-        Training steps timed with the same framework on the same device: its overheads in each of their precisions.
+    steps : training steps timed with the same framework on the same device: its overheads in each of their precisions
 
     Raises
     ------

@@ -102,15 +102,11 @@ def robust_least_squares(
     ----------
     residuals : φ (p,) -> r (n,), in standard deviations
     jacobian : φ (p,) -> dr/dφ (n, p)
-    start, deviations : ndarray of shape (p,)
-        The prior of every φ is normal around 0.
+    start, deviations : ndarray of shape (p,); the prior of every φ is normal around 0
     weights : ndarray of shape (n,)
-    tolerance : float
-        Relative change, of the loss or of φ, at which the search ends.
-    huber : float
-        Residual beyond which it counts linearly; infinite: none does.
-    least : ndarray of shape (p,), optional
-        What φ does not fall below.
+    tolerance : relative change, of the loss or of φ, at which the search ends
+    huber : residual beyond which it counts linearly; infinite: none does
+    least : ndarray of shape (p,); what φ does not fall below
 
     Returns
     -------
@@ -248,8 +244,7 @@ def held_out(
     refit : takes the rows to fit, returns a function that predicts times [s] of rows
     times : ndarray of shape (n,)
     groups : ndarray of int, shape (n,), or None
-    of : str
-        What rows of one group have in common.
+    of : what rows of one group have in common
     """
     if times.size < 2:
         return None

@@ -79,16 +79,11 @@ def fit_entry(
 
     Parameters
     ----------
-    samples : Samples
-        Rows of one entry: usable, duplicates merged.
+    samples : rows of one entry: usable, duplicates merged
     key : scope, kind, direction, precision, library
-    term : str
-        Registered name of the feature map.
-    settings : mapping
+    term : registered name of the feature map
     estimator : {"relative-nnls", "least-squares"}
-    origin, source : str
-    leaves_out : bool
-        Whether rows are left out, for the error on those; who leaves out others need not wait.
+    leaves_out : whether rows are left out, for the error on those; who leaves out others need not wait
 
     Raises
     ------
@@ -180,10 +175,8 @@ def linear_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
 
     Parameters
     ----------
-    entry : Entry
-        Of a term without stored points; its coefficients take no part.
-    samples : Samples
-        The rows that it was fitted to, two at least.
+    entry : of a term without stored points; its coefficients take no part
+    samples : the rows that it was fitted to, two at least
     """
     features = features_of(entry, work_of(samples, entry.kind))
     return held_out_times(_refit_of(entry, features, samples), samples.size, *left_out_together(samples, entry.kind))[0]
@@ -200,7 +193,6 @@ def coefficients_of(
 
     Parameters
     ----------
-    term : FeatureMap
     columns : its p columns
     features : ndarray of shape (n, p)
     times : ndarray of shape (n,) [s]
@@ -250,11 +242,8 @@ def row_in_words(samples: Samples, row: int, kind: str) -> str:
 
     Parameters
     ----------
-    samples : Samples
-    row : int
-        Position of the row, from 0.
-    kind : str
-        Kind whose work columns the row has.
+    row : position of the row, from 0
+    kind : kind whose work columns the row has
     """
     values = {name: float(samples.number[name][row]) for name in work_columns(kind)}
     words = [f"{name}={value:.10g}" for name, value in values.items() if _tells(name, value)]
@@ -294,10 +283,8 @@ class Process(NamedTuple):
     ----------
     around : {"mean", "roofline"}
         What it returns to: the linear term, or launch + FLOP/F + bytes/B of the peaks in the settings.
-    share : float
-        Its share in the average with the linear term.
-    order : {1.5, 0.5}
-        Of the covariance: how smooth it is.
+    share : its share in the average with the linear term
+    order : {1.5, 0.5}; of the covariance: how smooth it is
     """
 
     around: str
@@ -316,13 +303,9 @@ def fit_gaussian_process(
 
     Parameters
     ----------
-    samples : Samples
-        The rows that ``base`` was fitted to.
-    base : Entry
-        Of a linear term; its settings go on into the process.
-    process : Process
-    processors : float
-        Multiprocessors, by which waves of tiles are counted.
+    samples : the rows that ``base`` was fitted to
+    base : of a linear term; its settings go on into the process
+    processors : multiprocessors, by which waves of tiles are counted
     """
     work = work_of(samples, base.kind)
     single = np.broadcast_to(is_corrected(work), samples.time_s.shape)

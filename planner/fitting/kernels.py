@@ -140,10 +140,7 @@ class FittedKernels:
 
     Attributes
     ----------
-    entries : tuple of Entry
-    missing : tuple of TooFew
-    rejected : tuple of Rejected
-        Rows left out, with the reason.
+    rejected : rows left out, with the reason
     """
 
     entries: tuple[Entry, ...]
@@ -168,16 +165,12 @@ def fit_kernels(
 
     Parameters
     ----------
-    samples : Samples
-        Rows that name an operation are left to :mod:`planner.fitting.collectives`, those of the input side to
+    samples : rows that name an operation are left to :mod:`planner.fitting.collectives`, those of the input side to
         :mod:`planner.fitting.calibration`. Rows that name a call of a network take part where
-        :func:`learns_from_calls`.
-        Circumstance ``contained`` names kinds whose time is part of other rows.
-    accelerator : Accelerator, optional
-        Gives processor count, and for a GPU the peak rates that no predicted time may pass.
+        :func:`learns_from_calls`. Circumstance ``contained`` names kinds whose time is part of other rows
+    accelerator : gives processor count, and for a GPU the peak rates that no predicted time may pass
     estimator : {"relative-nnls", "least-squares"}
-    origin, source : str
-        Stored in every entry; a row's own ``source`` goes before ``source``.
+    origin, source : stored in every entry; a row's own ``source`` goes before ``source``
     """
     mask, rejections = usable(samples)
     mask &= ~np.isin(samples.text["kind"], list(INPUT_COLUMNS))
@@ -291,10 +284,8 @@ def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
 
     Parameters
     ----------
-    entry : Entry
-        Of a linear term or a Gaussian process; its coefficients take no part.
-    samples : Samples
-        The rows that it was fitted to, two at least.
+    entry : of a linear term or a Gaussian process; its coefficients take no part
+    samples : the rows that it was fitted to, two at least
     """
     return (process_times_left_out if entry.term == GAUSSIAN_PROCESS else linear_times_left_out)(entry, samples)
 
@@ -445,9 +436,7 @@ def expected_fit_s(accelerator: Accelerator, times: float = 1.0) -> float:
 
     Parameters
     ----------
-    accelerator : Accelerator
-    times : float
-        Rows of the design over those of it that are fp32: few shapes are measured in further precisions.
+    times : rows of the design over those of it that are fp32: few shapes are measured in further precisions
     """
     random = np.random.default_rng(SEED)
     sizes = np.exp2(random.uniform(3, 11, (ROWS, 3))).round()

@@ -47,11 +47,8 @@ def fit_layer_calls(
 
     Parameters
     ----------
-    samples : Samples
-    fits : sequence of Entry
-        Fitted to kernels of the same device: they give the scaling curves of calls.
-    origin, source : str
-        Stored in every entry.
+    fits : fitted to kernels of the same device: they give the scaling curves of calls
+    origin, source : stored in every entry
     """
     mask, _ = usable(samples)
     rows = samples.select(mask & (samples.text["call"] != "") & ~np.isnan(samples.number["sub_batch"]))

@@ -66,8 +66,7 @@ class WantedCall:
     Attributes
     ----------
     work : mapping of work column to (a, b) of a + b·samples
-    itemsize : float
-        Bytes of an element.
+    itemsize : bytes of an element
     counts : dict of a step's place to how often it makes the call
     """
 
@@ -211,14 +210,10 @@ class NextPoints:
 
     Parameters
     ----------
-    points : sequence of Candidate
-        All that may be measured.
-    networks : sequence of Network
-        Wanted; their families' optimizers update the weights.
-    accelerator : Accelerator
-        With rates as stated: for first guesses, and for the features of its kind of device.
-    precisions : sequence of str
-        Wanted. A short start has points of the first one before any of the others.
+    points : all that may be measured
+    networks : wanted; their families' optimizers update the weights
+    accelerator : with rates as stated: for first guesses, and for the features of its kind of device
+    precisions : wanted. A short start has points of the first one before any of the others
     products : sequence of str
         Precisions that nothing is trained in by itself: a step's products one by one are wanted, in no expected error.
     """
@@ -307,17 +302,14 @@ class _Group:
     ----------
     names : tuple of str, of the m shapes
     shapes, guess_s : ndarray of shape (m, p), (m,)
-    steps : ndarray of int, shape (n,)
-        Places of the steps that make any of the calls.
-    counts : ndarray of shape (n, k)
-        How often a step makes a call.
+    steps : ndarray of int, shape (n,); places of the steps that make any of the calls
+    counts : ndarray of shape (n, k); how often a step makes a call
     wanted, wanted_guess_s : ndarray of shape (s, k, p), (s, k)
     units : mapping of a wanted call's place to the names of its points, least and largest sub-batch first
     unit_cost_s : mapping of the same place to what these cost [s]
     inverse, error : A⁻¹ (p, p) and e, by what is known
     expected_s, wanted_s : ndarray of shape (m,), (s, k)
-    own : ndarray of bool, shape (k,)
-        Calls that are measured as they are.
+    own : ndarray of bool, shape (k,); calls that are measured as they are
     """
 
     def __init__(

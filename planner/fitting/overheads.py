@@ -139,12 +139,9 @@ class TimedSteps(NamedTuple):
         Parameters
         ----------
         rows : ndarray of bool, shape (n,)
-        powers : ndarray of float, shape (n,)
-            Exponent of every step.
-        relative : ndarray of float, shape (n,)
-            Deviation of predicted over measured time.
-        has_priors : bool
-            With priors, and on a CPU an error that all steps share.
+        powers : ndarray of float, shape (n,); exponent of every step
+        relative : ndarray of float, shape (n,); deviation of predicted over measured time
+        has_priors : with priors, and on a CPU an error that all steps share
 
         Returns
         -------
@@ -197,12 +194,9 @@ def exponent_of_losses(losses: Sequence[float], rows: float, usual: float) -> Ex
 
     Parameters
     ----------
-    losses : sequence of float
-        Least sum of squares of residuals over their deviations, of each exponent of GRID.
-    rows : float
-        How many there are, by weight.
-    usual : float
-        The family's value, which is kept where it is accepted.
+    losses : least sum of squares of residuals over their deviations, of each exponent of GRID
+    rows : how many there are, by weight
+    usual : the family's value, which is kept where it is accepted
     """
     excess = max(1.0, min(losses) / max(rows - FREE_COUNT, 1.0))
     passing = [one for one, loss in zip(GRID, losses, strict=True) if (loss - min(losses)) / excess <= REJECTION_LOSS]
@@ -294,16 +288,11 @@ def fit_overheads(
 
     Parameters
     ----------
-    entries : sequence of Entry
-        Kernel entries of the device that the steps ran on.
-    steps : sequence of TimedStep
-        At least one, all in ``precision``: forward and backward, without an update.
-    framework, precision : str
-        What is found in fp32 serves every precision without coefficients of its own.
-    waits : bool
-        Whether the host waits for every kernel, as on a CPU: then host and kernels add up in any network.
-    host_s : float
-        What the host takes for a call of a forward pass alone [s]; training takes more. 0: not measured.
+    entries : kernel entries of the device that the steps ran on
+    steps : at least one, all in ``precision``: forward and backward, without an update
+    framework, precision : what is found in fp32 serves every precision without coefficients of its own
+    waits : whether the host waits for every kernel, as on a CPU: then host and kernels add up in any network
+    host_s : what the host takes for a call of a forward pass alone [s]; training takes more. 0: not measured
 
     Raises
     ------

@@ -119,14 +119,10 @@ class RunsApart(NamedTuple):
 
     Attributes
     ----------
-    fast, slow : int
-        Rows of the call whose times are farthest apart.
-    common : int
-        Calls that both have timed.
-    far : int
-        Of these, calls whose times are FAR_RATIO.
-    ratio : float
-        Median over these of the slower run's time over the other's.
+    fast, slow : rows of the call whose times are farthest apart
+    common : calls that both have timed
+    far : of these, calls whose times are FAR_RATIO
+    ratio : median over these of the slower run's time over the other's
     """
 
     fast: int
@@ -144,10 +140,8 @@ def runs_apart(samples: Samples, runs: IntArray, disturbed: BoolArray) -> RunsAp
 
     Parameters
     ----------
-    samples : Samples
-        k rows.
-    runs : ndarray of int, shape (k,)
-        Which run each row is of.
+    samples : k rows
+    runs : ndarray of int, shape (k,); which run each row is of
     disturbed : ndarray of bool, shape (k,)
     """
     calls = _calls(samples)
@@ -219,10 +213,8 @@ class UnitDoubt(NamedTuple):
 
     Attributes
     ----------
-    sentence : str
-        Why, with the remedy.
-    rows : tuple of int
-        Those that alone are in another unit, counted from 0; empty: all that the sentence speaks of.
+    sentence : why, with the remedy
+    rows : those that alone are in another unit, counted from 0; empty: all that the sentence speaks of
     """
 
     sentence: str
@@ -363,8 +355,7 @@ class _Split(NamedTuple):
     Attributes
     ----------
     below, low, high : ndarray, shape (s,)
-    is_by_unit : ndarray of bool, shape (s,)
-        The means are a unit apart, or more.
+    is_by_unit : ndarray of bool, shape (s,); the means are a unit apart, or more
     """
 
     below: IntArray
@@ -391,10 +382,8 @@ class Outlier(NamedTuple):
 
     Attributes
     ----------
-    row : int
-        Counted from 0.
-    factor : float
-        Its time over that of those rows: above 1 is longer.
+    row : counted from 0
+    factor : its time over that of those rows: above 1 is longer
     """
 
     row: int

@@ -72,11 +72,8 @@ def measured_steps(
 
     Parameters
     ----------
-    problem : Problem
-    times_s : mapping of Configuration to sequence of float
-        Measured times of each plan, which can be priced [s].
-    of : OF_STEP or OF_PASSES
-        What was timed; of passes plans are of one micro-batch on one device.
+    times_s : measured times of each plan, which can be priced [s]
+    of : OF_STEP or OF_PASSES; what was timed; of passes plans are of one micro-batch on one device
 
     Raises
     ------
@@ -244,14 +241,10 @@ class Observed:
 
     Attributes
     ----------
-    problem : Problem
-        Without calibrations of overheads that were fitted to runs.
-    configurations : Configurations
-        Synchronous, of one precision.
-    measured_s : ndarray of float, shape (n,)
-        One update each.
-    evaluator : Evaluator
-        Prices the problem as it stands; its kernel times are used again under every coefficient.
+    problem : without calibrations of overheads that were fitted to runs
+    configurations : synchronous, of one precision
+    measured_s : ndarray of float, shape (n,); one update each
+    evaluator : prices the problem as it stands; its kernel times are used again under every coefficient
     """
 
     problem: Problem
@@ -332,10 +325,8 @@ class Steps:
     Attributes
     ----------
     centre : ndarray of float, shape (c,)
-    at_centre : ndarray of float, shape (n,)
-        log t there.
-    slopes, bends : ndarray of float, shape (c, n), (c, c, n)
-        Its first and second derivatives by θ there.
+    at_centre : ndarray of float, shape (n,); log t there
+    slopes, bends : ndarray of float, shape (c, n), (c, c, n); its first and second derivatives by θ there
     """
 
     def __init__(self, observed: Observed, centre: FloatArray) -> None:
@@ -387,10 +378,8 @@ class StepFit:
 
     Attributes
     ----------
-    effects, errors : mapping of Key to float
-        Of θ, and their standard errors.
-    sources : tuple of str
-        Of the runs of the fit.
+    effects, errors : of θ, and their standard errors
+    sources : of the runs of the fit
     """
 
     effects: Mapping[Key, float] = field(default_factory=dict)
@@ -446,9 +435,7 @@ def fit_steps(observed: Sequence[Observed], sources: Iterable[str] = ()) -> Step
 
     Parameters
     ----------
-    observed : sequence of Observed
-    sources : iterable of str
-        Names of the runs' sources.
+    sources : names of the runs' sources
     """
     if not observed:
         return StepFit()

@@ -124,10 +124,8 @@ def splits(groups: Sequence[str], mask: BoolArray | None = None) -> Iterator[Spl
 
     Parameters
     ----------
-    groups : sequence of str, n
-        The value of the property that is left out.
-    mask : ndarray of bool, shape (n,), optional
-        Rows that take part at all.
+    groups : sequence of str, n; the value of the property that is left out
+    mask : ndarray of bool, shape (n,); rows that take part at all
     """
     use = np.ones(len(groups), dtype=np.bool_) if mask is None else mask
     names, code = numbered(groups, use)
@@ -172,8 +170,7 @@ def summaries_by(groups: Sequence[str], figures: Figures, mask: BoolArray | None
     ----------
     groups : sequence of str, n
     figures : Figures of shape (n,)
-    mask : ndarray of bool, shape (n,), optional
-        Rows that may count.
+    mask : ndarray of bool, shape (n,); rows that may count
     """
     errors = relative_errors(figures.predicted, figures.measured)
     use = np.isfinite(errors) if mask is None else mask & np.isfinite(errors)
@@ -223,11 +220,9 @@ def explaining_terms(
     Parameters
     ----------
     terms : sequence of str, t
-    exposed_s : ndarray of shape (n, t)
-        What each term adds to the predicted time; 0 where a row has no such term.
+    exposed_s : ndarray of shape (n, t); what each term adds to the predicted time; 0 where a row has no such term
     predicted_s, measured_s : ndarray of shape (n,)
-    mask : ndarray of bool, shape (n,), optional
-        Rows that may count; of them those count that have both times.
+    mask : ndarray of bool, shape (n,); rows that may count; of them those count that have both times
     """
     use = comparable(predicted_s, measured_s)
     use &= True if mask is None else mask
@@ -364,11 +359,9 @@ def rank_groups(groups: Sequence[str], outcomes: Outcomes, mask: BoolArray | Non
 
     Parameters
     ----------
-    groups : sequence of str, n
-        Empty: a row of no group. Rows of one group must have one metric.
+    groups : sequence of str, n; empty: a row of no group. Rows of one group must have one metric
     outcomes : Outcomes of shape (n,)
-    mask : ndarray of bool, shape (n,), optional
-        Rows that may count.
+    mask : ndarray of bool, shape (n,); rows that may count
     """
     positive = np.isfinite(outcomes.predicted_s) & (outcomes.predicted_s > 0)
     has_run = np.isfinite(outcomes.measured_s) & (outcomes.measured_s > 0) & ~outcomes.ran_out_of_memory
@@ -426,8 +419,7 @@ def rank_by_rules(
     ----------
     groups, outcomes, mask :
         As of :func:`rank_groups`.
-    nodes : ndarray of int, shape (n,)
-        That each row ran on.
+    nodes : ndarray of int, shape (n,); that each row ran on
     """
     use = mask & np.isfinite(outcomes.predicted_s)
     no_call = np.zeros(nodes.size, dtype=np.bool_)

@@ -60,12 +60,10 @@ def score(
     Parameters
     ----------
     rows : sequence of ScoredRow, n
-    terms : sequence of str, t
-        Names of the columns of ``shares``.
+    terms : sequence of str, t; names of the columns of ``shares``
     shares : ndarray of shape (n, t), optional
         What part of the predicted time each term is exposed; 0 where a row has no such term or was refused.
-    hold_out : str, optional
-        What was left out in turn.
+    hold_out : what was left out in turn
     """
     columns = ([getattr(row, name) for row in rows] for name in Figures._fields)
     figures = Figures(*(np.array(column, dtype=np.float64) for column in columns))  # None becomes NaN
@@ -128,8 +126,7 @@ def memory_score(
     Parameters
     ----------
     figures : Figures of shape (n,), in bytes where ``read``
-    statuses : pair of ndarray of bool, shape (n,)
-        Called out of memory, and ran out of memory.
+    statuses : pair of ndarray of bool, shape (n,); called out of memory, and ran out of memory
     called, read : ndarray of bool, shape (n,)
         Rows with a prediction and an outcome, of one run each; rows of memory, of which those with both figures count.
     """
@@ -220,10 +217,8 @@ class Sorted:
 
     Attributes
     ----------
-    plans : mapping of Configuration to list of int
-        Positions of the runs of each plan that can be priced.
-    refused : mapping of int to Refusal
-        Position -> why the run is not predicted.
+    plans : positions of the runs of each plan that can be priced
+    refused : mapping of int to Refusal; position -> why the run is not predicted
     """
 
     plans: Mapping[Configuration, list[int]]
@@ -433,8 +428,7 @@ def validation_with_locked(answers: Sequence[Answer], locked: BoolArray, hold_ou
     ----------
     answers : sequence of Answer, n
     locked : ndarray of bool, shape (n,)
-    hold_out : str, optional
-        What coefficients were refitted without, in turn.
+    hold_out : what coefficients were refitted without, in turn
     """
     whole = validation_of(answers, hold_out)
     if not locked.any():

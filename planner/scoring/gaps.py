@@ -58,10 +58,7 @@ def gaps_of(
 
     Parameters
     ----------
-    calibration : Calibration
-        One without kernels, or of no known device, has no gaps.
-    networks : sequence of Network
-    can_measure : CanMeasure, optional
+    calibration : one without kernels, or of no known device, has no gaps
     """
     precisions = {entry.precision for entry in calibration.entries if entry.kind in PRODUCT_KINDS}
     if calibration.node is None or not precisions:

@@ -200,9 +200,8 @@ def scores(answers: Sequence[Answer]) -> dict[str, ConformalScore]:
 
     Parameters
     ----------
-    answers : sequence of Answer
-        To runs that took no part in the fit that predicts them. Rows without a kind or a measured value, and those that
-        a calibration has seen, do not count.
+    answers : to runs that took no part in the fit that predicts them. Rows without a kind or a measured value, and
+        those that a calibration has seen, do not count
 
     Returns
     -------
@@ -223,10 +222,8 @@ def rescaled(
     Parameters
     ----------
     answers : sequence of m sequences of Answer
-    left_out : sequence of str, m
-        What was left out of the fit behind each sequence of answers.
-    counts : sequence of m sequences of bool, optional
-        Rows whose residuals make scores; default: all.
+    left_out : sequence of str, m; what was left out of the fit behind each sequence of answers
+    counts : sequence of m sequences of bool; rows whose residuals make scores; default: all
     """
     flat = [one for some in answers for one in some]
     names = np.array([name for some, name in zip(answers, left_out, strict=True) for _ in some], dtype=np.str_)
@@ -262,12 +259,8 @@ def spread(job: Callable[[int], R], jobs: int, processes: int, started: Callable
 
     Parameters
     ----------
-    job : callable
-        Of a number; it need not be picklable, as workers are forked.
-    jobs : int
-    processes : int
-    started : callable
-        Told of every job when it starts, in order, in this process.
+    job : of a number; it need not be picklable, as workers are forked
+    started : told of every job when it starts, in order, in this process
 
     Raises
     ------
@@ -447,16 +440,11 @@ def held_out_answers(
 
     Parameters
     ----------
-    asked : sequence of Asked
     axis : one of HOLD_OUTS
-    progress : callable, optional
-    processes : int
-        How many groups are left out at a time, where processes can be forked.
-    fit_on : sequence of Asked, optional
-        What fits learn from, of which some may be among ``asked``; default: all of them. Those of ``asked`` that are
-        not among them are predicted as others are, but no interval is scaled by their errors.
-    count : callable, optional
-        Told of each fit how many values it has.
+    processes : how many groups are left out at a time, where processes can be forked
+    fit_on : what fits learn from, of which some may be among ``asked``; default: all of them. Those of ``asked`` that
+        are not among them are predicted as others are, but no interval is scaled by their errors
+    count : told of each fit how many values it has
 
     Raises
     ------

@@ -59,12 +59,9 @@ class Ratio(NamedTuple):
 
     Attributes
     ----------
-    value : float
-        Own time over the other's, r.
-    error : float
-        Mean relative error of own times by it.
-    weight_of_fit : float
-        Share of the device's fit in the logarithm of own times, b.
+    value : own time over the other's, r
+    error : mean relative error of own times by it
+    weight_of_fit : share of the device's fit in the logarithm of own times, b
     """
 
     value: float
@@ -89,10 +86,8 @@ def common_ratios(tables: Iterable[Entry], other: Entry) -> FloatArray:
 
     Parameters
     ----------
-    tables : iterable of Entry
-        Of the device's measured calls, of the other's kind, direction and precision.
-    other : Entry
-        Of measured calls.
+    tables : of the device's measured calls, of the other's kind, direction and precision
+    other : of measured calls
     """
     own: dict[tuple[str, float], float] = {}
     for table in tables:
@@ -113,12 +108,9 @@ def ratio_of(common: FloatArray, by_fit: FloatArray, fit_error: float | None) ->
 
     Parameters
     ----------
-    common : ndarray of shape (k,)
-        Own times over the other's, of calls that both were timed at.
-    by_fit : ndarray of shape (m,)
-        Times of the device's fit over the other's.
-    fit_error : float or None
-        Of the fit on rows left out, which is that of its ratio too; None: it was never compared with any.
+    common : ndarray of shape (k,); own times over the other's, of calls that both were timed at
+    by_fit : ndarray of shape (m,); times of the device's fit over the other's
+    fit_error : of the fit on rows left out, which is that of its ratio too; None: it was never compared with any
     """
     if common.size >= LEAST_COMMON:
         left_out = np.array([np.median(np.delete(common, at)) for at in range(common.size)])
@@ -143,12 +135,9 @@ def same_die_curve(samples: IntArray, knots: FloatArray, points: FloatArray) -> 
 
     Parameters
     ----------
-    samples : ndarray of shape (s,)
-        Sub-batches.
-    knots : ndarray of shape (q,)
-        At which the device was timed, ascending.
-    points : ndarray of shape (2p,)
-        Sub-batches of the other, ascending, each with its time [s].
+    samples : ndarray of shape (s,); sub-batches
+    knots : ndarray of shape (q,); at which the device was timed, ascending
+    points : ndarray of shape (2p,); sub-batches of the other, ascending, each with its time [s]
     """
     times_s = dict(zip(points[::2].tolist(), points[1::2].tolist(), strict=True))
     there, at_knots = (np.array([times_s.get(n, np.nan) for n in of.tolist()]) for of in (samples, knots))
@@ -160,8 +149,6 @@ def scaled_table(other: Entry, ratio: Ratio, fitted_s: Mapping[str, FloatArray])
 
     Parameters
     ----------
-    other : Entry
-    ratio : Ratio
     fitted_s : mapping of name to ndarray of shape (p,)
         What the device's fit says of calls at the sub-batches that the other was timed at [s].
     """
@@ -193,17 +180,10 @@ class LayerCalls:
 
     Parameters
     ----------
-    network : Network
-    calibrations : tuple of Calibration
-        Of the accelerator, in order: of several that hold a call the first serves it.
-    optimizer : str
-    convolution : str
-        How convolutions are done.
-    precision : str
-    fits : callable, optional
-        Give the scaling curve of a call between and beyond the sub-batches that it was measured at.
-    same_die : tuple of Calibration, optional
-        Of same-die devices, in order; they serve the calls that the others do not hold.
+    calibrations : of the accelerator, in order: of several that hold a call the first serves it
+    convolution : how convolutions are done
+    fits : give the scaling curve of a call between and beyond the sub-batches that it was measured at
+    same_die : of same-die devices, in order; they serve the calls that the others do not hold
     """
 
     def __init__(

@@ -45,9 +45,7 @@ class MeasuredSteps:
     Attributes
     ----------
     of : OF_STEP or OF_PASSES
-    steps : sequence of MeasuredStep
-    calibrations : tuple of str
-        Names of those that hold them.
+    calibrations : names of those that hold them
     """
 
     def __init__(self, steps: Sequence[MeasuredStep], calibrations: Iterable[str]) -> None:
@@ -110,8 +108,7 @@ def measured_steps_of(
 
     Parameters
     ----------
-    calibrations : iterable of Calibration
-        Of the accelerator, in order.
+    calibrations : of the accelerator, in order
     network, cluster, framework, precision : str
         A framework of a version also takes runs of no version. Passes are of no cluster.
     """

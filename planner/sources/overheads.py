@@ -88,19 +88,13 @@ class Overheads:
     ----------
     kernel_scale, convolution_scale, product_scale : float
         GPU is kernel_scale x the sum of the step's kernels, convolutions and products times their own scale first.
-    host_s_per_call, host_s_per_layer : float
-        host is host_s_per_call x calls + host_s_per_layer x layers [s].
-    exponent : float
-        1 adds, a large one takes the longer.
-    wait_inside, wait_between : float
-        Spread of the compute of a step, as a share of it, among GPUs of a node and among nodes.
-    source : Source
+    host_s_per_call, host_s_per_layer : host is host_s_per_call x calls + host_s_per_layer x layers [s]
+    exponent : 1 adds, a large one takes the longer
+    wait_inside, wait_between : spread of the compute of a step, as a share of it, among GPUs of a node and among nodes
     matched : str
         How the entry was found: ``exact``, ``framework``, ``without switches``, ``generic``, ``runs`` or ``assumed``.
-    pooled : bool
-        The entry is one of any accelerator.
-    scale_doubt : Entry or None
-        What kernels at their full speed are unsure by, in its setting ``deviation``; None where a fit tells.
+    pooled : the entry is one of any accelerator
+    scale_doubt : what kernels at their full speed are unsure by, in its setting ``deviation``; None where a fit tells
     """
 
     kernel_scale: float
@@ -223,15 +217,10 @@ def find_overheads(
     Parameters
     ----------
     sources : (Source, whether it was pooled over accelerators), in the order of precedence
-    framework : str
-        Name, or ``name@version``.
-    precision : str
-    on_specified : bool
-        Whether matrix kernels come from the specification.
-    exponent : one of EXPONENTS
-        Of the network's family.
-    mode : one of MODES
-        Entries of it go before those of any mode, these before those of the other.
+    framework : name, or ``name@version``
+    on_specified : whether matrix kernels come from the specification
+    exponent : one of EXPONENTS; of the network's family
+    mode : one of MODES; entries of it go before those of any mode, these before those of the other
     """
     libraries = (DATASHEET_LIBRARY, "") if on_specified else ("",)
     best: tuple[tuple[int, ...], Source] | None = None

@@ -51,9 +51,7 @@ class AsyncPrices:
     ----------
     computing_s, updating_s : task -> ndarray of float
         What a GPU thread does with a sub-batch once it is there, and what an update thread does, one after another [s].
-    load, first_load : InputTimes
-        In later epochs, and in the first.
-    memory_bytes : ndarray of float
+    load, first_load : in later epochs, and in the first
     """
 
     computing_s: Mapping[str, FloatArray]

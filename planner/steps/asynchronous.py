@@ -57,13 +57,10 @@ def update_period_s(
 
     Parameters
     ----------
-    fixed_s : ndarray of float, C [s], > 0
-        What an update takes whatever was deposited: all-reduce, weights.
-    per_gradient_s : ndarray of float, s [s], >= 0
-        Summing one gradient.
+    fixed_s : ndarray of float, C [s], > 0; what an update takes whatever was deposited: all-reduce, weights
+    per_gradient_s : ndarray of float, s [s], >= 0; summing one gradient
     gpus_per_node : ndarray of int, N
-    gpu_s : ndarray of float, T_GPU [s], > 0
-        All broadcast together.
+    gpu_s : ndarray of float, T_GPU [s], > 0; all broadcast together
 
     Returns
     -------
@@ -98,8 +95,7 @@ def binomial_pmf(k: FloatArray, trials: FloatArray, probability: FloatArray) -> 
     ----------
     k : ndarray of whole numbers, 0 <= k <= trials
     trials : ndarray of whole numbers
-    probability : ndarray of float in [0, 1)
-        0 is a point mass at 0.
+    probability : ndarray of float in [0, 1); 0 is a point mass at 0
     """
     point_mass = probability <= 0
     p = np.where(point_mass, 0.5, probability)

@@ -51,8 +51,7 @@ def best_orders(
     Parameters
     ----------
     plans : Configurations, fields of shape (n,)
-    first : Order
-        The framework's own, which is taken unless another is faster.
+    first : the framework's own, which is taken unless another is faster
     price : (order, rows) -> steps [s] of these plans, and whether they fit
     """
     alike, which = distinct_rows(*(getattr(plans, name) for name in RANK_AXES.values()))

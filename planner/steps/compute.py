@@ -178,14 +178,11 @@ class UnitTable:
 
     Attributes
     ----------
-    kernel_s : ndarray of float, shape (c, len(PASSES), len(CLASSES), U)
-        On the device, by class of kernels.
+    kernel_s : ndarray of float, shape (c, len(PASSES), len(CLASSES), U); on the device, by class of kernels
     calls, measured_calls, launches : ndarray of float, shape (c, len(PASSES), U)
         See :class:`planner.steps.host_and_gpu.CallCounts`.
-    layers : ndarray of float, shape (c, len(PASSES), U)
-        That host time counts.
-    products_s : ndarray of float, shape (c, len(BESIDE), U)
-        Products of the backward pass of what is split by columns.
+    layers : ndarray of float, shape (c, len(PASSES), U); that host time counts
+    products_s : ndarray of float, shape (c, len(BESIDE), U); products of the backward pass of what is split by columns
     slot_s : ndarray of float, shape (c, len(BACKWARD), len(CLASSES), J + 1)
         Of a backward pass what each segment takes, the head first, by class of kernels.
     """
@@ -221,10 +218,7 @@ class RankCompute:
 
     Attributes
     ----------
-    units : Units
-    whole : ndarray of float, shape (U,)
-        Parameters of one unit that every tensor rank has whole.
-    slots : GradientSlots
+    whole : ndarray of float, shape (U,); parameters of one unit that every tensor rank has whole
     """
 
     def __init__(self, sources: Sources, precision: str, shared: BoolArray, ranks: int) -> None:
@@ -463,8 +457,7 @@ class ComputeCases:
 
     Attributes
     ----------
-    ranks : list of RankCompute
-        Those that were asked for.
+    ranks : those that were asked for
     cases : CaseTable of (position in ``ranks``, sub-batch)
 
     Raises

@@ -54,23 +54,12 @@ class Told:
 
     Attributes
     ----------
-    sources : Sources
-    overheads : Overheads
-    one : Configuration
-    period_s : float
-        Of the thread that sets the throughput, in later epochs [s].
-    gradient : Gradient
-    terms, in_use : tuple of Term, of Source
-        The terms of all threads, and what serves them.
-    thread : str
-        That which sets the throughput.
-    warnings : StepWarnings
-    rest : callable that returns Rest
-        What no other plan is compared by.
-    is_unseen : bool
-        Messages go over links that no run showed.
-    rank_order : tuple of str
-        How its ranks are numbered, where it is not as all are.
+    period_s : of the thread that sets the throughput, in later epochs [s]
+    terms, in_use : tuple of Term, of Source; the terms of all threads, and what serves them
+    thread : that which sets the throughput
+    rest : callable that returns Rest; what no other plan is compared by
+    is_unseen : messages go over links that no run showed
+    rank_order : how its ranks are numbered, where it is not as all are
     """
 
     sources: Sources

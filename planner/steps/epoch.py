@@ -82,10 +82,8 @@ class Input:
     ----------
     reads_bytes : bool
         Whether samples are read as stored; else a loader was measured with all it does, or there is no storage.
-    decode : Source or None
-        What serves decoding; None where it was neither measured nor can be assumed, or samples are no images.
-    later_share : float
-        Of the data set, that a later epoch reads from storage.
+    decode : what serves decoding; None where it was neither measured nor can be assumed, or samples are no images
+    later_share : of the data set, that a later epoch reads from storage
     """
 
     def __init__(self, sources: Sources) -> None:

@@ -38,10 +38,8 @@ class CallCounts(NamedTuple):
 
     Attributes
     ----------
-    calls, measured_calls : ndarray of float
-        Operations of the framework in all, and without those whose kernels are specified.
-    launches : ndarray of float
-        Kernels beyond one an operation.
+    calls, measured_calls : operations of the framework in all, and without those whose kernels are specified
+    launches : kernels beyond one an operation
     """
 
     calls: FloatArray
@@ -77,10 +75,8 @@ def together_s(gpu_s: FloatArray, host_s: FloatArray, beside: BoolArray, exponen
 
     Parameters
     ----------
-    gpu_s, host_s : ndarray of float, shape (..., q)
-        Of each stage alone [s].
-    beside : ndarray of bool, shape (q, q)
-        Which stages compose with each, itself among them.
+    gpu_s, host_s : ndarray of float, shape (..., q); of each stage alone [s]
+    beside : ndarray of bool, shape (q, q); which stages compose with each, itself among them
     exponent : float, or ndarray of float whose shape broadcasts
     """
     gpu, host = beside_s(gpu_s, beside), beside_s(host_s, beside)

@@ -157,13 +157,9 @@ def replicas_of(
 
     Parameters
     ----------
-    batches : sequence of Batch
-    gpus : int
-        Replicas at most.
-    latency_s : float or None
-        The most that a batch may take [s].
-    rate : float or None
-        Of all replicas together [samples/s].
+    gpus : replicas at most
+    latency_s : the most that a batch may take [s]
+    rate : of all replicas together [samples/s]
     """
     plans: dict[str, tuple[Batch, int]] = {}
     within = [one for one in batches if latency_s is None or one.latency_s <= latency_s]

@@ -213,11 +213,8 @@ class Gradient:
 
         Parameters
         ----------
-        period_s, other_s : float
-            The periods [s].
-        other : Gradient
-        apart : tuple of str
-            Scopes of which nothing is shared, though entries or stated deviations may be the same.
+        period_s, other_s : the periods [s]
+        apart : scopes of which nothing is shared, though entries or stated deviations may be the same
         """
         both = Gradient()
         both.add_scaled(self._within(apart, inside=False), 1.0 / period_s)
@@ -269,10 +266,7 @@ def kind_of(one: Configuration, terms: Iterable[Term], evidence: str) -> str:
 
     Parameters
     ----------
-    one : Configuration
-    terms : iterable of Term
-    evidence : str
-        One of :data:`planner.domain.provenance.EVIDENCE`.
+    evidence : one of :data:`planner.domain.provenance.EVIDENCE`
     """
     terms = tuple(terms)
     is_timed = any(of.kind in OF_TIMED_CALLS for term in terms for of in term.provenance)

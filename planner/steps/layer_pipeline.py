@@ -57,12 +57,7 @@ def step_pricer(sources: Sources, precision: str, like: StepCosts | None = None)
 
 
 class LayerPricer(Pricer):
-    """Prices plans whose stages hold layers.
-
-    Attributes
-    ----------
-    cuts : LayerCuts
-    """
+    """Prices plans whose stages hold layers."""
 
     def __init__(self, sources: Sources, precision: str, like: StepCosts | None = None) -> None:
         super().__init__(sources, precision, like)

@@ -54,7 +54,6 @@ def least_step_s(pricer: Pricer, plans: Configurations) -> FloatArray:
 
     Parameters
     ----------
-    pricer : Pricer
     plans : Configurations, fields of shape (n,)
         With a schedule without a bubble, every schedule is open; without recompute, all recompute.
     """

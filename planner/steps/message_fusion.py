@@ -36,8 +36,7 @@ class Fusion(NamedTuple):
     ----------
     end_s, taken_s : ndarray of float, shape (c,)
         When the last message is done, from the start of the backward pass, and what all of them take [s].
-    last : ndarray of int, shape (c, J)
-        The highest slot of the message whose lowest slot is this one, from 0.
+    last : ndarray of int, shape (c, J); the highest slot of the message whose lowest slot is this one, from 0
     """
 
     end_s: FloatArray
@@ -59,10 +58,8 @@ def best_fusion(ready_s: FloatArray, message_s: FloatArray) -> Fusion:
 
     Parameters
     ----------
-    ready_s : ndarray of float, shape (c, J)
-        When each gradient is there, by :func:`planner.steps.synchronous.ready_s`.
-    message_s : ndarray of float, shape (J, J)
-        Of slots l to k together, l <= k; others are not looked at.
+    ready_s : ndarray of float, shape (c, J); when each gradient is there, by :func:`planner.steps.synchronous.ready_s`
+    message_s : ndarray of float, shape (J, J); of slots l to k together, l <= k; others are not looked at
     """
     cases, slots = ready_s.shape
     done, taken = np.zeros((2, cases, slots + 1))
@@ -84,15 +81,11 @@ def cycle_fusion(
 
     Parameters
     ----------
-    ready_s : ndarray of float, shape (c, J)
-        When each gradient is there, by :func:`planner.steps.synchronous.ready_s`.
-    message_s : ndarray of float, shape (J, J)
-        Of slots l to k together, l <= k; others are not looked at.
+    ready_s : ndarray of float, shape (c, J); when each gradient is there, by :func:`planner.steps.synchronous.ready_s`
+    message_s : ndarray of float, shape (J, J); of slots l to k together, l <= k; others are not looked at
     slot_bytes : ndarray of float, shape (J,)
-    threshold_bytes : float
-        0: every gradient is a message by itself.
-    cycle_s : float
-        Above 0.
+    threshold_bytes : 0: every gradient is a message by itself
+    cycle_s : above 0
     """
     cases, slots = ready_s.shape
     done, taken, cycle, filled = np.zeros((4, cases))

@@ -43,10 +43,8 @@ class AcrossGroups:
 
     Parameters
     ----------
-    problems : mapping of group to Problem
-        That differ in the cluster and the calibrations; at least two.
-    like : mapping of group to Evaluator
-        Of the same problems: what their kernels take is not computed again.
+    problems : mapping of group to Problem; that differ in the cluster and the calibrations; at least two
+    like : mapping of group to Evaluator; of the same problems: what their kernels take is not computed again
 
     Raises
     ------
@@ -76,12 +74,8 @@ class AcrossGroups:
 
         Parameters
         ----------
-        group : str
-        nodes : int
-            Of all groups together.
-        sub_batch, accumulation : ndarray of int, shape (n,)
-            Of the group.
-        precision : str
+        nodes : of all groups together
+        sub_batch, accumulation : ndarray of int, shape (n,); of the group
         """
         shape, gpus = sub_batch.shape, self.problems[group].cluster.node.gpus
         rows = Configurations(

@@ -48,16 +48,12 @@ class MessagePath(NamedTuple):
 
     Attributes
     ----------
-    groups : Groups
-        A single one.
+    groups : a single one
     every_bytes, buffer_bytes : ndarray of float, shape (B,), (k,)
         Of all messages, and of those from the deciding one on.
-    hidden : ndarray of float, shape (J + 1,)
-        1 of each segment of the last backward pass that runs beside them.
-    is_simple : bool
-        Each message is one sum over all copies of the network.
-    is_exposed : bool
-        They add to the step.
+    hidden : ndarray of float, shape (J + 1,); 1 of each segment of the last backward pass that runs beside them
+    is_simple : each message is one sum over all copies of the network
+    is_exposed : they add to the step
     """
 
     groups: Groups
@@ -92,14 +88,10 @@ class SlotExchange:
 
     Attributes
     ----------
-    rows : ndarray of int, shape (s,)
-        Cases of state of such ranks.
-    by_slot : Elements, each of shape (J,)
-        Gradients of every slot.
-    is_simple : bool
-        Each message is one sum over all copies of the network where state is not sharded, nor experts.
-    slot : ndarray of int, shape (B,)
-        The lowest slot of each message, whose gradient is its last to be ready.
+    rows : ndarray of int, shape (s,); cases of state of such ranks
+    by_slot : Elements, each of shape (J,); gradients of every slot
+    is_simple : each message is one sum over all copies of the network where state is not sharded, nor experts
+    slot : ndarray of int, shape (B,); the lowest slot of each message, whose gradient is its last to be ready
     """
 
     is_simple: ClassVar[bool] = True

@@ -76,18 +76,15 @@ class Passes:
 
     Attributes
     ----------
-    cases : StageCases
     forward_s, recompute_s, update_s : kernels and host together; an update of all parameters of the stage
     copy_s : of samples to the device, on the first stage
-    backward : Backward
-        The same; ``weights`` is its part that is gradients of weights.
+    backward : the same; ``weights`` is its part that is gradients of weights
     messages : term -> Sent
     backward_shares : ndarray of float, shape (3, f)
         Of the backward pass of a stage: what stands before the blocks, the blocks, and what stands behind them.
     case : ndarray of int, shape (n,)
         Of each plan, a case of passes and of where neighbouring stages lie, of which there are ``number``.
-    transfer_s : ndarray of float, shape (number,)
-        Between neighbouring stages.
+    transfer_s : ndarray of float, shape (number,); between neighbouring stages
     """
 
     def __init__(self, costs: StepCosts, plans: Configurations, rank: IntArray, stages: OfStages = StageCases) -> None:

@@ -60,18 +60,15 @@ def pipeline_s(
     ----------
     forward_s, backward_s : ndarray of float, shape (p, n)
         Of one micro-batch through a stage, all its chunks; equal chunks.
-    transfer_s : ndarray of float, shape (n,)
-        Of one micro-batch between neighbouring stages, one way.
+    transfer_s : ndarray of float, shape (n,); of one micro-batch between neighbouring stages, one way
     micro_batches : ndarray of int, shape (n,)
-    schedule : one of SCHEDULES
-        Zero-bubble is ZB-H1, zero-bubble-v ZB-V, each with an optimizer that waits for all stages; no-flush is one of
-        endless steps.
+    schedule : one of SCHEDULES; zero-bubble is ZB-H1, zero-bubble-v ZB-V, each with an optimizer that waits for all
+        stages; no-flush is one of endless steps
     virtual_stages : ndarray of int, shape (n,)
         Of "interleaved", in groups of p micro-batches, with 1 it is 1F1B; of "zero-bubble-v" 2.
     weight_s : ndarray of float, shape (p, n), optional
         The part of ``backward_s`` that is gradients of weights, of zero bubble; half of it where not given.
-    blocking : bool
-        Stages stand still while they send and receive, each way.
+    blocking : stages stand still while they send and receive, each way
 
     Returns
     -------
@@ -315,13 +312,10 @@ class Chunks:
 
     Attributes
     ----------
-    forward_s, backward_s, weight_s : ndarray of float, shape (p, n)
-        f, b and w.
-    transfer_s, micro_batches, virtual_stages : ndarray, shape (n,)
-        x, m and v.
-    depth : ndarray of int, shape (n,)
-        By how many forwards a stage is ahead of the one below it before its first backward, and by how many more
-        micro-batches its weight gradients are behind.
+    forward_s, backward_s, weight_s : ndarray of float, shape (p, n); f, b and w
+    transfer_s, micro_batches, virtual_stages : ndarray, shape (n,); x, m and v
+    depth : ndarray of int, shape (n,); by how many forwards a stage is ahead of the one below it before its first
+        backward, and by how many more micro-batches its weight gradients are behind
     """
 
     forward_s: FloatArray

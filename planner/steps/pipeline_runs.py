@@ -46,12 +46,10 @@ def runs_s(
 
     Parameters
     ----------
-    forward_s, backward_s : ndarray of float, shape (r, n)
-        Of one micro-batch through a stage of each run.
+    forward_s, backward_s : ndarray of float, shape (r, n); of one micro-batch through a stage of each run
     transfer_s, micro_batches, schedule, virtual_stages
         Of :func:`planner.steps.pipeline.pipeline_s`; schedule one of RUN_SCHEDULES.
-    repeats : ndarray of int, shape (r, n), or (r, 1) of all
-        Stages of each run.
+    repeats : ndarray of int, shape (r, n), or (r, 1) of all; stages of each run
     """
     stages = repeats.sum(axis=0)
     chunks = chunks_of(
@@ -227,11 +225,9 @@ def drain_s(
     ----------
     backward_s, transfer_s, schedule, virtual_stages, weight_s
         Of :func:`planner.steps.pipeline.pipeline_s`.
-    chunk : int or ndarray of int, shape (n,)
-        Of the stage, below v; the last backward is that of chunk 0.
-    repeats : ndarray of int, shape (p, n), or (p, 1) of all, optional
-        How many equal stages each of the p stands for, of the first of which the time is; of schedules that do not
-        compute gradients of weights apart.
+    chunk : int or ndarray of int, shape (n,); of the stage, below v; the last backward is that of chunk 0
+    repeats : ndarray of int, shape (p, n), or (p, 1) of all; how many equal stages each of the p stands for, of the
+        first of which the time is; of schedules that do not compute gradients of weights apart
 
     Notes
     -----
@@ -273,9 +269,8 @@ def exposed_exchange_s(
     ----------
     backward_s, transfer_s, schedule, virtual_stages, weight_s, repeats
         Of :func:`drain_s`; of equal stages the first is exposed most.
-    runs : Runs, shape (R, p, n)
-        Of a stage. With several chunks the first run belongs to chunk 0 and the last to chunk v - 1, of three or more;
-        what lies between is dealt out to all.
+    runs : Runs, shape (R, p, n); of a stage. With several chunks the first run belongs to chunk 0 and the last to chunk
+        v - 1, of three or more; what lies between is dealt out to all
     """
     v = np.broadcast_to(virtual_stages, np.broadcast_shapes(np.shape(virtual_stages), np.shape(backward_s)))
     is_end = np.zeros((len(runs.share), 1, 1), dtype=np.bool_)
@@ -319,10 +314,8 @@ def exchange_s(
     ----------
     backward_s, transfer_s, schedule
         Of :func:`drain_s`.
-    every : iterable of Runs, shape (R, p, n)
-        Ways to exchange, at least one. Each stage takes that which is done first.
-    overlaps : bool
-        Whether messages are sent as they are ready, not behind the last backward pass.
+    every : iterable of Runs, shape (R, p, n); ways to exchange, at least one. Each stage takes that which is done first
+    overlaps : whether messages are sent as they are ready, not behind the last backward pass
     """
     taken = least = None
     for runs in every:

@@ -45,13 +45,10 @@ class Evaluator:
 
     Parameters
     ----------
-    problem : Problem
-    like : Evaluator, optional
-        Of a problem that differs in overheads and collectives alone: what its kernels take is not computed again.
-    mean_ranks : float, optional
-        GPUs of a node on average, of synchronous plans whose nodes hold unequal numbers: their step is that of nodes
-        like the fullest, which sets the pace, with messages around one ring of all GPUs. What is told of their samples
-        is of so many full nodes.
+    like : of a problem that differs in overheads and collectives alone: what its kernels take is not computed again
+    mean_ranks : GPUs of a node on average, of synchronous plans whose nodes hold unequal numbers: their step is that of
+        nodes like the fullest, which sets the pace, with messages around one ring of all GPUs. What is told of their
+        samples is of so many full nodes
     """
 
     def __init__(self, problem: Problem, like: Evaluator | None = None, mean_ranks: float | None = None) -> None:
@@ -90,7 +87,6 @@ class Evaluator:
 
         Parameters
         ----------
-        configurations : Configurations
         window : mode -> (least, largest) mini-batch [samples], or None
             For the probability that the mini-batch lies in it.
         """
@@ -129,10 +125,8 @@ class Evaluator:
         ----------
         configurations : Configurations
             Synchronous, of one precision. Of plans with a whole network on every device, accumulation is open too.
-        split : bool
-            Whether they split the network; what is open then says :func:`planner.steps.least_time.least_step_s`.
-        closely : bool
-            Of those that do: a closer bound, which takes longer.
+        split : whether they split the network; what is open then says :func:`planner.steps.least_time.least_step_s`
+        closely : of those that do: a closer bound, which takes longer
         """
         precision = configurations.precisions[int(configurations.precision.flat[0])] if configurations.size else ""
         if not precision or self.sources.measured_steps(precision) is not None:
@@ -266,14 +260,11 @@ def compare_among(
 
     Parameters
     ----------
-    evaluators : sequence of Evaluator
-        Of problems that differ in what trains the network.
+    evaluators : of problems that differ in what trains the network
     window : mode -> (least, largest) mini-batch [samples], or None
-    which : sequence of int, n of them
-        Position of the evaluator of each configuration.
+    which : sequence of int, n of them; position of the evaluator of each configuration
     configurations : Configurations, shape (n,)
-    axes : bool
-        Whether axes in which plans differ add to the deviation.
+    axes : whether axes in which plans differ add to the deviation
 
     Returns
     -------

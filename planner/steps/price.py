@@ -56,14 +56,11 @@ class Priced:
 
     Attributes
     ----------
-    period_s, first_period_s : ndarray of float, shape (n,)
-        In later epochs, and in the first.
+    period_s, first_period_s : ndarray of float, shape (n,); in later epochs, and in the first
     seconds, exposed_s : term -> ndarray of float, shape (n,)
         What a term takes, and what it adds to the step. The second add up to ``period_s``, but where loading input
         beside the step takes longer: then what loading adds is all.
-    memory : SplitMemoryBytes
-    slowest : ndarray of int, shape (n,)
-        The stage with the most work.
+    slowest : ndarray of int, shape (n,); the stage with the most work
     """
 
     period_s: FloatArray
@@ -96,8 +93,6 @@ class Pricer(StepCosts):
 
     Attributes
     ----------
-    stage_layouts : StageLayouts
-    input : Input
     part : kind of StepPart
     """
 

@@ -36,27 +36,19 @@ class StageCases:
 
     Parameters
     ----------
-    costs : StepCosts
     plans : Configurations, fields of shape (n,)
-    rank : ndarray of int, shape (n,)
-        The rank of each in ``costs.compute``.
-    but : tuple of str
-        Fields of plans that make no difference; of ``plans`` below they are those of any plan of the case.
-    more : tuples of ndarray of int, shape (n,), and int
-        Numbers of plans that make one, and what they stay below.
+    rank : ndarray of int, shape (n,); the rank of each in ``costs.compute``
+    but : fields of plans that make no difference; of ``plans`` below they are those of any plan of the case
+    more : tuples of ndarray of int, shape (n,), and int; numbers of plans that make one, and what they stay below
 
     Attributes
     ----------
-    case : ndarray of int, shape (n,)
-        Of each plan.
+    case : ndarray of int, shape (n,); of each plan
     plans : Configurations, fields of shape (c,)
     rank : ndarray of int, shape (c,)
-    of : ndarray of int, shape (f,)
-        The case that a stage is of; its stages follow each other.
-    stage : ndarray of int, shape (f,)
-        From 0; of equal ones the first.
-    counts : ndarray of float, shape (f, U)
-        How many of each distinct unit a stage holds.
+    of : ndarray of int, shape (f,); the case that a stage is of; its stages follow each other
+    stage : ndarray of int, shape (f,); from 0; of equal ones the first
+    counts : ndarray of float, shape (f, U); how many of each distinct unit a stage holds
     """
 
     def __init__(
@@ -174,11 +166,9 @@ class StageLayout:
 
     Attributes
     ----------
-    stage : ndarray of int, shape (f,)
-        From 0.
+    stage : ndarray of int, shape (f,); from 0
     layers : StageLayers, each of shape (f,)
-    recompute : ndarray of int, shape (f,)
-        Of the layers that are computed again; no kind that is chosen by stage.
+    recompute : ndarray of int, shape (f,); of the layers that are computed again; no kind that is chosen by stage
     """
 
     stage: IntArray

@@ -38,7 +38,6 @@ class Part:
 
     Attributes
     ----------
-    entry : Entry
     slopes : ndarray of float, shape (D, p)
         Derivatives of the stage's time by the entry's coefficients; p = 0 where the entry's deviation is stated.
     seconds : ndarray of float, shape (D,) or (D, q)
@@ -58,16 +57,10 @@ class Stage:
     Attributes
     ----------
     name : one of STAGES
-    sources : tuple of Source
-        Those that take time, the framework's overheads last.
-    extrapolated : bool
-    parts : tuple of Part
-    kernels_s : float
-        What its kernels take by themselves [s].
-    lookups_s : tuple of float
-        The same by how it is found, one of LOOKUPS each [s].
-    seconds : float
-        What it takes, kernels and host together [s].
+    sources : those that take time, the framework's overheads last
+    kernels_s : what its kernels take by themselves [s]
+    lookups_s : the same by how it is found, one of LOOKUPS each [s]
+    seconds : what it takes, kernels and host together [s]
     """
 
     name: str
@@ -178,12 +171,10 @@ class Composed(NamedTuple):
 
     Attributes
     ----------
-    held : ndarray of float, shape (D,)
-        How many segments of each kind are in it.
+    held : ndarray of float, shape (D,); how many segments of each kind are in it
     gpu_s, host_s, own_host_s : ndarray of float, shape (s,)
         Kernels, scaled, and host time of all stages that compose with it [s], and its own host time.
-    factor : float
-        By what a scenario multiplies it.
+    factor : by what a scenario multiplies it
     """
 
     held: FloatArray

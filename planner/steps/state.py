@@ -49,19 +49,13 @@ class State:
 
     Attributes
     ----------
-    cases : StageCases
-    exchange : StageExchange
-    layers, reached : ndarray of float, shape (f,)
-        Units of a stage, and those that have a backward pass.
-    parameters, trained : Elements
-        Of a rank of each stage; those that have gradients.
+    layers, reached : ndarray of float, shape (f,); units of a stage, and those that have a backward pass
+    parameters, trained : of a rank of each stage; those that have gradients
     gather_s, scatter_s, across_s : ndarray of float, shape (f,)
         Of one layer where weights are sharded, else 0: its weights, its gradients, and their sum over nodes.
-    update_share : ndarray of float, shape (f,)
-        Of its parameters that a rank updates.
-    updated_weights_s, tied_s, norms_s : ndarray of float, shape (c,)
-        The gather of weights behind the update, the all-reduce of a tied embedding, and that of gradients that tensor
-        ranks have of their own positions alone.
+    update_share : ndarray of float, shape (f,); of its parameters that a rank updates
+    updated_weights_s, tied_s, norms_s : ndarray of float, shape (c,); the gather of weights behind the update, the
+        all-reduce of a tied embedding, and that of gradients that tensor ranks have of their own positions alone
     """
 
     def __init__(self, costs: StepCosts, plans: Configurations, rank: IntArray, stages: OfStages = StageCases) -> None:

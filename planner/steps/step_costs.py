@@ -48,29 +48,15 @@ class StepCosts:
 
     Attributes
     ----------
-    compute : ComputeCases
-    overheads : Overheads
-    strategy : OverlapStrategy
-    gradient_bytes : float
-        Of an element, as it is sent.
-    parameter : BytesOfParameter
-    ledger : Memory
-    sends : NetworkSends
-    message_rules : MessageRules
-    rank_order : tuple of str
-        How ranks are numbered, innermost first.
-    chooses_order : bool
-        Whether each plan has the order that is fastest for it instead.
-    gradient_operation : str
-        By which ranks sum gradients that all of them update.
-    ring : Ring or None
-    gradient_entry : Entry or None
-        What serves the sum of gradients in place of its own entry.
+    gradient_bytes : of an element, as it is sent
+    rank_order : how ranks are numbered, innermost first
+    chooses_order : whether each plan has the order that is fastest for it instead
+    gradient_operation : by which ranks sum gradients that all of them update
+    gradient_entry : what serves the sum of gradients in place of its own entry
     slot_exchange : how gradients of slots are exchanged, a kind of :class:`planner.steps.one_stage.SlotExchange`
     slowdown : float
         ς, by how much kernels take longer beside messages: of t_c beside t_m they take max(t_m, t_c + (1 - 1/ς) t_m).
-    overlaps_tensor : bool
-        Whether messages of tensor ranks run beside products of the backward pass.
+    overlaps_tensor : whether messages of tensor ranks run beside products of the backward pass
     """
 
     slot_exchange: Any
@@ -216,12 +202,10 @@ def operation_s(
 
     Parameters
     ----------
-    operation : str
-        See :func:`planner.costs.collectives.collective_s`.
+    operation : see :func:`planner.costs.collectives.collective_s`
     buffer_bytes : ndarray of shape (n,), or (n, k): several of each group
     groups : Groups, n of them, or a single one
-    served : Entry, optional
-        What serves the operation in place of the sources' entry.
+    served : what serves the operation in place of the sources' entry
 
     Raises
     ------

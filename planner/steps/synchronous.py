@@ -49,13 +49,10 @@ def backward_end_s(ready: FloatArray, prefix: FloatArray, compute_case: IntArray
 
     Parameters
     ----------
-    ready : ndarray of float, shape (c, J)
-        Of every compute case, by :func:`ready_s`.
-    prefix : ndarray of float, shape (m, J)
-        Of every message case, by :func:`communication_prefix_s`.
-    compute_case, message_case : ndarray of int, shape (k,)
-        The pairs to evaluate; quickest when they are most pairs of their cases. Or of shapes (r, 1) and (q,): all pairs
-        of some.
+    ready : ndarray of float, shape (c, J); of every compute case, by :func:`ready_s`
+    prefix : ndarray of float, shape (m, J); of every message case, by :func:`communication_prefix_s`
+    compute_case, message_case : ndarray of int, shape (k,); the pairs to evaluate; quickest when they are most pairs of
+        their cases. Or of shapes (r, 1) and (q,): all pairs of some
 
     Returns
     -------
@@ -130,10 +127,8 @@ class Runs(NamedTuple):
     ----------
     share : ndarray of float, shape (R, ...)
         Of the time of the backward pass, in which the gradients of a run are computed evenly.
-    message_s : ndarray of float, shape (R, ...)
-        Of one message [s].
-    number : ndarray of float, shape (R, ...)
-        Messages of a run, from 0.
+    message_s : ndarray of float, shape (R, ...); of one message [s]
+    number : ndarray of float, shape (R, ...); messages of a run, from 0
     """
 
     share: FloatArray
@@ -160,7 +155,6 @@ def runs_end_s(backward_s: FloatArray, runs: Runs) -> FloatArray:
     Parameters
     ----------
     backward_s : ndarray of float, shape (...)
-    runs : Runs
     """
     computed = runs.share * backward_s
     end = np.cumsum(computed[::-1], axis=0)[::-1]  # when the last message of a run is ready

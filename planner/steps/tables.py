@@ -33,8 +33,7 @@ class CaseTable(Generic[Columns]):
     ----------
     make : keys, each of shape (k,) -> columns
         A record of arrays whose first axis is the k cases.
-    widths : int
-        Of each key but the first, a number that it stays below. Keys are whole numbers >= 0.
+    widths : of each key but the first, a number that it stays below. Keys are whole numbers >= 0
     """
 
     def __init__(self, make: Callable[..., Columns], *widths: int) -> None:

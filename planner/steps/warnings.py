@@ -170,7 +170,6 @@ def own_layers(shares: Mapping[str, float], network: str) -> tuple[PlanWarning, 
     Parameters
     ----------
     shares : mapping of one of LOOKUPS to float
-    network : str
     """
     share = sum(shares[where] for where in LOOKUP_WORDS)
     if share < SMALLEST_SHARE_STATED:

@@ -107,19 +107,16 @@ class MemoryRules:
 
     Attributes
     ----------
-    parameter : BytesOfParameter
     sizes : what sizes of a rank depend on: precision, padding, fusions, what selective recompute repeats
     loss : one of LOSSES
     prefetch : units gathered ahead where weights are sharded
     output_buffers : Micro-batches whose fp32 logits the last stage of a pipeline keeps until others take their place,
         up to ``output_sharding``: with more, the framework runs without its pipeline
     rank_order : how ranks are numbered, innermost first: which of those that share shards lie in one node
-    deals : one of DEALS
-        How blocks are dealt out to stages that are even.
+    deals : one of DEALS; how blocks are dealt out to stages that are even
     shrunk : by what a scenario divides what grows with samples
     frees_gradients : whether there are none while a step's only micro-batch makes its activations
     buffer_elements : parameters of each of two buffers in which shards are reduced, and gathered again, at an update
-    tries_convolutions : bool
     device_bytes : of memory, in which activations stay that may leave; 0: all leave
     framework_bytes, communicator_bytes, margin : assumed: of a context; of a group of ranks; of what tensors take
     """

@@ -36,8 +36,6 @@ class Placement:
 
     Attributes
     ----------
-    plans : Configurations
-    nics_per_node : int
     order : a permutation of RANK_ORDER
     expert_tensor : t_e, ranks that each expert is split over by tensors: the same ranks are split into t_e·x·D_x·p;
         None: as many as all else, which is Megatron-LM's default, (n,)

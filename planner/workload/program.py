@@ -29,7 +29,6 @@ class Program:
 
     Attributes
     ----------
-    network : Network
     sites : each with the first layer that is like it
     site : of every layer, (L,)
     layers : how many layers are like a site's, (S,)

@@ -240,7 +240,6 @@ def sent_bytes(of: Any, edges: Edges, counts: tuple[int, int], sizes: tuple[floa
     Parameters
     ----------
     of : with ``program`` of a rank, its ``schemes``, and ``group``, how many ranks share the network
-    edges : Edges
     counts : samples of a group, and how many groups there are
     sizes : bytes of an element of an activation, and of a gradient as it is sent
     """

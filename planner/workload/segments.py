@@ -56,8 +56,7 @@ def segments_of(
     ----------
     own, joined, forward_s : ndarray of float, shape (V,)
         Bytes that a unit keeps of what it makes, and of what the unit before makes; its forward pass [s].
-    crossing : ndarray of float, shape (V,)
-        Bytes that cross the cut before each unit.
+    crossing : ndarray of float, shape (V,); bytes that cross the cut before each unit
     runs : sizes of the largest run that are tried
     """
     cuts = _cuts(crossing)

@@ -50,7 +50,6 @@ class Change:
     value : what the degree, sub-batch, number of layers or of nodes becomes; 1 where it is only switched on
     plan : after it
     saved_bytes : of the stage that needs most
-    fits : bool
     """
 
     name: str
