@@ -18,6 +18,7 @@ from planner.domain.kernels import UPDATE
 from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem, Sourced
+from planner.domain.trainable import ALL
 from planner.domain.training import Verified, VerifiedTerm
 from planner.errors import CoverageError, ParameterError
 from planner.probes.gpu import describe_gpu
@@ -55,9 +56,9 @@ def asking_for(plan: PlanToStart, values: Values, session: Session, *, is_kept: 
     option = plan.subject.network_option or plan.subject.network
     trainable = plan.subject.settings.trainable
     whole = trained_as(catalog.find_network(option), trainable)
-    network = with_attention(_part(plan, whole), framework.fuses)
-    if is_kept and network.name != whole.name:
-        rule = "left out for a tensor-parallel plan, as steps of a part correct no plan"
+    network = with_attention(tensor_shard(whole, _ranks(plan, whole)), plan.subject.settings.framework.fuses)
+    if is_kept and (trainable != ALL or network.name != whole.name):
+        rule = "left out for a tensor-parallel plan, or one that trains a part, as such steps correct no other plan"
         raise ParameterError("--out", rule, values["out"].value)
     here: Values = {"network": Sourced((option,), OPTION), "cluster": Sourced(HERE, OPTION)}
     machine = machine_of(merge(here, values), session.say, found=Cluster(LOCAL, 1, node))
@@ -83,9 +84,9 @@ def asking_for(plan: PlanToStart, values: Values, session: Session, *, is_kept: 
     return Asking(problem, (wanted,), base, gpu.device if gpu else "cpu", circumstances), predicted
 
 
-def _part(plan: PlanToStart, network: Network) -> Network:
-    """Return what runs of a network: what a tensor-parallel rank has of it where shards of it are defined."""
-    return tensor_shard(network, plan.configuration.tensor_parallel) if has_tensor_shards(network) else network
+def _ranks(plan: PlanToStart, network: Network) -> int:
+    """Return of how many tensor-parallel ranks one runs: those of the plan where shards of the network are defined."""
+    return plan.configuration.tensor_parallel if has_tensor_shards(network) else 1
 
 
 def _check_memory(predicted: Prediction, problem: Problem, one: Configuration) -> None:
@@ -127,12 +128,9 @@ def compared(plan: PlanToStart, asking: Asking, predicted: Prediction, run: Plan
 
 
 def _what_ran(plan: PlanToStart, network: Network) -> str:
-    one = plan.configuration
-    degree = one.tensor_parallel if has_tensor_shards(network) else 1
-    what = f"the part of one of {degree} tensor-parallel ranks" if degree > 1 else "the whole network"
-    if one.pipeline_parallel > 1:
-        what += f", with the layers of all {one.pipeline_parallel} stages of the plan"
-    return what
+    ranks, stages = _ranks(plan, network), plan.configuration.pipeline_parallel
+    what = f"the part of one of {ranks} tensor-parallel ranks" if ranks > 1 else "the whole network"
+    return what + (f", with the layers of all {stages} stages of the plan" if stages > 1 else "")
 
 
 def _not_run(plan: PlanToStart, asking: Asking, timed: list[str]) -> Iterator[str]:
@@ -142,12 +140,14 @@ def _not_run(plan: PlanToStart, asking: Asking, timed: list[str]) -> Iterator[st
         yield f"messages between the {one.gpus} {subject.device}s of the plan"
     if one.accumulation_steps > 1:
         yield f"{one.accumulation_steps - 1} further micro-batch{'es' * (one.accumulation_steps > 2)} of a step"
-    rest = replace(one, tensor_parallel=1) if has_tensor_shards(asking.problem.network) else one
+    rest = replace(one, tensor_parallel=1) if _ranks(plan, asking.problem.network) > 1 else one
     if rest.besides:
         yield f"what the plan has besides: {', '.join(rest.besides)}"
     if UPDATE not in timed and subject.settings.optimizer != "none":
         yield f"updates of {subject.settings.optimizer}"
-    if subject.settings.framework.label != PYTORCH.name:
-        yield f"kernels and switches of {subject.settings.framework.label}: this is plain PyTorch"
+    framework = subject.settings.framework
+    if framework.label != PYTORCH.name:
+        but = " but for fused attention" if "attention" in framework.fuses else ""
+        yield f"kernels and switches of {framework.label}{but}: this is plain PyTorch"
     if subject.settings.input == "storage":
         yield "reading of samples and their copy to the device"
