@@ -21,15 +21,18 @@ from planner.domain.cluster import LOCAL, Cluster
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import PYTORCH, Framework, variant_and_version
 from planner.domain.network import Network
-from planner.domain.request import Problem, Sourced
+from planner.domain.prediction import Prediction
+from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.runs import Run
 from planner.domain.samples import FREE_CIRCUMSTANCES, Samples
+from planner.domain.suggestion import Plan
+from planner.domain.trainable import ALL
 from planner.domain.training import TimedStep
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.fitting.step_fit import measured_steps, with_measured_steps
-from planner.formats.parts import configuration_of, subject_of
+from planner.formats.documents import parse_text, place_of, read_text
 from planner.formats.runs import read_runs
-from planner.formats.suggestion import SUGGESTION
+from planner.formats.suggestion import SUGGESTION, built, suggestion_of
 from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import KEPT_MEMORY, Measurement
 from planner.probes.gpu import Gpu, told_when_lost
@@ -52,26 +55,33 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Suggested:
-    """A suggestion with plans."""
+    """A suggestion with plans, and what it names."""
 
-    plans: Sequence[Mapping[str, Any]]
-    settings: Settings
-    frameworks: tuple[str, ...]
+    subject: Subject
+    plans: tuple[Plan, ...]
     network: Network
-    network_option: str
-    cluster_option: str
     cluster: Cluster
     calibrations: tuple[Calibration, ...]
     dataset: str | None
 
-    def machine(self, base: Calibration, say: Say) -> Machine:
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """Labels of those that its plans are in."""
+        return tuple(dict.fromkeys(one.subject(self.subject).settings.framework.label for one in self.plans))
+
+    @property
+    def base(self) -> Calibration:
+        """Its calibrations of the accelerator, as one."""
+        return merged(self.calibrations, self.cluster.node.accelerator.name)
+
+    def machine(self, say: Say) -> Machine:
         """Return what the next suggestion that names the base is priced with."""
         named: Values = {
-            "network": Sourced((self.network_option,), OPTION),
-            "cluster": Sourced(self.cluster_option, OPTION),
-            "calibration": Sourced((base.name,), OPTION),
+            "network": Sourced((self.subject.network_option or self.subject.network,), OPTION),
+            "cluster": Sourced(self.subject.cluster_option or self.subject.cluster, OPTION),
+            "calibration": Sourced((self.base.name,), OPTION),
         }
-        return machine_of(named, say, (base,))
+        return machine_of(named, say, (self.base,))
 
 
 def merged(calibrations: Sequence[Calibration], device: str) -> Calibration:
@@ -94,26 +104,17 @@ def suggested_of(path: str, names: Sequence[str]) -> Suggested:
     InputFileError: the file is no suggestion.
     ParameterError: it has no plans, or a calibration that it was made with is not found.
     """
-    document = SUGGESTION.read(path)
-    configurations = [plan["configuration"] for plan in document["plans"]]
-    if not configurations:
+    name = place_of(path)
+    subject, one = built(SUGGESTION, parse_text(read_text(path), name, "json"), name, suggestion_of)
+    if not one.plans:
         raise ParameterError("--plan", "a suggestion with plans", path, "loosen its request first")
-    request, subject = {key: one["value"] for key, one in document["request"].items()}, document["subject"]
-    if subject["parameters"]:
+    if subject.settings.trainable != ALL:
         raise ParameterError("--plan", "a suggestion that trains all of a network, as steps are run", path)
+    request: dict[str, Any] = {key: value.value for key, value in one.request.items()}
     calibrations = _calibrations(request.get("calibration", ()), names)
-    named_cluster, named_network = (request.get(key, subject[key]) for key in ("cluster", "network"))
-    return Suggested(
-        document["plans"],
-        subject_of(subject, configurations).settings,
-        tuple(dict.fromkeys(one["framework"] or subject["framework"] for one in configurations)),
-        catalog.find_network(named_network),
-        named_network,
-        named_cluster,
-        _cluster(named_cluster, calibrations),
-        calibrations,
-        request.get("dataset"),
-    )
+    network = catalog.find_network(subject.network_option or subject.network)
+    cluster = _cluster(subject.cluster_option or subject.cluster, calibrations)
+    return Suggested(subject, one.plans, network, cluster, calibrations, request.get("dataset"))
 
 
 def _calibrations(names: Sequence[str], files: Sequence[str]) -> tuple[Calibration, ...]:
@@ -162,10 +163,9 @@ def refined_with_runs(
     ParameterError: the suggestion has no plans, or a calibration that it was made with is not found.
     """
     suggested = suggested_of(plan[0], names)
-    base = merged(suggested.calibrations, suggested.cluster.node.accelerator.name)
     rows, left_out = _rows(plan, suggested, paths, say)
     steps: list[MeasuredStep] = []
-    for problem, of_problem in _problems(suggested, base, rows, say):
+    for problem, of_problem in _problems(suggested, rows, say):
         times_s, refused = _times(problem, of_problem)
         left_out |= refused
         steps += measured_steps(problem, times_s) if times_s else ()
@@ -177,7 +177,7 @@ def refined_with_runs(
     if left_out:
         say(f"rows left out: {len(left_out)}{_because(left_out)}")
     steps.sort(key=lambda one: one.runs)  # of a plan that was run in several ways the most runs count
-    return replace(with_measured_steps(base, steps), name=name)
+    return replace(with_measured_steps(suggested.base, steps), name=name)
 
 
 def _rows(
@@ -211,18 +211,16 @@ def _why_of_another(suggested: Suggested, run: Run) -> str:
         return str(error)
     if network != suggested.network.name:
         return f"its network is {network}"
-    if run.cluster not in (cluster, suggested.cluster_option):
+    if run.cluster not in (cluster, suggested.subject.cluster_option):
         return f"its cluster is {run.cluster}"
     if not {framework, variant_and_version(framework)[0]} & set(suggested.frameworks):
         return f"its framework is {framework}"
     return "" if run.mode == "sync" else "it is asynchronous"
 
 
-def _problems(
-    suggested: Suggested, base: Calibration, rows: Sequence[_Row], say: Say
-) -> Iterator[tuple[Problem, list[_Row]]]:
+def _problems(suggested: Suggested, rows: Sequence[_Row], say: Say) -> Iterator[tuple[Problem, list[_Row]]]:
     """Yield what the next suggestion prices such runs with, where the base is named, and the runs of each problem."""
-    machine = suggested.machine(base, say)
+    machine = suggested.machine(say)
     dataset = suggested.dataset or suggested.network.dataset
     by_case: dict[tuple[str, str, str, str, tuple[str, ...]], list[_Row]] = {}
     for row in rows:
@@ -260,10 +258,9 @@ def _times(problem: Problem, rows: Sequence[_Row]) -> tuple[dict[Configuration, 
 
 
 def _tell(suggested: Suggested, steps: Sequence[MeasuredStep], say: Say) -> None:
-    first, *_ = suggested.frameworks
     plans = {
-        (plan["configuration"]["framework"] or first, configuration_of(plan["configuration"]))
-        for plan in suggested.plans
+        (one.subject(suggested.subject).settings.framework.label, one.prediction.configuration)
+        for one in suggested.plans
     }
     measured = {(one.framework, one.configuration) for one in steps}
     runs = sum(one.runs for one in steps)
@@ -321,32 +318,33 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     """
     suggested = suggested_of(path, names)
     gpu = _gpu(suggested.cluster, session)
-    base = merged(suggested.calibrations, suggested.cluster.node.accelerator.name)
+    base = suggested.base
     circumstances = circumstances_of(base.environment, gpu)
     check_circumstances(base, circumstances)
     plans = _plans_of_one_device(suggested, session.say)
     runs: dict[tuple[int, str], WantedRun] = {}
-    for plan in plans:
-        key = plan["configuration"]["sub_batch"], plan["configuration"]["precision"]
-        runs.setdefault(key, WantedRun(*key, _passes_s(plan), plan["prediction"]["memory_bytes"]["total"]))
-    settings = replace(suggested.settings, input="synthetic", framework=_framework(suggested.frameworks))
-    machine = suggested.machine(base, session.say)
+    for one in plans:
+        key = one.configuration.sub_batch, one.configuration.precision
+        runs.setdefault(key, WantedRun(*key, _passes_s(one), one.memory_bytes["total"]))
+    settings = replace(suggested.subject.settings, input="synthetic", framework=_framework(suggested.frameworks))
+    machine = suggested.machine(session.say)
     problem = Problem(
         suggested.network, None, machine.cluster, machine.calibrations, machine.only_named, settings=settings
     )
     return Asking(problem, tuple(runs.values()), base, gpu.device if gpu else "cpu", circumstances)
 
 
-def _plans_of_one_device(suggested: Suggested, say: Say) -> list[Mapping[str, Any]]:
+def _plans_of_one_device(suggested: Suggested, say: Say) -> list[Prediction]:
     """Return the plans that one device can run: those that leave the network whole; say of how many it is not so."""
-    split = [plan for plan in suggested.plans if configuration_of(plan["configuration"]).besides]
+    plans = [one.prediction for one in suggested.plans]
+    split = [one for one in plans if one.configuration.besides]
     if not split:
-        return list(suggested.plans)
-    rest = [plan for plan in suggested.plans if plan not in split]
+        return plans
+    rest = [one for one in plans if not one.configuration.besides]
     if not rest:
-        words = ", ".join(configuration_of(split[0]["configuration"]).besides)
+        words = ", ".join(split[0].configuration.besides)
         raise CoverageError(f"--plan must be of plans that one device can run, got {words}; {MEASURED_ELSEWHERE}")
-    count = f"{len(split)} of {len(suggested.plans)} plans split the network"
+    count = f"{len(split)} of {len(plans)} plans split the network"
     say(f"{count}, which no run on one device tells of; {MEASURED_ELSEWHERE}")
     return rest
 
@@ -362,10 +360,10 @@ def _framework(labels: Sequence[str]) -> Framework:
     return catalog.find_framework(labels[0])
 
 
-def _passes_s(plan: Mapping[str, Any]) -> float:
+def _passes_s(one: Prediction) -> float:
     """Return what a plan's passes forward and backward of one sub-batch are expected to take [s]."""
-    passes = sum(term["seconds"] for term in plan["prediction"]["terms"] if term["name"] in ("forward", "backward"))
-    return float(passes) / int(plan["configuration"]["accumulation_steps"])
+    passes_s = sum(term.seconds for term in one.terms if term.name in ("forward", "backward"))
+    return passes_s / one.configuration.accumulation_steps
 
 
 def _gpu(cluster: Cluster, session: Session) -> Gpu | None:

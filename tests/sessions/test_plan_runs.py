@@ -296,7 +296,7 @@ def test_what_cannot_be_is_said(run: Run, asked: Callable[..., Path]) -> None:
 
 
 def test_a_suggestion_without_plans_is_refused(run: Run, asked: Callable[..., Path]) -> None:
-    asked(base(), "--sub-batch", "3", "--accumulation", "1")
+    asked(base(), "--sub-batch", "3", "--accumulation", "1", "--tolerance", "0")
     code, _, err = run("calibrate", "--plan", "plan.json", "--calibration", "mine.json", "--out", "better.json")
     assert code == 2
     assert "--plan must be a suggestion with plans, got 'plan.json'; loosen its request first" in err
