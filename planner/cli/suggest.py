@@ -113,9 +113,7 @@ class StoppableSearch:
 
 
 DEFAULT_TRIALS = 200
-_NOT_KEPT = (
-    PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "epochs", "tokens", "why_not", "sensitivity"}
-)
+_NOT_KEPT = PRINTING_OPTIONS | SEARCHING_OPTIONS | {"seed", "top", "choose", "why_not", "sensitivity"}
 """Options that change no trial."""
 
 

@@ -420,9 +420,10 @@ DIGITS = 12
 def fingerprints(problem: Problem, request: SpaceRequest) -> dict[str, str]:
     """Return what prices and lawfulness of plans depend on: the version in words, fingerprints of all else.
 
-    How many plans are reported, and which of the tied ones is taken, is no part of it.
+    How many plans are reported, and which of the tied ones is taken, is no part of it, nor is a run without a deadline.
     """
     plain = SpaceRequest(request.target_batch)
+    run = plain.run if request.deadline_s is None else request.run
     settings = (problem.dataset, problem.settings, problem.scenario, problem.explicit_calibration)
     return {
         "planner": __version__,
@@ -430,7 +431,7 @@ def fingerprints(problem: Problem, request: SpaceRequest) -> dict[str, str]:
         "cluster": hashed(problem.cluster),
         "calibrations": hashed(problem.calibrations),
         "settings": hashed(settings),
-        "request": hashed(replace(request, top=plain.top, choose=plain.choose, sensitivity=plain.sensitivity)),
+        "request": hashed(replace(request, run=run, top=plain.top, choose=plain.choose, sensitivity=plain.sensitivity)),
     }
 
 

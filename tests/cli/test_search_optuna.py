@@ -83,7 +83,7 @@ def test_the_space_may_be_searched_to_its_end(run: Any) -> None:
     [
         (("suggest", *RESNET, "--trials", "5"), "--trials must be given with --search optuna, got 5"),
         (("suggest", *RESNET, "--study", "s.db"), "--study must be given with --search optuna, got 's.db'"),
-        ((*OPTUNA, "--network", "vgg16"), "one network, framework and scenario"),
+        ((*OPTUNA, "--network", "vgg16"), "one network, framework, scenario"),
         (
             (*OPTUNA, "--study", "nowhere/s.db"),
             "--study must be a file that can be read and written, got 'nowhere/s.db'",
