@@ -100,7 +100,7 @@ def _options_of_axes() -> Iterator[Option]:
             parse = _PARSERS.get(axis.option, parsing.choices)(*axis.words)
         yield Option(axis.option, metavar, axis.help, parse, default, helps, defaults)
         if axis.option == "sub_batch":
-            help_of_it = "Samples behind one update; gives the sub-batch (synchronous only)."
+            help_of_it = "Samples per update; sets the sub-batch (synchronous only)."
             yield Option("mini_batch", "N", help_of_it, parsing.count)
 
 
@@ -108,31 +108,31 @@ _ALL = (
     Option(
         "network", "NAME[:K=V,...]|FILE|FILE.py:FACTORY", "Network to train.", default="default request",
         repeatable=True,
-        help_in={"calibrate": "Network whose layers to time as they are, for predictions of it."},
+        help_in={"calibrate": "Network whose own layers are timed, to predict it better."},
         default_in={"calibrate": "none; a generic design serves all networks"},
     ),
     Option("dataset", "NAME|FILE|samples=N,bytes_per_sample=B", "Data set of an epoch.", default="the network's"),
     Option(
         "cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request",
-        help_in={"calibrate": "Cluster whose links the logs of --samples time."},
-        default_in={"calibrate": "any that the calibration is named for"},
+        help_in={"calibrate": "Cluster on which the logs of --samples were made."},
+        default_in={"calibrate": "any; matched by the calibration's name"},
     ),
-    Option("only_calibration", "", "Use no other calibration, and no data sheet, than what --calibration names."),
+    Option("only_calibration", "", "Use what --calibration names alone: no other calibration, no data sheet."),
     Option(
-        "calibration", "NAME|FILE", "Coefficients, first come first served, entry by entry; then others.",
+        "calibration", "NAME|FILE", "Calibration to use; of several, the first that has an entry; then others.",
         default="this machine's own, then bundled ones", repeatable=True,
-        help_in={"calibrate": "Coefficients to refine, beside --plan alone; first come first served."},
+        help_in={"calibrate": "Calibration to refine, with --plan only; of several, the first that has an entry."},
         default_in={"validate": "bundled ones", "calibrate": "those of --plan, by their names"},
     ),
     Option(
         "framework", "NAME[@VERSION][:SWITCH+...]|FILE[,...]",
-        "Training framework; 'generic' is any. Plans of several are one ranking. 'planner show frameworks' lists their "
+        "Training framework; 'generic' means any. Several are ranked together. 'planner show frameworks' lists their "
         "switches.",
         parsing.frameworks, "pytorch",
         help_in={
-            "validate": "Training framework, one; 'generic' is any.",
-            "predict": "Training framework; 'generic' is any. Each of several is answered. 'planner show frameworks' "
-            "lists their switches.",
+            "validate": "One training framework; 'generic' means any.",
+            "predict": "Training framework; 'generic' means any. Several are predicted one by one. 'planner show "
+            "frameworks' lists their switches.",
         },
         default_in={"validate": "that of each row"},
     ),
@@ -144,7 +144,7 @@ _ALL = (
     ),
     Option(
         "tensor_parallel", RANGE,
-        "Tensor-parallel degrees: a rank's shard of each --network of attention blocks is timed too.", parsing.counts,
+        "Tensor-parallel degrees, whose shards of each --network of attention blocks are timed too.", parsing.counts,
         "none",
     ),
     Option(
@@ -160,32 +160,32 @@ _ALL = (
     Option("optimizer", "NAME", f"Optimizer: {', '.join(OPTIMIZERS)}.", parsing.choice(*OPTIMIZERS), "the network's"),
     Option(
         "trainable", "all|last:K|lora:rank=R[,targets=all]",
-        "What is trained: all, the last K blocks (layers, where there are none), or products of rank R added to those "
-        "of queries and values, or to all.",
+        "What is trained: all, the last K blocks (layers, where there are none), or LoRA adapters of rank R on the "
+        "query and value projections, or on all.",
         parsing.trainable, ALL,
     ),
     Option(
         "strategy", "|".join(STRATEGIES).replace("bucketed", "bucketed[:SIZE]"),
-        "How gradients are sent: layer by layer as they are ready, behind the backward pass, in buckets, in the "
-        "fastest ones, every so often what is ready, or to parameter servers.",
+        "How gradients are sent: layer by layer as they are ready, after the backward pass, in buckets, in the "
+        "fastest buckets, at intervals, or to parameter servers.",
         parsing.strategy(*STRATEGIES), "the framework's",
     ),
     Option(
-        "input", "synthetic|storage", "Where samples come from; storage puts reading in the epoch.",
+        "input", "synthetic|storage", "Where samples come from; storage adds reading time to the epoch.",
         parsing.choice("synthetic", "storage"), "storage, where it can be modelled",
     ),
-    Option("scenario", "ITEM[+ITEM][,...]", "What if: fp16, edr, gpu=NAME, TERM*=X, LINK.KEY=VALUE; each is answered."),
+    Option("scenario", "ITEM[+ITEM][,...]", "What if: fp16, edr, gpu=NAME, TERM*=X, LINK.KEY=VALUE; one answer each."),
     Option(
         "task", "training|inference", "What runs: steps of training, or batches of inference on one GPU each.",
         parsing.choice("training", "inference"), "training",
     ),
-    Option("latency", "TIME", "Of inference: the most that a batch may take, as in 10ms.", parsing.time_limit, "none"),
+    Option("latency", "TIME", "Inference: longest time that a batch may take, as in 10ms.", parsing.time_limit, "none"),
     Option(
-        "rate", "N", "Of inference: samples/s that replicas reach together.", parsing.whole(1, 10**12), "one replica's",
+        "rate", "N", "Inference: samples/s of all replicas together.", parsing.whole(1, 10**12), "one replica's",
     ),
     Option("target_batch", "N[,...]", "Wanted mini-batch in samples; each of several is answered.", parsing.targets),
     Option(
-        "tolerance", "25%|0.25", "Accepted distance of the mini-batch from the target, relative to it; of both modes.",
+        "tolerance", "25%|0.25", "Accepted distance of the mini-batch from the target, relative to it; for both modes.",
         parsing.tolerance, "25% asynchronous; synchronous exact, else the nearest mini-batch",
     ),
     Option(
@@ -196,56 +196,56 @@ _ALL = (
     ),
     Option(
         "limit", "KEY=VALUE,...",
-        f"What a plan may take at most: {_limits(is_least=False)}; as in epoch=1h,gpu-hours=500. What it must reach: "
+        f"Upper limits of a plan: {_limits(is_least=False)}; as in epoch=1h,gpu-hours=500. Lower limits: "
         f"{_limits(is_least=True)}; as in efficiency=50%.",
         parsing.limits, "none",
     ),
     Option(
         "allow_specified", "",
-        "Candidates in fp8 and int8 by the data sheet too, where their products were not measured.",
+        "Try fp8 and int8 from the data sheet too, where their products were not measured.",
     ),
-    Option("allow_unknown", "", "Networks with operators that are not known: these are priced by their bytes."),
-    Option("allow_lossy", "", "Candidates that lose accuracy too: training in int8, a plan of research."),
+    Option("allow_unknown", "", "Accept a network with unknown operators: they are priced by their bytes."),
+    Option("allow_lossy", "", "Try what may lose accuracy too: training in int8, which is research."),
     Option(
         "switches", "",
-        "Candidates in every set of switches of each --framework that changes no result, beside those that it names.",
+        "Try every set of switches of each --framework that changes no result, besides those that it names.",
     ),
     Option(
         "why_not", "KEY=VALUE,...",
-        "Answer why plans with these values are not the answer: the constraint, or price and rank. "
+        "Say why plans with these values are not the answer: the constraint, or price and rank. "
         "Keys are options of a plan, as in nodes=16,precision=fp16.",
         parsing.pairs,
     ),
     Option(
-        "search", "exact|optuna", "Whether every plan is searched, or trials of Optuna.",
+        "search", "exact|optuna", "Search all plans, or by trials of Optuna.",
         parsing.choice("exact", "optuna"), "exact",
     ),
     Option(
-        "time_limit", "TIME", "Time for the search; then the best so far is the answer, with how far off it may be.",
+        "time_limit", "TIME", "Time for the search; then the answer is the best so far, with how far off it may be.",
         parsing.time_limit, "none",
     ),
     Option(
         "trials", "N",
-        "Plans that Optuna tries, besides those of the study.",
+        "Plans that Optuna tries, in addition to those of the study.",
         parsing.whole(1, 10_000_000), "200",
     ),
     Option(
         "study", "FILE|URL",
-        "Where Optuna keeps its trials, to go on with them: a new or an earlier file (a journal), or a database.",
+        "Where Optuna keeps its trials, to continue later: a new or an earlier file (a journal), or a database.",
         default="nowhere",
     ),
-    Option("storage", "URL|FILE", "Where the study lies: what suggest had as --study."),
+    Option("storage", "URL|FILE", "Where the study is: the --study of suggest."),
     Option("top", "N", "Plans to report.", parsing.whole(1, 10_000), "5"),
     Option("pareto", "", "Also the Pareto front of the objective, GPUs and distance from the target."),
     Option(
         "sensitivity", "",
-        "Also whether 10 % more or less bandwidth, kernel times, host time or memory alone changes the best plan.",
+        "Also whether the best plan changes when bandwidth, kernel times, host time or memory alone changes by 10%.",
     ),
     Option(
         "runs", "FILE.csv|LOG|DIR",
         "A table of measured runs, or with --plan a log of Megatron, torchtitan or Hugging Face's Trainer.",
         repeatable=True,
-        help_in={"calibrate": "Measured steps of the plans of --plan, split ones too, instead of running any here."},
+        help_in={"calibrate": "Measured steps of the plans of --plan, split ones too, instead of runs on this node."},
     ),
     Option(
         "hold_out", "network|gpu|cluster|source",
@@ -259,21 +259,21 @@ _ALL = (
     Option("plot", "FILE.png|.svg|.pdf", "Draw predicted against measured times; needs Matplotlib.",
         help_in={"sweep": "Draw the objective against nodes, a line a sub-batch; needs Matplotlib."}),
     Option("device", "cpu|cuda[:I]", "What to measure.", parsing.device, "cuda where PyTorch sees a GPU, else cpu"),
-    Option("links", "", "Measure what joins ranks: of this node, or those that torchrun, srun or mpirun has started."),
+    Option("links", "", "Measure the links between ranks: of this node, or those started by torchrun, srun or mpirun."),
     Option("ranks", "N", "Ranks that --links starts on this node.", parsing.whole(1, 1024), "one a GPU, one on a CPU"),
-    Option("threads", "N|all", "Threads of this CPU that are one device.", parsing.threads, "1"),
-    Option("budget", "TIME", "Time for all, with its unit: measuring, fitting and writing.", parsing.budget, "60s"),
+    Option("threads", "N|all", "CPU threads that form one device.", parsing.threads, "1"),
+    Option("budget", "TIME", "Time for measuring, fitting and writing together, with its unit.", parsing.budget, "60s"),
     Option(
         "target_error", "5%|0.05",
-        "Stop as soon as steps of the networks are expected to be predicted with this mean error.", parsing.error_aim,
+        "Stop once the expected mean error on steps of the networks is this small.", parsing.error_aim,
         "the budget is used up",
     ),
     Option(
         "plan", "PLAN.json",
-        "Suggestion (of suggest --json) whose plans to tell apart by a short run of each sub-batch and precision.",
+        "Answer (of suggest --json) whose plans are compared by a short run of each sub-batch and precision.",
         help_in={
             "render": "Number of the plan in the answer.",
-            "validate": "Answer (of suggest --json) whose plan ran; the logs of --runs are of it.",
+            "validate": "Answer (of suggest --json) with the plan that --runs are the logs of.",
         },
         default_in={"render": "the one to take"},
     ),
@@ -281,10 +281,10 @@ _ALL = (
         "to", "|".join(TARGETS), "What reads the file: a scheduler, or a training program.", parsing.choice(*TARGETS)
     ),
     Option(
-        "program", "WORDS", "What is started, with arguments of its own, quoted as one word of the shell.",
+        "program", "WORDS", "Program to start and its arguments, quoted as one shell word.",
         parsing.words, default="that of the framework, else train.py",
     ),
-    Option("image", "NAME", "Image of the containers of kubernetes.", default="pytorch/pytorch"),
+    Option("image", "NAME", "Container image for kubernetes.", default="pytorch/pytorch"),
     Option(
         "samples", "FILE|DIR",
         "Fit sample files (CSV), or logs of nccl-tests, rccl-tests and OSU micro-benchmarks, instead of measuring.",
@@ -299,36 +299,36 @@ _ALL = (
         default_in=dict.fromkeys(("render", "report"), "standard output") | {"verify": "none is written"},
     ),
     Option(
-        "cluster_out", "X.toml", "Also write the node that was seen, and its measured links, as a cluster's file.",
+        "cluster_out", "X.toml", "Also write this node and its measured links as a cluster file.",
     ),
     Option("force", "", "Overwrite an existing output file."),
-    Option("epochs", "N", "Epochs of the whole training, whose time is told then.", parsing.count),
+    Option("epochs", "N", "Epochs of the whole training; the answer then has its time.", parsing.count),
     Option(
-        "tokens", "N", "Tokens of the whole training of a language model, as in 15e12: its steps and time are told.",
+        "tokens", "N", "Tokens to train a language model on, as in 15e12; the answer then has its steps and time.",
         parsing.tokens,
     ),
     Option(
         "deadline", "TIME",
-        "In which the whole training (--epochs, --tokens, else an epoch) is to end: the fewest nodes, then GPUs, that "
-        "keep it.",
+        "Time within which the whole training (--epochs, --tokens, else an epoch) must end, on the fewest nodes, then "
+        "GPUs, that meet it.",
         parsing.time_limit, "none",
     ),
-    Option("brief", "", "The plan to take, alone."),
+    Option("brief", "", "Only the plan to take."),
     Option("json", "", "Print one JSON document instead of tables."),
     Option(
-        "choose", "fewest-gpus|fastest|least-regret", "Which of the plans that are tied with the best to take.",
+        "choose", "fewest-gpus|fastest|least-regret", "Which plan to take of those tied with the best.",
         parsing.choice("fewest-gpus", "fastest", "least-regret"),
         "fewest-gpus, then the larger sub-batch, asynchronous: the smaller staleness",
     ),
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option(
-        "position", "N", "The plan at this position alone.", parsing.whole(1, 10_000),
+        "position", "N", "Only the plan at this position.", parsing.whole(1, 10_000),
         help_in={"validate": "Position of the plan in --plan.", "verify": "Position of the plan in the answer."}
         | {"calibrate": "Position of the plan in --plan that logs of --runs are of."},
         default_in=dict.fromkeys(("calibrate", "validate", "verify"), "the one to take"),
     ),
     Option(
-        "part", "PART", f"One part alone: {', '.join(PARTS)} (runs: a table to fill in for calibrate --runs).",
+        "part", "PART", f"Only one part: {', '.join(PARTS)} (runs: a table to fill in for calibrate --runs).",
         parsing.choice(*PARTS), "all of them",
     ),
     Option(
@@ -337,13 +337,13 @@ _ALL = (
     ),
     Option(
         "requests", "[REQUESTS.jsonl|-]",
-        'A request a line: keys are options, as in {"target_batch": 138}; - reads standard input.',
+        'One request per line: keys are options, as in {"target_batch": 138}; - reads standard input.',
         default="-", positional=True,
     ),
-    Option("seed", "N", "Seed of everything random.", parsing.whole(0, 2**63 - 1), "0"),
+    Option("seed", "N", "Seed of the random numbers.", parsing.whole(0, 2**63 - 1), "0"),
     Option("work", "", "Also every kernel of a step of one network: FLOP, bytes, and the ridge of rooflines."),
     Option("toml", "", "Print the file of one network, cluster, data set or framework, to start your own from."),
-    Option("detect", "", "Print a cluster's file of this machine and its Slurm, with questions for what nothing says."),
+    Option("detect", "", "Print a cluster file of this machine and its Slurm, with questions where nothing was found."),
     Option(
         "from_", "FILE|-",
         "What --detect reads instead: saved output of sinfo, nvidia-smi (topo -m, nvlink -s), lspci, or gres.conf.",
@@ -414,7 +414,7 @@ COMMANDS = (
     Command(
         "sweep",
         "Show the objective against nodes and sub-batch. "
-        "Of each the best plan; one network on one cluster.",
+        "The best plan of each pair; one network on one cluster.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "allow_unknown",
             "parallelism",
@@ -426,10 +426,10 @@ COMMANDS = (
         "Predict configurations, term by term.",
         (*_PROBLEM, *_PLAN, "mini_batch", "group", "allow_unknown", "runs", "verbose", "json", "seed"),
     ),
-    Command("batch", "Answer requests, a JSON document a line. A wrong one stops no other.", ("requests",)),
+    Command("batch", "Answer requests, one JSON document per line. A bad one does not stop the rest.", ("requests",)),
     Command(
         "explain",
-        "Print any part of an answer that was kept as JSON.",
+        "Print any part of an answer saved as JSON.",
         ("answer", "position", "part"),
     ),
     Command(
@@ -459,14 +459,14 @@ COMMANDS = (
     ),
     Command(
         "render",
-        "Write a plan that was kept as JSON as a job file. Every value of it is a flag or key of what reads the file.",
+        "Write a plan saved as JSON as a job file. Each of its values becomes a flag or key of the target.",
         ("answer", "to", "framework", "plan", "program", "name", "image", "epochs", "out", "force"),
     ),
     Command(
         "report",
-        "Write an answer that was kept as one page to look at. "
+        "Write an answer saved as JSON as one HTML page. "
         "It has curves against nodes and sub-batch, memory by stage and kernels too; needs Matplotlib.",
         ("answer", "out", "force"),
     ),
-    Command("doctor", "Say what is installed, found and missing, for what.", ("json",)),
+    Command("doctor", "Say what is installed and missing, and what needs it.", ("json",)),
 )  # fmt: skip

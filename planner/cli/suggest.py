@@ -414,9 +414,8 @@ def check_found(answers: Answers) -> None:
         if one.loosen
     ]
     remedy = f"; the smallest change that helps: {', '.join(least)}" if least else ""
-    kept = [f"--{name}" for name in ("limit", "deadline") if name in missing[0][1].request]
-    within = f" within {' and '.join(kept)}" if kept else ""
-    raise NothingFitsError(f"no plan of the space reaches --target-batch {target}{within}{of}{remedy}")
+    limits = "".join(f" and --{name}" for name in ("limit", "deadline") if name in missing[0][1].request)
+    raise NothingFitsError(f"no plan meets --target-batch {target}{limits}{of}{remedy}")
 
 
 def search_worker(arguments: Mapping[str, Any]) -> None:

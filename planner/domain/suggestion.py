@@ -148,7 +148,7 @@ class SearchReport:
         if self.certified or self.gap is None:
             return ""
         most = "less than 0.01" if self.gap < LEAST_GAP else f"at most {100 * self.gap:.2g}"
-        return f"; another is {most} % better"
+        return f"; another is {most}% better"
 
 
 @dataclass(frozen=True, slots=True)

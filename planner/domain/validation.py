@@ -145,7 +145,7 @@ class TermScale:
         before, after = 100 * self.mape, 100 * self.scaled_mape
         digits = 0 if before - after >= 1 else 1
         return (
-            f"{self.term} x {self.scale:.2g} would take the mean error from {before:.{digits}f} to {after:.{digits}f} %"
+            f"{self.term} x {self.scale:.2g} would take the mean error from {before:.{digits}f} to {after:.{digits}f}%"
         )
 
 
@@ -172,7 +172,7 @@ class Growth:
         way = "longer" if self.slope > 0 else "shorter"
         beside = f"; {self.term} grows most along it" if self.term else ""
         change = 100 * abs(math.expm1(self.slope))
-        return f"with each doubling of {self.axis} times come out {change:.1f} % {way} ({self.groups} groups){beside}"
+        return f"with each doubling of {self.axis} times come out {change:.1f}% {way} ({self.groups} groups){beside}"
 
 
 @dataclass(frozen=True, slots=True)

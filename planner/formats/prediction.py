@@ -80,7 +80,7 @@ _NUMBER_OR_NULL = Nullable(Number())
 _BYTES = Whole(least=0, most=LARGEST_PRODUCT)
 QUANTITY = Table(
     Field("value", Number(), "the prediction"),
-    Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval", None),
+    Field("low", _NUMBER_OR_NULL, "lower end of the central 90% interval", None),
     Field("high", _NUMBER_OR_NULL, "upper end", None),
     Field(
         "interval_basis",
@@ -198,7 +198,7 @@ FIGURES = (
         Table(
             *(Field(name, _BYTES, f"{name} on one device", 0) for name in MEMORY_KINDS),
             Field("total", _BYTES, "all that is needed on one device"),
-            Field("low", _BYTES, "lower end of the central 90 % interval of the total", None),
+            Field("low", _BYTES, "lower end of the central 90% interval of the total", None),
             Field("high", _BYTES, "upper end", None),
             Field("fits", Number("share"), "probability that the memory of the device suffices", None),
             Field("capacity", _BYTES, "what one device has; absent: memory_bytes of the subject", None),

@@ -67,7 +67,7 @@ _PRECISIONS = Field(
 _ALIKE = Field(
     "alike",
     MapOf(ListOf(Text(), least=2)),
-    "values, by axis, of the plans within 1 % of it that share its line, its own first; absent: none does",
+    "values, by axis, of the plans within 1% of it that share its line, its own first; absent: none does",
     {},
 )
 _OBJECTIVE = Field("objective", Number(), "value of a weighted objective; absent: one quantity is minimised", None)

@@ -51,7 +51,7 @@ __all__ = [
 _NUMBER_OR_NULL = Nullable(Number())
 _TIME_TABLE = Table(
     Field("value", _NUMBER_OR_NULL, "the prediction"),
-    Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval; null: not known"),
+    Field("low", _NUMBER_OR_NULL, "lower end of the central 90% interval; null: not known"),
     Field("high", _NUMBER_OR_NULL, "upper end; null: not known"),
     title="seconds",
 )
@@ -358,7 +358,7 @@ _ERRORS = Table(
     Field("n", _ROWS, "rows"),
     Field("mape", _NUMBER_OR_NULL, "mean of abs(predicted / measured - 1)"),
     Field("median_ape", _NUMBER_OR_NULL, "its median"),
-    Field("p90_ape", _NUMBER_OR_NULL, "its 90 % quantile"),
+    Field("p90_ape", _NUMBER_OR_NULL, "its 90% quantile"),
     Field("bias", _SIGNED, "mean of predicted / measured - 1"),
     Field("coverage_90", _NUMBER_OR_NULL, "share of the rows with an interval whose measured value lies in it"),
     title="errors",
@@ -423,7 +423,7 @@ _ROW = Table(
     Field("line", Whole(least=0), "where it stands in its file"),
     Field("metric", Nullable(Text(METRICS)), "what the figures are; null where the row could not be read"),
     Field("predicted", _NUMBER_OR_NULL, "as if memory sufficed; null where refused"),
-    Field("low", _NUMBER_OR_NULL, "lower end of the central 90 % interval"),
+    Field("low", _NUMBER_OR_NULL, "lower end of the central 90% interval"),
     Field("high", _NUMBER_OR_NULL, "upper end"),
     Field("measured", _NUMBER_OR_NULL, "null where the run gave no value"),
     Field("status_predicted", Nullable(Text(STATUSES)), "whether memory suffices; null where refused"),

@@ -74,7 +74,7 @@ def with_shared_rows(samples: Samples, precisions: Sequence[str]) -> Samples:
 
 KEPT_MEMORY = "freed memory kept"
 ALLOCATOR_WARNING = (
-    "measured with an allocator that keeps freed memory; training with the default of glibc can take up to 40 % more: "
+    "measured with an allocator that keeps freed memory; training with the default of glibc can take up to 40% more: "
     "start it with MALLOC_MMAP_THRESHOLD_=2147483647 MALLOC_TRIM_THRESHOLD_=2147483647, or with jemalloc or tcmalloc"
 )
 CONTAINED, CONTAINED_GPU = "bias", LINEAR_BIAS

@@ -44,13 +44,13 @@ MOST_LOOSENINGS = 5
 _PARTS = {
     Fraction(*of): words
     for of, words in {
-        (1, 1): "The same number of",
-        (1, 2): "Half",
-        (1, 3): "A third of",
-        (1, 4): "A quarter of",
-        (1, 8): "An eighth of",
-        (2, 3): "Two thirds of",
-        (3, 4): "Three quarters of",
+        (1, 1): "the same number of",
+        (1, 2): "half",
+        (1, 3): "a third of",
+        (1, 4): "a quarter of",
+        (1, 8): "an eighth of",
+        (2, 3): "two thirds of",
+        (3, 4): "three quarters of",
     }.items()
 }
 MOST_PARTS = 100
@@ -105,7 +105,8 @@ def _suggestion(
     plan = suggestion.chosen_plan
     plans = suggestion.plans or suggestion.nearest
     of_plans = dict.fromkeys(warning for one in plans for warning in one.prediction.warnings)
-    told = [one for one in dict.fromkeys((*suggestion.warnings, *of_plans)) if one.code != LOSSY]
+    apart = {LOSSY, "no_dataset" if suggestion.run and suggestion.run.tokens else ""}  # tokens need no epoch
+    told = [one for one in dict.fromkeys((*suggestion.warnings, *of_plans)) if one.code not in apart]
     first = [one for one in told if plan is None or one not in of_plans or one in plan.prediction.warnings]
     yield from notices(first, more, len(told) - len(first))
     if plan is None:
@@ -172,9 +173,9 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, switches: str)
         shared, each = parts.shared_layers(plan.prediction), parts.instead_of_data(plan.prediction)
         stages = f" Its groups share {shared}; a {subject.device} {each}."
     order = plan.prediction.rank_order
-    ranks = f" Ranks are numbered {', '.join(order)}." if order else ""
+    ranks = f" Rank order, innermost first: {', '.join(order)}." if order else ""
     is_timed = "deadline" in suggestion.request and plan.prediction.configuration.nodes > 1
-    fewest = " On fewer nodes no plan keeps the deadline." if is_timed else ""
+    fewest = " No plan on fewer nodes meets the deadline." if is_timed else ""
     yield Line(f"{_why(suggestion)}{fewest}{stages}{ranks} {switches}".rstrip())
 
 
@@ -211,7 +212,7 @@ def _knee(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
     times = _times(first.samples_per_s.value / one.samples_per_s.value)
     part = _PARTS.get(share) or f"{share if share.denominator < MOST_PARTS else f'{float(share):.0%}'} of"
     within = f"the fewest {device}-hours within {KNEE_TIMES:g} times the time of plan 1"
-    yield Line(f"{part} the {device}s takes {times} times as long: plan {knee.position}, {within}")
+    yield Line(f"With {part} the {device}s it takes {times} times as long: plan {knee.position}, {within}")
 
 
 def _why(suggestion: Suggestion) -> str:
@@ -222,7 +223,7 @@ def _why(suggestion: Suggestion) -> str:
     elif search.evaluated == 1:
         return f"It is the only plan{'' if search.certified else ' tried'} that fits."
     best = f"Plan {suggestion.plans[0].position} has the best prediction of {those}"
-    choice = f"Of the plans tried {suggestion.choice}" if search.trials else suggestion.choice
+    choice = f"Among the plans tried, {suggestion.choice}" if search.trials else suggestion.choice
     if len(suggestion.tied) > 1:
         return f"{choice[0].upper()}{choice[1:]}. {best}."
     return f"{best}. {choice}." if search.trials else f"{best}; {choice}."
@@ -268,7 +269,7 @@ def _sum(suggestion: Suggestion) -> Iterator[Line]:
     for term, weight in weights_of(parts.objective_of(suggestion.request)).items():
         one, times = TERMS[term], "" if weight == 1 else f"{weight:g} x "
         words.append(f"{times}{one.noun} / {one.text(suggestion.leasts[term], 4)}")
-    yield Line(f"Objective: {' + '.join(words)}, the least of all plans")
+    yield Line(f"Objective: {' + '.join(words)}, each over its least of all plans")
 
 
 def _result(one: Prediction, subject: Subject) -> str:
@@ -329,13 +330,13 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
 def _conflict(constraints: Sequence[str], request: Mapping[str, Sourced[object]]) -> str:
     """Return in a sentence which constraints contradict each other; a named option that was never left out is said."""
     kept = [f"--{key}" for key in UNTRIED if key in request and request[key].source == OPTION]
-    but = f" but {' and '.join(kept)}" if kept else ""
+    but = f" except {' and '.join(kept)}" if kept else ""
     if len(constraints) == 1:
-        return f"No plan here keeps to {constraints[0]}, even if no other option{but} is given."
+        return f"No plan here meets {constraints[0]}, even with all other options{but} left out."
     every = f"{', '.join(constraints[:-1])} and {constraints[-1]}"
     return (
-        f"If no other option{but} is given, no plan here keeps to {every} at once, and without any one of these some "
-        "plan does."
+        f"No plan here meets {every} together, even with all other options{but} left out; without any one of these "
+        "some plan does."
     )
 
 
@@ -490,9 +491,9 @@ def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -
 
 
 def _refusals(search: SearchReport) -> Iterator[Block]:
-    proof = "no better prediction in the space" if search.certified else "a better one may exist"
+    proof = "no plan of the space has a better prediction" if search.certified else "a better one may exist"
     if search.gap is not None:
-        proof = f"another is at most {100 * search.gap:.2g} % better"
+        proof = f"no other is more than {100 * search.gap:.2g}% better"
     counts = f"{search.candidates:,} candidates: {search.evaluated:,} ranked"
     counts += f", {sum(one.count for one in search.refused):,} refused" if search.refused else ""
     counts += f", {search.discarded:,} discarded" if search.discarded else ""

@@ -23,54 +23,54 @@ __all__ = ["MOST_NOTICES", "deciding_commands", "deciding_line", "goodness", "la
 MOST_NOTICES = 3
 WARNING_LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {
-    "framework_refused": "{subjects} was asked for and is no candidate",
-    "framework_without_plan": "no plan of {subjects} fits",
-    "nearest_batch": "no plan takes {subjects} samples exactly: the nearest mini-batch is taken",
-    "precision_refused": "{subjects} was asked for and is no candidate",
-    "out_of_memory": "by count it needs more memory than {subjects} has",
-    "window_missed": "the mean mini-batch is inside the window, hardly any single one is",
-    "empty_updates": "many updates find no gradient",
-    "small_batch_norm": "batch normalisation of fewer than 8 samples: {subjects} may learn worse",
+    "framework_refused": "{subjects} was requested but is left out",
+    "framework_without_plan": "no plan in {subjects} fits",
+    "nearest_batch": "no plan has exactly {subjects} samples: the nearest mini-batch is taken",
+    "precision_refused": "{subjects} was requested but is left out",
+    "out_of_memory": "it needs more memory than {subjects} has",
+    "window_missed": "the mean mini-batch is in the window, but hardly any single one is",
+    "empty_updates": "many updates have no gradient to apply",
+    "small_batch_norm": "batch norm over fewer than 8 samples: {subjects} may learn worse",
     "mini_batch_above_dataset": "an update takes more samples than the data set has",
-    "memory_tight": "it may run out of the memory of {subjects}",
-    "tensor_across_nodes": "tensor-parallel groups reach beyond a node: layers send between nodes",
-    "stale_gradients": "gradients are stale, as stages update without a flush of the pipeline",
-    "weighted_gradients": "gradients are to be weighted: node groups take different sub-batches",
-    "unknown_version": "no such version is known: {subjects} is taken as the newest",
-    "head_size_rounded": "heads do not divide the features of {subjects}: rounded down",
-    "misaligned": "products of {subjects} outputs are slow here: no multiple of 16 bytes",
-    "head_size_padded": "heads of {subjects} features are padded: no kernel is made for them",
-    "network_not_modelled": "a part of the model is not modelled: -v says which",
+    "memory_tight": "it may run out of memory on {subjects}",
+    "tensor_across_nodes": "tensor-parallel groups span nodes: every layer sends between nodes",
+    "stale_gradients": "gradients are stale: stages update without flushing the pipeline",
+    "weighted_gradients": "gradients must be weighted: node groups have different sub-batches",
+    "unknown_version": "{subjects} is no known version: treated as the newest",
+    "head_size_rounded": "heads do not divide the width of {subjects}: head size rounded down",
+    "misaligned": "layers of {subjects} outputs are slow here: not a multiple of 16 bytes",
+    "head_size_padded": "heads of {subjects} features are padded: no kernel has that size",
+    "network_not_modelled": "part of the network is not modelled: -v says which",
     "frozen_layers": "no step of {subjects} with frozen layers was measured",
-    "no_dataset": "no data set, so no epoch time: give one by --dataset",
-    "input_not_modelled": "no time includes reading samples",
-    "decode_not_modelled": "no time includes decoding and augmenting samples",
+    "no_dataset": "no data set, so no epoch time: give one with --dataset",
+    "input_not_modelled": "times do not include reading samples",
+    "decode_not_modelled": "times do not include decoding and augmenting samples",
     "no_time_per_call": "{subjects} has no time per call: small sub-batches look too good",
     "optimizer_differs": "the update by {subjects} is priced as another optimizer's",
-    "specified": "times on {subjects} come in part from data sheets",
-    "framework_overheads_assumed": "the overhead of {subjects} is assumed",
-    "framework_overheads_generic": "the overhead of {subjects} is that of other frameworks",
-    "framework_overheads_without_switches": "the overhead of {subjects} is that of it without switches",
+    "specified": "some times on {subjects} come from data sheets",
+    "framework_overheads_assumed": "the overhead of {subjects} is assumed, not measured",
+    "framework_overheads_generic": "the overhead of {subjects} is taken from other frameworks",
+    "framework_overheads_without_switches": "the overhead of {subjects} was measured without its switches",
     "framework_overheads_pooled": "the overhead of {subjects} was measured on other GPUs",
-    "framework_overheads_other_version": "the overhead of {subjects} is that of another version",
+    "framework_overheads_other_version": "the overhead of {subjects} was measured on another version",
     "overheads_of_other_mode": "the overhead of {subjects} was measured in the other mode",
     "extrapolated": "{subjects} {lie} outside what was measured",
-    "formula_only": "by formula only, as no run shows it: {subjects}",
+    "formula_only": "no measured run, so by formula alone: {subjects}",
     "reconstructed": "{subjects} was reconstructed from published results",
     "assumed": "times of {subjects} are assumed",
-    "unknown_link_kind": "kinds of {subjects} are not known: priced by bandwidth and latency",
-    "mixed_circumstances": "kernels were measured under different circumstances",
+    "unknown_link_kind": "unknown kind of {subjects}: priced by bandwidth and latency",
+    "mixed_circumstances": "kernels were measured under different conditions",
     "calibration": "",
-    "loader_threads": "threads that load samples are assumed",
-    "input_cached": "later epochs are assumed to read from memory in part",
-    "measured_run": "measured runs of {subjects} correct it",
-    "measured_steps": "measured steps of {subjects} correct it",
+    "loader_threads": "the number of loader threads is assumed",
+    "input_cached": "later epochs are assumed to read partly from memory",
+    "measured_run": "corrected by measured runs of {subjects}",
+    "measured_steps": "corrected by measured steps of {subjects}",
     "own_layers": "its own layers were measured",
 }
 """Code of a warning -> what it says in a line; an unknown code comes before all of them.
 
 First what changes the answer, then what changes its times or leaves out a part of them, then where they come from.
-``{subjects}``: what the warnings of the code are about; of an empty line its first sentence is said.
+``{subjects}``: what the warnings of the code are about; where the line is empty, its first sentence is printed.
 """
 
 
@@ -138,19 +138,19 @@ def goodness(prediction: Prediction, subject: Subject, *, is_kept: bool = False)
     """
     factor = parts.factor(prediction.iteration_s)
     command = _command(prediction, subject, is_kept=is_kept)
-    narrowing = f"; to narrow it: `{command}`" if command else ""
+    narrowing = f" To narrow it: `{command}`" if command else ""
     if factor is None:
-        return Line(f"How good this is is not known: nothing it rests on was compared with measured runs{narrowing}")
+        return Line(f"Accuracy unknown: no part of it was compared with measured runs.{narrowing}")
     why = _because(prediction, subject)
-    return Line(f"Good to a factor of {format_number(factor)} (90 %), because {why}{narrowing}")
+    return Line(f"90% interval: a factor of {format_number(factor)} either way, {why}.{narrowing}")
 
 
 def _because(one: Prediction, subject: Subject) -> str:
     scope = next(iter(one.doubt), "")
     if _has_measured_steps(one):
-        return f"measured steps of {subject.network} correct it"
+        return f"corrected by measured steps of {subject.network}"
     if any("reconstructed" in term.origins for term in one.terms):
-        return "it rests on a reconstruction of published results"
+        return "from a reconstruction of published results"
     if scope == "kernels":
         return _because_of_kernels(one, subject)
     if scope == "overheads":
@@ -158,33 +158,37 @@ def _because(one: Prediction, subject: Subject) -> str:
     if scope == "collectives":
         own = [term for term in one.terms if term.name == "all_reduce" and "specified" not in term.origins]
         how = (
-            "measured at other sizes or ranks" if own and own[0].extrapolated else "measured" if own else "not measured"
+            "measured at other sizes or ranks"
+            if own and own[0].extrapolated
+            else "measured with some error"
+            if own
+            else "not measured"
         )
-        return f"messages between {subject.device}s of {subject.cluster} were {how}"
+        return f"because messages between {subject.device}s of {subject.cluster} were {how}"
     return {
-        "storage": "reading and copying samples was not measured",
-        "host": "copies between host and device were not measured",
-    }.get(scope, "all its parts are uncertain")
+        "storage": "because reading and copying samples was not measured",
+        "host": "because copies between host and device were not measured",
+    }.get(scope, "because every part is uncertain")
 
 
 def _because_of_kernels(one: Prediction, subject: Subject) -> str:
     shares = one.kernel_shares
     if shares["specification"] + shares["sibling"] < LARGE_SHARE:
         own = sum(shares[name] for name in MEASURED_LOOKUPS)
-        return f"{'only some' if own else 'the'} layers of {subject.network} were {'' if own else 'not '}timed"
+        return f"because {'only some' if own else 'the'} layers of {subject.network} were {'' if own else 'not '}timed"
     is_specified = shares["specification"] >= shares["sibling"]
     way = "come from data sheets" if is_specified else f"are those of another {subject.device}"
-    return f"most kernel times {way}"
+    return f"because most kernel times {way}"
 
 
 def _because_of_overheads(one: Prediction, subject: Subject) -> str:
     framework = subject.settings.framework.label
-    where = "on several nodes " if one.configuration.nodes > 1 else ""
+    where, kind = ("on several nodes ", "multi-node ") if one.configuration.nodes > 1 else ("", "")
     codes = {warning.code for warning in one.warnings}
     ways = ("pooled", "assumed", "generic", "without_switches")
     if codes & {f"framework_overheads_{way}" for way in ways}:
-        return f"steps of {framework} {where}were not measured on this {subject.device}"
-    return f"measured steps {where}are missed by as much"
+        return f"because steps of {framework} {where}were not measured on this {subject.device}"
+    return f"the error on measured {kind}steps"
 
 
 def _command(one: Prediction, subject: Subject, *, is_kept: bool) -> str:
@@ -212,7 +216,7 @@ def sensitivity_lines(suggestion: Suggestion, subject: Subject) -> Iterator[Line
         return
     others = [one for one in every if one.is_other]
     if not others:
-        yield Line(f"Sensitivity: {_share(every[0])} more or less of any one input leaves plan 1 the best")
+        yield Line(f"Sensitivity: changing any one input by {_share(every[0])} leaves plan 1 the best")
         return
     words = [_change_words(one, subject) for one in others[:MOST_NAMED]]
     words += [f"{len(others) - MOST_NAMED} more (--json)"] * (len(others) > MOST_NAMED)
@@ -231,7 +235,7 @@ def _change_words(one: Sensitivity, subject: Subject) -> str:
 
 
 def _share(one: Sensitivity) -> str:
-    return f"{100 * abs(one.factor - 1):.0f} %"
+    return f"{100 * abs(one.factor - 1):.0f}%"
 
 
 KEPT = "plan.json"
@@ -279,7 +283,7 @@ def launch(plan: PlanToStart, *, in_short: bool = False) -> Iterator[Line]:
     """Yield the command that starts the processes of a plan, or why none does; ``in_short``: what writes it."""
     job = job_of(plan)
     if job.refusal or job.untold:
-        yield Line(f"No line starts it: {job.refusal or f'it has no flag or key for {job.untold[0]}'}.")
+        yield Line(f"No start line: {job.refusal or f'it has no flag or key for {job.untold[0]}'}.")
     elif len(plan.configuration.groups) > 1:
         yield from _across_groups(plan.configuration, job)
     else:

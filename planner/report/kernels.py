@@ -145,8 +145,8 @@ def _notes(batches: Sequence[Batch]) -> Iterator[Block]:
         yield Line(INT8_NOTE)
 
 
-ERRORS = "Factor: 90 %, by what kernels were missed by; 8 of 10 measured batches lay inside (docs/inference.md)."
-OF_SHEETS = "Kernels: data sheet. Factor: 90 %, assumed."
+ERRORS = "Factor: 90%, from the errors on kernels; 8 of 10 measured batches lay inside (docs/inference.md)."
+OF_SHEETS = "Kernels: data sheet. Factor: 90%, assumed."
 LEFT_OUT = "No queue is modelled, and no copies."
 INT8_NOTE = (
     "int8 needs scales calibrated on samples; what accuracy it costs is not predicted. Batches are multiples of 4."

@@ -224,9 +224,9 @@ def _intervals(plans: Sequence[Plan], drawn: Sequence[Plan], subject: Subject) -
     }
     cells = {name: cell for name, cell in cells.items() if any(map(cell, plans))}
     table = listing(plans, cells, ["plan", "epoch", "step", "speed"])
-    words = f"{what} of each plan with the interval that holds the truth in 90 of 100 cases."
-    legend = {"predicted": SERIES_LOOKS[0]["color"], "90 % interval": LINE_COLOUR}
-    return _Chart("intervals", f"{what} and its doubt", words, draw, _height(len(drawn)), legend, [table])
+    words = f"{what} of each plan with its 90% interval."
+    legend = {"predicted": SERIES_LOOKS[0]["color"], "90% interval": LINE_COLOUR}
+    return _Chart("intervals", f"{what} and its interval", words, draw, _height(len(drawn)), legend, [table])
 
 
 def _memory(plans: Sequence[Plan], drawn: Sequence[Plan], stages: Stages) -> _Chart:

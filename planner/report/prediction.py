@@ -124,9 +124,9 @@ def _intervals(prediction: Prediction) -> str:
         return ""
     kind = PREDICTION_KINDS.get(prediction.kind)
     if prediction.iteration_s.interval_basis != "conformal" or kind is None:
-        return f"90 %, {words}"
-    outside = ", outside of what was seen" if kind.is_outside else ""
-    return f"90 %, {words} {PLACES_IN_WORDS[kind.place]}, {EVIDENCE_IN_WORDS[kind.evidence]}{outside}"
+        return f"90%, {words}"
+    outside = ", outside the measured range" if kind.is_outside else ""
+    return f"90%, {words} {PLACES_IN_WORDS[kind.place]}, {EVIDENCE_IN_WORDS[kind.evidence]}{outside}"
 
 
 def _mini_batch_words(prediction: Prediction) -> str:
@@ -136,7 +136,7 @@ def _mini_batch_words(prediction: Prediction) -> str:
     inside = batch.probability_in_window
     chance = f"; {inside:.0%} of updates inside the window" if inside is not None else ""
     empty = parts.empty_updates(prediction)
-    return f"{parts.mini_batch(batch)} samples, 90 % between {batch.p05:.4g} and {batch.p95:.4g}{chance}{empty}"
+    return f"{parts.mini_batch(batch)} samples, 90% between {batch.p05:.4g} and {batch.p95:.4g}{chance}{empty}"
 
 
 def _staleness(prediction: Prediction) -> str:
@@ -148,24 +148,24 @@ def _staleness(prediction: Prediction) -> str:
 
 
 BASES = {
-    "assumed": "in part by stated assumptions",
-    "covariance": "by the errors of the fits",
-    "conformal": "by what predictions of measured runs missed (conformal):",
+    "assumed": "partly from stated assumptions",
+    "covariance": "from the errors of the fits",
+    "conformal": "from the errors on measured runs (conformal):",
 }
 """Basis of intervals -> what they rest on."""
 PLACES_IN_WORDS = {"one_gpu": "one GPU", "one_node": "one node", "several_nodes": "several nodes"}
 EVIDENCE_IN_WORDS = {
     "measured": "kernels measured",
     "scaled": "kernels scaled from another GPU or precision",
-    "specified": "kernels by the data sheet",
+    "specified": "kernels from the data sheet",
 }
 
 
-LINE_NOTE = "plans within 1 % on the same ranks share a line"
+LINE_NOTE = "plans within 1% on the same ranks share a row"
 MOST_KINDS = 2
 """Numbers of a line that are all printed."""
 BEYOND_NOTE = "* outside what was measured"
-FACTOR_HEADING = "factor\n(90 %)"
+FACTOR_HEADING = "factor\n(90%)"
 EFFICIENCY_HEADING = "effi-\nciency"
 DROPPED_COLUMNS = (
     FACTOR_HEADING,

@@ -161,7 +161,7 @@ def _priced(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
         share = one.objective / answer.first.objective - 1
         words = _objective(answer)
         if share:
-            behind = f", {format_number(100 * abs(share))} % {words.worse if share > 0 else words.better} than plan 1"
+            behind = f", {format_number(100 * abs(share))}% {words.worse if share > 0 else words.better} than plan 1"
     return f"the best of them: {_plan_words(answer, one, subject)}{behind}"
 
 
@@ -177,7 +177,7 @@ MOST_REASONS = 10
 MOST_VALUES = 4
 """Rules that refused rows broke, and values that broke each, that are listed: the most frequent ones."""
 MEMORY_COLUMNS = ("rows", "error", "bias", "covered", "ran", "called\ntoo large", "ran out", "called\nto fit")
-ERROR_COLUMNS = ("rows", "mean", "median", "90 %", "bias", "covered")
+ERROR_COLUMNS = ("rows", "mean", "median", "90%", "bias", "covered")
 
 
 def validation_view(validation: Validation, files: Sequence[str], omitted: int = 0) -> Iterator[Block]:
@@ -185,7 +185,7 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
     yield title(f"{', '.join(files)}: predicted against measured")
     yield Pairs(list(_counts(validation, omitted)))
     if validation.summary.n or validation.in_sample.n or not validation.memory.n:
-        yield heading("abs(predicted / measured - 1), bias without abs, covered by 90 % intervals")
+        yield heading("abs(predicted / measured - 1), bias without abs, covered by 90% intervals")
         yield from _errors(validation)
     for axis, summaries in validation.by.items():
         if summaries:

@@ -241,17 +241,17 @@ class _Compared:
         sound = [at for at in tied if at < self.end_of(self.gpus[at])]
         alike = [self.keys[at] for at in sound if self.gpus[at] == gpus]
         shares = any(-self.keys[at][1] != self.described[at].configuration.sub_batch for at in sound)
-        most = f"the most samples a {device}" if shares else "the largest sub-batch"
+        most = f"the most samples per {device}" if shares else "the largest sub-batch"
         words = {
             f"the fewest {device}s": any(self.gpus[at] > gpus for at in sound),
             "the smallest staleness": any(key[0] > stale for key in alike),
             most: any(key[0] == stale and key[1] > each for key in alike),
             "the simplest split": any(key[2] > splits for key in alike),
         }
-        why = " and ".join(name for name, holds in words.items() if holds)
+        why, taken = " and ".join(name for name, holds in words.items() if holds), f"plan {chosen + 1}"
         if any(self.gpus[at] < gpus for at in tied):
-            return f"of those that no untied plan beats on as few {device}s, it has {why or 'the best prediction'}"
-        return f"it has {why or 'the best prediction of them'}"
+            return f"of those no untied plan beats on as few {device}s, {taken} has {why or 'the best prediction'}"
+        return f"{taken} has {why or 'the best prediction of them'}"
 
 
 def choice_of(
@@ -280,11 +280,8 @@ def choice_of(
         if gpus < compared.gpus[0]:
             fewer.setdefault(gpus, at)
     compared.add({*firsts, *range(len(plans))[1:2], *list(fewer.values())[:MOST_COMPARED]})
-    tied, row, why = (
-        [at for at in sorted(compared.described) if compared.is_tied(at)],
-        0,
-        "it has the best prediction of them",
-    )
+    tied = [at for at in sorted(compared.described) if compared.is_tied(at)]
+    row, why = 0, "plan 1 has the best prediction of them"
     if request.choose == "fewest-gpus":
         row = compared.fewest()
         tied = sorted({*tied, row})
@@ -293,8 +290,8 @@ def choice_of(
         deviation = describe(tied)[1]
         matrix = [[deviation(i, j) for j in range(len(tied))] for i in range(len(tied))]
         worst, row = min(zip(largest_regrets([values[i] for i in tied], matrix), tied, strict=True))
-        words = f"{100 * math.expm1(worst):.2g} %" if math.isfinite(worst) else "not known"
-        why = f"its largest expected regret against another of them is least, {words}"
+        words = f"{100 * math.expm1(worst):.2g}%" if math.isfinite(worst) else "not known"
+        why = f"the largest expected regret against another of them is least for plan {row + 1}, {words}"
     listed = f"plans {listed_positions([at + 1 for at in tied])} are tied; {why}"
     reason = listed if len(tied) > 1 else "no other plan is tied with it"
     return Choice(compared, tuple(tied), row, reason, lines_of(values, plans, families, row))

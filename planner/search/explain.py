@@ -55,8 +55,8 @@ def whys(order: Order, best: PricedPlans, of_plans: str, n_reported: int, framew
     sentences = whys_of_values(order, values.tolist(), of_plans, second) if best.size else []
     for i in np.flatnonzero(values[1:] == values[:-1]).tolist():
         if i == 0:
-            sentences[0] = f"{sentences[0].partition(';')[0]}; same within 9 digits as {second}, {differ(0, 1)}"
-        sentences[i + 1] = f"same within 9 digits as position {i + 1}, {differ(i + 1, i)}"
+            sentences[0] = f"{sentences[0].partition(';')[0]}; equal to 9 digits to {second}, {differ(0, 1)}"
+        sentences[i + 1] = f"equal to 9 digits to plan {i + 1}, {differ(i + 1, i)}"
     return sentences[:n_reported]
 
 
@@ -69,15 +69,15 @@ def whys_of_values(order: Order, values: Sequence[float], of_plans: str, second:
     first = f"{superlative} of {of_plans}: {_value_words(order, values[0])}"
     if len(values) > 1:
         first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
-    return [first, *(f"{_percent(value, values[0])} {comparative} than position 1" for value in values[1:])]
+    return [first, *(f"{_percent(value, values[0])} {comparative} than plan 1" for value in values[1:])]
 
 
 def whys_pareto(order: Order, front: PricedPlans) -> list[str]:
     """Return why each plan of a Pareto front is on it."""
     rows = zip(order.values(front), front.configurations.gpus, order.distances(front), strict=True)
     return [
-        f"no plan is better in one and no worse in the others: {_value_words(order, value)}, {gpus} {order.device}s, "
-        f"{distance:.4g} samples from the target"
+        f"no plan is better in one of these and no worse in the others: {_value_words(order, value)}, "
+        f"{gpus} {order.device}s, {distance:.4g} samples from the target"
         for value, gpus, distance in rows
     ]
 
@@ -135,13 +135,13 @@ def why_split(prediction: Prediction, whole_bytes: float, resorts: Sequence[str]
     """
     capacity = prediction.memory_bytes["capacity"]
     if whole_bytes <= capacity and not resorts:
-        return "undivided it would be slower"
-    reason = f"undivided it would need {format_bytes(whole_bytes)} of the {format_bytes(capacity)} of a GPU"
+        return "unsplit it is slower"
+    reason = f"unsplit it needs {format_bytes(whole_bytes)} on each GPU; one has {format_bytes(capacity)}"
     if resorts:
         without = " or ".join(filter(None, (", ".join(resorts[:-1]), resorts[-1])))
         reason = (
             f"nothing fits in the {format_bytes(capacity)} of a GPU without {without}: "
-            f"keeping everything, this plan would need {format_bytes(whole_bytes)}"
+            f"without it, this plan needs {format_bytes(whole_bytes)} on each"
         )
     shares = {term.name: term.share for term in prediction.terms}
     parts = {
@@ -150,16 +150,16 @@ def why_split(prediction: Prediction, whole_bytes: float, resorts: Sequence[str]
         "recompute": shares.get("recompute", 0.0),
         "copies to and from the host": shares.get("offload", 0.0),
     }
-    costs = [f"{name} {share:.0%}" for name, share in parts.items() if share >= _LEAST_SHARE]
-    return f"{reason}; of the step: {', '.join(costs)}" if costs else reason
+    costs = [f"{share:.0%} is {name}" for name, share in parts.items() if share >= _LEAST_SHARE]
+    return f"{reason}. Of the step, {', '.join(costs)}" if costs else reason
 
 
 def hardly_inside(prediction: Prediction) -> str:
     """Return the end of a sentence about a plan whose mean lies inside the window that its updates hardly ever hit."""
     shares = {"window_missed": prediction.mini_batch.probability_in_window, "empty_updates": prediction.empty_share}
     words = {
-        "window_missed": "only {:.2g} % of its updates lie inside the window",
-        "empty_updates": "{:.2g} % find no gradient",
+        "window_missed": "only {:.2g}% of its updates lie inside the window",
+        "empty_updates": "{:.2g}% of its updates have no gradient to apply",
     }
     codes = [one.code for one in prediction.warnings if one.code in words]
     return "".join(f"; {words[code].format(100 * (shares[code] or 0.0))}" for code in codes)
@@ -178,7 +178,7 @@ def _value_words(order: Order, value: float) -> str:
 
 
 def _percent(value: float, least: float) -> str:
-    return f"{format_number(100 * (value / least - 1))} %"
+    return f"{format_number(100 * (value / least - 1))}%"
 
 
 def _used(memory_bytes: float) -> str:

@@ -131,7 +131,7 @@ def _of_axis(axis: Axis, request: SpaceRequest, limits: Limits) -> Constraint | 
     wide = None if beside is None and not resort else (*values, *(resort or beside or ()))
     text = f"{option} {typed_values(values)}"
     if given is None:
-        text = f"all {every} GPUs of a node (the default; {option} 1:{every} allows fewer)"
+        text = f"{option} {every} (the default; {option} 1:{every} allows fewer)"
     others = np.setdiff1d(np.arange(1, every + 1), values) if axis.of_cluster else None
     return Constraint(
         text,
@@ -495,10 +495,10 @@ def whys_over_limits(order: Order, plans: PricedPlans, request: SpaceRequest) ->
 def _above(name: str, value: float, most: float) -> str:
     """Return in words by how much a value exceeds a limit; empty where it does not."""
     limit = LIMITS[name]
-    by = f" by {format_number(100 * abs(value / most - 1))} %" if most else ""
+    by = f"{format_number(100 * abs(value / most - 1))}% " if most else ""
     is_beyond = value < most if limit.is_least else value > most
     option = limit.option or f"--limit {name}"
-    return f"{limit.words} {limit_text(name, value)}, {limit.side} {option}{by}" if is_beyond else ""
+    return f"{limit.words} {limit_text(name, value)}, {by}{limit.side} {option}" if is_beyond else ""
 
 
 def _largest_excess(most: Mapping[str, float], order: Order) -> LeadingKey:

@@ -25,7 +25,7 @@ from planner.errors import ParameterError, Refusal, UsageError
 from planner.steps.asynchronous import Asynchrony
 from planner.steps.describe import Description
 from planner.steps.measured import Deviation
-from planner.units import format_duration
+from planner.units import duration_unit, format_duration
 
 __all__ = [
     "ABOVE_WINDOW", "ASYNC_ACCUMULATION", "BELOW_WINDOW", "LARGE_SUB_BATCH", "LAWFUL", "LIMIT_REASONS", "OF_LIMIT",
@@ -389,13 +389,16 @@ def check_limits(limits: Mapping[str, float], order: Order, modes: Collection[st
 
 
 def limit_text(name: str, value: float) -> str:
-    """Return a limit as it may be typed, four digits, rounded to what keeps it: ``3601s``, ``512``."""
+    """Return a limit as it may be typed, four digits, rounded to what keeps it: ``1.001h``, ``512``."""
     if not value or not math.isfinite(value):
         return f"{value:g}"
-    scale = 10.0 ** (3 - math.floor(math.log10(value)))
+    second, unit = (
+        (1.0, "") if LIMITS[name].unit != "s" else (3600.0, "h") if value >= 3600 else duration_unit(value, 3)
+    )
+    scale = 10.0 ** (3 - math.floor(math.log10(value / second))) / second
     least = LIMITS[name].is_least
     rounded = (math.floor(value * scale * (1 + 1e-12)) if least else math.ceil(value * scale * (1 - 1e-12))) / scale
-    return f"{rounded:.12g}" + ("s" if LIMITS[name].unit == "s" else "")
+    return f"{rounded / second:.12g}{unit}"
 
 
 def _run_s(plans: PricedPlans, order: Order) -> FloatArray:

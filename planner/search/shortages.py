@@ -78,7 +78,7 @@ def _memory(of: SplitLimits, one: Configuration, ledger: Memory, limits: Limits)
     gib = np.ceil(need / 2**30 * 1000) / 1000
     message = (
         f"memory {gib:g}GiB: the leanest plan, {label(one)}, needs {format_bytes(need)} on a GPU{where} ({largest}), "
-        f"{format_bytes(short.missing_bytes)} more than there is"
+        f"{format_bytes(short.missing_bytes)} more than it has"
     )
     yield Loosening((("memory", f"{gib:g}GiB"),), message)
     for change in (one for one in short.changes if one.fits):
@@ -86,7 +86,7 @@ def _memory(of: SplitLimits, one: Configuration, ledger: Memory, limits: Limits)
         if values[0][0] == "--offload" and not of.has_host:
             continue
         words = " ".join(values[0])
-        message = f"{words}: {change.name} saves {format_bytes(change.saved_bytes)} of it, after which it fits"
+        message = f"{words}: {change.name} saves {format_bytes(change.saved_bytes)}, which is enough"
         yield Loosening(values, message)
 
 
@@ -109,5 +109,5 @@ def _nodes(of: SplitLimits, request: SpaceRequest, ledger: Memory, limits: Limit
         return
     nodes = -(-fewest // limits.gpus_per_node)
     if nodes > max(request["nodes"] or (limits.nodes,)):
-        words = f"{nodes} nodes x {limits.gpus_per_node} GPUs are the fewest on which some lawful split fits"
+        words = f"{nodes} nodes x {limits.gpus_per_node} GPUs are the fewest that hold the network with any split"
         yield Loosening((("--nodes", str(nodes)),), f"--nodes {nodes}: {words}")

@@ -231,7 +231,7 @@ def _refusal_warnings(request: SpaceRequest, limits: Limits) -> tuple[PlanWarnin
     """Return a warning for every precision that was named and is refused in all modes asked for."""
     reasons = {name: [limits.why_not(name, mode) for mode in request.modes] for name in request["precision"] or ()}
     return tuple(
-        PlanWarning("precision_refused", name, f"It was asked for and is no candidate: {why[0]}.")
+        PlanWarning("precision_refused", name, f"It was requested but is left out: {why[0]}.")
         for name, why in reasons.items()
         if all(why)
         if name not in limits.refused_precisions or limits.refused_precisions[name].code != PRECISION_LOSSY

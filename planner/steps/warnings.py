@@ -131,8 +131,8 @@ class StepWarnings:
 
 
 _FROZEN = (
-    "no step with frozen layers was measured: its kernels are those of full training without what frozen layers lack, "
-    "and the interval is that of full training"
+    "No step with frozen layers was measured: it is priced as full training without the kernels that frozen layers "
+    "skip, with the interval of full training."
 )
 
 
@@ -156,7 +156,7 @@ def empty_updates(share: float, mini_batch: float) -> tuple[PlanWarning, ...]:
     if share <= LARGEST_EMPTY_SHARE:
         return ()
     message = (
-        f"{share:.2g} of all updates find no gradient; over the others the mean mini-batch is "
+        f"{100 * share:.2g}% of the updates have no gradient to apply; the mean mini-batch of the others is "
         f"{mini_batch / max(1 - share, 1e-16):.4g} samples."
     )
     return (PlanWarning("empty_updates", "mini_batch", message),)
@@ -186,7 +186,7 @@ def window_missed(mini_batch: MiniBatch, window: tuple[float, float]) -> tuple[P
     if inside is None or inside >= SMALLEST_SHARE_INSIDE or not low <= mini_batch.mean <= high:
         return ()
     message = (
-        f"The mean mini-batch lies inside the window {low:.6g} to {high:.6g}, but only {100 * inside:.2g} % of the "
+        f"The mean mini-batch lies inside the window {low:.6g} to {high:.6g}, but only {100 * inside:.2g}% of the "
         f"updates do: the standard deviation is {mini_batch.std:.4g} samples."
     )
     return (PlanWarning("window_missed", "mini_batch", message),)
@@ -196,13 +196,15 @@ def _memory(sources: Sources, memory_bytes: float) -> Iterator[PlanWarning]:
     capacity = sources.accelerator.memory_bytes
     if memory_bytes > capacity:
         message = (
-            f"It needs {format_bytes(memory_bytes)} of the {format_bytes(capacity)} of a {sources.accelerator.name}."
+            f"It needs {format_bytes(memory_bytes)} on each {sources.accelerator.name}; one has "
+            f"{format_bytes(capacity)}."
         )
         yield PlanWarning("out_of_memory", sources.accelerator.name, message)
     elif (fits := share_that_fits(memory_bytes, capacity, constant("memory.half_width"))) < SURE_TO_FIT:
         message = (
-            f"It runs out of the {format_bytes(capacity)} of a {sources.accelerator.name} with a probability of "
-            f"{1 - fits:.0%}: predicted are {format_bytes(memory_bytes)}, which measured runs miss by as much."
+            f"It runs out of memory with a probability of {1 - fits:.0%}: the prediction is "
+            f"{format_bytes(memory_bytes)} of {format_bytes(capacity)} on each {sources.accelerator.name}, and "
+            "measured runs differ from predictions by that much."
         )
         yield PlanWarning("memory_tight", sources.accelerator.name, message)
 
@@ -210,7 +212,9 @@ def _memory(sources: Sources, memory_bytes: float) -> Iterator[PlanWarning]:
 def _missing_input(sources: Sources) -> Iterator[PlanWarning]:
     problem = sources.problem
     if problem.dataset is None:
-        yield PlanWarning("no_dataset", "dataset", "Without a data set there is no epoch time; give one by --dataset.")
+        yield PlanWarning(
+            "no_dataset", "dataset", "Without a data set there is no epoch time; give one with --dataset."
+        )
     if sources.storage is None:
         why = "is synthetic" if problem.settings.input == "synthetic" else "has no data set to take its size from"
         message = f"Reading samples is left out of every time: the input {why}."
@@ -222,9 +226,15 @@ def _loading(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     loading, node = Input(sources), sources.cluster.node
     if loading.decode is not None:
         threads = float(worker_threads(sources.cluster, one.gpus_per_node))
-        of = f"of the {node.cpu_threads} threads of a node" if node.cpu_threads else "as those of a node are not known"
+        of = (
+            f"of the {node.cpu_threads} threads of a node"
+            if node.cpu_threads
+            else "the threads of a node being unknown"
+        )
         notes = f"; {loading.decode.entry.notes}" if loading.decode.origin == "assumed" else ""
-        message = f"Assumed to read and decode samples: {threads / one.gpus_per_node:g} threads a device, {of}{notes}."
+        message = (
+            f"Assumed to read and decode samples: {threads / one.gpus_per_node:g} threads per device, {of}{notes}."
+        )
         yield PlanWarning("loader_threads", "load_input", message)
     elif loading.reads_bytes:
         message = "Decoding and augmenting samples is left out of every time: loading is bytes over a bandwidth."
@@ -232,7 +242,7 @@ def _loading(sources: Sources, one: Configuration) -> Iterator[PlanWarning]:
     if loading.is_cached and sources.cluster.storage is None:
         message = (
             f"Later epochs are assumed to read {loading.later_share:.0%} of the samples from storage: "
-            f"{CACHED_SHARE:.0%} of the memory of the host keep what was read before."
+            f"{CACHED_SHARE:.0%} of host memory caches earlier reads."
         )
         yield PlanWarning("input_cached", "load_input", message)
 
@@ -249,7 +259,7 @@ def _small_dataset(sources: Sources, mini_batch: float) -> Iterator[PlanWarning]
 
 def _extrapolations(terms: tuple[Term, ...], *, is_counted: bool) -> Iterator[PlanWarning]:
     """Yield one warning for all terms of the same calibrations; its subject lists them."""
-    interval = "; the interval is by runs that lay outside too" if is_counted else ""
+    interval = "; the interval comes from runs that were outside too" if is_counted else ""
     names: dict[str, list[str]] = {}
     for term in terms:
         if term.extrapolated:
@@ -266,14 +276,14 @@ def _origins(sources: Sources, sources_in_use: tuple[Source, ...]) -> Iterator[P
     if kernels:
         message = (
             f"Times of {', '.join(kernels)} kernels come from the peak rates of {sources.accelerator.name} and assumed "
-            f"efficiencies, which miss by 30 to 50 %; {measuring(sources.accelerator)}."
+            f"efficiencies, which miss by 30 to 50%; {measuring(sources.accelerator)}."
         )
         yield PlanWarning("specified", sources.accelerator.name, message)
     for one in {s.entry.precision: s for s in sources_in_use if FASTER in s.entry.settings and s.calibration}.values():
         narrow, faster = one.entry.precision, one.entry.settings[FASTER]
         message = (
-            f"Times of {_kernel_words(one.entry)} kernels are those in {one.provenance.precision} over {faster:.3g}, "
-            f"casts apart, by which measured ones were missed by {NARROW_MISS[narrow]:.0%}; `planner calibrate "
+            f"Times of {_kernel_words(one.entry)} kernels are those in {one.provenance.precision} divided by "
+            f"{faster:.3g}, without casts; measured ones deviate by {NARROW_MISS[narrow]:.0%}. `planner calibrate "
             f"--device cuda --precision {narrow}` measures them."
         )
         yield PlanWarning("specified", sources.accelerator.name, message)
@@ -285,7 +295,7 @@ def _origins(sources: Sources, sources_in_use: tuple[Source, ...]) -> Iterator[P
     for kind in sorted(
         {s.entry.kind for s in sources_in_use if s.entry.scope != "overheads" and s.origin == "assumed"}
     ):
-        yield PlanWarning("assumed", kind, f"Times of {kind} rest on a stated assumption, not on a measurement.")
+        yield PlanWarning("assumed", kind, f"Times of {kind} are assumed, not measured.")
 
 
 def _kernel_words(entry: Entry) -> str:
@@ -298,8 +308,8 @@ def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
     framework = sources.problem.settings.framework.label
     if overheads.matched == "assumed":
         message = (
-            f"Overheads of {framework} were not measured on {sources.accelerator.name}: assumed are "
-            f"{overheads.host_s_per_call * 1e6:.0f} us of host time a call, and kernels at their full speed."
+            f"Overheads of {framework} were not measured on {sources.accelerator.name}: "
+            f"{overheads.host_s_per_call * 1e6:.0f} us of host time per call and kernels at full speed are assumed."
         )
         yield PlanWarning("framework_overheads_assumed", framework, message)
     elif overheads.matched == "generic":
@@ -324,8 +334,8 @@ def _overheads(sources: Sources, overheads: Overheads) -> Iterator[PlanWarning]:
 def _other_mode(mode: str, overheads: Overheads) -> Iterator[PlanWarning]:
     if overheads.source.entry.mode not in ("", mode):
         message = (
-            f"Overheads of {overheads.source.calibration} were fitted to {overheads.source.entry.mode} runs, and serve "
-            f"this {mode} plan for want of others."
+            f"Overheads of {overheads.source.calibration} were fitted to {overheads.source.entry.mode} runs; this "
+            f"{mode} plan uses them because there are no others."
         )
         yield PlanWarning("overheads_of_other_mode", overheads.source.entry.kind, message)
 
@@ -359,9 +369,9 @@ def _entries_not_used(sources: Sources, sources_in_use: tuple[Source, ...], prec
 def _in_words(source: Source) -> str:
     """Return what serves, in words."""
     if not source.calibration:
-        return "the specification serves"
+        return "the data sheet is used"
     entry = source.entry
-    return f"{' '.join(filter(None, (entry.kind, entry.direction))).replace('_', ' ')} of {source.calibration} serves"
+    return f"{' '.join(filter(None, (entry.kind, entry.direction))).replace('_', ' ')} of {source.calibration} is used"
 
 
 def _calibrations(sources: Sources, sources_in_use: tuple[Source, ...]) -> Iterator[PlanWarning]:
@@ -390,8 +400,8 @@ def _mixed_circumstances(sources: Sources, sources_in_use: tuple[Source, ...]) -
             unlike = _unlike(first, other)
             if unlike:
                 message = (
-                    f"Kernels come from two calibrations, {unlike}. Each kernel is of the first that has it; "
-                    "calibrate anew to have all of one."
+                    f"Kernels come from two calibrations, {unlike}. Each kernel is taken from the first that has it; "
+                    "calibrate again to have all from one."
                 )
                 yield PlanWarning("mixed_circumstances", f"{first.name}, {other.name}", message)
 
@@ -403,11 +413,11 @@ def _unlike(one: Calibration, other: Calibration) -> str:
         for calibration in (one, other)
     )
     if first and second and not first.keys() & second.keys():
-        return "which state their circumstances in other words, so that they may differ"
+        return "which describe their conditions in different terms"
     differ = [
         f"{key} {value!r} against {second[key]!r}" for key, value in first.items() if second.get(key, value) != value
     ]
-    return f"which were measured under other circumstances: {'; '.join(differ)}" if differ else ""
+    return f"measured under different conditions: {'; '.join(differ)}" if differ else ""
 
 
 def _proportional(overheads: Overheads, sources_in_use: tuple[Source, ...]) -> Iterator[PlanWarning]:
@@ -474,7 +484,7 @@ def _optimizer(sources: Sources, mode: str) -> Iterator[PlanWarning]:
     if calibration:
         message = (
             f"The weight update of {calibration} is that of {CALIBRATED_OPTIMIZER}, which moves {calibrated_bytes} "
-            f"bytes a parameter; {optimizer} moves {optimizer_bytes}, and is not accounted for."
+            f"bytes per parameter; the {optimizer_bytes} of {optimizer} are not accounted for."
         )
         yield PlanWarning("optimizer_differs", optimizer, message)
 
@@ -497,7 +507,7 @@ def _heads(network: Network) -> Iterator[PlanWarning]:
     if hidden % heads and width == hidden // heads * heads:
         message = (
             f"The {heads} heads of attention do not divide the {hidden} features that they read: each has "
-            f"{hidden // heads}, rounded down, and all {width}."
+            f"{hidden // heads}, rounded down, {width} in total."
         )
         yield PlanWarning("head_size_rounded", network.name, message)
 
@@ -515,12 +525,10 @@ def _misaligned(sources: Sources, precision: str) -> Iterator[PlanWarning]:
     sides = {layer.integer("features") for layer in network.layers if layer.kind == "linear"}
     for side in sorted(side for side in sides if side % whole and side > MOST_OUTPUTS):
         fits = f"{-(-side // whole) * whole}, a multiple of {whole}"
-        message = (
-            f"Matrix units are not fed as fast by products of {side} outputs in {precision} as by those of {fits}."
-        )
+        message = f"Layers of {side} outputs run slower on matrix units in {precision} than layers of {fits}."
         if settings:
             times = float(times_as_long(np.array(gcd(side * itemsize, WHOLE_BYTES)), settings))
-            message = f"Products of {side} outputs take {times:g} times as long here in {precision} as those of {fits}."
+            message = f"Layers of {side} outputs take {times:g} times as long here in {precision} as layers of {fits}."
         yield PlanWarning("misaligned", str(side), message)
 
 
@@ -531,12 +539,12 @@ def _padded_heads(network: Network, precision: str) -> Iterator[PlanWarning]:
     cores = {(core_of(one, *shapes[one.inputs[0]]), bool(one.attributes["fused"]) and itemsize == 2) for one in layers}
     for width, fused in sorted({((core.width + core.values) // 2, fused) for core, fused in cores}):
         size = aligned_head_size(width, WHOLE_BYTES // itemsize)
-        size, kernels = (int(kernel_width(np.array(size))), "fused attention") if fused else (size, "products")
+        size, kernels = (int(kernel_width(np.array(size))), "fused attention") if fused else (size, "matrix product")
         if size > width:
             next_size = next((one for one in COMMON_HEAD_SIZES if one >= width), size) if fused else size
             message = (
                 f"Heads of {width} features are computed as {size} in {precision}, {size / width - 1:.0%} more: "
-                f"{next_size} is the next size that kernels of {kernels} are made for."
+                f"{next_size} is the next size that {kernels} kernels support."
             )
             yield PlanWarning("head_size_padded", str(width), message)
 
@@ -545,8 +553,8 @@ def _version(framework: Framework) -> Iterator[PlanWarning]:
     """Yield the word that a framework's record knows no such version."""
     if not framework.has_known_version:
         message = (
-            f"No version {framework.version} of {framework.name} is known: its record tells of "
-            f"{', '.join(sorted(framework.versions))} and of the one behind them, as which it is taken."
+            f"Version {framework.version} of {framework.name} is not known; known are "
+            f"{', '.join(sorted(framework.versions))} and the newest, as which it is treated."
         )
         yield PlanWarning("unknown_version", framework.label, message)
 
@@ -556,8 +564,8 @@ def _tensor_across_nodes(one: Configuration, rank_order: tuple[str, ...]) -> Ite
     plan = Configurations.of([one])
     if one.tensor_parallel > 1 and Placement(plan, order=rank_order).axis(TENSOR).nodes[0] > 1:
         message = (
-            f"Groups of {one.tensor_parallel} tensor-parallel ranks do not stay inside nodes of {one.gpus_per_node} "
-            "GPUs: every layer sends over the links between nodes."
+            f"Groups of {one.tensor_parallel} tensor-parallel ranks do not fit in nodes of {one.gpus_per_node} "
+            "GPUs: every layer sends messages between nodes."
         )
         yield PlanWarning("tensor_across_nodes", "tensor_parallel", message)
 
@@ -566,8 +574,8 @@ def _stale_gradients(one: Configuration) -> Iterator[PlanWarning]:
     if one.schedule == "no-flush" and one.pipeline_parallel > 1:
         stages = one.pipeline_parallel
         message = (
-            f"Gradients of a no-flush schedule are stale: the first of {stages} stages computes them with weights of "
-            f"{stages - 1} updates ago, of which it keeps {stages} versions, and each stage below with one fewer."
+            f"Gradients of a no-flush schedule are stale: the first of {stages} stages computes with weights "
+            f"{stages - 1} updates old and keeps {stages} versions of them, each later stage one fewer."
         )
         yield PlanWarning("stale_gradients", one.schedule, message)
 
@@ -582,6 +590,6 @@ def _formula_only(sources: Sources, one: Configuration) -> Iterator[PlanWarning]
         f"offload of {one.offload}": one.offload != "none",
     }
     for part in (name for name, is_part in parts.items() if is_part):
-        even = ", which is taken as even," if part.startswith("balance") else ""
-        message = f"The {part}{even} is priced by formula only: no measured run shows what it takes."
+        even = ", assumed even," if part.startswith("balance") else ""
+        message = f"The {part}{even} is priced by formula only: no measured run has it."
         yield PlanWarning("formula_only", part, message)

@@ -38,7 +38,7 @@ def test_a_bad_line_stops_no_other_and_says_its_line_and_exit_code(run: Run) -> 
         "nothing": (
             SMALL | {"target_batch": 1009, "tolerance": 0, "nodes": 8},
             4,
-            "no plan of the space reaches target_batch 1009",
+            "no plan meets target_batch 1009",
         ),
     }
     good: list[str | dict[str, Any]] = [SMALL | {"target_batch": 64}, "", SMALL | {"target_batch": 128}]

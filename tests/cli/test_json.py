@@ -230,7 +230,7 @@ def test_brief_of_nothing_says_what_to_loosen(run: Run) -> None:
     )
     code, out, err = run("suggest", *asked, "--precision", "fp32", "--json", "--brief")
     assert code == 4
-    assert err.startswith("planner: no plan of the space reaches --target-batch 1009")
+    assert err.startswith("planner: no plan meets --target-batch 1009")
     brief = json.loads(out)
     assert [error.message for error in schema_of("brief").iter_errors(brief)] == []
     assert brief["status"] == "none_feasible"

@@ -33,15 +33,15 @@ Commands:
   search-worker  Run more trials of a study of suggest --search optuna.
   sweep          Show the objective against nodes and sub-batch.
   predict        Predict configurations, term by term.
-  batch          Answer requests, a JSON document a line.
-  explain        Print any part of an answer that was kept as JSON.
+  batch          Answer requests, one JSON document per line.
+  explain        Print any part of an answer saved as JSON.
   validate       Compare predictions with measured runs.
   show           Show what is bundled, or everything about one thing.
   calibrate      Measure this node, fit the cost terms, write a calibration.
   verify         Run a few steps of a plan here, beside their prediction.
-  render         Write a plan that was kept as JSON as a job file.
-  report         Write an answer that was kept as one page to look at.
-  doctor         Say what is installed, found and missing, for what.
+  render         Write a plan saved as JSON as a job file.
+  report         Write an answer saved as JSON as one HTML page.
+  doctor         Say what is installed and missing, and what needs it.
 """
 
 
@@ -230,7 +230,7 @@ def test_exit_codes_stand_when_the_reader_is_gone() -> None:
     assert done.returncode == 4
     *warnings, sentence = done.stderr.splitlines()
     assert all(line.startswith(b"warning: ") for line in warnings)
-    assert sentence.startswith(b"planner: no plan of the space reaches")
+    assert sentence.startswith(b"planner: no plan meets")
 
 
 def test_a_deleted_working_folder_is_no_traceback(tmp_path: Path) -> None:

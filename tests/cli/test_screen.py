@@ -25,7 +25,7 @@ PAIRS = [
 ]
 EVERY_OTHER = [pair for at, pair in enumerate(PAIRS) if (at // len(CLUSTERS) + at) % 2 == 0]
 """Every network and every cluster, in half of the pairs."""
-FACTOR = re.compile(r"Good to a factor of \d|How good this is is not known")
+FACTOR = re.compile(r"90% interval: a factor of \d|Accuracy unknown")
 
 
 def screen(result: tuple[int, str, str]) -> list[str]:

@@ -77,5 +77,5 @@ def test_a_limit_that_nothing_keeps_is_exit_4_with_what_comes_nearest_as_of_sugg
     epochs = [one["prediction"]["epoch_s"]["value"] for one in answer["nearest"]]
     assert epochs == sorted(epochs)
     value = way["value"].removeprefix("epoch=")
-    assert answer["nearest"][0]["why"].startswith(f"epoch time {value}, above --limit epoch by ")
+    assert answer["nearest"][0]["why"].startswith(f"epoch time {value}, ")
     assert err.endswith(f"the smallest change that helps: --limit {way['value']}\n")

@@ -88,7 +88,7 @@ def suggestion(prediction: Prediction) -> Suggestion:
         Plan(1, make_prediction(12), "shortest epoch of 440 plans", efficiency=0.8),
         Plan(2, prediction, "3 % slower", first_is_better=0.6, efficiency=0.9),
     )
-    choice = "plans 1 and 2 are tied; it has the fewest GPUs"
+    choice = "plans 1 and 2 are tied; plan 2 has the fewest GPUs"
     return Suggestion(REQUEST, "found", plans, plans[:1], SEARCH, chosen=2, choice=choice, tied=(1, 2),
                       baseline=Configuration(1, 8, 8, mode="async"))  # fmt: skip
 

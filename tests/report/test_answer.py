@@ -21,8 +21,8 @@ def test_a_suggestion_is_a_sentence_a_table_its_terms_and_what_comes_next(
         "warning: made from the figures that it is compared with",
         "sprint-15 on tsubame-kfc, target mini-batch 138: take plan 2, 8 nodes x 8 GPUs,",
         "sub-batch 8, fp32, asynchronous: an epoch in 29.7 min (27.5 to 32.0 min).",
-        "Plans 1 and 2 are tied; it has the fewest GPUs. Plan 1 has the best prediction",
-        "of all 440.",
+        "Plans 1 and 2 are tied; plan 2 has the fewest GPUs. Plan 1 has the best",
+        "prediction of all 440.",
     ]
     assert lines[5] == ""
     assert [line.split()[:4] for line in lines[8:10]] == [["1", "12", "x", "8"], ["2", "8", "x", "8"]]
@@ -33,8 +33,8 @@ def test_a_suggestion_is_a_sentence_a_table_its_terms_and_what_comes_next(
     ]
     at = lines.index("Pareto front of epoch time, GPUs and distance from the target")
     assert " ".join(lines[at + 6 : at + 8]) == (
-        "Good to a factor of 1.1 (90 %), because it rests on a reconstruction of "
-        "published results; to narrow it: `planner calibrate --network sprint-15`"
+        "90% interval: a factor of 1.1 either way, from a reconstruction of published "
+        "results. To narrow it: `planner calibrate --network sprint-15`"
     )
     assert lines[-1] == "Start: mpirun -np 8 --map-by node PROGRAM  # 8 threads, sub-batch 8, fp32"
 
@@ -103,10 +103,10 @@ def test_an_answer_of_trials_says_how_many_there_were(
         return " ".join(printed(suggestion_answer(one, subject)).split())
 
     proven = said(certified=True, tied=(1,))
-    assert "Plan 1 has the best prediction of the whole space, 440 tried by Optuna. Of the" in proven
-    assert "Of the plans tried no other plan is tied with it." in proven
+    assert "Plan 1 has the best prediction of the whole space, 440 tried by Optuna. Among" in proven
+    assert "Among the plans tried, no other plan is tied with it." in proven
     tried = said(certified=False, tied=(1, 2))
-    assert "Of the plans tried plans 1 and 2 are tied; it has the fewest GPUs." in tried
+    assert "Among the plans tried, plans 1 and 2 are tied; plan 2 has the fewest GPUs." in tried
     assert "best prediction of the 440 tried by Optuna; a better one may exist." in tried
 
 
@@ -130,11 +130,11 @@ def test_constraints_that_contradict_each_other_are_named(
     def said(*texts: str) -> str:
         return " ".join(printed(suggestion_answer(replace(nothing, conflict=texts), subject)).split())
 
-    assert "No plan here keeps to" not in said()
-    assert "No plan here keeps to --nodes 4, even if no other option is given." in said("--nodes 4")
-    both = "no plan here keeps to --nodes 3 and --tensor 16 at once, and without any one of these some plan does."
-    assert f"If no other option is given, {both}" in said("--nodes 3", "--tensor 16")
-    assert "keeps to --nodes 3, --tensor 16 and --limit epoch=1s at once" in said(
+    assert "No plan here meets" not in said()
+    assert "No plan here meets --nodes 4, even with all other options left out." in said("--nodes 4")
+    both = "together, even with all other options left out; without any one of these some plan does."
+    assert f"No plan here meets --nodes 3 and --tensor 16 {both}" in said("--nodes 3", "--tensor 16")
+    assert "meets --nodes 3, --tensor 16 and --limit epoch=1s together" in said(
         "--nodes 3", "--tensor 16", "--limit epoch=1s"
     )
 
@@ -179,8 +179,8 @@ def test_a_prediction_is_a_sentence_figures_terms_and_what_comes_next(
         "update  sum gradient     57.1 ms  57.1 ms  31.0%  reconstructed",
         "update  all-reduce       87.6 ms  87.6 ms  69.0%  reconstructed",
         "* outside what was measured",
-        "Good to a factor of 1.1 (90 %), because it rests on a reconstruction of",
-        "published results; to narrow it: `planner calibrate --network sprint-15`",
+        "90% interval: a factor of 1.1 either way, from a reconstruction of published",
+        "results. To narrow it: `planner calibrate --network sprint-15`",
         "Start: mpirun -np 8 --map-by node PROGRAM  # 8 threads, sub-batch 8, fp32",
     ]
 
@@ -231,7 +231,7 @@ def test_many_predictions_are_one_table_as_good_as_the_least_sure(
     lines = printed(predictions_answer([(subject, prediction), (subject, unsure), (subject, prediction)])).splitlines()
     assert lines[1] == "sprint-15 on tsubame-kfc: 3 predictions"
     assert [line.split()[0] for line in lines[4:7]] == ["1", "2", "3"]
-    assert lines[8].startswith("Good to a factor of 4.0 (90 %)")
+    assert lines[8].startswith("90% interval: a factor of 4.0 either way")
 
 
 def test_several_answers_are_told_apart(

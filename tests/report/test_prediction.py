@@ -23,13 +23,13 @@ def test_every_figure_stands_with_its_interval(prediction: Prediction, subject: 
         "GPU thread's period     735 ms (682 to 793 ms)",
         "update thread's period  229.3 ms",
         "speed                   720 samples/s (667 to 776)",
-        "mini-batch              165 ± 12 samples, 90 % between 144 and 186; 73% of",
+        "mini-batch              165 ± 12 samples, 90% between 144 and 186; 73% of",
         "                        updates inside the window",
         "staleness               1.31 updates on average (1: 69%, 2: 31%)",
         "memory                  1.125 GiB of 12 GiB on one GPU: activations 1 GiB,",
         "                        weights 64 MiB, gradients 64 MiB",
         "bottleneck              all-reduce",
-        "intervals               90 %, by the errors of the fits",
+        "intervals               90%, from the errors of the fits",
     ]
 
 
@@ -112,17 +112,17 @@ def test_the_rest_is_every_prediction_and_the_values_they_rest_on(
 
 
 BASES = [
-    ("assumed", "one_gpu_measured_outside", "intervals 90 %, in part by stated assumptions"),
-    ("covariance", "one_gpu_measured", "intervals 90 %, by the errors of the fits"),
+    ("assumed", "one_gpu_measured_outside", "intervals 90%, partly from stated assumptions"),
+    ("covariance", "one_gpu_measured", "intervals 90%, from the errors of the fits"),
     (
         "conformal",
         "one_gpu_measured",
-        "intervals 90 %, by what predictions of measured runs missed (conformal): one GPU, kernels measured",
+        "intervals 90%, from the errors on measured runs (conformal): one GPU, kernels measured",
     ),
     (
         "conformal",
         "several_nodes_scaled_outside",
-        "kernels scaled from another GPU or precision, outside of",
+        "kernels scaled from another GPU or precision, outside the",
     ),
 ]
 
@@ -135,7 +135,7 @@ def test_what_an_interval_rests_on_is_said(
     known = replace(prediction, iteration_s=Quantity(0.7, 0.6, 0.8, basis), kind=kind)
     text = " ".join(printed([figures(known, subject)]).split())
     assert words in text
-    assert ("outside of what was seen" in text) == ("outside" in words)
+    assert ("outside the measured range" in text) == ("outside" in words)
 
 
 def test_without_an_interval_nothing_is_said_of_one(prediction: Prediction, subject: Subject, printed: Printed) -> None:

@@ -30,23 +30,23 @@ SAME = change("kernel times", 1.1, is_other=False, position=1)
     ("changes", "sentence"),
     [
         ((), ""),
-        ((SAME, SAME), "10 % more or less of any one input leaves plan 1 the best"),
+        ((SAME, SAME), "changing any one input by 10% leaves plan 1 the best"),
         (
             (SAME, change("inter-node bandwidth", 0.9, position=3)),
-            "10 % less inter-node bandwidth makes plan 3 the best; 1 of 2 changes leave plan 1 the best",
+            "10% less inter-node bandwidth makes plan 3 the best; 1 of 2 changes leave plan 1 the best",
         ),
         (
             (change("memory of a device", 1.1), change("memory of a device", 0.9, best=None)),
             (
-                "10 % more memory of a GPU makes 2 nodes x 8 GPUs, sub-batch 16, bf16, synchronous the best; "
-                "with 10 % less memory of a GPU nothing fits; 0 of 2 changes leave plan 1 the best"
+                "10% more memory of a GPU makes 2 nodes x 8 GPUs, sub-batch 16, bf16, synchronous the best; "
+                "with 10% less memory of a GPU nothing fits; 0 of 2 changes leave plan 1 the best"
             ),
         ),
         (
             (change("kernel times", 1.1, framework=Framework("mxnet")), *[change("kernel times", 0.9, position=2)] * 3),
             (
-                "10 % more kernel times makes 2 nodes x 8 GPUs, sub-batch 16, bf16, synchronous, in mxnet, the best; "
-                "10 % less kernel times makes plan 2 the best; 2 more (--json); 0 of 4 changes leave plan 1 the best"
+                "10% more kernel times makes 2 nodes x 8 GPUs, sub-batch 16, bf16, synchronous, in mxnet, the best; "
+                "10% less kernel times makes plan 2 the best; 2 more (--json); 0 of 4 changes leave plan 1 the best"
             ),
         ),
     ],

@@ -42,7 +42,7 @@ def test_the_chosen_plan_stands_in_full_with_the_request_and_the_search(
     assert "target-batch 138 option" in lines
     at = lines.index("Search")
     assert lines[at + 1 :] == [
-        "method exhaustive: no better prediction in the space",
+        "method exhaustive: no plan of the space has a better prediction",
         "plans 462 candidates: 440 ranked, 22 refused",
         "refused because",
         "22 out of memory",

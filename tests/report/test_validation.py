@@ -72,7 +72,7 @@ def test_memory_calls_and_the_explaining_term_are_said(printed: Render) -> None:
     text = printed(validation_view(replace(found, terms=(term,)), ["runs.csv"]))
     rows = [line.split() for line in text.splitlines()]
     assert ["a", "source", "0", "-", "-", "-", "2", "1", "2", "1"] in rows
-    assert "all_reduce x 1.4 would take the mean error from 12 to 8 %" in text
+    assert "all_reduce x 1.4 would take the mean error from 12 to 8%" in text
 
 
 @pytest.mark.parametrize("files", [["a.csv"], ["a.csv", "b.csv"]])

@@ -212,13 +212,13 @@ def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
     counts = list(dict.fromkeys(plan.gpus for plan in plans))
     alike = next(group for group in (of_gpus(plans, gpus) for gpus in counts) if len(group) > 1)
     assert choice_among(sorted(alike, key=lambda one: one.sub_batch), lambda _: 9.0).reason.endswith(
-        "it has the largest sub-batch"
+        "has the largest sub-batch"
     )
     two = [of_gpus(plans, gpus)[0] for gpus in counts[:2]]
     choice = choice_among(two, lambda _: 9.0)
-    assert (choice.row, choice.reason) == (1, "plans 1 and 2 are tied; it has the fewest GPUs")
+    assert (choice.row, choice.reason) == (1, "plans 1 and 2 are tied; plan 2 has the fewest GPUs")
     stale = choice_among([Configuration(2, 4, 8, mode="async")] * 9, lambda _: 9.0, staleness=range(9, 0, -1))
-    assert (stale.row, stale.reason) == (8, "plans 1 to 9 are tied; it has the smallest staleness")
+    assert (stale.row, stale.reason) == (8, "plans 1 to 9 are tied; plan 9 has the smallest staleness")
 
 
 def test_a_plan_that_is_tied_for_want_of_knowledge_alone_is_not_taken(machine: Any) -> None:

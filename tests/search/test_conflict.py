@@ -23,7 +23,7 @@ MACHINE = SyntheticMachine(capacity=8 * GIB)  # six samples fit in fp32, eight i
 NODES, GPUS = 4, 2
 LIMITS = MACHINE.limits(NODES, GPUS)
 AXES = {axis.name: axis for axis in ALL if not axis.splits}
-ALL_GPUS = f"all {GPUS} GPUs of a node (the default; --gpus-per-node 1:{GPUS} allows fewer)"
+ALL_GPUS = f"--gpus-per-node {GPUS} (the default; --gpus-per-node 1:{GPUS} allows fewer)"
 STEPS = sorted({*range(1, 41), *(2**power for power in range(13))})
 
 

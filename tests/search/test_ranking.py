@@ -60,7 +60,7 @@ A, B = Configuration(2, 4, 8), Configuration(1, 4, 16)
         (
             (A, {"epoch_s": 99.0}),
             (B, {}),
-            "the next, 1 node x 4 GPUs, sub-batch 16, fp32, synchronous, is 1.0 % slower",
+            "the next, 1 node x 4 GPUs, sub-batch 16, fp32, synchronous, is 1.0% slower",
         ),
         ((B, {}), (A, {"epoch_s": 100 - 1e-8}), "fewer GPUs (4 against 8)"),
         ((A, {"staleness_mean": 2.0}), (A, {}), "smaller staleness (2 against 3)"),
@@ -79,9 +79,9 @@ def test_each_column_decides_when_those_before_are_equal(better: Any, worse: Any
 def test_later_plans_say_how_far_they_are_and_ties_are_said() -> None:
     best = ORDER.best(plans((B, {}), (A, {}), (A, {"epoch_s": 150.0})), 3)
     first, second, third = whys(ORDER, best, "7 plans", 3)
-    assert first.startswith("shortest epoch of 7 plans: 100.0 s; same within 9 digits as 2 nodes x 4 GPUs, sub-batch 8")
-    assert second == "same within 9 digits as position 1, more GPUs (8 against 4)"
-    assert third == "50 % slower than position 1"
+    assert first.startswith("shortest epoch of 7 plans: 100.0 s; equal to 9 digits to 2 nodes x 4 GPUs, sub-batch 8")
+    assert second == "equal to 9 digits to plan 1, more GPUs (8 against 4)"
+    assert third == "50% slower than plan 1"
 
 
 def test_plans_on_cpus_are_called_so() -> None:

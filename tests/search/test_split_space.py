@@ -235,6 +235,6 @@ def test_why_a_plan_is_split_and_what_that_costs() -> None:
         Configuration(1, 8, 1, tensor_parallel=8), Quantity(1.0), None, None, None, Quantity(1.0),
         MiniBatch(1, 0, 1, 1), Staleness(0, 0, {0: 1.0}), {"capacity": 80 * 2.0**30}, terms, "forward", (),
     )  # fmt: skip
-    rest = "; of the step: messages 8%, waiting for other stages 10%"
-    assert why_split(one, 2.0**40) == f"undivided it would need 1 TiB of the 80 GiB of a GPU{rest}"
-    assert why_split(one, 2.0**30) == "undivided it would be slower"
+    rest = ". Of the step, 8% is messages, 10% is waiting for other stages"
+    assert why_split(one, 2.0**40) == f"unsplit it needs 1 TiB on each GPU; one has 80 GiB{rest}"
+    assert why_split(one, 2.0**30) == "unsplit it is slower"

@@ -82,9 +82,7 @@ def test_measured_steps_decide_between_degrees_that_were_tied(run: Run, plans: l
         "4 measured steps were used, 2 of them of this very plan, of calibration refined" in one for one in messages
     )
     text = " ".join(run(*ASKED, "--calibration", "refined.json")[1].split())
-    assert (
-        f"because measured steps of {answer['subject']['network']} correct it; to narrow it: `planner calibrate" in text
-    )
+    assert f"corrected by measured steps of {answer['subject']['network']}. To narrow it: `planner calibrate" in text
 
     line = "iteration {at}/ 9 | elapsed time per iteration (ms): {ms} | global batch size: 64 |\n"
     Path("runs.csv").write_text("".join(line.format(at=at, ms=ms) for at, ms in enumerate((900.0, 7.0, 7.25, 7.5), 1)))

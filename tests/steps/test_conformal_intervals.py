@@ -86,8 +86,8 @@ def test_outside_of_what_was_seen_the_interval_is_another_and_that_is_said(
     assert outside == pytest.approx(2.5 * inside)
     (first, *_) = (w for w in found["one_gpu_measured_outside"].warnings if w.code == "extrapolated")
     assert first.message == (
-        "The forward and backward times lie outside what toy-kernels was fitted on; the interval is by runs that lay "
-        "outside too."
+        "The forward and backward times lie outside what toy-kernels was fitted on; the interval comes from runs "
+        "that were outside too."
     )
     unscored = make_problem(calibrations=(replace(calibration, entries=narrow), shared(2.0, None)))
     stated = Evaluator(unscored).describe(one())[0]

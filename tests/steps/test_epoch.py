@@ -133,7 +133,7 @@ def test_a_step_waits_for_slow_decoding_and_says_so(make: Make) -> None:
     load = found.terms[0]
     assert (load.origin, load.calibration, load.extrapolated) == ("measured", "disk", False)
     said = {w.code: w.message for w in found.warnings}
-    assert "1 threads a device, of the 1 threads of a node" in said["loader_threads"]
+    assert "1 threads per device, of the 1 threads of a node" in said["loader_threads"]
     assert "read 0% of the samples from storage: 80% of the memory" in said["input_cached"]
     assert "decode_not_modelled" not in said
     assert found.epoch_s is not None

@@ -80,7 +80,7 @@ def test_an_answer_says_which_layers_do_what(capsys: pytest.CaptureFixture[str])
     assert "layers by samples" in " ".join(out.split())
     assert "Start: " in out
     assert main(["predict", *common, "--framework", "pytorch"]) == 0
-    assert "No line starts it: pytorch does not share layers" in capsys.readouterr().out
+    assert "No start line: pytorch does not share layers" in capsys.readouterr().out
     assert main(["predict", *common, "--framework", "generic", "--json"]) == 0
     shared = json.loads(capsys.readouterr().out)["shared_layers"]
     assert shared["schemes"]["fc6"] in {"filters", "inputs"}

@@ -128,7 +128,7 @@ def test_what_is_wrong_with_input_is_said_where_input_is_priced(make_problem: Ma
         ({"cuda": "12", "threads": "1"}, "cuda '11' against '12'."),
         ({"cuda": "11", "load_average": "9"}, None),
         ({"cuda": "11", "driver": "535"}, None),
-        ({"driver": "535"}, "two calibrations, which state their circumstances in other words"),
+        ({"driver": "535"}, "two calibrations, which describe their conditions in different terms"),
         ({"load_average": "9"}, None),
         ({}, None),
     ],
@@ -181,8 +181,8 @@ def test_empty_updates_are_said_with_the_mini_batch_of_the_others(make_problem: 
     q = found[0].update_s.value / found[0].iteration_s.value if found[0].update_s else 0.0
     assert 0 < q < 0.99
     message = next(w.message for w in found[0].warnings if w.code == "empty_updates")
-    assert message.startswith(f"{1 - q:.2g} of all updates find no gradient")
-    assert "mean mini-batch is 64 samples" in message
+    assert message.startswith(f"{100 * (1 - q):.2g}% of the updates have no gradient")
+    assert "mean mini-batch of the others is 64 samples" in message
     often = make_problem(scenario=Scenario("", {"update_weights": 1e3}))
     assert all(w.code != "empty_updates" for w in Evaluator(often).describe(plan)[1].warnings)
 
@@ -197,7 +197,7 @@ def test_a_window_that_updates_hardly_ever_hit_is_said(make_problem: Make) -> No
         (found,) = slow.describe(plan, window={"async": window}.__getitem__)
         messages = [w.message for w in found.warnings if w.code == "window_missed"]
         assert len(messages) == is_said
-        assert all("but only 0 % of the updates do" in message for message in messages)
+        assert all("but only 0% of the updates do" in message for message in messages)
     assert all(w.code != "window_missed" for w in slow.describe(plan)[0].warnings)
 
 
@@ -277,7 +277,7 @@ def test_heads_whose_size_is_rounded_down_are_said(
     found = warned(make_problem(network=Network("small", (4,), layers), dataset=None))
     assert ("head_size_rounded small" in found) == said
     if said:
-        assert f"each has {head_size}, rounded down, and all {heads * head_size}." in found["head_size_rounded small"]
+        assert f"each has {head_size}, rounded down, {heads * head_size} in total." in found["head_size_rounded small"]
 
 
 def test_an_entry_that_is_passed_over_is_named_with_what_serves_instead(
@@ -290,10 +290,10 @@ def test_an_entry_that_is_passed_over_is_named_with_what_serves_instead(
     whole = replace(calibration, entries=(*calibration.entries, poor, of_none, halves))
     assert warned(make_problem(calibrations=(whole,)))["entry_not_used toy-kernels"] == (
         "Activation backward data of toy-kernels misses rows that were left out of its fit by 1,572% and is not used: "
-        "pointwise of toy-kernels serves instead."
+        "pointwise of toy-kernels is used instead."
     )
     alone = replace(whole, entries=tuple(entry for entry in whole.entries if entry.kind != "pointwise"))
     found = warned(make_problem(calibrations=(alone,)))["entry_not_used toy-kernels"]
-    assert found.endswith("and is not used: the specification serves instead.")
+    assert found.endswith("and is not used: the data sheet is used instead.")
     good = replace(calibration, entries=(*calibration.entries, replace(poor, held_out_error=1.0)))
     assert "entry_not_used toy-kernels" not in warned(make_problem(calibrations=(good,)))
