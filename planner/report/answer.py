@@ -225,7 +225,7 @@ def _why(suggestion: Suggestion) -> str:
     best = f"Plan {suggestion.plans[0].position} has the best prediction of {those}"
     choice = f"Among the plans tried, {suggestion.choice}" if search.trials else suggestion.choice
     if len(suggestion.tied) > 1:
-        return f"{choice[0].upper()}{choice[1:]}. {best}."
+        return f"{choice[0].upper()}{choice[1:]}. {best}.".replace(" of them. Plan 1 has the best prediction", "")
     return f"{best}. {choice}." if search.trials else f"{best}; {choice}."
 
 
