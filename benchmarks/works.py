@@ -210,7 +210,7 @@ def convolutions(*, layers: int, sub_batches: int, times: int) -> Work:
 
 def scoring(*, rows: int) -> Work:
     """Score so many rows of a validation, with twelve terms."""
-    score, row = _first(("planner.scoring.evaluate", "score")), _first(("planner.domain.validation", "ScoredRow"))
+    score, row = _first(("planner.scoring.evaluate", "score")), _first(("planner.domain.runs", "ScoredRow"))
     random = np.random.default_rng(6)
     rest = (0.9, 1.3, 1.0, "ok", "ok", False, None)  # by place: the last, why it was refused, has changed its name
     made = [

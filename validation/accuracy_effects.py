@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import ScoredRow
 from validation.accuracy_answers import Facts
 from validation.tables import markdown_table
 

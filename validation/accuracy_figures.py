@@ -1,6 +1,6 @@
 """Answers to measured runs -> the figures of the accuracy page, as one document.
 
-Only rows that no calibration behind them has seen count. Errors are those of :class:`planner.domain.validation
+Only rows that no calibration behind them has seen count. Errors are those of :class:`planner.domain.runs
 .ErrorSummary`; every number is rounded to DIGITS significant digits, which machines agree in.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from planner.domain.arrays import BoolArray
-from planner.domain.validation import ErrorSummary, ScoredRow
+from planner.domain.runs import ErrorSummary, ScoredRow
 from planner.scoring.errors import Figures, summaries_by
 from planner.scoring.evaluate import Answer
 from validation.accuracy_answers import APART, AXES, BUNDLED, DEVELOPMENT, LOCKED, Views

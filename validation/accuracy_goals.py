@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import ScoredRow
 from validation.tables import markdown_table
 
 __all__ = ["goals", "goals_page"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner.domain.provenance import PREDICTION_KINDS
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import ScoredRow
 from validation.accuracy_answers import AXES, LEFT_OUT
 from validation.tables import markdown_table
 

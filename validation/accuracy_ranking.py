@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.validation import Validation
+from planner.domain.runs import Validation
 from planner.scoring.errors import FEWEST_PLANS, OURS, RATE_METRICS, RULES, summarise_ranking
 from planner.scoring.evaluate import Answer, validation_of
 from validation.accuracy_answers import Facts

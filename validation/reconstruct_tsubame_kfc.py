@@ -32,8 +32,8 @@ from planner.domain.samples import COMMAND
 from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
 from planner.steps.asynchronous import update_period_s
-from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower
+from planner.workload.program import gradient_slots
 from validation.command import finished, parser_of
 
 ROOT = Path(__file__).resolve().parent.parent

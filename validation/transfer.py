@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.catalog import BUNDLED
 from planner.domain.arrays import FloatArray
-from planner.domain.transfer import RELATIONS, OwnPoints, Transfers
+from planner.domain.calibration import RELATIONS, OwnPoints, Transfers
 from planner.formats.calibration import TRANSFER
 from planner.formats.documents import write_file
 from validation.command import finished, parser_of

@@ -14,9 +14,9 @@ from planner.costs.scaling import in_precision, rate_ratio, without_process
 from planner.costs.specified import specified_entry
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
+from planner.domain.calibration import UNITS, PrecisionScore
 from planner.domain.kernels import PRODUCT_KINDS
 from planner.domain.samples import Samples
-from planner.domain.transfer import UNITS, PrecisionScore
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import merged, work_of
 from planner.formats.samples import read_samples

@@ -17,11 +17,10 @@ from planner import catalog
 from planner.costs.scaling import scaled_entry, without_process
 from planner.costs.terms import evaluate
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.calibration import Entry
+from planner.domain.calibration import Entry, TransferScore, relation, units_between, units_of
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import ATTENTION, PRODUCT_KINDS
 from planner.domain.samples import Samples
-from planner.domain.transfer import TransferScore, relation, units_between, units_of
 from planner.fitting.gaussian_process import fit_entry
 from planner.fitting.kernels import preferred
 from planner.fitting.rows import merged, take, work_of
@@ -83,7 +82,7 @@ class Fitted:
 class Transfer:
     """Relative errors predicted / measured - 1 of the rows of one GPU, by fits of another; shape (k,).
 
-    ``units``: one of :data:`planner.domain.transfer.UNITS_OF_PAIRS`.
+    ``units``: one of :data:`planner.domain.calibration.UNITS_OF_PAIRS`.
     """
 
     key: Key

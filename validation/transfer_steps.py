@@ -11,11 +11,10 @@ import numpy as np
 
 from planner import catalog
 from planner.domain.arrays import FloatArray
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import Calibration, relation
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import FORWARD
 from planner.domain.request import Problem
-from planner.domain.transfer import relation
 from planner.errors import CoverageError
 from planner.scoring.refit import Asked
 from planner.sources.devices import completions, on_other_device

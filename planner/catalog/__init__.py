@@ -29,14 +29,11 @@ from planner.catalog.frameworks import (
     with_present_names,
     with_switches,
 )
-from planner.domain.calibration import ANY_ACCELERATOR, Calibration
-from planner.domain.calls import LOOKED_UP
-from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.inputs import JPEG
-from planner.domain.network import Network, family_of
-from planner.domain.node_groups import MixedCluster
+from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Transfers, relation
+from planner.domain.cluster import Accelerator, Cluster, MixedCluster
+from planner.domain.network import LOOKED_UP, Network, family_of
 from planner.domain.request import Dataset
-from planner.domain.transfer import Transfers, relation
+from planner.domain.samples import JPEG
 from planner.errors import InputFileError, OutputError, ParameterError, UnknownNameError, UsageError
 from planner.formats.calibration import CALIBRATION, TRANSFER
 from planner.formats.cluster import ACCELERATOR, read_cluster

@@ -24,15 +24,18 @@ from planner.formats.documents import check_replaceable, write_file
 from planner.probes.ranks import Rank
 from planner.report.show import fit_view
 from planner.sessions.calibrate import (
+    Asked,
     fitted_from_files,
     fitted_here,
     held_alone,
     kept_when_interrupted,
+    links_here,
+    rank_here,
     refined_for_plans,
     refined_from_runs,
+    take_part_here,
 )
 from planner.sessions.inputs import Values, listed, seen_cluster, value_of
-from planner.sessions.links import Asked, links_here, rank_here, take_part_here
 from planner.sessions.measure import Request, Session, check_writable, networks_of, shards_of
 from planner.sessions.measure_next import DEFAULT_BUDGET_S
 from planner.sessions.plan_runs import asking_of

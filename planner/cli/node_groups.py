@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import AskedPart
+from planner.domain.cluster import GroupPart, MixedCluster
 from planner.domain.configuration import SPLIT_AXES, Configuration, Configurations
-from planner.domain.node_groups import GroupPart, MixedCluster
 from planner.domain.objective import TERMS, is_sum
 from planner.domain.prediction import Prediction
 from planner.errors import NOTHING, ParameterError

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 
 from planner.cli import parsing
 from planner.cli.parsing import Parser
-from planner.domain.axes import AXES
+from planner.domain.axes import ALL, AXES, RANK_ORDER
 from planner.domain.framework import STRATEGIES
 from planner.domain.objective import LIMITS, TERMS
 from planner.domain.precision import PRECISIONS
-from planner.domain.ranks import RANK_ORDER
-from planner.domain.trainable import ALL
 
 __all__ = ["COMMANDS", "OPTIONS", "PANELS", "Command", "Option", "panel_of"]
 

@@ -12,10 +12,9 @@ import shlex
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from planner.domain.axes import BEST_ORDER, check_rank_order, trainable_of
 from planner.domain.framework import framework_parts, strategy_and_size
 from planner.domain.objective import LIMITS, TERMS, is_sum, weights_of
-from planner.domain.ranks import BEST_ORDER, check_rank_order
-from planner.domain.trainable import trainable_of
 from planner.errors import ParameterError, UnknownNameError, nearest_name
 from planner.units import parse_fraction, parse_number, parse_quantity
 
@@ -216,7 +215,7 @@ def recomputes(*words: str) -> Parser:
 
 
 def rank_order(what: str, value: str) -> tuple[str, ...]:
-    """Return the names of a comma list that has each of planner.domain.ranks.RANK_ORDER once, or BEST_ORDER."""
+    """Return the names of a comma list that has each of planner.domain.axes.RANK_ORDER once, or BEST_ORDER."""
     order = tuple(item.strip() for item in value.split(","))
     if order != BEST_ORDER:
         check_rank_order(what, order)

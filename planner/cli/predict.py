@@ -13,10 +13,9 @@ from planner.cli.options import OPTIONS
 from planner.cli.request import gather, options_named, ordered, resolve, settings_named
 from planner.cli.streams import note
 from planner.domain.axes import AXES
-from planner.domain.cluster import Cluster
+from planner.domain.cluster import Cluster, MixedCluster
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import BEST_FUSION, Framework
-from planner.domain.node_groups import MixedCluster
 from planner.domain.prediction import Prediction, cited
 from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.errors import NOTHING, ParameterError

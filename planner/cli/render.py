@@ -12,7 +12,7 @@ from planner.cli.streams import note
 from planner.domain.job import PlanToStart, job_of
 from planner.errors import NOTHING, ParameterError
 from planner.formats.documents import write_file
-from planner.formats.plans import KeptPlans, read_plans
+from planner.formats.suggestion import KeptPlans, read_plans
 from planner.render.jobs import TARGETS, Task, render, time_limit_s
 from planner.report.parts import configuration_words
 

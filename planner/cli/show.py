@@ -18,9 +18,8 @@ from planner.cli.streams import note
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Entry
-from planner.domain.cluster import Cluster
+from planner.domain.cluster import Cluster, MixedCluster
 from planner.domain.network import Network, family_of
-from planner.domain.node_groups import MixedCluster
 from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import ACCELERATOR, write_cluster
@@ -37,8 +36,8 @@ from planner.scoring.gaps import gaps_of
 from planner.sessions.measure_next import can_be_measured, measured_for, measuring
 from planner.sources.overheads import FORMULA
 from planner.steps.kernel_rows import work_rows
-from planner.workload.totals import layer_work, totals
-from planner.workload.trainable import trained_as
+from planner.workload.calls import layer_work, totals
+from planner.workload.shards import trained_as
 
 __all__ = ["run"]
 

@@ -29,8 +29,8 @@ from planner.cli.request import (
     values_typed,
 )
 from planner.cli.streams import interruption, note
+from planner.domain.cluster import MixedCluster
 from planner.domain.framework import PYTORCH
-from planner.domain.node_groups import MixedCluster
 from planner.domain.objective import TERMS, weights_of
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject

@@ -22,8 +22,7 @@ from planner.cli.request import from_options, say_unused_frameworks
 from planner.cli.streams import bar, note
 from planner.domain.arrays import BoolArray
 from planner.domain.precision import PRECISIONS
-from planner.domain.runs import Runs
-from planner.domain.validation import Validation
+from planner.domain.runs import Runs, Validation
 from planner.errors import NOTHING, InputFileError, ParameterError, UsageError
 from planner.formats.documents import write_file
 from planner.formats.runs import NoRunError, OfLog, read_runs

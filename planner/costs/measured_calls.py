@@ -23,7 +23,7 @@ import numpy as np
 
 from planner.costs.features import NUMBER, SECOND, Column, FeatureMap, Settings, Work, column, stacked, vector
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
-from planner.domain.calls import LOOKED_UP
+from planner.domain.network import LOOKED_UP
 
 __all__ = [
     "CURVE", "CURVE_ERROR", "DOUBLINGS_BEYOND", "MARGIN_DOUBLINGS", "MEASURED_CALLS", "MEASURED_S", "WHEREABOUTS",

@@ -42,9 +42,9 @@ from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.terms import term_named
 from planner.domain.arrays import frozen_map
 from planner.domain.calibration import Entry, SettingValue
-from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import TRAFFIC_KINDS, WORK_COLUMNS
+from planner.domain.network import LOOKED_UP
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError
 from planner.numbers import constants

@@ -13,9 +13,9 @@ from planner.costs.collectives import HOSTS, algorithms_between
 from planner.costs.features import INTER_NODE, INTRA_NODE
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
-from planner.domain.inputs import DECODE
 from planner.domain.kernels import ATTENTION, MATRIX_KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
+from planner.domain.samples import DECODE
 from planner.numbers import constant, constants
 from planner.workload.lowering import UPDATE_BYTES
 

@@ -1,20 +1,29 @@
-"""The axes of a plan: what a configuration decides, each declared once.
+"""The axes of a plan: what a configuration decides, each declared once; the order of ranks, and what is trained.
 
 A declaration here is all that an axis needs: records and arrays of configurations, the space that is searched, the
 order of plans, what is loosened where nothing fits, options, keys of files, columns of runs and of tables are made from
 it. Nothing here imports NumPy, because ``planner --help`` lists the options.
+
+The order of ranks: along which axis those of neighbouring numbers differ.
 """
 
 # ruff: noqa: RUF009 - what axis() returns is a field
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from planner.domain.precision import PRECISIONS
+from planner.errors import ParameterError, nearest_name
 
-__all__ = ["AXES", "MODES", "SCHEDULES", "Axes", "Axis", "Count", "Word", "axes_of", "axis", "with_axes"]
+__all__ = [
+    "ALL", "ATTENTION", "AXES", "BEST_ORDER", "CONTEXT", "DATA", "EXPERT", "LAST", "LORA", "MODES", "PIPELINE",
+    "RANK_ORDER", "SCHEDULES", "TENSOR", "Axes", "Axis", "Count", "Trainable", "Word", "axes_of", "axis",
+    "check_rank_order", "trainable_of", "with_axes",
+]  # fmt: skip
 
 MODES = ("sync", "async")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
@@ -252,3 +261,63 @@ def axes_of(record: type[Axes[Any, Any]]) -> tuple[Axis, ...]:
 
 
 AXES = axes_of(Axes)
+
+
+TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = "tensor", "context", "expert", "data", "pipeline"
+RANK_ORDER = (TENSOR, CONTEXT, EXPERT, DATA, PIPELINE)
+"""Along which axis neighbouring ranks differ, innermost first: Megatron-LM's tp-cp-ep-dp-pp."""
+BEST_ORDER = ("best",)
+"""In place of an order: that which is fastest for a plan."""
+
+
+def check_rank_order(what: str, order: Sequence[str]) -> None:
+    """Raise ParameterError unless an order names every axis once; it offers the order nearest to what was meant.
+
+    >>> check_rank_order("order", ("pipeline", "tensor"))
+    Traceback (most recent call last):
+    ...
+    planner.errors.ParameterError: order must be tensor, context, expert, data, pipeline in some order, each once, \
+got 'pipeline,tensor'; write pipeline,tensor,context,expert,data
+    """
+    if sorted(order) == sorted(RANK_ORDER):
+        return
+    meant = dict.fromkeys(filter(None, (nearest_name(one, RANK_ORDER) for one in order[: len(RANK_ORDER)])))
+    near = ",".join(dict.fromkeys((*meant, *RANK_ORDER)))
+    rule = f"{', '.join(RANK_ORDER)} in some order, each once"
+    raise ParameterError(what, rule, ",".join(order), f"write {near}")
+
+
+ALL, LAST, LORA = "all", "last", "lora"
+ATTENTION = "attention"
+_DIGITS = re.compile(r"[0-9]{1,18}")
+_FORM = "all, last:K or lora:rank=R[,targets=attention|all]"
+
+
+class Trainable(NamedTuple):
+    """ALL; LAST and how many layers; LORA, its rank, and the products that it changes, ``attention`` or ``all``."""
+
+    kind: str = ALL
+    number: int = 0
+    targets: str = ATTENTION
+
+
+def trainable_of(text: str, what: str = "--trainable") -> Trainable:
+    """Return what a text says; ParameterError where it is of another form.
+
+    >>> trainable_of("last:2"), trainable_of("lora:rank=16,targets=all")
+    (Trainable(kind='last', number=2, targets='attention'), Trainable(kind='lora', number=16, targets='all'))
+    """
+    kind, _, rest = text.partition(":")
+    if kind not in (ALL, LAST, LORA):
+        near = nearest_name(kind, (ALL, LAST, LORA))
+        raise ParameterError(what, _FORM, text, f"did you mean {near!r}?" if near else "")
+    if kind == ALL and text == ALL:
+        return Trainable()
+    keys = {"rank": rest} if kind == LAST else dict(one.split("=", 1) for one in rest.split(",") if "=" in one)
+    number, targets = keys.pop("rank", ""), keys.pop("targets", ATTENTION)
+    is_form = kind != ALL and not keys and rest.count("=") in ((0,) if kind == LAST else (1, 2))
+    if not is_form or targets not in (ATTENTION, ALL) or not _DIGITS.fullmatch(number):
+        raise ParameterError(what, _FORM, text, "write for example last:2 or lora:rank=16")
+    if int(number) < 1:
+        raise ParameterError(f"{'rank' if kind == LORA else 'layers'} in {what}", "at least 1", number)
+    return Trainable(kind, int(number), targets)

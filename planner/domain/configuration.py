@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count, distinct_rows
-from planner.domain.axes import AXES, MODES, SCHEDULES, Axes, Axis
+from planner.domain.axes import AXES, MODES, RANK_ORDER, SCHEDULES, Axes, Axis
+from planner.domain.cluster import GroupPart
 from planner.domain.framework import OPTIMIZERS, Settings
-from planner.domain.node_groups import GroupPart
-from planner.domain.ranks import RANK_ORDER
 from planner.domain.split import BEST_STAGES, PER_STAGE
 from planner.errors import ParameterError, UnknownNameError
 

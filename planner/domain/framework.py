@@ -9,10 +9,8 @@ from functools import cache
 from itertools import combinations
 from typing import Any
 
-from planner.domain.axes import SCHEDULES
+from planner.domain.axes import ALL, BEST_ORDER, RANK_ORDER, SCHEDULES, check_rank_order, trainable_of
 from planner.domain.precision import precision_named
-from planner.domain.ranks import BEST_ORDER, RANK_ORDER, check_rank_order
-from planner.domain.trainable import ALL, trainable_of
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
 from planner.units import parse_quantity
 
@@ -494,10 +492,10 @@ class Settings:
         ``tensor-fusion``, what is ready at each cycle; ``parameter-server``, each layer's goes to servers;
         ``no-overlap``, each layer's after the backward pass
     input : {"storage", "synthetic"}
-    rank_order : order of planner.domain.ranks.RANK_ORDER in which ranks are numbered; empty: the framework's;
+    rank_order : order of planner.domain.axes.RANK_ORDER in which ranks are numbered; empty: the framework's;
         BEST_ORDER: of each plan that split the network the fastest
     bucket_bytes : gradients of a bucket of strategy ``bucketed`` [byte], the first too; 0: those of the framework
-    trainable : which parameters are trained, as of :func:`planner.domain.trainable.trainable_of`
+    trainable : which parameters are trained, as of :func:`planner.domain.axes.trainable_of`
     """
 
     optimizer: str = "sgd-momentum"

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from planner.domain.axes import AXES
+from planner.domain.axes import ALL, AXES
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import size_words
 from planner.domain.precision import precision_named
 from planner.domain.prediction import LayersOfStage, Prediction, Quantity, Run, SharedLayers
 from planner.domain.request import Subject
-from planner.domain.trainable import ALL
 
 __all__ = ["ARGUMENT", "FILE", "KEY", "VARIABLE", "Job", "PlanToStart", "job_of", "wrapped"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.ranks import CONTEXT, DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
+from planner.domain.axes import CONTEXT, DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
 
 __all__ = [
     "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "BOUNDARY", "CONTEXT", "CONTEXT_NEIGHBOURS", "CORE", "DATA",

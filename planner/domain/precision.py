@@ -1,7 +1,7 @@
 """Precisions of training: what each stores, sends and multiplies.
 
 fp16, bf16 and fp8 mean mixed precision with fp32 master weights; int8 means int8 forward and input-gradient
-products with 16-bit weight gradients. What runs in 8 bits: :mod:`planner.workload.products`.
+products with 16-bit weight gradients. What runs in 8 bits: :mod:`planner.workload.calls`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,21 @@
 Column names are those of a samples file, except that ``stride`` and ``padding`` are split in
 ``stride_h``, ``stride_w``, ``pad_h`` and ``pad_w``. ``traffic`` and ``fixed_bytes`` stand for the file's ``passes`` x
 ``elements`` and the remainder of its ``bytes``. ``call`` names the call of a network's layer (see
-:class:`planner.domain.calls.LayerCall`), timed at ``sub_batch``; empty: a shape of its own.
+:class:`planner.domain.network.LayerCall`), timed at ``sub_batch``; empty: a shape of its own.
+
+Measured parts of the way of a sample from storage to a device: kinds of rows in samples files.
+
+=================  ==========================================================================================
+kind               one row, with its work columns
+=================  ==========================================================================================
+load               ``images`` samples of ``bytes`` in all, read in random order from storage that held none of them
+                   in a cache
+load_cached        the same, read again from the memory that the system keeps read files in
+decode             ``images`` encoded images of ``bytes`` in all made ready by one thread: decoded, cropped, resized
+                   and laid out as ``elements`` numbers
+host_to_device     ``bytes`` copied from host memory to a device; ``library``: ``pinned`` or ``pageable`` memory
+device_to_host     the other way
+=================  ==========================================================================================
 """
 
 from __future__ import annotations
@@ -19,16 +33,9 @@ from planner.domain.arrays import BoolArray, FloatArray, frozen_map
 from planner.errors import ParameterError
 
 __all__ = [
-    "BESIDE",
-    "BUDGET",
-    "COMMAND",
-    "DISTURBED_NOTE",
-    "FREE_CIRCUMSTANCES",
-    "HIDDEN",
-    "NETWORKS",
-    "NUMBER_COLUMNS",
-    "TEXT_COLUMNS",
-    "Samples",
+    "BESIDE", "BUDGET", "COMMAND", "DECODE", "DEVICE_TO_HOST", "DISTURBED_NOTE", "FREE_CIRCUMSTANCES", "HIDDEN",
+    "HOST_TO_DEVICE", "INPUT_COLUMNS", "JPEG", "LOAD", "LOAD_CACHED", "NETWORKS", "NUMBER_COLUMNS", "PAGEABLE",
+    "PINNED", "TEXT_COLUMNS", "Samples",
 ]  # fmt: skip
 
 TEXT_COLUMNS = (
@@ -117,3 +124,17 @@ class Samples:
             {key: np.concatenate([column, other.number[key]]) for key, column in self.number.items()},
             self.circumstances,
         )
+
+
+LOAD, LOAD_CACHED = "load", "load_cached"
+DECODE = "decode"
+JPEG = "jpeg"
+"""Encoding of a data set whose images threads decode."""
+HOST_TO_DEVICE, DEVICE_TO_HOST = "host_to_device", "device_to_host"
+PINNED, PAGEABLE = "pinned", "pageable"
+
+INPUT_COLUMNS: Mapping[str, tuple[str, ...]] = frozen_map(
+    dict.fromkeys((LOAD, LOAD_CACHED), ("images", "bytes"))
+    | {DECODE: ("images", "bytes", "elements")}
+    | dict.fromkeys((HOST_TO_DEVICE, DEVICE_TO_HOST), ("bytes",))
+)

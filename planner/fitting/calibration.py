@@ -15,8 +15,16 @@ import numpy as np
 
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry, by_precision
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.inputs import DECODE, DEVICE_TO_HOST, HOST_TO_DEVICE, INPUT_COLUMNS, LOAD, LOAD_CACHED
-from planner.domain.samples import NETWORKS, Samples
+from planner.domain.samples import (
+    DECODE,
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    INPUT_COLUMNS,
+    LOAD,
+    LOAD_CACHED,
+    NETWORKS,
+    Samples,
+)
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.collectives import fit_collectives, fit_overlap

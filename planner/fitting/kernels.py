@@ -28,9 +28,8 @@ from planner.costs.work import BATCHED_APART, kernel_width, misaligned_settings,
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
-from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import FORWARD, ROW_KINDS, TRAFFIC_KINDS, is_that_of_fp32
-from planner.domain.samples import DISTURBED_NOTE, Samples
+from planner.domain.samples import DISTURBED_NOTE, INPUT_COLUMNS, Samples
 from planner.fitting.gaussian_process import (
     Key,
     Process,

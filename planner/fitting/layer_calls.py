@@ -12,8 +12,8 @@ from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
-from planner.domain.calls import LOOKED_UP, work_named
 from planner.domain.kernels import SERVED_BY, TRAFFIC_KINDS
+from planner.domain.network import LOOKED_UP, work_named
 from planner.domain.samples import Samples
 from planner.fitting.rows import POINTWISE, usable, work_of
 from planner.numbers import constants

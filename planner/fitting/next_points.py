@@ -32,10 +32,9 @@ from planner.costs.kernels import BATCHED_APART, OBLONG_APART
 from planner.costs.terms import term_named
 from planner.costs.work import flop, moved_bytes
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.calls import LayerCall, kind_of_kernel
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import FORWARD, LINEAR_BIAS, TRAFFIC_KINDS
-from planner.domain.network import Network
+from planner.domain.network import LayerCall, Network, kind_of_kernel
 from planner.domain.precision import precision_named
 from planner.numbers import constants
 from planner.workload.calls import layer_calls

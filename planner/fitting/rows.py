@@ -10,10 +10,9 @@ import numpy as np
 from planner.costs.features import Work, column
 from planner.costs.work import is_attention, is_convolution, is_product, moved_bytes
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import BACKWARD_WEIGHT, ROW_COLUMNS, TRAFFIC_COLUMNS, UPDATE, WORK_COLUMNS
 from planner.domain.precision import PRECISIONS
-from planner.domain.samples import NUMBER_COLUMNS, TEXT_COLUMNS, Samples
+from planner.domain.samples import INPUT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 
 __all__ = [
     "POINTWISE", "Rejected", "group_codes", "left_out_together", "merged", "take", "text_codes", "usable",

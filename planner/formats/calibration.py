@@ -13,28 +13,26 @@ from dataclasses import fields
 from typing import Any
 
 from planner.domain.calibration import (
+    ANY_UNITS,
     OF_PASSES,
     OF_STEP,
     ORIGINS,
+    RELATIONS,
     SCOPES,
+    UNITS,
+    UNITS_OF_PAIRS,
     Calibration,
     Entry,
     MeasuredStep,
+    OwnPoints,
+    PrecisionScore,
+    Transfers,
+    TransferScore,
     by_precision,
 )
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.configuration import MODES
 from planner.domain.provenance import PREDICTION_KINDS, ConformalScore
-from planner.domain.transfer import (
-    ANY_UNITS,
-    RELATIONS,
-    UNITS,
-    UNITS_OF_PAIRS,
-    OwnPoints,
-    PrecisionScore,
-    Transfers,
-    TransferScore,
-)
 from planner.errors import InputFileError, ParameterError
 from planner.formats.cluster import accelerator_fields
 from planner.formats.documents import Kind

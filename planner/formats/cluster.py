@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.domain.cluster import LOCAL, Accelerator, Cluster, Link, Node, Storage
-from planner.domain.node_groups import MixedCluster, NodeGroup
+from planner.domain.cluster import LOCAL, Accelerator, Cluster, Link, MixedCluster, Node, NodeGroup, Storage
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Scenario
 from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError

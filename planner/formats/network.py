@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from planner.domain.arrays import LARGEST_COUNT
 from planner.domain.configuration import OPTIMIZERS
-from planner.domain.inputs import JPEG
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network, layer_parameters, layer_shapes
 from planner.domain.request import Dataset
+from planner.domain.samples import JPEG
 from planner.errors import ParameterError
 from planner.formats.documents import Kind
 from planner.formats.fields import (

@@ -10,17 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from planner.domain.axes import AXES, MODES, Axis
+from planner.domain.axes import ALL, AXES, BEST_ORDER, MODES, RANK_ORDER, Axis
+from planner.domain.cluster import GroupPart
 from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, Configuration, Settings
 from planner.domain.framework import STRATEGIES, Framework
-from planner.domain.node_groups import GroupPart
 from planner.domain.objective import LIMITS
 from planner.domain.precision import precision_named
 from planner.domain.prediction import Citation, PlanWarning
-from planner.domain.ranks import BEST_ORDER, RANK_ORDER
 from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import CHOICES, Loosening, Refused, SearchReport
-from planner.domain.trainable import ALL
 from planner.errors import Refusal
 from planner.formats.documents import Kind
 from planner.formats.fields import (

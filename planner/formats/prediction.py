@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any
 
+from planner.domain.axes import RANK_ORDER
 from planner.domain.configuration import Configuration
 from planner.domain.prediction import (
     LOOKUPS,
@@ -25,7 +26,6 @@ from planner.domain.prediction import (
     Staleness,
     Term,
 )
-from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Subject
 from planner.domain.split import MEMORY_KINDS, SCHEMES
 from planner.formats.documents import Kind

@@ -25,8 +25,8 @@ from planner.domain.runs import RefusedRow, Run, Runs
 from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, VersionError
 from planner.formats.documents import opened, place_of
 from planner.formats.fields import LONGEST_NAME, hidden
+from planner.formats.logs import TrainingLog, steady, training_log
 from planner.formats.tables import Rows, did_you_mean, lines_of, rows_of, write_table
-from planner.formats.training_logs import TrainingLog, steady, training_log
 from planner.units import BOUNDS
 
 __all__ = ["COLUMNS", "VERSION", "NoRunError", "OfLog", "is_training_log", "read_runs", "run_of", "write_runs"]

@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.inputs import INPUT_COLUMNS
 from planner.domain.kernels import DIRECTIONS, KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
-from planner.domain.samples import FREE_CIRCUMSTANCES, NUMBER_COLUMNS, TEXT_COLUMNS, Samples
+from planner.domain.samples import FREE_CIRCUMSTANCES, INPUT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.domain.training import STEP
 from planner.errors import InputFileError, VersionError, shown
 from planner.formats.documents import read_text
-from planner.formats.link_logs import UNSTATED, Stated, is_log, rows_of_log
+from planner.formats.logs import UNSTATED, Stated, is_log, rows_of_log
 from planner.formats.tables import (
     TextTable,
     check_control_characters,

@@ -10,18 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from planner.domain.axes import AXES
+from planner.domain.axes import ALL, AXES
 from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS
 from planner.domain.framework import STRATEGIES
 from planner.domain.objective import TERMS, objective_named
 from planner.domain.prediction import Batch, Quantity
 from planner.domain.request import Subject
-from planner.domain.runs import METRICS, STATUSES
+from planner.domain.runs import METRICS, ORDERS, ROW_AXES, STATUSES, Validation
 from planner.domain.suggestion import Plan, RankedPlan, Suggestion, Sweep, WhyNot
-from planner.domain.trainable import ALL
 from planner.domain.training import Verified
-from planner.domain.validation import AXES as ROW_AXES
-from planner.domain.validation import ORDERS, Validation
 from planner.errors import PlannerError
 from planner.formats.documents import Kind
 from planner.formats.fields import AnyTable, Field, Flag, ListOf, MapOf, Nullable, Number, OneOf, Table, Text, Whole

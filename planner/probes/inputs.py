@@ -30,8 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.domain.inputs import DECODE, DEVICE_TO_HOST, HOST_TO_DEVICE, LOAD, LOAD_CACHED, PAGEABLE, PINNED
-from planner.domain.samples import Samples
+from planner.domain.samples import DECODE, DEVICE_TO_HOST, HOST_TO_DEVICE, LOAD, LOAD_CACHED, PAGEABLE, PINNED, Samples
 from planner.probes.precisions import import_torch
 from planner.probes.timing import Timing, summary
 from planner.units import format_bytes

@@ -3,7 +3,7 @@
 Calls of the generic design go to the operators that autograd itself calls, outside of autograd; but what PyTorch
 composes of many, and batch normalisation on a GPU, for which it chooses among cuDNN's kernels and its own, is done as a
 network's layer does it. Layers of a network are timed by their own module, forward and through autograd, but for
-products, convolutions and attention (:mod:`planner.probes.products`), timed as those of the design are.
+products, convolutions and attention (:mod:`planner.probes.operands`), timed as those of the design are.
 What a training step has just written comes warm, weights and saved activations cold (:mod:`planner.probes.operands`).
 """
 
@@ -16,12 +16,11 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from planner.domain.calls import LayerCall
 from planner.domain.kernels import FORWARD
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.attention_modules import is_plain
-from planner.domain.network import INPUT, Layer
-from planner.probes import products
+from planner.domain.network import INPUT, Layer, LayerCall
+from planner.probes import operands as products
 from planner.probes.layer_points import OPTIMIZERS
 from planner.probes.operands import Operands, backward_call, is_mixed, kept, wide_tensors
 from planner.probes.points import Point

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, convolution_output, is_that_of_fp32
 from planner.domain.layers.attention_modules import is_plain
+from planner.domain.network import LayerCall
 from planner.probes.operands import POOL_ELEMENTS
 from planner.probes.points import Point
 from planner.probes.precisions import HALVES, NARROW, computes, has_kernel

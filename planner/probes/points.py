@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.domain.arrays import frozen_map
-from planner.domain.calls import LayerCall, kind_of_kernel
 from planner.domain.kernels import (
     BACKWARD_DATA,
     BACKWARD_WEIGHT,
@@ -27,6 +26,7 @@ from planner.domain.kernels import (
 )
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import INPUT, AttributeValue, Layer, Lowering, Shape, Site
+from planner.domain.network import LayerCall, kind_of_kernel
 
 __all__ = [
     "SEED", "Family", "Point", "Range", "Sizes", "attention_families", "convolution", "depthwise_convolution",

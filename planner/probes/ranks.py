@@ -1,25 +1,42 @@
-"""Ranks that messages are timed between: who they are by the environment of a launcher, that all came and are alike.
+"""Ranks and the messages between them, timed: operations over sizes and groups, and how far a step hides them.
 
 A launcher's variables say the rank of a process; PyTorch's own go before those of others. Ranks meet in a store that
 rank 0 keeps, or the agent of ``torchrun``. Each says there what it runs on; rank 0 lets them begin, or says why not.
+
+All ranks go through the points that rank 0 names, again and again in an order by chance while there is time. What
+counts is the median of the visits that agree with the fastest two that do; where none do the machine was disturbed, and
+the point is left out. A visit is the median of rounds, each the longest time of any rank from a common start, of as
+many calls as take a while.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import math
+import random
 import re
 import socket
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE
 from planner.errors import NOTHING, ParameterError
 from planner.probes.precisions import import_torch
+from planner.probes.resume import Earlier, Measured, append
 
-__all__ = ["ARRIVAL_S", "Joined", "Rank", "join", "losses_named", "rank_of"]
+__all__ = [
+    "ARRIVAL_S", "Joined", "Point", "Rank", "Step", "Visits", "join", "link_points", "losses_named", "measure_points",
+    "rank_of", "rows_of", "take_part", "time_steps",
+]  # fmt: skip
 
 ARRIVAL_S = 60.0
 """Time that ranks have to come, and a message to arrive."""
@@ -247,3 +264,323 @@ def _who_left(joined: Joined, gone: Tell) -> str:
     except RuntimeError:  # as above
         missing = [0]
     return gone() or (f"rank {', '.join(map(str, missing))} gone" if missing else "every rank there")
+
+
+BROADCAST = "broadcast"
+OPERATIONS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND_RECEIVE, ALL_TO_ALL, BROADCAST)
+SIZES = {"cpu": tuple(2**power for power in range(10, 26)), "gpu": tuple(2**power for power in range(10, 30))}
+"""Bytes of a buffer, by kind of device."""
+STRIDES = (8, 4, 2, 1)
+"""Every eighth size is visited first, then what lies between."""
+ITEM_BYTES = 4
+ROUND_S, MOST_CALLS = 5e-4, 64
+VISIT_S, FEWEST_ROUNDS, MOST_ROUNDS = 0.03, 3, 15
+LONGEST_SHARE = 0.01
+"""Of the time for all points, for one call: longer ones are left out."""
+ALIKE = 1.25
+"""Two visits agree within this ratio."""
+MOST_VISITS = 30
+STOP, STEPS = -1, -2
+LAYERS, WIDTH, SUB_BATCHES = 4, {"cpu": 1024, "gpu": 4096}, {"cpu": (32, 128), "gpu": (256, 1024)}
+"""Linear layers of a step, their sides, and samples of it, by kind of device."""
+BUCKET_MB = 1
+"""Less than a layer has: DDP then sends each by itself."""
+STEPS_S, LONG_STEP_S, FEWEST_STEPS, MOST_STEPS = 1.5, 0.3, 3, 9
+
+
+class Point(NamedTuple):
+    """An operation on a group of nodes x ranks of each, with a buffer of so many bytes."""
+
+    operation: str
+    nodes: int
+    ranks_per_node: int
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        """In the file of partial measurements."""
+        return f"{self.operation} {self.nodes}x{self.ranks_per_node} {self.bytes}"
+
+    @property
+    def part(self) -> int:
+        """Numbers of a buffer that each rank of the group has."""
+        return max(1, math.ceil(self.bytes / ITEM_BYTES / self.ranks))
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the group."""
+        return self.nodes * self.ranks_per_node
+
+
+def counts(most: int) -> tuple[int, ...]:
+    """Return the numbers of ranks that are measured, powers of two and one between two of them.
+
+    >>> counts(1), counts(4), counts(10)
+    ((), (2, 3, 4), (2, 3, 4, 6, 8, 10))
+    """
+    some = {factor << power for factor in (2, 3) for power in range(20)}
+    return tuple(sorted({one for one in some if one <= most} | ({most} if most > 1 else set())))
+
+
+def link_points(joined: Joined) -> tuple[Point, ...]:
+    """Return the points of ranks, the most telling first: inside a node, across nodes with one rank each, and both."""
+    most = len(joined.nodes), joined.ranks_per_node
+    cases = [(1, ranks) for ranks in counts(most[1])] + [(nodes, 1) for nodes in counts(most[0])]
+    cases += [(nodes, most[1]) for nodes in counts(most[0]) if most[1] > 1]
+    sizes = SIZES["cpu" if joined.device == "cpu" else "gpu"]
+    order = dict.fromkeys(at for stride in STRIDES for at in range(0, len(sizes), stride))
+    return tuple(
+        Point(operation, *case, sizes[at])
+        for at in order
+        for operation in OPERATIONS
+        for case in cases
+        if operation != SEND_RECEIVE or case[0] * case[1] == 2
+    )
+
+
+class _Groups:
+    """Groups of ranks, made by all ranks in one order, and the calls of each."""
+
+    def __init__(self, joined: Joined, points: Sequence[Point]) -> None:
+        self.torch, self.joined = import_torch(), joined
+        self.dist = self.torch.distributed
+        self.ranks: dict[tuple[int, int], list[int]] = {}
+        self._groups: dict[tuple[int, int], Any] = {}
+        for case in dict.fromkeys((one.nodes, one.ranks_per_node) for one in points):
+            members = [rank for node in joined.nodes[: case[0]] for rank in node[: case[1]]]
+            self.ranks[case], self._groups[case] = members, self.dist.new_group(members)
+
+    def call(self, point: Point) -> Callable[[], None] | None:
+        """Return what a rank calls for a point; None where it is not of its group."""
+        case = (point.nodes, point.ranks_per_node)
+        ranks, group, own = self.ranks[case], self._groups[case], self.joined.own.rank
+        if own not in ranks:
+            return None
+        part = point.part
+        whole, other = (self.torch.ones(part * len(ranks), device=self.joined.device) for _ in range(2))
+        dist, first, last = self.dist, ranks[0], ranks[-1]
+
+        def there_and_back() -> None:
+            for source, target in ((first, last), (last, first)):
+                (dist.send if own == source else dist.recv)(whole, target if own == source else source, group=group)
+
+        return {
+            ALL_REDUCE: lambda: dist.all_reduce(whole, group=group),
+            ALL_GATHER: lambda: _call(dist, "all_gather")(whole, other[:part], group=group),
+            REDUCE_SCATTER: lambda: _call(dist, "reduce_scatter")(other[:part], whole, group=group),
+            ALL_TO_ALL: lambda: dist.all_to_all_single(other, whole, group=group),
+            BROADCAST: lambda: dist.broadcast(whole, first, group=group),
+            SEND_RECEIVE: there_and_back,
+        }[point.operation]
+
+    def largest(self, seconds: Sequence[float]) -> list[float]:
+        """Return the largest of every rank's seconds."""
+        values = self.torch.tensor(seconds, dtype=self.torch.float64)
+        self.dist.all_reduce(values, op=self.dist.ReduceOp.MAX, group=self.joined.control)
+        return [float(one) for one in values.tolist()]
+
+    def seconds(self, run: Callable[[], None], times: int) -> float:
+        """Return how long a rank takes for so many calls, from a start that all ranks have in common [s]."""
+        self.dist.barrier(group=self.joined.control)
+        start = time.perf_counter()
+        for _ in range(times):
+            run()
+        self.wait()
+        return time.perf_counter() - start
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.joined.device != "cpu":
+            self.torch.cuda.synchronize()
+
+    def visit(self, point: Point) -> tuple[float, float, int]:
+        """Return the time of a call, its spread, and the rounds, as all ranks measured them together."""
+        run = self.call(point) or (lambda: None)
+        run()
+        (once_s,) = self.largest([self.seconds(run, 1)])
+        times = min(max(math.ceil(ROUND_S / max(once_s, 1e-7)), 1), MOST_CALLS)
+        rounds = min(max(int(VISIT_S / max(once_s * times, 1e-7)), FEWEST_ROUNDS), MOST_ROUNDS)
+        every = self.largest([self.seconds(run, times) / times for _ in range(rounds)])
+        if point.operation == SEND_RECEIVE:  # there and back
+            every = [one / 2 for one in every]
+        quarter, median, upper = np.quantile(every, (0.25, 0.5, 0.75)).tolist()
+        return median, (upper - quarter) / 1.35, rounds
+
+    def next_of(self, number: int = STOP) -> int:
+        """Return the number that rank 0 says, to all."""
+        value = self.torch.tensor([number])
+        self.dist.broadcast(value, 0, group=self.joined.control)
+        return int(value.item())
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A data-parallel step that all ranks took, the slowest rank's medians [s].
+
+    Attributes
+    ----------
+    layer_bytes : tuple of int, gradients of each layer, which are sent by themselves as soon as they are there
+    forward_s, backward_s : of passes without messages
+    with_messages_s : both passes with messages
+    """
+
+    layer_bytes: tuple[int, ...]
+    forward_s: float
+    backward_s: float
+    with_messages_s: float
+
+
+def time_steps(joined: Joined, groups: _Groups) -> tuple[Step, ...]:
+    """Return steps of DDP on all ranks, with its messages and without in turn."""
+    torch = groups.torch
+    kind, width = ("cpu", WIDTH["cpu"]) if joined.device == "cpu" else ("gpu", WIDTH["gpu"])
+    torch.manual_seed(0)
+    layers = [one for _ in range(LAYERS) for one in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+    network = torch.nn.Sequential(*layers).to(joined.device)
+    devices = None if joined.device == "cpu" else [joined.device]
+    model = torch.nn.parallel.DistributedDataParallel(network, device_ids=devices, bucket_cap_mb=BUCKET_MB)
+    steps = []
+    for samples in SUB_BATCHES[kind]:
+        batch = torch.randn(samples, width, device=joined.device)
+
+        def passes(*, sends: bool, batch: Any = batch) -> tuple[float, float]:
+            with contextlib.nullcontext() if sends else model.no_sync():
+                groups.dist.barrier(group=joined.control)
+                start = time.perf_counter()
+                loss = model(batch).square().mean()
+                groups.wait()
+                middle = time.perf_counter()
+                loss.backward()
+                groups.wait()
+            return middle - start, time.perf_counter() - middle
+
+        passes(sends=True)
+        passes(sends=True)  # DDP puts its buckets into the order of the first
+        (once_s,) = groups.largest([sum(passes(sends=True))])
+        rounds = min(max(int(STEPS_S / max(once_s, 1e-6) / 2), FEWEST_STEPS), MOST_STEPS)
+        pairs = [(*passes(sends=False), sum(passes(sends=True))) for _ in range(rounds)]
+        flat = groups.largest([one for pair in pairs for one in pair])
+        medians = [statistics.median(flat[at::3]) for at in range(3)]
+        sizes = (ITEM_BYTES * (width * width + width),) * LAYERS
+        steps.append(Step(sizes, *medians))
+        if once_s > LONG_STEP_S:  # one tells enough
+            break
+    return tuple(steps)
+
+
+def _call(dist: Any, operation: str) -> Callable[..., Any]:
+    """Return an operation on one tensor, whose names PyTorch has changed."""
+    names = (f"{operation}_single", f"{operation}_into_tensor", f"{operation}_tensor")
+    found: Callable[..., Any] = next(getattr(dist, name) for name in names if hasattr(dist, name))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Visits of points, by point: (time, spread, rounds) each."""
+
+    of: Mapping[Point, Sequence[tuple[float, float, int]]]
+
+    def agreed(self) -> Iterator[tuple[Point, float, float, int]]:
+        """Yield points with time, spread and rounds: of the visits like the fastest two that agree, or the only one."""
+        for point, visits in self.of.items():
+            if len(visits) == 1:
+                yield point, *visits[0]
+            pairs = itertools.pairwise(sorted(visits))
+            fastest_s = next((low[0] for low, high in pairs if high[0] <= ALIKE * low[0]), None)
+            if fastest_s is not None:
+                alike = [one for one in visits if fastest_s <= one[0] <= ALIKE * fastest_s]
+                times, spreads, rounds = zip(*alike, strict=True)
+                yield point, statistics.median(times), statistics.median(spreads), sum(rounds)
+
+    @property
+    def disturbed(self) -> tuple[Point, ...]:
+        """Points of which no two visits agree."""
+        left = {point for point, *_ in self.agreed()}
+        return tuple(point for point in self.of if point not in left)
+
+
+@contextlib.contextmanager
+def _threads(joined: Joined, number: int) -> Iterator[_Groups]:
+    torch = import_torch()
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield _Groups(joined, link_points(joined))
+    finally:
+        torch.set_num_threads(before)
+
+
+def take_part(joined: Joined, threads: int = 1) -> None:
+    """Measure with the others what rank 0 says, until it ends."""
+    points = link_points(joined)
+    with _threads(joined, threads) as groups:
+        while (number := groups.next_of()) != STOP:
+            if number == STEPS:
+                time_steps(joined, groups)
+            else:
+                groups.visit(points[number])
+
+
+def measure_points(
+    joined: Joined, for_s: float, earlier: Earlier, partial: Path, say: Callable[[int, int], None], *, threads: int = 1
+) -> tuple[Visits, tuple[Step, ...]]:
+    """Return what rank 0 and the others measure in so many seconds, less what ``earlier`` used, and steps behind it.
+
+    Each visit is kept in ``partial``; ``say`` is told points that are done and all.
+    """
+    points = link_points(joined)
+    numbers = {point.name: at for at, point in enumerate(points)}
+    visits: dict[Point, list[tuple[float, float, int]]] = {}
+    for one in earlier.measured:
+        if one.name in numbers:
+            visits.setdefault(points[numbers[one.name]], []).append((one.time_s, one.spread_s, one.repeats))
+    start, used_s = time.perf_counter(), earlier.used_s
+    with _threads(joined, threads) as groups:
+
+        def visit(point: Point) -> None:
+            groups.next_of(numbers[point.name])
+            time_s, spread_s, rounds = groups.visit(point)
+            visits.setdefault(point, []).append((time_s, spread_s, rounds))
+            now_s = used_s + time.perf_counter() - start
+            append(partial, [Measured(point.name, time_s, spread_s, rounds, time_s, now_s)])
+            say(len(visits), len(points))
+
+        for point in _order(points, visits, for_s):
+            if used_s + time.perf_counter() - start >= for_s:
+                break
+            visit(point)
+        steps: tuple[Step, ...] = ()
+        if joined.own.size > 1:
+            groups.next_of(STEPS)
+            steps = time_steps(joined, groups)
+        groups.next_of(STOP)
+    return Visits(visits), steps
+
+
+def _order(
+    points: Sequence[Point], visits: Mapping[Point, Sequence[tuple[float, float, int]]], for_s: float
+) -> Iterator[Point]:
+    """Yield the points to visit: all once, then all again and again, in an order by chance."""
+
+    def is_long(point: Point) -> bool:
+        alike = [(one.bytes, seen[0][0]) for one, seen in visits.items() if one[:3] == point[:3]]
+        return any(size <= point.bytes and seconds > LONGEST_SHARE * for_s for size, seconds in alike)
+
+    for number in range(1, MOST_VISITS + 1):
+        again = list(points)
+        if number > 1:
+            random.Random(number).shuffle(again)  # noqa: S311 - an order, no secret
+        yield from (one for one in again if len(visits.get(one, ())) < number and not is_long(one))
+
+
+def rows_of(joined: Joined, visits: Visits, accelerator: str) -> list[Mapping[str, Any]]:
+    """Return rows as of a samples file."""
+    return [
+        {
+            "kind": point.operation, "operation": point.operation, "library": joined.library, "device": accelerator,
+            "nodes": point.nodes, "ranks_per_node": point.ranks_per_node, "ranks": point.ranks,
+            "bytes": point.part * point.ranks * ITEM_BYTES, "time_s": time_s, "spread_s": spread_s, "repeats": rounds,
+        }
+        for point, time_s, spread_s, rounds in visits.agreed()
+    ]  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
+from planner.domain.cluster import GroupPart
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
-from planner.domain.node_groups import GroupPart
 from planner.domain.objective import LIMITS
 from planner.domain.precision import precision_named
 from planner.domain.prediction import Citation, MiniBatch, PlanWarning, Prediction, Quantity, Term

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from planner.domain.arrays import FloatArray
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import ScoredRow
 from planner.errors import MissingPackageError
 
 __all__ = [

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_uppercase
 
-from planner.domain.axes import AXES, Axis
+from planner.domain.axes import ALL, AXES, Axis
 from planner.domain.configuration import NEUTRAL
 from planner.domain.framework import framework_parts, label_of
 from planner.domain.prediction import LOOKUPS, Citation, Prediction, Quantity
 from planner.domain.provenance import PREDICTION_KINDS
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan
-from planner.domain.trainable import ALL
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, heading, width_of
 from planner.units import format_count, format_duration, format_number

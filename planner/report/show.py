@@ -7,13 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Protocol
 
-from planner.domain.calibration import OF_PASSES, Calibration, Entry, MeasuredStep
-from planner.domain.calls import LOOKED_UP
+from planner.domain.calibration import OF_PASSES, Calibration, Entry, Gap, MeasuredStep
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.framework import PARALLELISMS, STRATEGIES, Framework, Strategy
-from planner.domain.gap import Gap
 from planner.domain.kernels import WorkTotals
-from planner.domain.network import Network
+from planner.domain.network import LOOKED_UP, Network
 from planner.domain.provenance import ConformalScore
 from planner.domain.request import Dataset
 from planner.domain.samples import COMMAND

@@ -10,9 +10,9 @@ import numpy as np
 
 from planner.domain.objective import Objective, objective_named
 from planner.domain.request import Subject
+from planner.domain.runs import ErrorSummary, Locked, MemoryScore, OrderRanking, ScoredRow, Validation
 from planner.domain.suggestion import RankedPlan, Sweep, SweptPlan, WhyNot
 from planner.domain.training import Verified, VerifiedTerm
-from planner.domain.validation import ErrorSummary, Locked, MemoryScore, OrderRanking, ScoredRow, Validation
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, Table, heading, listing, title
 from planner.report.plots import BESIDE, LINE_COLOUR, SERIES_LOOKS, picture, plain_logarithms

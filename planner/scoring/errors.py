@@ -38,7 +38,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.validation import (
+from planner.domain.runs import (
     ORDERS,
     ErrorSummary,
     GroupRanking,

@@ -21,9 +21,7 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.network import family_of
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.request import Problem
-from planner.domain.runs import MEMORY_METRIC, RefusedRow, Run
-from planner.domain.validation import AXES as ROW_AXES
-from planner.domain.validation import Locked, MemoryScore, ScoredRow, Validation
+from planner.domain.runs import MEMORY_METRIC, ROW_AXES, Locked, MemoryScore, RefusedRow, Run, ScoredRow, Validation
 from planner.errors import ParameterError, PlannerError, Refusal
 from planner.scoring.errors import (
     Figures,

@@ -14,13 +14,11 @@ import numpy as np
 
 from planner.costs.terms import RANGE_MARGIN, Work, evaluate, extrapolates, features_of, term_named
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LayerCall
+from planner.domain.calibration import Calibration, Entry, Gap
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Settings
-from planner.domain.gap import Gap
 from planner.domain.kernels import PRODUCT_KINDS, KernelCalls
-from planner.domain.network import Network
+from planner.domain.network import LayerCall, Network
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem
 from planner.numbers import constant, constants

@@ -58,8 +58,7 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.network import family_of
 from planner.domain.provenance import INTERVAL_LEVEL, PREDICTION_KINDS, ConformalScore, PredictionKind
 from planner.domain.request import Dataset, Problem
-from planner.domain.runs import Run
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import Run, ScoredRow
 from planner.errors import ParameterError
 from planner.fitting.step_fit import Observed, StepFit, fit_steps, is_fitted, without_end_to_end, without_measured_plans
 from planner.scoring.errors import HOLD_OUTS, Split, numbered, splits

@@ -18,8 +18,8 @@ from itertools import chain, combinations
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.cluster import GroupPart
 from planner.domain.configuration import MODES, Configuration, Configurations
-from planner.domain.node_groups import GroupPart
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem, SpaceRequest

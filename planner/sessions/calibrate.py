@@ -1,6 +1,10 @@
-"""From what is asked to a calibration: of sample files, of this machine, or refined by runs of a suggestion's plans.
+"""From what is asked to a calibration: of sample files, of this machine, of its links, or refined by runs of plans.
 
 One process at a time writes it: a lock beside the file goes with the process that holds it, however that ends.
+
+Measuring the links of this node, or of all nodes that a launcher has started ranks on, for ``calibrate --links``.
+
+Without a launcher this process is rank 0 and starts the others. Rank 0 alone tells, keeps and writes anything.
 """
 
 from __future__ import annotations
@@ -8,32 +12,59 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import socket
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+
+import planner
 from planner import catalog
+from planner.costs.collectives import collective_s
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
-from planner.domain.samples import COMMAND, Samples
+from planner.domain.messages import ALL_REDUCE, Groups
+from planner.domain.samples import BESIDE, COMMAND, HIDDEN, Samples
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import SampleOrigin, fit_calibration
+from planner.fitting.collectives import fit_overlap
 from planner.fitting.overheads import overheads_doubt
-from planner.formats.link_logs import Stated
-from planner.probes.calibrate import WARNING_DISTURBED, Measurement, disturbed
-from planner.probes.resume import holds_measured, remove_if_empty
+from planner.formats.logs import Stated
+from planner.probes.calibrate import WARNING_DISTURBED, CpuPlace, Measurement, Place, disturbed, place_of
+from planner.probes.inputs import measure_copies
+from planner.probes.precisions import import_torch
+from planner.probes.ranks import (
+    ARRIVAL_S,
+    Joined,
+    Rank,
+    Step,
+    Visits,
+    join,
+    link_points,
+    losses_named,
+    measure_points,
+    rank_of,
+    rows_of,
+    take_part,
+)
+from planner.probes.resume import Earlier, holds_measured, read_measured, remove_if_empty, start_file
 from planner.sessions.inputs import Say, Values, value_of
 from planner.sessions.measure import Request, Session, check_complete, check_served, measured, with_doubts
 from planner.sessions.plan_runs import Asking, kept_runs, refined_here, refined_with_runs, timed_here
 from planner.sessions.sample_files import fitted_with_steps, links_of, samples_of, samples_text
+from planner.steps.synchronous import backward_end_s, communication_prefix_s, ready_s
 
 __all__ = [
-    "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "refined_for_plans", "refined_from_runs",
-    "with_runs",
+    "Asked", "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "links_here", "overlap",
+    "rank_here", "refined_for_plans", "refined_from_runs", "take_part_here", "with_runs",
 ]  # fmt: skip
 
 SUFFIX = ".lock"
@@ -221,3 +252,203 @@ def refined_from_runs(
 def _dated(calibration: Calibration, date: str) -> Calibration:
     environment = {key: value for key, value in calibration.environment.items() if key != COMMAND}  # of the base alone
     return replace(calibration, date=date, environment=environment)
+
+
+UNTIL_SHARE, LEAST_SHARE, COPIES_S = 0.7, 0.2, 3.0
+"""Of the budget, by which messages have been timed, or are for so long at least: steps and fitting have the rest. What
+copies between host and GPU take [s]."""
+LARGEST_SLOWDOWN = 20.0
+"""Of kernels beside messages: nineteen of twenty parts of a message then add to the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What ranks are to be measured, and for how long.
+
+    Attributes
+    ----------
+    own : rank 0 of a launcher; None: ``ranks`` are started here, one a GPU where None is said
+    device, threads : of rank 0
+    began_s, budget_s : when the command began, by the session's clock, and what it may take [s]
+    """
+
+    own: Rank | None
+    ranks: int | None
+    device: str
+    threads: int
+    began_s: float
+    budget_s: float
+
+
+def rank_here(ranks: int | None) -> Rank | None:
+    """Return which rank of a launcher this process is, None where none has started it.
+
+    ParameterError: a number of ``ranks`` is given beside a launcher's.
+    """
+    own = rank_of(os.environ)
+    if own is not None and ranks is not None:
+        rule = f"left out where a launcher has started ranks (here {own.size})"
+        raise ParameterError("--ranks", rule, ranks)
+    return own
+
+
+def take_part_here(own: Rank, device: str, threads: int) -> None:
+    """Measure as a rank that is not 0, silently."""
+    if device == "cuda":  # each rank of a node has its own, or sees no other
+        device = f"cuda:{own.local % import_torch().cuda.device_count()}"
+    joined = _joined(own, place_of(device, (), catalog.known_accelerator, threads), threads, str)
+    with losses_named(joined, str):
+        take_part(joined, threads)
+
+
+def _joined(own: Rank, place: Place, threads: int, gone: Callable[[], str]) -> Joined:
+    facts = {
+        "planner": planner.__version__,
+        "pytorch": place.circumstances["framework"],
+        "device": place.accelerator.name,
+        "threads": str(threads),
+    }
+    return join(own, place.device, facts, arrival_s=ARRIVAL_S, gone=gone)
+
+
+def links_here(asked: Asked, name: str, partial: Path, session: Session, *, date: str) -> tuple[Calibration, str]:
+    """Return the calibration of links that rank 0 and the others measure, and the text of a file of what was measured.
+
+    ``partial``: what was measured before, and is kept meanwhile.
+
+    ParameterError: ranks did not come, are not alike, or were lost.
+    """
+    place, own = place_of(asked.device, (), catalog.known_accelerator, asked.threads), asked.own
+    if own is None:
+        size = asked.ranks or (1 if isinstance(place, CpuPlace) else place.node.gpus)
+        if not isinstance(place, CpuPlace) and size > place.node.gpus:
+            raise ParameterError("--ranks", f"at most {place.node.gpus}, the GPUs of this node", size)
+        own = Rank(0, size, 0, socket.gethostname(), "127.0.0.1", _free_port())
+    with _started(own, asked) as gone:
+        joined = _joined(own, place, asked.threads, gone)
+        circumstances = {
+            **{key: value for key, value in place.circumstances.items() if key not in ("design", "contained")},
+            "threads": str(asked.threads),
+            "ranks": f"{len(joined.nodes)} x {joined.ranks_per_node}",
+            "library": joined.library,
+        }
+        earlier = read_measured(partial, circumstances, {point.name for point in link_points(joined)})
+        if earlier.note:
+            session.say(earlier.note)
+        start_file(partial, circumstances, earlier.measured)
+        with losses_named(joined, gone):
+            visits, steps = _visited(joined, asked, earlier, partial, session)
+            samples = _samples(joined, visits, place.accelerator.name, session)
+    node = replace(place.node, gpus=joined.ranks_per_node)
+    samples = replace(samples, circumstances={**circumstances, **samples.circumstances})
+    origin = SampleOrigin(source=f"this machine: ranks on {place.accelerator.name}", date=date)
+    if not samples.size:
+        session.say("one rank sends nothing: all communication takes 0 s")
+        return Calibration(name, place.accelerator.name, (), node=node, source=origin.source, date=date), ""
+    calibration = fit_calibration(samples, name, place.accelerator, node, origin)
+    found = overlap(calibration, steps, joined)
+    samples = replace(samples, circumstances={**samples.circumstances, **found})
+    text = samples_text(Measurement(samples, (), place.accelerator, node), origin.source, date)
+    environment = {**calibration.environment, **found}
+    entries = (*calibration.entries, *fit_overlap(environment, source=origin.source))
+    return replace(calibration, entries=entries, environment=environment), text
+
+
+def _visited(
+    joined: Joined, asked: Asked, earlier: Earlier, partial: Path, session: Session
+) -> tuple[Visits, tuple[Step, ...]]:
+    """Return what rank 0 measures with the others."""
+    left_s = asked.began_s + UNTIL_SHARE * asked.budget_s - session.clock_s()
+    for_s = max(left_s - earlier.used_s, LEAST_SHARE * asked.budget_s)
+    with session.bar("links", 1.0, f"timing links between ranks, {joined.own.size} in all, for {for_s:.0f} s") as show:
+
+        def say(done: int, total: int) -> None:
+            show(done / total, f"links: {done} of {total} points")
+
+        return measure_points(joined, earlier.used_s + for_s, earlier, partial, say, threads=asked.threads)
+
+
+def _samples(joined: Joined, visits: Visits, accelerator: str, session: Session) -> Samples:
+    """Return visits as samples, with copies between host and GPU; tell what no two visits agree on."""
+    rows = rows_of(joined, visits, accelerator)
+    notes = {}
+    if visits.disturbed:
+        first, count = visits.disturbed[0], len(visits.disturbed)
+        sentence = f"{count} points are left out, of which no two visits agree ({first.name}{', ...' * (count > 1)})"
+        session.say(f"{sentence}; run it again when the machine is quiet")
+        notes["left_out"] = sentence
+    if joined.device != "cpu":
+        rows += [{**row, "device": accelerator} for row in measure_copies(joined.device, COPIES_S)]
+    return Samples.from_rows(rows, notes)
+
+
+def overlap(calibration: Calibration, steps: Sequence[Step], joined: Joined) -> dict[str, str]:
+    """Return, as circumstances, how much longer kernels take beside messages, and the share of these that is hidden.
+
+    Measured steps then come out as they were; nothing where there are none, or no all-reduce.
+
+    A step with messages ends at (1 - x) prefix(J) + max over l of ready(l) + x prefix(l), x = 1 / slowdown, behind its
+    forward pass (:mod:`planner.steps.one_stage`): x from 0, nothing is hidden, to 1, all that can be.
+    """
+    sums = next((one for one in calibration.entries if one.kind == ALL_REDUCE), None)
+    if sums is None or not steps:
+        return {}
+    groups = Groups(np.array([len(joined.nodes)]), np.array([joined.ranks_per_node]), np.ones(1))
+    shares = np.linspace(1 / LARGEST_SLOWDOWN, 1.0, 400)
+    misses, hidden = np.zeros(shares.size), []
+    for step in steps:
+        messages_s = collective_s(sums, ALL_REDUCE, np.array(step.layer_bytes, dtype=np.float64), groups)
+        ready = ready_s(np.full((1, len(step.layer_bytes)), step.backward_s / len(step.layer_bytes)))
+        prefix = communication_prefix_s(messages_s)
+        first = np.zeros(1, dtype=np.int64)
+        ends = np.array([backward_end_s(ready, share * prefix, first, first)[0] for share in shares])
+        sent_s = float(prefix[0, -1])
+        whole_s = step.forward_s + np.maximum(ends, step.backward_s) + (1 - shares) * sent_s
+        misses += (whole_s / step.with_messages_s - 1) ** 2
+        exposed_s = step.with_messages_s - step.forward_s - step.backward_s
+        hidden.append(float(np.clip(1 - exposed_s / sent_s, 0.0, 1.0)))
+    best = float(1 / shares[int(np.argmin(misses))])
+    return {BESIDE: f"{best:.4g}", HIDDEN: f"{float(np.mean(hidden)):.4g}"}
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def _started(own: Rank, asked: Asked) -> Iterator[Callable[[], str]]:
+    """Start the ranks beside rank 0, unless a launcher has; give what says which has ended, and end them."""
+    processes: dict[int, subprocess.Popen[bytes]] = {}
+    here = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(planner.__file__).parents[1]), *sys.path])}
+    with tempfile.TemporaryFile() as errors:
+        for rank in range(1, own.size) if asked.own is None else ():
+            variables = {
+                "RANK": str(rank), "WORLD_SIZE": str(own.size), "LOCAL_RANK": str(rank), "MASTER_ADDR": own.address,
+                "MASTER_PORT": str(own.port),
+            }  # fmt: skip
+            where = asked.device if asked.device == "cpu" else f"cuda:{rank}"
+            command = [sys.executable, "-m", "planner", "calibrate", "--links", "--device", where]
+            processes[rank] = subprocess.Popen(  # noqa: S603 - this very program
+                [*command, f"--threads={asked.threads}"], env=here | variables, stdout=subprocess.DEVNULL, stderr=errors
+            )
+
+        def gone() -> str:
+            ended = {rank: one.returncode for rank, one in processes.items() if one.poll() is not None}
+            if not any(ended.values()):
+                return ""
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip().splitlines()
+            rank, code = next((rank, code) for rank, code in ended.items() if code)
+            return f"rank {rank} ended with {code}{f': {said[-1]}' if said else ''}"
+
+        try:
+            yield gone
+            for one in processes.values():
+                one.wait(timeout=ARRIVAL_S)
+        finally:
+            for one in processes.values():
+                with suppress(OSError):
+                    one.kill()
+                one.wait()

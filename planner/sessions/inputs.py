@@ -15,17 +15,14 @@ from typing import Any
 from planner import catalog
 from planner.costs.collectives import CASES, case_list
 from planner.costs.terms import check_coefficients
+from planner.domain.axes import ALL, RANK_ORDER
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration
-from planner.domain.calls import LOOKED_UP
-from planner.domain.cluster import LOCAL, Cluster
+from planner.domain.cluster import LOCAL, Cluster, MixedCluster
 from planner.domain.configuration import Settings
 from planner.domain.framework import TASKS, Framework, strategy_and_size
-from planner.domain.network import Network
-from planner.domain.node_groups import MixedCluster
+from planner.domain.network import LOOKED_UP, Network
 from planner.domain.provenance import DERIVED, NEAREST
-from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import DEFAULT, NO_SCENARIO, Dataset, Problem, Scenario, Sourced, Subject
-from planner.domain.trainable import ALL
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, Refusal, UsageError
 from planner.formats.cluster import parse_scenarios
 from planner.formats.documents import STANDARD_INPUT, place_of
@@ -38,7 +35,7 @@ from planner.sources.sources import Sources
 from planner.workload.blocks import block_starts
 from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
-from planner.workload.trainable import trained_as
+from planner.workload.shards import trained_as
 
 __all__ = [
     "DEFAULT_REQUEST", "ENGINE", "INFERENCE", "LOCAL", "OPTION", "SETTINGS_FILE", "TRAINING", "Case", "Machine", "Say",

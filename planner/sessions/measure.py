@@ -17,11 +17,10 @@ import numpy as np
 
 from planner import catalog
 from planner.domain.calibration import Calibration
-from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Configurations, Settings
 from planner.domain.kernels import DIRECTIONS, OF_BANDWIDTH, SERVED_BY, TRAFFIC_KINDS
-from planner.domain.network import Network
+from planner.domain.network import LOOKED_UP, Network
 from planner.domain.request import Problem
 from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS
 from planner.errors import NOTHING, CoverageError, OutputError, ParameterError
@@ -45,12 +44,11 @@ from planner.sessions.measure_next import Kernel, enough_s, grouped, left_out, n
 from planner.sources.source import is_used
 from planner.sources.sources import Sources
 from planner.units import format_bytes, format_seconds
-from planner.workload.calls import distinct_calls
+from planner.workload.calls import distinct_calls, totals
 from planner.workload.lowering import lower
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.shards import has_tensor_shards, tensor_shard
-from planner.workload.totals import totals
 
 __all__ = [
     "Request", "Session", "check_complete", "check_served", "check_writable", "measured", "needed_kernels",

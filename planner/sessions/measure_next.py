@@ -10,12 +10,10 @@ from typing import Any
 
 from planner import catalog
 from planner.domain.axes import AXES
-from planner.domain.calibration import Calibration
-from planner.domain.calls import LayerCall
-from planner.domain.gap import Gap
+from planner.domain.calibration import Calibration, Gap
 from planner.domain.job import PlanToStart, job_of
 from planner.domain.kernels import DIRECTIONS, UPDATE
-from planner.domain.network import Network
+from planner.domain.network import LayerCall, Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Subject
 from planner.domain.runs import Run

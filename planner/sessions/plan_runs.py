@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planner import catalog
+from planner.domain.axes import ALL
 from planner.domain.calibration import OF_PASSES, Calibration, Entry, MeasuredStep
 from planner.domain.cluster import LOCAL, Cluster
 from planner.domain.configuration import Configuration, Settings
@@ -26,7 +27,6 @@ from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.runs import Run
 from planner.domain.samples import FREE_CIRCUMSTANCES, Samples
 from planner.domain.suggestion import Plan
-from planner.domain.trainable import ALL
 from planner.domain.training import TimedStep
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.fitting.step_fit import measured_steps, with_measured_steps

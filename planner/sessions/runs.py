@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planner import catalog
+from planner.domain.axes import ALL
 from planner.domain.configuration import Settings
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.job import PlanToStart
 from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced
 from planner.domain.runs import MEMORY_METRIC, Run, Runs
-from planner.domain.trainable import ALL
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, parse_text, read_text
-from planner.formats.plans import KeptPlans, read_plans
+from planner.formats.logs import BATCH, GPUS, SEQUENCE, TrainingLog, steady
 from planner.formats.runs import is_training_log, read_runs
-from planner.formats.training_logs import BATCH, GPUS, SEQUENCE, TrainingLog, steady
+from planner.formats.suggestion import KeptPlans, read_plans
 from planner.scoring.evaluate import Answer, refused, unread
 from planner.scoring.refit import Asked
 from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, Machine, Say, Values, machine_of, value_of

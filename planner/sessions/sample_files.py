@@ -39,7 +39,7 @@ from planner.fitting.screening import (
 )
 from planner.formats.calibration import parse_node, text_of_node
 from planner.formats.documents import read_text
-from planner.formats.link_logs import UNSTATED, Stated, is_log
+from planner.formats.logs import UNSTATED, Stated, is_log
 from planner.formats.samples import SampleFiles, read_sample_files, write_samples
 from planner.numbers import constant
 from planner.probes.calibrate import Measurement

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner import catalog
+from planner.domain.axes import ALL
 from planner.domain.cluster import LOCAL, Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import PYTORCH
@@ -18,7 +19,6 @@ from planner.domain.kernels import UPDATE
 from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem, Sourced
-from planner.domain.trainable import ALL
 from planner.domain.training import Verified, VerifiedTerm
 from planner.errors import CoverageError, ParameterError
 from planner.probes.gpu import describe_gpu
@@ -31,8 +31,7 @@ from planner.sessions.plan_runs import Asking, check_circumstances, circumstance
 from planner.steps.predict import Evaluator
 from planner.units import format_bytes
 from planner.workload.fusion import with_attention
-from planner.workload.shards import has_tensor_shards, tensor_shard
-from planner.workload.trainable import trained_as
+from planner.workload.shards import has_tensor_shards, tensor_shard, trained_as
 
 __all__ = ["asking_for", "compared"]
 

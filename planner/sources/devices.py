@@ -8,8 +8,8 @@ moves bytes by the memory: the stated share of a peak serves, alike on all devic
 the cluster: then all kernels come from the present one. In each case only kernels are taken over; what is a
 reconstruction of one cluster stays there. Fused attention is taken over on the same chip alone: from A100 to H100 and
 back it is missed by 41 to 84 %, by data sheet by 22 to 46 % (calibrations/README.md). The held-out error of a scaled
-entry is that of devices predicted from others as near, by the same units (:mod:`planner.domain.transfer`), or its own
-where that is larger: for single shapes the mean error, for sums over the shapes of a network what whole devices are
+entry is that of devices predicted from others as near, by the same units (:mod:`planner.domain.calibration`), or its
+own where that is larger: for single shapes the mean error, for sums over the shapes of a network what whole devices are
 missed by.
 
 What serves kernels that the calibrations at hand miss, in order, as calibrations that stand behind them.
@@ -38,15 +38,11 @@ from math import log
 
 from planner.costs.scaling import in_precision, rate_ratio, scaled_entry
 from planner.costs.specified import at_issue_rate
-from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
-from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.kernels import ATTENTION, DIRECTIONS, MATRIX_KINDS, PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS
-from planner.domain.precision import PRECISIONS
-from planner.domain.provenance import DERIVED, NEAREST, SCALED
-from planner.domain.transfer import (
+from planner.domain.calibration import (
     RELATIONS,
     UNITS,
+    Calibration,
+    Entry,
     Transfers,
     TransferScore,
     precision_score,
@@ -55,6 +51,11 @@ from planner.domain.transfer import (
     units_between,
     units_of,
 )
+from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.kernels import ATTENTION, DIRECTIONS, MATRIX_KINDS, PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS
+from planner.domain.network import LOOKED_UP
+from planner.domain.precision import PRECISIONS
+from planner.domain.provenance import DERIVED, NEAREST, SCALED
 from planner.errors import ParameterError
 from planner.sources.source import is_used, unsure
 

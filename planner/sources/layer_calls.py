@@ -32,13 +32,11 @@ from planner.costs.measured_calls import CURVE, CURVE_ERROR, relative_curve
 from planner.costs.terms import evaluate
 from planner.costs.work import transposition
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_values
-from planner.domain.calibration import Calibration, Entry, SettingValue
-from planner.domain.calls import LOOKED_UP, LayerCall, kind_of_kernel
+from planner.domain.calibration import Calibration, Entry, SettingValue, relation
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import SERVED_BY, KernelCalls
-from planner.domain.network import Network
+from planner.domain.network import LOOKED_UP, LayerCall, Network, kind_of_kernel
 from planner.domain.precision import precision_named
-from planner.domain.transfer import relation
 from planner.numbers import constant
 from planner.sources.source import Source, source_of
 from planner.workload.calls import layer_calls

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.kernels import FORWARD
+from planner.domain.network import LOOKED_UP
 from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import ASSUMED, DATASHEET, EXACT, FIT, Provenance
 from planner.domain.request import Problem

@@ -30,15 +30,14 @@ from planner.costs.transfers import READING_TERMS
 from planner.costs.work import misaligned_settings, transposition
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import ANY_ACCELERATOR, OF_STEP, Calibration, Entry
-from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import LOCAL, Cluster, Link
 from planner.domain.framework import UPDATE_THREADS
-from planner.domain.inputs import LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.domain.kernels import FORWARD, PRODUCT_KINDS, SERVED_BY, TRAFFIC_KINDS, WORK_COLUMNS, KernelCalls
-from planner.domain.network import Network
+from planner.domain.network import LOOKED_UP, Network
 from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import ASSUMED, DATASHEET, DERIVED, NEAREST, SAME_DIE, SCALED
 from planner.domain.request import Problem
+from planner.domain.samples import LOAD, LOAD_CACHED, PAGEABLE, PINNED
 from planner.errors import CoverageError, ParameterError, PlannerError, Refusal
 from planner.sources.devices import as_scaled
 from planner.sources.layer_calls import LayerCalls, is_same_die
@@ -66,8 +65,8 @@ from planner.sources.source import (
     unpriced_precision,
     without_unused,
 )
+from planner.workload.calls import narrow_calls, narrow_layers, rest_precision
 from planner.workload.lowering import lower
-from planner.workload.products import narrow_calls, narrow_layers, rest_precision
 
 __all__ = [
     "Source", "Sources", "candidate_precisions", "check_candidate", "check_precision", "why_not_candidate",

@@ -15,8 +15,8 @@ from math import prod
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
+from planner.domain.axes import DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
 from planner.domain.configuration import RANK_AXES, Configurations
-from planner.domain.ranks import DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
 
 __all__ = ["Order", "best_orders", "orders_of"]
 

@@ -54,12 +54,10 @@ from planner.sources.source import Source
 from planner.sources.sources import Sources, check_precision
 from planner.steps.host_and_gpu import STAGES, CallCounts
 from planner.steps.tables import CaseTable
-from planner.workload.composition import composed_calls
-from planner.workload.fusion import fused_calls
-from planner.workload.gradients import GradientSlots, gradient_slots
+from planner.workload.fusion import composed_calls, fused_calls
 from planner.workload.lowering import lower
 from planner.workload.memory_rules import MemoryRules
-from planner.workload.program import Program, program
+from planner.workload.program import GradientSlots, Program, gradient_slots, program
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, whole_parameters
 from planner.workload.split_messages import ATTENTION, FEED_FORWARD
 from planner.workload.units import Units, repeats, units_of

@@ -25,7 +25,7 @@ from planner.costs.terms import Work, evaluate, extrapolates, features_of
 from planner.costs.transfers import READING_TERMS, loading_s, miss_fraction
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.cluster import Cluster
-from planner.domain.inputs import DECODE, JPEG, LOAD_CACHED
+from planner.domain.samples import DECODE, JPEG, LOAD_CACHED
 from planner.numbers import constant
 from planner.sources.source import source_of
 from planner.sources.sources import Source, Sources

@@ -2,7 +2,7 @@
 
     latency(b) = (GPU^p + host^p)^(1/p), GPU = sum over kernels of their time at batch b
 
-Kernels are those of :mod:`planner.workload.inference`, as they were timed by themselves: scales that were fitted to
+Kernels are those of :mod:`planner.workload.fusion`, as they were timed by themselves: scales that were fitted to
 training steps do not apply, nor what these are unsure by. The interval is of what fits of kernels missed of shapes that
 they had not seen, and of the host time. Convolutions and products in 8 bits hand on 8 bits: scales are applied in the
 epilogue, and nothing is cast between them. Replicas share nothing; one stream of batches each.
@@ -30,7 +30,7 @@ from planner.steps.host_and_gpu import CallCounts
 from planner.steps.intervals import Gradient, quantity
 from planner.steps.kernel_rows import rows_of
 from planner.steps.stages import Composed, TimedCalls, composed_stages
-from planner.workload.inference import forward_calls, live_elements
+from planner.workload.fusion import forward_calls, live_elements
 
 __all__ = ["Inference", "check_batch", "replicas_of"]
 

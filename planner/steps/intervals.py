@@ -40,8 +40,8 @@ from planner.costs.terms import Work, doublings_outside, evaluate, features_of, 
 from planner.costs.work import slowdown
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
-from planner.domain.calls import LOOKED_UP
 from planner.domain.configuration import Configuration
+from planner.domain.network import LOOKED_UP
 from planner.domain.prediction import Quantity, Term
 from planner.domain.provenance import EXACT, NORMAL_90, PLACES, SCALING_CURVE, ConformalScore, PredictionKind
 from planner.numbers import constant, constants

@@ -3,7 +3,7 @@
 A group of m neighbouring ranks computes one copy of the network, every layer by a scheme of its own
 (:mod:`planner.workload.schemes`); the groups are data parallel. Schemes are chosen: the sum of all passes, of what
 moves between layers and of a share of each layer's exchange of gradients is least over all assignments
-(:mod:`planner.workload.assignment`); of the best ones at a few shares, and of pure data parallelism, that one is taken
+(:mod:`planner.workload.schemes`); of the best ones at a few shares, and of pure data parallelism, that one is taken
 whose step is shortest with the exchange beside the backward pass. Times of kernels alone decide, at the largest power
 of two up to the sub-batch and to the nodes; a step is then priced as all others, with host time and buckets.
 
@@ -41,12 +41,10 @@ from planner.steps.price import Pricer
 from planner.steps.stage_cases import StageCases
 from planner.steps.state import Elements, State
 from planner.steps.step_costs import StepCosts
-from planner.workload.assignment import least_assignment
 from planner.workload.fusion import fused_calls
-from planner.workload.gradients import GradientSlots, gradient_buckets
 from planner.workload.lowering import Ledger, ledger_of
 from planner.workload.memory import Memory
-from planner.workload.program import Program, program
+from planner.workload.program import GradientSlots, Program, gradient_buckets, program
 from planner.workload.rank_sizes import scheme_sizes
 from planner.workload.schemes import (
     OPERATIONS,
@@ -59,6 +57,7 @@ from planner.workload.schemes import (
     halo_elements,
     kept_parts,
     lawful_schemes,
+    least_assignment,
     named,
     operations,
     scheme_program,

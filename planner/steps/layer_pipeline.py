@@ -39,10 +39,10 @@ from planner.steps.step_costs import StepCosts
 from planner.steps.step_part import StepPart
 from planner.steps.synchronous import Runs
 from planner.workload.blocks import Partition, best_cuts, block_starts
-from planner.workload.gradients import gradient_buckets
 from planner.workload.placement import Placement
+from planner.workload.program import gradient_buckets
 from planner.workload.rank_sizes import SUMS
-from planner.workload.segments import Segments, segments_of
+from planner.workload.schemes import Segments, segments_of
 from planner.workload.units import StageLayers
 
 __all__ = ["LayerCuts", "LayerPart", "LayerPricer", "cut_at", "step_pricer"]

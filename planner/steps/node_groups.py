@@ -18,9 +18,9 @@ from dataclasses import replace
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.cluster import GroupPart
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.messages import Groups
-from planner.domain.node_groups import GroupPart
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Predictions, Quantity
 from planner.domain.request import Problem
 from planner.errors import ParameterError

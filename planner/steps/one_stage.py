@@ -32,7 +32,7 @@ from planner.steps.step_costs import StepCosts
 from planner.steps.step_part import StepPart
 from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s
 from planner.steps.tables import PairTable
-from planner.workload.gradients import gradient_buckets
+from planner.workload.program import gradient_buckets
 
 __all__ = ["MessagePath", "OneStage", "SlotExchange", "bucket_bytes"]
 

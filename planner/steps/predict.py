@@ -25,8 +25,8 @@ from planner.steps.price import Pricer
 from planner.steps.step_costs import Ring, StepCosts
 from planner.steps.step_describe import step_descriptions
 from planner.workload.blocks import block_starts
-from planner.workload.in_flight import mean_staleness
 from planner.workload.lawful import check_lawful
+from planner.workload.memory_rules import mean_staleness
 
 __all__ = ["Evaluator", "compare_among"]
 

@@ -29,7 +29,7 @@ from planner.steps.stages import Held, Stage, kernel_shares, stages_of
 from planner.steps.step_costs import all_reduce_gradient
 from planner.steps.step_part import STEP_TERMS
 from planner.steps.warnings import StepWarnings
-from planner.workload.in_flight import weight_versions
+from planner.workload.memory_rules import weight_versions
 from planner.workload.split_messages import EXCHANGED
 
 __all__ = ["step_descriptions"]

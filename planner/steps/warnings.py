@@ -11,6 +11,7 @@ import numpy as np
 from planner.costs.features import CALLS, FASTER
 from planner.costs.scaling import NARROW_MISS
 from planner.costs.work import WHOLE_BYTES, kernel_width, times_as_long
+from planner.domain.axes import TENSOR
 from planner.domain.calibration import OF_PASSES, Calibration, Entry
 from planner.domain.cluster import LINK_KINDS
 from planner.domain.configuration import Configuration, Configurations
@@ -20,7 +21,6 @@ from planner.domain.network import Network, layer_shapes
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, PlanWarning, Term, share_that_fits
 from planner.domain.provenance import DATASHEET
-from planner.domain.ranks import TENSOR
 from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.numbers import constant
 from planner.sources.measured_steps import MeasuredSteps

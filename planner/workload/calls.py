@@ -1,4 +1,12 @@
-"""The kernel calls of a network's layers, whatever the sub-batch, and what of them stays fp32 in mixed precision.
+"""The kernel calls of a network's layers: in what precision they run, and what they add up to.
+
+Which calls of a step run in 8 bits, and in what the rest of it runs.
+
+fp8: the three products of linear layers, as NVIDIA's Transformer Engine computes them (Micikevicius et al. 2022,
+arXiv:2209.05433). int8: forward and input-gradient products of linear layers and convolutions; gradients of weights
+need more bits (Banner et al. 2018, arXiv:1805.11046). The rest, products of attention among it, is mixed precision in
+bf16, in fp16 where the device has no bf16, and fp32 where it has neither. A convolution of fewer channels than DP4A and
+tensor cores take together (NVIDIA, cuDNN: NC/4HW4 and NC/32HW32 tensors) would be padded, and stays in 16 bits.
 
 Under PyTorch's autocast an operator computes in 16 bits, in fp32, or in the widest type of its inputs; casts stand
 before it where that differs from what it reads (PyTorch documentation, "Automatic Mixed Precision package", and its
@@ -10,20 +18,72 @@ ends with a product.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
-from planner.domain.arrays import IntArray
-from planner.domain.calls import LayerCall
-from planner.domain.kernels import ATTENTION_COLUMNS, UPDATE, WORK_COLUMNS, convolution_output
+import numpy as np
+
+from planner.domain.arrays import BoolArray, IntArray
+from planner.domain.kernels import (
+    ATTENTION_COLUMNS,
+    BACKWARD_DATA,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    PRODUCT_KINDS,
+    UPDATE,
+    WORK_COLUMNS,
+    KernelCalls,
+    WorkTotals,
+    convolution_output,
+)
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Site
-from planner.domain.network import Network
-from planner.workload.lowering import ledger_of
+from planner.domain.network import LayerCall, Network, Shape
+from planner.domain.precision import precision_named
+from planner.workload.lowering import ledger_of, lower
 from planner.workload.program import program, wide_tensors
 
-__all__ = ["distinct_calls", "layer_calls"]
+__all__ = [
+    "LayerWork", "distinct_calls", "layer_calls", "layer_work", "narrow_calls", "narrow_layers", "rest_precision",
+    "totals",
+]  # fmt: skip
+
+LAYERS = {"fp8": ("linear",), "int8": ("linear", "convolution")}
+DIRECTIONS = {"fp8": (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT), "int8": (FORWARD, BACKWARD_DATA)}
+LEAST_CHANNELS = 4
+"""Of a group, that a convolution in 8 bits reads."""
+REST_PRECISIONS = ("bf16", "fp16", "fp32")
+
+
+def rest_precision(precision: str, available: Collection[str]) -> str:
+    """Return the precision of what does not run in 8 bits; any other precision is that of the whole step.
+
+    ``available``: precisions that the device has.
+
+    >>> rest_precision("fp8", {"fp32", "bf16", "fp8"}), rest_precision("tf32", {"fp32", "tf32"})
+    ('bf16', 'tf32')
+    """
+    if not precision_named(precision).measured_only:
+        return precision
+    return next((name for name in REST_PRECISIONS if name in available), REST_PRECISIONS[-1])
+
+
+def narrow_layers(precision: str) -> tuple[str, ...]:
+    """Return the kinds of layers whose products run in a precision of 8 bits; empty for any other."""
+    return LAYERS.get(precision, ())
+
+
+def narrow_calls(calls: KernelCalls, network: Network, precision: str) -> BoolArray:
+    """Return which of k calls run in the precision itself, shape (k,); the others run in its :func:`rest_precision`."""
+    if precision not in LAYERS:
+        return np.ones(calls.layer.size, dtype=np.bool_)
+    if calls.kind not in PRODUCT_KINDS or calls.direction not in DIRECTIONS[precision]:
+        return np.zeros(calls.layer.size, dtype=np.bool_)
+    kinds = np.isin([network.layers[at].kind for at in calls.layer.tolist()], LAYERS[precision])
+    if calls.kind == "convolution":
+        kinds &= np.ravel(calls.work["in_c"] // calls.work["groups"] >= LEAST_CHANNELS)
+    return kinds
 
 
 def layer_calls(
@@ -102,3 +162,48 @@ def _estimated_s(call: LayerCall) -> float:
     outputs = work["images"] * work["out_c"] * prod(convolution_output(work))
     macs = outputs * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
     return 2 * macs / ASSUMED_FLOP_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """One layer of a network: output shape, parameters, those trained, multiply-adds forward, FLOP of a training pass.
+
+    All per sample.
+    """
+
+    name: str
+    kind: str
+    shape: Shape
+    parameters: int
+    trained: int
+    forward_mac: int
+    training_flop: int
+
+
+def layer_work(network: Network) -> tuple[LayerWork, ...]:
+    """Return one record a layer, in order; ParameterError where a layer cannot read what it is given."""
+    of = program(network)
+    sites = ((layer, of.sites[at]) for layer, at in zip(network.layers, of.site.tolist(), strict=True))
+    return tuple(
+        LayerWork(
+            layer.name, layer.kind, site.output, site.parameters, site.trained, site.forward_mac, site.training_flop
+        )
+        for layer, site in sites
+    )
+
+
+def totals(network: Network, *, convolution: str = "direct") -> WorkTotals:
+    """Return parameters, multiply-adds forward and FLOP of a training pass per sample, and kernel calls a step.
+
+    FLOP are those of convolutions, fully connected layers and attention, two a multiply-add: forward and the gradients
+    of both operands, wherever one is passed on (so 6·MAC less the backward-data of the first layer).
+    """
+    of = program(network)
+    calls = lower(network, np.ones(1, dtype=np.int64), convolution=convolution)
+    return WorkTotals(
+        parameters=of.parameters,
+        trained=of.trained,
+        forward_mac=sum(site.forward_mac * count for site, count in of.site_counts()),
+        training_flop=sum(site.training_flop * count for site, count in of.site_counts()),
+        kernel_calls=sum(int(call.count.sum()) for call in calls),
+    )

@@ -3,7 +3,7 @@
 weights, gradients, optimizer   parameters of the rank; weights in as many versions as a pipeline without a flush keeps,
                                 and narrow copies of those whose products run in 8 bits; frozen ones are weights alone
 activations                     what units of the stage keep (:mod:`planner.workload.rank_sizes`), times live
-                                micro-batches (:mod:`planner.workload.in_flight`); what stands before the blocks and
+                                micro-batches (:mod:`planner.workload.memory_rules`); what stands before the blocks and
                                 behind them times those of the first and the last chunk
 logits                          at the peak of one micro-batch, and what others keep that wait for their backward pass;
                                 see LOSS_BYTES; those of micro-batches that are done, where a pipeline keeps them
@@ -57,8 +57,15 @@ from planner.domain.split import (
     SplitMemoryBytes,
 )
 from planner.workload.blocks import block_starts
-from planner.workload.in_flight import live_in_first_chunk, live_in_last_chunk, live_micro_batches, weight_versions
-from planner.workload.memory_rules import LOSS_BYTES, WIDE_BYTES, MemoryRules
+from planner.workload.memory_rules import (
+    LOSS_BYTES,
+    WIDE_BYTES,
+    MemoryRules,
+    live_in_first_chunk,
+    live_in_last_chunk,
+    live_micro_batches,
+    weight_versions,
+)
 from planner.workload.placement import shard_ranks
 from planner.workload.program import program
 from planner.workload.rank_sizes import MOST, SUMS, Ranks, RankSizes, ranks_of, transform_elements

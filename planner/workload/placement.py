@@ -19,9 +19,9 @@ from math import gcd, prod
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
+from planner.domain.axes import check_rank_order
 from planner.domain.configuration import RANK_AXES, Configurations
 from planner.domain.messages import CONTEXT, DATA, EXPERT, GROUP_NAMES, PIPELINE, RANK_ORDER, TENSOR, Groups
-from planner.domain.ranks import check_rank_order
 from planner.domain.split import SHARD_GROUPS
 from planner.errors import UnknownNameError
 

@@ -1,4 +1,4 @@
-"""One rank's shard of a network under tensor, context and expert parallelism, as a network of its own.
+"""One rank's shard of a network, as a network of its own; networks of which a part is trained.
 
 t: tensor-parallel degree. As Megatron-LM splits a transformer (Shoeybi et al. 2019, arXiv:1909.08053, section 3):
 
@@ -21,6 +21,18 @@ compressed keys and values on every rank. Experts are split by columns and rows 
 tensor ranks, and over x expert ranks: each of these has E/x of them, and as many rows of the tokens of all as it sends.
 
 Of c context ranks each has a c-th of the positions, which attend to the keys of all.
+
+Networks of which a part is trained: the last layers, or small products added to frozen ones (LoRA).
+
+LoRA (Hu et al. 2021, arXiv:2106.09685) adds to a frozen product W·x of m features the product B·(A·x), A of R rows, B
+of R columns, both trained. The first is a layer ``linear``, the second an ``adapter``. What is one layer here and
+several in a model, such as queries, keys and values, has such a pair for each. Default targets are queries and values,
+as of huggingface/peft (utils/constants.py) for Llama, Mistral, BERT, T5 and others; its GPT-2 changes the joined
+product of all three, which has as many parameters and as many FLOP where heads of all are as many. All targets are all
+linear layers but the output layer (its ``all-linear``); experts and convolutions have none. No dropout, its default.
+
+Whatever stands before the first trained layer has a forward pass alone; what keeps a table of tokens as its own is
+frozen with the table.
 """
 
 from __future__ import annotations
@@ -33,6 +45,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, check_count, once_of
+from planner.domain.axes import ALL, ATTENTION, LAST, Trainable, trainable_of
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.attentions import core_of
 from planner.domain.layers.record import Shape
@@ -43,9 +56,8 @@ from planner.workload.blocks import block_starts
 __all__ = [
     "Divided", "attended_positions", "columns_of", "context_shard", "divided_by_tensors", "expert_number",
     "expert_shard", "has_tensor_shards", "logits_of", "padded_vocabulary", "products_of", "second_products",
-    "tensor_shard", "tied_table", "whole_parameters", "with_padded_vocabulary", "without_adapters",
+    "tensor_shard", "tied_table", "trained_as", "whole_parameters", "with_padded_vocabulary", "without_adapters",
 ]  # fmt: skip
-
 
 _Count = TypeVar("_Count", int, IntArray)
 
@@ -425,3 +437,66 @@ def whole_parameters(whole: Network, split: Network) -> FloatArray:
             )
             counts[at] = sum(one for one, other in zip(*sizes, strict=True) if one == other)
     return counts
+
+
+_WHAT = "--trainable"
+
+
+@once_of
+def _known(network: Network) -> dict[str, Network]:  # noqa: ARG001 - those made of it
+    return {}
+
+
+def trained_as(network: Network, text: str) -> Network:
+    """Return a network of which the rest is frozen; the same one each time. ParameterError: it has no such layers."""
+    asked, known = trainable_of(text), _known(network)
+    if asked.kind == ALL:
+        return network
+    if text not in known:
+        layers = _last(network, asked.number) if asked.kind == LAST else _adapted(network, asked)
+        known[text] = replace(network, layers=tuple(layers))
+    return known[text]
+
+
+def _last(network: Network, number: int) -> Iterator[Layer]:
+    """Yield the layers, all before the last blocks, or products with weights, frozen."""
+    starts, what = block_starts(network)[:-1], "blocks"
+    if not starts:
+        kinds = {name for name, kind in LAYER_KINDS.items() if kind.outputs}
+        starts = tuple(at for at, layer in enumerate(network.layers) if layer.kind in kinds)
+        what = "convolutions and linear layers"
+    if number > len(starts):
+        raise ParameterError(f"layers in {_WHAT}", f"at most the {len(starts)} {what} of {network.name}", number)
+    for at, layer in enumerate(network.layers):
+        yield replace(layer, is_frozen=at < starts[-number] or bool(layer.attributes.get("tied")))
+
+
+def _adapted(network: Network, asked: Trainable) -> Iterator[Layer]:
+    """Yield the layers, all frozen, with those that change the targets behind each."""
+    shapes, behind = layer_shapes(network), dict[str, str]()
+    read = {source for layer in network.layers for source in layer.inputs}
+    ends = {layer.name for layer in logits_of(network)} | {layer.name for layer in network.layers} - read
+    ends |= {layer.inputs[0] for layer in network.layers if layer.kind == "loss"}
+    products = products_of(network)
+    for layer in network.layers:
+        inputs = tuple(behind.get(source, source) for source in layer.inputs)
+        yield replace(layer, inputs=inputs, is_frozen=True)
+        wanted = [(role, width) for role, width in products.get(layer.name, ()) if _is_target(role, asked)]
+        for role, width in () if layer.name in ends else wanted:
+            least = min(width, shapes[layer.inputs[0]][-1])
+            if asked.number > least:
+                rule = f"at most {least}, the least side of product {layer.name} of {network.name}"
+                raise ParameterError(f"rank in {_WHAT}", rule, asked.number)
+            name, base = f"{layer.name}.lora_{role or 'all'}", behind.get(layer.name, layer.name)
+            yield Layer(f"{name}_a", "linear", inputs, {"features": asked.number, "bias": False})
+            features = 0 if len(products[layer.name]) == 1 else width
+            yield Layer(f"{name}_b", "adapter", (base, f"{name}_a"), {"rank": asked.number, "features": features})
+            behind[layer.name] = f"{name}_b"
+    if not behind:
+        what = "products of queries and values" if asked.targets == ATTENTION else "linear layers but the last"
+        remedy = "say targets=all" if asked.targets == ATTENTION else "train its last layers with last:K"
+        raise ParameterError(_WHAT, f"of another kind for {network.name}, which has no {what}", "lora", remedy)
+
+
+def _is_target(role: str, asked: Trainable) -> bool:
+    return asked.targets == ALL or role in ("query", "value")

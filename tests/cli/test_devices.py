@@ -12,8 +12,8 @@ from planner import catalog
 from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Node
+from planner.domain.network import LOOKED_UP
 from planner.formats.calibration import CALIBRATION
 from planner.workload.calls import layer_calls
 

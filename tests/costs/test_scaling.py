@@ -26,8 +26,8 @@ from planner.costs.scaling import (
 from planner.costs.specified import specified_entry
 from planner.costs.terms import TERMS, evaluate
 from planner.domain.calibration import Entry, SettingValue
-from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator
+from planner.domain.network import LOOKED_UP
 from planner.errors import ParameterError
 
 HERE = Accelerator("here", "gpu", 16e9, 1e12, {"fp32": 10e12, "fp16": 80e12}, 80)

@@ -18,8 +18,8 @@ from planner.domain.request import Problem
 from planner.formats.network import NETWORK
 from planner.probes.steps import build_module
 from planner.steps.predict import Evaluator
+from planner.workload.calls import layer_work
 from planner.workload.shards import tensor_shard
-from planner.workload.totals import layer_work
 from tests.workload.conftest import memory_bytes
 
 DECLARED = LayerKind(

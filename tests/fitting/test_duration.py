@@ -10,7 +10,7 @@ import pytest
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
 from planner.fitting.kernels import expected_fit_s, fit_kernels
-from planner.probes.design import designed_points, gpu_points
+from planner.probes.calibrate import designed_points, gpu_points
 from planner.probes.points import Point
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})

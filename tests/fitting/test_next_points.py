@@ -13,7 +13,7 @@ from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
 from planner.domain.network import INPUT, Layer, Network
 from planner.fitting.next_points import OWN_ERROR, NextPoints, timing_s, wanted_calls
 from planner.networks.zoo import build, zoo_names
-from planner.probes.design import designed_points, gpu_points
+from planner.probes.calibrate import designed_points, gpu_points
 from planner.probes.layer_points import layer_points
 from planner.probes.points import Point
 from planner.workload.calls import distinct_calls, layer_calls

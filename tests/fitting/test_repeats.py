@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.domain.inputs import INPUT_COLUMNS
-from planner.domain.samples import Samples
+from planner.domain.samples import INPUT_COLUMNS, Samples
 from planner.fitting.screening import contradictions, repeated, runs_apart, undisputed
 
 

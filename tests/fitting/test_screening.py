@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from planner.domain.cluster import Accelerator
-from planner.domain.inputs import INPUT_COLUMNS
-from planner.domain.samples import Samples
+from planner.domain.samples import INPUT_COLUMNS, Samples
 from planner.fitting.screening import outliers, unit_doubt
 
 GPU = Accelerator("made-up", "gpu", 16 * 2.0**30, 1e12, {"fp32": 1e13, "fp16": 1e14})

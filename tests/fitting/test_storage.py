@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.inputs import INPUT_COLUMNS
-from planner.domain.samples import Samples
+from planner.domain.samples import INPUT_COLUMNS, Samples
 from planner.fitting.calibration import FITS, fit_calibration, fit_input
 from planner.formats.samples import read_samples, write_samples
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.domain.cluster import Accelerator, Cluster
-from planner.domain.node_groups import MixedCluster
+from planner.domain.cluster import Accelerator, Cluster, MixedCluster
 from planner.errors import InputFileError, UnknownNameError
 from planner.formats.cluster import ACCELERATOR, read_cluster, write_cluster
 

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import catalog
-from planner.domain.cluster import Cluster
-from planner.domain.node_groups import MixedCluster
+from planner.domain.cluster import Cluster, MixedCluster
 from planner.errors import InputFileError
 from planner.formats.detected import draft, known_of, read_reports
 from planner.probes.machine import likely_names

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from planner.domain.runs import RefusedRow, Run, Runs
 from planner.errors import NOTHING, InputFileError, ParameterError, VersionError
 from planner.formats import runs as runs_format
+from planner.formats.logs import steady
 from planner.formats.runs import COLUMNS, NoRunError, read_runs, write_runs
 from planner.formats.tables import rows_of
-from planner.formats.training_logs import steady
 
 HEAD = "id,network,cluster,gpus_per_node,sub_batch,metric,value,group,notes"
 GOOD = "a,resnet50,dgx1-v100,8,64,samples_per_s,1734,,"

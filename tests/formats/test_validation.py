@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import ScoredRow
 from planner.errors import Refusal
 from planner.formats.documents import dump_json
 from planner.formats.summaries import VALIDATION, validation_document

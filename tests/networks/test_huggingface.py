@@ -17,8 +17,8 @@ from planner.domain.network import Network, layer_shapes
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.networks.huggingface import MODEL_TYPES, network_of
 from planner.networks.zoo import build
+from planner.workload.calls import layer_work, totals
 from planner.workload.shards import tensor_shard
-from planner.workload.totals import layer_work, totals
 
 Config = dict[str, Any]
 Run = Callable[..., tuple[int, str, str]]

@@ -13,8 +13,8 @@ from planner.domain.network import Network, layer_shapes
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.network import NETWORK
 from planner.workload.blocks import block_starts
+from planner.workload.calls import totals
 from planner.workload.shards import tensor_shard
-from planner.workload.totals import totals
 
 FILE = str(Path(__file__).with_name("modules_to_read.py"))
 

@@ -7,7 +7,7 @@ import pytest
 from planner.domain.network import layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import arguments_of, build
-from planner.workload.totals import layer_work, totals
+from planner.workload.calls import layer_work, totals
 
 
 def test_gpt_normalises_before_and_bert_behind_each_part() -> None:

@@ -9,7 +9,7 @@ import pytest
 from planner.domain.network import LAYER_KINDS, Network, layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import arguments_of, build, zoo_names
-from planner.workload.totals import layer_work, totals
+from planner.workload.calls import layer_work, totals
 
 PUBLISHED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data/published/networks.json").read_text())
 

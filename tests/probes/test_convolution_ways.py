@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from planner.catalog import find_network
-from planner.domain.calls import LayerCall
+from planner.domain.network import LayerCall
 from planner.probes.bench import one_thread
 from planner.probes.layer_points import first_of_another_way
 from planner.probes.precisions import import_torch

@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from planner.domain.kernels import BACKWARD_WEIGHT, FORWARD, WORK_COLUMNS, convolution_output
-from planner.probes.design import designed_points, gpu_points
+from planner.probes.calibrate import designed_points, gpu_points
 from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands
 from planner.probes.points import Point

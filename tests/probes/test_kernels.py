@@ -5,15 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from planner.domain.calls import LayerCall
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE
-from planner.domain.network import INPUT, Layer
-from planner.probes.design import designed_points
+from planner.domain.network import INPUT, Layer, LayerCall
+from planner.probes.calibrate import designed_points
 from planner.probes.kernels import timed_call
-from planner.probes.operands import Operands
+from planner.probes.operands import Operands, narrow_product, quantised_convolution
 from planner.probes.points import Point
 from planner.probes.precisions import HALF_KINDS
-from planner.probes.products import narrow_product, quantised_convolution
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from planner.catalog import find_network
-from planner.domain.calls import LayerCall
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.network import INPUT, Layer, LayerCall, Network
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
 from planner.probes.layer_points import (

@@ -11,8 +11,7 @@ import pytest
 
 from planner.domain.messages import ALL_REDUCE, SEND_RECEIVE
 from planner.errors import ParameterError
-from planner.probes.links import Point, Visits, link_points, rows_of
-from planner.probes.ranks import Joined, Rank, join, rank_of
+from planner.probes.ranks import Joined, Point, Rank, Visits, join, link_points, rank_of, rows_of
 
 TORCHRUN = {
     "RANK": "3",

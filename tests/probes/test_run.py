@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from planner.domain.calls import LayerCall
 from planner.domain.kernels import FORWARD
-from planner.domain.network import INPUT, Layer
+from planner.domain.network import INPUT, Layer, LayerCall
 from planner.domain.samples import Samples
 from planner.errors import OutputError
 from planner.probes.points import Point

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from planner.domain.arrays import IntArray
 from planner.domain.axes import AXES
+from planner.domain.cluster import GroupPart
 from planner.domain.configuration import MODES, Configuration, Configurations, splits
-from planner.domain.node_groups import GroupPart
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem, SpaceRequest
 from planner.domain.suggestion import Suggestion

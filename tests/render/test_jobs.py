@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 from planner import catalog
 from planner.cli.options import OPTIONS
 from planner.domain.axes import AXES
+from planner.domain.cluster import GroupPart
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart, job_of
-from planner.domain.node_groups import GroupPart
 from planner.domain.prediction import LayersOfStage, Quantity
 from planner.domain.request import Subject
 from planner.errors import ParameterError

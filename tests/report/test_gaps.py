@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable
 
-from planner.domain.gap import Gap
+from planner.domain.calibration import Gap
 from planner.report.blocks import Block
 from planner.report.show import MOST_GAPS, gaps_view
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import ScoredRow
 from planner.errors import MissingPackageError
 from planner.report.plots import COLOURS, OTHERS_LOOK, TIME_OF_METRIC, Points, validation_plot
 from planner.scoring.errors import RATE_METRICS, TIME_METRICS

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.domain.validation import ScoredRow, TermScale
+from planner.domain.runs import ScoredRow, TermScale
 from planner.errors import Refusal, UnknownNameError
 from planner.report.blocks import Block
 from planner.report.studies import validation_view

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.domain.validation import ErrorSummary
+from planner.domain.runs import ErrorSummary
 from planner.scoring.errors import Figures, relative_errors, summaries_by, summarise
 
 POSITIVE = st.floats(1e-6, 1e6)

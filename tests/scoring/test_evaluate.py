@@ -16,10 +16,10 @@ from planner.costs.collectives import all_reduce_s
 from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.costs.specified import specified_entry
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.messages import Groups
+from planner.domain.network import LOOKED_UP
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
 from planner.domain.runs import MEMORY_READINGS, RefusedRow, Run

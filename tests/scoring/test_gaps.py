@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
-from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
+from planner.domain.calibration import Calibration, Entry, Gap
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.gap import Gap
-from planner.domain.network import Layer, Network
+from planner.domain.network import LOOKED_UP, Layer, Network
 from planner.errors import ParameterError
 from planner.scoring import gaps
 from planner.scoring.gaps import gaps_of

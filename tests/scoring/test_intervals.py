@@ -12,7 +12,7 @@ import pytest
 
 from planner.domain.calibration import Calibration
 from planner.domain.provenance import NORMAL_90, PREDICTION_KINDS
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import ScoredRow
 from planner.scoring.evaluate import Answer
 from planner.scoring.refit import LEAST_OWN_GROUPS, conformal_score, rescaled, scores
 

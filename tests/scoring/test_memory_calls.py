@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from planner.domain.arrays import BoolArray
-from planner.domain.validation import MemoryScore
+from planner.domain.runs import MemoryScore
 from planner.scoring.errors import Figures
 from planner.scoring.evaluate import memory_score
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.domain.arrays import BoolArray, FloatArray
-from planner.domain.validation import GroupRanking, RankingSummary
+from planner.domain.runs import GroupRanking, RankingSummary
 from planner.scoring.errors import Outcomes, as_times, rank_groups, summarise_ranking
 
 FEW = st.integers(1, 6).map(float)  # few different times: many ties

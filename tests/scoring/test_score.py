@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.domain.validation import ErrorSummary, MemoryScore, RankingSummary, ScoredRow
+from planner.domain.runs import ErrorSummary, MemoryScore, RankingSummary, ScoredRow
 from planner.errors import Refusal
 from planner.scoring.evaluate import score
 

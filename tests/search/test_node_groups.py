@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from planner import catalog
+from planner.domain.cluster import MixedCluster
 from planner.domain.configuration import Settings
-from planner.domain.node_groups import MixedCluster
 from planner.domain.request import Problem, SpaceRequest
 from planner.domain.suggestion import Suggestion
 from planner.errors import UsageError

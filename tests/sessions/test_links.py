@@ -16,9 +16,8 @@ from planner.fitting.calibration import SampleOrigin, fit_calibration
 from planner.fitting.collectives import fit_overlap
 from planner.formats.calibration import CALIBRATION
 from planner.probes.calibrate import Measurement
-from planner.probes.links import Point, Step, Visits, rows_of
-from planner.probes.ranks import Joined, Rank
-from planner.sessions.links import overlap
+from planner.probes.ranks import Joined, Point, Rank, Step, Visits, rows_of
+from planner.sessions.calibrate import overlap
 from planner.sessions.sample_files import samples_text
 
 Run = Callable[..., tuple[int, str, str]]

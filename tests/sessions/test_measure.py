@@ -13,16 +13,14 @@ import pytest
 from planner.catalog import find_accelerator, find_network
 from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.network import INPUT, LOOKED_UP, Layer, Network
 from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import CALIBRATION
-from planner.probes.calibrate import CpuPlace, Measurement, Own, Place
-from planner.probes.design import designed_points, gpu_points
+from planner.probes.calibrate import CpuPlace, Measurement, Own, Place, designed_points, gpu_points
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.probes.points import Point
 from planner.probes.run import Goal

@@ -13,8 +13,7 @@ from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.errors import CoverageError
-from planner.probes.calibrate import CpuPlace, Measurement, Place
-from planner.probes.design import designed_points
+from planner.probes.calibrate import CpuPlace, Measurement, Place, designed_points
 from planner.probes.resume import Measured, start_file
 from planner.probes.run import Goal
 from planner.sessions import measure

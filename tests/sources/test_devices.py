@@ -10,11 +10,19 @@ import pytest
 from planner import catalog
 from planner.costs.scaling import scaled_entry
 from planner.costs.terms import evaluate
-from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
+from planner.domain.calibration import (
+    Calibration,
+    Entry,
+    OwnPoints,
+    Transfers,
+    TransferScore,
+    relation,
+    score_for,
+    units_between,
+)
 from planner.domain.cluster import Accelerator, Cluster, Link, Node
+from planner.domain.network import LOOKED_UP
 from planner.domain.provenance import FIT, SCALED, ConformalScore
-from planner.domain.transfer import OwnPoints, Transfers, TransferScore, relation, score_for, units_between
 from planner.errors import ParameterError
 from planner.sources.devices import (
     nearest_fits,

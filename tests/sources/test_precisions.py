@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
+from planner.domain.calibration import Calibration, Entry, PrecisionScore, Transfers, precision_score
 from planner.domain.cluster import Accelerator
-from planner.domain.transfer import PrecisionScore, Transfers, precision_score
+from planner.domain.network import LOOKED_UP
 from planner.sources.devices import derived_precisions
 
 PEAKS = {"fp32": 10e12, "tf32": 40e12, "fp16": 80e12, "bf16": 80e12, "fp8": 160e12, "int8": 160e12}

@@ -17,7 +17,7 @@ from planner.errors import CoverageError, ParameterError
 from planner.sources.overheads import EXPONENTS
 from planner.sources.sources import Sources, check_precision, why_not_precision
 from planner.steps.predict import Evaluator
-from planner.workload.gradients import gradient_slots
+from planner.workload.program import gradient_slots
 
 Make = Callable[..., Problem]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.calls import LOOKED_UP
+from planner.domain.network import LOOKED_UP
 from planner.domain.request import Problem
 from planner.errors import CoverageError
 from planner.sources.sources import Sources

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from planner.catalog import find_cluster, find_network
+from planner.domain.axes import BEST_ORDER, RANK_ORDER
 from planner.domain.cluster import Link
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.ranks import BEST_ORDER, RANK_ORDER
 from planner.domain.request import Problem
 from planner.steps.best_order import orders_of
 from planner.steps.predict import Evaluator

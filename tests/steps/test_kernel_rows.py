@@ -9,7 +9,7 @@ from planner.domain.request import Problem
 from planner.steps.compute import PASSES
 from planner.steps.kernel_rows import by_kind, kernel_rows, work_rows
 from planner.steps.predict import Evaluator
-from planner.workload.totals import totals
+from planner.workload.calls import totals
 
 NETWORKS = ("resnet18", "vgg16", "alexnet", "googlenet")
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planner import catalog
-from planner.domain.cluster import Cluster, Link
+from planner.domain.cluster import Cluster, GroupPart, Link
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.node_groups import GroupPart
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.steps.node_groups import AcrossGroups

@@ -17,8 +17,8 @@ from planner.errors import ParameterError
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_runs import drain_s, exposed_exchange_s
 from planner.steps.synchronous import Runs
-from planner.workload.in_flight import live_micro_batches
 from planner.workload.lawful import is_lawful
+from planner.workload.memory_rules import live_micro_batches
 from tests.simulation.events import Events, count_events, operations
 
 TIMES = st.floats(0.5, 3)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from planner.catalog import find_cluster, find_network
+from planner.domain.axes import RANK_ORDER
 from planner.domain.configuration import Configuration, Settings
-from planner.domain.ranks import RANK_ORDER
 from planner.domain.request import Problem
 from planner.report.doubt import notices
 from planner.sources.sources import Sources

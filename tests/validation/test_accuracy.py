@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import ScoredRow
 from planner.errors import ParameterError
 from planner.formats.documents import dump_json
 from planner.formats.runs import read_runs

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.domain.validation import ScoredRow
+from planner.domain.runs import ScoredRow
 from validation.accuracy_goals import goals, goals_page
 
 

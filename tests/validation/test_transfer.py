@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from planner import catalog
+from planner.domain.calibration import RELATIONS, OwnPoints, Transfers, TransferScore, relation
 from planner.domain.samples import Samples
-from planner.domain.transfer import RELATIONS, OwnPoints, Transfers, TransferScore, relation
 from validation.kernel_scores import Key
 from validation.transfer import Found, differences, page
 from validation.transfer_scores import FOLDS, Fitted, Transfer, few_own_points, fitted, scores_of, transfers

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from planner.workload import assignment
-from planner.workload.assignment import least_assignment
+from planner.workload import schemes
+from planner.workload.schemes import least_assignment
 
 
 def total(states: tuple[int, ...], nodes: list, edges: list, costs: list, case: int) -> float:  # type: ignore[type-arg]
@@ -46,5 +46,5 @@ def test_graphs_too_wide_are_assigned_well_in_bounded_room(monkeypatch: pytest.M
     found = total(tuple(least_assignment(nodes, edges, costs)[0].tolist()), nodes, edges, costs, 0)
     others = (tuple(random.integers(0, size, number).tolist()) for _ in range(300))
     assert found < min(total(one, nodes, edges, costs, 0) for one in others)
-    monkeypatch.setattr(assignment, "LARGEST", 1)
+    monkeypatch.setattr(schemes, "LARGEST", 1)
     test_it_is_that_of_brute_force(1)  # a chain needs no room

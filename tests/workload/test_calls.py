@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from planner.domain.calls import work_named
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.network import INPUT, Layer, Network, work_named
 from planner.networks.zoo import build
 from planner.workload.calls import distinct_calls, layer_calls
 from planner.workload.lowering import lower

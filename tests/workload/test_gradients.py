@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from planner.domain.framework import STRATEGIES
 from planner.networks.zoo import build
-from planner.workload.gradients import gradient_buckets, gradient_slots
+from planner.workload.program import gradient_buckets, gradient_slots
 
 SIZES = st.lists(st.integers(1, 50).map(float), min_size=1, max_size=20).map(np.array)
 

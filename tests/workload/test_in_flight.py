@@ -7,7 +7,7 @@ import pytest
 
 from planner.domain.configuration import Configurations
 from planner.domain.split import SCHEDULES
-from planner.workload.in_flight import (
+from planner.workload.memory_rules import (
     live_in_first_chunk,
     live_in_last_chunk,
     live_micro_batches,

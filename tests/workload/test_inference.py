@@ -6,7 +6,7 @@ import pytest
 from planner.catalog import find_network
 from planner.domain.kernels import FORWARD
 from planner.domain.network import Layer, Network
-from planner.workload.inference import forward_calls, in_epilogues, live_elements
+from planner.workload.fusion import forward_calls, in_epilogues, live_elements
 from planner.workload.lowering import lower
 from planner.workload.program import program
 

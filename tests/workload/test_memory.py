@@ -16,9 +16,9 @@ from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import build
 from planner.probes.steps import build_module
+from planner.workload.calls import totals
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import ASSUMED_CONTEXT_BYTES, ASSUMED_MARGIN, MemoryRules
-from planner.workload.totals import totals
 from tests.workload.conftest import memory_bytes
 
 PUBLISHED = json.loads((Path(__file__).parents[1] / "data/published/networks.json").read_text())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.domain.calls import LayerCall, kind_of_kernel
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.domain.network import INPUT, AttributeValue, Layer, Network, layer_shapes
+from planner.domain.network import INPUT, AttributeValue, Layer, LayerCall, Network, kind_of_kernel, layer_shapes
 from planner.errors import ParameterError
 from planner.networks.zoo import build
+from planner.workload.calls import layer_work, totals
 from planner.workload.lowering import lower
-from planner.workload.totals import layer_work, totals
 from tests.workload.conftest import SAMPLES, memory_bytes, rows_of
 
 

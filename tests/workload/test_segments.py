@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from planner.workload.segments import BINS, segments_of
+from planner.workload.schemes import BINS, segments_of
 
 
 def brute_force(own: np.ndarray, joined: np.ndarray, crossing: np.ndarray, forward: np.ndarray) -> list:  # type: ignore[type-arg]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from planner.networks.zoo import arguments_of, build, zoo_names
-from planner.workload.gradients import gradient_slots
+from planner.workload.calls import layer_work, totals
 from planner.workload.lowering import lower
-from planner.workload.totals import layer_work, totals
+from planner.workload.program import gradient_slots
 
 
 @pytest.mark.parametrize("name", zoo_names())

@@ -6,19 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.domain.axes import Trainable, trainable_of
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.network import Network, layer_parameters
-from planner.domain.trainable import Trainable, trainable_of
 from planner.errors import ParameterError
 from planner.networks.zoo import build
-from planner.workload.gradients import gradient_slots
 from planner.workload.lowering import lower
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
-from planner.workload.program import program
-from planner.workload.shards import tensor_shard, without_adapters
-from planner.workload.trainable import trained_as
+from planner.workload.program import gradient_slots, program
+from planner.workload.shards import tensor_shard, trained_as, without_adapters
 from planner.workload.units import units_of
 
 SMALL = {"layers": "4", "hidden": "128", "heads": "4", "sequence": "32", "vocabulary": "256"}

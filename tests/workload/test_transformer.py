@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from planner.networks.zoo import build
+from planner.workload.calls import totals
 from planner.workload.shards import padded_vocabulary
-from planner.workload.totals import totals
 from tests.workload.closed_transformer import (
     Transformer,
     blocks,

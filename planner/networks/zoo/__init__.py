@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.builder import ZooEntry
-from planner.networks.zoo import inception, inverted, llama, patches, plain, resnet, transformers
+from planner.networks.zoo import images, inception, llama, resnet, transformers
 
 __all__ = ["arguments_of", "build", "zoo_entry", "zoo_names"]
 
 _FAMILIES = (
-    plain.ALEXNET, patches.CONVNEXT, inception.DENSENET, inverted.EFFICIENTNET, inception.GOOGLENET,
-    inception.INCEPTION_V3, inception.INCEPTION_BN, plain.MLP, inverted.MOBILENET, plain.OVERFEAT, resnet.PRERESNET,
-    resnet.RESNET, plain.SPRINT, patches.SWIN, transformers.GPT, llama.LLAMA, llama.MPT, llama.NEOX, llama.T5,
-    inception.UNET, plain.VGG, transformers.VIT, resnet.YOLO,
+    images.ALEXNET, images.CONVNEXT, inception.DENSENET, images.EFFICIENTNET, inception.GOOGLENET,
+    inception.INCEPTION_V3, inception.INCEPTION_BN, images.MLP, images.MOBILENET, images.OVERFEAT, resnet.PRERESNET,
+    resnet.RESNET, images.SPRINT, images.SWIN, transformers.GPT, llama.LLAMA, llama.MPT, llama.NEOX, llama.T5,
+    inception.UNET, images.VGG, transformers.VIT, resnet.YOLO,
 )  # fmt: skip
 _ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.items()}
 

@@ -1,0 +1,357 @@
+"""Networks of images but residual ones: plain chains, inverted residual blocks, patches.
+
+``alexnet``: Krizhevsky, Sutskever, Hinton (2012) as Caffe ships it (``bvlc_alexnet``): two groups in conv2, conv4 and
+conv5, local response normalisation before pooling, input 227 x 227. ``alexnet-owt``: the single tower of Krizhevsky
+(2014), "One weird trick for parallelizing convolutional neural networks", as in torchvision: no groups, no
+normalisation, dropout before fc6 and fc7. ``alexnet-mxnet``: the widths of 2012 without groups, normalisation behind
+the pooling, no padding, so that fc6 reads 256 x 5 x 5 (apache/mxnet, example/image-classification/symbols/alexnet.py).
+``overfeat``: the fast model of Sermanet et al. (2014), arXiv:1312.6229, as in soumith/convnet-benchmarks.
+``vgg11``, ``vgg13``, ``vgg16``, ``vgg19``: configurations A, B, D and E of Simonyan, Zisserman (2014), arXiv:1409.1556.
+
+``sprint-15``: a stand-in for the networks of the SPRINT work (Oyama et al., "Predicting statistics of asynchronous SGD
+parameters for a large-scale distributed deep learning system on GPU supercomputers", IEEE BigData 2016, and slides),
+which have 15 to 17 weight layers whose list, widths and input were never published. Sized by the published figures:
+over 100 kernels an iteration; 14.9 G multiply-adds forward, 89 GFLOP a training pass (8 nodes of 8 K80 dies processed
+720 images/s, 89 ms per image and die at the 1 to 1.5 TFLOP/s that a die sustains); 56.7 M parameters (updating weights
+with momentum moves 20 bytes of host memory for each). Nothing predicted for it is a prediction for the originals.
+
+Networks of inverted residual blocks.
+
+A 1 x 1 convolution widens, a square one works on every channel alone, a 1 x 1 narrows, without an activation behind
+it. Squeeze and excite multiplies channels by what two 1 x 1 convolutions make of their means (Hu et al. 2018,
+arXiv:1709.01507). All as in torchvision.
+
+``mobilenet-v2``: width 1 of Sandler et al. (2018), arXiv:1801.04381. ReLU6 costs what ReLU does and stands as ReLU.
+``mobilenet-v3``: the large one of Howard et al. (2019), arXiv:1905.02244. ``efficientnet-b0``: Tan, Le (2019),
+arXiv:1905.11946; blocks are dropped for some samples at the rate of the last one.
+
+Networks that normalise over channels and mix them with linear layers, on patches that a convolution makes.
+
+``convnext-t``: Liu et al. (2022), arXiv:2201.03545. ``swin-t``: Liu et al. (2021), arXiv:2103.14030: attention within
+windows of 7 x 7 positions, every other time shifted by 3, whose mask stands in the learned bias; four neighbours are
+merged to one between stages, in one copy. Both as in torchvision, but blocks are dropped at the rate of the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+from planner.domain.network import Network
+from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
+
+__all__ = ["ALEXNET", "CONVNEXT", "EFFICIENTNET", "MLP", "MOBILENET", "OVERFEAT", "SPRINT", "SWIN", "VGG"]
+
+
+def _alexnet_grouped(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top = net.convolution_relu("conv1", "input", 96, 11, stride=4)
+    top = net.pool("pool1", net.add("lrn", "norm1", top), 3, 2, ceil=True)
+    top = net.convolution_relu("conv2", top, 256, 5, padding=2, groups=2)
+    top = net.pool("pool2", net.add("lrn", "norm2", top), 3, 2, ceil=True)
+    top = net.convolution_relu("conv3", top, 384, 3, padding=1)
+    top = net.convolution_relu("conv4", top, 384, 3, padding=1, groups=2)
+    top = net.convolution_relu("conv5", top, 256, 3, padding=1, groups=2)
+    top = net.pool("pool5", top, 3, 2, ceil=True)
+    net.classifier(("fc6", "fc7", "fc8"), top, (4096, 4096))
+    return net.network(name, (3, 227, 227), "Krizhevsky et al. 2012, grouped, in Caffe's form (bvlc_alexnet)")
+
+
+def _alexnet_one_tower(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top = net.convolution_relu("conv1", "input", 64, 11, stride=4, padding=2)
+    top = net.pool("pool1", top, 3, 2)
+    top = net.convolution_relu("conv2", top, 192, 5, padding=2)
+    top = net.pool("pool2", top, 3, 2)
+    for number, channels in ((3, 384), (4, 256), (5, 256)):
+        top = net.convolution_relu(f"conv{number}", top, channels, 3, padding=1)
+    top = net.add("flatten", "flatten", net.pool("pool5", top, 3, 2))
+    for number in (6, 7):
+        top = net.add("dropout", f"fc{number}.dropout", top)
+        top = net.relu(f"fc{number}.relu", net.linear(f"fc{number}", top, 4096))
+    net.add("loss", "loss", net.linear("fc8", top, 1000))
+    return net.network(name, (3, 224, 224), "Krizhevsky 2014 (one weird trick), one tower, in torchvision's form")
+
+
+def _alexnet_ungrouped(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top = net.convolution_relu("conv1", "input", 96, 11, stride=4)
+    top = net.add("lrn", "norm1", net.pool("pool1", top, 3, 2))
+    top = net.convolution_relu("conv2", top, 256, 5, padding=2)
+    top = net.add("lrn", "norm2", net.pool("pool2", top, 3, 2))
+    for number, channels in ((3, 384), (4, 384), (5, 256)):
+        top = net.convolution_relu(f"conv{number}", top, channels, 3, padding=1)
+    net.classifier(("fc6", "fc7", "fc8"), net.pool("pool5", top, 3, 2), (4096, 4096))
+    return net.network(name, (3, 224, 224), "Krizhevsky et al. 2012 without groups, in MXNet's form")
+
+
+ALEXNET = {
+    "alexnet": ZooEntry(_alexnet_grouped),
+    "alexnet-owt": ZooEntry(_alexnet_one_tower),
+    "alexnet-mxnet": ZooEntry(_alexnet_ungrouped),
+}
+
+
+_OF_MLP = {
+    "input": Argument(("784",), "features of a sample", counts=True, most=999_999),
+    "hidden": Argument(("512",), "features of each hidden layer", counts=True, most=999_999),
+    "layers": Argument(("2",), "hidden layers", counts=True, most=999),
+    "classes": Argument(("10",), "classes told apart", counts=True, most=999_999),
+}
+
+
+def _mlp(name: str, arguments: Mapping[str, str]) -> Network:
+    features, hidden, layers, classes = (int(arguments[key]) for key in ("input", "hidden", "layers", "classes"))
+    net = NetworkBuilder()
+    top = "input"
+    for number in range(1, layers + 1):
+        top = net.relu(f"fc{number}.relu", net.linear(f"fc{number}", top, hidden))
+    net.add("loss", "loss", net.linear(f"fc{layers + 1}", top, classes))
+    return net.network(name, (features,), f"{layers} hidden layers of {hidden} features, ReLU", dataset=None)
+
+
+MLP = {"mlp": ZooEntry(_mlp, _OF_MLP)}
+
+
+def _overfeat(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top = net.pool("pool1", net.convolution_relu("conv1", "input", 96, 11, stride=4), 2, 2)
+    top = net.pool("pool2", net.convolution_relu("conv2", top, 256, 5), 2, 2)
+    for number, channels in ((3, 512), (4, 1024), (5, 1024)):
+        top = net.convolution_relu(f"conv{number}", top, channels, 3, padding=1)
+    net.classifier(("fc6", "fc7", "fc8"), net.pool("pool5", top, 2, 2), (3072, 4096))
+    return net.network(name, (3, 231, 231), "Sermanet et al. 2014, fast model, as in convnet-benchmarks")
+
+
+OVERFEAT = {"overfeat": ZooEntry(_overfeat)}
+
+
+# weight layers: convolutions in the first two stages, in the other three
+_VGG_REPEATS = {11: (1, 2), 13: (2, 2), 16: (2, 3), 19: (2, 4)}
+
+
+def _convolution_stages(net: NetworkBuilder, stages: tuple[tuple[int, ...], ...]) -> str:
+    """Append stages of 3 x 3 convolutions with ReLU, given by their channels, each ending in 2 x 2 max-pooling."""
+    top = "input"
+    for stage, widths in enumerate(stages, 1):
+        for number, channels in enumerate(widths, 1):
+            top = net.convolution_relu(f"conv{stage}_{number}", top, channels, 3, padding=1)
+        top = net.pool(f"pool{stage}", top, 2, 2)
+    return top
+
+
+def _vgg(name: str, _arguments: Mapping[str, str], *, depth: int) -> Network:
+    first, rest = _VGG_REPEATS[depth]
+    net = NetworkBuilder()
+    stages = ((64,) * first, (128,) * first, (256,) * rest, (512,) * rest, (512,) * rest)
+    net.classifier(("fc6", "fc7", "fc8"), _convolution_stages(net, stages), (4096, 4096))
+    return net.network(name, (3, 224, 224), f"Simonyan and Zisserman 2014, {depth} weight layers, no batch norm")
+
+
+VGG = {f"vgg{depth}": ZooEntry(partial(_vgg, depth=depth)) for depth in _VGG_REPEATS}
+
+
+_SPRINT_STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512))
+
+
+def _sprint(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    net.classifier(("fc13", "fc14", "fc15"), _convolution_stages(net, _SPRINT_STAGES), (1600, 1600))
+    notes = (
+        "Stand-in of the class of networks in the SPRINT work (Oyama et al. 2016), whose layers were never published"
+    )
+    return net.network(name, (3, 224, 224), notes)
+
+
+SPRINT = {"sprint-15": ZooEntry(_sprint)}
+
+
+class _Block(NamedTuple):
+    """Channels between and out, side of the kernel, stride, activation; of squeeze and excite the channels, or 0."""
+
+    wide: int
+    channels: int
+    kernel: int
+    stride: int
+    function: str
+    squeezed: int = 0
+    gates: tuple[str, str] = ("relu", "hard_sigmoid")
+
+
+def _unit(net: NetworkBuilder, name: str, source: str, sizes: tuple[int, int], function: str, **more: int) -> str:
+    """Append a convolution of so many channels and such a side, its normalisation and activation."""
+    norm = net.convolution_norm(name, source, *sizes, padding=sizes[1] // 2, **more)
+    return net.add("activation", f"{name}.{function}", norm, function=function)
+
+
+def _inverted_residual(
+    net: NetworkBuilder, block: str, source: str, width: int, of: _Block, *, dropped: float = 0.0
+) -> str:
+    """Append a block that reads ``width`` channels, and its sum with what it reads where that has the same shape."""
+    top = source
+    if of.wide != width:
+        top = _unit(net, f"{block}.widen", top, (of.wide, 1), of.function)
+    top = _unit(net, f"{block}.depthwise", top, (of.wide, of.kernel), of.function, stride=of.stride, groups=of.wide)
+    if of.squeezed:
+        gate = net.convolution(f"{block}.squeeze", net.add("global_pool", f"{block}.pool", top), of.squeezed, 1)
+        gate = net.add("activation", f"{block}.squeeze.{of.gates[0]}", gate, function=of.gates[0])
+        gate = net.convolution(f"{block}.excite", gate, of.wide, 1)
+        gate = net.add("activation", f"{block}.excite.{of.gates[1]}", gate, function=of.gates[1])
+        top = net.add("multiply", f"{block}.multiply", (top, gate))
+    top = net.convolution_norm(f"{block}.narrow", top, of.channels, 1)
+    if of.stride > 1 or of.channels != width:
+        return top
+    if dropped:
+        top = net.add("drop_path", f"{block}.drop", top, rate=dropped)
+    return net.add("add", f"{block}.add", (top, source))
+
+
+def _classifier(net: NetworkBuilder, source: str) -> str:
+    return net.add("flatten", "flatten", net.add("global_pool", "pool", source))
+
+
+def _end(net: NetworkBuilder, source: str) -> None:
+    net.add("loss", "loss", net.linear("fc", net.add("dropout", "dropout", source, rate=0.2), 1000))
+
+
+# stage: factor of widening, channels out, blocks, stride of the first (table 2 of the paper)
+_MOBILENET_V2_STAGES = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+)  # fmt: skip
+
+
+def _mobilenet_v2(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top, width = _unit(net, "conv1", "input", (32, 3), "relu", stride=2), 32
+    for stage, (factor, channels, blocks, stride) in enumerate(_MOBILENET_V2_STAGES, 1):
+        for number in range(1, blocks + 1):
+            block = _Block(factor * width, channels, 3, stride if number == 1 else 1, "relu")
+            top, width = _inverted_residual(net, f"stage{stage}.{number}", top, width, block), channels
+    _end(net, _classifier(net, _unit(net, "conv2", top, (1280, 1), "relu")))
+    return net.network(name, (3, 224, 224), "Sandler et al. 2018, width 1, in torchvision's form")
+
+
+# block: side of the kernel, channels between and out, of squeeze and excite, stride (table 1 of the paper); the
+# activation is ReLU in the first six, then hard swish
+_MOBILENET_V3_BLOCKS = (
+    (3, 16, 16, 0, 1), (3, 64, 24, 0, 2), (3, 72, 24, 0, 1), (5, 72, 40, 24, 2), (5, 120, 40, 32, 1),
+    (5, 120, 40, 32, 1), (3, 240, 80, 0, 2), (3, 200, 80, 0, 1), (3, 184, 80, 0, 1), (3, 184, 80, 0, 1),
+    (3, 480, 112, 120, 1), (3, 672, 112, 168, 1), (5, 672, 160, 168, 2), (5, 960, 160, 240, 1), (5, 960, 160, 240, 1),
+)  # fmt: skip
+
+
+def _mobilenet_v3(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top, width = _unit(net, "conv1", "input", (16, 3), "hard_swish", stride=2), 16
+    for number, (kernel, wide, channels, squeezed, stride) in enumerate(_MOBILENET_V3_BLOCKS, 1):
+        block = _Block(wide, channels, kernel, stride, "relu" if number <= 6 else "hard_swish", squeezed)
+        top, width = _inverted_residual(net, f"block{number}", top, width, block), channels
+    top = net.linear("fc1", _classifier(net, _unit(net, "conv2", top, (960, 1), "hard_swish")), 1280)
+    _end(net, net.add("activation", "fc1.hard_swish", top, function="hard_swish"))
+    return net.network(name, (3, 224, 224), "Howard et al. 2019, large, in torchvision's form", optimizer="rmsprop")
+
+
+MOBILENET = {"mobilenet-v2": ZooEntry(_mobilenet_v2), "mobilenet-v3": ZooEntry(_mobilenet_v3)}
+
+
+# stage: factor of widening, side of the kernel, stride of the first, channels out, blocks (table 1 of the paper)
+_EFFICIENTNET_STAGES = (
+    (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
+)  # fmt: skip
+
+
+def _efficientnet_b0(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top, width = _unit(net, "conv1", "input", (32, 3), "silu", stride=2), 32
+    for stage, (factor, kernel, stride, channels, blocks) in enumerate(_EFFICIENTNET_STAGES, 1):
+        for number in range(1, blocks + 1):
+            sizes = (factor * width, channels, kernel, stride if number == 1 else 1)
+            block = _Block(*sizes, "silu", width // 4, ("silu", "sigmoid"))
+            top = _inverted_residual(net, f"stage{stage}.{number}", top, width, block, dropped=0.2)
+            width = channels
+    _end(net, _classifier(net, _unit(net, "conv2", top, (1280, 1), "silu")))
+    return net.network(name, (3, 224, 224), "Tan and Le 2019, B0, in torchvision's form", optimizer="rmsprop")
+
+
+EFFICIENTNET = {"efficientnet-b0": ZooEntry(_efficientnet_b0)}
+
+
+_WIDTH, _SIDE = 96, 56
+"""Channels and rows of the first stage; each stage has twice as many, and half as many, as the one before."""
+_CONVNEXT_BLOCKS = (3, 3, 9, 3)
+_SWIN_BLOCKS = (2, 2, 6, 2)
+_WINDOW, _HEAD = 7, 32
+
+
+def _normed_image(net: NetworkBuilder, name: str, source: str, height: int) -> str:
+    """Append layer normalisation of every pixel."""
+    top = net.add("layer_norm", f"{name}.norm", net.add("sequence", f"{name}.pixels", source))
+    return net.add("image", f"{name}.image", top, height=height)
+
+
+def _widened(net: NetworkBuilder, name: str, source: str, width: int) -> str:
+    """Append two linear layers, four times as wide between, with GELU."""
+    top = net.add("activation", f"{name}.gelu", net.linear(f"{name}.wide", source, 4 * width), function="gelu")
+    return net.linear(f"{name}.narrow", top, width)
+
+
+def _convnext_t(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top = _normed_image(net, "conv1", net.convolution("conv1", "input", _WIDTH, 4, stride=4), _SIDE)
+    for stage, blocks in enumerate(_CONVNEXT_BLOCKS):
+        width, side = _WIDTH << stage, _SIDE >> stage
+        if stage:
+            top = _normed_image(net, f"stage{stage + 1}.down", top, 2 * side)
+            top = net.convolution(f"stage{stage + 1}.down", top, width, 2, stride=2)
+        for number in range(1, blocks + 1):
+            block = f"stage{stage + 1}.{number}"
+            branch = net.convolution(f"{block}.depthwise", top, width, 7, padding=3, groups=width)
+            branch = net.add("layer_norm", f"{block}.norm", net.add("sequence", f"{block}.pixels", branch))
+            branch = net.add("image", f"{block}.image", _widened(net, block, branch, width), height=side)
+            branch = net.add("layer_scale", f"{block}.scale", branch)
+            branch = net.add("drop_path", f"{block}.drop", branch, rate=0.1)
+            top = net.add("add", f"{block}.add", (branch, top))
+    top = net.add("layer_norm", "norm", net.add("flatten", "flatten", net.add("global_pool", "pool", top)))
+    net.add("loss", "loss", net.linear("fc", top, 1000))
+    return net.network(name, (3, 224, 224), "Liu et al. 2022, tiny, in torchvision's form", optimizer="adam")
+
+
+def _swin_t(name: str, _arguments: Mapping[str, str]) -> Network:
+    net = NetworkBuilder()
+    top = net.add("sequence", "conv1.pixels", net.convolution("conv1", "input", _WIDTH, 4, stride=4))
+    top = net.add("layer_norm", "conv1.norm", top)
+    for stage, blocks in enumerate(_SWIN_BLOCKS):
+        width, side = _WIDTH << stage, _SIDE >> stage
+        if stage:
+            merge = f"stage{stage + 1}.merge"
+            top = net.add("windows", merge, top, height=2 * side, side=2, merged=True)
+            top = net.linear(f"{merge}.linear", net.add("layer_norm", f"{merge}.norm", top), width, bias=False)
+        for number in range(1, blocks + 1):
+            block, shift = f"stage{stage + 1}.{number}", _WINDOW // 2 if number % 2 == 0 and side > _WINDOW else 0
+            branch = _window_attention(net, block, top, (width, side, shift))
+            top = net.add(
+                "add", f"{block}.attention.add", (net.add("drop_path", f"{block}.attention.drop", branch), top)
+            )
+            branch = _widened(net, block, net.add("layer_norm", f"{block}.norm", top), width)
+            top = net.add("add", f"{block}.add", (net.add("drop_path", f"{block}.drop", branch), top))
+    top = net.add("image", "image", net.add("layer_norm", "norm", top), height=_WINDOW)
+    top = net.add("flatten", "flatten", net.add("global_pool", "pool", top))
+    net.add("loss", "loss", net.linear("fc", top, 1000))
+    return net.network(name, (3, 224, 224), "Liu et al. 2021, tiny, in torchvision's form", optimizer="adam")
+
+
+def _window_attention(net: NetworkBuilder, block: str, source: str, sizes: tuple[int, int, int]) -> str:
+    width, side, shift = sizes
+    order = {"height": side, "side": _WINDOW, "shift": shift}
+    top = net.add("windows", f"{block}.windows", net.add("layer_norm", f"{block}.attention.norm", source), **order)
+    top = net.add(
+        "attention", f"{block}.attention", net.linear(f"{block}.qkv", top, 3 * width), heads=width // _HEAD,
+        windows=(side // _WINDOW) ** 2, bias="learned", buckets=(2 * _WINDOW - 1) ** 2,
+    )  # fmt: skip
+    return net.add("windows", f"{block}.back", net.linear(f"{block}.project", top, width), **order, back=True)
+
+
+CONVNEXT = {"convnext-t": ZooEntry(_convnext_t)}
+SWIN = {"swin-t": ZooEntry(_swin_t)}
