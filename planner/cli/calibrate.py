@@ -54,7 +54,7 @@ CLASHES = (
     ("plan", MEASURING_OPTIONS, "which says what to measure"),
     ("runs", ("budget",), "which were measured elsewhere"),
 )
-"""Option, options that are left out beside it, and why."""
+"""Option, options that are left out with it, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +149,16 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
         if clash and beside in values:
             value = arguments[clash]
             text = OPTIONS[clash].flag if value is True else value if isinstance(value, str) else value[0]
-            raise ParameterError(OPTIONS[clash].flag, f"left out beside --{beside}, {why}", text)
+            raise ParameterError(OPTIONS[clash].flag, f"left out with --{beside}, {why}", text)
     if "ranks" in values and "links" not in values:
-        raise ParameterError("--ranks", "given beside --links alone", values["ranks"].value)
+        raise ParameterError("--ranks", "given with --links alone", values["ranks"].value)
     for name, beside in ("calibration", "plan"), ("runs", "plan"), ("position", "runs"):
         if name in values and beside not in values:
             given = values[name].value
-            raise ParameterError(
-                f"--{name}", f"given beside --{beside} alone", given if name == "position" else given[0]
-            )
+            raise ParameterError(f"--{name}", f"given with --{beside} alone", given if name == "position" else given[0])
     for name in ("cluster", "nodes", "gpus_per_node"):
         if name in values and "samples" not in values:
-            raise ParameterError(OPTIONS[name].flag, "given beside --samples, to say of which links", arguments[name])
+            raise ParameterError(OPTIONS[name].flag, "given with --samples, to say of which links", arguments[name])
 
 
 def target_of(values: Values, now: datetime) -> Target:

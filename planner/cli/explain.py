@@ -59,7 +59,7 @@ def run(arguments: Mapping[str, Any]) -> None:
 
 def _runs(answers: Sequence[tuple[Subject, Suggestion]], position: int | None) -> str:
     if position is not None:
-        raise ParameterError("--position", "left out beside --part runs", position)
+        raise ParameterError("--position", "left out with --part runs", position)
     if len(answers) != 1:
         got = f"{len(answers)} of them" if answers else "predictions"
         raise ParameterError("--part runs", "of a suggestion alone, as planner calibrate --plan takes it", got)

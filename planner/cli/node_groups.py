@@ -47,7 +47,7 @@ def check_suggested(values: Values, mixed: MixedCluster) -> None:
     if is_sum(value_of(values, "objective", "")):
         raise _unsupported("objective", values, mixed, f"ask for {' or '.join(TERMS)}")
     if "efficiency" in value_of(values, "limit", ()):
-        raise _unsupported("limit", values, mixed, "of other things than efficiency, which no kind of device has")
+        raise _unsupported("limit", values, mixed, "any but efficiency, which node groups do not have")
     most = sum(one.cluster.nodes for one in mixed.groups)
     if "nodes" in values and max(values["nodes"].value) > most:
         raise ParameterError("--nodes", f"at most the {most} of cluster {mixed.name!r}", max(values["nodes"].value))

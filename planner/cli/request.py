@@ -122,7 +122,7 @@ def in_full(values: Values) -> Values:
         return values
     if own is not None and own.source == given.source:
         flag, beside = OPTIONS["recompute_every"].flag, f"{OPTIONS['recompute'].flag} {','.join(given.value)}"
-        raise ParameterError(flag, f"left out beside {beside}", ",".join(map(str, own.value)))
+        raise ParameterError(flag, f"left out with {beside}", ",".join(map(str, own.value)))
     meant: Values = {
         "recompute": replace(given, value=("full",)),
         "recompute_every": replace(given, value=tuple(int(one.removeprefix(EVERY)) for one in given.value)),
@@ -260,7 +260,7 @@ def _with_base(values: Values, command: str) -> tuple[Values, str]:
     if "cluster" in values or "calibration" in values:
         beside = said(values, "cluster" if "cluster" in values else "calibration")
         remedy = "name a network; 'planner show networks' lists them"
-        raise ParameterError("--network", f"given beside {beside}", NOTHING, remedy)
+        raise ParameterError("--network", f"given with {beside}", NOTHING, remedy)
     defaults = from_settings(catalog.default_request(), DEFAULT_REQUEST, command)
     own = own_calibrations(note)
     hint = f"this machine has its own calibration {own[0].name!r}; --network NAME uses it" if own else ""

@@ -290,7 +290,7 @@ def wanted(values: Values) -> Values:
         if name in values:
             raise ParameterError(OPTIONS[name].flag, "given with --task inference", values[name].value)
     if "epochs" in values and "tokens" in values:
-        raise ParameterError("--tokens", "left out beside --epochs", f"{values['tokens'].value:g}")
+        raise ParameterError("--tokens", "left out with --epochs", f"{values['tokens'].value:g}")
     if "target_batch" not in values:
         raise ParameterError("--target-batch", "given", NOTHING, "say the wanted mini-batch in samples")
     return values

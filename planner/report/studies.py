@@ -151,7 +151,7 @@ def _verdict(answer: WhyNot) -> str:
     if answer.outside:
         return "not among what the request tries"
     if not answer.candidates:
-        return "no such plan is lawful for this network and framework on so many GPUs"
+        return "no such plan is valid for this network and framework on that many GPUs"
     return f"all {answer.candidates:,} candidates are refused"
 
 
@@ -232,7 +232,7 @@ def _counts(validation: Validation, omitted: int) -> Iterator[tuple[str, str]]:
         yield "unknown frameworks", f"{names}: answered as any framework"
     if locked.rows:
         names = ", ".join(locked.sources)
-        yield "locked", f"{locked.rows:,} of {names}: told in sums alone, as nobody is to look at them row by row"
+        yield "locked", f"{locked.rows:,} of {names}: shown as sums only, as nobody may look at them row by row"
 
 
 def _errors(validation: Validation) -> Iterator[Block]:

@@ -374,7 +374,7 @@ def check_limits(limits: Mapping[str, float], order: Order, modes: Collection[st
     """
     for name in limits:
         if name == "window" and "async" not in modes:
-            raise ParameterError("--limit", "of other things than window in synchronous mode", name, _WINDOW_REMEDY)
+            raise ParameterError("--limit", "any but window in synchronous mode", name, _WINDOW_REMEDY)
         if name == "tokens-per-s" and not order.tokens:
             raise ParameterError("--limit", "samples-per-s of a network that is no language model", name)
         if LIMITS[name].of_epoch and not order.has_dataset and not (name == "run" and order.run.tokens):
@@ -385,7 +385,7 @@ def check_limits(limits: Mapping[str, float], order: Order, modes: Collection[st
             raise ParameterError("--limit", rule, name, "name one with --dataset")
         if LIMITS[name].term and TERMS[LIMITS[name].term].needs_price and order.usd_per_gpu_hour is None:
             remedy = "give --cluster a file with [price] usd_per_gpu_hour"
-            raise ParameterError("--limit", "of other things than cost on a cluster without a price", name, remedy)
+            raise ParameterError("--limit", "any but cost on a cluster without a price", name, remedy)
 
 
 def limit_text(name: str, value: float) -> str:

@@ -283,7 +283,7 @@ class Asked:
 def rank_here(ranks: int | None) -> Rank | None:
     """Return which rank of a launcher this process is, None where none has started it.
 
-    ParameterError: a number of ``ranks`` is given beside a launcher's.
+    ParameterError: a number of ``ranks`` is given with a launcher's.
     """
     own = rank_of(os.environ)
     if own is not None and ranks is not None:

@@ -159,7 +159,7 @@ def machine_of(values: Values, say: Say, known: Calibrations = (), found: Cluste
     _check_device(of_user, cluster, say)
     only_named = "only_calibration" in values
     if only_named and not of_user:
-        raise ParameterError("--only-calibration", "given beside --calibration", NOTHING)
+        raise ParameterError("--only-calibration", "given with --calibration", NOTHING)
     own, of_catalog = ((), ()) if only_named else (own, catalog.calibrations_for(cluster))
     completion = () if only_named else _completions(cluster, (*of_user, *own, *of_catalog))
     named_by = values["calibration"].source if of_user else ""
@@ -218,7 +218,7 @@ def _cluster(
         return seen_cluster((*calibrations, *own)) or seen, "calibration" if calibrations else OWN, own
     if calibrations:
         what = f"calibration {calibrations[0].name!r}"
-        rule = f"given beside {what}, which is of no node"
+        rule = f"given with {what}, which is of no node"
         raise ParameterError("--cluster", rule, NOTHING, "name one: 'planner show clusters' lists them")
     remedy = "this machine has no calibration of its own: name a cluster, or measure with 'planner calibrate'"
     raise ParameterError("--cluster or --calibration", f"given with {said(values, 'network')}", NOTHING, remedy)

@@ -107,7 +107,7 @@ def networks_of(names: Iterable[str], device: str = "cpu") -> tuple[Network, ...
 def shards_of(networks: Sequence[Network], degrees: Sequence[int]) -> tuple[Network, ...]:
     """Return a rank's shard of every network with attention, of each tensor-parallel degree."""
     if degrees and not networks:
-        raise ParameterError("--network", "given beside --tensor-parallel", NOTHING, "name the networks to be split")
+        raise ParameterError("--network", "given with --tensor-parallel", NOTHING, "name the networks to be split")
     split = [network for network in networks if has_tensor_shards(network)] or networks
     return tuple(tensor_shard(network, degree) for network in split for degree in degrees if degree > 1)
 

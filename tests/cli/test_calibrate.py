@@ -339,11 +339,11 @@ def test_cuda_without_cuda_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPat
         ),
         (
             ("--samples", "x", "--budget", "9s"),
-            "--budget must be left out beside --samples, which measures nothing, got '9s'",
+            "--budget must be left out with --samples, which measures nothing, got '9s'",
         ),
         (("--network", "resnet5"), "network must be a known name, got 'resnet5'; did you mean 'resnet50' or"),
-        (("--samples", "x", "--network", "mlp"), "--network must be left out beside --samples, which measures nothing"),
-        (("--samples", "x", "--target-error", "5%"), "--target-error must be left out beside --samples"),
+        (("--samples", "x", "--network", "mlp"), "--network must be left out with --samples, which measures nothing"),
+        (("--samples", "x", "--target-error", "5%"), "--target-error must be left out with --samples"),
         (("--target-error", "0%"), "--target-error must be above 0 and at most 100%, got '0%'"),
         (
             ("--precision", "fp16"),

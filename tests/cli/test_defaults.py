@@ -150,7 +150,7 @@ def test_a_missing_network_is_named(flag: str, run: Run) -> None:
     code, out, err = run("suggest", "--target-batch", "138", flag, "tsubame-kfc")
     assert (code, out) == (2, "")
     remedy = "name a network; 'planner show networks' lists them"
-    assert err == f"planner: --network must be given beside {flag}, got nothing; {remedy}\n"
+    assert err == f"planner: --network must be given with {flag}, got nothing; {remedy}\n"
 
 
 def test_an_unknown_name_is_reported_before_what_is_missing(run: Run) -> None:
@@ -287,8 +287,8 @@ def test_named_calibrations_go_before_bundled_ones(run: Run) -> None:
 
 
 OWN_VALUES = [
-    ('cluster = "dgx1-v100"', 2, "--network must be given beside cluster in planner.toml, got nothing; name a network"),
-    ('calibration = "tsubame-kfc"', 2, "--network must be given beside calibration in planner.toml, got nothing; "),
+    ('cluster = "dgx1-v100"', 2, "--network must be given with cluster in planner.toml, got nothing; name a network"),
+    ('calibration = "tsubame-kfc"', 2, "--network must be given with calibration in planner.toml, got nothing; "),
     ('network = "alexnet"', 2, "--cluster or --calibration must be given with network in planner.toml, got nothing; "),
     ('precision = "fp16"', 5, "planner.toml: precision: precision must be one that can be priced (fp32), got 'fp16': "),
     ('scenario = "edr,foo"', 3, "planner.toml: scenario: scenario item must be fp16, edr, "),

@@ -194,7 +194,7 @@ def test_beside_the_only_calibration_nothing_is_derived(run: Run) -> None:
     assert code == 5
     assert "kernel gemm forward in tf32 must be covered" in err
     code, _, err = run(*asked[:-2], "--only-calibration")
-    assert (code, err) == (2, "planner: --only-calibration must be given beside --calibration, got nothing\n")
+    assert (code, err) == (2, "planner: --only-calibration must be given with --calibration, got nothing\n")
 
 
 def test_kernels_of_a_sibling_tell_other_precisions_too(run: Run) -> None:

@@ -132,7 +132,7 @@ def test_where_nothing_fits_the_nearest_plans_are_explained(run: Run) -> None:
             2,
             "planner: --position must be given with --part plan,",
         ),
-        (("plan.json", "--part", "runs", "--position", "1"), 2, "planner: --position must be left out beside"),
+        (("plan.json", "--part", "runs", "--position", "1"), 2, "planner: --position must be left out with"),
         (("plan.json", "--part", "cost"), 2, "planner: --part must be one of "),
         (("other.json",), 3, "planner: other.json: format: value must be one of "),
     ],

@@ -64,7 +64,7 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
         (GPT2, "--recompute full --recompute-every 8 --pipeline 2", f"{SOME_LAYER}, got 8; the nearest is 6"),
         (GPT2, "--recompute-every 2", "--recompute-every must be 1 without recompute full, got 2"),
         (GPT2, "--recompute every:2 --recompute-every 3",
-         "--recompute-every must be left out beside --recompute every:2, got '3'"),
+         "--recompute-every must be left out with --recompute every:2, got '3'"),
         (GPT2, "--pipeline 2 --virtual-stages 5 --accumulation 2 --stages best",
          f"{BEST_CHUNKS}, got 5; the nearest are 4 and 6"),
         (CNN, "--recompute per-stage",

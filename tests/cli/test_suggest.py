@@ -432,7 +432,7 @@ def test_language_models_speak_of_tokens_and_keep_a_deadline(run: Run) -> None:
     assert (code, out.count("above --deadline")) == (4, 1)
     assert "and --deadline; the smallest change that helps: --deadline " in err
     for wrong, rule in {
-        ("--tokens", "1e10", "--epochs", "2"): "--tokens must be left out beside --epochs, got '1e+10'",
+        ("--tokens", "1e10", "--epochs", "2"): "--tokens must be left out with --epochs, got '1e+10'",
         ("--deadline", "1h"): "--deadline must be given with --tokens or a data set",
         ("--tokens", "many"): "--tokens must be a number above 0",
     }.items():

@@ -308,7 +308,7 @@ def test_rows_of_a_locked_source_are_in_sums_alone(run: Run, tmp_path: Path) -> 
     code, out, _ = run("validate", "--runs", path)
     assert code == 0
     assert "3: 3 predicted, 0 refused" in out
-    assert "2 of s: told in sums alone, as nobody is to look at them row by row" in " ".join(out.split())
+    assert "2 of s: shown as sums only, as nobody may look at them row by row" in " ".join(out.split())
     worst = out[out.index("Worst rows") :]
     assert "one" not in worst.replace("none", "")
     code, out, _ = run("validate", "--runs", write(tmp_path / "locked.csv", ONE, EIGHT))

@@ -162,7 +162,7 @@ def test_logs_of_other_devices_and_lists_are_refused(
 def test_options_of_logs_need_samples(run: Run) -> None:
     code, _, err = run("calibrate", "--cluster", "dgx-a100", "--out", "links.json")
     assert code == 2
-    assert err == "planner: --cluster must be given beside --samples, to say of which links, got 'dgx-a100'\n"
+    assert err == "planner: --cluster must be given with --samples, to say of which links, got 'dgx-a100'\n"
 
 
 def test_times_that_fall_with_bytes_give_no_link(run: Run) -> None:

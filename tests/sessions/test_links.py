@@ -73,13 +73,13 @@ def test_the_samples_file_of_links_gives_back_their_calibration(run: Run) -> Non
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--ranks", "2"), "--ranks must be given beside --links alone, got 2"),
+        (("--ranks", "2"), "--ranks must be given with --links alone, got 2"),
         (
             ("--links", "--network", "mlp"),
-            "--network must be left out beside --links, which times no kernels, got 'mlp'",
+            "--network must be left out with --links, which times no kernels, got 'mlp'",
         ),
-        (("--links", "--samples", "logs"), "--links must be left out beside --samples, which measures nothing"),
-        (("--links", "--plan", "p.json"), "--links must be left out beside --plan, which says what to measure"),
+        (("--links", "--samples", "logs"), "--links must be left out with --samples, which measures nothing"),
+        (("--links", "--plan", "p.json"), "--links must be left out with --plan, which says what to measure"),
         (("--links", "--ranks", "0"), "--ranks must be a whole number from 1 to 1024, got '0'"),
         (("--threads", "0"), "--threads must be a whole number from 1 to "),
     ],

@@ -282,13 +282,13 @@ def test_what_cannot_be_is_said(run: Run, asked: Callable[..., Path]) -> None:
             3,
             "mine.json: format: value must be 'planner/suggestion', got 'planner/cal",
         ),
-        (("--plan", "plan.json", "--network", "mlp"), 2, "--network must be left out beside --plan, which says what"),
+        (("--plan", "plan.json", "--network", "mlp"), 2, "--network must be left out with --plan, which says what"),
         (
             ("--plan", "plan.json", "--samples", "x"),
             2,
-            "--plan must be left out beside --samples, which measures",
+            "--plan must be left out with --samples, which measures",
         ),
-        (("--calibration", "mine.json"), 2, "--calibration must be given beside --plan alone, got 'mine.json'"),
+        (("--calibration", "mine.json"), 2, "--calibration must be given with --plan alone, got 'mine.json'"),
     ):
         found, out, err = run("calibrate", *arguments, "--out", "better.json")
         assert (found, out) == (code, "")

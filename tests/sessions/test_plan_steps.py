@@ -156,10 +156,10 @@ def test_rows_that_are_no_runs_of_a_plan_are_said_and_others_taken(run: Run, pla
     assert code == 0
     assert "planner: rows left out: 1 (runs.csv line 3: " in err
     code, _, err = run("calibrate", "--runs", "runs.csv", "--out", "other.json")
-    assert (code, err) == (2, "planner: --runs must be given beside --plan alone, got 'runs.csv'\n")
+    assert (code, err) == (2, "planner: --runs must be given with --plan alone, got 'runs.csv'\n")
     code, _, err = run(*CALIBRATE, "--force", "--budget", "60s")
     assert code == 2
-    assert "--budget must be left out beside --runs, which were measured elsewhere" in err
+    assert "--budget must be left out with --runs, which were measured elsewhere" in err
     code, _, err = run("calibrate", "--plan", "plan.json", "--out", "other.json")
     assert code == 5
     assert err.endswith("time their steps where they run and give them as a runs file by --runs FILE.csv\n")

@@ -55,9 +55,9 @@ def test_a_folder_of_folders_with_samples_names_them(folders: tuple[str, ...], n
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--samples", "x"), "--tensor-parallel must be left out beside --samples, which measures nothing, got "),
-        (("--plan", "x"), "--tensor-parallel must be left out beside --plan, which says what to measure, got "),
-        ((), "--network must be given beside --tensor-parallel, got nothing; name the networks to be split"),
+        (("--samples", "x"), "--tensor-parallel must be left out with --samples, which measures nothing, got "),
+        (("--plan", "x"), "--tensor-parallel must be left out with --plan, which says what to measure, got "),
+        ((), "--network must be given with --tensor-parallel, got nothing; name the networks to be split"),
         (("--network", "mlp"), "tensor-parallel degree must be 1 of a network without attention, of which no shards "),
         (
             ("--network", "gpt"),
