@@ -77,7 +77,10 @@ def test_it_is_searched_ranked_and_shown() -> None:
 
 def test_it_is_loosened_where_nothing_fits() -> None:
     code = COMMAND.replace("sys.exit(main(sys.argv[1:]))", "main(sys.argv[1:])")
-    options = ("--target-batch", "64", "--sub-batch", "8", "--made-up", "2", "--accumulation", "1", "--json")
+    options = (
+        "--target-batch", "64", "--tolerance", "0", "--sub-batch", "8", "--made-up", "2", "--accumulation", "1",
+        "--json",
+    )  # fmt: skip
     answer = json.loads(python(code, "suggest", *PROBLEM, *options))
     assert {one["option"]: one["value"] for one in answer["loosen"]}["--made-up"] == "1"
 

@@ -7,10 +7,10 @@ import pytest
 
 Run = Callable[..., tuple[int, str, str]]
 ON = ("suggest", "--cluster", "dgx-a100")
-LLAMA = (*ON, "--network", "llama3-70b", "--target-batch", "512")
+LLAMA = (*ON, "--network", "llama3-70b", "--target-batch", "512", "--offload", "none")
 CASES = (
-    ((*LLAMA, "--nodes", "2", "--framework", "fsdp"), {"--framework fsdp", "--nodes 2"}),
-    ((*LLAMA, "--nodes", "1", "--optimizer", "adam"), {"--nodes 1"}),
+    ((*LLAMA, "--nodes", "2", "--framework", "fsdp"), {"--framework fsdp", "--nodes 2", "--offload none"}),
+    ((*LLAMA, "--nodes", "1", "--optimizer", "adam"), {"--nodes 1", "--offload none"}),
     ((*ON, "--network", "resnet50", "--target-batch", "1000", "--tolerance", "0", "--nodes", "3"), None),
     ((*ON, "--network", "resnet50", "--target-batch", "1024", "--limit", "epoch=1s", "--framework", "mxnet"), None),
 )

@@ -51,7 +51,7 @@ def test_a_suggestion_fits_a_screen(network: str, cluster: str, mode: str, run: 
     asked = ("--network", network, "--cluster", cluster, "--target-batch", TARGETS[network], "--mode", mode)
     lines = screen(run("suggest", *asked))
     assert lines[0].startswith(f"{network} on {cluster}, target mini-batch {TARGETS[network]}: take plan ")
-    rows = sum(bool(re.match(r" *\d+ +\d+ x 8 ", line)) for line in lines)
+    rows = sum(bool(re.match(r" *\d+ +\d+ ?x ?8 ", line)) for line in lines)
     assert 1 <= rows <= 5  # plans that are alike share a row
     assert any(FACTOR.match(line) for line in lines)
     assert any(line.startswith("Start: mpirun" if mode == "async" else "Start: torchrun") for line in lines[-3:])

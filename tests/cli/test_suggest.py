@@ -271,9 +271,8 @@ def test_every_plan_is_ranked_or_refused(run: Run) -> None:
 def test_one_answer_without_a_plan_is_exit_4_with_all_answers(run: Run) -> None:
     # Four times the largest sub-batch of vgg16 fits alexnet: 16 GPUs and no accumulation reach it with one of the two.
     shared = ("--cluster", "dgx1-v100", "--nodes", "1", "--accumulation", "1", "--precision", "fp32")
-    kept = ("--recompute", "none", "--offload", "none")
+    kept = ("--recompute", "none", "--offload", "none", "--tolerance", "0")
     arguments = ("suggest", "--network", "alexnet", "--network", "vgg16", *shared, *kept, "--target-batch", "4096")
-    arguments = (*arguments, "--tolerance", "0")
     code, out, err = run(*arguments, "--json")
     assert code == 4
     answers = json.loads(out)["suggestions"]

@@ -25,8 +25,12 @@ def test_each_term_has_its_weight(text: str, weights: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("cots:1", "term of X must be one of epoch-time, cost, got 'cots'; did you mean 'cost'?"),
-        ("cost:1+", "term of X must be one of epoch-time, cost, got nothing; write for example epoch-time:1+cost:0.2"),
+        ("cots:1", "term of X must be one of epoch-time, gpu-hours, cost, got 'cots'; did you mean 'cost'?"),
+        (
+            "cost:1+",
+            ("term of X must be one of epoch-time, gpu-hours, cost, got nothing; "
+            "write for example epoch-time:1+cost:0.2"),
+        ),
         ("cost:1+cost:2", "X must be a sum with each term once, got 'cost:1+cost:2'"),
         ("cost+epoch-time:2", f"weight of cost in X must be a number{BOUNDS}, got nothing; write for example cost:1"),
         ("cost:0", f"weight of cost in X must be a number{BOUNDS}, got '0'; write for example cost:1"),

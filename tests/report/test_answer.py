@@ -291,7 +291,8 @@ def test_epochs_and_the_cost_that_is_minimised_stand_in_the_first_sentence(
     suggestion: Suggestion, subject: Subject, printed: Printed
 ) -> None:
     def first(one: Suggestion, of: Subject = subject, epochs: int | None = None) -> str:
-        request = one.request if epochs is None else {**one.request, "epochs": Sourced(epochs, "option")}
+        request: dict[str, Sourced[object]] = dict(one.request)
+        request |= {} if epochs is None else {"epochs": Sourced(epochs, "option")}
         return " ".join(printed(suggestion_answer(replace(one, request=request), of)).partition(".\n")[0].split())
 
     assert "epochs in" not in first(suggestion)

@@ -96,7 +96,8 @@ def test_plans_reach_rates_and_an_efficiency(machine: Any, target: int, least: d
     lawful = [
         one
         for one in fast
-        if rates[one] / one.gpus * (1 + 1e-12) >= least.get("efficiency", 0) * rates[baseline] / baseline.gpus
+        if baseline
+        and rates[one] / one.gpus * (1 + 1e-12) >= least.get("efficiency", 0) * rates[baseline] / baseline.gpus
     ]
     outcome = search(request, limits, machine, order, keep=4)
     assert (
