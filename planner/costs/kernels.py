@@ -49,14 +49,6 @@ WAVES_MODELLED = 4
 """A last, partly filled wave of tiles matters up to this many waves."""
 
 
-def _work_linear(work: Work, _settings: Settings) -> FloatArray:
-    return stacked([1.0, work_amount(work)])
-
-
-def _flop_rate(work: Work, _settings: Settings) -> FloatArray:
-    return stacked([flop(work)])
-
-
 def _tile_pairs(settings: Settings) -> list[tuple[int, int]]:
     flat = vector(settings, "tiles", (128.0, 64.0), of=2).astype(int).tolist()
     return list(zip(flat[::2], flat[1::2], strict=True))
@@ -148,14 +140,14 @@ LINEAR_TERMS = (
     FeatureMap(
         "work.linear",
         lambda _settings: (CALLS, Column("work", WORK)),
-        _work_linear,
+        lambda work, _settings: stacked([1.0, work_amount(work)]),
         doc="beta + alpha·W, W = FLOP of products and convolutions, else elements (Oyama et al., SPRINT slides, 2016)",
         floor=physical_floor,
     ),
     FeatureMap(
         "flop.rate",
         lambda _settings: (Column("flop", FLOP),),
-        _flop_rate,
+        lambda work, _settings: stacked([flop(work)]),
         doc="FLOP times one coefficient [s/FLOP]",
     ),
     *TRAFFIC_TERMS,

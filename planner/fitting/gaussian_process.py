@@ -246,14 +246,10 @@ def row_in_words(samples: Samples, row: int, kind: str) -> str:
     kind : kind whose work columns the row has
     """
     values = {name: float(samples.number[name][row]) for name in work_columns(kind)}
-    words = [f"{name}={value:.10g}" for name, value in values.items() if _tells(name, value)]
-    call = str(samples.text["call"][row]) or " ".join(words)
+    told = {name: value for name, value in values.items() if not np.isnan(value) and value != SILENT_VALUES.get(name)}
+    call = str(samples.text["call"][row]) or " ".join(f"{name}={value:.10g}" for name, value in told.items())
     group = str(samples.text["group"][row])
     return f"{call}: {format_seconds(float(samples.time_s[row]))}" + (f" ({group})" if group else "")
-
-
-def _tells(name: str, value: float) -> bool:
-    return not np.isnan(value) and value != SILENT_VALUES.get(name)
 
 
 SHORTEST_SHARE = 0.5

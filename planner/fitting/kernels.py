@@ -328,7 +328,8 @@ def _shapes(key: Key, rows: Samples, accelerator: Accelerator | None) -> Iterato
         yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction, **apart}
     if kind == "convolution":
         yield "convolution.classes", {"direction": direction, OBLONG_APART: 1.0}
-        if _has_tensor_cores(key[3], accelerator):
+        rates = accelerator.peak_flop_per_s if accelerator else {}
+        if rates.get(key[3], 0.0) > TENSOR_CORE_SPEEDUP * rates.get("fp32", np.inf):  # a rate of tensor cores
             yield from (("convolution.channels", {"tiles": tiles}) for tiles in CHANNEL_TILES)
         yield "work.linear", {}
     elif kind == "gemm":
@@ -364,12 +365,6 @@ def _attention_shapes(key: Key, rows: Samples, accelerator: Accelerator | None) 
 def _processors(accelerator: Accelerator | None) -> float:
     """Return the number of multiprocessors, 0 where it is not known."""
     return float(accelerator.multiprocessors or 0) if accelerator else 0.0
-
-
-def _has_tensor_cores(precision: str, accelerator: Accelerator | None) -> bool:
-    """Tell whether the accelerator's peak rate at a precision is one of tensor cores."""
-    rates = accelerator.peak_flop_per_s if accelerator else {}
-    return rates.get(precision, 0.0) > TENSOR_CORE_SPEEDUP * rates.get("fp32", np.inf)
 
 
 def _tells_reads_apart(kind: str, rows: Samples) -> bool:

@@ -70,12 +70,6 @@ _WITH_SOURCE = (*(one.name for one in _DOES), *(f"strategies.{name}" for name in
 """Keys of a file whose source may be told."""
 
 
-def _switch(
-    aliases: tuple[str, ...], needs: tuple[str, ...], excludes: tuple[str, ...], source: str, **changes: Any
-) -> Switch:
-    return Switch(without_none(**changes), aliases, needs, excludes, source)
-
-
 _CHANGES = tuple(replace(one, default=None) for one in _DOES)
 _SWITCH = Table(
     Field("aliases", ListOf(Text()), "names of the framework with this switch on, in lower case", ()),
@@ -83,7 +77,9 @@ _SWITCH = Table(
     Field("excludes", ListOf(Text()), "other switches that cannot be on beside it", ()),
     Field("source", Text(), "what it is, and where that comes from", ""),
     *_CHANGES,
-    make=_switch,
+    make=lambda aliases, needs, excludes, source, **changes: Switch(
+        without_none(**changes), aliases, needs, excludes, source
+    ),
     doc="what a user may turn on: the keys that it changes; what it fuses is fused besides",
     split=lambda one: {key: getattr(one, key) for key in ("aliases", "needs", "excludes", "source")} | one.changes,
 )

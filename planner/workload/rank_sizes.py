@@ -212,8 +212,11 @@ class _FewSizes:
             columns = columns + np.where(np.isin(kind, rules.narrow), operands, 0.0) / self.itemsize
         working = self.itemsize * np.maximum.reduceat(gradients + columns, self.units.starts)
         largest, is_trained = np.zeros((2, self.number)), np.array([not layer.is_frozen for layer in layers])
+        largest_tensor = self._by_site(
+            lambda site: float(max(LAYER_KINDS[site.layer.kind].parameters(site.layer, site.inputs[0]), default=0))
+        )
         for at, of_layers in enumerate((np.ones(len(layers)), is_trained.astype(np.float64))):
-            tensors = of_layers * np.maximum(self._by_site(_largest_tensor), tied[self.program.site])
+            tensors = of_layers * np.maximum(largest_tensor, tied[self.program.site])
             np.maximum.at(largest[at], self.unit, tensors)
         gathered = np.where(is_block, by_unit, largest[0])
         scattered = np.where(is_block, trained_by_unit, largest[1])
@@ -392,10 +395,6 @@ def scheme_sizes(network: Network, rules: SizeRules, parts: tuple[Program, Float
 def ranks_of(network: Network) -> Callable[[SizeRules], Ranks]:
     """Return what gives the sizes of the ranks of a network by rules, each made once."""
     return cache(partial(Ranks, network))
-
-
-def _largest_tensor(site: Site) -> float:
-    return float(max(LAYER_KINDS[site.layer.kind].parameters(site.layer, site.inputs[0]), default=0))
 
 
 def _with_fused_gates(network: Network) -> Network:

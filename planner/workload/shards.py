@@ -481,8 +481,9 @@ def _adapted(network: Network, asked: Trainable) -> Iterator[Layer]:
     for layer in network.layers:
         inputs = tuple(behind.get(source, source) for source in layer.inputs)
         yield replace(layer, inputs=inputs, is_frozen=True)
-        wanted = [(role, width) for role, width in products.get(layer.name, ()) if _is_target(role, asked)]
-        for role, width in () if layer.name in ends else wanted:
+        for role, width in () if layer.name in ends else products.get(layer.name, ()):
+            if asked.targets != ALL and role not in ("query", "value"):
+                continue
             least = min(width, shapes[layer.inputs[0]][-1])
             if asked.number > least:
                 rule = f"at most {least}, the least side of product {layer.name} of {network.name}"
@@ -496,7 +497,3 @@ def _adapted(network: Network, asked: Trainable) -> Iterator[Layer]:
         what = "products of queries and values" if asked.targets == ATTENTION else "linear layers but the last"
         remedy = "say targets=all" if asked.targets == ATTENTION else "train its last layers with last:K"
         raise ParameterError(_WHAT, f"of another kind for {network.name}, which has no {what}", "lora", remedy)
-
-
-def _is_target(role: str, asked: Trainable) -> bool:
-    return asked.targets == ALL or role in ("query", "value")

@@ -319,10 +319,6 @@ def _latent(site: Site, _lowering: Lowering) -> Iterator[Call]:
     yield from passes("concat", site, joined, joined)
 
 
-def _table_parameters(layer: Layer, _shape: Shape) -> tuple[int, ...]:
-    return (layer.integer("buckets") * layer.integer("heads"),) if layer.integer("buckets") else ()
-
-
 _COMMON = {
     "heads": Attribute("int", None, "heads that the features are split into"),
     "causal": Attribute("bool", default=False, doc="whether later positions are masked"),
@@ -342,7 +338,9 @@ KINDS = {
         },
         _attended,
         (2,),
-        parameters=_table_parameters,
+        parameters=lambda layer, _shape: (
+            (layer.integer("buckets") * layer.integer("heads"),) if layer.integer("buckets") else ()
+        ),
         calls=_attention,
         macs=_macs,
         multiplies_weights=False,

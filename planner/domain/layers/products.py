@@ -197,10 +197,6 @@ def _conv2d(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
     )
 
 
-def _fully_connected(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
-    return torch.nn.Linear(inputs[0][-1], layer.integer("features"), bias=bool(layer.attributes["bias"]))
-
-
 _BIAS = Attribute("bool", default=True, doc="whether a bias is added")
 KINDS = {
     "convolution": LayerKind(
@@ -265,7 +261,9 @@ KINDS = {
         computes="16 bits",
         share=lambda layer: Share("features", is_rounded_up=True) if layer.attributes["tied"] else None,
         outputs="features",
-        module=_fully_connected,
+        module=lambda torch, layer, inputs: torch.nn.Linear(
+            inputs[0][-1], layer.integer("features"), bias=bool(layer.attributes["bias"])
+        ),
     ),
     "adapter": LayerKind(
         {

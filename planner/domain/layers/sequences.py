@@ -78,10 +78,6 @@ def _embedding(site: Site, _lowering: Lowering) -> Iterator[Call]:
         yield Call("add", FORWARD, traffic(elements, 3 * elements), fixed(sums))
 
 
-def _embedding_parameters(layer: Layer, _shape: Shape) -> tuple[int, ...]:
-    return tuple(layer.integer("features") * rows for table in TABLES if (rows := layer.integer(table)))
-
-
 def _embedding_kept(site: Site, itemsize: int) -> int:
     """Numbers of tokens, less what was counted for them as the network's input, and of their types."""
     return (TOKEN_BYTES * (2 if site.layer.integer("types") else 1) - itemsize) * site.input_elements
@@ -238,7 +234,9 @@ KINDS = {
         },
         _embedded,
         (1,),
-        parameters=_embedding_parameters,
+        parameters=lambda layer, _shape: tuple(
+            layer.integer("features") * rows for table in TABLES if (rows := layer.integer(table))
+        ),
         calls=_embedding,
         kept_besides=_embedding_kept,
         computes="fp32",
