@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,8 @@ _KINDS: Mapping[str, str] = {
 }
 _SMALL = 512
 """Numbers of a constant that shapes may be made of, at most."""
+_HIDDEN = -1e4
+"""What is added to scores that do not count is lower."""
 _FLOATS = (1, 10, 11, 16)
 """Types of numbers with a fraction: float, float16, double, bfloat16."""
 
@@ -143,13 +146,49 @@ class _Reader:
             name for node in graph.node if node.op_type == "BatchNormalization" for name in list(node.input)[3:5]
         }
         placed = {name for node in graph.node if node.op_type in ("Where", "Resize", "Clip") for name in node.input}
-        for one in graph.initializer:
+        gathered = {name for node in graph.node if node.op_type == "Gather" for name in node.input}
+        tables = {one.name: one for one in graph.initializer if one.name in gathered and len(one.dims) > 1}
+        batch = self.graph.batch
+        joined = ("Mul", "Add", "Concat", "Expand", "Slice")
+        others = {name for node in graph.node if node.op_type not in joined for name in node.input}
+        summed = {name for node in graph.node if node.op_type != "Mul" for name in node.input}
+        for one in sorted(graph.initializer, key=lambda one: one.name not in tables):
             shape = tuple(one.dims)
             is_weight = one.data_type in _FLOATS and prod(shape) > 1 and one.name not in statistics | placed
-            is_mask = is_square(shape) and not is_weight
-            tensor = Tensor(shape, WEIGHT if is_weight else CONSTANT, name=one.name, is_mask=is_mask)
+            if is_weight and sum(side > 1 for side in shape[-2:]) > 1 and one.name not in others:
+                is_masked = self._array(one).min() <= _HIDDEN
+                is_weight = one.name in summed and not is_masked  # no sines of positions
+            tensor = Tensor(shape, WEIGHT if is_weight else CONSTANT, name=one.name)
+            source = self._copied(one, tables, batch) if is_weight and len(shape) > 1 else None
+            if source is not None:
+                tensor = self.graph.add("view", [source], [shape]).output
+            elif is_weight:
+                self.graph.parameters.append(tensor)
+            tensor.is_mask = is_square(shape) and tensor.role == CONSTANT
             self.tensors[one.name] = tensor
-            self.graph.parameters += [tensor] if is_weight else []
+
+    def _copied(self, one: Any, tables: Mapping[str, Any], batch: int) -> Tensor | None:
+        """Return the parameter that an exporter copied: a table turned round, or what it repeated for each sample."""
+        shape, read = tuple(one.dims), self._array
+        for name, table in tables.items():
+            is_turned = tuple(table.dims) == shape[::-1] and one.name != name and name in self.tensors
+            if is_turned and np.array_equal(read(table), read(one).T):
+                return self.tensors[name]
+        if len(shape) < 3 or shape[0] != batch or not (read(one) == read(one)[:1]).all():
+            return None
+        once = read(one)
+        for axis in range(len(shape)):
+            first = once.take([0], axis)
+            once = first if (once == first).all() else once
+        source = Tensor(once.shape, WEIGHT if once.size > 1 else CONSTANT, name=one.name)
+        self.graph.parameters += [source] * (once.size > 1)
+        return source
+
+    def _array(self, one: Any) -> Any:
+        """Return the numbers of an initial value; one that equals nothing where the file that holds them is missing."""
+        with suppress(Exception):  # whatever reading raises; no model is refused for lack of its weights
+            return self.onnx.numpy_helper.to_array(one, str(Path(self.path).parent))
+        return np.full(1, np.nan)
 
     def _note(self, name: str, proto: Any) -> None:
         """Note the type of a tensor, and its shape where all its sides are known."""

@@ -107,7 +107,8 @@ def _primitive_attention(one: Operator) -> None:
     learned = [tensor for tensor in bias if tensor.role == WEIGHT]
     is_causal = any(tensor.is_mask and tensor.shape[-2:] == positions for tensor in bias)
     if keys.shape[-1] == positions[-1] and keys.shape[-2] == queries.shape[-1]:
-        keys = Tensor((*keys.shape[:-2], *keys.shape[:-3:-1]), SAMPLE, Operator("view", [keys], outputs=[keys]))
+        turned = Operator("view", [keys], place=product.place - 0.5)
+        turned.outputs = [keys := Tensor((*keys.shape[:-2], *keys.shape[:-3:-1]), SAMPLE, turned)]
     queries, keys, values = map(_by_heads, (queries, keys, values))
     _become(one, "attention", [queries, keys, values, *learned[:1]], causal=is_causal, dropout=rate, fused=False)
 
@@ -182,7 +183,7 @@ def _normed(one: Operator) -> None:
     if one.kind != "pointwise" or one.attributes.get("function") not in ("mul", "div") or len(one.samples()) != 2:
         return
     values, scale = sorted(one.samples(), key=lambda tensor: -tensor.size)
-    if scale.size * values.shape[-1] != values.size:
+    if not values.shape or scale.size * values.shape[-1] != values.size:
         return
     squared, values = _squared(scale), _of_other_type(values)
     if squared is None:

@@ -6,14 +6,18 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from planner import catalog
+from planner.domain.configuration import Configurations
 from planner.domain.network import Network, layer_shapes
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.network import NETWORK
 from planner.workload.blocks import block_starts
 from planner.workload.calls import totals
+from planner.workload.memory import Memory
+from planner.workload.memory_rules import MemoryRules
 from planner.workload.shards import tensor_shard
 
 FILE = str(Path(__file__).with_name("modules_to_read.py"))
@@ -115,6 +119,31 @@ def test_an_onnx_file_is_read_with_the_sizes_it_leaves_open(tmp_path: Path) -> N
     assert totals(network).forward_mac == 16 * 27 * 16**2 + 160
 
 
+def test_copies_and_tables_of_an_exporter_are_no_parameters(tmp_path: Path) -> None:
+    """A head is its table turned round, a start is repeated for each of 2 samples; sines and a mask are constants."""
+    onnx = pytest.importorskip("onnx")
+    make, types = onnx.helper, onnx.TensorProto
+    table = np.arange(24.0, dtype=np.float32).reshape(6, 4)
+    start = np.repeat(np.arange(12.0, dtype=np.float32).reshape(1, 3, 4), 2, axis=0)
+    sines, mask = np.ones((1, 3, 4), np.float32), np.full((3, 4), -3e38, np.float32)
+    named = {"table": table, "start": start, "sines": sines, "mask": mask, "head": table.T.copy()}
+    nodes = [
+        make.make_node("Gather", ["table", "tokens"], ["rows"]),
+        make.make_node("Mul", ["rows", "sines"], ["turned"]),
+        make.make_node("Add", ["turned", "start"], ["started"]),
+        make.make_node("Add", ["started", "mask"], ["hidden"]),
+        make.make_node("MatMul", ["hidden", "head"], ["logits"]),
+    ]
+    ends = [
+        make.make_tensor_value_info(*one) for one in (("tokens", types.INT64, [2, 3]), ("logits", types.FLOAT, None))
+    ]
+    values = [onnx.numpy_helper.from_array(value, name) for name, value in named.items()]
+    path = tmp_path / "exported.onnx"
+    onnx.save(make.make_model(make.make_graph(nodes, "small", ends[:1], ends[1:], values)), path)
+    work = totals(catalog.find_network(str(path)))
+    assert (work.parameters, work.forward_mac) == (table.size + start.size // 2, 3 * 4 * 6)
+
+
 def test_a_file_that_is_no_onnx_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     path = tmp_path / "none.onnx"
@@ -140,3 +169,30 @@ def test_parameters_and_flop_are_those_of_torch(factory: str, shape: tuple[int, 
         module(torch.empty(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32))
     assert work.parameters == sum(one.numel() for one in module.parameters())
     assert 2 * work.forward_mac == pytest.approx(counter.get_total_flops() / 2, rel=0.01)
+
+
+@pytest.mark.started
+def test_tensors_that_pytorch_saves_of_a_module_are_counted(monkeypatch: Any) -> None:
+    """To the byte a sample, in fp32: distinct storages that are no parameters, by the difference of two sub-batches."""
+    import torch  # noqa: PLC0415
+
+    monkeypatch.syspath_prepend(str(Path(FILE).parent))
+    import modules_to_read  # noqa: PLC0415
+
+    module = modules_to_read.resnet().train()
+    own = {one.untyped_storage().data_ptr() for one in module.parameters()}
+
+    def kept(samples: int) -> int:
+        found: dict[int, Any] = {}
+
+        def pack(one: Any) -> Any:
+            found[one.untyped_storage().data_ptr()] = one
+            return one
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+            module(torch.randn(samples, 3, 64, 64))
+        return sum(one.untyped_storage().nbytes() for key, one in found.items() if key not in own)
+
+    memory = Memory(read("resnet:input=3x64x64"), MemoryRules.of("fp32", "sgd", catalog.find_framework("pytorch")))
+    counted = [float(memory.fullest(Configurations.having(sub_batch=n)).activations) for n in (2, 4)]
+    assert counted[1] - counted[0] == kept(4) - kept(2)
