@@ -269,7 +269,7 @@ def _sum(suggestion: Suggestion) -> Iterator[Line]:
     for term, weight in weights_of(parts.objective_of(suggestion.request)).items():
         one, times = TERMS[term], "" if weight == 1 else f"{weight:g} x "
         words.append(f"{times}{one.noun} / {one.text(suggestion.leasts[term], 4)}")
-    yield Line(f"Objective: {' + '.join(words)}, each over its least of all plans")
+    yield Line(f"Objective: {' + '.join(words)}, over the least of all plans")
 
 
 def _result(one: Prediction, subject: Subject) -> str:

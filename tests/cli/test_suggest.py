@@ -174,7 +174,7 @@ def test_a_weighted_sum_is_ranked_and_told_wherever_an_objective_is(run: Run, tm
     (tmp_path / "answer.json").write_text(json.dumps(answer))
     value = format_number(answer["plans"][0]["objective"], 4)
     for text in (run("suggest", *weighted)[1], run("explain", str(tmp_path / "answer.json"), "--part", "answer")[1]):
-        assert re.search(r"Objective: time / \S+ s \+ 0.2 x cost / \S+ USD, each over its least of all plans", text)
+        assert re.search(r"Objective: time / \S+ s \+ 0.2 x cost / \S+ USD, over the least of all plans", text)
         assert value in text
         assert max(map(len, text.splitlines())) <= 80
     assert "Pareto front of objective, GPUs" in run("suggest", *weighted, "--pareto")[1]
