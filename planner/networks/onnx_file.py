@@ -145,7 +145,8 @@ class _Reader:
         statistics = {
             name for node in graph.node if node.op_type == "BatchNormalization" for name in list(node.input)[3:5]
         }
-        placed = {name for node in graph.node if node.op_type in ("Where", "Resize", "Clip") for name in node.input}
+        places = ("Where", "Resize", "Clip", "Trilu")
+        placed = {name for node in graph.node if node.op_type in places for name in node.input}
         gathered = {name for node in graph.node if node.op_type == "Gather" for name in node.input}
         tables = {one.name: one for one in graph.initializer if one.name in gathered and len(one.dims) > 1}
         batch = self.graph.batch
