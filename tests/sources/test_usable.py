@@ -203,7 +203,8 @@ def test_without_measurements_8_bits_are_answered_from_16_at_the_ratio_of_the_pe
     found = described(make_problem(network=LINEAR, cluster=able, calibrations=(measured,)), precision)
     (word,) = [one.message for one in found.warnings if (one.code, one.subject) == ("specified", "toy")]
     faster = {"fp8": "1.85", "int8": "1.79"}[precision]
-    assert word.startswith(f"Times of gemm ({precision}) kernels are those in bf16 over {faster}, casts apart, ")
+    sentence = f"Times of gemm ({precision}) kernels are those in bf16 divided by {faster}, without casts; "
+    assert word.startswith(sentence)
     assert found.iteration_s.low is not None
     assert found.iteration_s.high is not None
     assert found.iteration_s.low < found.iteration_s.value < found.iteration_s.high
