@@ -38,7 +38,7 @@ def test_errors_name_arguments_and_have_the_exit_code() -> None:
     assert usage.value.exit_code == 2
     with pytest.raises(planner.PlannerError, match="did you mean 'target_batch'"):
         planner.suggest(target_batc=64)
-    with pytest.raises(NothingFitsError, match="reaches target_batch 1009"):
+    with pytest.raises(NothingFitsError, match="meets target_batch 1009"):
         planner.suggest(target_batch=1009, tolerance=0, nodes=8, **ASKED)
     with pytest.raises(planner.PlannerError, match="of one network and scenario"):
         planner.suggest(target_batch=256, **ASKED | {"network": ["resnet18", "alexnet"]})

@@ -31,7 +31,7 @@ def test_the_term_that_was_wrong_is_named() -> None:
 def test_sentence_gives_both_errors() -> None:
     best, *_ = explaining_terms(TERMS, *made(1.4))
     assert best.sentence().startswith("all_reduce x 1.4 would take the mean error from 1")
-    assert best.sentence().endswith(" %")
+    assert best.sentence().endswith("%")
 
 
 def test_nothing_is_said_where_nothing_helps() -> None:
@@ -113,7 +113,7 @@ def test_errors_that_grow_with_nodes_name_what_grows_with_them(slope: float) -> 
     (found,) = growths(axes, groups.tolist(), shares, (predicted, measured), np.ones(25, dtype=np.bool_))
     assert (found.axis, found.term, found.n, found.groups) == ("nodes", "replica_wait", 25, 5)
     assert found.slope == pytest.approx(slope, abs=0.01)
-    assert f"{100 * abs(np.expm1(found.slope)):.1f} % {'longer' if slope > 0 else 'shorter'}" in found.sentence()
+    assert f"{100 * abs(np.expm1(found.slope)):.1f}% {'longer' if slope > 0 else 'shorter'}" in found.sentence()
 
 
 def test_errors_of_two_groups_say_nothing_of_an_axis() -> None:

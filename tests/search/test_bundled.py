@@ -111,7 +111,7 @@ def test_equal_epochs_are_ranked_by_staleness_and_said_to_be_equal() -> None:
     first, second, *_ = answer("").plans
     assert first.alike == {"sub_batch": ("10", "11")}
     assert first.prediction.configuration.nodes > second.prediction.configuration.nodes
-    assert "same within 9 digits" in first.why
+    assert "equal to 9 digits" in first.why
     assert "smaller staleness" in first.why
 
 

@@ -230,7 +230,7 @@ def test_a_plan_whose_updates_hardly_ever_hit_the_window_says_so(machine: Any) -
 
     rare = SimpleNamespace(evaluate=machine.evaluate, compare=compared)
     answer = answered(machine, SpaceRequest(25).changed(mode=("async",)), evaluator=rare)
-    assert all(plan.why.endswith("; only 4 % of its updates lie inside the window") for plan in answer.plans)
+    assert all(plan.why.endswith("; only 4% of its updates lie inside the window") for plan in answer.plans)
     assert [warning.code for warning in answer.warnings] == ["window_missed"]
     often = answered(machine, SpaceRequest(25).changed(mode=("async",)))
     assert not any("inside" in plan.why for plan in often.plans)

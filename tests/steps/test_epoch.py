@@ -134,7 +134,7 @@ def test_a_step_waits_for_slow_decoding_and_says_so(make: Make) -> None:
     assert (load.origin, load.calibration, load.extrapolated) == ("measured", "disk", False)
     said = {w.code: w.message for w in found.warnings}
     assert "1 threads per device, of the 1 threads of a node" in said["loader_threads"]
-    assert "read 0% of the samples from storage: 80% of the memory" in said["input_cached"]
+    assert "read 0% of the samples from storage: 80% of host memory" in said["input_cached"]
     assert "decode_not_modelled" not in said
     assert found.epoch_s is not None
     assert found.first_epoch_s is not None
