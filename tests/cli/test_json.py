@@ -27,8 +27,6 @@ ASKED = (
     ("--target-batch", "1024", "--network", "resnet50", "--cluster", "dgx-a100"),
     ("--target-batch", "512", "--network", "gpt2", "--cluster", "dgx-h100"),
     ("--target-batch", "138", "--network", "vgg16", "--cluster", "tsubame-kfc", "--mode", "async"),
-    ("--target-batch", "1024", "--network", "bert-large", "--cluster", "dgx1-v100"),
-    ("--target-batch", "1024", "--network", "resnet50", "--cluster", "dgx1-v100", "--mode", "async"),
     ("--target-batch", "1024", "--network", "resnet50", "--cluster", str(CLUSTERS / "mixed.toml")),
     ("--target-batch", "1536", "--network", "gpt3-175b", "--cluster", str(CLUSTERS / "a100-4096.toml")),
 )
