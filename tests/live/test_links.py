@@ -57,7 +57,7 @@ def interrupted_and_continued(folder: Path) -> Calibration:
     """Return the links of four ranks, measured in two goes."""
     folder.mkdir()
     asked = ("--ranks", "4", "--out", "links.json", "--budget")
-    first = calibrate(*asked, "14s", folder=folder)
+    first = calibrate(*asked, "20s", folder=folder)
     partial = folder / "links.json.partial"
     while first.poll() is None and (not partial.exists() or partial.read_text().count("\n") < 12):
         time.sleep(0.1)
@@ -65,7 +65,7 @@ def interrupted_and_continued(folder: Path) -> Calibration:
     code, err = ended(first)
     assert (code, "the same command goes on from there" in err) == (130, True)
     assert not (folder / "links.json").exists()
-    code, err = ended(calibrate(*asked, "14s", folder=folder))
+    code, err = ended(calibrate(*asked, "20s", folder=folder))
     assert code == 0, err
     assert "continuing from links.json.partial" in err
     return CALIBRATION.read(folder / "links.json")
