@@ -15,6 +15,8 @@ from tempfile import mkdtemp
 
 import pytest
 
+from planner.formats.calibration import CALIBRATION
+
 pytestmark = [
     pytest.mark.started,
     pytest.mark.skipif(
@@ -190,3 +192,15 @@ def test_a_cluster_file_is_detected_from_the_scheduler(slurm: Callable[..., str]
         (tmp_path / name).write_text(slurm(*words))
         again = slurm("planner", "show", "cluster", "--detect", "--from", str(tmp_path / name))
         assert again.replace(str(tmp_path / name), "sinfo") == printed
+
+
+def test_ranks_that_srun_starts_on_two_nodes_measure_their_links(slurm: Callable[..., str], tmp_path: Path) -> None:
+    """Names of these nodes have no address, so it is given; elsewhere it is the first node's name."""
+    pytest.importorskip("torch", reason="no PyTorch: pip install 'epoch-planner[torch]'")
+    out = tmp_path / "links.json"
+    measure = f"MASTER_ADDR=127.0.0.1 planner calibrate --links --device cpu --budget 10s --out {out}"
+    slurm("srun", f"--nodes={NODES}", f"--ntasks={NODES}", "bash", "-c", measure)
+    found = CALIBRATION.read(str(out))
+    assert {"all_reduce", "all_gather", "send_receive"} <= {one.kind for one in found.entries}
+    assert found.node is not None
+    assert found.node.gpus == 1
