@@ -45,7 +45,7 @@ READY, MISSING, BROKEN = "ready", "missing", "broken"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part: for what, whether it is there, what was found, and what to do where it is not."""
+    """State of one part: what needs it, what was found, and the remedy where it is missing."""
 
     part: str
     needed_for: str

@@ -233,7 +233,7 @@ def strategy(*words: str) -> Parser:
 
 
 def trainable(what: str, value: str) -> str:
-    """Return which parameters are trained, as it is typed."""
+    """Check a value of --trainable and return it."""
     trainable_of(value, what)
     return value
 

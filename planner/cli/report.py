@@ -72,7 +72,7 @@ def run(arguments: Mapping[str, Any]) -> None:
 def _studied(
     subject: Subject, plans: Sequence[Plan], chosen: int | None, request: Mapping[str, Sourced[object]]
 ) -> Studied:
-    """Return what is worked out anew; where the request cannot be asked again, why."""
+    """Compute the sweep, stage memory and kernels of an answer; where that fails, say why they are missing."""
     plan = next((one for one in plans if one.position == chosen), plans[0])
     one, own = plan.prediction, [one for one in plans if one.framework in (None, plan.framework)]
     try:
@@ -105,7 +105,7 @@ def _without(studied: Studied, sentence: str) -> Studied:
 
 
 def _case(subject: Subject, request: Mapping[str, Sourced[Any]]) -> tuple[Case, Mapping[str, Sourced[Any]]]:
-    """Return the case of a document, in the framework of its plan; without a request that of its subject."""
+    """Rebuild the case from the request of a document, or from its subject where it has no request."""
     settings = subject.settings
     named = {
         "network": subject.network, "cluster": subject.cluster, "scenario": subject.scenario or None,

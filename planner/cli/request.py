@@ -88,7 +88,7 @@ def values_typed(typed: Mapping[str, Mapping[str, Any]], command: str) -> Values
 
 
 def values_kept(request: Mapping[str, Sourced[Any]], command: str) -> Values:
-    """Return the values of a command that were typed for the request of a document; what followed from them is not."""
+    """Return the options that were typed for the request of a document, without derived values."""
     typed: dict[str, dict[str, Any]] = {source: {} for source in SOURCES}
     for key, one in request.items():
         source = next((each for each in SOURCES if each in one.source.split(", ")), None)

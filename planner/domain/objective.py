@@ -37,7 +37,7 @@ class Objective:
     needs_price: bool = False
 
     def rate(self, gpus: Any, usd_per_gpu_hour: float | None) -> Any:
-        """Return what a second on some GPUs comes to."""
+        """Return the objective of one second on a number of GPUs."""
         price = (usd_per_gpu_hour or 0.0) if self.needs_price else 1.0
         return gpus * price / 3600.0 if self.is_of_gpus else 1.0
 

@@ -51,7 +51,7 @@ RECOGNISED = "that of sinfo (with GRES), gres.conf, nvidia-smi, lspci or files o
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What Slurm says of a node; None: not said. ``gpu``: its type; ``also``: GPUs of other types."""
+    """A node as Slurm describes it; None: unknown. ``gpu``: its type; ``also``: GPUs of other types."""
 
     gpus: int = 0
     gpu: str = ""
@@ -355,7 +355,7 @@ def draft(seen: Seen, names_of: Names) -> tuple[str, list[str]]:
 
 
 def _is_here(seen: Seen, names: Sequence[str], one: Machine) -> bool:
-    """Tell whether what names no node is of these: by this machine's name, else by the number and type of GPUs."""
+    """Tell whether texts without node names belong to these nodes: by host name, else by number and type of GPUs."""
     if not names or seen.host:
         return not names or seen.host in names
     kind, first = re.sub(r"\W|_", "", one.gpu.lower()), seen.devices[0].name if seen.devices else ""

@@ -290,7 +290,7 @@ class Steady(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrainingLog:
-    """What a log tells.
+    """Measurements of a training log.
 
     Attributes
     ----------
@@ -314,7 +314,7 @@ class TrainingLog:
 
 
 def training_log(lines: Iterable[tuple[int, str]]) -> TrainingLog | None:
-    """Return what the numbered lines of a log tell; None: they are of no program that is known, or of no iteration."""
+    """Parse the numbered lines of a training log; None: unknown program, or no iterations."""
     megatron, titan, trainer = dict[int, float](), dict[int, float](), dict[str, float]()
     stated, line_of = dict[str, int](), 0
     memory_bytes = evaluating_s = 0.0
@@ -369,7 +369,7 @@ def _float(text: str) -> float:
 
 
 def steady(iterations: Sequence[tuple[int, float]]) -> Steady | None:
-    """Return the steady ones of iterations, numbers and seconds in order; None where only the first was timed.
+    """Select the steady iterations, by numbers and seconds in order; None if only the first was timed.
 
     Left out are iteration 1 and all that differ by more than LARGEST_DEVIATION from the median of the later half of the
     others: before the first steady one as warm-up, after it as outliers.

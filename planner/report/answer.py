@@ -203,7 +203,7 @@ def _first(suggestion: Suggestion, chosen: Plan, most: int) -> list[Plan]:
 
 
 def _knee(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
-    """Yield what the plan with the least GPU-hours takes beside plan 1; nothing where it is not told."""
+    """Yield the line about the knee, the plan with the least GPU-hours; nothing where it saves too little."""
     knee = suggestion.knee_plan
     if knee is None:
         return

@@ -51,7 +51,7 @@ Stages = Mapping[int, Sequence[Mapping[str, float]]]
 
 @dataclass(frozen=True, slots=True)
 class Studied:
-    """What is worked out for the page beside what the answer holds.
+    """Figures that the page computes because the answer does not hold them.
 
     Attributes
     ----------
@@ -260,7 +260,7 @@ def _memory(plans: Sequence[Plan], drawn: Sequence[Plan], stages: Stages) -> _Ch
 
 
 def _runs(stages: Sequence[dict[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield stages in a row that need the same, in words, and what one needs."""
+    """Yield runs of stages with equal memory, in words, with the bytes of one stage."""
     at = 1
     for row, some in groupby(stages):
         last = at + len(list(some)) - 1

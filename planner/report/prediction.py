@@ -328,7 +328,7 @@ def _speeds(entries: Sequence[Entry]) -> dict[str, list[str]]:
 
 
 def _rates(entries: Sequence[Entry]) -> tuple[str, list[Quantity]]:
-    """Return what rows count a second, tokens where all are of language models, and how many."""
+    """Return the unit of throughput, tokens if every row is of a language model, and the rates."""
     of_tokens = [parts.in_tokens(one.prediction.samples_per_s, one.subject)[0] for one in entries]
     if all(one.subject.tokens for one in entries):
         return "tokens", of_tokens

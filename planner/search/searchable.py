@@ -47,7 +47,7 @@ MOST_KEPT = 64
 
 
 def kept(key: Any, make: Callable[[], T]) -> T:
-    """Return what is kept under a key, made where it is not there yet; the oldest of MOST_KEPT goes."""
+    """Return the cached value of a key, computed if absent; beyond MOST_KEPT the oldest is dropped."""
     store = KEPT.get()
     if store is None:
         return make()
@@ -239,7 +239,7 @@ LAST_RESORT = "as nothing fits otherwise"
 
 
 def with_last_resort(asked: Sequence[SomeAsked]) -> list[SomeAsked]:
-    """Return what to search where no plan of any request fits in memory; nothing where some fits, or none so either.
+    """Return requests with last-resort values, for when nothing fits in memory; empty if that would not help.
 
     Axes that a request leaves to the search have their values of last resort besides the default.
     """

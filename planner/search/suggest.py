@@ -161,7 +161,7 @@ def suggest_among(
 def _searches(
     searchable: Sequence[Searchable], searcher: Searcher, errors: dict[str, PlannerError], *, several: bool
 ) -> tuple[list[Searchable], list[Searched]]:
-    """Return those that were searched, and what was found; add to ``errors``, by framework, why others were not."""
+    """Return the requests that were searched, with outcomes; ``errors`` collects by framework why others were not."""
     searched, searches = [], []
     for each in searchable:
         framework = each.problem.settings.framework
@@ -177,7 +177,7 @@ def _searches(
 
 
 def _of_nearest_batch(searched: Sequence[Searchable], searches: Sequence[Searched]) -> list[Searchable]:
-    """Return what to search where no plan is in the window: as wide as the nearest mini-batch is off.
+    """Widen the window to the nearest mini-batch, for when no plan is inside.
 
     Nothing where a window was asked for, some plan is found, a limit is in the way, or no mini-batch is near.
     """
@@ -198,7 +198,7 @@ def _of_nearest_batch(searched: Sequence[Searchable], searches: Sequence[Searche
 def sourced_last_resort(
     provenance: Mapping[str, Sourced[object]], asked: Sequence[Asked], before: SpaceRequest
 ) -> dict[str, Sourced[object]]:
-    """Return the sources of a request of which some axes have values of last resort that it left out ``before``."""
+    """Return the sources of a request, axes with last-resort values marked; ``before``: the request without them."""
     found = dict(provenance)
     for axis in AXES:
         values = tuple(dict.fromkeys(value for one in asked for value in one.request[axis.name] or ()))
@@ -210,7 +210,7 @@ def sourced_last_resort(
 def _on_fewest(
     searchable: list[Searchable], provenance: Mapping[str, Sourced[object]]
 ) -> tuple[list[Searchable], Mapping[str, Sourced[object]]]:
-    """Return what is searched on the fewest nodes, then GPUs, that keep the deadline; all where none does."""
+    """Restrict searches to the fewest nodes, then GPUs, that meet the deadline; unchanged if none does."""
     from planner.search.loosen import Loosener  # noqa: PLC0415 - few requests need it
 
     found = [one for one in (Loosener(each).fewest() for each in searchable) if one is not None]
