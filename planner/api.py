@@ -10,7 +10,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from planner.formats.documents import json_line
 from planner.formats.suggestion import Answers, parse_answers
 from planner.formats.summaries import plan_figures
 from planner.formats.tables import frame_of
-from planner.report.answer import predictions_answer, suggestion_answer
+from planner.report.answer import predictions_answer, suggestions_views
 from planner.report.blocks import Block, html_of, print_blocks
 from planner.report.parts import configuration_words
 from planner.units import format_duration
@@ -41,7 +41,9 @@ _NOTED: set[str] = set()
 
 
 def suggest(**request: Any) -> Suggestion:
-    """Return ranked plans of one network and scenario: the options of ``planner suggest`` are keyword arguments.
+    """Return ranked plans of one network and scenario, on one or several clusters.
+
+    The options of ``planner suggest`` are keyword arguments.
 
     NothingFitsError where no plan fits; any PlannerError has the exit code of the command as ``exit_code``.
     """
@@ -59,10 +61,17 @@ def _text(command: str, request: dict[str, Any]) -> str:
         document, nothing = answered(command, texts, _NOTED)
     if nothing is not None:
         raise nothing
-    if document["format"] not in ("planner/suggestion", "planner/prediction", "planner/predictions"):
+    known = ("planner/suggestion", "planner/prediction", "planner/predictions")
+    if document["format"] not in known and not _is_one_ranking(document):
         got = document["format"].removeprefix("planner/")
         raise ParameterError("a request", "for plans of one network and scenario", got, "ask the command for others")
     return json_line(document)
+
+
+def _is_one_ranking(document: Mapping[str, Any]) -> bool:
+    """Return whether answers are of several clusters alone."""
+    answers = document.get("suggestions", ())
+    return bool(answers) and all(one.get("clusters") or not one["plans"] for one in answers)
 
 
 class Plan(SimpleNamespace):
@@ -80,8 +89,8 @@ class Plan(SimpleNamespace):
         """Return a ranked plan; ``subject``: what it shares with others."""
         figures = plan_figures(subject, plan)
         framework = plan.subject(subject).settings.framework
-        own = {"framework": framework.label, "why": plan.why, "prediction": plan.prediction, "_framework": framework}
-        return cls(**figures | own)
+        own = {"cluster": subject.cluster, "framework": framework.label, "why": plan.why}
+        return cls(**figures | own, prediction=plan.prediction, _framework=framework)
 
     def __repr__(self) -> str:
         configuration: Configuration = self.prediction.configuration
@@ -140,7 +149,7 @@ class Answer:
 
 
 class Suggestion(Answer):
-    """Ranked plans, best first.
+    """Ranked plans, best first; of several clusters those of the best one first.
 
     Attributes
     ----------
@@ -150,6 +159,8 @@ class Suggestion(Answer):
         The one with the fewest GPU-hours of those within twice the time of the first, where that saves a fifth of them.
     tied : list of int
         Positions of the first plan and of those tied with it.
+    clusters : dict of str to float
+        Of several clusters, how many times the objective of the best one's plan its own has.
     certified : bool
         Whether no better plan exists in the space that was searched.
     warnings : list of str
@@ -160,7 +171,7 @@ class Suggestion(Answer):
         (_, answer), *_ = self._answers.suggestions
         self.chosen = next(one for one in self.plans if one.position == (answer.chosen or 1))
         self.knee = next((one for one in self.plans if one.position == answer.knee), None)
-        self.tied, self.certified = list(answer.tied), answer.search.certified
+        self.tied, self.certified, self.clusters = list(answer.tied), answer.search.certified, dict(answer.clusters)
         self.warnings = [one.message for one in answer.warnings]
 
     def _ranked(self) -> Iterator[tuple[Subject, RankedPlan]]:
@@ -168,5 +179,5 @@ class Suggestion(Answer):
             yield from ((subject, one) for one in answer.plans)
 
     def _blocks(self) -> Iterator[Block]:
-        for subject, answer in self._answers.suggestions:
-            yield from suggestion_answer(answer, subject)
+        for view in suggestions_views(self._answers.suggestions):
+            yield from view

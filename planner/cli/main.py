@@ -109,9 +109,9 @@ def _parameter(option: Option, command: str) -> inspect.Parameter:
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _once(option: Option, value: Any) -> Any:
+def _once(option: Option, value: Any, command: str) -> Any:
     """Return the value of an option; one that is not repeatable must not be given twice."""
-    if option.repeatable or not isinstance(value, list):
+    if option.repeats(command) or not isinstance(value, list):
         return value
     if len(value) > 1:
         raise ParameterError(option.flag, "given once", " and ".join(value))
@@ -122,7 +122,9 @@ def _callback(command: Command) -> Callable[..., None]:
 
     def call(command_context: typer.Context, **values: Any) -> None:
         options = {
-            name: _once(OPTIONS[name], value) for name, value in values.items() if value not in (None, False, [])
+            name: _once(OPTIONS[name], value, command.name)
+            for name, value in values.items()
+            if value not in (None, False, [])
         }
         command_context.obj(command.name, options)
 

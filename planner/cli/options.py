@@ -33,6 +33,7 @@ class Option:
     ----------
     parse : (what, text) to value; raises ParameterError
     repeatable, positional, is_distinct : and not said once
+    several_in : commands that take it once a value, where others take one
     """
 
     name: str
@@ -45,6 +46,7 @@ class Option:
     repeatable: bool = False
     positional: bool = False
     is_distinct: bool = False
+    several_in: tuple[str, ...] = ()
     short: str = ""
 
     @property
@@ -57,9 +59,13 @@ class Option:
         """Whether it stands alone, without a value."""
         return not self.metavar
 
+    def repeats(self, command: str) -> bool:
+        """Return whether a command takes it several times."""
+        return self.repeatable or command in self.several_in
+
     def text(self, command: str) -> str:
         """Return the help with the default."""
-        repeat = " Repeatable." if self.repeatable else ""
+        repeat = " Repeatable." if self.repeats(command) else ""
         default = self.default_in.get(command, self.default)
         return f"{self.help_in.get(command, self.help)}{repeat}" + (f" [default: {default}]" if default else "")
 
@@ -112,8 +118,11 @@ _ALL = (
     Option("dataset", "NAME|FILE|samples=N,bytes_per_sample=B", "Data set of an epoch.", default="the network's"),
     Option(
         "cluster", "NAME|FILE", "Cluster to train on.", default="this node ('local'), or the default request",
-        help_in={"calibrate": "Cluster on which the logs of --samples were made."},
-        default_in={"calibrate": "any; matched by the calibration's name"},
+        help_in={
+            "suggest": "Cluster to train on; of several, the best plan of each in one ranking.",
+            "calibrate": "Cluster on which the logs of --samples were made.",
+        },
+        default_in={"calibrate": "any; matched by the calibration's name"}, several_in=("suggest",),
     ),
     Option("only_calibration", "", "Use what --calibration names alone: no other calibration, no data sheet."),
     Option(

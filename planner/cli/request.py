@@ -178,9 +178,10 @@ def _is_about(refusal: Refusal, key: str) -> bool:
 def _parsed(option: Option, what: str, value: Any) -> Any:
     if option.switch:
         return value
-    if option.repeatable:
+    if option.repeatable or isinstance(value, list):
         each = [option.parse(what, _single(what, one)) for one in value]
-        return tuple(each if option.is_distinct else dict.fromkeys(each))
+        found = tuple(each if option.is_distinct else dict.fromkeys(each))
+        return found if option.repeatable or len(found) > 1 else found[0]
     return option.parse(what, value)
 
 
@@ -201,7 +202,8 @@ def as_text(option: Option, value: Any) -> Any:
     if option.switch:
         return value
     items = value if isinstance(value, list) else [value]
-    return [str(item) for item in items] if option.repeatable else ",".join(str(item) for item in items)
+    is_list = option.repeatable or (option.several_in and isinstance(value, list))
+    return [str(item) for item in items] if is_list else ",".join(str(item) for item in items)
 
 
 PRINTING_OPTIONS = {"json", "brief", "verbose"}
@@ -217,6 +219,9 @@ def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     of_file = from_settings(settings, SETTINGS_FILE, command)
     values = merge(options, of_file)
     with settings_named(values):
+        for key, one in values.items():
+            if (several := OPTIONS[key].several_in) and isinstance(one.value, tuple) and command not in several:
+                raise ParameterError(OPTIONS[key].flag, f"one with {command}", ",".join(one.value))
         values, hint = _with_base(in_full(values), command)
     if used := sorted(key for key in of_file if key not in options):
         note(f"{', '.join(used)}: from {path}")

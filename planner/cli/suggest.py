@@ -31,13 +31,14 @@ from planner.cli.request import (
 from planner.cli.streams import interruption, note
 from planner.domain.cluster import MixedCluster
 from planner.domain.framework import PYTORCH
-from planner.domain.objective import TERMS, weights_of
+from planner.domain.objective import TERMS, is_sum, weights_of
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
-from planner.domain.suggestion import Suggestion
-from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError, UsageError
+from planner.domain.suggestion import Suggestion, question_of
+from planner.errors import NOTHING, CoverageError, NothingFitsError, ParameterError, PlannerError, UsageError
 from planner.report.answer import suggestion_brief, suggestions_views
 from planner.report.prediction import place
+from planner.search.across_clusters import in_one_ranking
 from planner.search.exhaustive import Outcome, Stopped, Watch, unwatched
 from planner.search.ranking import Evaluator, Order
 from planner.search.refine import Refined, refinement, without_refinement
@@ -203,38 +204,72 @@ def run(arguments: Mapping[str, Any]) -> None:
             inference.suggest(values, arguments)
         return
     values = _in_all_switches(wanted(values))
+    exact = StoppableSearch(value_of(values, "time_limit"))
     with settings_named(values):
-        mixed = mixed_cluster(values)
-        cases = _of_use(resolve(values)[1], values) if mixed is None else ()
-        for case in cases:
-            check_price(case.problem, values)
-            _check_epochs(case.problem, values)
-        if "why_not" in values and mixed is None:
-            from planner.cli.why_not import write_why_nots  # noqa: PLC0415 - only this question needs it
-
-            asked = [allowed_cases(some, of) for of in _by_target(values) for some in _by_question(cases)]
-            write_why_nots(asked, values, arguments)
-            return
-        options = kept_options(values, arguments)
-        trials = None if mixed else searcher_of(values, cases, options)
-        method = value_of(values, "search", "exact")
-        if "sensitivity" in values and (method != "exact" or "time_limit" in values):
-            got, remedy = f"--search {method}", "each change is a search of the whole space"
-            got = got if method != "exact" else "--time-limit"
-            raise ParameterError("--sensitivity", "of an exact search without a time limit", got, remedy)
-        exact = StoppableSearch(value_of(values, "time_limit"))
-        if mixed is not None:
-            answers = [one for of in _by_target(values) for one in _answers_across(of, mixed)]
-        else:
-            watch = exact.watch if trials is None else unwatched
-            answers = [
-                answer(some, of, trials or exact, watch) for of in _by_target(values) for some in _by_question(cases)
-            ]
-    write(answers, arguments)
+        answers, trials = _answers_on_clusters(values, arguments, exact)
+    if not answers:
+        return
+    write(answers, arguments, in_list=isinstance(value_of(values, "cluster"), tuple))
     say_trials(trials)
     if exact.is_interrupted:
         raise KeyboardInterrupt
     check_found(answers)
+
+
+def _answers_on_clusters(
+    values: Values, arguments: Mapping[str, Any], exact: StoppableSearch
+) -> tuple[Answers, OptunaSearch | None]:
+    """Return as :func:`_answers`; of several clusters in one ranking, without those that cannot be searched."""
+    if "cluster" not in values or not isinstance((own := values["cluster"]).value, tuple):
+        return _answers(values, arguments, exact)
+    clash = [name for name in ("why_not", "sensitivity") if name in values]
+    clash += ["search"] * (value_of(values, "search") == "optuna") + ["objective"] * is_sum(
+        value_of(values, "objective", "")
+    )
+    if clash:
+        rule, got = f"one with {OPTIONS[clash[0]].flag} as given", ",".join(own.value)
+        raise ParameterError("--cluster", rule, got, "ask for each by itself")
+    answers: list[tuple[Subject, Suggestion]] = []
+    refused: dict[str, PlannerError] = {}
+    for name in own.value:
+        try:
+            answers += _answers({**values, "cluster": replace(own, value=name)}, arguments, exact)[0]
+        except (UsageError, CoverageError) as error:
+            refused[name] = error
+    if not answers:
+        raise next(iter(refused.values()))
+    return in_one_ranking(answers, refused), None
+
+
+def _answers(
+    values: Values, arguments: Mapping[str, Any], exact: StoppableSearch
+) -> tuple[Answers, OptunaSearch | None]:
+    """Return the answers on one cluster, and the search by Optuna where that was asked for.
+
+    None where it was asked why not another plan: that is written here.
+    """
+    mixed = mixed_cluster(values)
+    cases = _of_use(resolve(values)[1], values) if mixed is None else ()
+    for case in cases:
+        check_price(case.problem, values)
+        _check_epochs(case.problem, values)
+    if "why_not" in values and mixed is None:
+        from planner.cli.why_not import write_why_nots  # noqa: PLC0415 - only this question needs it
+
+        asked = [allowed_cases(some, of) for of in _by_target(values) for some in _by_question(cases)]
+        write_why_nots(asked, values, arguments)
+        return [], None
+    trials = None if mixed else searcher_of(values, cases, kept_options(values, arguments))
+    method = value_of(values, "search", "exact")
+    if "sensitivity" in values and (method != "exact" or "time_limit" in values):
+        got, remedy = f"--search {method}", "each change is a search of the whole space"
+        got = got if method != "exact" else "--time-limit"
+        raise ParameterError("--sensitivity", "of an exact search without a time limit", got, remedy)
+    if mixed is not None:
+        return [one for of in _by_target(values) for one in _answers_across(of, mixed)], None
+    watch = exact.watch if trials is None else unwatched
+    every = ((some, of) for of in _by_target(values) for some in _by_question(cases))
+    return [answer(some, of, trials or exact, watch) for some, of in every], trials
 
 
 def _by_target(values: Values) -> list[Values]:
@@ -272,10 +307,10 @@ def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, 
     return answers
 
 
-def write(answers: Answers, arguments: Mapping[str, Any]) -> None:
-    """Write answers as the options say."""
+def write(answers: Answers, arguments: Mapping[str, Any], *, in_list: bool = False) -> None:
+    """Write answers as the options say; ``in_list``: as a document of several, even of one."""
     if "json" in arguments:
-        output.write_document(_document(answers, brief="brief" in arguments))
+        output.write_document(_document(answers, brief="brief" in arguments, in_list=in_list or len(answers) > 1))
     elif "brief" in arguments:
         output.write_views(suggestion_brief(one, subject) for subject, one in answers)
     else:
@@ -391,19 +426,20 @@ def _settings(cases: Sequence[Case], values: Values) -> Settings:
     return Settings(given, without)
 
 
-def _document(answers: Answers, *, brief: bool) -> Mapping[str, Any]:
+def _document(answers: Answers, *, brief: bool, in_list: bool) -> Mapping[str, Any]:
     if brief:
         from planner.formats.summaries import brief_document, briefs_document  # noqa: PLC0415 - JSON alone
 
-        return briefs_document(answers) if len(answers) > 1 else brief_document(*answers[0])
+        return briefs_document(answers) if in_list else brief_document(*answers[0])
     from planner.formats.suggestion import suggestion_document, suggestions_document  # noqa: PLC0415 - as above
 
-    return suggestions_document(answers) if len(answers) > 1 else suggestion_document(*answers[0])
+    return suggestions_document(answers) if in_list else suggestion_document(*answers[0])
 
 
 def check_found(answers: Answers) -> None:
-    """Raise NothingFitsError, naming what has no plan and what to loosen, unless every answer has one."""
-    missing = [(subject, one) for subject, one in answers if not one.plans]
+    """Raise NothingFitsError, naming what has no plan and what to loosen, unless every question has one."""
+    found = {question_of(*one) for one in answers if one[1].plans}
+    missing = [one for one in answers if question_of(*one) not in found]
     if not missing:
         return
     target = ",".join(dict.fromkeys(str(one.request["target_batch"].value) for _, one in missing))

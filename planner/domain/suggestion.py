@@ -15,7 +15,7 @@ from planner.domain.request import Sourced, Subject
 
 __all__ = [
     "CHOICES", "INPUTS", "KNEE_SHARE", "KNEE_TIMES", "MOST_OF_FRONT", "Loosening", "Plan", "RankedPlan", "Refused",
-    "SearchReport", "Sensitivity", "Suggestion", "Sweep", "SweptPlan", "WhyNot",
+    "SearchReport", "Sensitivity", "Suggestion", "Sweep", "SweptPlan", "WhyNot", "question_of",
 ]  # fmt: skip
 
 INPUTS = ("inter-node bandwidth", "intra-node bandwidth", "kernel times", "host time of a call", "memory of a device")
@@ -212,6 +212,10 @@ class Suggestion:
         s and USD of an epoch, without a data set of a sample
     frameworks : mapping of str to float, of several frameworks each that has a plan, and how many times the objective
         of the best plan its best one has
+    clusters : mapping of str to float, of several clusters each that has a plan, and how many times the objective of
+        the best cluster's plan its own one has
+    first_cluster_is_better : probability that the plan to take of the best cluster is better than this one's; None: it
+        is this one, no other cluster was asked for, or errors are not known
     """
 
     request: Mapping[str, Sourced[object]]
@@ -236,6 +240,8 @@ class Suggestion:
     deciding: tuple[int, ...] = ()
     sensitivity: tuple[Sensitivity, ...] = ()
     frameworks: Mapping[str, float] = field(default_factory=dict)
+    clusters: Mapping[str, float] = field(default_factory=dict)
+    first_cluster_is_better: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))
@@ -266,6 +272,11 @@ class Suggestion:
     def deciding_plans(self) -> tuple[Plan, ...]:
         """The tied plans whose measured steps would decide."""
         return tuple(plan for plan in self.plans if plan.position in self.deciding)
+
+
+def question_of(subject: Subject, one: Suggestion) -> tuple[object, ...]:
+    """Return what is asked, whatever the cluster."""
+    return (subject.network, subject.network_option, subject.scenario, one.request["target_batch"].value)
 
 
 @dataclass(frozen=True, slots=True)

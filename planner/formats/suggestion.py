@@ -171,16 +171,27 @@ _SUGGESTION = Table(
         "of several frameworks each with a plan -> times the objective of the best plan that its best one has",
         {},
     ),
+    Field(
+        "clusters",
+        MapOf(Number()),
+        "of several clusters each with a plan -> times the objective of the best one's plan that its own has",
+        {},
+    ),
+    Field(
+        "first_cluster_is_better",
+        Number("share"),
+        "probability that the plan of the best cluster is better than this one's; absent: this is it, or not known",
+        None,
+    ),
 )
 SUGGESTION = Kind("suggestion", "json", _SUGGESTION)
-SUGGESTIONS = Kind(
-    "suggestions", "json", Table(Field("suggestions", ListOf(_SUGGESTION), "one a target, network and scenario"))
-)
+_ONE_EACH = "one a target, network, scenario and cluster; of several clusters the best first"
+SUGGESTIONS = Kind("suggestions", "json", Table(Field("suggestions", ListOf(_SUGGESTION), _ONE_EACH)))
 IN_WINDOW, OUTSIDE = 1.0, 0.0
 """Probability of the window for mini-batches that are not random: of plans, and of those that are only nearest."""
 _COPIED = (
     "status", "chosen", "choice", "knee", "tied", "deciding", "leasts", "pareto_more", "search", "loosen", "conflict",
-    "switches", "frameworks",
+    "switches", "frameworks", "clusters", "first_cluster_is_better",
 )  # fmt: skip
 """What stands in documents as in suggestions."""
 _COPIED_OF_PLAN = ("position", "why", "objective", "first_is_better", "efficiency", "alike")

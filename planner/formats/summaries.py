@@ -97,7 +97,7 @@ _BRIEF = Table(
     title="brief",
 )
 BRIEF = Kind("brief", "json", _BRIEF)
-BRIEFS = Kind("briefs", "json", Table(Field("briefs", ListOf(_BRIEF), "one a target, network and scenario")))
+BRIEFS = Kind("briefs", "json", Table(Field("briefs", ListOf(_BRIEF), "one a target, network, scenario and cluster")))
 
 
 def brief_document(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:

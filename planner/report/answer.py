@@ -13,7 +13,7 @@ from planner.domain.job import PlanToStart
 from planner.domain.objective import TERMS, objective_named, weights_of
 from planner.domain.prediction import LOSSY, Citation, Prediction, Term
 from planner.domain.request import DEFAULT, Sourced, Subject
-from planner.domain.suggestion import KNEE_TIMES, MOST_OF_FRONT, Plan, SearchReport, Suggestion
+from planner.domain.suggestion import KNEE_TIMES, MOST_OF_FRONT, Plan, SearchReport, Suggestion, question_of
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, given, heading, line_count
 from planner.report.doubt import deciding_commands, deciding_line, goodness, launch, notices, sensitivity_lines
@@ -394,16 +394,22 @@ def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Itera
     yield from notices([warning for _, one in answers for warning in one.warnings], ALL_WORDS)
     target = ", ".join(dict.fromkeys(str(one.request["target_batch"].value) for _, one in answers))
     words = f"{_of_all([subject for subject, _ in answers])}, target mini-batch {target}"
-    yield Line(f"{words}: the plans to take", "bold")
     plans = [(subject, one.chosen_plan) for subject, one in answers]
     targets = [one.request["target_batch"].value for _, one in answers]
     with_plan = [(subject, plan) for subject, plan in plans if plan is not None]
+    first, is_one = answers[0], len({question_of(*one) for one in answers}) == 1
+    taken = first[1].chosen_plan if is_one else None
+    to_take = f"take {first[0].cluster}, {_plan_words(taken, first[0])}" if taken else "the plans to take"
+    yield Line(f"{words}: {to_take}", "bold")
     if with_plan:
+        better = [one.first_cluster_is_better for _, one in answers if one.chosen_plan]
         rows = [
-            Entry(at, plan.prediction, plan.subject(subject), plan.precisions)
-            for at, (subject, plan) in enumerate(with_plan, 1)
+            Entry(at, plan.prediction, plan.subject(subject), plan.precisions, one)
+            for at, ((subject, plan), one) in enumerate(zip(with_plan, better, strict=True), 1)
         ]
-        yield from plan_table(rows)
+        yield from plan_table(rows, 1 if taken else None)
+    if taken:
+        yield from _other_clusters(answers)
     for (subject, plan), own in zip(plans, targets, strict=True):
         if plan is None:
             of = f", target mini-batch {own}" if len(set(targets)) > 1 else ""
@@ -411,9 +417,23 @@ def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Itera
     yield from _least_sure([(plan.subject(subject), plan.prediction) for subject, plan in with_plan])
 
 
+def _other_clusters(answers: Sequence[tuple[Subject, Suggestion]]) -> Iterator[Line]:
+    """Yield how much more of what is minimised the plans of the other clusters have."""
+    (best, first), *others = answers
+    minimised = "gpu-hours" if "deadline" in first.request else parts.objective_of(first.request)
+    for subject, one in others[:MOST_OTHERS]:
+        if one.chosen_plan:
+            chance = one.first_cluster_is_better
+            sure = "" if chance is None else f"; {best.cluster} is better with a probability of {parts.chance(chance)}"
+            times = format_number(one.clusters[subject.cluster])
+            yield Line(f"{subject.cluster}: {times} times the {objective_named(minimised).noun}{sure}.")
+
+
 def _of_all(subjects: Sequence[Subject]) -> str:
     """Return what all subjects share, in words: the cluster, and network and scenario where these are the same."""
-    first = subjects[0]
+    first, clusters = subjects[0], {one.cluster for one in subjects}
+    if len(clusters) > 1:
+        first = replace(first, cluster=f"{len(clusters)} clusters")
     if any(one.network != first.network for one in subjects):
         return f"{len({one.network for one in subjects})} networks on {first.cluster}"
     return place(first if all(one.scenario == first.scenario for one in subjects) else replace(first, scenario=""))

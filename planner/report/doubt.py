@@ -23,6 +23,7 @@ __all__ = ["MOST_NOTICES", "deciding_commands", "deciding_line", "goodness", "la
 MOST_NOTICES = 3
 WARNING_LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {
+    "cluster_refused": "cluster {subjects} was requested but is left out",
     "framework_refused": "{subjects} was requested but is left out",
     "framework_without_plan": "no plan in {subjects} fits",
     "nearest_batch": "no plan has exactly {subjects} samples: the nearest mini-batch is taken",

@@ -181,7 +181,15 @@ _LONGEST_NAME = 22
 """Signs of a framework's name that is never too long: none without switches has more."""
 _OF_GROUPS = ("sub_batch", "accumulation_steps")
 """Axes whose values node groups have of their own."""
-WORD_COLUMNS = ("network", "scenario", "framework", "group", *(axis.heading for axis in AXES if axis.words), "")
+WORD_COLUMNS = (
+    "network",
+    "cluster",
+    "scenario",
+    "framework",
+    "group",
+    *(axis.heading for axis in AXES if axis.words),
+    "",
+)
 """Columns of words."""
 
 
@@ -269,6 +277,7 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
     return {
         "#": [str(one.number) for one in entries],
         "network": _where_they_differ([one.network for one in subjects]),
+        "cluster": _where_they_differ([one.cluster for one in subjects]),
         "scenario": _where_they_differ([one.scenario or "none" for one in subjects]),
         "framework": _where_they_differ([one.settings.framework.label for one in subjects]),
         "group": [" + ".join(part.name for part in one.groups) for one in configurations],
