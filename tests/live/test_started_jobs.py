@@ -1,4 +1,4 @@
-"""Jobs that are started: two processes of torchrun meet over gloo; accelerate's own classes read its file."""
+"""Jobs that are started: two processes of torchrun meet over gloo; accelerate and DeepSpeed read their files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,39 @@ def test_accelerate_reads_its_file(run: Run, tmp_path: Path) -> None:
     common = "'num_processes': 16", "'num_machines': 2", "'distributed_type': 'FSDP'", "'parallelism_config_tp_size': 2"
     for line, gathers in zip(done.stdout.splitlines(), (False, True), strict=True):
         assert all(words in line for words in (*common, f"'fsdp_reshard_after_forward': {gathers}"))
+
+
+READ_AS_DEEPSPEED = """\
+import json, sys
+from deepspeed import comm
+from deepspeed.runtime.config import DeepSpeedConfig
+class Ranks:
+    get_data_parallel_world_size = staticmethod(lambda: 16)
+comm.get_rank = lambda: 0  # of ranks that nobody starts here
+for file in sys.argv[1:]:
+    one = DeepSpeedConfig(json.load(open(file)), mpu=Ranks())
+    print(json.dumps({
+        "batch": one.train_batch_size, "stage": one.zero_config.stage, "bf16": one.bfloat16_config.enabled,
+        "fp16": one.float16_config.enabled, "accumulates": one.gradient_accumulation_steps,
+    }))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
+def test_deepspeed_reads_its_file(run: Run, tmp_path: Path) -> None:
+    """Its classes refuse a key that they do not know, and a mini-batch that its parts do not make."""
+    plan, stages, types = tmp_path / "plan.json", (0, 1, 2, 3), ("bf16", "fp16")
+    asked = ("--framework", "deepspeed", "--nodes", "2", "--sub-batch", "4", "--accumulation", "3")
+    shape = ("--sharding", ",".join(map(str, stages)), "--precision", ",".join(types))
+    plan.write_text(run(*PREDICT[:-2], *asked, *shape, "--json")[1])
+    plans = [one["configuration"] for one in json.loads(plan.read_text())["predictions"]]
+    files = [str(tmp_path / f"{number}.json") for number in range(1, len(plans) + 1)]
+    for number, file in enumerate(files, 1):
+        assert run("render", str(plan), "--to", "deepspeed", "--plan", str(number), "-o", file)[0] == 0
+    read = [sys.executable, "-c", READ_AS_DEEPSPEED, *files]
+    done = subprocess.run(read, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"batch"')]
+    assert {(one["precision"], one.get("sharding", 0)) for one in plans} == {*product(types, stages)}
+    for one, seen in zip(plans, lines, strict=True):
+        assert (seen["batch"], seen["accumulates"], seen["stage"]) == (16 * 4 * 3, 3, one.get("sharding", 0))
+        assert (seen["bf16"], seen["fp16"]) == (one["precision"] == "bf16", one["precision"] == "fp16")
