@@ -164,7 +164,7 @@ def _of_framework(framework: Framework) -> Iterator[Rule]:
         ("", framework.shardings, lambda plans: plans.sharding >= 0),
         (" beside a pipeline", framework.shardings_in_pipeline, lambda plans: plans.pipeline_parallel > 1),
         (
-            " where tensor or context ranks have copies",
+            " where tensor or context ranks hold copies of weights",
             framework.shardings_in_layers,
             lambda plans: (plans.tensor_parallel * plans.context_parallel > 1) & (plans.weight_copies > 1),
         ),
@@ -202,12 +202,12 @@ def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
     number = most_stages(network)
     yield Rule("pipeline_parallel", f"at most the {number} layers", lambda plans: plans.pipeline_parallel <= number)
     yield from _of_even_stages(number, framework)
-    words = f"a divisor of the {number} layers that leaves every chunk of best stages one"
+    words = f"a divisor of the {number} layers, at least one a chunk, with --stages best"
     yield Rule("virtual_stages", words, partial(_holds_chunks, number))
     full = RECOMPUTES.index("full")
     yield Rule(
         "recompute_every",
-        "1 without recompute full",
+        "1 unless --recompute is full",
         lambda plans: (plans.recompute_every == 1) | (plans.recompute == full),
     )
     yield Rule(
@@ -243,9 +243,9 @@ def starts_even(number: int, framework: Framework, plans: Configurations) -> Boo
 def _of_even_stages(number: int, framework: Framework) -> Iterator[Rule]:
     words = {
         "blocks": f"such that stages x virtual stages divide the {number} layers",
-        "ends": f"such that stages x virtual stages are at most the {number} layers and two",
-        "equal": f"such that all {{}} but the first and last, which have no more, have equally many of the {number} "
-        f"layers in framework {framework.variant}, or stages best",
+        "ends": f"such that stages x virtual stages are at most {number + 2}, two more than the layers",
+        "equal": f"such that all {{}} but the first and last, which may have fewer, have as many of the {number} "
+        f"layers in framework {framework.variant}, or with --stages best",
     }[framework.deals]
 
     def holds(plans: Configurations, *, chunked: bool) -> BoolArray:
@@ -328,7 +328,7 @@ def _of_positions(network: Network, framework: Framework) -> Iterator[Rule]:
             if one.what.startswith("heads"):
                 yield Rule("context_parallel", one.words, partial(_splits, one, "context_parallel"))
     for number in attended_positions(network):
-        words = f"such that twice as many divide the {number} positions"
+        words = f"such that twice the degree divides the {number} positions"
         yield Rule("context_parallel", words, partial(_deals_out, number))
 
 

@@ -16,7 +16,7 @@ TO_PRICE = ("--cluster", "dgx-a100", "--nodes", "1", "--sub-batch", "4", "--prec
 UNEQUAL = "whose stages are layers of unequal size"
 NO_BLOCKS = "which is not made of attention blocks"
 HEADS = "a divisor of the 12 heads of layer layer1.attention.core"
-BEST_CHUNKS = "--virtual-stages must be a divisor of the 12 layers that leaves every chunk of best stages one"
+BEST_CHUNKS = "--virtual-stages must be a divisor of the 12 layers, at least one a chunk, with --stages best"
 PASSES = "--accumulation must be a multiple of the pipeline stages, with virtual stages"
 SOME_LAYER = "--recompute-every must be at most the layers of a pipeline stage, whose inputs it groups"
 TWICE = "--accumulation must be at least twice the pipeline stages in a zero-bubble-v schedule"
@@ -62,7 +62,7 @@ ALEXNET = ("--network", "alexnet", *CNN[2:])
          f"--tensor must be 1 beside a pipeline, sharding, recompute or offload of resnet50, {NO_BLOCKS}, got 2"),
         (GPT2, "--recompute every:13", f"{SOME_LAYER}, got 13; the nearest is 12"),
         (GPT2, "--recompute full --recompute-every 8 --pipeline 2", f"{SOME_LAYER}, got 8; the nearest is 6"),
-        (GPT2, "--recompute-every 2", "--recompute-every must be 1 without recompute full, got 2"),
+        (GPT2, "--recompute-every 2", "--recompute-every must be 1 unless --recompute is full, got 2"),
         (GPT2, "--recompute every:2 --recompute-every 3",
          "--recompute-every must be left out with --recompute every:2, got '3'"),
         (GPT2, "--pipeline 2 --virtual-stages 5 --accumulation 2 --stages best",
@@ -85,7 +85,7 @@ def test_a_context_degree_beyond_the_sequence(run: Run) -> None:
     short = ("--network", "gpt:layers=2,hidden=64,heads=4,sequence=4,vocabulary=128", *GPT2[2:])
     code, _, err = run("predict", *short, "--context", "8")
     assert code == 2
-    assert "--context must be such that twice as many divide the 4 positions, got 8; the nearest is 2" in err
+    assert "--context must be such that twice the degree divides the 4 positions, got 8; the nearest is 2" in err
 
 
 def test_a_search_of_schedules_that_a_framework_has_not_is_refused(run: Run) -> None:

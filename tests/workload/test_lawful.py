@@ -29,7 +29,7 @@ GPIPE, INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("gpipe", "interle
 SOME_LAYER = "at most the layers of a pipeline stage, whose inputs it groups"
 HEADS = "a divisor of the 12 heads of layer layer1.attention.core"
 BESIDE_EXPERTS = "a divisor of the 8 experts and of data x context ranks"
-POSITIONS = "such that twice as many divide the 1024 positions"
+POSITIONS = "such that twice the degree divides the 1024 positions"
 IS_CNN = "for alexnet, which is not made of attention blocks"
 
 
@@ -56,7 +56,7 @@ IS_CNN = "for alexnet, which is not made of attention blocks"
         (GPT, {"context_parallel": 1024}, POSITIONS, "1024; the nearest is 512"),
         (GPT, {"context_parallel": 2048}, POSITIONS, "2048; the nearest is 512"),
         (GPT, {"expert_parallel": 2}, "1 for gpt:.*, which has no experts", "2"),
-        (GPT, {"recompute_every": 2}, "1 without recompute full", "2"),
+        (GPT, {"recompute_every": 2}, "1 unless --recompute is full", "2"),
         (GPT, {"recompute_every": 13, "recompute": RECOMPUTES.index("full")}, SOME_LAYER, "13; the nearest is 12"),
         (GPT, {"recompute_every": 4, "recompute": RECOMPUTES.index("full"), "pipeline_parallel": 5}, SOME_LAYER,
          "4; the nearest is 3"),
@@ -89,7 +89,7 @@ def test_the_first_rule_that_is_broken_is_told(network: Any, values: dict[str, i
         (Framework("own", shardings_in_pipeline=(0, 1)), {"sharding": 3, "pipeline_parallel": 2},
          "0 or 1 beside a pipeline in framework own", "3; the nearest is 1"),
         (Framework("own", shardings_in_layers=(2, 3)), {"sharding": 0, "tensor_parallel": 2, "data_parallel": 2},
-         "2 or 3 where tensor or context ranks have copies in framework own", "0"),
+         "2 or 3 where tensor or context ranks hold copies of weights in framework own", "0"),
         (Framework("own", lawful={"shard_group": ("all",)}), {"shard_group": 1, "data_parallel": 16, "sharding": 1},
          "all in framework own", "'node'"),
         (Framework("own", lawful={"recompute": ("none", "full")}), {"recompute": RECOMPUTES.index("selective")},
@@ -105,8 +105,8 @@ def test_a_framework_is_named_that_cannot(framework: Framework, values: dict[str
 
 
 EQUAL = (
-    "such that all {} but the first and last, which have no more, have equally many of the 126 layers in framework "
-    "megatron-lm, or stages best"
+    "such that all {} but the first and last, which may have fewer, have as many of the 126 layers in framework "
+    "megatron-lm, or with --stages best"
 )
 MEGATRON, TITAN = find_framework("megatron-lm"), find_framework("torchtitan")
 
@@ -145,7 +145,7 @@ def test_layouts_with_ends_counted_or_given_by_stage_start_in_megatron(layers: i
         (MEGATRON, {"virtual_stages": 5, "pipeline_parallel": 8, "accumulation_steps": 8},
          EQUAL.format("chunks"), "5; the nearest are 4 and 8"),
         (TITAN, {"virtual_stages": 17, "pipeline_parallel": 8, "accumulation_steps": 8},
-         "such that stages x virtual stages are at most the 126 layers and two", "17; the nearest is 16"),
+         "such that stages x virtual stages are at most 128, two more than the layers", "17; the nearest is 16"),
     ],
 )  # fmt: skip
 def test_pipelines_that_a_program_does_not_start_are_refused_by_its_rule(
