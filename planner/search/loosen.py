@@ -321,12 +321,10 @@ class Loosener:
         """Return what to change, what it is now, and the plan that fits then, in a sentence."""
         order = self.of.order
         plan = in_all_precisions(order, self.of.evaluator, one).priced
+        tokens, per_s = self.of.limits.network.tokens, float(plan.predictions.samples_per_s[0])
+        rate = f"{format_number(per_s * (tokens or 1), 3)} {'tokens' if tokens else 'samples'}/s"
         epoch = float(plan.predictions.epoch_s[0])
-        speed = (
-            f"in an epoch of {format_duration(epoch)}"
-            if order.has_dataset
-            else f"at {format_number(float(plan.predictions.samples_per_s[0]), 3)} samples/s"
-        )
+        speed = f"in an epoch of {format_duration(epoch)}" if order.has_dataset else f"at {rate}"
         result = f"mini-batch {format_samples(float(plan.predictions.mini_batch_mean[0]))} {speed}"
         given, words = Loosening(tuple(changes), "").given, label(plan.configurations.one(0), order.device)
         return Loosening(tuple(changes), f"{given} (now {now}) allows {words}: {result}")
