@@ -321,7 +321,7 @@ class Loosener:
         """Return what to change, what it is now, and the plan that fits then, in a sentence."""
         order = self.of.order
         plan = in_all_precisions(order, self.of.evaluator, one).priced
-        tokens, per_s = self.of.limits.network.tokens, float(plan.predictions.samples_per_s[0])
+        tokens, per_s = order.tokens, float(plan.predictions.samples_per_s[0])
         rate = f"{format_number(per_s * (tokens or 1), 3)} {'tokens' if tokens else 'samples'}/s"
         epoch = float(plan.predictions.epoch_s[0])
         speed = f"in an epoch of {format_duration(epoch)}" if order.has_dataset else f"at {rate}"

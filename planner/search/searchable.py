@@ -19,7 +19,7 @@ from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import CoverageError, PlannerError, Refusal, UsageError
 from planner.search.bases import SplitLimits
-from planner.search.exhaustive import Rules, Stopped, check_target
+from planner.search.exhaustive import Outcome, Rules, Stopped, check_target
 from planner.search.ranking import Evaluator, Order, check_limits, order_of
 from planner.search.search import search
 from planner.search.space import Limits, space_of
@@ -34,8 +34,9 @@ from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 
 __all__ = [
-    "KEPT", "LAST_RESORT", "Asked", "Searchable", "Settings", "fits_somewhere", "kept", "least_of_all", "limits_of",
-    "order_and_limits", "over_leasts", "searchable_among", "with_last_resort",
+    "KEPT", "LAST_RESORT", "NEAREST_BATCH", "Asked", "Searchable", "Settings", "fits_somewhere", "kept",
+    "least_of_all", "limits_of",
+    "order_and_limits", "over_leasts", "searchable_among", "with_last_resort", "with_nearest_batch",
 ]  # fmt: skip
 
 
@@ -236,6 +237,8 @@ def over_leasts(
 
 LAST_RESORT = "as nothing fits otherwise"
 """Source of the values of an axis that are tried only then."""
+NEAREST_BATCH = "nearest mini-batch"
+"""Source of a tolerance as wide as the nearest mini-batch is off."""
 
 
 def with_last_resort(asked: Sequence[SomeAsked]) -> list[SomeAsked]:
@@ -252,6 +255,24 @@ def with_last_resort(asked: Sequence[SomeAsked]) -> list[SomeAsked]:
         return []
     each = (replace(one, order=over_leasts(one.order, one.request, one.limits, one.evaluator)) for one in wider)
     return least_of_all(list(each))
+
+
+def with_nearest_batch(asked: Sequence[SomeAsked], outcomes: Sequence[Outcome]) -> list[SomeAsked]:
+    """Widen the window to the nearest mini-batch, for when no plan is inside.
+
+    Nothing where a window was asked for, some plan is found, a limit is in the way, or no mini-batch is near.
+    """
+    if not asked[0].request.takes_nearest or any(
+        one.best is not None or any(why.code == "limit" for why in one.refused) for one in outcomes
+    ):
+        return []
+    reaches = []
+    for of, one in zip(asked, outcomes, strict=True):
+        if (near := one.nearest) is not None:
+            reach = of.order.reaches(near.configurations, near.predictions.mini_batch_mean)
+            reaches += reach[~near.configurations.is_async].tolist()
+    off = min(reaches, default=0.0) / asked[0].request.target_batch
+    return [replace(one, request=one.request.changed(tolerance_sync=off)) for one in asked] if off else []
 
 
 def fits_somewhere(one: Asked) -> bool:

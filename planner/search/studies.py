@@ -39,6 +39,7 @@ from planner.search.loosen import loosenings
 from planner.search.ranking import Evaluator, Order, PricedPlans
 from planner.search.search import search
 from planner.search.searchable import (
+    NEAREST_BATCH,
     Asked,
     Searchable,
     least_of_all,
@@ -46,6 +47,7 @@ from planner.search.searchable import (
     order_and_limits,
     over_leasts,
     with_last_resort,
+    with_nearest_batch,
 )
 from planner.search.space import Limits, space_of
 from planner.sources.sources import Sources
@@ -274,10 +276,19 @@ def why_nots(among: Sequence[Among], asked: ByAxis) -> list[WhyNot]:
     """Return the answer of each framework about plans with certain values, with its rank among the plans of all."""
     among = with_last_resort(among) or among
     wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
+    if wider := with_nearest_batch(among, wholes):
+        among = [_within(one) for one in wider]
+        wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
     firsts = [_ranked(one, of.best) for one, of in zip(among, wholes, strict=True) if of.best is not None]
     first = min(firsts, key=lambda one: one.objective) if firsts else None
     evaluated = sum(one.evaluated for one in wholes)
     return [_why_not(among, at, asked, first, evaluated) for at in range(len(among))]
+
+
+def _within(one: Among) -> Among:
+    """Return the same, its tolerance sourced as that of the nearest mini-batch."""
+    width = Sourced({"sync": one.request.tolerance_sync}, NEAREST_BATCH)
+    return replace(one, provenance={**one.provenance, "tolerance": width})
 
 
 def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan | None, evaluated: int) -> WhyNot:

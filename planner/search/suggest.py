@@ -41,12 +41,14 @@ from planner.search.ranking import Evaluator, Order, fewest_first
 from planner.search.search import Searcher, first_plan, search
 from planner.search.searchable import (
     LAST_RESORT,
+    NEAREST_BATCH,
     Asked,
     Searchable,
     Settings,
     over_leasts,
     searchable_among,
     with_last_resort,
+    with_nearest_batch,
 )
 from planner.search.space import Limits, has_whole_plans
 from planner.search.switches import Gains
@@ -62,9 +64,6 @@ __all__ = ["sourced_last_resort", "suggest", "suggest_among", "suggest_with", "w
 
 MOST_KEPT = 2**13
 """Asynchronous plans among which the one to take is looked for: all are priced anyway."""
-
-NEAREST_BATCH = "nearest mini-batch"
-"""Source of a tolerance as wide as the nearest mini-batch is off."""
 
 
 def suggest(problem: Problem, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]) -> Suggestion:
@@ -121,7 +120,7 @@ def suggest_among(
         again = _searches(with_last_resort(searched), searcher, errors, several=several)
         searched, searches = again if again[1] else (searched, searches)
         provenance = sourced_last_resort(provenance, searches, asked[0][1])
-    if wider := _of_nearest_batch(searched, searches):
+    if wider := with_nearest_batch(searched, [one.outcome for one in searches]):
         of_wider = provenance
         if asked[0][1].deadline_s is not None:
             wider, of_wider = _on_fewest(wider, provenance)
@@ -174,25 +173,6 @@ def _searches(
         searches.append(replace(one, framework=framework if several else None, warnings=warnings))
         searched.append(each)
     return searched, searches
-
-
-def _of_nearest_batch(searched: Sequence[Searchable], searches: Sequence[Searched]) -> list[Searchable]:
-    """Widen the window to the nearest mini-batch, for when no plan is inside.
-
-    Nothing where a window was asked for, some plan is found, a limit is in the way, or no mini-batch is near.
-    """
-    outcomes = [one.outcome for one in searches]
-    if not searched[0].request.takes_nearest or any(
-        one.best is not None or any(why.code == "limit" for why in one.refused) for one in outcomes
-    ):
-        return []
-    reaches = []
-    for one in searches:
-        if (near := one.outcome.nearest) is not None:
-            reach = one.order.reaches(near.configurations, near.predictions.mini_batch_mean)
-            reaches += reach[~near.configurations.is_async].tolist()
-    off = min(reaches, default=0.0) / searched[0].request.target_batch
-    return [replace(one, request=one.request.changed(tolerance_sync=off)) for one in searched] if off else []
 
 
 def sourced_last_resort(

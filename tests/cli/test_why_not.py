@@ -26,6 +26,19 @@ def test_a_slower_plan_is_priced_and_ranked(run: Any) -> None:
     assert len(out.splitlines()) <= 25
 
 
+@pytest.mark.parametrize("target", [139, 1021])
+def test_the_nearest_mini_batch_is_that_of_suggest(run: Any, target: int) -> None:
+    asked = (*RESNET[:-1], str(target))
+    answer = json.loads(run(*asked, "--json")[1])
+    assert answer["request"]["tolerance"]["source"] == "nearest mini-batch"
+    first = answer["plans"][0]["configuration"]
+    shape = f"nodes={first['nodes']},sub-batch={first['sub_batch']},precision={first['precision']}"
+    why = json.loads(run(*asked, "--why-not", shape, "--json")[1])
+    assert (why["status"], why["rank"]) == ("ranked", 1)
+    assert why["request"]["tolerance"] == answer["request"]["tolerance"]
+    assert json.loads(run(*asked, "--tolerance", "0", "--why-not", shape, "--json")[1])["status"] == "refused"
+
+
 def test_the_constraint_is_named_with_what_would_help(run: Any) -> None:
     code, out, _ = run(*RESNET, "--why-not", "nodes=3")
     words = " ".join(out.split())
