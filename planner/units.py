@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
 from planner.errors import NOTHING, ParameterError
 
 __all__ = [
-    "BOUNDS", "duration_unit", "format_bytes", "format_count", "format_duration", "format_number", "format_rate",
-    "format_samples", "format_seconds", "parse_fraction", "parse_number", "parse_quantity",
+    "BOUNDS", "KEY_UNITS", "KeyUnit", "duration_unit", "format_bytes", "format_count", "format_duration",
+    "format_number", "format_rate", "format_samples", "format_seconds", "parse_fraction", "parse_number",
+    "parse_quantity",
 ]  # fmt: skip
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -41,6 +43,34 @@ BOUNDS = {
 """Dimension -> least and largest number in SI that is believed, other than 0. What lies beyond is a slip."""
 _EXAMPLES = {"time": "60s", "latency": "2us", "bytes": "16GiB", "bandwidth": "12.5GB/s", "rate": "15TFLOP/s"}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUnit:
+    """SI value = number x times / over, two exact factors; a number is 0, or from ``least`` to ``most``."""
+
+    dimension: str
+    least: float
+    most: float
+    times: float
+    over: float
+
+
+def _unit(dimension: str, times: float = 1.0, over: float = 1.0) -> KeyUnit:
+    least, most = (bound * over / times for bound in BOUNDS[dimension])
+    return KeyUnit(dimension, least, most, times, over)
+
+
+KEY_UNITS = {
+    "GBps": _unit("bandwidth", 1e9),
+    "GiB": _unit("bytes", 2.0**30),
+    "MiB": _unit("bytes", 2.0**20),
+    "ms": _unit("latency", over=1e3),
+    "us": _unit("latency", over=1e6),
+    "TFLOPps": _unit("rate", 1e12),
+    **{name: _unit(name) for name in ("", "sample", "price", "share")},
+}
+"""Suffix of a key, or kind of a number without one -> its unit."""
 
 
 def parse_quantity(text: str, dimension: str, what: str = "the quantity") -> float:

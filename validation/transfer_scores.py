@@ -213,8 +213,8 @@ def _score(near: str, units: str, kind: str, precision: str, errors: list[FloatA
         np.mean([abs(one.mean()) for one in errors]),
     )
     rows = sum(one.size for one in errors)
-    rounded = (round(float(value), 4) for value in figures)
-    return TransferScore(near, units, kind, precision, len(errors), rows, *rounded)
+    mean, median, p90, bias = (round(float(value), 4) for value in figures)
+    return TransferScore(units, kind, precision, len(errors), rows, mean, median, p90, near, bias)
 
 
 def few_own_points(known: Iterable[Fitted], scores: Iterable[TransferScore]) -> Iterator[Compared]:

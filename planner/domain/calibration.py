@@ -22,18 +22,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from planner.domain.arrays import frozen_map
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import MODES, Configuration
 from planner.domain.kernels import ATTENTION, TRAFFIC_KINDS
+from planner.domain.keys import ALWAYS, Key
 from planner.domain.precision import PRECISIONS
-from planner.domain.provenance import FIT, ConformalScore, Provenance, check_scores
+from planner.domain.provenance import FIT, PREDICTION_KINDS, ConformalScore, Provenance, check_scores
 from planner.errors import NOTHING, ParameterError
 
 __all__ = [
-    "ANY_ACCELERATOR", "ANY_UNITS", "END_TO_END", "OF_PASSES", "OF_STEP", "ORIGINS", "REASONS", "RELATIONS", "SCOPES",
-    "UNITS", "UNITS_OF_PAIRS", "Calibration", "Entry", "Gap", "MeasuredStep", "OwnPoints", "PrecisionScore",
+    "ANY_ACCELERATOR", "ANY_UNITS", "END_TO_END", "LARGEST_COVARIANCE", "OF_PASSES", "OF_STEP", "ORIGINS", "REASONS",
+    "RELATIONS", "SCOPES", "UNITS", "Calibration", "Entry", "Gap", "MeasuredStep", "OwnPoints", "PrecisionScore",
     "SettingValue", "TransferScore", "Transfers", "by_precision", "precision_score", "relation", "score_for",
     "units_between", "units_of",
 ]  # fmt: skip
@@ -45,6 +47,8 @@ END_TO_END = "end-to-end"
 """Estimator of overheads and links that were fitted to whole steps of measured runs."""
 ORIGINS = ("measured", "published", "specified", "reconstructed", "assumed")
 SettingValue = float | str | tuple[float, ...]
+LARGEST_COVARIANCE = 64
+"""Coefficients up to which a file holds the covariance of an entry; beyond, it would be mostly that."""
 OF_STEP, OF_PASSES = "step", "passes"
 """What was timed of a plan: its whole steps, or forward and backward passes of one sub-batch on one device."""
 
@@ -69,51 +73,47 @@ class Entry:
     Attributes
     ----------
     scope, kind, direction, precision, library : the key, with ``mode``; ``direction`` and ``library`` may be empty
-    term : registered name of the feature map
-    settings : mapping of str to float, str or tuple of float, shape settings of the map (exponents, tiles, grid),
-        chosen by cross-validation and stored
+    settings : exponents, tiles, grid, chosen by cross-validation and stored
     coefficients : mapping of feature name to float, in the map's order (p of them)
-    standard_errors : mapping of feature name to float, of those that were fitted
-    fixed : features that the data could not identify, or that were never free; their coefficient is a stated value
-    ranges : mapping of feature name to (least, most) seen in the fit, also of a work column that no feature tells
-        apart, such as ``groups`` of convolutions
-    error : mean absolute relative error on the rows of the fit
-    held_out_error : the same on rows left out, by ``held_out_by`` ("row", "shape", "group", "network")
-    worst_error : largest absolute relative error on rows left out
-    sum_error : mean absolute relative error of sums over many shapes, as steps are, where it is known apart from that
-        of one; None: misses of shapes are taken to go together
-    condition_number : of the column-scaled design
+    fixed : what the data could not identify, or what was never free
+    ranges : also of a work column that no feature tells apart, such as ``groups`` of convolutions
+    sum_error : None: misses of shapes are taken to go together
     estimator : such as ``relative-nnls`` or ``least-squares``; empty when stated
-    worst_point : the row whose error is ``worst_error``; empty where it was not kept
-    mode : of overheads: ``sync`` or ``async``, how the runs that they were fitted to exchanged gradients; empty where
-        none was exchanged, or for both
+    worst_point : its error is ``worst_error``; empty where it was not kept
+    mode : ``sync`` or ``async``, how the runs exchanged gradients; empty where none was exchanged, or for both
     """
 
-    scope: str
-    kind: str
-    direction: str
-    precision: str
-    library: str
-    term: str
+    scope: Annotated[str, Key("what the entry belongs to", choices=SCOPES)]
+    kind: Annotated[str, Key("kernel kind, framework, or operation", is_name=True)]
+    direction: Annotated[str, Key("direction of a kernel", absent="", is_name=True, empty=True)]
+    precision: Annotated[str, Key("precision, or any", absent="", is_name=True, empty=True)]
+    library: Annotated[str, Key("library that was measured", absent="", is_name=True, empty=True)]
+    term: Annotated[str, Key("registered name of the feature map", is_name=True)]
     settings: Mapping[str, SettingValue]
     coefficients: Mapping[str, float]
-    standard_errors: Mapping[str, float] = field(default_factory=dict)
+    standard_errors: Annotated[Mapping[str, float], Key("of the coefficients that were fitted")] = field(
+        default_factory=dict
+    )
     covariance: tuple[tuple[float, ...], ...] | None = None
-    fixed: tuple[str, ...] = ()
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    samples: int = 0
-    error: float | None = None
-    held_out_error: float | None = None
-    held_out_by: str = ""
-    worst_error: float | None = None
-    condition_number: float | None = None
-    estimator: str = ""
-    origin: str = "measured"
-    source: str = ""
-    notes: str = ""
-    worst_point: str = ""
-    mode: str = ""
-    sum_error: float | None = None
+    fixed: Annotated[tuple[str, ...], Key("features whose coefficient was stated, not fitted", is_name=True)] = ()
+    ranges: Annotated[
+        Mapping[str, tuple[float, float]], Key("least and most of each feature in the fit", signed=True)
+    ] = field(default_factory=dict)
+    samples: Annotated[int, Key("rows of the fit", least=0)] = 0
+    error: Annotated[float | None, Key("mean absolute relative error on the rows of the fit")] = None
+    held_out_error: Annotated[float | None, Key("the same on rows left out")] = None
+    held_out_by: Annotated[str, Key("what was left out at a time: row, shape, group, network", empty=True)] = ""
+    worst_error: Annotated[float | None, Key("largest absolute relative error on rows left out")] = None
+    condition_number: Annotated[float | None, Key("of the column-scaled design; null: not finite", null=True)] = None
+    estimator: Annotated[str, Key("how the coefficients were found", empty=True)] = ""
+    origin: Annotated[str, Key("where the coefficients come from", choices=ORIGINS)] = "measured"
+    source: Annotated[str, Key("citation, or the machine", empty=True)] = ""
+    notes: Annotated[str, Key("what a reader should know", empty=True)] = ""
+    worst_point: Annotated[str, Key("row whose error is the largest; files of before leave it out", empty=True)] = ""
+    mode: Annotated[str, Key("of overheads: mode of the runs that they were fitted to; absent: any", choices=MODES)] = (
+        ""
+    )
+    sum_error: Annotated[float | None, Key("error of sums over many shapes; absent: that of one")] = None
 
     def __post_init__(self) -> None:
         if self.mode not in ("", *(MODES if self.scope == "overheads" else ())):
@@ -145,23 +145,23 @@ class Entry:
 class MeasuredStep:
     """A plan that was timed, and what it takes over what is predicted without its runs.
 
-    Attributes
-    ----------
-    network, cluster, framework : by name; a step holds messages, so that it says nothing of another cluster. Passes
-        hold none: their cluster is empty
-    configuration : every axis of the plan; of passes sub-batch, tensor-parallel degree and precision, the rest is left
-    factor : measured over predicted time, the geometric mean of the runs
-    runs : measured
-    of : OF_STEP or OF_PASSES
+    A step holds messages, so that it says nothing of another cluster. Passes hold none: their cluster is empty, and of
+    their plan sub-batch, tensor-parallel degree and precision count.
     """
 
-    network: str
-    cluster: str
-    framework: str
+    network: Annotated[str, Key("network that was trained", is_name=True)]
+    cluster: Annotated[
+        str,
+        Key("cluster that it was trained on; absent: passes, which are of no cluster", absent="", is_name=True),
+    ]
+    framework: Annotated[str, Key("training framework", is_name=True)]
     configuration: Configuration
-    factor: float
-    runs: int
-    of: str = OF_STEP
+    factor: Annotated[float, Key("measured over predicted time, geometric mean of the runs", above=True)]
+    runs: Annotated[int, Key("measured runs")]
+    of: Annotated[
+        str,
+        Key("what was timed: a whole step, or passes of one device", choices=(OF_STEP, OF_PASSES)),
+    ] = OF_STEP
 
     def __post_init__(self) -> None:
         if (self.of == OF_STEP) != bool(self.cluster):
@@ -183,42 +183,45 @@ class Calibration:
 
     Attributes
     ----------
-    accelerator : name of the accelerator that the kernel entries belong to
-    cluster : cluster that collectives, storage and host entries belong to; None: of no cluster
-    node : the node it was measured on; cluster ``local`` is one such node
-    origin : of the whole; an entry may differ
-    source : citation, or the machine
-    date : ISO date of the measurement or publication
-    environment : mapping of str to str, library versions, threads, clocks: circumstances that must agree before
-        calibrations are merged
-    seen : groups (networks, applications, clusters) that took part in a fit: scored as in-sample
+    cluster : None: of no cluster
+    environment : circumstances that must agree before calibrations are merged
+    seen : groups (networks, applications, clusters): scored as in-sample
     warnings : said of every prediction that takes something from here
     input_warnings : those about the input side: said of predictions that price it
     precision_warnings : mapping of precision to tuple of str, said of predictions that take kernels in it from here
         alone
-    conformal : mapping of str to ConformalScore, by names of :data:`planner.domain.provenance.PREDICTION_KINDS`,
-        half-widths of their intervals, none below that of a surer kind
+    conformal : half-widths of intervals, none below that of a surer kind
     measured_steps : of its accelerator, what was timed of no plan twice
     made_from : of what it was made from for an answer; None: a file holds it
     provenance : of its entries. What was seen goes along with what was made from it; a reconstruction has seen its
         cluster
     """
 
-    name: str
-    accelerator: str
-    entries: tuple[Entry, ...]
-    cluster: str | None = None
-    node: Node | None = None
-    origin: str = "measured"
-    source: str = ""
-    date: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    seen: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    conformal: Mapping[str, ConformalScore] = field(default_factory=dict)
-    input_warnings: tuple[str, ...] = ()
+    name: Annotated[str, Key("name to refer to it", is_name=True)]
+    accelerator: Annotated[str, Key("accelerator that the kernel entries belong to", is_name=True)]
+    entries: Annotated[tuple[Entry, ...], Key("terms")]
+    cluster: Annotated[
+        str | None,
+        Key("cluster that collectives, storage and host entries belong to", null=True, is_name=True),
+    ] = None
+    node: Annotated[Node | None, Key("node it was measured on; the cluster 'local' is one such node")] = None
+    origin: Annotated[
+        str,
+        Key("where the whole comes from; an entry may differ", absent=ALWAYS, choices=ORIGINS),
+    ] = "measured"
+    source: Annotated[str, Key("citation, or the machine", empty=True)] = ""
+    date: Annotated[str, Key("ISO date of the measurement or publication", empty=True)] = ""
+    environment: Annotated[Mapping[str, str], Key("library versions, threads, clocks", empty=True)] = field(
+        default_factory=dict
+    )
+    seen: Annotated[tuple[str, ...], Key("groups that took part in a fit")] = ()
+    warnings: Annotated[tuple[str, ...], Key("what a reader should know")] = ()
+    conformal: Annotated[
+        Mapping[str, ConformalScore], Key("conformal scores by kind of prediction", keys=PREDICTION_KINDS)
+    ] = field(default_factory=dict)
+    input_warnings: Annotated[tuple[str, ...], Key("the same about input, said where input is priced")] = ()
     precision_warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    measured_steps: tuple[MeasuredStep, ...] = ()
+    measured_steps: Annotated[tuple[MeasuredStep, ...], Key("plans that were timed")] = ()
     made_from: Provenance | None = None
     provenance: Provenance = field(init=False, repr=False, compare=False)
 
@@ -296,99 +299,71 @@ def units_between(source: Accelerator, target: Accelerator, kind: str, precision
 
 
 @dataclass(frozen=True, slots=True)
-class TransferScore:
-    """Errors of kernel times that were predicted for a device from another by specification.
+class KernelErrors:
+    """Errors of kernel times that were predicted; kernels whose work is bytes have precision ``any``."""
 
-    Attributes
-    ----------
-    units : of the precision, on both devices
-    kind, precision : of kernels; kinds whose work is bytes have precision ``any``
-    pairs : of devices, directions counted apart; all weigh the same
-    rows : measured kernel times that were predicted
-    mean, median, p90 : of abs(predicted / measured - 1), of single shapes: means over the pairs
-    bias : mean over the pairs of abs(mean(predicted / measured - 1)): what a whole device is missed by, and so a sum
-        over the shapes of a network
-    """
-
-    relation: str
-    units: str
-    kind: str
-    precision: str
-    pairs: int
-    rows: int
-    mean: float
-    median: float
-    p90: float
-    bias: float
+    units: Annotated[
+        str, Key("what multiplies; any: nothing, or not told apart", absent=ANY_UNITS, choices=UNITS_OF_PAIRS)
+    ]
+    kind: Annotated[str, Key("kernel kind")]
+    precision: Annotated[str, Key("precision that was predicted, or any")]
+    pairs: Annotated[int, Key("devices, directions and precisions predicted from, which weigh the same")]
+    rows: Annotated[int, Key("measured kernel times that were predicted")]
+    mean: Annotated[float, Key("mean over the pairs of the mean of |predicted / measured - 1|")]
+    median: Annotated[float, Key("mean over the pairs of the median of it")]
+    p90: Annotated[float, Key("mean over the pairs of the 90th percentile of it")]
 
     def __post_init__(self) -> None:
-        if self.relation not in RELATIONS:
-            raise ParameterError("relation", "one of " + ", ".join(RELATIONS), self.relation)
         if self.units not in UNITS_OF_PAIRS:
             raise ParameterError("units", "one of " + ", ".join(UNITS_OF_PAIRS), self.units)
 
 
 @dataclass(frozen=True, slots=True)
-class PrecisionScore:
-    """Errors of kernel times that were predicted from those of the same device in another precision.
+class TransferScore(KernelErrors):
+    """Of a device from another by specification; ``bias``: what sums over the shapes of a network are missed by."""
 
-    Attributes
-    ----------
-    units : those of both precisions
-    kind, precision : of kernels; the precision that was predicted
-    pairs : of devices, directions of kernels and precisions that were predicted from; all weigh the same
-    rows : measured kernel times that were predicted
-    mean, median, p90 : of abs(predicted / measured - 1): means over the pairs
-    sheet : mean over the pairs of the mean error of the specification on the same rows
-    """
+    relation: Annotated[str, Key("what the two devices have in common", choices=RELATIONS)]
+    bias: Annotated[float, Key("mean over the pairs of |mean of predicted / measured - 1|")]
 
-    units: str
-    kind: str
-    precision: str
-    pairs: int
-    rows: int
-    mean: float
-    median: float
-    p90: float
-    sheet: float
 
-    def __post_init__(self) -> None:
-        if self.units not in UNITS:
-            raise ParameterError("units", "one of " + ", ".join(UNITS), self.units)
+@dataclass(frozen=True, slots=True)
+class PrecisionScore(KernelErrors):
+    """Of a precision from another one on the same device, of the same units."""
+
+    units: Annotated[str, Key("what multiplies in both precisions", choices=UNITS)]
+    sheet: Annotated[float, Key("mean error of the specification on the same rows")]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPoints:
     """Mean absolute relative errors of a kind on the same rows: by transfer, and from a few of its own kernels.
 
-    Attributes
-    ----------
-    units : of the device
-    devices : whose rows were predicted, directions counted apart; all weigh the same
-    transfer : from another device, the one that the scores say is best
-    ratio : that times one factor from the few kernels
-    own : from a fit to the few kernels alone
-    all_own : from a fit to all kernels of the device; as the others without the groups that are predicted
+    ``all_own`` is as the others without the groups that are predicted.
     """
 
-    units: str
-    kind: str
-    precision: str
-    devices: int
-    transfer: float
-    ratio: float
-    own: float
-    all_own: float
+    units: Annotated[
+        str,
+        Key("what multiplies; any: nothing, or not told apart", absent=ANY_UNITS, choices=(*UNITS, ANY_UNITS)),
+    ]
+    kind: Annotated[str, Key("kernel kind")]
+    precision: Annotated[str, Key("precision, or any")]
+    devices: Annotated[int, Key("devices and directions, which weigh the same")]
+    transfer: Annotated[float, Key("mean error of the best transfer")]
+    ratio: Annotated[float, Key("of that times one factor from the device's own points")]
+    own: Annotated[float, Key("of a fit to these points alone")]
+    all_own: Annotated[float, Key("of a fit to all rows of the device")]
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """All scores: of transfers, of ``points`` kernels of the device itself, and of precisions from one another."""
+    """All scores: of transfers, of kernels of the device itself, and of precisions from one another."""
 
-    scores: tuple[TransferScore, ...] = ()
-    points: int = 20
-    own_points: tuple[OwnPoints, ...] = ()
-    precisions: tuple[PrecisionScore, ...] = ()
+    scores: Annotated[tuple[TransferScore, ...], Key("one for relation, units, kind and precision", absent=ALWAYS)] = ()
+    points: Annotated[int, Key("kernels of the device itself that own_points are from", absent=ALWAYS)] = 20
+    own_points: Annotated[tuple[OwnPoints, ...], Key("one for units, kind and precision", absent=ALWAYS)] = ()
+    precisions: Annotated[
+        tuple[PrecisionScore, ...], Key("one for units, kind and precision: derived from another")
+    ] = ()
 
 
 def score_for(

@@ -6,8 +6,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from planner.domain.arrays import check_count, check_not_negative, check_positive, frozen_map
+from planner.domain.keys import Key
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.errors import ParameterError, UnknownNameError
 
@@ -32,28 +34,29 @@ ROUNDING_TOLERANCE = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One schedulable device (a K80 board has two), or a CPU.
+    """One schedulable device (a K80 board has two), or a CPU; what is empty is not known.
 
-    Attributes
-    ----------
-    kind : {"gpu", "cpu"}
-    memory_bytes_per_s : peak device memory bandwidth
-    peak_flop_per_s : mapping of precision to float, dense peak rates; a precision that is absent is one the device does
-        not have
-    vendor, architecture, chip : who made it, its generation, and its die: devices of one chip differ in clocks, memory
-        and what is switched off. Empty: not known
+    Devices of one chip differ in clocks, memory and what is switched off.
     """
 
-    name: str
-    kind: str
-    memory_bytes: float
-    memory_bytes_per_s: float
-    peak_flop_per_s: Mapping[str, float]
-    multiprocessors: int | None = None
-    source: str = ""
-    vendor: str = ""
-    architecture: str = ""
-    chip: str = ""
+    name: Annotated[str, Key("name to refer to it", is_name=True)]
+    kind: Annotated[str, Key("what it is", absent="gpu", choices=("gpu", "cpu"))]
+    memory_bytes: Annotated[float, Key("device memory", name="memory_GiB", above=True)]
+    memory_bytes_per_s: Annotated[float, Key("peak rate", name="memory_bandwidth_GBps", above=True)]
+    peak_flop_per_s: Annotated[
+        Mapping[str, float],
+        Key(
+            "dense peak rate by precision; one that is absent is one the device does not have",
+            name="peak_TFLOPps",
+            keys=PRECISIONS,
+            above=True,
+        ),
+    ]
+    multiprocessors: Annotated[int | None, Key("streaming multiprocessors, or cores")] = None
+    source: Annotated[str, Key("where the figures come from")] = ""
+    vendor: Annotated[str, Key("who made it", is_name=True)] = ""
+    architecture: Annotated[str, Key("its generation", is_name=True)] = ""
+    chip: Annotated[str, Key("its die, which it shares with sibling devices", is_name=True)] = ""
 
     def __post_init__(self) -> None:
         if self.kind not in ("gpu", "cpu"):
@@ -99,22 +102,27 @@ class Accelerator:
 class Link:
     """A link: bandwidth one way (per GPU inside a node and to the host, per NIC between nodes) and latency.
 
-    Attributes
-    ----------
-    flow_bytes_per_s : what one stream of messages gets at most, such as one TCP connection; None: the bandwidth
-    pair_bytes_per_s : what two nodes exchange at most, both directions together; None: the bandwidth each way
-    gpu_direct : whether network adapters read and write GPU memory themselves; None: not known, taken as true
-    in_network_reduction : whether switches of the link add what passes them (NVLink SHARP, InfiniBand SHARP)
+    ``gpu_direct`` of None is taken as true.
     """
 
-    kind: str
+    kind: Annotated[
+        str, Key("free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ...", is_name=True)
+    ]
     bytes_per_s: float
     latency_s: float
-    nics_per_node: int = 1
-    flow_bytes_per_s: float | None = None
-    pair_bytes_per_s: float | None = None
-    gpu_direct: bool | None = None
-    in_network_reduction: bool = False
+    nics_per_node: Annotated[int, Key("network adapters of a node", most=1024)] = 1
+    flow_bytes_per_s: Annotated[
+        float | None,
+        Key("most that a stream, as of a TCP connection, gets; absent: all", name="flow_GBps", above=True),
+    ] = None
+    pair_bytes_per_s: Annotated[
+        float | None,
+        Key("most of two nodes, both ways together; absent: all each way", name="pair_GBps", above=True),
+    ] = None
+    gpu_direct: Annotated[
+        bool | None, Key("whether adapters read and write GPU memory themselves; absent: not known")
+    ] = None
+    in_network_reduction: Annotated[bool, Key("whether its switches add up all-reduce (NVLink SHARP, SHARP)")] = False
 
     def __post_init__(self) -> None:
         check_positive("bandwidth", self.bytes_per_s, "byte/s")
@@ -139,10 +147,10 @@ class Link:
 class Node:
     """A computer of the cluster."""
 
-    gpus: int
-    accelerator: Accelerator
-    host_memory_bytes: float | None = None
-    cpu_threads: int | None = None
+    gpus: Annotated[int, Key("devices of the node", most=4096)]
+    accelerator: Annotated[Accelerator, Key("the device")]
+    host_memory_bytes: Annotated[float | None, Key("memory of the host", name="host_memory_GiB", above=True)] = None
+    cpu_threads: Annotated[int | None, Key("hardware threads of the host")] = None
 
     def __post_init__(self) -> None:
         check_count("gpus", self.gpus, most=4096)
@@ -154,11 +162,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where samples are read from; ``shared``: one server divided by the nodes that read, else per node."""
+    """Where samples are read from."""
 
-    read_bytes_per_s: float
-    shared: bool = False
-    cache_bytes: float = 0.0
+    read_bytes_per_s: Annotated[float, Key("read rate", name="read_GBps", above=True)]
+    shared: Annotated[bool, Key("true: of one server, divided by the nodes that read; false: of each node")] = False
+    cache_bytes: Annotated[float, Key("cache of a node", name="cache_GiB")] = 0.0
 
     def __post_init__(self) -> None:
         check_positive("read", self.read_bytes_per_s, "byte/s")
@@ -195,11 +203,11 @@ _NAME = re.compile(r"[^\s:=,+]+")
 class GroupPart:
     """What the nodes of one group do in a plan: each of their devices takes sub-batch x accumulation samples a step."""
 
-    name: str
-    nodes: int
-    gpus_per_node: int
-    sub_batch: int
-    accumulation_steps: int = 1
+    name: Annotated[str, Key("name in the cluster's file")]
+    nodes: Annotated[int, Key("computers of the group")]
+    gpus_per_node: Annotated[int, Key("devices of each")]
+    sub_batch: Annotated[int, Key("samples of one pass of its devices")]
+    accumulation_steps: Annotated[int, Key("passes summed up before an update; absent: 1")] = 1
 
     def __post_init__(self) -> None:
         for what in ("nodes", "gpus_per_node", "sub_batch", "accumulation_steps"):

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import combinations
-from typing import Any
+from typing import Annotated, Any
 
 from planner.domain.axes import ALL, BEST_ORDER, RANK_ORDER, SCHEDULES, check_rank_order, trainable_of
+from planner.domain.keys import Key
 from planner.domain.precision import precision_named
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
 from planner.units import parse_quantity
@@ -53,30 +54,19 @@ def size_words(size_bytes: float) -> str:
 class Strategy:
     """What overlaps in a synchronous step.
 
-    Attributes
-    ----------
-    prefetch : whether input is loaded during the step before
-    overlap : whether gradients are sent as they become ready; else after the backward pass
-    first_bucket_bytes, bucket_bytes : neighbouring layers are sent together when their gradients are at least so large,
-        the first to be ready and the others; 0: each layer by itself
-    rank_parameters : parameters that each data-parallel rank adds to a bucket, where those of all are more
-    later_stages_whole : whether stages behind a pipeline's first send one message
-    best_buckets : whether those are sent together that let the last message be done first
-    cycle_s : above 0: every so often what is ready goes out together, at most ``bucket_bytes`` a message, none: layer
-        by layer; 0: whenever a bucket is ready
-    servers : whether the GPUs of a node sum their gradients, push the sum to servers, one on each node, and pull
-        weights; else all GPUs sum them around
+    Neighbouring layers are sent together when their gradients are as large as a bucket, the first to be ready and the
+    others. Servers get the sum of the gradients of a node's GPUs, and give weights; else all GPUs sum gradients around.
     """
 
-    prefetch: bool = True
-    overlap: bool = True
-    first_bucket_bytes: float = 0.0
-    bucket_bytes: float = 0.0
-    rank_parameters: float = 0.0
-    later_stages_whole: bool = False
-    best_buckets: bool = False
-    cycle_s: float = 0.0
-    servers: bool = False
+    prefetch: Annotated[bool, Key("whether input is loaded during the step before")] = True
+    overlap: Annotated[bool, Key("whether gradients are sent as they become ready, not after them all")] = True
+    first_bucket_bytes: Annotated[float, Key("gradients sent first; 0: by layer", name="first_bucket_MiB")] = 0.0
+    bucket_bytes: Annotated[float, Key("gradients sent together later; 0: by layer", name="bucket_MiB")] = 0.0
+    rank_parameters: Annotated[float, Key("parameters that each data-parallel rank adds to a bucket, if more")] = 0.0
+    later_stages_whole: Annotated[bool, Key("whether stages behind the first send one message")] = False
+    best_buckets: Annotated[bool, Key("whether what is sent together is what is done first")] = False
+    cycle_s: Annotated[float, Key("how often what is ready is sent together; 0: when it is", name="cycle_ms")] = 0.0
+    servers: Annotated[bool, Key("whether gradients go to parameter servers, one on each node")] = False
 
     @property
     def is_timed(self) -> bool:

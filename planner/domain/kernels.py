@@ -26,8 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from planner.domain.arrays import FloatArray, IntArray, frozen_map
+from planner.domain.keys import ALWAYS, Key
 from planner.errors import ParameterError
 
 __all__ = [
@@ -166,25 +168,16 @@ class WorkTotals:
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """Calls of one layer and those like it, in one direction.
+    """Calls of one layer and those like it, in one direction; 0 and empty: no peak rate is known."""
 
-    Attributes
-    ----------
-    layer : the first that makes the call
-    shape : its sizes in words
-    calls : how often it is made; ``flop``, ``bytes`` and ``seconds`` are of all of them
-    roof_s : what the roofline says they take at least [s]; 0: no peak rate is known
-    bound : what bounds them, one of compute, memory, launch; empty: not known
-    """
-
-    kind: str
-    direction: str
-    precision: str
-    layer: str
-    shape: str
-    calls: float
-    flop: float
-    bytes: float
-    seconds: float = 0.0
-    roof_s: float = 0.0
-    bound: str = ""
+    kind: Annotated[str, Key("of kernel")]
+    direction: Annotated[str, Key("pass")]
+    precision: Annotated[str, Key("that it computes in")]
+    layer: Annotated[str, Key("the first that makes the call")]
+    shape: Annotated[str, Key("sizes in words")]
+    calls: Annotated[float, Key("how often it is made; what follows is of all of them")]
+    flop: Annotated[float, Key("two a multiply-add")]
+    bytes: Annotated[float, Key("read and written, each tensor once")]
+    seconds: Annotated[float, Key("time", absent=ALWAYS)] = 0.0
+    roof_s: Annotated[float, Key("least time by the roofline", absent=ALWAYS)] = 0.0
+    bound: Annotated[str, Key("compute, memory or launch", absent=ALWAYS)] = ""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from planner.domain.arrays import FloatArray, frozen_map
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
 from planner.domain.kernels import KernelRow
+from planner.domain.keys import Key
 from planner.domain.provenance import NORMAL_90, Provenance
+from planner.domain.split import SCHEMES
 from planner.numbers import constant
 from planner.units import format_count
 
@@ -76,13 +79,15 @@ def share_that_fits(needed_bytes: float, capacity_bytes: float, half_width: floa
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """Distribution of the mini-batch [samples]; ``probability_in_window`` is None without a target."""
+    """Distribution of the mini-batch [samples]."""
 
-    mean: float
-    std: float
-    p05: float
-    p95: float
-    probability_in_window: float | None = None
+    mean: Annotated[float, Key("mean of the samples behind an update")]
+    std: Annotated[float, Key("std of the samples behind an update")]
+    p05: Annotated[float, Key("p05 of the samples behind an update")]
+    p95: Annotated[float, Key("p95 of the samples behind an update")]
+    probability_in_window: Annotated[
+        float | None, Key("that it lies in the target's window; absent: no target", unit="share")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +145,13 @@ class PlanWarning:
 class SharedLayers:
     """How the devices of a group share the layers of a network, and what as many data-parallel ones take.
 
-    Attributes
-    ----------
-    schemes : of each layer with parameters, one of :data:`planner.workload.schemes.SCHEMES`
-    sent_bytes, data_sent_bytes : by one device in a step, here and data parallel
-    data_iteration_s : step of the data-parallel devices, which have the samples of a group between them [s]
+    These have the samples of a group between them.
     """
 
-    schemes: Mapping[str, str]
-    sent_bytes: float
-    data_sent_bytes: float
-    data_iteration_s: float
+    schemes: Annotated[Mapping[str, str], Key("of each layer with parameters", choices=SCHEMES)]
+    sent_bytes: Annotated[float, Key("bytes that one device sends in a step")]
+    data_sent_bytes: Annotated[float, Key("the same of as many data-parallel devices")]
+    data_iteration_s: Annotated[float, Key("step of the data-parallel devices, with the same mini-batch")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +170,11 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class LayersOfStage:
-    """How many layers of a transformer a stage holds, and how many of them it computes again.
+    """What a stage of a transformer's pipeline holds."""
 
-    Attributes
-    ----------
-    recompute : what of these is computed again, a value of the axis; ``none`` where there are none
-    """
-
-    layers: int
-    again: int = 0
-    recompute: str = "none"
+    layers: Annotated[int, Key("layers of a transformer")]
+    again: Annotated[int, Key("of these computed again, the first ones; absent: none", least=0)] = 0
+    recompute: Annotated[str, Key("what of them; absent: none", choices=("none", "selective", "full"))] = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product, starmap
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from planner.domain.arrays import frozen_map
+from planner.domain.keys import Key
 from planner.errors import ParameterError
 
 __all__ = [
@@ -100,20 +101,13 @@ PREDICTION_KINDS: Mapping[str, PredictionKind] = frozen_map(
 
 @dataclass(frozen=True, slots=True)
 class ConformalScore:
-    """Half-width of intervals that cover a share ``level`` of rows of a group not seen before.
+    """Conformal score of predictions of one kind: interval = value * exp(-+ half_width)."""
 
-    Attributes
-    ----------
-    half_width : in abs(log(predicted / measured)); None where refused
-    groups, rows : that it was calibrated on
-    reason : why there is none; empty where there is one
-    """
-
-    half_width: float | None
-    level: float
-    groups: int
-    rows: int
-    reason: str = ""
+    half_width: Annotated[float | None, Key("of log(predicted / measured); absent: too few groups", absent=None)]
+    level: Annotated[float, Key("share of the runs of a new group that is covered", unit="share")]
+    groups: Annotated[int, Key("groups of measured runs that it was calibrated on", least=0)]
+    rows: Annotated[int, Key("measured runs that it was calibrated on", least=0)]
+    reason: Annotated[str, Key("why there is no score", empty=True)] = ""
 
 
 def check_scores(scores: Mapping[str, ConformalScore]) -> None:

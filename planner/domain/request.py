@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -14,21 +14,23 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.framework import Framework
+from planner.domain.keys import Key
 from planner.domain.network import Network, layer_parameters
 from planner.domain.prediction import Run
+from planner.domain.samples import JPEG
 
 __all__ = ["DEFAULT", "NO_SCENARIO", "Dataset", "Problem", "Scenario", "Sourced", "SpaceRequest", "Subject"]
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """``samples`` of one epoch, ``bytes_per_sample`` as stored in an ``encoding`` (empty: not known), their source."""
+    """Samples of an epoch, as they are stored."""
 
-    name: str
-    samples: int
-    bytes_per_sample: float
-    source: str = ""
-    encoding: str = ""
+    name: Annotated[str, Key("name to refer to it", is_name=True)]
+    samples: Annotated[int, Key("samples of one epoch", most=10**13)]
+    bytes_per_sample: Annotated[float, Key("mean size as stored (encoded)", unit="sample", above=True)]
+    source: Annotated[str, Key("where the figures come from")] = ""
+    encoding: Annotated[str, Key("of images that threads of a node decode; absent: not known", choices=(JPEG,))] = ""
 
     def __post_init__(self) -> None:
         check_count("samples", self.samples, most=10**13)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from planner.domain.arrays import LARGEST_COUNT, check_count, frozen_map
 from planner.domain.axes import AXES, check_rank_order, with_axes
 from planner.domain.configuration import DEGREES, LARGEST_MINI_BATCH, OPTIMIZERS, SPLIT_AXES
 from planner.domain.framework import STRATEGIES
+from planner.domain.keys import ALWAYS, Key
 from planner.errors import NOTHING, ParameterError, Refusal, nearest_name
 
 __all__ = [
@@ -270,126 +272,103 @@ class Runs:
 
 ROW_AXES = ("network", "cluster", "source")
 """Properties of a row by which errors are summed up."""
+ANY_TEXT = r"[\s\S]*"
 ORDERS = ("this program", "random order", "fewest nodes", "most nodes")
 """What plans of a group are ranked by: predictions, chance, rules of one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Relative errors e = predicted / measured - 1 of n rows.
+    """Relative errors of rows: the bias is above 0 where predictions are too long (or, of a rate, too high)."""
 
-    Attributes
-    ----------
-    mape, median_ape, p90_ape : mean, median and 90 % quantile of abs(e)
-    bias : mean of e: above 0 where predictions are too long (or, of a rate, too high)
-    coverage_90 : share of the rows that have an interval whose measured value lies in it, ends included
-    """
-
-    n: int
-    mape: float | None = None
-    median_ape: float | None = None
-    p90_ape: float | None = None
-    bias: float | None = None
-    coverage_90: float | None = None
+    n: Annotated[int, Key("rows", least=0)]
+    mape: Annotated[float | None, Key("mean of abs(predicted / measured - 1)", absent=ALWAYS)] = None
+    median_ape: Annotated[float | None, Key("its median", absent=ALWAYS)] = None
+    p90_ape: Annotated[float | None, Key("its 90% quantile", absent=ALWAYS)] = None
+    bias: Annotated[float | None, Key("mean of predicted / measured - 1", absent=ALWAYS, signed=True)] = None
+    coverage_90: Annotated[
+        float | None,
+        Key("share of the rows with an interval whose measured value lies in it", absent=ALWAYS),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRanking:
-    """How well the plans of one group were ordered.
+    """How well the plans of one group were ordered; ``spearman`` is None where all measured times are equal."""
 
-    Attributes
-    ----------
-    n : plans with a prediction that ran, at least 2
-    spearman : rank correlation of predicted and measured times; None where all measured times are equal
-    top1 : probability that the first choice is the plan measured fastest
-    regret, regret_best3 : time of the first choice, and of the best of the first three, over the least time, minus 1
-    chose_out_of_memory : probability that the first choice ran out of memory
-    """
-
-    group: str
-    n: int
-    spearman: float | None
-    top1: float
-    regret: float
-    regret_best3: float
-    chose_out_of_memory: float
+    group: Annotated[str, Key("name of the group")]
+    n: Annotated[int, Key("plans with a prediction that ran", least=2)]
+    spearman: Annotated[float | None, Key("rank correlation of predicted and measured times", signed=True)]
+    top1: Annotated[float, Key("probability that the first choice is the fastest")]
+    regret: Annotated[float, Key("time of the first choice over the least, minus 1")]
+    regret_best3: Annotated[float, Key("the same of the best of the first three choices")]
+    chose_out_of_memory: Annotated[float, Key("probability that the first choice ran out of memory")]
 
 
 @dataclass(frozen=True, slots=True)
 class RankingSummary:
-    """Means over ``groups`` groups of at least two plans that ran; ``regret_max`` and ``regret_best3_max``: the worst.
+    """How well plans are ordered in groups."""
 
-    ``chose_out_of_memory`` is the share of groups whose first choice ran out of memory.
-    """
-
-    groups: int
-    spearman: float | None = None
-    top1: float | None = None
-    regret_mean: float | None = None
-    regret_max: float | None = None
-    regret_best3: float | None = None
-    regret_best3_max: float | None = None
-    chose_out_of_memory: float | None = None
+    groups: Annotated[int, Key("groups of at least two plans that ran", least=0)]
+    spearman: Annotated[
+        float | None,
+        Key("rank correlation of predicted and measured times, mean over groups", absent=ALWAYS, signed=True),
+    ] = None
+    top1: Annotated[float | None, Key("share of groups whose first choice is the fastest", absent=ALWAYS)] = None
+    regret_mean: Annotated[
+        float | None, Key("time of the first choice over the least, minus 1, mean over groups", absent=ALWAYS)
+    ] = None
+    regret_max: Annotated[float | None, Key("its largest value", absent=ALWAYS)] = None
+    regret_best3: Annotated[
+        float | None, Key("the same of the best of the first three choices, mean over groups", absent=ALWAYS)
+    ] = None
+    regret_best3_max: Annotated[float | None, Key("its largest value", absent=ALWAYS)] = None
+    chose_out_of_memory: Annotated[
+        float | None, Key("share of groups whose first choice ran out of memory", absent=ALWAYS)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class OrderRanking:
-    """How well one order ranks the plans of the groups of some size; ``plans``: how many a group has, in words."""
+    """How well one order ranks the plans of the groups of some size."""
 
-    order: str
-    plans: str
+    order: Annotated[str, Key("what orders plans: predictions, chance, or a rule of one line", choices=ORDERS)]
+    plans: Annotated[str, Key("how many plans the groups have")]
     figures: RankingSummary
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """Rows that count in sums alone, as nobody is to look at them one by one: of which sources, how many, predicted."""
+    """Rows that count in sums alone, as nobody is to look at them one by one."""
 
-    sources: tuple[str, ...]
-    rows: int
-    predicted: int
+    sources: Annotated[tuple[str, ...], Key("names of their sources, which are locked")]
+    rows: Annotated[int, Key("how many there are", least=0)]
+    predicted: Annotated[int, Key("how many of them are predicted", least=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryScore:
-    """Runs by predicted status, and what memory that was read of them is missed by.
+    """Runs by predicted status, and what memory that was read of them is missed by."""
 
-    Attributes
-    ----------
-    true_out_of_memory, false_out_of_memory, true_ok, false_ok : true or false by what happened: ``false_ok`` was called
-        ok and ran out
-    n : rows of which memory was read
-    error : exp(mean of abs(ln(predicted / measured))) - 1 of these
-    bias : exp(mean of ln(predicted / measured)) - 1
-    coverage_90 : share of them inside their interval
-    """
-
-    true_out_of_memory: int = 0
-    false_out_of_memory: int = 0
-    true_ok: int = 0
-    false_ok: int = 0
-    n: int = 0
-    error: float | None = None
-    bias: float | None = None
-    coverage_90: float | None = None
+    true_out_of_memory: Annotated[int, Key("rows called out of memory that ran out", absent=ALWAYS, least=0)] = 0
+    false_out_of_memory: Annotated[int, Key("rows called out of memory that ran", absent=ALWAYS, least=0)] = 0
+    true_ok: Annotated[int, Key("rows called ok that ran", absent=ALWAYS, least=0)] = 0
+    false_ok: Annotated[int, Key("rows called ok that ran out of memory", absent=ALWAYS, least=0)] = 0
+    n: Annotated[int, Key("rows of which memory was read", least=0)] = 0
+    error: Annotated[float | None, Key("exp(mean of abs(ln(predicted / measured))) - 1 of these", null=True)] = None
+    bias: Annotated[float | None, Key("exp(mean of ln(predicted / measured)) - 1", null=True, signed=True)] = None
+    coverage_90: Annotated[float | None, Key("share of these inside their interval", null=True)] = None
 
 
 @dataclass(frozen=True, slots=True)
 class TermScale:
-    """By how much one term would have to be multiplied to explain what predictions miss.
+    """By how much one term would have to be multiplied to explain what predictions miss."""
 
-    Attributes
-    ----------
-    n : rows
-    mape : mean absolute relative error as predicted
-    scaled_mape : the same with the term scaled, each row by the scale that the other rows ask for
-    """
-
-    term: str
-    scale: float
-    n: int
-    mape: float
-    scaled_mape: float
+    term: Annotated[str, Key("term that explains part of what predictions miss")]
+    scale: Annotated[float, Key("factor on it that explains most")]
+    n: Annotated[int, Key("rows")]
+    mape: Annotated[float, Key("mean error as predicted")]
+    scaled_mape: Annotated[float, Key("mean error with the term scaled, each row by what the others ask for")]
 
     def sentence(self) -> str:
         """Return the finding in words, such as ``all_reduce x 1.4 would take the mean error from 12 to 8 %``."""
@@ -402,21 +381,13 @@ class TermScale:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How errors change along an axis, within groups of rows of one source, network and GPU.
+    """How errors change along an axis (GPUs, nodes, sub-batch), within groups of one source, network and GPU."""
 
-    Attributes
-    ----------
-    axis : GPUs, nodes or sub-batch
-    slope : of log(predicted / measured), a doubling
-    term : whose share of the predicted time grows most along the axis; empty: no term's does
-    n, groups : rows and groups that have several values of the axis
-    """
-
-    axis: str
-    slope: float
-    term: str
-    n: int
-    groups: int
+    axis: Annotated[str, Key("along which errors grow")]
+    slope: Annotated[float, Key("of log(predicted / measured), a doubling")]
+    term: Annotated[str, Key("term whose share grows most along it; empty: none does", empty=True)]
+    n: Annotated[int, Key("rows")]
+    groups: Annotated[int, Key("groups of rows with several values of the axis")]
 
     def sentence(self) -> str:
         """Return the finding in words."""
@@ -432,14 +403,9 @@ class ScoredRow:
 
     Attributes
     ----------
-    line : of the file, the first is 1
     metric : ``predicted``, ``low``, ``high`` and ``measured`` are in it
-    predicted : as if memory sufficed; None where refused
-    low, high : ends of the central 90 % interval; both or neither
-    measured : None where the run gave no value
-    status_predicted : ``ok`` or ``out_of_memory``; None where refused
+    low, high : both or neither
     status_measured : ``ok`` or ``out_of_memory``; None where nothing was measured
-    in_sample : a calibration that predicts the row has seen it
     refused : why nothing is predicted
     group : rows of one group are plans for the same work; empty: ranked against none
     bottleneck : the term that takes most
@@ -449,16 +415,16 @@ class ScoredRow:
     repeats_run : whether another row is of the same run, so that its status counts there
     """
 
-    id: str
-    line: int
+    id: Annotated[str, Key("name of the run", empty=True)]
+    line: Annotated[int, Key("where it stands in its file", least=0)]
     metric: str
-    predicted: float | None
-    low: float | None
-    high: float | None
-    measured: float | None
-    status_predicted: str | None
+    predicted: Annotated[float | None, Key("as if memory sufficed; null where refused")]
+    low: Annotated[float | None, Key("lower end of the central 90% interval")]
+    high: Annotated[float | None, Key("upper end")]
+    measured: Annotated[float | None, Key("null where the run gave no value")]
+    status_predicted: Annotated[str | None, Key("whether memory suffices; null where refused", choices=STATUSES)]
     status_measured: str | None
-    in_sample: bool
+    in_sample: Annotated[bool, Key("whether a calibration that predicts the row has seen it")]
     refused: Refusal | None
     network: str = ""
     cluster: str = ""
@@ -485,42 +451,41 @@ class ScoredRow:
 class Validation:
     """All rows and what they add up to.
 
-    Attributes
-    ----------
-    summary : of held-out rows that were predicted and gave a value, like all that follows except ``in_sample`` and
-        ``rows``; without rows of memory. ``memory`` and ``memory_by`` are of all predicted rows, as no fit learns
-        memory
-    by : mapping of ROW_AXES to mapping of name to ErrorSummary
-    groups : what ``ranking`` sums up, by name
-    memory_by : mapping of str to MemoryScore, by source, of those with a row of which memory was read, or that ran out
-        of it or was called to
-    terms : terms that explain what predictions miss, the best explanation first
-    in_sample : of rows that a calibration has seen
-    rows : as they stood in the file
-    hold_out : what coefficients were refitted without, in turn
-    rankings : what ``ranking`` says, of groups of many plans and of few, beside an order by chance and rules of one
-        line
-    free_numbers : fitted values of the step model, the most of one of the fits; None: nothing was refitted
-    locked : rows that are in sums alone: not in ``rows``, ``groups``, ``terms``, nor by network or cluster
-    unknown_frameworks : rows by a framework that nobody knows, answered as those of any
-    growth : axes along which errors grow, the steepest first
+    All but ``in_sample`` and ``rows`` is of held-out rows that were predicted and gave a value, without rows of memory;
+    ``memory`` and ``memory_by`` are of all predicted rows, as no fit learns memory.
     """
 
-    summary: ErrorSummary
+    summary: Annotated[ErrorSummary, Key("errors of rows that were predicted and that no calibration has seen")]
     by: Mapping[str, Mapping[str, ErrorSummary]]
-    ranking: RankingSummary
-    groups: tuple[GroupRanking, ...]
-    memory: MemoryScore
-    terms: tuple[TermScale, ...]
-    in_sample: ErrorSummary
-    rows: tuple[ScoredRow, ...] = field(repr=False)
-    hold_out: str | None = None
-    rankings: tuple[OrderRanking, ...] = ()
-    free_numbers: int | None = None
-    locked: Locked | None = None
-    memory_by: Mapping[str, MemoryScore] = field(default_factory=dict)
-    unknown_frameworks: Mapping[str, int] = field(default_factory=dict)
-    growth: tuple[Growth, ...] = ()
+    ranking: Annotated[RankingSummary, Key("how well plans of one group are ordered")]
+    groups: Annotated[tuple[GroupRanking, ...], Key("the same group by group")]
+    memory: Annotated[
+        MemoryScore, Key("predicted against observed shortage of memory, and against memory that was read")
+    ]
+    terms: Annotated[tuple[TermScale, ...], Key("terms that explain what predictions miss, the best explanation first")]
+    in_sample: Annotated[ErrorSummary, Key("errors of rows that a calibration has seen")]
+    rows: Annotated[tuple[ScoredRow, ...], Key("every row, file by file in its order, but for locked ones")] = field(
+        repr=False
+    )
+    hold_out: Annotated[str | None, Key("what coefficients were refitted without, in turn", absent=ALWAYS)] = None
+    rankings: Annotated[
+        tuple[OrderRanking, ...], Key("ranking of large and of small groups, beside chance and simple rules")
+    ] = ()
+    free_numbers: Annotated[
+        int | None,
+        Key("fitted values of the step model, the most of one fit; absent: nothing was refitted", least=0),
+    ] = None
+    locked: Annotated[Locked | None, Key("rows that are in sums alone, not in rows, groups, terms nor by network")] = (
+        None
+    )
+    memory_by: Annotated[
+        Mapping[str, MemoryScore], Key("the same by source that tells of memory", pattern=ANY_TEXT)
+    ] = field(default_factory=dict)
+    unknown_frameworks: Annotated[
+        Mapping[str, int],
+        Key("rows by a framework that nobody knows, answered as those of any", pattern=ANY_TEXT),
+    ] = field(default_factory=dict)
+    growth: Annotated[tuple[Growth, ...], Key("axes along which errors grow, the steepest first")] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", frozen_map({axis: frozen_map(summaries) for axis, summaries in self.by.items()}))

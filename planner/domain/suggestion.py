@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from planner.domain.arrays import frozen_map
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart
+from planner.domain.keys import ALWAYS, Key
 from planner.domain.prediction import Citation, PlanWarning, Prediction, Run
 from planner.domain.request import Sourced, Subject
 
@@ -18,6 +20,10 @@ __all__ = [
     "SearchReport", "Sensitivity", "Suggestion", "Sweep", "SweptPlan", "WhyNot", "question_of",
 ]  # fmt: skip
 
+PLANS: Mapping[str, int] = {"least": 0, "most": 10**18}
+"""Rule of a number of plans."""
+REFUSALS = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "limit", "other")
+"""Codes of the reasons why candidates are refused."""
 INPUTS = ("inter-node bandwidth", "intra-node bandwidth", "kernel times", "host time of a call", "memory of a device")
 """What is changed, each alone."""
 
@@ -98,31 +104,25 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """How many candidates were refused for one reason: its code for programs, its sentence for people."""
+    """Candidates that were refused for one reason."""
 
-    code: str
-    reason: str
-    count: int
+    code: Annotated[str, Key("for programs", choices=REFUSALS)]
+    reason: Annotated[str, Key("for people")]
+    count: Annotated[int, Key("plans that are refused for it", **PLANS)]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchReport:
-    """How the space was searched; ``certified``: no better plan exists in it.
+    """How the space was searched; ``gap`` and ``trials`` of a search that was stopped, or by samples."""
 
-    Of the ``candidates`` those that satisfy the request were ranked, ``evaluated`` in number; ``refused`` counts those
-    that do not by reason; ``discarded`` ones were not priced, as a bound, or the end of the search, left them out. Of a
-    search that was stopped ``gap`` is by how much of the best value another plan may be better at most; None: unknown.
-    ``trials``: plans that a sampler proposed, which are all candidates then; 0: it was asked for none.
-    """
-
-    method: str
-    certified: bool
-    candidates: int
-    evaluated: int
-    refused: tuple[Refused, ...]
-    discarded: int = 0
-    gap: float | None = None
-    trials: int = 0
+    method: Annotated[str, Key("how the space was searched")]
+    certified: Annotated[bool, Key("whether no better plan exists in it")]
+    candidates: Annotated[int, Key("plans of the space: those ranked, refused and discarded", **PLANS)]
+    evaluated: Annotated[int, Key("plans that satisfy the request and were ranked", **PLANS)]
+    refused: Annotated[tuple[Refused, ...], Key("plans that do not satisfy it, by the reason why they were refused")]
+    discarded: Annotated[int, Key("plans that a bound, or the end of the search, left out", **PLANS)] = 0
+    gap: Annotated[float | None, Key("part of the best value by which another plan may be better at most")] = None
+    trials: Annotated[int, Key("plans that Optuna tried; absent: none", **PLANS)] = 0
 
     @property
     def ranked(self) -> str:
@@ -281,13 +281,10 @@ def question_of(subject: Subject, one: Suggestion) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RankedPlan:
-    """A plan and what is minimised: as :class:`planner.domain.suggestion.SweptPlan`.
-
-    ``framework``: one of several that were asked for; None: no other was.
-    """
+    """A plan and what is minimised; ``framework``: one of several that were asked for; None: no other was."""
 
     configuration: Configuration
-    objective: float
+    objective: Annotated[float, Key("what is minimised: s or USD of an epoch (no data set: of a sample), or a sum")]
     framework: Framework | None = None
 
 
@@ -298,30 +295,24 @@ class WhyNot:
     Attributes
     ----------
     request : mapping of request key to Sourced
-    values : mapping of option to str, as they were written
-    first : the best plan of the request; None: nothing satisfies it
-    best : the best plan with the values; None: nothing with them satisfies the request
-    rank : of ``best`` among all plans that satisfy the request, each precision by itself, from 1
-    evaluated : plans that satisfy the request
-    outside : values that the request does not try, a sentence each; ``best`` is then of a request that does
-    candidates : of the space with the values
-    refused : of those candidates
-    loosen : what else to change where nothing with the values satisfies the request
-    framework : of the plans with the values, one of several; ``first`` and ``rank`` are of the plans of all. Empty: no
-        other was asked for
+    outside : a sentence each; ``best`` is then of a request that tries them
+    framework : ``first`` and ``rank`` are of the plans of all. Empty: no other was asked for
     """
 
     request: Mapping[str, Sourced[object]]
-    values: Mapping[str, str]
-    first: RankedPlan | None
-    best: RankedPlan | None
-    rank: int | None
-    evaluated: int
-    outside: tuple[str, ...] = ()
-    candidates: int = 0
-    refused: tuple[Refused, ...] = ()
-    loosen: tuple[Loosening, ...] = ()
-    framework: str = ""
+    values: Annotated[Mapping[str, str], Key("what is asked about, by option")]
+    first: Annotated[RankedPlan | None, Key("the best plan of the request; absent: nothing satisfies it", absent=None)]
+    best: Annotated[
+        RankedPlan | None,
+        Key("the best plan with the values; absent: none of them satisfies the request", absent=None),
+    ]
+    rank: Annotated[int | None, Key("of best among all plans, each precision by itself, from 1", absent=None)]
+    evaluated: Annotated[int, Key("plans that satisfy the request", **PLANS)]
+    outside: Annotated[tuple[str, ...], Key("values that the request does not try, or the cluster has not")] = ()
+    candidates: Annotated[int, Key("candidates with the values", absent=ALWAYS, **PLANS)] = 0
+    refused: Annotated[tuple[Refused, ...], Key("of them, by the reason")] = ()
+    loosen: Annotated[tuple[Loosening, ...], Key("what else to change; where all are refused")] = ()
+    framework: Annotated[str, Key("of the plans asked about, one of several; absent: that of the subject")] = ""
 
     @property
     def status(self) -> str:
@@ -337,33 +328,32 @@ class WhyNot:
 class SweptPlan:
     """The best plan of one number of nodes and sub-batch; times in seconds, None without a data set.
 
-    ``rank``: among the plans of the sweep, from 1.
-    ``objective``: what is minimised, epoch time [s], its cost [USD] (without a data set of a sample) or a weighted sum.
-    ``mini_batch``: samples behind an update; their mean when asynchronous.
+    ``objective``: epoch time [s], its cost [USD] (without a data set of a sample) or a weighted sum.
     """
 
-    rank: int
+    rank: Annotated[int, Key("among the plans of the sweep, from 1")]
     configuration: Configuration
-    objective: float
-    iteration_s: float
-    epoch_s: float | None
-    samples_per_s: float
+    objective: Annotated[float, Key("what is minimised")]
+    iteration_s: Annotated[float, Key("one update; asynchronous: one period of a device's thread")]
+    epoch_s: Annotated[float | None, Key("a later epoch; absent: no data set", absent=None)]
+    samples_per_s: Annotated[float, Key("samples a second")]
     mini_batch: float
-    memory_bytes: int
+    memory_bytes: Annotated[int, Key("needed on one device", **PLANS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The plans by nodes, then sub-batch, and how the space was searched.
-
-    ``is_complete``: whether all plans were priced, and it was not ended before.
-    """
+    """The plans by nodes, then sub-batch, and how the space was searched."""
 
     request: Mapping[str, Sourced[object]]
-    plans: tuple[SweptPlan, ...]
-    candidates: int
-    evaluated: int
-    is_complete: bool = True
+    plans: Annotated[
+        tuple[SweptPlan, ...], Key("by nodes, then sub-batch; those without a plan are absent", size=(1, None))
+    ]
+    candidates: Annotated[int, Key("plans of the space", **PLANS)]
+    evaluated: Annotated[int, Key("plans that satisfy the request", **PLANS)]
+    is_complete: Annotated[bool, Key("whether all plans were priced; false: it was interrupted", name="complete")] = (
+        True
+    )
 
     @property
     def best(self) -> SweptPlan:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from planner.domain.arrays import check_count, check_not_negative, check_positive
+from planner.domain.keys import Key
 from planner.domain.network import Network
 from planner.domain.precision import precision_named
 
@@ -38,10 +40,10 @@ class TimedStep:
 class VerifiedTerm:
     """A term of a step as it was predicted and measured, with the spread of its repeats [s]."""
 
-    name: str
-    predicted_s: float
-    measured_s: float
-    spread_s: float
+    name: Annotated[str, Key("forward, backward, update, or step, their sum")]
+    predicted_s: Annotated[float, Key("for the device that ran")]
+    measured_s: Annotated[float, Key("median of the repeats")]
+    spread_s: Annotated[float, Key("scaled median absolute deviation of the repeats")]
 
     @property
     def ratio(self) -> float:
@@ -51,27 +53,16 @@ class VerifiedTerm:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Real steps of a plan's per-GPU part beside their prediction, on one device.
+    """Real steps of a plan's per-GPU part beside their prediction, on one device."""
 
-    Attributes
-    ----------
-    position : of the plan in its document
-    ran : what was run, in words
-    device : what it ran on
-    calibrations : names of those that predict it
-    terms : of one micro-batch and an update, and ``step``, their sum
-    not_run : of the plan's step, in words
-    slower : than the quiet machine, so many times
-    """
-
-    position: int
-    ran: str
-    network: str
-    device: str
-    sub_batch: int
-    precision: str
-    calibrations: tuple[str, ...]
-    terms: tuple[VerifiedTerm, ...]
-    not_run: tuple[str, ...]
-    repeats: int
-    slower: float
+    position: Annotated[int, Key("of the plan in its document")]
+    ran: Annotated[str, Key("which part of the network ran, in words")]
+    network: Annotated[str, Key("of the plan")]
+    device: Annotated[str, Key("what it ran on, and is predicted for")]
+    sub_batch: Annotated[int, Key("samples of a pass")]
+    precision: Annotated[str, Key("that it computes in")]
+    calibrations: Annotated[tuple[str, ...], Key("that predict it", absent=())]
+    terms: Annotated[tuple[VerifiedTerm, ...], Key("of one pass and an update", size=(1, None))]
+    not_run: Annotated[tuple[str, ...], Key("what of the plan's step did not run, in words", absent=())]
+    repeats: Annotated[int, Key("steps that were timed")]
+    slower: Annotated[float, Key("times slower than in quiet the machine was")]

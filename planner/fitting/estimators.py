@@ -147,7 +147,6 @@ def robust_least_squares(
 
 
 RANK_TOLERANCE = 1e-8
-LARGEST_COVARIANCE = 64
 MOST_REFITS = 64
 """More rows than this are left out in folds, not one by one."""
 MANY_ROWS, REFITS_OF_MANY = 5000, 16

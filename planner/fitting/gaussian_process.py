@@ -31,11 +31,10 @@ from planner.costs.gaussian_process import (
 )
 from planner.costs.terms import evaluate, features_of, term_named
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.calibration import Entry, SettingValue
+from planner.domain.calibration import LARGEST_COVARIANCE, Entry, SettingValue
 from planner.domain.samples import Samples
 from planner.errors import ParameterError
 from planner.fitting.estimators import (
-    LARGEST_COVARIANCE,
     HeldOut,
     condition_number,
     covariance,

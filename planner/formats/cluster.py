@@ -16,49 +16,27 @@ from pathlib import Path
 from typing import Any
 
 from planner.domain.cluster import LOCAL, Accelerator, Cluster, Link, MixedCluster, Node, NodeGroup, Storage
-from planner.domain.precision import PRECISIONS
 from planner.domain.request import Scenario
 from planner.errors import NOTHING, InputFileError, ParameterError, UnknownNameError
 from planner.formats.detected import known_of
 from planner.formats.documents import LARGEST_DOCUMENTS, STANDARD_INPUT, Kind, place_of, read_text
-from planner.formats.fields import Field, Flag, ListOf, MapOf, Name, Number, Table, Text, Whole, refuse, without_none
+from planner.formats.fields import Field, ListOf, MapOf, Name, Number, Table, Text, Whole, refuse, without_none
 from planner.units import parse_quantity
 
 __all__ = [
-    "ACCELERATOR", "CLUSTER", "EDR_BYTES_PER_S", "LINK_KEYS", "TERM_NAMES", "accelerator_fields", "parse_scenarios",
+    "ACCELERATOR", "CLUSTER", "EDR_BYTES_PER_S", "LINK_KEYS", "TERM_NAMES", "parse_scenarios",
     "read_cluster", "write_cluster",
 ]  # fmt: skip
 
 
-def accelerator_fields(name: Field) -> tuple[Field, ...]:
-    """Return the keys that describe a device; ``name`` is required or not by where they stand."""
-    return (
-        name,
-        Field("kind", Text(("gpu", "cpu")), "what it is", "gpu"),
-        Field("memory_GiB", Number("GiB", above=True), "device memory", into="memory_bytes"),
-        Field("memory_bandwidth_GBps", Number("GBps", above=True), "peak rate", into="memory_bytes_per_s"),
-        Field(
-            "peak_TFLOPps",
-            MapOf(Number("TFLOPps", above=True), choices=tuple(PRECISIONS)),
-            "dense peak rate by precision; one that is absent is one the device does not have",
-            into="peak_flop_per_s",
-        ),
-        Field("multiprocessors", Whole(), "streaming multiprocessors, or cores", None),
-        Field("source", Text(), "where the figures come from", ""),
-        Field("vendor", Name(), "who made it", ""),
-        Field("architecture", Name(), "its generation", ""),
-        Field("chip", Name(), "its die, which it shares with sibling devices", ""),
-    )
-
-
-ACCELERATOR = Kind(
-    "accelerator", "toml", Table(*accelerator_fields(Field("name", Name(), "name to refer to it")), make=Accelerator)
-)
-INLINE_ACCELERATOR = Table(
-    *accelerator_fields(Field("name", Name(), "name to refer to it; the node's gpu unless given", None)),
+_ACCELERATOR = Table.of(Accelerator)
+ACCELERATOR = Kind("accelerator", "toml", _ACCELERATOR)
+_INLINE_ACCELERATOR = Table.of(
+    Accelerator,
+    Field("name", Name(), "name to refer to it; the node's gpu unless given", None),
+    make=dict,
     doc="the device of the nodes, where it is not a bundled one",
 )
-
 _NODE_FIELDS = (
     Field("gpus", Whole(most=4096), "devices of a node"),
     Field("gpu", Name(), "name of an accelerator or CPU; one that is not bundled is described in [accelerator]"),
@@ -68,33 +46,27 @@ _NODE_FIELDS = (
 
 
 _RATE = Number("GBps", above=True)
-_BETWEEN = (
-    Field("nics_per_node", Whole(most=1024), "network adapters of a node", 1),
-    Field(
-        "flow_GBps", _RATE, "most that a stream, as of a TCP connection, gets; absent: all", None, "flow_bytes_per_s"
-    ),
-    Field("pair_GBps", _RATE, "most of two nodes, both ways together; absent: all each way", None, "pair_bytes_per_s"),
-    Field("gpu_direct", Flag(), "whether adapters read and write GPU memory themselves; absent: not known", None),
-)
-_IN_NETWORK = Field(
-    "in_network_reduction", Flag(), "whether its switches add up all-reduce (NVLink SHARP, SHARP)", default=False
-)
+_NOT_BETWEEN = ("nics_per_node", "flow_bytes_per_s", "pair_bytes_per_s", "gpu_direct")
 
 
-def _link(bandwidth: str, *more: Field, **latency: Any) -> Table[Link]:
-    return Table(
-        Field("kind", Name(), "free text; known: nvlink, nvswitch, xgmi, pcie, pcie3, infiniband, ethernet, ..."),
+def _link(bandwidth: str, omit: tuple[str, ...] = (), **latency: Any) -> Table[Link]:
+    return Table.of(
+        Link,
         Field("bandwidth_GBps", _RATE, bandwidth, into="bytes_per_s"),
         Field("latency_us", Number("us"), "of one message", into="latency_s", **latency),
-        *more,
-        make=Link,
+        omit=omit,
     )
 
 
 _LINKS = Table(
-    Field("intra_node", _link("per GPU, one direction", _IN_NETWORK), "between the GPUs of a node", None),
-    Field("inter_node", _link("per NIC, one direction", *_BETWEEN, _IN_NETWORK), "between nodes", None),
-    Field("host", _link("host to device, per GPU", default=0.0), "between host and GPU", None),
+    Field("intra_node", _link("per GPU, one direction", _NOT_BETWEEN), "between the GPUs of a node", None),
+    Field("inter_node", _link("per NIC, one direction"), "between nodes", None),
+    Field(
+        "host",
+        _link("host to device, per GPU", (*_NOT_BETWEEN, "in_network_reduction"), default=0.0),
+        "between host and GPU",
+        None,
+    ),
     make=without_none,
     doc="what joins GPUs, nodes and hosts",
 )
@@ -105,13 +77,6 @@ _GROUP = Table(
     Field("links", _LINKS, "those of its nodes; one that is absent: that of the cluster", None),
 )
 _LINK_NAMES = ("intra_node", "inter_node", "host")
-_STORAGE = Table(
-    Field("read_GBps", _RATE, "read rate", into="read_bytes_per_s"),
-    Field("shared", Flag(), "true: of one server, divided by the nodes that read; false: of each node", default=False),
-    Field("cache_GiB", Number("GiB"), "cache of a node", 0.0, "cache_bytes"),
-    make=Storage,
-    doc="where samples are read from",
-)
 _PRICE = Table(Field("usd_per_gpu_hour", Number("price"), "price of one GPU", None), doc="optional; never guessed")
 
 
@@ -132,9 +97,9 @@ _CLUSTER = Table(
     Field("nodes", Whole(most=1_000_000), "nodes of the cluster; required beside [node]", None),
     Field("node", Table(*_NODE_FIELDS), "short for one group of nodes", None),
     Field("node_groups", ListOf(_GROUP, least=1), "groups of equal nodes", None),
-    Field("accelerator", INLINE_ACCELERATOR, "the device of the nodes, where it is not a bundled one", None),
+    Field("accelerator", _INLINE_ACCELERATOR, "the device of the nodes, where it is not a bundled one", None),
     Field("links", _LINKS, "what joins GPUs, nodes and hosts", None),
-    Field("storage", _STORAGE, "where samples are read from", None),
+    Field("storage", Table.of(Storage, doc="where samples are read from"), "where samples are read from", None),
     Field("price", _PRICE, "optional; never guessed", None),
     Field("sources", MapOf(Text()), "key -> where its figure comes from", {}),
 )

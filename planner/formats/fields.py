@@ -7,21 +7,25 @@ FieldError with the place), ``write`` (the inverse) and ``schema``. Single value
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
+from functools import cached_property
+from types import NoneType
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, get_args, get_origin, get_type_hints, overload
 from unicodedata import category
 
 from planner.domain.arrays import LARGEST_COUNT
+from planner.domain.keys import ALWAYS, Key
 from planner.errors import Refusal, UsageError, nearest_name, shown
-from planner.units import BOUNDS
+from planner.units import KEY_UNITS, KeyUnit
 
 __all__ = [
-    "LARGEST_WHOLE", "LONGEST_NAME", "REQUIRED", "UNITS", "Field", "FieldError", "Flag", "ListOf", "MapOf", "Name",
+    "LARGEST_WHOLE", "LONGEST_NAME", "REQUIRED", "Field", "FieldError", "Flag", "ListOf", "MapOf", "Name",
     "Nullable", "Number", "OneOf", "Table", "Text", "Type", "Whole", "at", "hidden", "received", "refuse",
-    "unknown_key", "without_none",
+    "unknown_key", "values_of", "without_none",
 ]  # fmt: skip
 
 
@@ -31,31 +35,6 @@ TURNING_CHARACTERS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068
 """What turns the direction of writing: a terminal then shows other text than is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """SI value = number x times / over, two exact factors; a number is 0, or from ``least`` to ``most``."""
-
-    dimension: str
-    least: float
-    most: float
-    times: float
-    over: float
-
-
-def _unit(dimension: str, times: float = 1.0, over: float = 1.0) -> Unit:
-    least, most = (bound * over / times for bound in BOUNDS[dimension])
-    return Unit(dimension, least, most, times, over)
-
-
-UNITS = {
-    "GBps": _unit("bandwidth", 1e9),
-    "GiB": _unit("bytes", 2.0**30),
-    "MiB": _unit("bytes", 2.0**20),
-    "ms": _unit("latency", over=1e3),
-    "us": _unit("latency", over=1e6),
-    "TFLOPps": _unit("rate", 1e12),
-    **{name: _unit(name) for name in ("", "sample", "price", "share")},
-}
 LARGEST_WHOLE = 10**300
 
 
@@ -79,6 +58,7 @@ class Type(Protocol):
 
     def write(self, value: Any) -> Any:
         """Return the file's value of a record's value."""
+        return value
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema."""
@@ -118,7 +98,7 @@ def hidden(text: str, *, on_one_line: bool = True) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(Type):
     """A string; one of ``choices`` where there are any, and not empty unless ``empty``."""
 
     choices: Collection[str] = ()
@@ -137,10 +117,6 @@ class Text:
         if hidden(value, on_one_line=False):
             refuse(place, "text without control characters", value)
         return value
-
-    def write(self, value: Any) -> str:
-        """Return the text."""
-        return str(value)
 
     def schema(self) -> dict[str, Any]:
         """Return a schema of type string."""
@@ -174,7 +150,7 @@ class Name(Text):
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Type):
     """True or false."""
 
     words = "true or false"
@@ -185,17 +161,13 @@ class Flag:
             refuse(place, self.words, value)
         return value
 
-    def write(self, value: Any) -> bool:
-        """Return the flag."""
-        return bool(value)
-
     def schema(self) -> dict[str, Any]:
         """Return a schema of type boolean."""
         return {"type": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(Type):
     """A whole number from ``least`` to ``most``; LARGEST_WHOLE is the most of one whose owner knows the limit."""
 
     least: int = 1
@@ -224,7 +196,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(Type):
     """A number of a unit: 0 unless ``above``, or of a size that the unit makes sense of; negative where ``signed``."""
 
     unit: str = ""
@@ -232,9 +204,9 @@ class Number:
     signed: bool = False
 
     @property
-    def scale(self) -> Unit:
+    def scale(self) -> KeyUnit:
         """The unit."""
-        return UNITS[self.unit]
+        return KEY_UNITS[self.unit]
 
     @property
     def words(self) -> str:
@@ -289,8 +261,13 @@ class Number:
 R = TypeVar("R")
 MOST_KEYS = 10_000
 """Of a table whose keys are names; the largest, ranges of a calibration's features, have dozens."""
-REQUIRED: Any = object()
+REQUIRED: Any = ALWAYS
 """The default of a key that must be given."""
+
+
+def values_of(record: Any, **others: Any) -> dict[str, Any]:
+    """Return the fields of a record by name, and ``others`` beside or instead of them."""
+    return {one.name: getattr(record, one.name) for one in dataclasses.fields(record)} | others
 
 
 def without_none(**values: Any) -> dict[str, Any]:
@@ -299,7 +276,7 @@ def without_none(**values: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Nullable:
+class Nullable(Type):
     """A value, or null where there is none."""
 
     type: Type
@@ -323,7 +300,7 @@ class Nullable:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(Type):
     """A value of the first type that fits; ``rule`` says in short what those are."""
 
     types: tuple[Type, ...]
@@ -354,7 +331,7 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(Type):
     """From ``least`` to ``most`` values of one type; a tuple in records."""
 
     item: Type
@@ -388,7 +365,7 @@ class ListOf:
 
 
 @dataclass(frozen=True, slots=True)
-class MapOf:
+class MapOf(Type):
     """Values of one type under names that match a regular expression, or are among ``choices``."""
 
     item: Type
@@ -421,25 +398,6 @@ class MapOf:
         return {"type": "object", "propertyNames": rule, "additionalProperties": self.item.schema()}
 
 
-@dataclass(frozen=True, slots=True)
-class AnyTable:
-    """A document inside another, with a schema of its own."""
-
-    words = "a document"
-
-    def read(self, value: Any, place: str) -> dict[str, Any]:
-        """Return the keys as they are."""
-        return dict(value) if isinstance(value, Mapping) else refuse(place, self.words, value)
-
-    def write(self, value: Any) -> dict[str, Any]:
-        """Return the keys as they are."""
-        return dict(value)
-
-    def schema(self) -> dict[str, Any]:
-        """Return a schema of type object."""
-        return {"type": "object"}
-
-
 def _each(kind: Type, values: Sequence[Any], keys: Sequence[str | int], place: str) -> Sequence[Any]:
     """Return what a type reads of values at the keys of a place: all at once where all are plainly right."""
     read_all = getattr(kind, "read_all", None)
@@ -453,7 +411,7 @@ def _each(kind: Type, values: Sequence[Any], keys: Sequence[str | int], place: s
 
 def unknown_key(key: str, names: tuple[str, ...]) -> str:
     """Return the sentence about a key that is not known: its unit, the nearest one, or all of them."""
-    stem = {name.rpartition("_")[0]: name for name in names if name.rpartition("_")[2] in UNITS and "_" in name}
+    stem = {name.rpartition("_")[0]: name for name in names if name.rpartition("_")[2] in KEY_UNITS and "_" in name}
     with_unit = stem.get(key) or stem.get(key.rpartition("_")[0])
     if with_unit:
         return f"key must be written with its unit, {with_unit!r}, got {shown(key)}"
@@ -482,7 +440,7 @@ class Field:
         return self.into or self.name
 
 
-class Table(Generic[R]):
+class Table(Type, Generic[R]):
     """Keys that together are a record, a dictionary unless ``make`` makes it, of one keyword argument a key.
 
     An expected failure of ``make`` (a record's own rule) is a FieldError at the place of the table. ``split`` undoes
@@ -498,14 +456,41 @@ class Table(Generic[R]):
     def __init__(
         self, *fields: Field, make: Callable[..., R], doc: str = "", title: str = "",
         split: Callable[[Any], Mapping[str, Any]] | None = None, gone: Mapping[str, str] | None = None,
+        record: type | None = None, omit: Collection[str] = (),
     ) -> None: ...  # fmt: skip
 
     def __init__(
         self, *fields: Field, make: Callable[..., Any] = dict, doc: str = "", title: str = "",
         split: Callable[[Any], Mapping[str, Any]] | None = None, gone: Mapping[str, str] | None = None,
+        record: type | None = None, omit: Collection[str] = (),
     ) -> None:  # fmt: skip
-        self.fields, self.doc, self.title, self.split, self.gone = fields, doc, title, split, gone
+        self.record, self.omitted = record, omit
+        self.own, self.doc, self.title, self.split, self.gone = fields, doc, title, split, gone
         self.make: Callable[..., R] = make
+
+    @staticmethod
+    def of(
+        record: type[R], *fields: Field, make: Callable[..., Any] | None = None, omit: Collection[str] = (),
+        doc: str = "", title: str = "", split: Callable[[Any], Mapping[str, Any]] | None = None,
+    ) -> Table[R]:  # fmt: skip
+        """Return the table of a record; the first one is used wherever another record holds such a record.
+
+        Its keys are ``fields``, and those that the annotations of the record declare, but for those of fields in
+        ``omit`` and what ``fields`` say otherwise.
+        """
+        table: Table[R] = Table(
+            *fields, make=make or record, doc=doc, title=title, split=split, record=record, omit=omit
+        )
+        _TABLES.setdefault(record, table)
+        return table
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The keys; those of a record are found when they are first asked for."""
+        if self.record is None:
+            return self.own
+        declared = {one.target: one for one in _declared(self.record) if one.target not in self.omitted}
+        return tuple((declared | {one.target: one for one in self.own}).values())
 
     def read_all(self, values: Sequence[Any]) -> Sequence[R] | None:
         """Return the records of tables that have all the keys, and plainly right values; None: read them one by one."""
@@ -550,8 +535,9 @@ class Table(Generic[R]):
 
         Keys that are None or at their default are left out; a mapping need not have them.
         """
-        record = self.split(record) if self.split else record
         is_mapping, table = isinstance(record, Mapping), {}
+        if self.split and not is_mapping:
+            record, is_mapping = self.split(record), True
         for field in self.fields:
             target, is_required = field.target, field.default is REQUIRED
             if is_mapping and not is_required and target not in record:
@@ -576,3 +562,39 @@ class Table(Generic[R]):
 def _with_title(title: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return a reference with its definition beside it; the kind of document gathers the definitions."""
     return {"$ref": f"#/$defs/{title}", "$defs": {title: schema}} if title else schema
+
+
+_TABLES: dict[type, Table[Any]] = {}
+"""Records -> the tables of what other records hold of them."""
+
+
+def _declared(record: type) -> Iterator[Field]:
+    """Yield the keys that the annotations of a record declare."""
+    hints = get_type_hints(record, include_extras=True)
+    for one in dataclasses.fields(record):
+        for key in getattr(hints[one.name], "__metadata__", ()):
+            hint, default = get_args(hints[one.name])[0], key.absent(one)
+            kind = _type_of(hint, key)
+            if key.null or (default is REQUIRED and NoneType in get_args(hint)):
+                kind = Nullable(kind)
+            yield Field(key.name or one.name, kind, key.doc, default, one.name)
+
+
+def _type_of(hint: Any, key: Key) -> Type:
+    """Return the type of an annotation with its key; None, if it may be that, is left to the key."""
+    inner, some = get_origin(hint), [one for one in get_args(hint) if one not in (NoneType, Ellipsis)]
+    if NoneType in get_args(hint):
+        return _type_of(some[0], key)
+    if inner is tuple:
+        size = key.size if Ellipsis in get_args(hint) else (len(some), len(some))
+        return ListOf(_type_of(some[0], key), *size)
+    if inner is not None:
+        return MapOf(_type_of(some[1], key), key.pattern, key.keys)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _TABLES.get(hint) or Table.of(hint)
+    rule, unit = dict(key.rule), key.name.rpartition("_")[2]
+    if hint is float and unit in KEY_UNITS:
+        rule.setdefault("unit", unit)
+    of_text = Name if rule.pop("is_name", False) else Text
+    single: Mapping[Any, Callable[..., Type]] = {bool: Flag, int: Whole, float: Number, str: of_text}
+    return single[hint](**rule)

@@ -18,7 +18,6 @@ from planner.formats.fields import (
     Flag,
     ListOf,
     MapOf,
-    Number,
     OneOf,
     Table,
     Text,
@@ -29,19 +28,7 @@ from planner.formats.fields import (
 
 __all__ = ["FRAMEWORK", "framework_keys"]
 
-_STRATEGY = Table(
-    Field("prefetch", Flag(), "whether input is loaded during the step before", default=True),
-    Field("overlap", Flag(), "whether gradients are sent as they become ready, not after them all", default=True),
-    Field("first_bucket_MiB", Number("MiB"), "gradients sent first; 0: by layer", 0.0, "first_bucket_bytes"),
-    Field("bucket_MiB", Number("MiB"), "gradients sent together later; 0: by layer", 0.0, "bucket_bytes"),
-    Field("rank_parameters", Number(), "parameters that each data-parallel rank adds to a bucket, if more", 0.0),
-    Field("later_stages_whole", Flag(), "whether stages behind the first send one message", default=False),
-    Field("best_buckets", Flag(), "whether what is sent together is what is done first", default=False),
-    Field("cycle_ms", Number("ms"), "how often what is ready is sent together; 0: when it is", 0.0, "cycle_s"),
-    Field("servers", Flag(), "whether gradients go to parameter servers, one on each node", default=False),
-    make=Strategy,
-    doc="what overlaps in a synchronous step",
-)
+_STRATEGY = Table.of(Strategy, doc="what overlaps in a synchronous step")
 _TYPES: Mapping[str, Type] = {
     **dict.fromkeys(("gradient_type", "message_type"), MapOf(Text(GRADIENT_TYPES), choices=(ANY, *PRECISIONS))),
     **dict.fromkeys(("shardings", "shardings_in_layers", "shardings_in_pipeline"), ListOf(Whole(least=0, most=3))),

@@ -14,7 +14,6 @@ from planner.domain.configuration import OPTIMIZERS
 from planner.domain.kernels import WorkTotals
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network, layer_parameters, layer_shapes
 from planner.domain.request import Dataset
-from planner.domain.samples import JPEG
 from planner.errors import ParameterError
 from planner.formats.documents import Kind
 from planner.formats.fields import (
@@ -148,15 +147,7 @@ def _figures(one: Work | WorkTotals) -> dict[str, int]:
     return {"parameters": one.parameters, **trained, **flop}
 
 
-_DATASET = Table(
-    Field("name", Name(), "name to refer to it"),
-    Field("samples", Whole(most=10**13), "samples of one epoch"),
-    Field("bytes_per_sample", Number("sample", above=True), "mean size as stored (encoded)"),
-    Field("source", Text(), "where the figures come from", ""),
-    Field("encoding", Text((JPEG,)), "of images that threads of a node decode; absent: not known", ""),
-    make=Dataset,
-)
-DATASET = Kind("dataset", "toml", _DATASET)
+DATASET = Kind("dataset", "toml", Table.of(Dataset))
 
 
 LISTED_KINDS = ("networks", "clusters", "calibrations", "datasets", "accelerators", "frameworks")

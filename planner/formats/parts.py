@@ -18,7 +18,7 @@ from planner.domain.objective import LIMITS
 from planner.domain.precision import precision_named
 from planner.domain.prediction import Citation, PlanWarning
 from planner.domain.request import DEFAULT, Sourced, Subject
-from planner.domain.suggestion import CHOICES, Loosening, Refused, SearchReport
+from planner.domain.suggestion import CHOICES, Loosening, SearchReport
 from planner.errors import Refusal
 from planner.formats.documents import Kind
 from planner.formats.fields import (
@@ -41,7 +41,7 @@ from planner.formats.fields import (
 
 __all__ = [
     "CITATIONS", "CONFIGURATION_TABLE", "GROUPS", "LARGEST_PRODUCT", "LOOSENING_TABLE", "OPTION_KEYS", "PLAN_TABLE",
-    "REFUSAL_TABLE", "REQUEST", "REQUEST_TABLE", "SEARCH_TABLE", "SETTINGS", "SUBJECT_FIELDS", "SUBJECT_TABLE",
+    "REQUEST", "REQUEST_TABLE", "SEARCH_TABLE", "SETTINGS", "SUBJECT_FIELDS", "SUBJECT_TABLE",
     "axis_type", "citation_keys", "citations_of", "configuration_keys", "configuration_of", "framework_of",
     "plan_keys", "request_keys", "request_of", "subject_keys", "subject_of", "warning_keys", "warning_table",
     "warnings_of",
@@ -95,15 +95,7 @@ PLAN_TABLE = Table(*map(_field, AXES), make=Configuration, doc="axes of a plan",
 GROUPS = Field(
     "groups",
     ListOf(
-        Table(
-            Field("name", Text(), "name in the cluster's file"),
-            Field("nodes", Whole(), "computers of the group"),
-            Field("gpus_per_node", Whole(), "devices of each"),
-            Field("sub_batch", Whole(), "samples of one pass of its devices"),
-            Field("accumulation_steps", Whole(), "passes summed up before an update; absent: 1", 1),
-            make=GroupPart,
-            title="group",
-        ),
+        Table.of(GroupPart, title="group"),
         least=1,
     ),
     "what each node group does, on a cluster that has several: nodes are those of all then, gpus_per_node, sub_batch "
@@ -306,24 +298,7 @@ def citations_of(keys: Iterable[Mapping[str, Any]]) -> tuple[Citation, ...]:
     return tuple(Citation(name, one["origin"], one["source"], one["date"]) for one in keys for name in one["names"])
 
 
-_CODES = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "limit", "other")
-REFUSAL_TABLE = Table(
-    Field("code", Text(_CODES), "for programs"),
-    Field("reason", Text(), "for people"),
-    Field("count", Whole(least=0, most=10**18), "plans that are refused for it"),
-    make=Refused,
-)
-SEARCH_TABLE = Table(
-    Field("method", Text(), "how the space was searched"),
-    Field("certified", Flag(), "whether no better plan exists in it"),
-    Field("candidates", Whole(least=0, most=10**18), "plans of the space: those ranked, refused and discarded"),
-    Field("evaluated", Whole(least=0, most=10**18), "plans that satisfy the request and were ranked"),
-    Field("refused", ListOf(REFUSAL_TABLE), "plans that do not satisfy it, by the reason why they were refused"),
-    Field("discarded", Whole(least=0, most=10**18), "plans that a bound, or the end of the search, left out", 0),
-    Field("trials", Whole(least=0, most=10**18), "plans that Optuna tried; absent: none", 0),
-    Field("gap", Number(), "part of the best value by which another plan may be better at most", None),
-    make=SearchReport,
-)
+SEARCH_TABLE = Table.of(SearchReport)
 
 
 def _loosening(option: str, value: str, message: str) -> Loosening:
@@ -334,7 +309,8 @@ def _loosening(option: str, value: str, message: str) -> Loosening:
     return Loosening(tuple(zip(options, values, strict=True)), message)
 
 
-LOOSENING_TABLE = Table(
+LOOSENING_TABLE = Table.of(
+    Loosening,
     Field("option", Text(), "option to loosen"),
     Field("value", Text(), "value that suffices"),
     Field("message", Text(), "what is reached then"),

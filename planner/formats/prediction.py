@@ -27,7 +27,7 @@ from planner.domain.prediction import (
     Term,
 )
 from planner.domain.request import Subject
-from planner.domain.split import MEMORY_KINDS, SCHEMES
+from planner.domain.split import MEMORY_KINDS
 from planner.formats.documents import Kind
 from planner.formats.fields import (
     Field,
@@ -90,11 +90,10 @@ QUANTITY = Table(
     ),
     title="quantity",
 )
-_STAGE = Table(
-    Field("layers", Whole(), "layers of a transformer"),
-    Field("again", Whole(least=0), "of these computed again, the first ones; absent: none", 0),
-    Field("recompute", Text(("none", "selective", "full")), "what of them; absent: none", "none"),
+_STAGE = Table.of(
+    LayersOfStage,
     Field("stages", Whole(), "stages in a row that hold this; absent: 1", 1),
+    make=dict,
     doc="what stages of a pipeline hold",
     title="layers_of_stages",
 )
@@ -106,11 +105,6 @@ RANK_ORDER_FIELD = Field(
     ListOf(Text(RANK_ORDER)),
     "how ranks are numbered, innermost first, where that is chosen for the plan; absent: as the subject says",
     (),
-)
-_MINI_BATCH = Table(
-    *(Field(name, Number(), f"{name} of the samples behind an update") for name in ("mean", "std", "p05", "p95")),
-    Field("probability_in_window", Number("share"), "that it lies in the target's window; absent: no target", None),
-    make=MiniBatch,
 )
 _STALENESS = Table(
     Field("mean", Number(), "mean of the updates between reading and applying"),
@@ -177,21 +171,14 @@ FIGURES = (
     Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", ()),
     Field(
         "shared_layers",
-        Table(
-            Field("schemes", MapOf(Text(tuple(SCHEMES))), "of each layer with parameters"),
-            Field("sent_bytes", Number(), "bytes that one device sends in a step"),
-            Field("data_sent_bytes", Number(), "the same of as many data-parallel devices"),
-            Field("data_iteration_s", Number(), "step of the data-parallel devices, with the same mini-batch"),
-            make=SharedLayers,
-            title="shared_layers",
-        ),
+        Table.of(SharedLayers, title="shared_layers"),
         "how devices share layers; absent: they do not, or layers are those of attention blocks",
         None,
     ),
     STAGE_LAYERS,
     RANK_ORDER_FIELD,
     Field("groups_s", MapOf(Number()), "step that each node group of a plan across several needs by itself [s]", {}),
-    Field("mini_batch", _MINI_BATCH, "distribution of the mini-batch; absent: that of the configuration", None),
+    Field("mini_batch", Table.of(MiniBatch), "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
         "memory_bytes",

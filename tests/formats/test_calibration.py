@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import LARGEST_COVARIANCE, Calibration
 from planner.domain.provenance import ConformalScore
 from planner.errors import InputFileError, ParameterError
-from planner.formats.calibration import CALIBRATION, LARGEST_COVARIANCE
+from planner.formats.calibration import CALIBRATION
 
 
 def test_calibration_comes_back_as_it_was(tmp_path: Path, calibration: Calibration) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.domain.keys import ALWAYS, Key
 from planner.errors import ParameterError
 from planner.formats.fields import (
-    UNITS,
     Field,
     FieldError,
     Flag,
@@ -27,6 +28,7 @@ from planner.formats.fields import (
     Type,
     Whole,
 )
+from planner.units import KEY_UNITS
 
 Validate = Callable[[dict[str, Any], Any], str]
 LINK = Table(
@@ -67,7 +69,7 @@ def test_reader_and_schema_allow_the_same_values(validate: Validate, kind: Type,
         assert (validate(kind.schema(), value) == "") == allowed
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", KEY_UNITS)
 @given(number=st.floats(1e-3, 1.0))
 def test_numbers_with_a_unit_come_back_exactly(unit: str, number: float) -> None:
     kind = Number(unit)
@@ -127,6 +129,64 @@ def test_rule_of_a_record_becomes_an_error_at_its_table() -> None:
 def test_default_is_left_out_when_written_and_filled_in_when_read(make: Callable[[], Table[dict[str, Any]]]) -> None:
     assert make().write({"a": 1}) == {}
     assert make().read({}, "") == {"a": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A record inside another."""
+
+    name: Annotated[str, Key("name", is_name=True)]
+    bytes_per_s: Annotated[float, Key("rate", name="rate_GBps")] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record whose annotations are its keys."""
+
+    parts: Annotated[tuple[Part, ...], Key("parts", size=(1, 2))]
+    best: Annotated[Part | None, Key("one of them")] = None
+    spread: Annotated[float | None, Key("null: none", absent=ALWAYS, signed=True)] = None
+    ends: Annotated[Mapping[str, tuple[float, float]], Key("ends", pattern="[a-z]+")] = field(default_factory=dict)
+    runs: Annotated[int, Key("runs", least=0)] = 0
+    inside: str = "is in no document"
+
+
+RECORD = Table.of(Record)
+KEYS = {"parts": [{"name": "a", "rate_GBps": 2.0}], "spread": None}
+
+
+def test_annotations_of_a_record_are_its_keys() -> None:
+    whole = Record((Part("a", 2e9),), Part("b"), -1.0, {"x": (1.0, 2.0)}, 3)
+    written = RECORD.write(whole)
+    assert written == {
+        "parts": [{"name": "a", "rate_GBps": 2.0}],
+        "best": {"name": "b"},
+        "spread": -1.0,
+        "ends": {"x": [1.0, 2.0]},
+        "runs": 3,
+    }
+    assert RECORD.read(written, "") == whole
+    assert RECORD.write(Record((Part("a", 2e9),))) == KEYS
+    assert RECORD.read(KEYS, "") == Record((Part("a", 2e9),))
+    assert list(RECORD.schema()["properties"]) == ["parts", "best", "spread", "ends", "runs"]
+    assert RECORD.schema()["required"] == ["parts", "spread"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"parts": []}, "parts: value must be a list of 1 to 2 values"),
+        ({"parts": [{"name": "a\n"}]}, r"parts\[0\].name: .* must be a name without control characters"),
+        ({"parts": [{"name": "a", "rate": 1}]}, "with its unit, 'rate_GBps'"),
+        ({"ends": {"x": [1.0]}}, "ends.x: value must be a list of 2 to 2 values"),
+        ({"ends": {"X": [1.0, 2.0]}}, "ends.X: key must match"),
+        ({"runs": -1}, "runs: value must be a whole number from 0"),
+        ({"inside": "x"}, "inside: key must be a known one"),
+    ],
+)
+def test_rules_of_annotations_are_kept(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(FieldError, match=problem):
+        RECORD.read(KEYS | change, "")
 
 
 NUMBERS = st.one_of(

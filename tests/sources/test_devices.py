@@ -42,7 +42,7 @@ NEW = Accelerator("new", "gpu", 80e9, 2e12, {"fp32": 20e12}, 100, "", "Maker", "
 
 def score(near: str, kind: str, mean: float, precision: str = "fp32", units: str = "lanes") -> TransferScore:
     """Return a score of single shapes, and of half of it where they are added up."""
-    return TransferScore(near, units, kind, precision, 2, 100, mean, mean, mean, mean / 2)
+    return TransferScore(units, kind, precision, 2, 100, mean, mean, mean, near, mean / 2)
 
 
 KNOWN = Transfers(

@@ -89,7 +89,7 @@ def test_no_row_is_predicted_from_its_own_group(known: list[Fitted]) -> None:
 
 
 def test_differences_are_told_and_rounding_is_not() -> None:
-    score = TransferScore("chip", "lanes", "gemm", "fp32", 2, 100, 0.2, 0.1, 0.4, 0.1)
+    score = TransferScore("lanes", "gemm", "fp32", 2, 100, 0.2, 0.1, 0.4, "chip", 0.1)
     before = Transfers((score,), 20, (OwnPoints("lanes", "gemm", "fp32", 2, 0.2, 0.2, 0.1, 0.1),))
     assert differences(before, before) == []
     assert differences(before, replace(before, scores=(replace(score, mean=0.2019),))) == []
