@@ -20,14 +20,15 @@ import copyreg
 import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
     "NOTHING", "CoverageError", "InputFileError", "MissingPackageError", "NothingFitsError", "OutputError",
-    "ParameterError", "PlannerError", "Refusal", "UnknownNameError", "UsageError", "VersionError", "nearest_name",
-    "nearest_names", "printable", "shortened", "shown",
+    "ParameterError", "PlannerError", "Refusal", "UnknownNameError", "UsageError", "VersionError", "hidden",
+    "nearest_name", "nearest_names", "printable", "shortened", "shown",
 ]  # fmt: skip
 
 
@@ -218,6 +219,24 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+TURNING_CHARACTERS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""What turns the direction of writing: a terminal then shows other text than is there."""
+
+
+def hidden(text: str, *, on_one_line: bool = True) -> str:
+    """Return the first character of a text that a terminal would obey or not show; empty: there is none.
+
+    These are the Unicode categories Cc, Cf, Cs, Zl and Zp. Not ``on_one_line``: of sentences rather than names, which
+    may break lines, and may have what joins letters (Cf) but nothing that turns the direction of writing.
+    """
+    if text.isprintable():
+        return ""
+    free, categories = ("", {"Cc", "Cf", "Cs", "Zl", "Zp"}) if on_one_line else ("\n\t", {"Cc", "Cs"})
+    return next(
+        (one for one in text if one not in free and (category(one) in categories or one in TURNING_CHARACTERS)), ""
+    )
 
 
 MOST_OFFERED = 3

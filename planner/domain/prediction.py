@@ -59,10 +59,17 @@ class Quantity:
     ``deviation`` is the standard deviation of the value's logarithm that the fits state; None: not known.
     """
 
-    value: float
-    low: float | None = None
-    high: float | None = None
-    interval_basis: str = "none"  # none | assumed | covariance | conformal
+    value: Annotated[float, Key("the prediction")]
+    low: Annotated[float | None, Key("lower end of the central 90% interval", null=True)] = None
+    high: Annotated[float | None, Key("upper end", null=True)] = None
+    interval_basis: Annotated[
+        str,
+        Key(
+            "what the interval rests on; absent: as iteration_s, whose is none",
+            absent=None,
+            choices=("none", "assumed", "covariance", "conformal"),
+        ),
+    ] = "none"
     deviation: float | None = None
 
 
@@ -185,15 +192,8 @@ class Prediction:
 
     ``kind`` is one of :data:`planner.domain.provenance.PREDICTION_KINDS`, or empty: no score applies.
     ``kernel_shares`` maps each of LOOKUPS to its share of the kernel time of a step; all 0 where kernels take none.
-    ``doubt`` maps scopes of calibration entries to their shares of the variance behind the interval of ``iteration_s``,
-    the largest first; empty where there is no interval.
-    ``mfu`` and ``hfu`` are the shares of the devices' peak that model FLOP, and all FLOP, take; None: they are not
-    known, or the network is no transformer.
-    ``stages`` are the layers that the stages of a pipeline start with; empty: it is cut between blocks, or not at all.
-    ``rank_order`` is how ranks are numbered, innermost first, where that is chosen for the plan; empty: it is not.
+    ``doubt`` is of ``iteration_s``, the largest first; empty where there is no interval.
     ``stage_layers`` are what its stages hold where that is chosen; empty: they hold the same, and compute again alike.
-    ``shared_layers`` says how devices share the layers of a network without blocks; None: they do not.
-    ``groups_s`` maps the groups of nodes of a plan across several to the time of a step that each needs by itself [s].
     """
 
     configuration: Configuration
@@ -206,18 +206,29 @@ class Prediction:
     staleness: Staleness
     memory_bytes: Mapping[str, float]
     terms: tuple[Term, ...]
-    bottleneck: str
+    bottleneck: Annotated[str, Key("what to improve first", absent="")]
     warnings: tuple[PlanWarning, ...]
-    kind: str = ""
+    kind: Annotated[str, Key("whose scores the intervals are scaled by; absent: none")] = ""
     kernel_shares: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(LOOKUPS, 0.0))
-    doubt: Mapping[str, float] = field(default_factory=dict)
-    mfu: float | None = None
-    hfu: float | None = None
-    stages: tuple[str, ...] = ()
+    doubt: Annotated[
+        Mapping[str, float],
+        Key("shares of the variance of the interval, by scope of coefficients", unit="share"),
+    ] = field(default_factory=dict)
+    mfu: Annotated[
+        float | None,
+        Key("model FLOP/s of a transformer over the peak of all devices, masked pairs counted"),
+    ] = None
+    hfu: Annotated[float | None, Key("the same with what is computed again; absent: as mfu")] = None
+    stages: Annotated[tuple[str, ...], Key("layers that stages start with; absent: not cut between layers")] = ()
     stage_layers: tuple[LayersOfStage, ...] = ()
     rank_order: tuple[str, ...] = ()
-    groups_s: Mapping[str, float] = field(default_factory=dict)
-    shared_layers: SharedLayers | None = None
+    groups_s: Annotated[
+        Mapping[str, float], Key("step that each node group of a plan across several needs by itself [s]")
+    ] = field(default_factory=dict)
+    shared_layers: Annotated[
+        SharedLayers | None,
+        Key("how devices share layers; absent: they do not, or layers are those of attention blocks"),
+    ] = None
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "kernel_shares", "doubt", "groups_s"):

@@ -12,6 +12,8 @@ from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart
 from planner.domain.keys import ALWAYS, Key
+from planner.domain.objective import TERMS
+from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Citation, PlanWarning, Prediction, Run
 from planner.domain.request import Sourced, Subject
 
@@ -30,26 +32,18 @@ INPUTS = ("inter-node bandwidth", "intra-node bandwidth", "kernel times", "host 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """The best plan where one input is another.
+    """The best plan where one input is another; None: no plan satisfies the request then, or it is of one framework."""
 
-    Attributes
-    ----------
-    factor : by which it is multiplied
-    is_other : whether the best plan then is another one than plan 1
-    best : it; None: no plan satisfies the request then
-    framework : its own, where several were asked for
-    position : of the same plan in the answer; None: it is not reported there
-    behind : how much more of the objective the plan to take has then than the best one, relative to it; None: it does
-        not satisfy the request then
-    """
-
-    input: str
-    factor: float
-    is_other: bool
+    input: Annotated[str, Key("what is changed alone", choices=INPUTS)]
+    factor: Annotated[float, Key("by which it is multiplied")]
+    is_other: Annotated[bool, Key("whether another plan than the first is then the best")]
     best: Configuration | None
     framework: Framework | None
-    position: int | None
-    behind: float | None
+    position: Annotated[int | None, Key("of the best plan then; absent: it is not among plans", absent=None)]
+    behind: Annotated[
+        float | None,
+        Key("more of the objective of the plan to take, relative; absent: it does not fit", absent=None),
+    ]
 
 
 CHOICES = ("fewest-gpus", "fastest", "least-regret")
@@ -68,26 +62,35 @@ class Plan:
 
     Attributes
     ----------
-    position : from 1, in the order of prediction
-    precisions : every precision in which the same plan has the same prediction, that of the configuration first
-    first_is_better : probability that plan 1 is better by the objective; None for plan 1, and where errors are not
-        known
-    efficiency : samples a second and device over those of the suggestion's ``baseline``; None: no baseline
+    precisions : that of the configuration first
     framework : one of several that were asked for; None: that of the subject
-    objective : value of a weighted objective; None: a single quantity is minimised
-    alike : mapping of str to tuple of str, of the plans that share its line, within 1 % of it on as many ranks of each
-        kind: their values by axis in which they differ, its own first
     """
 
-    position: int
+    position: Annotated[int, Key("rank")]
     prediction: Prediction
-    why: str
-    precisions: tuple[str, ...] = ()
-    first_is_better: float | None = None
-    efficiency: float | None = None
+    why: Annotated[str, Key("why it stands there", absent="")]
+    precisions: Annotated[
+        tuple[str, ...],
+        Key(
+            "all in which the plan is predicted the same; absent: that of the configuration alone",
+            size=(2, None),
+            choices=tuple(PRECISIONS),
+        ),
+    ] = ()
+    first_is_better: Annotated[
+        float | None,
+        Key("that plan 1 is better; absent: plan 1, or not known", name="probability_first_better", unit="share"),
+    ] = None
+    efficiency: Annotated[float | None, Key("samples a second and device over those of the baseline")] = None
     framework: Framework | None = None
-    objective: float | None = None
-    alike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    objective: Annotated[float | None, Key("value of a weighted objective; absent: one quantity is minimised")] = None
+    alike: Annotated[
+        Mapping[str, tuple[str, ...]],
+        Key(
+            "values, by axis, of the plans within 1% of it that share its line, its own first; absent: none does",
+            size=(2, None),
+        ),
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.precisions:
@@ -186,62 +189,73 @@ class Suggestion:
     Attributes
     ----------
     request : mapping of request key to Sourced
-    status : {"found", "none_feasible"}
     plans : in the order of prediction; the chosen one stands last where it is not among the first ones reported
     pareto : the first MOST_OF_FRONT of the front
-    nearest, loosen : : where nothing fits
-    conflict : likewise: a smallest set of constraints that contradict each other, as they may be typed, defaults in
-        words
-    pareto_more : plans of the front beyond ``pareto``
+    nearest, loosen, conflict : where nothing fits
     warnings : of all plans, each once
-    chosen : position of the plan to take among the tied
-    choice : why it is taken, in words
-    knee : position of the plan with the least GPU-hours of those that take at most KNEE_TIMES as long as plan 1; None:
-        it needs more than KNEE_SHARE of the GPU-hours of plan 1, or something else than time is minimised
-    tied : positions of plan 1 and of those tied with it of these: plan 2, the first plans of the best 50 lines, the
-        best plan on each smaller number of devices, the chosen one; equal plans count once
-    deciding : positions of the tied plans whose measured steps would decide; empty where nothing is tied
+    tied : among plan 2, the first plans of the best 50 lines, the best plan on each smaller number of devices, and the
+        chosen one; equal plans count once
     baseline : of the fewest devices among the plans ranked, the fastest: what efficiencies are relative to. None of
         trials
     baseline_framework : its framework, where several were asked for
-    citations : of the calibrations that the plans rest on
-    switches : mapping of str to float, of the framework of the plan to take, those that are off and would make it
-        faster, joined by + where one needs another, and by how many times; the best first
-    sensitivity : what a change of single inputs does to the best plan; empty where it was not asked for
-    leasts : mapping of term to float, of a weighted objective what each term is divided by: its least of all plans, in
-        s and USD of an epoch, without a data set of a sample
-    frameworks : mapping of str to float, of several frameworks each that has a plan, and how many times the objective
-        of the best plan its best one has
-    clusters : mapping of str to float, of several clusters each that has a plan, and how many times the objective of
-        the best cluster's plan its own one has
-    first_cluster_is_better : probability that the plan to take of the best cluster is better than this one's; None: it
-        is this one, no other cluster was asked for, or errors are not known
     """
 
     request: Mapping[str, Sourced[object]]
-    status: str
+    status: Annotated[str, Key("whether any plan fits", choices=("found", "none_feasible"))]
     plans: tuple[Plan, ...]
     pareto: tuple[Plan, ...]
-    search: SearchReport
+    search: Annotated[SearchReport, Key("how the space was searched")]
     nearest: tuple[Plan, ...] = ()
-    loosen: tuple[Loosening, ...] = ()
+    loosen: Annotated[tuple[Loosening, ...], Key("what to loosen, when none fits")] = ()
     warnings: tuple[PlanWarning, ...] = field(default_factory=tuple)
-    chosen: int | None = None
-    choice: str = ""
-    knee: int | None = None
-    tied: tuple[int, ...] = ()
+    chosen: Annotated[int | None, Key("position of the plan to take among the tied")] = None
+    choice: Annotated[str, Key("why it is taken")] = ""
+    knee: Annotated[
+        int | None,
+        Key(
+            f"position of the plan with the fewest GPU-hours of those within {KNEE_TIMES:g} times the time of plan 1; "
+            f"absent: none has at most {KNEE_SHARE:.0%} of its GPU-hours"
+        ),
+    ] = None
+    tied: Annotated[tuple[int, ...], Key("positions of plan 1 and of those tied with it")] = ()
     baseline: Configuration | None = None
     baseline_framework: Framework | None = None
     citations: tuple[Citation, ...] = ()
-    switches: Mapping[str, float] = field(default_factory=dict)
-    conflict: tuple[str, ...] = ()
-    pareto_more: int = 0
-    leasts: Mapping[str, float] = field(default_factory=dict)
-    deciding: tuple[int, ...] = ()
+    switches: Annotated[Mapping[str, float], Key("of the plan's framework, those off that pay -> times faster")] = (
+        field(default_factory=dict)
+    )
+    conflict: Annotated[
+        tuple[str, ...],
+        Key("when none fits, a smallest set of constraints that contradict each other; absent: not known"),
+    ] = ()
+    pareto_more: Annotated[int, Key("plans of the front beyond those told; absent: none")] = 0
+    leasts: Annotated[
+        Mapping[str, float],
+        Key(
+            "what the terms of a weighted objective are divided by: the least of all plans, in s, h and USD",
+            keys=TERMS,
+        ),
+    ] = field(default_factory=dict)
+    deciding: Annotated[
+        tuple[int, ...],
+        Key("positions of tied plans whose measured steps would decide", name="deciding_runs"),
+    ] = ()
     sensitivity: tuple[Sensitivity, ...] = ()
-    frameworks: Mapping[str, float] = field(default_factory=dict)
-    clusters: Mapping[str, float] = field(default_factory=dict)
-    first_cluster_is_better: float | None = None
+    frameworks: Annotated[
+        Mapping[str, float],
+        Key("of several frameworks each with a plan -> times the objective of the best plan that its best one has"),
+    ] = field(default_factory=dict)
+    clusters: Annotated[
+        Mapping[str, float],
+        Key("of several clusters each with a plan -> times the objective of the best one's plan that its own has"),
+    ] = field(default_factory=dict)
+    first_cluster_is_better: Annotated[
+        float | None,
+        Key(
+            "probability that the plan of the best cluster is better than this one's; absent: this is it, or not known",
+            unit="share",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "request", frozen_map(self.request))

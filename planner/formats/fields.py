@@ -15,26 +15,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import NoneType
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, get_args, get_origin, get_type_hints, overload
-from unicodedata import category
 
 from planner.domain.arrays import LARGEST_COUNT
 from planner.domain.keys import ALWAYS, Key
-from planner.errors import Refusal, UsageError, nearest_name, shown
+from planner.errors import Refusal, UsageError, hidden, nearest_name, shown
 from planner.units import KEY_UNITS, KeyUnit
 
 __all__ = [
     "LARGEST_WHOLE", "LONGEST_NAME", "REQUIRED", "Field", "FieldError", "Flag", "ListOf", "MapOf", "Name",
-    "Nullable", "Number", "OneOf", "Table", "Text", "Type", "Whole", "at", "hidden", "received", "refuse",
+    "Nullable", "Number", "OneOf", "Table", "Text", "Type", "Whole", "at", "received", "record_of", "refuse",
     "unknown_key", "values_of", "without_none",
 ]  # fmt: skip
 
 
 LONGEST_NAME = 200
 """Characters of a name: it is to stand in a table and in a sentence."""
-TURNING_CHARACTERS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""What turns the direction of writing: a terminal then shows other text than is there."""
-
-
 LARGEST_WHOLE = 10**300
 
 
@@ -81,20 +76,6 @@ def received(value: Any) -> str:
     if isinstance(value, Mapping | list):
         return "a table" if isinstance(value, Mapping) else "a list"
     return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else shown(value)
-
-
-def hidden(text: str, *, on_one_line: bool = True) -> str:
-    """Return the first character of a text that a terminal would obey or not show; empty: there is none.
-
-    These are the Unicode categories Cc, Cf, Cs, Zl and Zp. Not ``on_one_line``: of sentences rather than names, which
-    may break lines, and may have what joins letters (Cf) but nothing that turns the direction of writing.
-    """
-    if text.isprintable():
-        return ""
-    free, categories = ("", {"Cc", "Cf", "Cs", "Zl", "Zp"}) if on_one_line else ("\n\t", {"Cc", "Cs"})
-    return next(
-        (one for one in text if one not in free and (category(one) in categories or one in TURNING_CHARACTERS)), ""
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +249,11 @@ REQUIRED: Any = ALWAYS
 def values_of(record: Any, **others: Any) -> dict[str, Any]:
     """Return the fields of a record by name, and ``others`` beside or instead of them."""
     return {one.name: getattr(record, one.name) for one in dataclasses.fields(record)} | others
+
+
+def record_of(record: type[R], keys: Mapping[str, Any], **others: Any) -> R:
+    """Return a record of the keys that are fields of it, and of ``others`` beside or instead of them."""
+    return record(**{one.name: keys[one.name] for one in dataclasses.fields(record) if one.name in keys} | others)  # type: ignore[arg-type]
 
 
 def without_none(**values: Any) -> dict[str, Any]:
@@ -451,16 +437,16 @@ class Table(Type, Generic[R]):
     words = "a table"
 
     @overload
-    def __init__(self: Table[dict[str, Any]], *fields: Field, doc: str = "", title: str = "") -> None: ...
+    def __init__(self: Table[dict[str, Any]], *fields: Field | Table[Any], doc: str = "", title: str = "") -> None: ...
     @overload
     def __init__(
-        self, *fields: Field, make: Callable[..., R], doc: str = "", title: str = "",
+        self, *fields: Field | Table[Any], make: Callable[..., R], doc: str = "", title: str = "",
         split: Callable[[Any], Mapping[str, Any]] | None = None, gone: Mapping[str, str] | None = None,
         record: type | None = None, omit: Collection[str] = (),
     ) -> None: ...  # fmt: skip
 
     def __init__(
-        self, *fields: Field, make: Callable[..., Any] = dict, doc: str = "", title: str = "",
+        self, *fields: Field | Table[Any], make: Callable[..., Any] = dict, doc: str = "", title: str = "",
         split: Callable[[Any], Mapping[str, Any]] | None = None, gone: Mapping[str, str] | None = None,
         record: type | None = None, omit: Collection[str] = (),
     ) -> None:  # fmt: skip
@@ -470,8 +456,9 @@ class Table(Type, Generic[R]):
 
     @staticmethod
     def of(
-        record: type[R], *fields: Field, make: Callable[..., Any] | None = None, omit: Collection[str] = (),
-        doc: str = "", title: str = "", split: Callable[[Any], Mapping[str, Any]] | None = None,
+        record: type[R], *fields: Field | Table[Any], make: Callable[..., Any] | None = None,
+        omit: Collection[str] = (), doc: str = "", title: str = "",
+        split: Callable[[Any], Mapping[str, Any]] | None = None,
     ) -> Table[R]:  # fmt: skip
         """Return the table of a record; the first one is used wherever another record holds such a record.
 
@@ -486,11 +473,10 @@ class Table(Type, Generic[R]):
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The keys; those of a record are found when they are first asked for."""
-        if self.record is None:
-            return self.own
-        declared = {one.target: one for one in _declared(self.record) if one.target not in self.omitted}
-        return tuple((declared | {one.target: one for one in self.own}).values())
+        """The keys; those of a record, and of tables among them, are found when they are first asked for."""
+        own = [one for each in self.own for one in (each.fields if isinstance(each, Table) else (each,))]
+        declared = (one for one in _declared(self.record) if one.target not in self.omitted) if self.record else ()
+        return tuple(({one.target: one for one in declared} | {one.target: one for one in own}).values())
 
     def read_all(self, values: Sequence[Any]) -> Sequence[R] | None:
         """Return the records of tables that have all the keys, and plainly right values; None: read them one by one."""

@@ -35,11 +35,12 @@ from planner.formats.fields import (
     Flag,
     ListOf,
     MapOf,
-    Nullable,
     Number,
     Table,
     Text,
     Whole,
+    record_of,
+    values_of,
     without_none,
 )
 from planner.formats.parts import (
@@ -59,13 +60,12 @@ from planner.formats.parts import (
 )
 
 __all__ = [
-    "FIGURES", "INTERVAL_BASES", "PREDICTION", "PREDICTIONS", "QUANTITY", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS",
-    "Shared", "figures_keys", "figures_of", "prediction_document", "prediction_of", "predictions_document",
+    "FIGURES", "PREDICTION", "PREDICTIONS", "QUANTITY", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS",
+    "Shared", "figures_keys", "prediction_document", "prediction_from", "prediction_of", "predictions_document",
     "predictions_of", "stage_layers_keys", "stage_layers_of",
 ]  # fmt: skip
 
 
-INTERVAL_BASES = ("none", "assumed", "covariance", "conformal")
 FITS_DIGITS = 4
 SPLIT_KINDS = MEMORY_KINDS[6:]
 """Kinds of memory of a device, those of split plans last; ``host``, of a rank in its host's memory, is in no total."""
@@ -76,20 +76,8 @@ EQUAL_ENDS = 1e-9
 """Relative difference up to which an end of an interval is the one that follows."""
 _FOLLOWS_WORDS = "low and high, where absent, are in the ratio to value that those of iteration_s are"
 _RATE_WORDS = "low and high, where absent, are value x iteration_s.value / iteration_s.high and .low"
-_NUMBER_OR_NULL = Nullable(Number())
 _BYTES = Whole(least=0, most=LARGEST_PRODUCT)
-QUANTITY = Table(
-    Field("value", Number(), "the prediction"),
-    Field("low", _NUMBER_OR_NULL, "lower end of the central 90% interval", None),
-    Field("high", _NUMBER_OR_NULL, "upper end", None),
-    Field(
-        "interval_basis",
-        Text(INTERVAL_BASES),
-        "what the interval rests on; absent: as iteration_s, whose is none",
-        None,
-    ),
-    title="quantity",
-)
+QUANTITY = Table.of(Quantity, make=dict, title="quantity")
 _STAGE = Table.of(
     LayersOfStage,
     Field("stages", Whole(), "stages in a row that hold this; absent: 1", 1),
@@ -141,9 +129,9 @@ SOURCES = Field(
     ),
     "where terms come from, each once",
 )
-_COPIED = ("mfu", "stages", "shared_layers", "rank_order", "groups_s", "bottleneck", "kind")
-"""Figures that stand in documents as in predictions."""
-FIGURES = (
+Table.of(SharedLayers, title="shared_layers")
+FIGURES = Table.of(
+    Prediction,
     Field("iteration_s", QUANTITY, "one update; asynchronous: one period of the GPU thread"),
     Field("update_s", QUANTITY, f"one period of the update thread, asynchronous only; {_FOLLOWS_WORDS}", None),
     Field(
@@ -166,18 +154,8 @@ FIGURES = (
         "samples_per_s x tokens_per_sample of the subject, ends too; absent: no language model",
         None,
     ),
-    Field("mfu", Number(), "model FLOP/s of a transformer over the peak of all devices, masked pairs counted", None),
-    Field("hfu", Number(), "the same with what is computed again; absent: as mfu", None),
-    Field("stages", ListOf(Text()), "layers that stages start with; absent: not cut between layers", ()),
-    Field(
-        "shared_layers",
-        Table.of(SharedLayers, title="shared_layers"),
-        "how devices share layers; absent: they do not, or layers are those of attention blocks",
-        None,
-    ),
     STAGE_LAYERS,
     RANK_ORDER_FIELD,
-    Field("groups_s", MapOf(Number()), "step that each node group of a plan across several needs by itself [s]", {}),
     Field("mini_batch", Table.of(MiniBatch), "distribution of the mini-batch; absent: that of the configuration", None),
     Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
     Field(
@@ -199,9 +177,9 @@ FIGURES = (
         "shares of the kernel time of a step by how it was found; absent ones are 0",
         None,
     ),
-    Field("doubt", MapOf(Number("share")), "shares of the variance of the interval, by scope of coefficients", {}),
-    Field("bottleneck", Text(), "what to improve first", ""),
-    Field("kind", Text(), "whose scores the intervals are scaled by; absent: none", ""),
+    make=dict,
+    doc="what it takes",
+    title="figures",
 )
 
 
@@ -246,7 +224,7 @@ def figures_keys(prediction: Prediction, subject: Subject, inside: float | None,
     sizes = {kind: round(size) for kind, size in p.memory_bytes.items()}
     if sizes.get("capacity") == shared.memory_bytes:
         sizes.pop("capacity", None)
-    return {name: getattr(p, name) for name in (*_COPIED, "doubt")} | {
+    return values_of(p) | {
         "iteration_s": _quantity_keys(lead, replace(lead, low=None, high=None)),
         "update_s": p.update_s and _quantity_keys(p.update_s, lead),
         "epoch_s": p.epoch_s and _quantity_keys(p.epoch_s, lead),
@@ -264,10 +242,14 @@ def figures_keys(prediction: Prediction, subject: Subject, inside: float | None,
     }
 
 
-def figures_of(
-    keys: Mapping[str, Any], configuration: Configuration, inside: float | None, document: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the fields of a prediction, but its configuration and warnings; the inverse of ``figures_keys``.
+def prediction_from(
+    keys: Mapping[str, Any],
+    configuration: Configuration,
+    warnings: tuple[PlanWarning, ...],
+    inside: float | None,
+    document: Mapping[str, Any],
+) -> Prediction:
+    """Return the prediction of a configuration; the inverse of ``figures_keys``.
 
     ``document``: its keys ``subject`` and ``sources``. FieldError where an asynchronous prediction does not tell
     its mini-batch, or a term names no source.
@@ -289,23 +271,27 @@ def figures_of(
         for kind, size in {**keys["memory_bytes"], "capacity": capacity}.items()
         if size is not None and kind != "fits" and (size or kind not in SPLIT_KINDS)
     }
-    return {name: keys[name] for name in _COPIED} | {
-        "iteration_s": lead,
-        "update_s": update_s,
-        "epoch_s": epoch_s,
-        "first_epoch_s": first or epoch_s,
-        "samples_per_s": _quantity_of(keys["samples_per_s"], lead, inverse=True),
-        "hfu": keys["mfu"] if keys["hfu"] is None else keys["hfu"],
-        "stage_layers": stage_layers_of(keys),
-        "mini_batch": keys["mini_batch"] or _exactly(configuration.samples_per_update, inside),
-        "staleness": _staleness_of(keys["staleness"]),
-        "memory_bytes": sizes,
-        "terms": tuple(
+    return record_of(
+        Prediction,
+        keys,
+        configuration=configuration,
+        warnings=warnings,
+        iteration_s=lead,
+        update_s=update_s,
+        epoch_s=epoch_s,
+        first_epoch_s=first or epoch_s,
+        samples_per_s=_quantity_of(keys["samples_per_s"], lead, inverse=True),
+        hfu=keys["mfu"] if keys["hfu"] is None else keys["hfu"],
+        stage_layers=stage_layers_of(keys),
+        mini_batch=keys["mini_batch"] or _exactly(configuration.samples_per_update, inside),
+        staleness=_staleness_of(keys["staleness"]),
+        memory_bytes=sizes,
+        terms=tuple(
             _term_of(term | {"thread": term["thread"] or own}, periods, document["sources"]) for term in keys["terms"]
         ),
-        "kernel_shares": keys["kernel_shares"] or dict.fromkeys(LOOKUPS, 0.0),
-        "doubt": dict(sorted(keys["doubt"].items(), key=lambda pair: -pair[1])),
-    }
+        kernel_shares=keys["kernel_shares"] or dict.fromkeys(LOOKUPS, 0.0),
+        doubt=dict(sorted(keys["doubt"].items(), key=lambda pair: -pair[1])),
+    )
 
 
 def _quantity_keys(quantity: Quantity, lead: Quantity, *, inverse: bool = False) -> dict[str, Any]:
@@ -393,14 +379,14 @@ _OWN_SUBJECT = Table(
 )  # its keys go before those of all
 _ONE = Table(
     _CONFIGURATION,
-    *FIGURES,
+    FIGURES,
     Field("subject", _OWN_SUBJECT, "keys of the subject that are not those of all predictions", None),
     title="prediction",
 )
 _PREDICTION = Table(
     Field("subject", SUBJECT_TABLE, "what is predicted, by name"),
     _CONFIGURATION,
-    *FIGURES,
+    FIGURES,
     SOURCES,
     CITATIONS,
     Field("warnings", ListOf(warning_table()), "what a reader should know", ()),
@@ -481,11 +467,11 @@ def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
 
 def _prediction_keys(subject: Subject, prediction: Prediction, shared: Shared) -> dict[str, Any]:
     configuration = configuration_keys(prediction.configuration, subject.settings.framework)
-    return {"configuration": configuration} | figures_keys(prediction, subject, None, shared)
+    return figures_keys(prediction, subject, None, shared) | {"configuration": configuration}
 
 
 def _prediction_of(
     keys: Mapping[str, Any], warnings: tuple[PlanWarning, ...], document: Mapping[str, Any]
 ) -> Prediction:
     configuration = configuration_of(keys["configuration"])
-    return Prediction(configuration, warnings=warnings, **figures_of(keys, configuration, None, document))
+    return prediction_from(keys, configuration, warnings, None, document)

@@ -22,9 +22,9 @@ from typing import Any
 
 from planner.domain.axes import AXES
 from planner.domain.runs import RefusedRow, Run, Runs
-from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, VersionError
+from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, VersionError, hidden
 from planner.formats.documents import opened, place_of
-from planner.formats.fields import LONGEST_NAME, hidden
+from planner.formats.fields import LONGEST_NAME
 from planner.formats.logs import TrainingLog, steady, training_log
 from planner.formats.tables import Rows, did_you_mean, lines_of, rows_of, write_table
 from planner.units import BOUNDS

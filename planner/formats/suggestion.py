@@ -10,20 +10,16 @@ from typing import Any, TypeVar
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart
-from planner.domain.objective import TERMS
-from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Citation, PlanWarning, Prediction, Quantity, Run
 from planner.domain.request import Subject
-from planner.domain.suggestion import INPUTS, KNEE_SHARE, KNEE_TIMES, Plan, Sensitivity, Suggestion
+from planner.domain.suggestion import Plan, Sensitivity, Suggestion
 from planner.errors import NOTHING, InputFileError, NothingFitsError, ParameterError, UsageError
 from planner.formats.documents import Kind, parse_text, read_text
-from planner.formats.fields import Field, FieldError, Flag, ListOf, MapOf, Number, Table, Text, Whole
+from planner.formats.fields import Field, FieldError, ListOf, Number, Table, Whole, record_of, values_of
 from planner.formats.parts import (
     CITATIONS,
     CONFIGURATION_TABLE,
-    LOOSENING_TABLE,
     REQUEST_TABLE,
-    SEARCH_TABLE,
     SUBJECT_TABLE,
     citation_keys,
     citations_of,
@@ -46,7 +42,7 @@ from planner.formats.prediction import (
     SOURCES,
     Shared,
     figures_keys,
-    figures_of,
+    prediction_from,
     prediction_of,
     predictions_of,
     stage_layers_of,
@@ -58,100 +54,45 @@ __all__ = [
     "suggestion_document", "suggestion_of", "suggestions_document",
 ]  # fmt: skip
 
-_PREDICTION = Table(*FIGURES, doc="what it takes", title="figures")
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what the plan decides")
-_WHY = Field("why", Text(), "why it stands there", "")
-_PRECISIONS = Field(
-    "precisions",
-    ListOf(Text(tuple(PRECISIONS)), least=2),
-    "all in which the plan is predicted the same; absent: that of the configuration alone",
-    (),
-)
-_ALIKE = Field(
-    "alike",
-    MapOf(ListOf(Text(), least=2)),
-    "values, by axis, of the plans within 1% of it that share its line, its own first; absent: none does",
-    {},
-)
-_OBJECTIVE = Field("objective", Number(), "value of a weighted objective; absent: one quantity is minimised", None)
-_PLAN = Table(
-    Field("position", Whole(), "rank"),
+_FIGURES = Field("prediction", FIGURES, "what it takes")
+_PLAN = Table.of(
+    Plan,
     _CONFIGURATION,
-    Field("prediction", _PREDICTION, "what it takes"),
-    _WHY,
-    _PRECISIONS,
-    Field(
-        "probability_first_better",
-        Number("share"),
-        "that plan 1 is better; absent: plan 1, or not known",
-        None,
-        "first_is_better",
-    ),
-    Field("efficiency", Number(), "samples a second and device over those of the baseline", None),
-    _OBJECTIVE,
-    _ALIKE,
+    _FIGURES,
     Field("walltime_s", QUANTITY, "the whole training, where the request says epochs, tokens or a deadline", None),
     Field("steps", Number(), "updates of a run of tokens", None),
+    make=dict,
     title="plan",
 )
-_OF_FRONT = Table(
+_OF_FRONT = Table.of(
+    Plan,
     Field("position", Whole(), "place on the front"),
     Field("plan", Whole(), "position in plans of the same configuration, which stands there", None),
-    Field("configuration", CONFIGURATION_TABLE, "what the plan decides", None),
-    Field("prediction", _PREDICTION, "what it takes", None),
-    _PRECISIONS,
-    _WHY,
-    _OBJECTIVE,
+    replace(_CONFIGURATION, default=None),
+    replace(_FIGURES, default=None),
+    make=dict,
+    omit=("first_is_better", "efficiency", "alike"),
     doc="a plan of the front: one of plans, by its position there, or configuration and prediction",
     title="plan_of_front",
 )
-_SENSITIVITY = Table(
-    Field("input", Text(INPUTS), "what is changed alone"),
-    Field("factor", Number(), "by which it is multiplied"),
-    Field("is_other", Flag(), "whether another plan than the first is then the best"),
-    Field("position", Whole(), "of the best plan then; absent: it is not among plans", None),
+_SENSITIVITY = Table.of(
+    Sensitivity,
     Field("configuration", CONFIGURATION_TABLE, "of it; absent: it is among plans, or nothing fits then", None),
-    Field("behind", Number(), "more of the objective of the plan to take, relative; absent: it does not fit", None),
+    make=dict,
     title="sensitivity",
 )
-_SUGGESTION = Table(
+_SUGGESTION = Table.of(
+    Suggestion,
     Field("subject", SUBJECT_TABLE, "what the plans share"),
     Field("request", REQUEST_TABLE, "every value with its source"),
-    Field("status", Text(("found", "none_feasible")), "whether any plan fits"),
-    Field("chosen", Whole(), "position of the plan to take among the tied", None),
-    Field("choice", Text(), "why it is taken", ""),
-    Field(
-        "knee",
-        Whole(),
-        f"position of the plan with the fewest GPU-hours of those within {KNEE_TIMES:g} times the time of plan 1; "
-        f"absent: none has at most {KNEE_SHARE:.0%} of its GPU-hours",
-        None,
-    ),
-    Field("tied", ListOf(Whole()), "positions of plan 1 and of those tied with it", ()),
-    Field(
-        "deciding_runs", ListOf(Whole()), "positions of tied plans whose measured steps would decide", (), "deciding"
-    ),
     Field("sensitivity", ListOf(_SENSITIVITY), "what a change of single inputs does, where asked", ()),
     Field("baseline", CONFIGURATION_TABLE, "what efficiencies are relative to", None),
-    Field(
-        "leasts",
-        MapOf(Number(), choices=tuple(TERMS)),
-        "what the terms of a weighted objective are divided by: the least of all plans, in s, h and USD",
-        {},
-    ),
     Field("plans", ListOf(_PLAN), "best first; empty where nothing fits"),
     Field("pareto", ListOf(_OF_FRONT), "front of the objective, GPUs and distance from the target, where asked", None),
-    Field("pareto_more", Whole(), "plans of the front beyond those told; absent: none", 0),
-    SOURCES,
-    Field("search", SEARCH_TABLE, "how the space was searched"),
     Field("nearest", ListOf(_PLAN), "plans nearest to the target, when none fits", ()),
-    Field("loosen", ListOf(LOOSENING_TABLE), "what to loosen, when none fits", ()),
-    Field(
-        "conflict",
-        ListOf(Text()),
-        "when none fits, a smallest set of constraints that contradict each other; absent: not known",
-        (),
-    ),
+    SOURCES,
+    CITATIONS,
     Field(
         "warnings",
         ListOf(
@@ -163,39 +104,13 @@ _SUGGESTION = Table(
         "what a reader should know, each once",
         (),
     ),
-    CITATIONS,
-    Field("switches", MapOf(Number()), "of the plan's framework, those off that pay -> times faster", {}),
-    Field(
-        "frameworks",
-        MapOf(Number()),
-        "of several frameworks each with a plan -> times the objective of the best plan that its best one has",
-        {},
-    ),
-    Field(
-        "clusters",
-        MapOf(Number()),
-        "of several clusters each with a plan -> times the objective of the best one's plan that its own has",
-        {},
-    ),
-    Field(
-        "first_cluster_is_better",
-        Number("share"),
-        "probability that the plan of the best cluster is better than this one's; absent: this is it, or not known",
-        None,
-    ),
+    make=dict,
 )
 SUGGESTION = Kind("suggestion", "json", _SUGGESTION)
 _ONE_EACH = "one a target, network, scenario and cluster; of several clusters the best first"
 SUGGESTIONS = Kind("suggestions", "json", Table(Field("suggestions", ListOf(_SUGGESTION), _ONE_EACH)))
 IN_WINDOW, OUTSIDE = 1.0, 0.0
 """Probability of the window for mini-batches that are not random: of plans, and of those that are only nearest."""
-_COPIED = (
-    "status", "chosen", "choice", "knee", "tied", "deciding", "leasts", "pareto_more", "search", "loosen", "conflict",
-    "switches", "frameworks", "clusters", "first_cluster_is_better",
-)  # fmt: skip
-"""What stands in documents as in suggestions."""
-_COPIED_OF_PLAN = ("position", "why", "objective", "first_is_better", "efficiency", "alike")
-_COPIED_OF_CHANGE = ("input", "factor", "is_other", "position", "behind")
 
 
 def suggestion_document(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
@@ -217,7 +132,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     front = [_front_keys(subject, plan, one.plans, shared) for plan in one.pareto]
     lists = {"plans": one.plans or one.nearest, "pareto": one.pareto}
     warnings = {key: {plan.position: plan.prediction.warnings for plan in plans} for key, plans in lists.items()}
-    return {key: getattr(one, key) for key in _COPIED} | {
+    return values_of(one) | {
         "subject": subject_keys(subject, shared.memory_bytes),
         "request": request_keys(one.request),
         "citations": citation_keys(one.citations),
@@ -234,7 +149,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
 def _sensitivity_keys(one: Sensitivity, shared: Framework) -> dict[str, Any]:
     is_told = one.best is None or one.position is not None
     configuration = None if is_told or one.best is None else configuration_keys(one.best, shared, one.framework)
-    return {name: getattr(one, name) for name in _COPIED_OF_CHANGE} | {"configuration": configuration}
+    return values_of(one, configuration=configuration)
 
 
 def _sensitivity_of(keys: Mapping[str, Any], plans: Sequence[Plan]) -> Sensitivity:
@@ -242,12 +157,12 @@ def _sensitivity_of(keys: Mapping[str, Any], plans: Sequence[Plan]) -> Sensitivi
     own = keys["configuration"]
     best = told.prediction.configuration if told else configuration_of(own) if own else None
     framework = told.framework if told else framework_of(own)
-    return Sensitivity(best=best, framework=framework, **{name: keys[name] for name in _COPIED_OF_CHANGE})
+    return record_of(Sensitivity, keys, best=best, framework=framework)
 
 
 def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared) -> dict[str, Any]:
     configuration = plan.prediction.configuration
-    return {name: getattr(plan, name) for name in _COPIED_OF_PLAN} | {
+    return values_of(plan) | {
         "configuration": configuration_keys(configuration, subject.settings.framework, plan.framework),
         "prediction": figures_keys(plan.prediction, subject, inside, shared),
         "precisions": plan.precisions if len(plan.precisions) > 1 else (),
@@ -272,8 +187,9 @@ def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Sha
 def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
     """Return what the keys of a document say; UsageError or FieldError where no answer can be so."""
     plans = tuple(_plan_of(plan, keys, "plans", IN_WINDOW) for plan in keys["plans"])
-    suggestion = Suggestion(
-        **{key: keys[key] for key in _COPIED},
+    suggestion = record_of(
+        Suggestion,
+        keys,
         request=request_of(keys["request"]),
         plans=plans,
         pareto=tuple(_plan_of_front(plan, plans, keys) for plan in keys["pareto"] or ()),
@@ -301,13 +217,11 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
 def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, inside: float) -> Plan:
     """Return a plan; ``keys`` are those of the suggestion, ``where``: the positions in its warnings."""
     configuration = configuration_of(plan["configuration"])
-    figures = figures_of(plan["prediction"], configuration, inside, keys)
     warnings = warnings_of(keys["warnings"], where, plan["position"])
-    copied: dict[str, Any] = {name: plan.get(name) for name in _COPIED_OF_PLAN}
-    return Plan(
-        **copied | {"alike": copied["alike"] or {}},
-        prediction=Prediction(configuration, warnings=warnings, **figures),
-        precisions=plan["precisions"],
+    return record_of(
+        Plan,
+        plan,
+        prediction=prediction_from(plan["prediction"], configuration, warnings, inside, keys),
         framework=framework_of(plan["configuration"]),
     )
 
