@@ -325,7 +325,7 @@ _ALL = (
     Option(
         "choose", "fewest-gpus|fastest|least-regret", "Which plan to take of those tied with the best.",
         parsing.choice("fewest-gpus", "fastest", "least-regret"),
-        "fewest-gpus, then the larger sub-batch, asynchronous: the smaller staleness",
+        "fewest-gpus, then memory to spare, then the larger sub-batch, asynchronous: the smaller staleness",
     ),
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option(

@@ -18,8 +18,8 @@ from planner.numbers import constant
 from planner.units import format_count
 
 __all__ = [
-    "LOOKUPS", "LOSSY", "Batch", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction", "Predictions",
-    "Quantity", "Run", "Staleness", "Term", "cited", "share_that_fits",
+    "LOOKUPS", "LOSSY", "SURE_TO_FIT", "Batch", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction",
+    "Predictions", "Quantity", "Run", "Staleness", "Term", "cited", "share_that_fits",
 ]  # fmt: skip
 
 LOSSY = "lossy"
@@ -71,6 +71,10 @@ class Quantity:
         ),
     ] = "none"
     deviation: float | None = None
+
+
+SURE_TO_FIT = 0.9
+"""Probability that memory suffices, below which a plan that is predicted to fit says so."""
 
 
 def share_that_fits(needed_bytes: float, capacity_bytes: float, half_width: float) -> float:

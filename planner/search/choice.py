@@ -182,15 +182,15 @@ class _Compared:
     Attributes
     ----------
     values : of the objective
-    keys : of plans on as many devices the one with the least is taken: its mean staleness, minus the sub-batch over
-        the devices that share it, axes that split the network
+    keys : of plans on as many devices the one with the least is taken: whether it may run out of memory, its mean
+        staleness, minus the sub-batch over the devices that share it, axes that split the network
     described, first_is_better : by position, of those that were compared: the description, and the probability that
         the first plan is better, None where errors are not known
     """
 
     values: Sequence[float]
     gpus: Sequence[int]
-    keys: Sequence[tuple[float, float, int]]
+    keys: Sequence[tuple[bool, float, float, int]]
     describe: Describe
     described: dict[int, Description] = field(default_factory=dict)
     first_is_better: dict[int, float | None] = field(default_factory=dict)
@@ -237,18 +237,20 @@ class _Compared:
 
     def why_fewest(self, tied: Sequence[int], chosen: int, device: str) -> str:
         """Return in words what sets the chosen plan apart from those tied that may be taken."""
-        gpus, (stale, each, splits) = self.gpus[chosen], self.keys[chosen]
+        gpus, (tight, stale, each, splits) = self.gpus[chosen], self.keys[chosen]
         sound = [at for at in tied if at < self.end_of(self.gpus[at])]
         alike = [self.keys[at] for at in sound if self.gpus[at] == gpus]
-        shares = any(-self.keys[at][1] != self.described[at].configuration.sub_batch for at in sound)
+        shares = any(-self.keys[at][2] != self.described[at].configuration.sub_batch for at in sound)
         most = f"the most samples per {device}" if shares else "the largest sub-batch"
         words = {
             f"the fewest {device}s": any(self.gpus[at] > gpus for at in sound),
-            "the smallest staleness": any(key[0] > stale for key in alike),
-            most: any(key[0] == stale and key[1] > each for key in alike),
-            "the simplest split": any(key[2] > splits for key in alike),
+            "memory to spare": any(key[0] > tight for key in alike),
+            "the smallest staleness": any(key[1] > stale for key in alike),
+            most: any(key[:2] == (tight, stale) and key[2] > each for key in alike),
+            "the simplest split": any(key[3] > splits for key in alike),
         }
-        why, taken = " and ".join(name for name, holds in words.items() if holds), f"plan {chosen + 1}"
+        *others, last = [name for name, holds in words.items() if holds] or [""]
+        why, taken = " and ".join(filter(None, (", ".join(others), last))), f"plan {chosen + 1}"
         if any(self.gpus[at] < gpus for at in tied):
             return f"of those no untied plan beats on as few {device}s, {taken} has {why or 'the best prediction'}"
         return f"{taken} has {why or 'the best prediction of them'}"
@@ -263,15 +265,17 @@ def choice_of(
     *,
     staleness: Sequence[float] = (),
     which: Sequence[int] = (),
+    tight: Sequence[bool] = (),
 ) -> Choice:
     """Return which of plans in order of ``values`` of the objective, least first, is taken.
 
     ``least-regret`` takes the plan whose largest expected regret against another of the tied is least, ``fastest`` the
-    first, ``fewest-gpus`` that of :meth:`_Compared.fewest`. ``staleness``: its mean, plan by plan, and ``which``:
-    numbers of frameworks; empty: the same of all.
+    first, ``fewest-gpus`` that of :meth:`_Compared.fewest`. ``staleness``: its mean, plan by plan, ``which``: numbers
+    of frameworks, and ``tight``: whether it may run out of memory; empty: the same of all.
     """
     each = (one.sub_batch * one.pipeline_parallel / one.replica_gpus for one in plans)
-    keys = list(zip(staleness or [0.0] * len(plans), (-one for one in each), map(_splits, plans), strict=True))
+    tightness, stale = tight or [False] * len(plans), staleness or [0.0] * len(plans)
+    keys = list(zip(tightness, stale, (-one for one in each), map(_splits, plans), strict=True))
     compared = _Compared(values, [one.gpus for one in plans], keys, describe)
     families = which or [0] * len(plans)
     firsts = [line[0] for line in lines_of(values, plans, families, 0)[: max(request.top, MOST_COMPARED)]]

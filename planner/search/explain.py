@@ -24,7 +24,7 @@ _MESSAGE_TERMS = (
     "embedding_all_reduce", "updated_weights",
 )  # fmt: skip
 _LEAST_SHARE = 0.005
-MOST_SPANS = 8
+MOST_SPANS = 4
 """Spans of positions that a sentence lists."""
 _MODE_WORDS = {"sync": "synchronous", "async": "asynchronous"}
 

@@ -287,7 +287,7 @@ def why_nots(among: Sequence[Among], asked: ByAxis) -> list[WhyNot]:
 
 def _within(one: Among) -> Among:
     """Return the same, its tolerance sourced as that of the nearest mini-batch."""
-    width = Sourced({"sync": one.request.tolerance_sync}, NEAREST_BATCH)
+    width: Sourced[object] = Sourced({"sync": one.request.tolerance_sync}, NEAREST_BATCH)
     return replace(one, provenance={**one.provenance, "tolerance": width})
 
 

@@ -12,10 +12,11 @@ import numpy as np
 from planner.domain.axes import AXES
 from planner.domain.configuration import MODES, SPLIT_AXES, Configurations
 from planner.domain.precision import PRECISIONS
-from planner.domain.prediction import PlanWarning, Prediction, cited
+from planner.domain.prediction import SURE_TO_FIT, PlanWarning, Prediction, cited, share_that_fits
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import KNEE_SHARE, KNEE_TIMES, MOST_OF_FRONT, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
+from planner.numbers import constant
 from planner.search.choice import (
     MOST_COMPARED,
     Choice,
@@ -37,7 +38,7 @@ from planner.search.choice import (
 )
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.ranking import Evaluator, Order, fewest_first
+from planner.search.ranking import Evaluator, Order, PricedPlans, fewest_first
 from planner.search.search import Searcher, first_plan, search
 from planner.search.searchable import (
     LAST_RESORT,
@@ -361,6 +362,12 @@ def why_not_whole(asked: Asked, plan: Prediction, provenance: Mapping[str, Sourc
     return f". {sentence[0].upper()}{sentence[1:]}"
 
 
+def _may_run_out(priced: PricedPlans, capacity_bytes: float | None) -> list[bool]:
+    """Return by plan whether its memory suffices with a probability below SURE_TO_FIT."""
+    reach, needed = constant("memory.half_width"), priced.predictions.memory_bytes.tolist()
+    return [capacity_bytes is not None and share_that_fits(one, capacity_bytes, reach) < SURE_TO_FIT for one in needed]
+
+
 def _ranked_plans(
     searches: Sequence[Searched],
     order: Order,
@@ -381,7 +388,9 @@ def _ranked_plans(
         return compare([ranking.search[row] for row in rows], some)
 
     stale = priced.predictions.staleness_mean.tolist()
-    choice = choice_of(values, configurations, describe, request, order.device, staleness=stale, which=ranking.search)
+    tight = _may_run_out(priced, searches[0].limits.memory_bytes)
+    apart: dict[str, Any] = {"staleness": stale, "which": ranking.search, "tight": tight}
+    choice = choice_of(values, configurations, describe, request, order.device, **apart)
     lines, described = choice.reported(request.top, knee), choice.compared.described
     if missing := [line[0] for line in lines if line[0] not in described]:
         choice.compared.add(missing)

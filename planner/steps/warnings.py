@@ -19,7 +19,7 @@ from planner.domain.framework import Framework, variant_and_version
 from planner.domain.layers.attentions import aligned_head_size, core_of
 from planner.domain.network import Network, layer_shapes
 from planner.domain.precision import PRECISIONS
-from planner.domain.prediction import MiniBatch, PlanWarning, Term, share_that_fits
+from planner.domain.prediction import SURE_TO_FIT, MiniBatch, PlanWarning, Term, share_that_fits
 from planner.domain.provenance import DATASHEET
 from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.numbers import constant
@@ -41,8 +41,6 @@ SMALLEST_SHARE_INSIDE = 0.1
 """Of updates inside the window that is asked for; below it the mean alone lies inside."""
 SAMPLES_OF_BATCH_NORM = 8
 """Of a replica, below which statistics of a batch are poor."""
-SURE_TO_FIT = 0.9
-"""Probability that memory suffices, below which a plan that is predicted to fit says so."""
 CALIBRATED_OPTIMIZER = "sgd-momentum"
 """What the weight updates of calibrations were timed with."""
 COMMON_HEAD_SIZES = (32, 64, 96, 128, 192, 256)

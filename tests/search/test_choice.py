@@ -46,6 +46,7 @@ def choice_among(
     deviation: Callable[[int], float | None],
     values: Sequence[float] = (),
     staleness: Sequence[float] = (),
+    tight: Sequence[bool] = (),
 ) -> Choice:
     """Return what is taken of plans, 1 % apart, that differ from the first by a deviation, by position."""
 
@@ -53,7 +54,7 @@ def choice_among(
         return [SimpleNamespace(configuration=plans[row]) for row in rows], lambda _, other: deviation(rows[other])
 
     apart = [1.02**at for at in range(len(plans))]
-    return choice_of(values or apart, plans, describe, SpaceRequest(36), staleness=staleness)
+    return choice_of(values or apart, plans, describe, SpaceRequest(36), staleness=staleness, tight=tight)
 
 
 @given(first=st.floats(1e-3, 1e3), ratio=st.floats(0.2, 5.0), deviation=st.floats(0.01, 2.0))
@@ -89,20 +90,24 @@ def test_plans_of_one_family_share_a_line_and_the_chosen_one_is_the_first_of_its
     assert alike_of(plans[:2]) == {"sub_batch": ("8", "4"), "accumulation_steps": ("1", "2")}
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.floats(1, 1.05), st.integers(1, 9), st.floats(0, 1)), min_size=1))
-def test_no_tied_plan_has_fewer_gpus_or_as_many_and_a_smaller_staleness(
-    rows: list[tuple[int, float, int, float]],
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.floats(1, 1.05), st.integers(1, 9), st.floats(0, 1), st.booleans()), min_size=1
+    )
+)
+def test_no_tied_plan_has_fewer_gpus_or_as_many_and_more_memory_or_a_smaller_staleness(
+    rows: list[tuple[int, float, int, float, bool]],
 ) -> None:
     """Unless a plan that is surely worse beats it on no more devices."""
     plans = [Configuration(nodes, 8, at + 1, mode="async") for at, (nodes, *_) in enumerate(rows)]
     values = np.cumprod([step for _, step, *_ in rows]).tolist()
-    stale, deviations = [row[2] for row in rows], [row[3] for row in rows]
-    taken = choice_among(plans, deviations.__getitem__, values, stale).row
+    _, _, stale, deviations, tight = zip(*rows, strict=True)
+    taken = choice_among(plans, deviations.__getitem__, values, stale, tight).row
     better = [probability_better(values[0], value, one) for value, one in zip(values, deviations, strict=True)]
     worse = [at for at, one in enumerate(better) if at and one is not None and one >= SURE_PROBABILITY]
     assert taken not in worse
     for at, plan in enumerate(plans):
-        if (plan.gpus, stale[at]) < (plans[taken].gpus, stale[taken]):
+        if (plan.gpus, tight[at], stale[at]) < (plans[taken].gpus, tight[taken], stale[taken]):
             assert any(one <= at and plans[one].gpus <= plan.gpus for one in worse)
 
 
