@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TextIO, TypeVar
 from unicodedata import combining, east_asian_width
 
@@ -45,7 +46,8 @@ class Table:
 
     Columns in ``right`` hold numbers, which never wrap, nor do those in ``whole``; with ``fixed`` no column does. Of
     the columns in ``dropped`` but the last one after another goes until a line holds the others; where it still does
-    not, cells have no spaces beside ``/`` and ``x``, and headings are short; the last goes where even that is too wide.
+    not, cells have no spaces beside ``/`` and ``x``, then their words are short too, as headings are; the last goes
+    where even that is too wide.
     """
 
     columns: Sequence[str]
@@ -69,11 +71,14 @@ class Table:
         right = [name for name in self.right if name in columns]
         if self.dropped and width_of(columns, 1) > width:
             right = [_narrow(name) for name in right]
-            columns = {
-                _narrow(name): [cell.replace(" / ", "/").replace(" x ", "x").replace(" to ", "-") for cell in cells]
-                for name, cells in columns.items()
-            }
-            if width_of(columns, 1) > width:
+            for short in SHORT_WORDS:
+                columns = {
+                    _narrow(name): [reduce(lambda cell, one: cell.replace(*one), short, cell) for cell in cells]
+                    for name, cells in columns.items()
+                }
+                if width_of(columns, 1) <= width:
+                    break
+            else:
                 columns.pop(_narrow(self.dropped[-1]), None)
         if not columns:
             return self
@@ -86,6 +91,8 @@ class Table:
 
 SHORT_HEADINGS = {"re-\ncompute": "re-\ncomp", "accu-\nmulate": "acc.", "memory\nGiB": "mem.\nGiB"}
 """Headings of columns whose cells are narrower, where a line does not hold them."""
+SHORT_WORDS = (((" / ", "/"), (" x ", "x"), (" to ", "-")), (("selective", "sel."), ("per-stage", "stages")))
+"""Parts of cells that are shortened then, the first ones first."""
 
 
 def _narrow(heading: str) -> str:
