@@ -38,7 +38,7 @@ FEW, MANY = 3, 300
 """Runs of each file: of a short test, and with --hypothesis-profile=long."""
 
 
-def example(kind: Type) -> Any:  # noqa: PLR0911 - a case a type
+def example(kind: Type) -> Any:
     """Return a small value that a type reads."""
     match kind:
         case Nullable():
@@ -62,7 +62,7 @@ def example(kind: Type) -> Any:  # noqa: PLR0911 - a case a type
     return 1.0
 
 
-def numbers(kind: Type, value: Any, place: Place = ()) -> Iterator[tuple[Place, Type]]:  # noqa: C901 - as above
+def numbers(kind: Type, value: Any, place: Place = ()) -> Iterator[tuple[Place, Type]]:
     """Yield where the numbers of a type are, lists and maps by what they hold already."""
     match kind:
         case Number() | Whole():

@@ -15,8 +15,8 @@ from planner.domain.request import DEFAULT, Sourced
 from planner.errors import NOTHING, NothingFitsError, ParameterError
 from planner.formats.summaries import inference_document
 from planner.report.blocks import Block
-from planner.report.kernels import batches_view, gains_table, kernel_table, replicas_view
 from planner.report.prediction import place
+from planner.report.studies import batches_view, gains_table, kernel_table, replicas_view
 from planner.sessions.inputs import (
     DEFAULT_REQUEST,
     ENGINE,

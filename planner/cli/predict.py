@@ -23,8 +23,8 @@ from planner.formats.prediction import prediction_document, predictions_document
 from planner.report import parts
 from planner.report.answer import prediction_answer, predictions_answer
 from planner.report.blocks import Block, Line
-from planner.report.kernels import gains_table, kernel_table
 from planner.report.prediction import fusion_lines, prediction_rest
+from planner.report.studies import gains_table, kernel_table
 from planner.sessions.inputs import (
     OPTION,
     TRAINING,

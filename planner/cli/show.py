@@ -31,7 +31,7 @@ from planner.networks.zoo import arguments_of, zoo_names
 from planner.probes.machine import likely_names, reports
 from planner.report import show as views
 from planner.report.blocks import Block, Pairs, heading
-from planner.report.kernels import kernel_table, ridge_words
+from planner.report.studies import kernel_table, ridge_words
 from planner.scoring.gaps import gaps_of
 from planner.sessions.measure_next import can_be_measured, measured_for, measuring
 from planner.sources.overheads import FORMULA

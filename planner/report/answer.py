@@ -16,12 +16,21 @@ from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import KNEE_TIMES, MOST_OF_FRONT, Plan, SearchReport, Suggestion, question_of
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, given, heading, line_count
-from planner.report.doubt import deciding_commands, deciding_line, goodness, launch, notices, sensitivity_lines
-from planner.report.prediction import BEYOND_NOTE, Entry, entries_of, has_letters, place, plan_table, prediction_details
+from planner.report.doubt import deciding, goodness, launch, notices, sensitivity_lines
+from planner.report.prediction import (
+    BEYOND_NOTE,
+    Entry,
+    entries_of,
+    has_letters,
+    place,
+    plan_table,
+    prediction_details,
+    prediction_rest,
+)
 from planner.units import format_duration, format_number
 
 __all__ = [
-    "faster_by_a_switch", "part_of_plan", "part_of_suggestion", "prediction_answer", "predictions_answer",
+    "part_of_plan", "part_of_suggestion", "prediction_answer", "predictions_answer", "predictions_view",
     "suggestion_answer", "suggestion_brief", "suggestion_rest", "suggestions_overview", "suggestions_views",
 ]  # fmt: skip
 
@@ -78,7 +87,9 @@ def suggestion_answer(
     answer = partial(_suggestion, suggestion, subject, more, is_kept=is_kept)
     blocks = _first_short(answer, "", in_full=in_full)
     if (in_full or line_count(blocks) <= MOST_LINES) and suggestion.switches:  # worked out on being asked for
-        longer = _first_short(answer, faster_by_a_switch(suggestion), in_full=in_full)
+        times = sorted(suggestion.switches.items(), key=lambda one: -one[1])
+        gains = ", ".join(f"{switch} {_times(faster)} times" for switch, faster in times)
+        longer = _first_short(answer, f"Faster by a switch: {gains}.", in_full=in_full)
         blocks = longer if in_full or line_count(longer) <= MOST_LINES else blocks
     yield from blocks
 
@@ -106,9 +117,9 @@ def _suggestion(
     plans = suggestion.plans or suggestion.nearest
     of_plans = dict.fromkeys(warning for one in plans for warning in one.prediction.warnings)
     apart = {LOSSY, "no_dataset" if suggestion.run and suggestion.run.tokens else ""}  # tokens need no epoch
-    told = [one for one in dict.fromkeys((*suggestion.warnings, *of_plans)) if one.code not in apart]
-    first = [one for one in told if plan is None or one not in of_plans or one in plan.prediction.warnings]
-    yield from notices(first, more, len(told) - len(first))
+    every = [one for one in dict.fromkeys((*suggestion.warnings, *of_plans)) if one.code not in apart]
+    first = [one for one in every if plan is None or one not in of_plans or one in plan.prediction.warnings]
+    yield from notices(first, more, len(every) - len(first))
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
@@ -122,17 +133,26 @@ def _suggestion(
     yield from plan_table(rows, plan.position, note)
     yield from _knee(suggestion, subject)
     yield from _other_frameworks(suggestion, rows)
-    yield from _sum(suggestion)
+    if suggestion.leasts:  # a weighted objective
+        weights = weights_of(parts.objective_of(suggestion.request))
+        of = {term: (TERMS[term], "" if weight == 1 else f"{weight:g} x ") for term, weight in weights.items()}
+        terms = [f"{times}{one.noun} / {one.text(suggestion.leasts[term], 4)}" for term, (one, times) in of.items()]
+        yield Line(f"Objective: {' + '.join(terms)}, over the least of all plans")
     yield from _terms(plan.prediction, subject)
     if plan.prediction.groups_s:
         yield Line(f"Each group by itself: {parts.group_steps(plan.prediction)}")
     if suggestion.pareto:
-        yield from _front(suggestion, subject)
+        one = objective_named(parts.objective_of(suggestion.request))
+        what, told = "epoch time" if one.unit == "s" else one.noun, suggestion.pareto[:MOST_OF_FRONT]
+        untold = suggestion.pareto_more + len(suggestion.pareto) - len(told)
+        yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target", "bold")
+        yield from plan_table(entries_of(told, subject))
+        yield Line(f"and {untold:,} more\n" if untold else "")
     yield from (Line(one.message) for one in suggestion.warnings if one.code == LOSSY)
     yield goodness(plan.prediction, own, is_kept=is_kept)
     yield from sensitivity_lines(suggestion, subject)
     if is_kept and plan.framework is None:  # of several the table is wider, and the answer must keep to its screen
-        yield from deciding_line(suggestion, subject)
+        yield from deciding(suggestion, subject)
     yield from launch(plan.to_start(subject), in_short=in_short)
 
 
@@ -142,13 +162,13 @@ def suggestion_brief(suggestion: Suggestion, subject: Subject) -> Iterator[Block
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
-    yield from _choice(suggestion, plan, subject, "")
+    yield from _choice(suggestion, plan, subject)
     yield from launch(plan.to_start(subject))
 
 
-def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, switches: str) -> Iterator[Line]:
+def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, switches: str = "") -> Iterator[Line]:
     target = suggestion.request["target_batch"].value
-    words = _plan_words(plan, subject)
+    words = parts.plan_words(plan, subject.device)
     is_near = any(one.code == "nearest_batch" for one in suggestion.warnings)
     near = f" (nearest {parts.mini_batch(plan.prediction.mini_batch)})" if is_near else ""
     sentence = f"{place(subject)}, target mini-batch {target}{near}: take plan {plan.position}, {words}"
@@ -179,27 +199,19 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, switches: str)
     yield Line(f"{_why(suggestion)}{fewest}{stages}{ranks} {switches}".rstrip())
 
 
-def _plan_words(plan: Plan, subject: Subject) -> str:
-    configuration = plan.prediction.configuration
-    return parts.configuration_words(configuration, subject.device, plan.precisions, plan.framework)
-
-
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject, fewer: int) -> list[Entry]:
-    """Return as many plans as were asked for, the chosen one among them; fewer by default where lines are many."""
+    """Return as many plans as were asked for, the chosen one and the knee among them; fewer where lines are many."""
     top = suggestion.request.get("top")
     most = top.value if top is not None and isinstance(top.value, int) else SHORT_TABLE_PLANS
-    most -= fewer * (top is None or top.source == DEFAULT)
-    rows = entries_of(_first(suggestion, chosen, most), subject)
-    if (top is None or top.source == DEFAULT) and has_letters(rows):
-        return entries_of(_first(suggestion, chosen, most - LINES_OF_LETTERS), subject)
-    return rows
-
-
-def _first(suggestion: Suggestion, chosen: Plan, most: int) -> list[Plan]:
-    """Return the first plans; the chosen one and the knee take the places of the last where they stand behind."""
+    is_default = top is None or top.source == DEFAULT
     kept = [one for one in suggestion.plans if one in (chosen, suggestion.knee_plan)]
     others = [one for one in suggestion.plans if one not in kept]
-    return sorted([*kept, *others[: max(most - len(kept), 0)]], key=lambda one: one.position)
+    for less in (fewer, fewer + LINES_OF_LETTERS) if is_default else (0,):
+        plans = [*kept, *others[: max(most - less - len(kept), 0)]]
+        rows = entries_of(sorted(plans, key=lambda one: one.position), subject)
+        if not has_letters(rows):
+            break
+    return rows
 
 
 def _knee(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
@@ -229,17 +241,8 @@ def _why(suggestion: Suggestion) -> str:
     return f"{best}. {choice}." if search.trials else f"{best}; {choice}."
 
 
-def faster_by_a_switch(suggestion: Suggestion) -> str:
-    """Return the sentence about switches that would pay for the plan to take; nothing without any.
-
-    Times have two digits, those just above 1 three: 1.02.
-    """
-    times = sorted(suggestion.switches.items(), key=lambda one: -one[1])
-    gains = ", ".join(f"{switch} {_times(faster)} times" for switch, faster in times)
-    return f"Faster by a switch: {gains}." if gains else ""
-
-
 def _times(ratio: float) -> str:
+    """Return a ratio to two digits, one just above 1 to three: 1.02."""
     return f"{ratio:.3g}" if ratio < ROUND_RATIO else f"{ratio:.2g}"
 
 
@@ -261,20 +264,8 @@ def _other_frameworks(suggestion: Suggestion, rows: Sequence[Entry]) -> Iterator
         yield Line(f"{line}; {len(others) - told} more" if told < len(others) else line)
 
 
-def _sum(suggestion: Suggestion) -> Iterator[Line]:
-    """Yield what a weighted objective adds up: each term over its least."""
-    if not suggestion.leasts:
-        return
-    words = []
-    for term, weight in weights_of(parts.objective_of(suggestion.request)).items():
-        one, times = TERMS[term], "" if weight == 1 else f"{weight:g} x "
-        words.append(f"{times}{one.noun} / {one.text(suggestion.leasts[term], 4)}")
-    yield Line(f"Objective: {' + '.join(words)}, over the least of all plans")
-
-
 def _result(one: Prediction, subject: Subject) -> str:
-    epoch = "" if one.epoch_s is None else f"an epoch in {parts.duration(one.epoch_s)}"
-    return epoch or parts.speed(one.samples_per_s, subject)
+    return f"an epoch in {parts.duration(one.epoch_s)}" if one.epoch_s else parts.speed(one.samples_per_s, subject)
 
 
 def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
@@ -300,16 +291,6 @@ def _term(term: Term, digits: int) -> str:
     return f"{name} {term.share:.0%}" + (f" and {format_duration(overlap_s, digits)} hidden" if is_told else "")
 
 
-def _front(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
-    one = objective_named(parts.objective_of(suggestion.request))
-    what = "epoch time" if one.unit == "s" else one.noun
-    told = suggestion.pareto[:MOST_OF_FRONT]
-    more = suggestion.pareto_more + len(suggestion.pareto) - len(told)
-    yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target", "bold")
-    yield from plan_table(entries_of(told, subject))
-    yield Line(f"and {more:,} more\n" if more else "")
-
-
 def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     target = suggestion.request["target_batch"].value
     yield Line(f"{place(subject)}, target mini-batch {target}: no plan fits.", "bold")
@@ -319,25 +300,21 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
         if {"limit", "deadline"} & suggestion.request.keys():  # how far a plan is from a limit stands in no column
             yield Line(f"Plan {suggestion.nearest[0].position}: {suggestion.nearest[0].why}")
     if suggestion.conflict:
-        yield Line(_conflict(suggestion.conflict, suggestion.request))
+        never = [
+            f"--{key}" for key in UNTRIED if key in suggestion.request and suggestion.request[key].source == OPTION
+        ]
+        left_out = f"even with all other options{' except ' * bool(never)}{' and '.join(never)} left out"
+        *others, last = suggestion.conflict
+        if others:
+            every = f"{', '.join(others)} and {last} together"
+            yield Line(f"No plan here meets {every}, {left_out}; without any one of these some plan does.")
+        else:
+            yield Line(f"No plan here meets {last}, {left_out}.")
     if suggestion.loosen:
         yield Line("What to loosen, the smallest change first:")
         yield from (Line(one.message, indent=2) for one in suggestion.loosen[:MOST_LOOSENINGS])
         if (more := len(suggestion.loosen) - MOST_LOOSENINGS) > 0:
             yield Line(f"and {more} more; --json has all", indent=2)
-
-
-def _conflict(constraints: Sequence[str], request: Mapping[str, Sourced[object]]) -> str:
-    """Return in a sentence which constraints contradict each other; a named option that was never left out is said."""
-    kept = [f"--{key}" for key in UNTRIED if key in request and request[key].source == OPTION]
-    but = f" except {' and '.join(kept)}" if kept else ""
-    if len(constraints) == 1:
-        return f"No plan here meets {constraints[0]}, even with all other options{but} left out."
-    every = f"{', '.join(constraints[:-1])} and {constraints[-1]}"
-    return (
-        f"No plan here meets {every} together, even with all other options{but} left out; without any one of these "
-        "some plan does."
-    )
 
 
 def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = ALL_WORDS) -> Iterator[Block]:
@@ -353,7 +330,7 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = A
     yield from launch(PlanToStart.of(prediction, subject))
 
 
-def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
+def _figures(one: Prediction, subject: Subject) -> Iterator[tuple[str, str]]:
     rate = replace(one.samples_per_s, low=None, high=None)
     digits, gpus = parts.digits_of(one.samples_per_s), one.configuration.gpus
     speed = parts.speed(rate, subject, digits=digits)
@@ -366,19 +343,12 @@ def _figures(one: Prediction, subject: Subject) -> list[tuple[str, str]]:
     batch = f"{parts.mini_batch(one.mini_batch)} samples"
     if one.staleness.mean:
         batch += f", staleness {format_number(one.staleness.mean)} updates{parts.empty_updates(one)}"
-    return [
-        ("speed", speed),
-        ("utilization", parts.utilization(one)),
-        ("stages start", f"with {parts.stages(one)}" if one.stages else ""),
-        ("stages hold", parts.stage_layers(one)),
-        ("groups share", parts.shared_layers(one)),
-        (f"each {subject.device}", parts.instead_of_data(one)),
-        ("ranks", f"numbered {', '.join(one.rank_order)}" if one.rank_order else ""),
-        ("mini-batch", batch),
-        ("each group by itself", parts.group_steps(one)),
-        ("an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""),
-        ("memory", parts.memory_needed(one, subject.device)),
-    ]
+    yield "speed", speed
+    yield from parts.partition(one, subject.device, brief=True)
+    yield "mini-batch", batch
+    yield "each group by itself", parts.group_steps(one)
+    yield "an epoch takes", f"{hours} {subject.device}-hours{price}" if hours else ""
+    yield "memory", parts.memory_needed(one, subject.device)
 
 
 def predictions_answer(answers: Sequence[tuple[Subject, Prediction]]) -> Iterator[Block]:
@@ -387,6 +357,28 @@ def predictions_answer(answers: Sequence[tuple[Subject, Prediction]]) -> Iterato
     yield Line(f"{_of_all([subject for subject, _ in answers])}: {len(answers)} predictions", "bold")
     yield from plan_table([Entry(at, one, subject) for at, (subject, one) in enumerate(answers, 1)])
     yield from _least_sure(answers)
+
+
+def predictions_view(
+    answers: Sequence[tuple[Subject, Prediction]],
+    citations: Iterable[Citation] = (),
+    request: Mapping[str, Sourced[object]] | None = None,
+    *,
+    beside: Iterable[Block] = (),
+    in_full: bool = False,
+) -> Iterator[Block]:
+    """Yield one prediction, or a table of several, then what stands ``beside`` it; ``in_full``: all that is known."""
+    one = answers[0]
+    short = predictions_answer(answers) if len(answers) > 1 else prediction_answer(one[1], one[0])
+    if not in_full:
+        yield from (*short, *beside)
+        return
+    yield from parts.warnings((), [(number, one.warnings) for number, (_, one) in enumerate(answers, 1)])
+    yield from (*_without_asides(short), *beside, *prediction_rest(answers, request or {}, citations))
+
+
+def _without_asides(blocks: Iterable[Block]) -> list[Block]:
+    return [block for block in blocks if not (isinstance(block, Line) and block.aside)]
 
 
 def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Iterator[Block]:
@@ -399,7 +391,7 @@ def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Itera
     with_plan = [(subject, plan) for subject, plan in plans if plan is not None]
     first, is_one = answers[0], len({question_of(*one) for one in answers}) == 1
     taken = first[1].chosen_plan if is_one else None
-    to_take = f"take {first[0].cluster}, {_plan_words(taken, first[0])}" if taken else "the plans to take"
+    to_take = f"take {first[0].cluster}, {parts.plan_words(taken, first[0].device)}" if taken else "the plans to take"
     yield Line(f"{words}: {to_take}", "bold")
     if with_plan:
         better = [one.first_cluster_is_better for _, one in answers if one.chosen_plan]
@@ -409,24 +401,18 @@ def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Itera
         ]
         yield from plan_table(rows, 1 if taken else None)
     if taken:
-        yield from _other_clusters(answers)
+        minimised = "gpu-hours" if "deadline" in first[1].request else parts.objective_of(first[1].request)
+        for subject, one in answers[1 : 1 + MOST_OTHERS]:
+            if one.chosen_plan:
+                chance, times = one.first_cluster_is_better, format_number(one.clusters[subject.cluster])
+                is_better = f"; {first[0].cluster} is better with a probability of "
+                sure = "" if chance is None else f"{is_better}{parts.chance(chance)}"
+                yield Line(f"{subject.cluster}: {times} times the {objective_named(minimised).noun}{sure}.")
     for (subject, plan), own in zip(plans, targets, strict=True):
         if plan is None:
             of = f", target mini-batch {own}" if len(set(targets)) > 1 else ""
             yield Line(f"{place(subject)}{of}: no plan fits.")
     yield from _least_sure([(plan.subject(subject), plan.prediction) for subject, plan in with_plan])
-
-
-def _other_clusters(answers: Sequence[tuple[Subject, Suggestion]]) -> Iterator[Line]:
-    """Yield how much more of what is minimised the plans of the other clusters have."""
-    (best, first), *others = answers
-    minimised = "gpu-hours" if "deadline" in first.request else parts.objective_of(first.request)
-    for subject, one in others[:MOST_OTHERS]:
-        if one.chosen_plan:
-            chance = one.first_cluster_is_better
-            sure = "" if chance is None else f"; {best.cluster} is better with a probability of {parts.chance(chance)}"
-            times = format_number(one.clusters[subject.cluster])
-            yield Line(f"{subject.cluster}: {times} times the {objective_named(minimised).noun}{sure}.")
 
 
 def _of_all(subjects: Sequence[Subject]) -> str:
@@ -452,8 +438,7 @@ def suggestions_views(
     if in_full:
         for subject, one in answers:
             is_alone = len(answers) == 1
-            answer = suggestion_answer(one, subject, in_full=True, is_alone=is_alone)
-            short = [block for block in answer if not (isinstance(block, Line) and block.aside)]
+            short = _without_asides(suggestion_answer(one, subject, in_full=True, is_alone=is_alone))
             yield [*_warnings(one), *short, *suggestion_rest(one, subject, is_alone=is_alone)]
     elif len(answers) == 1:
         subject, one = answers[0]
@@ -495,7 +480,7 @@ def suggestion_rest(suggestion: Suggestion, subject: Subject, *, is_alone: bool 
     if plan is not None:
         yield from _plan_details(plan, subject, suggestion.citations)
     if is_alone and not subject.scenario:
-        yield from deciding_commands(suggestion, subject)
+        yield from deciding(suggestion, subject, in_full=True)
     yield heading("Request")
     yield from parts.request_values(suggestion.request)
     yield heading("Search")
@@ -504,7 +489,7 @@ def suggestion_rest(suggestion: Suggestion, subject: Subject, *, is_alone: bool 
 
 def _plan_details(plan: Plan, subject: Subject, citations: Sequence[Citation]) -> Iterator[Block]:
     subject = plan.subject(subject)
-    yield heading(f"Plan {plan.position}: {_plan_words(plan, subject)}")
+    yield heading(f"Plan {plan.position}: {parts.plan_words(plan, subject.device)}")
     if plan.why:
         yield Line(plan.why)
     yield from prediction_details(plan.prediction, subject, citations)

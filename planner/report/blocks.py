@@ -154,7 +154,14 @@ Part = tuple[str, str]
 def lines_of(block: Block, width: int) -> list[list[Part]]:
     """Return the lines of a block, none wider than ``width`` but for what is not to be broken."""
     if isinstance(block, Line):
-        return _paragraph(block, width)
+        text, indent = block.label + block.text, (" " * block.indent, "")
+        if not block.whole:  # what is whole is not broken
+            glued = COMMAND.sub(lambda one: one[0].replace(" ", GLUE), text)
+            text = "\n".join(_wrapped(glued, width - block.indent))
+        first, *others = text.split("\n")
+        of_label = len(block.label)
+        start = [indent, (first[:of_label], "yellow"), (first[of_label:], block.style)]
+        return [start, *([indent, (other, block.style)] for other in others)]
     if isinstance(block, Pairs):
         return _grid(Table(("", ""), block.rows), width, names=True)
     return _grid(block.within(width) if block.dropped else block, width, names=False)
@@ -167,10 +174,11 @@ def line_count(blocks: Iterable[Block]) -> int:
 
 def print_blocks(blocks: Iterable[Block], stream: TextIO) -> None:
     """Print blocks one below the other."""
-    width, is_styled = _width(stream), _has_style(stream)
-    lines = (line for block in blocks for line in lines_of(block, width))
-    texts = ("".join(_styled(*part) if is_styled else part[0] for part in line) for line in lines)
-    stream.writelines(f"{text.replace(GLUE, ' ').rstrip()}\n" for text in texts)
+    width, is_terminal = _width(stream), stream.isatty() and os.environ.get("TERM") != "dumb"
+    is_styled = not os.environ.get("NO_COLOR") and (is_terminal or bool(os.environ.get("FORCE_COLOR")))
+    for line in (line for block in blocks for line in lines_of(block, width)):
+        each = (f"\x1b[{STYLES[style]}m{text}\x1b[0m" if is_styled and style and text else text for text, style in line)
+        stream.write(f"{''.join(each).replace(GLUE, ' ').rstrip()}\n")
 
 
 def html_of(blocks: Iterable[Block]) -> str:
@@ -203,15 +211,6 @@ _BROKEN = re.compile(r"(?<!sub)(?<!mini)(?<!PU)-\n")
 
 def _escaped(text: str) -> str:
     return html.escape(text.replace("-\n", "-").replace(GLUE, " "))
-
-
-def _styled(text: str, style: str) -> str:
-    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if style and text else text
-
-
-def _has_style(stream: TextIO) -> bool:
-    is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
-    return not os.environ.get("NO_COLOR") and (is_terminal or bool(os.environ.get("FORCE_COLOR")))
 
 
 def _width(stream: TextIO) -> int:
@@ -248,16 +247,6 @@ def _wrapped(text: str, width: int) -> list[str]:
                 line = line[fitting:]
         lines.append(line)
     return lines
-
-
-def _paragraph(line: Line, width: int) -> list[list[Part]]:
-    text = line.label + line.text
-    if not line.whole:  # what is whole is not broken
-        text = "\n".join(_wrapped(COMMAND.sub(lambda one: one[0].replace(" ", GLUE), text), width - line.indent))
-    first, *others = text.split("\n")
-    of_label, indent = len(line.label), (" " * line.indent, "")
-    start = [indent, (first[:of_label], "yellow"), (first[of_label:], line.style)]
-    return [start, *([indent, (other, line.style)] for other in others)]
 
 
 def _grid(table: Table, width: int, *, names: bool) -> list[list[Part]]:

@@ -17,7 +17,7 @@ from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, heading
 from planner.units import format_number
 
-__all__ = ["MOST_NOTICES", "deciding_commands", "deciding_line", "goodness", "launch", "notices", "sensitivity_lines"]
+__all__ = ["MOST_NOTICES", "deciding", "goodness", "launch", "notices", "sensitivity_lines"]
 
 
 MOST_NOTICES = 3
@@ -101,28 +101,17 @@ def _headline(code: str, warnings: list[PlanWarning]) -> str:
     if len(subjects) > 1:
         subjects = list(dict.fromkeys(name for subject in subjects for name in subject.split(", ")))
     lie = "lie" if "," in ", ".join(subjects) else "lies"
-    lines = (
-        HEADLINES[code].format(subjects=_first_names(subjects, count_of_names), lie=lie)
-        for count_of_names in range(len(subjects), 0, -1)
-    )
-    fitting = next((line for line in lines if len(line) <= room), None)
-    if fitting is not None:
-        return fitting
-    names = list(dict.fromkeys(map(_without_switches, subjects)))
+    for count in range(len(subjects), 0, -1):
+        *first, last = [*subjects[:count], *[f"{len(subjects) - count} more"] * (count < len(subjects))]
+        line = HEADLINES[code].format(subjects=" and ".join(filter(None, (", ".join(first), last))), lie=lie)
+        if len(line) <= room:
+            return line
+    parts_of = {subject: framework_parts(subject) for subject in subjects}  # switches may leave no room for a name
+    short = (label_of(*of[:2], ()) if of[2] else subject for subject, of in parts_of.items())
+    names = list(dict.fromkeys(short))
     if names != subjects:
         return _headline(code, [replace(warnings[0], subject=name) for name in names])
     return HEADLINES[code].format(subjects="it", lie="lies")
-
-
-def _without_switches(subject: str) -> str:
-    """Return the name of a framework with switches, which leave no room for it; anything else as it is."""
-    name, version, switches = framework_parts(subject)
-    return label_of(name, version, ()) if switches else subject
-
-
-def _first_names(subjects: list[str], count: int) -> str:
-    words = subjects[:count] if count == len(subjects) else [*subjects[:count], f"{len(subjects) - count} more"]
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 MEASURED_LOOKUPS = ("exact", "between", "beyond")
@@ -153,43 +142,31 @@ def _because(one: Prediction, subject: Subject) -> str:
     if any("reconstructed" in term.origins for term in one.terms):
         return "from a reconstruction of published results"
     if scope == "kernels":
-        return _because_of_kernels(one, subject)
+        shares = one.kernel_shares
+        if shares["specification"] + shares["sibling"] < LARGE_SHARE:
+            own = any(shares[name] for name in MEASURED_LOOKUPS)
+            which, were = ("only some", "") if own else ("the", "not ")
+            return f"because {which} layers of {subject.network} were {were}timed"
+        is_specified = shares["specification"] >= shares["sibling"]
+        way = "come from data sheets" if is_specified else f"are those of another {subject.device}"
+        return f"because most kernel times {way}"
     if scope == "overheads":
-        return _because_of_overheads(one, subject)
+        where, kind = ("on several nodes ", "multi-node ") if one.configuration.nodes > 1 else ("", "")
+        ways = {f"framework_overheads_{way}" for way in ("pooled", "assumed", "generic", "without_switches")}
+        if ways & {warning.code for warning in one.warnings}:
+            framework = subject.settings.framework.label
+            return f"because steps of {framework} {where}were not measured on this {subject.device}"
+        return f"the error on measured {kind}steps"
     if scope == "collectives":
-        own = [term for term in one.terms if term.name == "all_reduce" and "specified" not in term.origins]
-        how = (
-            "measured at other sizes or ranks"
-            if own and own[0].extrapolated
-            else "measured with some error"
-            if own
-            else "not measured"
-        )
+        how = "not measured"
+        own_terms = [term for term in one.terms if term.name == "all_reduce" and "specified" not in term.origins]
+        if own_terms:
+            how = f"measured {'at other sizes or ranks' if own_terms[0].extrapolated else 'with some error'}"
         return f"because messages between {subject.device}s of {subject.cluster} were {how}"
     return {
         "storage": "because reading and copying samples was not measured",
         "host": "because copies between host and device were not measured",
     }.get(scope, "because every part is uncertain")
-
-
-def _because_of_kernels(one: Prediction, subject: Subject) -> str:
-    shares = one.kernel_shares
-    if shares["specification"] + shares["sibling"] < LARGE_SHARE:
-        own = sum(shares[name] for name in MEASURED_LOOKUPS)
-        return f"because {'only some' if own else 'the'} layers of {subject.network} were {'' if own else 'not '}timed"
-    is_specified = shares["specification"] >= shares["sibling"]
-    way = "come from data sheets" if is_specified else f"are those of another {subject.device}"
-    return f"because most kernel times {way}"
-
-
-def _because_of_overheads(one: Prediction, subject: Subject) -> str:
-    framework = subject.settings.framework.label
-    where, kind = ("on several nodes ", "multi-node ") if one.configuration.nodes > 1 else ("", "")
-    codes = {warning.code for warning in one.warnings}
-    ways = ("pooled", "assumed", "generic", "without_switches")
-    if codes & {f"framework_overheads_{way}" for way in ways}:
-        return f"because steps of {framework} {where}were not measured on this {subject.device}"
-    return f"the error on measured {kind}steps"
 
 
 def _command(one: Prediction, subject: Subject, *, is_kept: bool) -> str:
@@ -245,39 +222,28 @@ TABLE = f"planner explain {KEPT} --part runs"
 RUN_HERE = f"planner calibrate --plan {KEPT}"
 
 
-def deciding_line(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
-    """Yield which plans to run, and the command that comes first; nothing without ties."""
-    if suggestion.deciding:
-        command = RUN_HERE if _run_here(suggestion, subject) else TABLE
-        yield Line(f"To decide between plans {_positions(suggestion)}: `{command}`")
-
-
-def deciding_commands(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
-    """Yield all commands, from keeping the answer to the next one; nothing without ties."""
+def deciding(suggestion: Suggestion, subject: Subject, *, in_full: bool = False) -> Iterator[Block]:
+    """Yield which plans to run and the command that comes first, or ``in_full`` all of them; nothing without ties."""
     if not suggestion.deciding:
         return
-    yield heading(f"Runs that would decide between plans {_positions(suggestion)}")
+    runs = suggestion.deciding_plans
+    frameworks = {one.subject(subject).settings.framework.name for one in runs}
+    is_run_here = frameworks == {PYTORCH.name} and all(one.prediction.configuration.gpus == 1 for one in runs)
+    *others, last = map(str, suggestion.deciding)
+    plans = f"plans {', '.join(others)} and {last}"
+    if not in_full:
+        yield Line(f"To decide between {plans}: `{RUN_HERE if is_run_here else TABLE}`")
+        return
+    yield heading(f"Runs that would decide between {plans}")
     yield Line(f"this answer in {KEPT}: the same command with --json > {KEPT}")
-    if _run_here(suggestion, subject):
+    if is_run_here:  # by planner calibrate itself
         yield Line(f"{RUN_HERE} --out refined.json", whole=True)
     else:
-        starts = ((one.position, job_of(one.to_start(subject)).line) for one in suggestion.deciding_plans)
+        starts = ((one.position, job_of(one.to_start(subject)).line) for one in runs)
         yield from (Line(f"plan {position}: {line}", whole=True) for position, line in starts)
         yield Line(f"{TABLE} > runs.csv  # fill in value: seconds of a step", whole=True)
         yield Line(f"{RUN_HERE} --runs runs.csv --out refined.json", whole=True)
     yield Line("then the same command with --calibration refined.json")
-
-
-def _run_here(suggestion: Suggestion, subject: Subject) -> bool:
-    """Return whether ``planner calibrate`` itself runs the plans: those of one device, in PyTorch."""
-    runs = suggestion.deciding_plans
-    frameworks = {one.subject(subject).settings.framework.name for one in runs}
-    return frameworks == {PYTORCH.name} and all(one.prediction.configuration.gpus == 1 for one in runs)
-
-
-def _positions(suggestion: Suggestion) -> str:
-    *others, last = map(str, suggestion.deciding)
-    return f"{', '.join(others)} and {last}"
 
 
 def launch(plan: PlanToStart, *, in_short: bool = False) -> Iterator[Line]:
@@ -285,46 +251,32 @@ def launch(plan: PlanToStart, *, in_short: bool = False) -> Iterator[Line]:
     job = job_of(plan)
     if job.refusal or job.untold:
         yield Line(f"No start line: {job.refusal or f'it has no flag or key for {job.untold[0]}'}.")
-    elif len(plan.configuration.groups) > 1:
-        yield from _across_groups(plan.configuration, job)
-    else:
-        lines = list(_command_lines(job))
-        if in_short:
-            lines = [line for line in lines if not line.startswith("  # ")]
-            lines = lines if len(lines) < 3 else [f"Start: planner render {KEPT} --to slurm -o job.sh"]
-        yield from (Line(line, whole=True) for line in lines)
-
-
-def _command_lines(job: Job) -> Iterator[str]:
-    """Yield the command, broken before options, and the comment behind it or on lines of its own."""
-    words = ["Start:", *job.settings, *job.command(file=job.file_name)]
-    *before, line = "\n  ".join(wrapped(words, LINE_WIDTH - len("   \\"))).split("\n")
-    yield from (f"{one} \\" for one in before)
-    if not job.comment or len(line) + len(job.comment) + len("  # ") <= LINE_WIDTH:
-        yield f"{line}  # {job.comment}" if job.comment else line
-    else:
-        comment = job.comment if ", " in job.comment else ""
-        yield from (line, *(f"  # {part}" for part in wrap(comment, LINE_WIDTH - len("  # "))))
-
-
-def _across_groups(one: Configuration, job: Job) -> Iterator[Line]:
-    """Yield the commands of a plan across node groups: each group's ranks have passes of their own."""
-    if job.starter != "torchrun":
-        slots = " + ".join(f"{part.nodes} x {part.gpus_per_node}" for part in one.groups)
-        yield _start_line(f"Start: mpirun -np {one.gpus} --hostfile HOSTS PROGRAM", f"slots {slots}, {_passes(one)}")
         return
-    yield Line(f"Start: torchrun --nnodes {one.nodes} --nproc-per-node gpu --rdzv-backend c10d \\", whole=True)
-    yield _start_line("  --rdzv-endpoint FIRST_NODE train.py", _passes(one))
+    if len(plan.configuration.groups) > 1:
+        lines = _across_groups(plan.configuration, job)
+    else:
+        words = ["Start:", *job.settings, *job.command(file=job.file_name)]
+        *before, line = "\n  ".join(wrapped(words, LINE_WIDTH - len("   \\"))).split("\n")
+        lines = [*(f"{one} \\" for one in before), line]
+        if job.comment and len(line) + len(job.comment) + len("  # ") <= LINE_WIDTH:
+            lines[-1] += f"  # {job.comment}"
+        elif ", " in job.comment and not in_short:
+            lines += [f"  # {part}" for part in wrap(job.comment, LINE_WIDTH - len("  # "))]
+        if in_short and len(lines) > 2:
+            lines = [f"Start: planner render {KEPT} --to slurm -o job.sh"]
+    yield from (Line(line, whole=True) for line in lines)
 
 
-def _passes(one: Configuration) -> str:
-    each = []
-    for part in one.groups:
-        accumulate = f" x {part.accumulation_steps}" if part.accumulation_steps > 1 else ""
-        each.append(f"{part.sub_batch}{accumulate} on {part.name}")
-    return f"sub-batch {', '.join(each)}, {one.precision}"
-
-
-def _start_line(command: str, comment: str) -> Line:
-    words = f"{command}  # {comment}"
-    return Line(words if len(words) <= LINE_WIDTH else command, whole=True)
+def _across_groups(one: Configuration, job: Job) -> list[str]:
+    """Return the commands of a plan across node groups: each group's ranks have passes of their own."""
+    times = [f" x {part.accumulation_steps}" if part.accumulation_steps > 1 else "" for part in one.groups]
+    each = (f"{part.sub_batch}{passes} on {part.name}" for part, passes in zip(one.groups, times, strict=True))
+    comment = f"sub-batch {', '.join(each)}, {one.precision}"
+    if job.starter == "torchrun":
+        lines = [f"Start: torchrun --nnodes {one.nodes} --nproc-per-node gpu --rdzv-backend c10d \\"]
+        lines.append("  --rdzv-endpoint FIRST_NODE train.py")
+    else:
+        comment = f"slots {' + '.join(f'{part.nodes} x {part.gpus_per_node}' for part in one.groups)}, {comment}"
+        lines = [f"Start: mpirun -np {one.gpus} --hostfile HOSTS PROGRAM"]
+    words = f"{lines[-1]}  # {comment}"
+    return [*lines[:-1], words if len(words) <= LINE_WIDTH else lines[-1]]

@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 from planner.domain.cluster import Accelerator
 from planner.domain.configuration import Configuration
 from planner.domain.kernels import KernelRow
-from planner.domain.prediction import Term
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Sweep
 from planner.report import parts
 from planner.report.blocks import Block, Line, Table, html_of, listing
-from planner.report.kernels import kernel_table
 from planner.report.plots import LINE_COLOUR, OTHERS_LOOK, SERIES_LOOKS, VARIABLES, drawing, plain_logarithms
 from planner.report.prediction import entries_of, place, plan_table
-from planner.report.studies import sweep_lines, sweep_view
+from planner.report.studies import kernel_table, sweep_lines, sweep_view
 from planner.units import duration_unit, format_duration, format_number
 
 __all__ = ["Studied", "page"]
@@ -172,14 +170,18 @@ def _height(rows: int) -> float:
 def _step(plans: Sequence[Plan], drawn: Sequence[Plan]) -> _Chart:
     every = [one for plan in plans for one in plan.prediction.terms]
     colours = _colours(_by_size({one.name: one.exposed_seconds} for one in every))
-    hidden = (name for name in _by_size({one.name: one.seconds} for one in every) if name not in colours)
-    names, rows, cells = [*colours, *hidden], {}, []
+    behind = (name for name in _by_size({one.name: one.seconds} for one in every) if name not in colours)
+    names, rows, cells = [*colours, *behind], {}, []
     for plan in plans:
         for thread in dict.fromkeys(one.thread for one in plan.prediction.terms):
             terms = {one.name: one for one in plan.prediction.terms if one.thread == thread}
             exposed = {name: one.exposed_seconds for name, one in terms.items()}
-            told = [_term(terms.get(name)) for name in names]
-            cells.append([str(plan.position), thread, *told, format_duration(sum(exposed.values()), 4)])
+            told = dict.fromkeys(names, "-")
+            for name, one in terms.items():
+                hidden = one.seconds - one.exposed_seconds
+                beside = f" + {format_duration(hidden, 3)} hidden" if hidden > LEAST_HIDDEN * one.seconds else ""
+                told |= {name: f"{format_duration(one.exposed_seconds, 3)}{beside}"} if name in told else {}
+            cells.append([str(plan.position), thread, *told.values(), format_duration(sum(exposed.values()), 4)])
             if plan in drawn:
                 rows[f"{plan.position}" + ("" if thread == "step" else f" {thread}")] = exposed
     scale, unit = duration_unit(max((sum(row.values()) for row in rows.values()), default=1.0), 3)
@@ -190,14 +192,6 @@ def _step(plans: Sequence[Plan], drawn: Sequence[Plan]) -> _Chart:
     legend = {parts.term_words(name): colour for name, colour in colours.items()}
     figures = [Table(columns, cells, ["plan", *columns[2:]])]
     return _Chart("step", "Step by term", words, draw, _height(len(rows)), legend, figures)
-
-
-def _term(one: Term | None) -> str:
-    if one is None:
-        return "-"
-    hidden = one.seconds - one.exposed_seconds
-    beside = f" + {format_duration(hidden, 3)} hidden" if hidden > LEAST_HIDDEN * one.seconds else ""
-    return f"{format_duration(one.exposed_seconds, 3)}{beside}"
 
 
 def _intervals(plans: Sequence[Plan], drawn: Sequence[Plan], subject: Subject) -> _Chart:
@@ -234,7 +228,12 @@ def _memory(plans: Sequence[Plan], drawn: Sequence[Plan], stages: Stages) -> _Ch
     for plan in plans:
         of_stages = stages.get(plan.position) or [plan.prediction.memory_bytes]
         sizes = [{name: size / GIB for name, size in one.items() if name not in NOT_DRAWN} for one in of_stages]
-        every[plan.position] = list(_runs(sizes))
+        every[plan.position], at = [], 1
+        for row, some in groupby(sizes):
+            last = at + len(list(some)) - 1
+            stages_of = "" if len(sizes) == 1 else f"{at}" if last == at else f"{at} to {last}"
+            every[plan.position].append((stages_of, row))
+            at = last + 1
     names = _by_size(row for rows in every.values() for _, row in rows)
     colours = _colours(names)
     bars = {one.position: every[one.position] for one in drawn}
@@ -257,15 +256,6 @@ def _memory(plans: Sequence[Plan], drawn: Sequence[Plan], stages: Stages) -> _Ch
     words += f" The line is what a device has, {format_number(capacity, 3)} GiB."
     table = Table(columns, cells, ["plan", *columns[2:]])
     return _Chart("memory", "Memory by stage", words, draw, _height(len(rows)), colours, [Line("GiB"), table])
-
-
-def _runs(stages: Sequence[dict[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield runs of stages with equal memory, in words, with the bytes of one stage."""
-    at = 1
-    for row, some in groupby(stages):
-        last = at + len(list(some)) - 1
-        yield "" if len(stages) == 1 else f"{at}" if last == at else f"{at} to {last}", row
-        at = last + 1
 
 
 def _sweep(sweep: Sweep | None, subject: Subject) -> Iterator[_Chart]:

@@ -7,22 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
-from planner.domain.cluster import GroupPart
 from planner.domain.configuration import Configuration
 from planner.domain.framework import Framework
 from planner.domain.objective import LIMITS
-from planner.domain.precision import precision_named
 from planner.domain.prediction import Citation, MiniBatch, PlanWarning, Prediction, Quantity, Term
 from planner.domain.request import DEFAULT, Sourced, Subject
-from planner.domain.suggestion import Refused
+from planner.domain.suggestion import Plan, Refused
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
-    "ORIGINS_HEADING", "by_group", "configuration_words", "counted", "digits_of", "duration", "factor", "figure",
-    "first_names", "group_steps", "in_tokens", "instead_of_data", "memory_line", "mini_batch", "mode_words",
-    "objective_of", "origins", "precision_words", "refusals", "request_values", "shared_layers", "sources_once",
-    "speed", "stage_layers", "stages", "term_words", "terms", "utilization", "warnings",
+    "by_group", "chance", "configuration_words", "counted", "digits_of", "duration", "empty_updates", "factor",
+    "figure", "first_names", "group_steps", "in_tokens", "instead_of_data", "memory_line", "memory_needed",
+    "mini_batch", "objective_of", "origins", "partition", "plan_words", "refusals", "request_values", "shared_layers",
+    "sources_once", "speed", "stage_layers", "stages", "term_words", "terms", "warnings",
 ]  # fmt: skip
 
 
@@ -38,8 +36,6 @@ MOST_DECIMAL_PLACES = 3
 """Of a mini-batch."""
 HYPHENATED_TERMS = ("all reduce", "all gather", "all to all", "reduce scatter")
 """Terms that people write with hyphens."""
-ORIGINS_HEADING = "Where the times come from"
-"""Heading above :func:`origins`."""
 
 
 def duration(value: Quantity | None) -> str:
@@ -108,19 +104,6 @@ def mini_batch(batch: MiniBatch) -> str:
     return f"{batch.mean:.{places}f} ± {batch.std:.{places}f}"
 
 
-def mode_words(mode: str) -> str:
-    """Return a mode in full."""
-    return "asynchronous" if mode == "async" else "synchronous"
-
-
-def precision_words(name: str, framework: Framework) -> str:
-    """Return what a mixed precision means, with the size of its gradients; '' for a precision that is not mixed."""
-    if not precision_named(name).master_bytes:
-        return ""
-    gradient_bytes = framework.message_bytes(name)
-    return f"{name}: mixed precision, fp32 master weights, gradients sent as {gradient_bytes} bytes an element"
-
-
 def configuration_words(
     configuration: Configuration,
     device: str = "GPU",
@@ -132,23 +115,22 @@ def configuration_words(
     ``device``: what it computes on; ``precisions``: all that are alike; ``framework``: its own, one of several.
     """
     one, groups = configuration, configuration.groups
-    of_group = f" of {groups[0].name}" if groups else ""
-    words = [f"{_places(one, device)}{of_group}", f"sub-batch {one.sub_batch}"]
-    if one.accumulation_steps > 1:
-        words.append(f"accumulation {one.accumulation_steps}")
+    places = [f"{counted(of.nodes, 'node')} x {counted(of.gpus_per_node, device)}" for of in groups or (one,)]
     if len(groups) > 1:
-        words = [" + ".join(_group_words(part, device) for part in groups)]
-    words += [" or ".join(precisions or (one.precision,)), mode_words(one.mode), *one.besides]
+        passes = [f" x {of.accumulation_steps}" if of.accumulation_steps > 1 else "" for of in groups]
+        each = zip(places, groups, passes, strict=True)
+        words = [" + ".join(f"{where} of {of.name} at sub-batch {of.sub_batch}{times}" for where, of, times in each)]
+    else:
+        words = [places[0] + (f" of {groups[0].name}" if groups else ""), f"sub-batch {one.sub_batch}"]
+        words += [f"accumulation {one.accumulation_steps}"] * (one.accumulation_steps > 1)
+    mode = "asynchronous" if one.mode == "async" else "synchronous"
+    words += [" or ".join(precisions or (one.precision,)), mode, *one.besides]
     return ", ".join([*words, *([f"in {framework.label}"] if framework else [])])
 
 
-def _places(one: Configuration | GroupPart, device: str) -> str:
-    return f"{counted(one.nodes, 'node')} x {counted(one.gpus_per_node, device)}"
-
-
-def _group_words(part: GroupPart, device: str) -> str:
-    passes = f" x {part.accumulation_steps}" if part.accumulation_steps > 1 else ""
-    return f"{_places(part, device)} of {part.name} at sub-batch {part.sub_batch}{passes}"
+def plan_words(plan: Plan, device: str) -> str:
+    """Return the configuration of a plan, with all precisions that are alike and its own framework, if it has one."""
+    return configuration_words(plan.prediction.configuration, device, plan.precisions, plan.framework)
 
 
 def by_group(configuration: Configuration, axis: str) -> str:
@@ -230,10 +212,8 @@ def chance(probability: float) -> str:
 def memory_line(one: Prediction, device: str = "GPU") -> str:
     """Return what :func:`memory_needed` does, then the kinds from large to small."""
     kinds = {key: size for key, size in one.memory_bytes.items() if key not in NO_KINDS and size > 0}
-    kinds_in_words = ", ".join(
-        f"{key} {format_bytes(kinds[key])}" for key in sorted(kinds, key=lambda key: -kinds[key])
-    )
-    return memory_needed(one, device) + (f": {kinds_in_words}" if kinds_in_words else "")
+    words = ", ".join(f"{key} {format_bytes(kinds[key])}" for key in sorted(kinds, key=lambda key: -kinds[key]))
+    return memory_needed(one, device) + (f": {words}" if words else "")
 
 
 def first_names(names: Sequence[str], most: int) -> str:
@@ -281,12 +261,20 @@ def stage_layers(prediction: Prediction) -> str:
     return ", ".join(words) + (f" and {rest} more stages" if rest else "")
 
 
-def utilization(prediction: Prediction) -> str:
-    """Return MFU, and HFU where something is computed again; nothing where they are not known."""
-    if prediction.mfu is None or prediction.hfu is None:
-        return ""
-    again = "" if prediction.hfu == prediction.mfu else f", HFU {prediction.hfu:.1%}"
-    return f"MFU {prediction.mfu:.1%}{again}, masked pairs counted"
+def partition(one: Prediction, device: str, *, brief: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield utilization and how a network is split, by name; ``brief``: in the words of a short answer.
+
+    MFU is known for some networks, and HFU differs where something is computed again.
+    """
+    starts, order = stages(one), ", ".join(one.rank_order)
+    again = "" if one.hfu is None or one.hfu == one.mfu else f", HFU {one.hfu:.1%}"
+    is_known = one.mfu is not None and one.hfu is not None
+    yield "utilization", f"MFU {one.mfu:.1%}{again}, masked pairs counted" if is_known else ""
+    yield ("stages start", f"with {starts}" if starts else "") if brief else ("stages start with", starts)
+    yield "stages hold", stage_layers(one)
+    yield "groups share", shared_layers(one)
+    yield f"each {device}", instead_of_data(one)
+    yield ("ranks", f"numbered {order}" if order else "") if brief else ("ranks numbered", order)
 
 
 def origins(of_answer: Iterable[Term], citations: Iterable[Citation]) -> Pairs:
@@ -323,16 +311,13 @@ def warnings(of_all: Iterable[PlanWarning], of_rows: Rows = (), *, result: bool 
     if rows_of:
         yield Line("Warnings", "bold", aside=not result)
     for warning, numbers in rows_of.items():
-        subject = f" ({warning.subject})" if warning.subject else ""
-        rows = f", #{_rows(numbers)}" if 0 < len(numbers) < len(of_rows) else ""
+        subject, rows = f" ({warning.subject})" if warning.subject else "", ""
+        if 0 < len(numbers) < len(of_rows):  # those that follow one another as a span: 1-3, 7
+            starts = [one for one in numbers if one - 1 not in numbers]
+            ends = [one for one in numbers if one + 1 not in numbers]
+            spans = (str(low) if low == high else f"{low}-{high}" for low, high in zip(starts, ends, strict=True))
+            rows = f", #{', '.join(spans)}"
         yield Line(warning.message, indent=2, label=f"{warning.code}{subject}{rows}: ", aside=not result)
-
-
-def _rows(numbers: Sequence[int]) -> str:
-    """Return ascending numbers, those that follow one another as a span: ``1-3, 7``."""
-    starts = [one for one in numbers if one - 1 not in numbers]
-    ends = [one for one in numbers if one + 1 not in numbers]
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(starts, ends, strict=True))
 
 
 def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | Pairs]:
@@ -340,19 +325,18 @@ def request_values(request: Mapping[str, Sourced[object]]) -> Iterator[Table | P
 
     A value that the plan decides is None, and its source says in words what stands for it.
     """
-    rows = [(name.replace("_", "-"), *_in_words(value, name)) for name, value in request.items()]
+    rows = []
+    for name, one in request.items():
+        text, (source, colon, words) = _plain(one.value), one.source.partition(": ")
+        if name == "limit" and isinstance(one.value, Mapping):
+            most = one.value.items()
+            text = ", ".join(f"{key}={end:.12g}{'s' if LIMITS[key].unit == 's' else ''}" for key, end in most)
+        is_of_plan = bool(colon) and one.value is None
+        rows.append((name.replace("_", "-"), *((words, source) if is_of_plan else (text, one.source))))
     yield Table(("value of", "is", "from"), [row for row in rows if row[2] != DEFAULT])
     defaults = "; ".join(f"{name} {text}" for name, text, source in rows if source == DEFAULT)
     if defaults:
         yield Pairs([("defaults", defaults)])
-
-
-def _in_words(value: Sourced[object], name: str) -> tuple[str, str]:
-    source, colon, words = value.source.partition(": ")
-    if name == "limit" and isinstance(value.value, Mapping):
-        most = [f"{key}={one:.12g}{'s' if LIMITS[key].unit == 's' else ''}" for key, one in value.value.items()]
-        return ", ".join(most), value.source
-    return (words, source) if colon and value.value is None else (_plain(value.value), value.source)
 
 
 def _plain(value: object) -> str:
@@ -364,15 +348,12 @@ def _plain(value: object) -> str:
         words = {key: _plain(one) for key, one in value.items()}
         shared = set(words.values())
         return shared.pop() if len(shared) == 1 else ", ".join(f"{text} {key}" for key, text in words.items())
+    if isinstance(value, tuple | list) and all(isinstance(one, int) for one in value):
+        steps = {after - before for before, after in pairwise(value)}
+        if len(value) > 2 and len(steps) == 1 and min(steps) > 0:  # as a range may be typed
+            step = steps.pop()
+            return f"{value[0]}:{value[-1]}" + (f":{step}" if step > 1 else "")
+        return ",".join(map(str, value))
     if isinstance(value, tuple | list):
-        return _numbers(value) if all(isinstance(one, int) for one in value) else ", ".join(map(str, value))
+        return ", ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _numbers(values: Sequence[int]) -> str:
-    """Return evenly spaced numbers as a range, as they may be typed."""
-    steps = {after - before for before, after in pairwise(values)}
-    if len(values) > 2 and len(steps) == 1 and min(steps) > 0:
-        step = steps.pop()
-        return f"{values[0]}:{values[-1]}" + (f":{step}" if step > 1 else "")
-    return ",".join(map(str, values))

@@ -141,16 +141,31 @@ def drawing(draw: Callable[[Any], None], name: str, height: float, words: str) -
 
 
 def _draw(axes: Any, points: Points) -> None:
-    limits = _limits(points)
-    _scale(axes, limits)
-    lines = _lines(axes, limits)
-    handles = [*_series(axes, points), *_fillings(axes, points), *lines]
+    logarithms = np.log10(np.concatenate([points.predicted_s, points.measured_s]))
+    logarithms = logarithms.clip(-LARGEST_EXPONENT, LARGEST_EXPONENT)
+    low, high = float(logarithms.min()), float(logarithms.max())
+    room = max(0.05 * (high - low), 0.1)
+    ends = np.array([10 ** (low - room), 10 ** (high + room)])
+    axes.set(xlim=ends, ylim=ends, aspect="equal")
+    plain_logarithms(axes)
+    axes.grid(visible=True, which="major", color=GRID_COLOUR, linewidth=0.6)
+    axes.set_axisbelow(True)
+    line: dict[str, Any] = {"color": LINE_COLOUR, "zorder": 1.5, "linewidth": 0.9}
+    equal = axes.plot(ends, ends, label="predicted = measured", **line)
+    above, _ = (axes.plot(ends, share * ends, linestyle="--", **line) for share in (1 + LINE_MARGIN, 1 - LINE_MARGIN))
+    above[0].set_label(f"\N{PLUS-MINUS SIGN}{LINE_MARGIN:.0%}")
+    axis = "source" if len({row.source for row in points.rows}) > 1 else "network"
+    series = _series(axes, points, axis)
+    fillings = []
+    if any(row.in_sample for row in points.rows):  # otherwise all markers are filled
+        look = {"color": LINE_COLOUR, "marker": "o", "linestyle": "", "markersize": _size(points)}
+        fillings = [axes.plot([], [], label=kind, **look, **one)[0] for kind, one in MARKER_FILLINGS.items()]
     metrics = {row.metric for row in points.rows}
     *others, last = [name for metric, name in TIME_OF_METRIC.items() if metric in metrics]
     unit = f"seconds per {', '.join(others)}{' or ' if others else ''}{last}"
     axes.set(xlabel=f"measured {unit}", ylabel=f"predicted {unit}")
     axes.set_title(_title(points), loc="left")
-    axes.legend(handles=handles, title=_axis(points.rows), **BESIDE)
+    axes.legend(handles=[*series, *fillings, *equal, *above], title=axis, **BESIDE)
 
 
 BESIDE: Mapping[str, Any] = {
@@ -176,16 +191,6 @@ def _rows(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
-def _limits(points: Points) -> tuple[float, float]:
-    """Return the ends of both axes, with some room around the points."""
-    logarithms = np.log10(np.concatenate([points.predicted_s, points.measured_s])).clip(
-        -LARGEST_EXPONENT, LARGEST_EXPONENT
-    )
-    low, high = float(logarithms.min()), float(logarithms.max())
-    room = max(0.05 * (high - low), 0.1)
-    return 10 ** (low - room), 10 ** (high + room)
-
-
 def plain_logarithms(axes: Any) -> None:
     """Let both axes be logarithmic, with plain numbers at the ticks."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - heavy, and optional
@@ -198,31 +203,8 @@ def plain_logarithms(axes: Any) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _scale(axes: Any, limits: tuple[float, float]) -> None:
-    """Let both axes be logarithmic and of one scale."""
-    axes.set(xlim=limits, ylim=limits, aspect="equal")
-    plain_logarithms(axes)
-    axes.grid(visible=True, which="major", color=GRID_COLOUR, linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def _lines(axes: Any, limits: tuple[float, float]) -> list[Any]:
-    ends = np.array(limits)
-    look = {"color": LINE_COLOUR, "zorder": 1.5, "linewidth": 0.9}
-    equal = axes.plot(ends, ends, label="predicted = measured", **look)
-    above, _ = (axes.plot(ends, share * ends, linestyle="--", **look) for share in (1 + LINE_MARGIN, 1 - LINE_MARGIN))
-    above[0].set_label(f"\N{PLUS-MINUS SIGN}{LINE_MARGIN:.0%}")
-    return [*equal, *above]
-
-
-def _axis(rows: Sequence[ScoredRow]) -> str:
-    """Return the property of a row that gives its colour."""
-    return "source" if len({row.source for row in rows}) > 1 else "network"
-
-
-def _series(axes: Any, points: Points) -> list[Any]:
-    """Draw the rows, the most frequent name below; return what the legend names."""
-    axis = _axis(points.rows)
+def _series(axes: Any, points: Points, axis: str) -> list[Any]:
+    """Draw the rows in a colour by ``axis``, the most frequent name below; return what the legend names."""
     names = [str(getattr(row, axis)) for row in points.rows]
     counts = Counter(names)
     frequent = sorted(counts, key=lambda name: (-counts[name], name))
@@ -248,14 +230,6 @@ def _markers(axes: Any, points: Points, use: Sequence[bool], look: Mapping[str, 
             handles += axes.plot(x, y, linestyle="", markersize=_size(points), **MARKER_FILLINGS[kind], **look)
             handles[-1].set_gid(f"{kind.replace(' ', '-')}-{len(axes.lines)}")
     return handles[0]
-
-
-def _fillings(axes: Any, points: Points) -> list[Any]:
-    """Return what the legend says of filled and hollow markers, where there are both or hollow ones alone."""
-    if not any(row.in_sample for row in points.rows):
-        return []
-    look = {"color": LINE_COLOUR, "marker": "o", "linestyle": "", "markersize": _size(points)}
-    return [axes.plot([], [], label=kind, **look, **filling)[0] for kind, filling in MARKER_FILLINGS.items()]
 
 
 def _size(points: Points) -> float:

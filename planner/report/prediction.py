@@ -9,6 +9,7 @@ from string import ascii_uppercase
 from planner.domain.axes import ALL, AXES, Axis
 from planner.domain.configuration import NEUTRAL
 from planner.domain.framework import framework_parts, label_of
+from planner.domain.precision import precision_named
 from planner.domain.prediction import LOOKUPS, Citation, Prediction, Quantity
 from planner.domain.provenance import PREDICTION_KINDS
 from planner.domain.request import Sourced, Subject
@@ -18,8 +19,8 @@ from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, 
 from planner.units import format_count, format_duration, format_number
 
 __all__ = [
-    "BEYOND_NOTE", "Entry", "entries_of", "figures", "fusion_lines", "has_letters", "key_of", "letters_of", "lookups",
-    "place", "plan_table", "prediction_details", "prediction_rest",
+    "BEYOND_NOTE", "Entry", "entries_of", "figures", "fusion_lines", "has_letters", "lookups", "place", "plan_table",
+    "prediction_details", "prediction_rest",
 ]  # fmt: skip
 
 
@@ -44,10 +45,11 @@ def prediction_details(prediction: Prediction, subject: Subject, citations: Iter
     yield heading("Terms")
     yield parts.terms(prediction.terms, prediction.bottleneck, subject.device)
     yield from lookups([prediction])
-    words = parts.precision_words(prediction.configuration.precision, subject.settings.framework)
-    if words:
-        yield Line(words)
-    yield heading(parts.ORIGINS_HEADING)
+    precision = prediction.configuration.precision
+    if precision_named(precision).master_bytes:
+        sent = f"gradients sent as {subject.settings.framework.message_bytes(precision)} bytes an element"
+        yield Line(f"{precision}: mixed precision, fp32 master weights, {sent}")
+    yield heading("Where the times come from")
     yield parts.origins(prediction.terms, citations)
 
 
@@ -79,6 +81,10 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
     cost = prediction.epoch_usd(subject.usd_per_gpu_hour)
     iteration = f"{subject.device} thread's period" if prediction.configuration.mode == "async" else "iteration"
     first_epoch_s = None if prediction.first_epoch_s == prediction.epoch_s else prediction.first_epoch_s
+    staleness, pmf = "0 updates", prediction.staleness.pmf.items()
+    if mean := prediction.staleness.mean:
+        chances = ", ".join(f"{value}: {chance:.0%}" for value, chance in pmf if chance >= 0.005)
+        staleness = f"{mean:.3g} updates on average" + (f" ({chances})" if chances else "")
     rows = [
         ("epoch", parts.duration(prediction.epoch_s)),
         ("first epoch", parts.duration(first_epoch_s)),
@@ -86,14 +92,9 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
         (iteration, parts.duration(prediction.iteration_s)),
         ("update thread's period", parts.duration(prediction.update_s)),
         ("speed", parts.speed(prediction.samples_per_s, subject)),
-        ("utilization", parts.utilization(prediction)),
-        ("stages start with", parts.stages(prediction)),
-        ("stages hold", parts.stage_layers(prediction)),
-        ("groups share", parts.shared_layers(prediction)),
-        (f"each {subject.device}", parts.instead_of_data(prediction)),
-        ("ranks numbered", ", ".join(prediction.rank_order)),
+        *parts.partition(prediction, subject.device),
         ("mini-batch", _mini_batch_words(prediction)),
-        ("staleness", _staleness(prediction)),
+        ("staleness", staleness),
         ("memory", parts.memory_line(prediction, subject.device)),
         ("bottleneck", parts.term_words(prediction.bottleneck)),
         ("intervals", _intervals(prediction)),
@@ -104,16 +105,14 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
 def lookups(predictions: Sequence[Prediction]) -> Iterator[Line]:
     """Yield how the kernel time was found, by share: from the least to the most of several; nothing without kernels."""
     shares_of_each = [one.kernel_shares for one in predictions if any(one.kernel_shares.values())]
-    shares_in_words = {words: [shares[lookup] for shares in shares_of_each] for lookup, words in LOOKUPS.items()}
-    words = [f"{_span(shares)} {by}" for by, shares in shares_in_words.items() if any(shares)]
+    words = []
+    for lookup, by in LOOKUPS.items():
+        shares = [of_one[lookup] for of_one in shares_of_each]
+        if any(shares):  # a little is never none
+            low, high = ("<0.1%" if 0 < share < 0.0005 else f"{share:.1%}" for share in (min(shares), max(shares)))
+            words.append(f"{high if low == high else f'{low} to {high}'} {by}")
     if words:
         yield Line(f"Kernel time: {', '.join(words)}")
-
-
-def _span(shares: Sequence[float]) -> str:
-    """Return a share, or the least and the most of several where they differ; a little is never none."""
-    low, high = ("<0.1%" if 0 < share < 0.0005 else f"{share:.1%}" for share in (min(shares), max(shares)))
-    return high if low == high else f"{low} to {high}"
 
 
 def _intervals(prediction: Prediction) -> str:
@@ -136,14 +135,6 @@ def _mini_batch_words(prediction: Prediction) -> str:
     chance = f"; {inside:.0%} of updates inside the window" if inside is not None else ""
     empty = parts.empty_updates(prediction)
     return f"{parts.mini_batch(batch)} samples, 90% between {batch.p05:.4g} and {batch.p95:.4g}{chance}{empty}"
-
-
-def _staleness(prediction: Prediction) -> str:
-    staleness = prediction.staleness
-    if not staleness.mean:
-        return "0 updates"
-    chances = ", ".join(f"{value}: {chance:.0%}" for value, chance in staleness.pmf.items() if chance >= 0.005)
-    return f"{staleness.mean:.3g} updates on average" + (f" ({chances})" if chances else "")
 
 
 BASES = {
@@ -272,8 +263,13 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
     device = subjects[0].device
     stale = any(one.staleness.mean for one in predictions)
     sizes = [parts.mini_batch(one.mini_batch) for one in predictions]
-    noun, rates = _rates(entries)
-    of_device = rates, predictions
+    noun, rates = "samples", [one.samples_per_s for one in predictions]
+    if all(one.tokens for one in subjects):
+        noun, rates = "tokens", [parts.in_tokens(one.prediction.samples_per_s, one.subject)[0] for one in entries]
+    epochs = [one.epoch_s for one in predictions if one.epoch_s]
+    speeds = {f"{noun}/s": [_rounded(one) for one in rates]}
+    if len(epochs) == len(entries):
+        speeds = {"epoch": [format_duration(one.value, parts.digits_of(one)) for one in epochs]}
     return {
         "#": [str(one.number) for one in entries],
         "network": _where_they_differ([one.network for one in subjects]),
@@ -289,11 +285,11 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
         "mini-\nbatch": sizes if any(one.mini_batch.std for one in predictions) else _where_they_differ(sizes),
         "stale-\nness": [format_number(one.staleness.mean) if stale else "" for one in predictions],
         "objec-\ntive": [_number(one.objective, 4) for one in entries],
-        **_speeds(entries),
+        **speeds,
         FACTOR_HEADING: [_number(parts.factor(one.iteration_s)) for one in predictions],
         "plan 1\nbetter": ["" if one.first_is_better is None else parts.chance(one.first_is_better) for one in entries],
         f"{noun}\n/s/{device}": [
-            _rounded(one, over=row.configuration.gpus) for one, row in zip(*of_device, strict=True)
+            _rounded(one, over=plan.gpus) for one, plan in zip(rates, configurations, strict=True)
         ],
         EFFICIENCY_HEADING: ["" if one.efficiency is None else f"{one.efficiency:.0%}" for one in entries],
         f"{device}-\nhours": [_rounded(one.epoch_s, times=one.configuration.gpus, over=3600) for one in predictions],
@@ -310,38 +306,18 @@ def _cells(axis: Axis, entries: Sequence[Entry]) -> list[str]:
     value = parts.by_group if axis.name in _OF_GROUPS else getattr
     plans, is_neutral = [one.prediction.configuration for one in entries], NEUTRAL.get(axis.name)
     plain = ["-" if axis.words and is_neutral and is_neutral(one) else str(value(one, axis.name)) for one in plans]
-    cells = [_alike(one.alike.get(axis.name, (cell,))) for one, cell in zip(entries, plain, strict=True)]
+    cells = []
+    for one, cell in zip(entries, plain, strict=True):
+        kinds = list(dict.fromkeys(one.alike.get(axis.name, (cell,))))  # of the plans of a line
+        is_long = len(kinds) > MOST_KINDS and all(kind.isdecimal() for kind in kinds)
+        cells.append(f"{min(map(int, kinds))} to {max(map(int, kinds))}" if is_long else " / ".join(kinds))
     if axis.name == "mode":
         return _where_they_differ(cells)
     return [""] * len(cells) if {*cells} <= {"-", str(axis.default)} else cells
 
 
-def _alike(values: Sequence[str]) -> str:
-    """Return the values of the plans of a line: of two kinds both, of more numbers the ends."""
-    kinds = list(dict.fromkeys(values))
-    if len(kinds) > MOST_KINDS and all(one.isdecimal() for one in kinds):
-        return f"{min(map(int, kinds))} to {max(map(int, kinds))}"
-    return " / ".join(kinds)
-
-
 def _where_they_differ(cells: list[str]) -> list[str]:
     return cells if len(set(cells)) > 1 else [""] * len(cells)
-
-
-def _speeds(entries: Sequence[Entry]) -> dict[str, list[str]]:
-    epochs = [one.prediction.epoch_s for one in entries if one.prediction.epoch_s]
-    if len(epochs) == len(entries):
-        return {"epoch": [format_duration(one.value, parts.digits_of(one)) for one in epochs]}
-    noun, rates = _rates(entries)
-    return {f"{noun}/s": [_rounded(one) for one in rates]}
-
-
-def _rates(entries: Sequence[Entry]) -> tuple[str, list[Quantity]]:
-    """Return the unit of throughput, tokens if every row is of a language model, and the rates."""
-    of_tokens = [parts.in_tokens(one.prediction.samples_per_s, one.subject)[0] for one in entries]
-    if all(one.subject.tokens for one in entries):
-        return "tokens", of_tokens
-    return "samples", [one.prediction.samples_per_s for one in entries]
 
 
 def _rounded(quantity: Quantity | None, *, times: float = 1.0, over: float = 1.0) -> str:

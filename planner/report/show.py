@@ -15,7 +15,7 @@ from planner.domain.network import LOOKED_UP, Network
 from planner.domain.provenance import ConformalScore
 from planner.domain.request import Dataset
 from planner.domain.samples import COMMAND
-from planner.report.blocks import Block, Line, Pairs, Row, Table, given, heading, listing, title
+from planner.report.blocks import Block, Line, Pairs, Table, given, heading, listing, title
 from planner.report.parts import configuration_words, first_names, sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -64,12 +64,14 @@ def network_view(
 ) -> Iterator[Block]:
     """Yield layers with shapes, parameters and FLOP, then totals; ``arguments`` maps each to its documentation."""
     yield title(f"{network.name}: input {_shape(network.input_shape)}")
-    columns = ("layer", "kind", "output", "parameters", "forward FLOP")
-    counts = [(f"{n:,}" if n else "-" for n in (one.parameters, 2 * one.forward_mac)) for one in layers]
-    rows = [
-        (one.name, one.kind.replace("_", " "), _shape(one.shape), *own) for one, own in zip(layers, counts, strict=True)
-    ]
-    yield Table(columns, rows, right=columns[2:])
+    cells: dict[str, Callable[[LayerFigures], str]] = {
+        "layer": lambda one: one.name,
+        "kind": lambda one: one.kind.replace("_", " "),
+        "output": lambda one: _shape(one.shape),
+        "parameters": lambda one: f"{one.parameters:,}" if one.parameters else "-",
+        "forward FLOP": lambda one: f"{2 * one.forward_mac:,}" if one.forward_mac else "-",
+    }
+    yield listing(layers, cells, [*cells][2:])
     yield heading("Totals (per sample; a multiply-add is 2 FLOP)")
     figures = [
         ("layers", f"{len(network.layers)}"),
@@ -123,8 +125,7 @@ def cluster_view(cluster: Cluster) -> Iterator[Block]:
         cache = f", cache {format_bytes(storage.cache_bytes)} a node" if storage.cache_bytes else ""
         rows.append(("storage", f"{format_rate(storage.read_bytes_per_s, 'B/s')} {reach}{cache}"))
     yield given(rows)
-    yield heading(f"Accelerator {node.accelerator.name}")
-    yield _accelerator(node.accelerator)
+    yield from accelerator_view(node.accelerator, of_cluster=True)
     if cluster.sources:
         yield heading("Sources")
         yield Pairs(list(cluster.sources.items()))
@@ -142,13 +143,9 @@ def accelerators_view(accelerators: Iterable[Accelerator]) -> Iterator[Block]:
     yield listing(accelerators, cells, [*cells][1:4])
 
 
-def accelerator_view(accelerator: Accelerator) -> Iterator[Block]:
-    """Yield everything about one accelerator."""
-    yield title(accelerator.name)
-    yield _accelerator(accelerator)
-
-
-def _accelerator(accelerator: Accelerator) -> Pairs:
+def accelerator_view(accelerator: Accelerator, *, of_cluster: bool = False) -> Iterator[Block]:
+    """Yield everything about one accelerator, by itself or as a part of its cluster."""
+    yield heading(f"Accelerator {accelerator.name}") if of_cluster else title(accelerator.name)
     rates = ", ".join(f"{name} {format_rate(rate, 'FLOP/s')}" for name, rate in accelerator.peak_flop_per_s.items())
     rows = [
         ("kind", accelerator.kind),
@@ -158,25 +155,26 @@ def _accelerator(accelerator: Accelerator) -> Pairs:
         ("chip", " ".join(filter(None, (accelerator.vendor, accelerator.architecture, accelerator.chip)))),
         ("source", accelerator.source),
     ]
-    return given(rows)
+    yield given(rows)
 
 
 def datasets_view(datasets: Iterable[Dataset]) -> Iterator[Block]:
     """Yield one line a data set."""
-    columns = ("name", "samples", "bytes per sample")
-    rows = [(one.name, f"{one.samples:,}", f"{one.bytes_per_sample:,.10g}") for one in datasets]
-    yield Table(columns, rows, right=columns[1:])
+    cells: dict[str, Callable[[Dataset], str]] = {
+        "name": lambda one: one.name,
+        "samples": lambda one: f"{one.samples:,}",
+        "bytes per sample": lambda one: f"{one.bytes_per_sample:,.10g}",
+    }
+    yield listing(datasets, cells, [*cells][1:])
 
 
 def dataset_view(dataset: Dataset) -> Iterator[Block]:
     """Yield everything about one data set."""
     yield title(dataset.name)
+    stored = f"as stored{dataset.encoding and ', '}{dataset.encoding}"
     rows = [
         ("samples", f"{dataset.samples:,}"),
-        (
-            "bytes per sample",
-            f"{dataset.bytes_per_sample:,.10g} (as stored{dataset.encoding and ', '}{dataset.encoding})",
-        ),
+        ("bytes per sample", f"{dataset.bytes_per_sample:,.10g} ({stored})"),
         ("size", format_bytes(dataset.samples * dataset.bytes_per_sample)),
         ("source", dataset.source),
     ]
@@ -200,20 +198,13 @@ def _link_line(link: Link | None) -> str:
 
 def calibrations_view(bundled: Iterable[Calibration], own: Iterable[Calibration] = ()) -> Iterator[Block]:
     """Yield one line a calibration, those of the user behind the bundled ones."""
-    columns = ("name", "cluster or\naccelerator", "origin", "entries", "held-out\nerror")
-    rows = [
-        (one.name, one.cluster or one.accelerator, one.origin + mark, str(len(one.entries)), _errors(one))
-        for mark, calibrations in (("", bundled), (", own", own))
-        for one in calibrations
-    ]
-    yield Table(columns, rows, right=("entries", "held-out\nerror"))
-
-
-def _errors(calibration: Calibration) -> str:
-    errors = [entry.held_out_error for entry in calibration.entries if entry.held_out_error is not None]
-    if not errors:
-        return "-"
-    return f"{min(errors):.0%}" if len(errors) == 1 else f"{min(errors):.0%} - {max(errors):.0%}"
+    columns, rows = ("name", "cluster or\naccelerator", "origin", "entries", "held-out\nerror"), []
+    for mark, one in (*(("", one) for one in bundled), *((", own", one) for one in own)):
+        errors = sorted(entry.held_out_error for entry in one.entries if entry.held_out_error is not None)
+        ends = dict.fromkeys((0, len(errors) - 1)) if errors else ()
+        span = " - ".join(f"{errors[end]:.0%}" for end in ends) or "-"
+        rows.append((one.name, one.cluster or one.accelerator, one.origin + mark, str(len(one.entries)), span))
+    yield Table(columns, rows, right=columns[3:])
 
 
 def calibration_view(
@@ -252,18 +243,14 @@ def _measured_steps(steps: Sequence[MeasuredStep]) -> Iterator[Block]:
     if not steps:
         return
     yield heading("Measured steps: what they take over what is predicted of them without")
-    columns = ("network", "cluster", "framework", "of", "plan", "runs", "factor")
-    rows = [
-        (one.network, one.cluster or "-", one.framework, one.of, _plan(one), f"{one.runs:,}", f"{one.factor:.4g}")
-        for one in steps
-    ]
-    yield Table(columns, rows, right=("runs", "factor"))
-
-
-def _plan(one: MeasuredStep) -> str:
-    plan = one.configuration
-    passes = (f"sub-batch {plan.sub_batch}", plan.precision, *plan.besides)
-    return ", ".join(passes) if one.of == OF_PASSES else configuration_words(plan)
+    columns, rows = ("network", "cluster", "framework", "of", "plan", "runs", "factor"), []
+    for one in steps:
+        plan = one.configuration
+        passes = ", ".join((f"sub-batch {plan.sub_batch}", plan.precision, *plan.besides))
+        words = passes if one.of == OF_PASSES else configuration_words(plan)
+        of = one.network, one.cluster or "-", one.framework, one.of
+        rows.append((*of, words, f"{one.runs:,}", f"{one.factor:.4g}"))
+    yield Table(columns, rows, right=columns[5:])
 
 
 def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
@@ -277,17 +264,11 @@ def _scores(scores: Mapping[str, ConformalScore]) -> Iterator[Block]:
     alike: dict[ConformalScore, list[str]] = {}
     for kind, one in scores.items():
         alike.setdefault(one, []).append(kind.replace("_", " "))
-    rows = [
-        (
-            ", ".join(kinds),
-            "-" if one.half_width is None else f"{math.exp(one.half_width):.2f}",
-            f"{one.level:.0%}",
-            f"{one.groups:,}",
-            f"{one.rows:,}",
-        )
-        for one, kinds in alike.items()
-    ]
-    yield Table(columns, rows, right=("times", "covers", "groups", "runs"))
+    rows = []
+    for one, kinds in alike.items():
+        times = "-" if one.half_width is None else f"{math.exp(one.half_width):.2f}"
+        rows.append((", ".join(kinds), times, f"{one.level:.0%}", f"{one.groups:,}", f"{one.rows:,}"))
+    yield Table(columns, rows, right=columns[1:])
     for reason in dict.fromkeys(one.reason for one in scores.values() if one.reason):
         yield Line(f"- {reason}")
 
@@ -318,10 +299,6 @@ def fit_view(calibration: Calibration, path: str) -> Iterator[Block]:
     yield from _measured_steps(calibration.measured_steps)
 
 
-AT_BOUND_WORDS = "held at 0"
-"""What stands for the standard error of a coefficient that its bound holds."""
-
-
 CallWeights = Callable[[Entry], Collection[str]]
 """Entry -> names of the coefficients that weigh stored calls."""
 
@@ -340,15 +317,25 @@ def entry_view(entry: Entry, formula: str, call_weights: Collection[str]) -> Ite
     """
     yield heading(" ".join(filter(None, (*entry.key, entry.mode))).replace("_", " "))
     yield Line(f"{entry.term}: {formula}" if formula else entry.term)
-    settings = {key: value for key, value in entry.settings.items() if value != ""}
+    settings = []
+    for key, value in entry.settings.items():
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        if isinstance(value, tuple):
+            text = f"({', '.join(f'{one:g}' for one in value[:4])}{', ...' if len(value) > 4 else ''})"
+        settings += [f"{key} {text}{_SETTINGS.get(key, '')}"] if value != "" else []
+    held_out = share(entry.held_out_error)
+    if held_out:
+        held_out += f" by {entry.held_out_by}" if entry.held_out_by else ""
+        held_out += f", of sums {entry.sum_error:.2%}" if entry.sum_error is not None else ""
+        held_out += f", worst {entry.worst_error:.2%}" if entry.worst_error is not None else ""
     rows = [
         ("estimator", entry.estimator),
         ("samples", f"{entry.samples:,}" if entry.samples else ""),
         ("error", share(entry.error)),
-        ("assumed error" if is_assumed(entry) else "held-out error", _held_out(entry)),
+        ("assumed error" if is_assumed(entry) else "held-out error", held_out),
         ("worst point", entry.worst_point),
         ("condition", f"{entry.condition_number:.3g}" if entry.condition_number is not None else ""),
-        ("settings", ", ".join(f"{key} {_setting(value)}{_SETTINGS.get(key, '')}" for key, value in settings.items())),
+        ("settings", ", ".join(settings)),
         ("fixed", ", ".join(entry.fixed)),
         ("points", f"{len(call_weights):,} stored calls, whose weights are in the file" if call_weights else ""),
         ("origin", ", ".join(filter(None, (entry.origin, sources_once(entry.source))))),
@@ -356,19 +343,14 @@ def entry_view(entry: Entry, formula: str, call_weights: Collection[str]) -> Ite
     ]
     yield given(rows)
     columns = ("feature", "coefficient", "std. error", "least seen", "most seen")
-    yield Table(
-        columns,
-        [_coefficient(entry, name) for name in entry.coefficients if name not in call_weights],
-        right=columns[1:],
-    )
-
-
-def _coefficient(entry: Entry, name: str) -> Row:
-    value, error = entry.coefficients[name], entry.standard_errors.get(name)
-    low, high = entry.ranges.get(name, (None, None))
-    cells = ["-" if one is None else f"{one:.3g}" for one in (error, low, high)]
-    # An error of 0 is none: the fit keeps the coefficient from going below.
-    return [name, f"{value:.4g}", *([AT_BOUND_WORDS] if value == error == 0 else cells[:1]), *cells[1:]]
+    cells = []
+    for name, value in entry.coefficients.items():
+        if name not in call_weights:
+            error, (low, high) = entry.standard_errors.get(name), entry.ranges.get(name, (None, None))
+            sure, *seen = ("-" if one is None else f"{one:.3g}" for one in (error, low, high))
+            # An error of 0 is none: the fit keeps the coefficient from going below.
+            cells.append((name, f"{value:.4g}", "held at 0" if value == error == 0 else sure, *seen))
+    yield Table(columns, cells, right=columns[1:])
 
 
 def share(value: float | None) -> str:
@@ -381,35 +363,12 @@ def is_assumed(entry: Entry) -> bool:
     return entry.term == LOOKED_UP and not entry.held_out_by and entry.held_out_error != entry.error
 
 
-def _held_out(entry: Entry) -> str:
-    if entry.held_out_error is None:
-        return ""
-    by = f" by {entry.held_out_by}" if entry.held_out_by else ""
-    worst = f", worst {entry.worst_error:.2%}" if entry.worst_error is not None else ""
-    sums = f", of sums {entry.sum_error:.2%}" if entry.sum_error is not None else ""
-    return f"{entry.held_out_error:.2%}{by}{sums}{worst}"
-
-
-def _setting(value: object) -> str:
-    if isinstance(value, tuple):
-        first = ", ".join(f"{one:g}" for one in value[:4])
-        return f"({first}{', ...' if len(value) > 4 else ''})"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def frameworks_view(bundled: Iterable[Framework], own: Iterable[Framework] = ()) -> Iterator[Block]:
     """Yield one line a framework, those of the user behind the bundled ones."""
-    columns = ("name", "splits\nnetworks by", "shard-\nings", "switches")
-    rows = [
-        (
-            one.name + mark,
-            "all" if set(one.can) == set(PARALLELISMS) else _joined(one.can),
-            _joined(one.shardings),
-            _joined(one.switches),
-        )
-        for mark, frameworks in (("", bundled), (", own", own))
-        for one in frameworks
-    ]
+    columns, rows = ("name", "splits\nnetworks by", "shard-\nings", "switches"), []
+    for mark, one in (*(("", one) for one in bundled), *((", own", one) for one in own)):
+        kinds = "all" if set(one.can) == set(PARALLELISMS) else _joined(one.can)
+        rows.append((one.name + mark, kinds, _joined(one.shardings), _joined(one.switches)))
     yield Table(columns, rows, whole=("name",))
     yield Line(f"\nall: {', '.join(PARALLELISMS)}. Switches are turned on by --framework NAME:switch+switch.")
 
@@ -431,8 +390,7 @@ def framework_view(framework: Framework, keys: Sequence[tuple[str, str, str, str
         yield heading(f"Version {version}")
         yield given([(key, _value_words(value)) for key, value in changes.items()])
     for name, switch in framework.switches.items():
-        is_on = ", on" if name in framework.switched else ""
-        yield heading(f"Switch {name}{is_on}")
+        yield heading(f"Switch {name}{', on' if name in framework.switched else ''}")
         rows = [
             *((key, _value_words(value)) for key, value in switch.changes.items()),
             *((key, ", ".join(getattr(switch, key))) for key in ("aliases", "needs", "excludes")),

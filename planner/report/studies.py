@@ -1,25 +1,30 @@
-"""Answers about many plans at once, for people: sweeps, why plans are not the answer, validations."""
+"""Studies beside an answer, for people: sweeps, why not, validations, kernels one by one, batches of inference."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE, KernelRow
 from planner.domain.objective import Objective, objective_named
+from planner.domain.prediction import Batch
 from planner.domain.request import Subject
-from planner.domain.runs import ErrorSummary, Locked, MemoryScore, OrderRanking, ScoredRow, Validation
+from planner.domain.runs import ErrorSummary, Locked, OrderRanking, ScoredRow, Validation
 from planner.domain.suggestion import RankedPlan, Sweep, SweptPlan, WhyNot
 from planner.domain.training import Verified, VerifiedTerm
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, Table, heading, listing, title
 from planner.report.plots import BESIDE, LINE_COLOUR, SERIES_LOOKS, picture, plain_logarithms
 from planner.report.prediction import place
-from planner.units import duration_unit, format_number, format_seconds
+from planner.units import duration_unit, format_bytes, format_duration, format_number, format_seconds
 
-__all__ = ["sweep_lines", "sweep_plot", "sweep_view", "validation_view", "verified_view", "why_not_view"]
+__all__ = [
+    "batches_view", "gains_table", "kernel_table", "replicas_view", "ridge_words", "sweep_lines", "sweep_plot",
+    "sweep_view", "validation_view", "verified_view", "why_not_view",
+]  # fmt: skip
 
 
 MOST_ROWS, MOST_COLUMNS = 12, 8
@@ -47,14 +52,10 @@ def sweep_view(sweep: Sweep, subject: Subject, most_rows: int = MOST_ROWS) -> It
     others = [str(size) for size in sizes if size != best.configuration.sub_batch]
     strong = [nodes.index(best.configuration.nodes)]
     yield Table(columns, rows, columns, strong=strong, fixed=True, dropped=others[1:-1:2])
-    nodes_in_all, sizes_in_all = (
-        len({getattr(one.configuration, name) for one in sweep.plans}) for name in ("nodes", "sub_batch")
-    )
-    if (len(nodes), len(sizes)) != (nodes_in_all, sizes_in_all):
-        yield Line(
-            f"shown: {len(nodes)} of {nodes_in_all:,} numbers of nodes, {len(sizes)} of {sizes_in_all:,} sub-batches; "
-            "--json has all"
-        )
+    of_nodes, of_sizes = (len({plan[at] for plan in of}) for at in (0, 1))
+    if (len(nodes), len(sizes)) != (of_nodes, of_sizes):
+        shown = f"{len(nodes)} of {of_nodes:,} numbers of nodes, {len(sizes)} of {of_sizes:,} sub-batches"
+        yield Line(f"shown: {shown}; --json has all")
     more = "" if sweep.is_complete else "; it was interrupted, and others may be better"
     yield Line(f"{sweep.evaluated:,} plans of {sweep.candidates:,} candidates priced{more}")
 
@@ -134,10 +135,15 @@ def why_not_view(answer: WhyNot, subject: Subject) -> Iterator[Block]:
     yield title(f"{place(subject)}{framework}{', ' if values else ''}{values}: {_verdict(answer)}")
     for sentence in answer.outside:
         yield Line(sentence)
+    first = answer.first
     if answer.best:
-        yield Line(_priced(answer, answer.best, subject))
-        if answer.first and answer.rank != 1:
-            yield Line(f"plan 1: {_plan_words(answer, answer.first, subject)}")
+        behind = ""
+        if first and first.objective and (share := answer.best.objective / first.objective - 1):
+            words = _objective(answer)
+            behind = f", {format_number(100 * abs(share))}% {words.worse if share > 0 else words.better} than plan 1"
+        yield Line(f"the best of them: {_plan_words(answer, answer.best, subject)}{behind}")
+        if first and answer.rank != 1:
+            yield Line(f"plan 1: {_plan_words(answer, first, subject)}")
     else:
         yield from parts.refusals(answer.refused)
     for one in answer.loosen[:MOST_LOOSENINGS]:
@@ -153,16 +159,6 @@ def _verdict(answer: WhyNot) -> str:
     if not answer.candidates:
         return "no such plan is valid for this network and framework on that many GPUs"
     return f"all {answer.candidates:,} candidates are refused"
-
-
-def _priced(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
-    behind = ""
-    if answer.first and answer.first.objective:
-        share = one.objective / answer.first.objective - 1
-        words = _objective(answer)
-        if share:
-            behind = f", {format_number(100 * abs(share))}% {words.worse if share > 0 else words.better} than plan 1"
-    return f"the best of them: {_plan_words(answer, one, subject)}{behind}"
 
 
 def _plan_words(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
@@ -186,7 +182,18 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
     yield Pairs(list(_counts(validation, omitted)))
     if validation.summary.n or validation.in_sample.n or not validation.memory.n:
         yield heading("abs(predicted / measured - 1), bias without abs, covered by 90% intervals")
-        yield from _errors(validation)
+        kinds = {"held out": validation.summary, "in-sample": validation.in_sample}
+        rows = [(name, *_cells(one)) for name, one in kinds.items() if one.n or name == "held out"]
+        yield Table(("", *ERROR_COLUMNS), rows, ERROR_COLUMNS)
+        if validation.free_numbers is not None:
+            yield Line(f"Fitted numbers behind these errors: {validation.free_numbers:,} at most in one fit")
+        if validation.summary.coverage_90 is None:
+            why = "none was predicted and gave a value"
+            if validation.summary.n:
+                why = "nothing is left to make intervals of, so that predictions state none"
+            elif validation.in_sample.n:
+                why = "calibrations were made from all that were predicted; --hold-out fits without some"
+            yield Line(f"Of held-out rows no coverage is known: {why}")
     for axis, summaries in validation.by.items():
         if summaries:
             yield heading(f"By {axis}")
@@ -233,24 +240,6 @@ def _counts(validation: Validation, omitted: int) -> Iterator[tuple[str, str]]:
     if locked.rows:
         names = ", ".join(locked.sources)
         yield "locked", f"{locked.rows:,} of {names}: shown as sums only, as nobody may look at them row by row"
-
-
-def _errors(validation: Validation) -> Iterator[Block]:
-    kinds = {"held out": validation.summary, "in-sample": validation.in_sample}
-    rows = [(name, *_cells(one)) for name, one in kinds.items() if one.n or name == "held out"]
-    yield Table(("", *ERROR_COLUMNS), rows, ERROR_COLUMNS)
-    if validation.free_numbers is not None:
-        yield Line(f"Fitted numbers behind these errors: {validation.free_numbers:,} at most in one fit")
-    if validation.summary.coverage_90 is None:
-        yield Line(f"Of held-out rows no coverage is known: {_why_no_coverage(validation)}")
-
-
-def _why_no_coverage(validation: Validation) -> str:
-    if validation.summary.n:
-        return "nothing is left to make intervals of, so that predictions state none"
-    if validation.in_sample.n:
-        return "calibrations were made from all that were predicted; --hold-out fits without some"
-    return "none was predicted and gave a value"
 
 
 def _cells(one: ErrorSummary) -> tuple[str, ...]:
@@ -301,7 +290,14 @@ def _closing(validation: Validation) -> Iterator[Block]:
     if n_called or memory.false_ok or memory.n:
         yield heading("Memory: exp(mean of abs(ln(predicted / measured))) - 1, and runs by what was called")
         every = {**validation.memory_by, "all": memory} if len(validation.memory_by) != 1 else validation.memory_by
-        yield Table(("source", *MEMORY_COLUMNS), [_memory_cells(*one) for one in every.items()], MEMORY_COLUMNS)
+        cells = []
+        for source, one in every.items():
+            errors = _percent(one.error), _percent(one.bias, "+"), _percent(one.coverage_90, places=0)
+            ran, ran_out = one.true_ok + one.false_out_of_memory, one.true_out_of_memory + one.false_ok
+            calls = one.n, ran, one.false_out_of_memory, ran_out, one.false_ok
+            count, *counts = (f"{number:,}" for number in calls)
+            cells.append((source or "-", count, *errors, *counts))
+        yield Table(("source", *MEMORY_COLUMNS), cells, MEMORY_COLUMNS)
     if validation.summary.n and (validation.rows or not validation.locked):
         yield heading("What the errors may come from, all metrics taken as times")
         best = validation.terms[:1]
@@ -309,13 +305,6 @@ def _closing(validation: Validation) -> Iterator[Block]:
         yield from (Line(one.sentence(), indent=2) for one in validation.growth[:2])
     yield from _refusals(validation.rows)
     yield from _worst(validation.rows)
-
-
-def _memory_cells(source: str, one: MemoryScore) -> tuple[str, ...]:
-    errors = _percent(one.error), _percent(one.bias, "+"), _percent(one.coverage_90, places=0)
-    ran, ran_out = one.true_ok + one.false_out_of_memory, one.true_out_of_memory + one.false_ok
-    calls = ran, one.false_out_of_memory, ran_out, one.false_ok
-    return (source or "-", f"{one.n:,}", *errors, *(f"{count:,}" for count in calls))
 
 
 def _refusals(rows: Sequence[ScoredRow]) -> Iterator[Block]:
@@ -330,23 +319,16 @@ def _refusals(rows: Sequence[ScoredRow]) -> Iterator[Block]:
         return
     by_count = sorted(rules.items(), key=lambda item: (-item[1].total(), item[0]))
     yield heading("Refused rows")
-    cells = [
-        (f"{values.total():,}", str(first[rule]), rule + _values_in_words(values, values.total()))
-        for rule, values in by_count[:MOST_REASONS]
-    ]
+    cells = []
+    for rule, values in by_count[:MOST_REASONS]:
+        got, total = sorted(((v, n) for v, n in values.items() if v), key=lambda pair: -pair[1]), values.total()
+        words = [f"{value} ({count:,})" if count < total else value for value, count in got[:MOST_VALUES]]
+        more = f" and {len(got) - MOST_VALUES:,} other values" if len(got) > MOST_VALUES else ""
+        cells.append((f"{total:,}", str(first[rule]), rule + (f", got {', '.join(words)}{more}" if got else "")))
     yield Table(("rows", "first line", "because"), cells, ("rows", "first line"))
     if len(by_count) > MOST_REASONS:
         rest = sum(values.total() for _, values in by_count[MOST_REASONS:])
         yield Line(f"and {rest:,} more for {len(by_count) - MOST_REASONS:,} other reasons", indent=2)
-
-
-def _values_in_words(values: Counter[str], total: int) -> str:
-    by_count = sorted(((value, count) for value, count in values.items() if value), key=lambda pair: -pair[1])
-    if not by_count:
-        return ""
-    words = [f"{value} ({count:,})" if count < total else value for value, count in by_count[:MOST_VALUES]]
-    more = f" and {len(by_count) - MOST_VALUES:,} other values" if len(by_count) > MOST_VALUES else ""
-    return f", got {', '.join(words)}{more}"
 
 
 def _worst(rows: Sequence[ScoredRow]) -> Iterator[Block]:
@@ -362,3 +344,137 @@ def _worst(rows: Sequence[ScoredRow]) -> Iterator[Block]:
         for row, error in worst
     ]
     yield Table(("row", "line", "metric", *numbers[1:]), cells, numbers)
+
+
+PASSES = {FORWARD: "f", BACKWARD_DATA: "x", BACKWARD_WEIGHT: "w", UPDATE: "u"}
+SHORT = {"convolution": "conv"}
+LEGEND = "f forward, x and w gradients of input and weights, u update; roof: least time by the roofline over the time"
+MOST_KINDS = 6
+"""Kinds of kernels that have a line of their own."""
+
+
+def ridge_words(ridges: Mapping[str, float]) -> str:
+    """Return the ridges of the roofline in words [FLOP/byte]."""
+    return ", ".join(f"{name} {format_number(ridge, 3)}" for name, ridge in ridges.items())
+
+
+def kernel_table(rows: Sequence[KernelRow], words: str, ridges: Mapping[str, float]) -> Iterator[Block]:
+    """Yield kernels, a line those of equal layers; with times where they have any.
+
+    ``words``: what they are of; ``ridges``: by precision [FLOP/byte], empty: of no device.
+    """
+    yield heading(f"Kernels {words}: {sum(round(one.calls) for one in rows):,} calls")
+    timed = any(one.seconds for one in rows)
+    columns = {
+        "layer": [one.layer for one in rows],
+        "kernel": [f"{SHORT.get(one.kind, one.kind.replace('_', ' '))} {PASSES[one.direction]}" for one in rows],
+        "shape": [one.shape for one in rows],
+        "calls": [f"{one.calls:.3g}" for one in rows],
+        "MFLOP": [format_number(one.flop / 1e6, 3) if one.flop else "-" for one in rows],
+        "MB": [format_number(one.bytes / 1e6, 3) for one in rows],
+    }
+    if timed:
+        columns |= {
+            "ms": [format_number(one.seconds * 1e3, 3) for one in rows],
+            "roof": [f"{one.roof_s / one.seconds:.0%}" if one.seconds else "-" for one in rows],
+            "bound by": [one.bound for one in rows],
+        }
+    else:
+        columns["FLOP/B"] = [format_number(one.flop / one.bytes, 3) if one.flop else "-" for one in rows]
+    right = [name for name in columns if name not in ("layer", "kernel", "shape", "bound by")]
+    yield Table(list(columns), list(zip(*columns.values(), strict=True)), right, 1, fixed=True, dropped=("MB", "calls"))
+    yield Line(LEGEND if timed else LEGEND.partition(";")[0])
+    if ridges:
+        yield Line(f"Ridge of the roofline (FLOP a byte above which compute bounds): {ridge_words(ridges)}")
+
+
+def gains_table(by_precision: Mapping[str, Mapping[str, float]], words: str = "A step") -> Iterator[Block]:
+    """Yield what kinds of kernels take in each precision, and how much faster than in the first they are (Amdahl).
+
+    ``by_precision``: seconds by kind, in each precision; ``words``: what they are of.
+    """
+    yield heading(f"{words}, kernel by kernel: time, and times as fast as in {next(iter(by_precision))}")
+    first, *others = by_precision
+    most: dict[str, float] = {}
+    for some in by_precision.values():
+        for kind, seconds in some.items():
+            most[kind] = max(most.get(kind, 0.0), seconds)
+    own = sorted(most, key=lambda kind: -most[kind])[:MOST_KINDS]
+    rows = {kind: [some.get(kind, 0.0) for some in by_precision.values()] for kind in own}
+    rest = [sum(seconds for kind, seconds in some.items() if kind not in own) for some in by_precision.values()]
+    rows |= {"others": rest} if any(rest) else {}
+    rows["all kernels"] = [sum(some.values()) for some in by_precision.values()]
+    cells: list[list[str]] = [[kind.replace("_", " "), *_gains(times)] for kind, times in rows.items()]
+    columns = ["kernels", first, *(name for one in others for name in (one, f"{one}\ngain"))]
+    yield Table(columns, cells, columns[1:], strong=[len(cells) - 1])
+
+
+def _gains(times: Sequence[float]) -> Iterator[str]:
+    first, *others = times
+    yield format_duration(first, 3) if first else "-"
+    for one in others:
+        yield format_duration(one, 3) if one else "-"
+        yield f"{first / one:.2f}" if one and first else "-"
+
+
+def batches_view(subject: Subject, batches: Sequence[Batch], memory_bytes: float) -> Iterator[Block]:
+    """Yield batches on one device as a table; ``memory_bytes``: that it has."""
+    yield title(f"{_where(subject)}: inference, one {subject.device} a replica")
+    first = batches[0].precision
+    base = {one.sub_batch: one.latency_s for one in batches if one.precision == first}
+    gains = [base[one.sub_batch] / one.latency_s if one.sub_batch in base else 0.0 for one in batches]
+    is_several = any(one.precision != first for one in batches)
+    over = {f"over {first}": [f"{gain:.2f}" if gain else "-" for gain in gains] if is_several else []}
+    over[""] = ["!" if sum(one.memory_bytes.values()) > memory_bytes else "" for one in batches]
+    yield from _batch_table(batches, {}, over)
+
+
+def replicas_view(
+    subject: Subject, plans: Sequence[tuple[Batch, int]], latency_s: float | None, rate: float | None, tried: int
+) -> Iterator[Block]:
+    """Yield replicas, those to take first; ``tried``: how many batches were."""
+    best, count = plans[0]
+    within = "" if latency_s is None else f" within {format_duration(latency_s, 3)}"
+    wanted = "" if rate is None else f" for {rate:,.0f} samples/s"
+    words = f"{count} x {subject.device}, batch {best.sub_batch}, {best.precision}"
+    speed = f"{best.samples_per_s * count:,.0f} samples/s, {format_duration(best.latency_s, 3)} a batch"
+    yield title(f"{_where(subject)}: take {words}{wanted}{within}: {speed}.")
+    yield Line(f"The best batch of each precision, of {tried} that were tried.")
+    counts = {f"{subject.device}s": [str(count) for _, count in plans]}
+    rates = {"samples/s": [f"{one.samples_per_s * count:,.0f}" for one, count in plans]}
+    yield from _batch_table([one for one, _ in plans], counts, rates)
+
+
+def _where(subject: Subject) -> str:
+    return f"{place(subject)} in {subject.settings.framework.label}"
+
+
+def _batch_table(
+    batches: Sequence[Batch], before: Mapping[str, Sequence[str]], changes: Mapping[str, Sequence[str]]
+) -> Iterator[Block]:
+    """Yield a row a batch, with columns ``before`` and other ones, then what the times rest on and leave out."""
+    every: dict[str, Sequence[str]] = {
+        **before,
+        "precision": [one.precision for one in batches],
+        "batch": [str(one.sub_batch) for one in batches],
+        "latency": [format_duration(one.latency_s, 3) for one in batches],
+        "factor": [f"{parts.factor(one.latency) or 0:.1f}" for one in batches],
+        "samples/s": [f"{one.samples_per_s:,.0f}" for one in batches],
+        "memory": [format_bytes(sum(one.memory_bytes.values())) for one in batches],
+        **changes,
+    }
+    columns = {name: cells for name, cells in every.items() if any(cells)}
+    right = [name for name in columns if name not in ("precision", "")]
+    yield Table(list(columns), list(zip(*columns.values(), strict=True)), right)
+    names = list(dict.fromkeys(name for one in batches for name in one.calibrations))
+    yield Line(f"Kernels: {', '.join(names)}. {ERRORS} {LEFT_OUT}" if names else f"{OF_SHEETS} {LEFT_OUT}")
+    if any(one.precision == "int8" for one in batches):
+        yield Line(INT8_NOTE)
+
+
+ERRORS = "Factor: 90%, from the errors on kernels; 8 of 10 measured batches lay inside (docs/inference.md)."
+OF_SHEETS = "Kernels: data sheet. Factor: 90%, assumed."
+LEFT_OUT = "No queue is modelled, and no copies."
+INT8_NOTE = (
+    "int8 needs scales calibrated on samples; what accuracy it costs is not predicted. Batches are multiples of 4."
+)

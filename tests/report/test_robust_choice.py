@@ -12,7 +12,7 @@ from planner.domain.framework import Framework
 from planner.domain.request import Subject
 from planner.domain.suggestion import Plan, Sensitivity, Suggestion
 from planner.report.blocks import Block
-from planner.report.doubt import deciding_commands, deciding_line, sensitivity_lines
+from planner.report.doubt import deciding, sensitivity_lines
 
 Printed = Callable[[Iterable[Block]], str]
 OTHER = Configuration(2, 8, 16, precision="bf16")
@@ -72,16 +72,16 @@ def test_plans_of_one_device_are_run_by_the_program_itself(
     in_torch = replace(subject, settings=Settings())
     alone = tied(suggestion, Configuration(1, 1, 8), Configuration(1, 1, 16))
     said = "To decide between plans 1 and 2: `planner calibrate --plan plan.json`\n"
-    assert printed(deciding_line(alone, in_torch)) == said
-    assert "planner calibrate --plan plan.json --out refined.json\n" in printed(deciding_commands(alone, in_torch))
+    assert printed(deciding(alone, in_torch)) == said
+    assert "planner calibrate --plan plan.json --out refined.json\n" in printed(deciding(alone, in_torch, in_full=True))
     elsewhere = replace(subject, settings=Settings(framework=Framework("mxnet")))
     for one, of in ((alone, elsewhere), (tied(suggestion, Configuration(1, 1, 8), OTHER), in_torch)):
-        assert "`planner explain plan.json --part runs`" in printed(deciding_line(one, of))
-        lines = printed(deciding_commands(one, of)).splitlines()
+        assert "`planner explain plan.json --part runs`" in printed(deciding(one, of))
+        lines = printed(deciding(one, of, in_full=True)).splitlines()
         assert [line for line in lines if line.startswith("plan 1: ")]
         assert "planner calibrate --plan plan.json --runs runs.csv --out refined.json" in lines
 
 
 def test_without_ties_nothing_is_to_be_run(suggestion: Suggestion, subject: Subject, printed: Printed) -> None:
     one = replace(suggestion, deciding=())
-    assert printed([*deciding_line(one, subject), *deciding_commands(one, subject)]) == ""
+    assert printed([*deciding(one, subject), *deciding(one, subject, in_full=True)]) == ""
