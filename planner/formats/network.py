@@ -51,6 +51,7 @@ LAYER_FIELDS = (
     Field("inputs", ListOf(Name(), least=1), "names of the layers it reads; the one before unless given", None),
     Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
     Field("frozen", Flag(), "whether its parameters are not trained; absent: false", default=False, into="is_frozen"),
+    Field("kept", Number(), "elements kept for the backward pass besides those of its kind, per element out", 0.0),
 )
 _LAYERS = Field("layers", ListOf(Table(*LAYER_FIELDS), 1, MOST_LAYERS), "layers, each behind those it reads")
 FIELDS_BUT_LAYERS = (
@@ -70,7 +71,7 @@ def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
     for one in layers:
         before = graph[-1].name if graph else INPUT
         inputs, attributes = one["inputs"] or (before,), one["attributes"] or {}
-        graph.append(Layer(one["name"], one["kind"], inputs, attributes, one["is_frozen"]))
+        graph.append(Layer(one["name"], one["kind"], inputs, attributes, one["is_frozen"], one["kept"]))
     network = Network(layers=tuple(graph), **keys)
     for name, shape in layer_shapes(network).items():
         if math.prod(shape) > MOST_ELEMENTS:

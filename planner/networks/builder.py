@@ -18,12 +18,12 @@ class NetworkBuilder:
     """Appends layers in topological order; every method returns the name of the layer it appended."""
 
     def __init__(self) -> None:
-        self._layers: list[Layer] = []
+        self.layers: list[Layer] = []
 
     def add(self, kind: str, name: str, source: str | tuple[str, ...], **attributes: AttributeValue) -> str:
         """Append a layer of any kind that reads ``source``."""
         sources = (source,) if isinstance(source, str) else source
-        self._layers.append(Layer(name, kind, sources, attributes))
+        self.layers.append(Layer(name, kind, sources, attributes))
         return name
 
     def convolution(self, name: str, source: str, channels: int, kernel: Pair, **attributes: AttributeValue) -> str:
@@ -77,7 +77,7 @@ class NetworkBuilder:
         optimizer: str = "sgd-momentum",
     ) -> Network:
         """Return the network, trained on ``dataset`` with ``optimizer`` unless the user says otherwise."""
-        return Network(name, input_shape, tuple(self._layers), dataset, optimizer, notes)
+        return Network(name, input_shape, tuple(self.layers), dataset, optimizer, notes)
 
 
 _COUNT = re.compile("[1-9][0-9]{0,6}")

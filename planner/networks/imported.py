@@ -18,6 +18,7 @@ from planner.errors import InputFileError
 from planner.networks.forms import IMAGE, Forms, sizes_of, tokens_of
 from planner.networks.operators import WEIGHT, Graph, Operator, Tensor
 from planner.networks.rewrites import rewrite
+from planner.networks.saved import Saved
 
 __all__ = ["network_of_graph"]
 
@@ -36,12 +37,13 @@ def network_of_graph(graph: Graph, path: str, *, allow_unknown: bool = False) ->
 
     InputFileError where operators are not known, with their shares, unless they are allowed.
     """
+    saved = Saved(graph)
     rewrite(graph)
-    layers = _Layers(graph)
+    layers, made = _Layers(graph), dict[Operator, list[str]]()
     for one in graph.needed():
-        layers.add(one)
+        made[one] = layers.add(one)
     layers.finish()
-    network = layers.network()
+    network = saved.kept(layers.network(), made)
     if layers.unknown and not allow_unknown:
         raise InputFileError(path, layers.unknown_words(network))
     return network
@@ -50,8 +52,9 @@ def network_of_graph(graph: Graph, path: str, *, allow_unknown: bool = False) ->
 class _Layers(Forms):
     """Appends the layers of operators, in order."""
 
-    def add(self, one: Operator) -> None:
-        """Append the layers of one operator."""
+    def add(self, one: Operator) -> list[str]:
+        """Append the layers of one operator, and return their names."""
+        before = len(self.net.layers)
         makers: Mapping[str, Callable[[Operator], None]] = {
             "view": self._view, "expand": self._view, "slice": self._slice, "concat": self._concat,
             "pointwise": self._pointwise, "reduce": self._reduce, "product": self._product,
@@ -65,6 +68,7 @@ class _Layers(Forms):
         for tensor in one.outputs[1:]:
             if tensor not in self.forms:
                 self.forms[tensor] = self.forms[one.output]
+        return [layer.name for layer in self.net.layers[before:]]
 
     def _view(self, one: Operator) -> None:
         self.forms[one.output] = self.forms[max(one.samples(), key=lambda tensor: tensor.size)]
@@ -519,8 +523,7 @@ def _plain(pair: tuple[int, ...]) -> AttributeValue:
 def _is_vector(tensor: Tensor, features: int, one: Operator) -> bool:
     """Tell whether a weight of a product is its bias."""
     rank = sum(side > 1 for side in tensor.shape)
-    merged = int(one.attributes.get("merged", 1))
-    return rank <= 1 and len(tensor.shape) == 1 and (tensor.size == features or merged > 1)
+    return rank <= 1 and len(tensor.shape) == 1 and (tensor.size == features or "merged" in one.attributes)
 
 
 def _split(rows: Shape, query: Shape, values: int, batch: int) -> tuple[int, int, int]:

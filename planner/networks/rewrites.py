@@ -419,7 +419,7 @@ def _merged(graph: Graph, parts: list[Tensor], before: Operator) -> Tensor | Non
     first = makers[0]
     weights = [leaf for one in makers for leaf in one.inputs if leaf.role == WEIGHT]
     inputs = [first.samples()[0], *weights]
-    joined = Operator("product", inputs, {"merged": len(makers)}, before.name, first.label, first.place + 0.25)
+    joined = Operator("product", inputs, {"merged": makers}, before.name, first.label, first.place + 0.25)
     joined.outputs = [Tensor((*first.output.shape[:-1], width), SAMPLE, joined)]
     graph.operators.append(joined)
     return joined.output

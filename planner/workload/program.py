@@ -119,7 +119,8 @@ def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tup
     for layer in network.layers:
         inputs = input_shapes(layer, shapes)
         flows = tuple(has_gradient[source] for source in layer.inputs)
-        structure = (layer.kind, layer.is_frozen, *layer.attributes.values(), inputs, flows, reads[layer.name])
+        facts = (layer.kind, layer.is_frozen, layer.kept, *layer.attributes.values())
+        structure = (*facts, inputs, flows, reads[layer.name])
         if structure not in distinct:
             parameters = parameters_of(layer, inputs[0])
             distinct[structure] = parameters, (parameters > 0 and not layer.is_frozen) or any(flows)
@@ -163,15 +164,16 @@ def wide_tensors(
         inputs = [wide[source] for source in layer.inputs]
         computes = LAYER_KINDS[layer.kind].computes
         in_fp32 = casts and (computes == "fp32" or (on_gpu and computes == "fp32 on gpu"))
-        in_fp32 = in_fp32 or is_composed_gelu(layer, composes)
+        in_fp32 = in_fp32 or is_composed_gelu(layer, composes, casts=casts)
         wide[layer.name] = in_fp32 or (casts and computes != "16 bits" and any(inputs))
         tensors[layer.name] = (*inputs, wide[layer.name])
     return tensors
 
 
-def is_composed_gelu(layer: Layer, composes: tuple[str, ...]) -> bool:
-    """Tell whether a layer is a GELU that a framework computes from primitives."""
-    return "gelu" in composes and layer.kind == "activation" and layer.attributes["function"] == "gelu"
+def is_composed_gelu(layer: Layer, composes: tuple[str, ...], *, casts: bool) -> bool:
+    """Tell whether a layer is a GELU that a framework, or the model with powers that are cast, makes of primitives."""
+    is_gelu = layer.kind == "activation" and layer.attributes["function"] == "gelu"
+    return is_gelu and ("gelu" in composes or (casts and layer.kept >= 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.products import needs_columns
 from planner.domain.layers.record import Site
-from planner.domain.network import INPUT, Network, layer_shapes
+from planner.domain.network import INPUT, Layer, Network, layer_shapes
 from planner.workload.blocks import block_starts
 from planner.workload.program import Program, is_composed_gelu, program, wide_tensors
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, with_padded_vocabulary
@@ -239,10 +239,10 @@ class _FewSizes:
         ]
         besides, between = np.array(each)[self.program.site].T
         kinds = np.isin([layer.kind for layer in self.layers], ("embedding", "experts"))
-        if self.rules.composes:  # tanh(z), 1 + tanh(z) and x/2, beside x
-            composed = [is_composed_gelu(site.layer, self.rules.composes) for site in self.program.sites]
-            chain = (2 * _WIDE_BYTES + size) * self._by_site(lambda site: site.output_elements)
-            besides = besides + np.where(np.array(composed)[self.program.site], chain, 0.0)
+        composed = [self._is_composed_gelu(site.layer) for site in self.program.sites]
+        chain = 2 * _WIDE_BYTES + size  # tanh(z), 1 + tanh(z) and x/2, beside x
+        more = np.where(np.array(composed)[self.program.site], chain, self.each * self._by_site(_kept_more))
+        besides = besides + more * self._by_site(lambda site: site.output_elements)
         shared = np.where(kinds, between, besides)
         return np.asarray(besides - shared + shared * self.part + size * self.gathered_elements)
 
@@ -278,12 +278,15 @@ class _FewSizes:
         self.crossing = np.cumsum(changes)[:-1]
         return own, joined, made
 
+    def _is_composed_gelu(self, layer: Layer) -> bool:
+        return is_composed_gelu(layer, self.rules.composes, casts=self.rules.casts)
+
     def _copied(self, at: int, computes: str) -> dict[str, float]:
         """Return the inputs of which a layer keeps a copy in another type; its bytes over those of the input."""
         layer, (*reads, _) = self.layers[at], self.reads[at]
         if computes == "16 bits":
             own = self.itemsize
-        elif is_composed_gelu(layer, self.rules.composes) or (self.rules.casts and computes != "widest"):
+        elif self._is_composed_gelu(layer) or (self.rules.casts and computes != "widest"):
             own = _WIDE_BYTES
         else:
             return {}
@@ -397,10 +400,20 @@ def ranks_of(network: Network) -> Callable[[SizeRules], Ranks]:
     return cache(partial(Ranks, network))
 
 
+def _kept_more(site: Site) -> float:
+    """Elements per element out; what normalisation of primitives keeps is for its scale, where that is trained."""
+    return 0.0 if site.layer.is_frozen and site.layer.kind.endswith("_norm") else site.layer.kept
+
+
 def _with_fused_gates(network: Network) -> Network:
-    gates = {"gated_activation", "experts"}
+    """Return a network whose gates are one kernel each, and whose activations keep their input alone."""
+    gates, functions = {"gated_activation", "experts"}, {"gated_activation", "activation"}
     layers = tuple(
-        replace(one, attributes={**one.attributes, "fused": True}) if one.kind in gates else one
+        replace(
+            one,
+            attributes={**one.attributes, "fused": True} if one.kind in gates else one.attributes,
+            kept=0.0 if one.kind in functions else one.kept,
+        )
         for one in network.layers
     )
     return network if layers == network.layers else replace(network, layers=layers)

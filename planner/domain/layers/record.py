@@ -49,6 +49,7 @@ class Layer:
     """One layer: kind, name, the layers it reads, and every attribute of its kind (defaults filled in).
 
     ``is_frozen``: its parameters are not trained: they have no gradient, no optimizer state and no update.
+    ``kept``: elements that it keeps for the backward pass besides what its kind keeps, per element of its output.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Layer:
     inputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     is_frozen: bool = False
+    kept: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in LAYER_KINDS:
