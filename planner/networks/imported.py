@@ -40,7 +40,7 @@ def network_of_graph(graph: Graph, path: str, *, allow_unknown: bool = False) ->
     saved = Saved(graph)
     rewrite(graph)
     layers, made = _Layers(graph), dict[Operator, list[str]]()
-    for one in graph.needed():
+    for one in sorted(graph.needed(), key=lambda one: one.kind != "embedding"):  # one, of which tokens have parts
         made[one] = layers.add(one)
     layers.finish()
     network = saved.kept(layers.network(), made)
