@@ -43,6 +43,23 @@ class NetworkBuilder:
         convolution = self.convolution(name, source, channels, kernel, **{"bias": False, **attributes})
         return self.add("batch_norm", f"{name}.norm", convolution)
 
+    def unit(
+        self, name: str, source: str, channels: int, kernel: Pair, function: str = "relu", **attributes: AttributeValue
+    ) -> str:
+        """Append a convolution, its batch normalisation and activation; padding keeps the size but for the stride."""
+        sides = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+        padding = sides[0] // 2 if sides[0] == sides[1] else (sides[0] // 2, sides[1] // 2)
+        norm = self.convolution_norm(name, source, channels, kernel, **{"padding": padding, **attributes})
+        return self.add("activation", f"{name}.{function}", norm, function=function)
+
+    def top(self, name: str, source: str) -> str:
+        """Append the means over all pixels, as a vector."""
+        return self.add("flatten", "flatten", self.add("global_pool", name, source))
+
+    def classify(self, source: str, classes: int = 1000) -> None:
+        """Append the last linear layer, and the loss."""
+        self.add("loss", "loss", self.linear("fc", source, classes))
+
     def pool(self, name: str, source: str, window: int, stride: int, **attributes: AttributeValue) -> str:
         """Append a pooling layer, of the maximum unless ``mode`` says otherwise."""
         return self.add("pool", name, source, window=window, stride=stride, **attributes)

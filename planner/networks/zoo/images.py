@@ -179,20 +179,14 @@ class _Block(NamedTuple):
     gates: tuple[str, str] = ("relu", "hard_sigmoid")
 
 
-def _unit(net: NetworkBuilder, name: str, source: str, sizes: tuple[int, int], function: str, **more: int) -> str:
-    """Append a convolution of so many channels and such a side, its normalisation and activation."""
-    norm = net.convolution_norm(name, source, *sizes, padding=sizes[1] // 2, **more)
-    return net.add("activation", f"{name}.{function}", norm, function=function)
-
-
 def _inverted_residual(
     net: NetworkBuilder, block: str, source: str, width: int, of: _Block, *, dropped: float = 0.0
 ) -> str:
     """Append a block that reads ``width`` channels, and its sum with what it reads where that has the same shape."""
     top = source
     if of.wide != width:
-        top = _unit(net, f"{block}.widen", top, (of.wide, 1), of.function)
-    top = _unit(net, f"{block}.depthwise", top, (of.wide, of.kernel), of.function, stride=of.stride, groups=of.wide)
+        top = net.unit(f"{block}.widen", top, of.wide, 1, of.function)
+    top = net.unit(f"{block}.depthwise", top, of.wide, of.kernel, of.function, stride=of.stride, groups=of.wide)
     if of.squeezed:
         gate = net.convolution(f"{block}.squeeze", net.add("global_pool", f"{block}.pool", top), of.squeezed, 1)
         gate = net.add("activation", f"{block}.squeeze.{of.gates[0]}", gate, function=of.gates[0])
@@ -207,12 +201,8 @@ def _inverted_residual(
     return net.add("add", f"{block}.add", (top, source))
 
 
-def _classifier(net: NetworkBuilder, source: str) -> str:
-    return net.add("flatten", "flatten", net.add("global_pool", "pool", source))
-
-
 def _end(net: NetworkBuilder, source: str) -> None:
-    net.add("loss", "loss", net.linear("fc", net.add("dropout", "dropout", source, rate=0.2), 1000))
+    net.classify(net.add("dropout", "dropout", source, rate=0.2))
 
 
 # stage: factor of widening, channels out, blocks, stride of the first (table 2 of the paper)
@@ -223,12 +213,12 @@ _MOBILENET_V2_STAGES = (
 
 def _mobilenet_v2(name: str, _arguments: Mapping[str, str]) -> Network:
     net = NetworkBuilder()
-    top, width = _unit(net, "conv1", "input", (32, 3), "relu", stride=2), 32
+    top, width = net.unit("conv1", "input", 32, 3, "relu", stride=2), 32
     for stage, (factor, channels, blocks, stride) in enumerate(_MOBILENET_V2_STAGES, 1):
         for number in range(1, blocks + 1):
             block = _Block(factor * width, channels, 3, stride if number == 1 else 1, "relu")
             top, width = _inverted_residual(net, f"stage{stage}.{number}", top, width, block), channels
-    _end(net, _classifier(net, _unit(net, "conv2", top, (1280, 1), "relu")))
+    _end(net, net.top("pool", net.unit("conv2", top, 1280, 1, "relu")))
     return net.network(name, (3, 224, 224), "Sandler et al. 2018, width 1, in torchvision's form")
 
 
@@ -243,11 +233,11 @@ _MOBILENET_V3_BLOCKS = (
 
 def _mobilenet_v3(name: str, _arguments: Mapping[str, str]) -> Network:
     net = NetworkBuilder()
-    top, width = _unit(net, "conv1", "input", (16, 3), "hard_swish", stride=2), 16
+    top, width = net.unit("conv1", "input", 16, 3, "hard_swish", stride=2), 16
     for number, (kernel, wide, channels, squeezed, stride) in enumerate(_MOBILENET_V3_BLOCKS, 1):
         block = _Block(wide, channels, kernel, stride, "relu" if number <= 6 else "hard_swish", squeezed)
         top, width = _inverted_residual(net, f"block{number}", top, width, block), channels
-    top = net.linear("fc1", _classifier(net, _unit(net, "conv2", top, (960, 1), "hard_swish")), 1280)
+    top = net.linear("fc1", net.top("pool", net.unit("conv2", top, 960, 1, "hard_swish")), 1280)
     _end(net, net.add("activation", "fc1.hard_swish", top, function="hard_swish"))
     return net.network(name, (3, 224, 224), "Howard et al. 2019, large, in torchvision's form", optimizer="rmsprop")
 
@@ -264,14 +254,14 @@ _EFFICIENTNET_STAGES = (
 
 def _efficientnet_b0(name: str, _arguments: Mapping[str, str]) -> Network:
     net = NetworkBuilder()
-    top, width = _unit(net, "conv1", "input", (32, 3), "silu", stride=2), 32
+    top, width = net.unit("conv1", "input", 32, 3, "silu", stride=2), 32
     for stage, (factor, kernel, stride, channels, blocks) in enumerate(_EFFICIENTNET_STAGES, 1):
         for number in range(1, blocks + 1):
             sizes = (factor * width, channels, kernel, stride if number == 1 else 1)
             block = _Block(*sizes, "silu", width // 4, ("silu", "sigmoid"))
             top = _inverted_residual(net, f"stage{stage}.{number}", top, width, block, dropped=0.2)
             width = channels
-    _end(net, _classifier(net, _unit(net, "conv2", top, (1280, 1), "silu")))
+    _end(net, net.top("pool", net.unit("conv2", top, 1280, 1, "silu")))
     return net.network(name, (3, 224, 224), "Tan and Le 2019, B0, in torchvision's form", optimizer="rmsprop")
 
 
@@ -313,8 +303,8 @@ def _convnext_t(name: str, _arguments: Mapping[str, str]) -> Network:
             branch = net.add("layer_scale", f"{block}.scale", branch)
             branch = net.add("drop_path", f"{block}.drop", branch, rate=0.1)
             top = net.add("add", f"{block}.add", (branch, top))
-    top = net.add("layer_norm", "norm", net.add("flatten", "flatten", net.add("global_pool", "pool", top)))
-    net.add("loss", "loss", net.linear("fc", top, 1000))
+    top = net.add("layer_norm", "norm", net.top("pool", top))
+    net.classify(top)
     return net.network(name, (3, 224, 224), "Liu et al. 2022, tiny, in torchvision's form", optimizer="adam")
 
 
@@ -337,8 +327,8 @@ def _swin_t(name: str, _arguments: Mapping[str, str]) -> Network:
             branch = _widened(net, block, net.add("layer_norm", f"{block}.norm", top), width)
             top = net.add("add", f"{block}.add", (net.add("drop_path", f"{block}.drop", branch), top))
     top = net.add("image", "image", net.add("layer_norm", "norm", top), height=_WINDOW)
-    top = net.add("flatten", "flatten", net.add("global_pool", "pool", top))
-    net.add("loss", "loss", net.linear("fc", top, 1000))
+    top = net.top("pool", top)
+    net.classify(top)
     return net.network(name, (3, 224, 224), "Liu et al. 2021, tiny, in torchvision's form", optimizer="adam")
 
 

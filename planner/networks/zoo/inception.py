@@ -21,6 +21,7 @@ that nothing is cropped, with batch normalisation and without bias; transposed c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from planner.domain.network import Network
 from planner.errors import ParameterError
@@ -60,7 +61,7 @@ def _googlenet(name: str, arguments: Mapping[str, str]) -> Network:
         if auxiliary and block in _AUXILIARY_HEADS:
             _auxiliary_head(net, _AUXILIARY_HEADS[block], top)
     top = net.add("dropout", "dropout", net.add("global_pool", "pool5", top), rate=0.4)
-    net.add("loss", "loss", net.linear("fc", net.add("flatten", "flatten", top), 1000))
+    net.classify(net.add("flatten", "flatten", top))
     heads = "with both auxiliary heads" if auxiliary else "without auxiliary heads"
     return net.network(name, (3, 224, 224), f"Szegedy et al. 2015 in Caffe's form, {heads}")
 
@@ -115,35 +116,29 @@ _POOLED_BY_MAXIMUM = ("3c", "4e", "5b")
 
 def _inception_bn(name: str, _arguments: Mapping[str, str]) -> Network:
     net = NetworkBuilder()
-    top = net.pool("pool1", _biased_unit(net, "conv1", "input", 64, 7, stride=2), 3, 2)
-    top = _biased_unit(net, "conv2", _biased_unit(net, "conv2.reduce", top, 64, 1), 192, 3)
+    unit = partial(net.unit, bias=True)
+    top = net.pool("pool1", unit("conv1", "input", 64, 7, stride=2), 3, 2)
+    top = unit("conv2", unit("conv2.reduce", top, 64, 1), 192, 3)
     top = net.pool("pool2", top, 3, 2)
     for block, widths in _INCEPTION_BN_BLOCKS.items():
         top = _inception_bn_block(net, block, top, widths)
-    top = net.add("flatten", "flatten", net.add("global_pool", "pool5", top))
-    net.add("loss", "loss", net.linear("fc", top, 1000))
+    net.classify(net.top("pool5", top))
     return net.network(name, (3, 224, 224), "Ioffe and Szegedy 2015 in MXNet's form")
-
-
-def _biased_unit(net: NetworkBuilder, name: str, source: str, channels: int, kernel: int, *, stride: int = 1) -> str:
-    """Append convolution with bias, batch normalisation and ReLU; padding keeps the size but for the stride."""
-    unit = net.convolution_norm(name, source, channels, kernel, stride=stride, padding=kernel // 2, bias=True)
-    return net.relu(f"{name}.relu", unit)
 
 
 def _inception_bn_block(net: NetworkBuilder, block: str, source: str, widths: tuple[int, ...]) -> str:
     one, reduced, three, reduced_double, double, projected = widths
-    stride = 1 if one else 2
-    top = _biased_unit(net, f"{block}.3x3.reduce", source, reduced, 1)
-    branches = [_biased_unit(net, f"{block}.3x3", top, three, 3, stride=stride)]
-    top = _biased_unit(net, f"{block}.double.reduce", source, reduced_double, 1)
-    top = _biased_unit(net, f"{block}.double.1", top, double, 3)
-    branches.append(_biased_unit(net, f"{block}.double.2", top, double, 3, stride=stride))
+    stride, unit = 1 if one else 2, partial(net.unit, bias=True)
+    top = unit(f"{block}.3x3.reduce", source, reduced, 1)
+    branches = [unit(f"{block}.3x3", top, three, 3, stride=stride)]
+    top = unit(f"{block}.double.reduce", source, reduced_double, 1)
+    top = unit(f"{block}.double.1", top, double, 3)
+    branches.append(unit(f"{block}.double.2", top, double, 3, stride=stride))
     mode = "max" if block in _POOLED_BY_MAXIMUM else "average"
     branches.append(net.pool(f"{block}.pool", source, 3, stride, padding=1, mode=mode))
     if one:
-        branches[-1] = _biased_unit(net, f"{block}.project", branches[-1], projected, 1)
-        branches.insert(0, _biased_unit(net, f"{block}.1x1", source, one, 1))
+        branches[-1] = unit(f"{block}.project", branches[-1], projected, 1)
+        branches.insert(0, unit(f"{block}.1x1", source, one, 1))
     return net.add("concat", f"{block}.concat", tuple(branches))
 
 
@@ -156,78 +151,58 @@ _WIDE, _TALL = (1, 7), (7, 1)
 
 def _inception_v3(name: str, _arguments: Mapping[str, str]) -> Network:
     net = NetworkBuilder()
-    top = _unit(net, "conv1", "input", 32, 3, stride=2)
-    top = _unit(net, "conv2", top, 32, 3)
+    unit, chains = partial(net.unit, padding=0), dict[str, tuple[Step, ...]]()
+    top = unit("conv1", "input", 32, 3, stride=2)
+    top = unit("conv2", top, 32, 3)
     top = net.pool("pool1", _chain(net, "conv3", top, (64, 3)), 3, 2)
-    top = _unit(net, "conv5", _unit(net, "conv4", top, 80, 1), 192, 3)
+    top = unit("conv5", unit("conv4", top, 80, 1), 192, 3)
     top = net.pool("pool2", top, 3, 2)
     for block, projected in (("5a", 32), ("5b", 64), ("5c", 64)):
-        top = _block_35(net, block, top, projected)
+        chains = {"1x1": ((64, 1),), "5x5": ((48, 1), (64, 5)), "3x3": ((64, 1), (96, 3), (96, 3))}
+        top = _block(net, block, top, projected, chains)
     top = _reduction_17(net, "6a", top)
     for block, width in (("6b", 128), ("6c", 160), ("6d", 160), ("6e", 192)):
-        top = _block_17(net, block, top, width)
+        deep = ((width, 1), (width, _TALL), (width, _WIDE), (width, _TALL), (192, _WIDE))
+        chains = {"1x1": ((192, 1),), "7x7": ((width, 1), (width, _WIDE), (192, _TALL)), "deep": deep}
+        top = _block(net, block, top, 192, chains)
     top = _reduction_8(net, "7a", top)
     for block in ("7b", "7c"):
         top = _block_8(net, block, top)
     top = net.add("flatten", "flatten", net.add("dropout", "dropout", net.add("global_pool", "pool3", top)))
-    net.add("loss", "loss", net.linear("fc", top, 1000))
+    net.classify(top)
     return net.network(name, (3, 299, 299), "Szegedy et al. 2016 in torchvision's form, without the auxiliary head")
-
-
-def _unit(net: NetworkBuilder, name: str, source: str, channels: int, kernel: Pair, *, stride: int = 1) -> str:
-    return net.relu(f"{name}.relu", net.convolution_norm(name, source, channels, kernel, stride=stride))
 
 
 def _chain(net: NetworkBuilder, name: str, source: str, *steps: Step) -> str:
     """Append units that keep the size of the image, one behind the other."""
-    for number, (channels, kernel) in enumerate(steps, 1):
-        sides = kernel if isinstance(kernel, tuple) else (kernel, kernel)
-        unit = f"{name}.{number}" if len(steps) > 1 else name
-        top = net.convolution_norm(unit, source, channels, kernel, padding=(sides[0] // 2, sides[1] // 2))
-        source = net.relu(f"{unit}.relu", top)
+    for number, step in enumerate(steps, 1):
+        source = net.unit(f"{name}.{number}" if len(steps) > 1 else name, source, *step)
     return source
 
 
-def _pooled(net: NetworkBuilder, block: str, source: str, channels: int) -> str:
+def _block(net: NetworkBuilder, block: str, source: str, projected: int, chains: Mapping[str, tuple[Step, ...]]) -> str:
+    """Append chains, and a projection behind the pooling, side by side."""
+    branches = [_chain(net, f"{block}.{name}", source, *steps) for name, steps in chains.items()]
     pooled = net.pool(f"{block}.pool", source, 3, 1, padding=1, mode="average")
-    return _chain(net, f"{block}.project", pooled, (channels, 1))
-
-
-def _block_35(net: NetworkBuilder, block: str, source: str, projected: int) -> str:
-    branches = (
-        _chain(net, f"{block}.1x1", source, (64, 1)),
-        _chain(net, f"{block}.5x5", source, (48, 1), (64, 5)),
-        _chain(net, f"{block}.3x3", source, (64, 1), (96, 3), (96, 3)),
-        _pooled(net, block, source, projected),
-    )
-    return net.add("concat", f"{block}.concat", branches)
+    return net.add("concat", f"{block}.concat", (*branches, net.unit(f"{block}.project", pooled, projected, 1)))
 
 
 def _reduction_17(net: NetworkBuilder, block: str, source: str) -> str:
+    unit = partial(net.unit, padding=0, stride=2)
     branches = (
-        _unit(net, f"{block}.3x3", source, 384, 3, stride=2),
-        _unit(net, f"{block}.deep", _chain(net, f"{block}.deep", source, (64, 1), (96, 3)), 96, 3, stride=2),
+        unit(f"{block}.3x3", source, 384, 3),
+        unit(f"{block}.deep", _chain(net, f"{block}.deep", source, (64, 1), (96, 3)), 96, 3),
         net.pool(f"{block}.pool", source, 3, 2),
     )
     return net.add("concat", f"{block}.concat", branches)
 
 
-def _block_17(net: NetworkBuilder, block: str, source: str, width: int) -> str:
-    deep = ((width, 1), (width, _TALL), (width, _WIDE), (width, _TALL), (192, _WIDE))
-    branches = (
-        _chain(net, f"{block}.1x1", source, (192, 1)),
-        _chain(net, f"{block}.7x7", source, (width, 1), (width, _WIDE), (192, _TALL)),
-        _chain(net, f"{block}.deep", source, *deep),
-        _pooled(net, block, source, 192),
-    )
-    return net.add("concat", f"{block}.concat", branches)
-
-
 def _reduction_8(net: NetworkBuilder, block: str, source: str) -> str:
+    unit = partial(net.unit, padding=0, stride=2)
     deep = _chain(net, f"{block}.7x7", source, (192, 1), (192, _WIDE), (192, _TALL))
     branches = (
-        _unit(net, f"{block}.3x3", _chain(net, f"{block}.3x3.reduce", source, (192, 1)), 320, 3, stride=2),
-        _unit(net, f"{block}.7x7", deep, 192, 3, stride=2),
+        unit(f"{block}.3x3", _chain(net, f"{block}.3x3.reduce", source, (192, 1)), 320, 3),
+        unit(f"{block}.7x7", deep, 192, 3),
         net.pool(f"{block}.pool", source, 3, 2),
     )
     return net.add("concat", f"{block}.concat", branches)
@@ -242,7 +217,7 @@ def _block_8(net: NetworkBuilder, block: str, source: str) -> str:
         _chain(net, f"{block}.3x3.tall", middle, (384, (3, 1))),
         _chain(net, f"{block}.deep.wide", deep, (384, (1, 3))),
         _chain(net, f"{block}.deep.tall", deep, (384, (3, 1))),
-        _pooled(net, block, source, 192),
+        net.unit(f"{block}.project", net.pool(f"{block}.pool", source, 3, 1, padding=1, mode="average"), 192, 1),
     )
     return net.add("concat", f"{block}.concat", branches)
 
@@ -256,7 +231,7 @@ _GROWTH = 32
 
 def _densenet121(name: str, _arguments: Mapping[str, str]) -> Network:
     net = NetworkBuilder()
-    top = net.relu("conv1.relu", net.convolution_norm("conv1", "input", 2 * _GROWTH, 7, stride=2, padding=3))
+    top = net.unit("conv1", "input", 2 * _GROWTH, 7, stride=2)
     top, channels = net.pool("pool1", top, 3, 2, padding=1), 2 * _GROWTH
     for block, layers in enumerate(_DENSENET_BLOCKS, 1):
         if block > 1:
@@ -268,13 +243,11 @@ def _densenet121(name: str, _arguments: Mapping[str, str]) -> Network:
         features = [top]
         for number in range(1, layers + 1):
             layer = f"block{block}.{number}"
-            inner = net.convolution_norm(f"{layer}.conv1", net.norm_relu(layer, top), 4 * _GROWTH, 1)
-            inner = net.relu(f"{layer}.conv1.relu", inner)
+            inner = net.unit(f"{layer}.conv1", net.norm_relu(layer, top), 4 * _GROWTH, 1)
             features.append(net.convolution(f"{layer}.conv2", inner, _GROWTH, 3, padding=1, bias=False))
             top = net.add("concat", f"{layer}.concat", tuple(features))
         channels += layers * _GROWTH
-    top = net.add("flatten", "flatten", net.add("global_pool", "pool", net.norm_relu("last", top)))
-    net.add("loss", "loss", net.linear("fc", top, 1000))
+    net.classify(net.top("pool", net.norm_relu("last", top)))
     return net.network(name, (3, 224, 224), "Huang et al. 2017, 121 weight layers, growth 32, in torchvision's form")
 
 
@@ -306,10 +279,7 @@ def _unet(name: str, arguments: Mapping[str, str]) -> Network:
 
 
 def _double(net: NetworkBuilder, name: str, source: str, width: int) -> str:
-    for number in (1, 2):
-        source = net.convolution_norm(f"{name}.conv{number}", source, width, 3, padding=1)
-        source = net.relu(f"{name}.conv{number}.relu", source)
-    return source
+    return net.unit(f"{name}.conv2", net.unit(f"{name}.conv1", source, width, 3), width, 3)
 
 
 UNET = {"unet": ZooEntry(_unet, _OF_UNET)}

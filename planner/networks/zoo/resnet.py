@@ -48,7 +48,7 @@ def _preactivated(name: str, arguments: Mapping[str, str], *, depth: int) -> Net
     for stage, blocks in enumerate(_PREACTIVATED_BLOCKS[depth]):
         for number in range(blocks):
             top = _preactivated_block(net, (stage, number), top, (16 if is_small else 64) << stage)
-    top = net.add("flatten", "flatten", net.add("global_pool", "pool5", net.norm_relu("last", top)))
+    top = net.top("pool5", net.norm_relu("last", top))
     notes = f"He et al. 2016 (identity mappings), {depth} weight layers, pre-activation"
     return _classified(net, top, name, {"input": "224", "classes": "1000"} | dict(arguments), notes)
 
@@ -62,9 +62,7 @@ def _preactivated_block(net: NetworkBuilder, place: tuple[int, int], source: str
     shortcut = source
     if not number:
         shortcut = net.convolution(f"{block}.project", top, 4 * channels, 1, stride=stride, bias=False)
-    top = net.relu(f"{block}.conv1.relu", net.convolution_norm(f"{block}.conv1", top, channels, 1))
-    top = net.convolution_norm(f"{block}.conv2", top, channels, 3, stride=stride, padding=1)
-    top = net.relu(f"{block}.conv2.relu", top)
+    top = net.unit(f"{block}.conv2", net.unit(f"{block}.conv1", top, channels, 1), channels, 3, stride=stride)
     branch = net.convolution(f"{block}.conv3", top, 4 * channels, 1, bias=False)
     return net.add("add", f"{block}.add", (branch, shortcut))
 
@@ -107,7 +105,7 @@ def _resnet(name: str, arguments: Mapping[str, str], *, depth: int) -> Network:
             if is_projected:
                 shortcut = net.convolution_norm(f"{block}.project", top, channels, 1, stride=stride)
             top = net.relu(f"{block}.relu", net.add("add", f"{block}.add", (branch, shortcut)))
-    top = net.add("flatten", "flatten", net.add("global_pool", "pool5", top))
+    top = net.top("pool5", top)
     placed = f", stride on the {arguments['stride']} convolution" if depth in _BOTTLENECKS else ""
     of_stem = ", stem of kuangliu/pytorch-cifar" if arguments.get("stem") == "cifar" else ""
     return _classified(net, top, name, arguments, f"He et al. 2016, {depth} weight layers{placed}{of_stem}")
@@ -115,28 +113,25 @@ def _resnet(name: str, arguments: Mapping[str, str], *, depth: int) -> Network:
 
 def _classified(net: NetworkBuilder, top: str, name: str, arguments: Mapping[str, str], notes: str) -> Network:
     side, classes = int(arguments["input"]), int(arguments["classes"])
-    net.add("loss", "loss", net.linear("fc", top, classes))
+    net.classify(top, classes)
     dataset = "imagenet-1k" if classes == 1000 else "cifar-10" if (side, classes) == (32, 10) else None
     return net.network(name, (3, side, side), notes, dataset)
 
 
 def _stem(net: NetworkBuilder, kind: str, width: int = 64) -> str:
     if kind == "cifar":
-        return net.relu("conv1.relu", net.convolution_norm("conv1", "input", width, 3, padding=1))
-    top = net.relu("conv1.relu", net.convolution_norm("conv1", "input", width, 7, stride=2, padding=3))
-    return net.pool("pool1", top, 3, 2, padding=1)
+        return net.unit("conv1", "input", width, 3)
+    return net.pool("pool1", net.unit("conv1", "input", width, 7, stride=2), 3, 2, padding=1)
 
 
 def _basic(net: NetworkBuilder, block: str, source: str, channels: int, stride: int) -> str:
-    top = net.convolution_norm(f"{block}.conv1", source, channels, 3, stride=stride, padding=1)
-    return net.convolution_norm(f"{block}.conv2", net.relu(f"{block}.conv1.relu", top), channels, 3, padding=1)
+    top = net.unit(f"{block}.conv1", source, channels, 3, stride=stride)
+    return net.convolution_norm(f"{block}.conv2", top, channels, 3, padding=1)
 
 
 def _bottleneck(net: NetworkBuilder, block: str, source: str, channels: int, strides: tuple[int, int]) -> str:
-    top = net.convolution_norm(f"{block}.conv1", source, channels, 1, stride=strides[0])
-    top = net.relu(f"{block}.conv1.relu", top)
-    top = net.convolution_norm(f"{block}.conv2", top, channels, 3, stride=strides[1], padding=1)
-    top = net.relu(f"{block}.conv2.relu", top)
+    top = net.unit(f"{block}.conv1", source, channels, 1, stride=strides[0])
+    top = net.unit(f"{block}.conv2", top, channels, 3, stride=strides[1])
     return net.convolution_norm(f"{block}.conv3", top, 4 * channels, 1)
 
 
