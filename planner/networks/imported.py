@@ -127,7 +127,7 @@ class _Layers(Forms):
         elif function == "glu":
             shape = self.default(one.output)
             self.give(one, self.general(one, [name], shape, prod(form) + prod(shape), keeps=True), shape)
-        elif weights and function == "mul" and weights[0].size == _channels(form):
+        elif weights and function == "mul" and weights[0].size == form[0 if len(form) == IMAGE else -1]:
             scaled = self.append("layer_scale", one, name)
             self.give(one, self.take(one, weights[0].size, scaled, form, *weights), form)
         elif function == "mul" and any(tensor.size == self.graph.batch for tensor in one.inputs):
@@ -478,11 +478,8 @@ class _Layers(Forms):
         network = self.net.network(self.graph.name, self.input_shape, "read from a model", None)
         if any(one.kind.endswith("attention") for one in network.layers):
             network = replace(network, optimizer="adam")
-        is_photo = len(self.input_shape) == IMAGE and self._classes() == _CLASSES
+        is_photo = len(self.input_shape) == IMAGE and self.graph.outputs[0].shape[-1:] == (_CLASSES,)
         return replace(network, unmodelled=tuple(self.notes), dataset="imagenet-1k" if is_photo else None)
-
-    def _classes(self) -> int:
-        return self.graph.outputs[0].shape[-1] if self.graph.outputs[0].shape else 0
 
     def unknown_words(self, network: Network) -> str:
         """Return the sentence on operators that are not known, with their shares of FLOP and bytes, forward.
@@ -505,10 +502,6 @@ class _Layers(Forms):
             for label, names in kinds.items()
         )
         return f"operators must be known, got {words}; --allow-unknown prices them by their bytes"
-
-
-def _channels(form: Shape) -> int:
-    return form[0] if len(form) == IMAGE else form[-1]
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -323,7 +323,7 @@ def heads_of(tensor: Tensor, graph: Graph) -> Heads:
             if maker.kind in _NORMS:
                 found.norm, found.weights = width, [leaf for leaf in maker.inputs if leaf.role == WEIGHT]
             elif maker.kind == "pointwise" and any(other.role == CONSTANT and other.size > 1 for other in maker.inputs):
-                positions = max(graph.batch * _positions(tensor), 1)
+                positions = max(graph.batch * tensor.shape[-2], 1)
                 found.rotated = max(found.rotated, one.size // positions)
             todo += maker.samples()
         else:
@@ -332,10 +332,6 @@ def heads_of(tensor: Tensor, graph: Graph) -> Heads:
         return Heads(tensor)
     found.source = next(iter(sources))
     return found
-
-
-def _positions(tensor: Tensor) -> int:
-    return tensor.shape[-2]
 
 
 def _is_inner(maker: Operator, width: int) -> bool:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from planner.domain.arrays import FloatArray
@@ -326,9 +327,26 @@ _COMMON = {
     "fused": Attribute("bool", default=False, doc="whether one kernel does it all, without weights in memory"),
     "keys": Attribute("int", 0, "positions of keys, with those of other ranks; 0: those it reads", least=0, quiet=True),
 }
+_CROSS = LayerKind(
+    _COMMON,
+    _crossed,
+    (2,),
+    joins=True,
+    calls=_attention,
+    macs=_macs,
+    multiplies_weights=False,
+    keeps=_keeps,
+    kept_besides=_kept,
+    repeated=_kept_weights,
+    inside=_inside,
+    computes="16 bits",
+    share=lambda _layer: Share("heads"),
+    module=attention_modules.cross_attention,
+)
 KINDS = {
-    "attention": LayerKind(
-        _COMMON
+    "attention": replace(
+        _CROSS,
+        attributes=_COMMON
         | {
             "kv_heads": Attribute("int", 0, "heads of keys and values; 0: as many as heads", least=0, quiet=True),
             "value_size": Attribute("int", 0, "features of a head's values; 0: as its keys", least=0, quiet=True),
@@ -336,38 +354,14 @@ KINDS = {
             "windows": Attribute("int", 1, "equal parts of the positions, each of which attends to itself", quiet=True),
             "buckets": Attribute("int", 0, "rows of a table of biases that is here, one a head", least=0, quiet=True),
         },
-        _attended,
-        (2,),
+        output=_attended,
+        joins=False,
         parameters=lambda layer, _shape: (
             (layer.integer("buckets") * layer.integer("heads"),) if layer.integer("buckets") else ()
         ),
-        calls=_attention,
-        macs=_macs,
-        multiplies_weights=False,
-        keeps=_keeps,
-        kept_besides=_kept,
-        repeated=_kept_weights,
-        inside=_inside,
-        computes="16 bits",
-        share=lambda _layer: Share("heads"),
         module=attention_modules.attention,
     ),
-    "cross_attention": LayerKind(
-        _COMMON,
-        _crossed,
-        (2,),
-        joins=True,
-        calls=_attention,
-        macs=_macs,
-        multiplies_weights=False,
-        keeps=_keeps,
-        kept_besides=_kept,
-        repeated=_kept_weights,
-        inside=_inside,
-        computes="16 bits",
-        share=lambda _layer: Share("heads"),
-        module=attention_modules.cross_attention,
-    ),
+    "cross_attention": _CROSS,
     "rotary": LayerKind(
         {
             "features": Attribute("int", None, "features that are rotated by position: those of queries and keys"),
