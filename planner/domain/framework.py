@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Annotated, Any
 
 from planner.domain.axes import ALL, BEST_ORDER, RANK_ORDER, SCHEDULES, check_rank_order, trainable_of
-from planner.domain.keys import Key
+from planner.domain.keys import ALWAYS, Key
 from planner.domain.precision import precision_named
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
 from planner.units import parse_quantity
@@ -477,24 +477,25 @@ class Settings:
 
     Attributes
     ----------
-    strategy : what overlaps in a synchronous step: ``wait-free``, each layer's gradient is sent when it is ready;
-        ``bucketed``, so are buckets of neighbouring layers; ``best-fusion``, so are those buckets that are done first;
-        ``tensor-fusion``, what is ready at each cycle; ``parameter-server``, each layer's goes to servers;
-        ``no-overlap``, each layer's after the backward pass
-    input : {"storage", "synthetic"}
+    strategy : ``wait-free``, each layer's gradient is sent when it is ready; ``bucketed``, so are buckets of
+        neighbouring layers; ``best-fusion``, so are those buckets that are done first; ``tensor-fusion``, what is ready
+        at each cycle; ``parameter-server``, each layer's goes to servers; ``no-overlap``, each layer's after the
+        backward pass
     rank_order : order of planner.domain.axes.RANK_ORDER in which ranks are numbered; empty: the framework's;
         BEST_ORDER: of each plan that split the network the fastest
-    bucket_bytes : gradients of a bucket of strategy ``bucketed`` [byte], the first too; 0: those of the framework
-    trainable : which parameters are trained, as of :func:`planner.domain.axes.trainable_of`
+    bucket_bytes : of strategy ``bucketed``, the first too
+    trainable : as of :func:`planner.domain.axes.trainable_of`
     """
 
-    optimizer: str = "sgd-momentum"
-    strategy: str = "wait-free"
-    input: str = "storage"
+    optimizer: Annotated[str, Key("optimizer", absent=ALWAYS, choices=tuple(OPTIMIZERS))] = "sgd-momentum"
+    strategy: Annotated[str, Key("what overlaps in a synchronous step", absent=ALWAYS, choices=tuple(STRATEGIES))] = (
+        "wait-free"
+    )
+    input: Annotated[str, Key("where samples come from", absent=ALWAYS, choices=("storage", "synthetic"))] = "storage"
     framework: Framework = PYTORCH
     rank_order: tuple[str, ...] = ()
-    bucket_bytes: float = 0.0
-    trainable: str = ALL
+    bucket_bytes: Annotated[float, Key("gradients of a bucket; absent: the framework's")] = 0.0
+    trainable: Annotated[str, Key(f"which parameters are trained; absent: {ALL}")] = ALL
 
     def __post_init__(self) -> None:
         check_rank_order("rank_order", self.placed_by)

@@ -14,7 +14,7 @@ from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Settings
 from planner.domain.framework import Framework
-from planner.domain.keys import Key
+from planner.domain.keys import ALWAYS, Key
 from planner.domain.network import Network, layer_parameters
 from planner.domain.prediction import Run
 from planner.domain.samples import JPEG
@@ -101,27 +101,23 @@ class Subject:
 
     Attributes
     ----------
-    scenario : as the user wrote it; empty: things as they are
-    usd_per_gpu_hour : price of the cluster, where it has one
-    device : {"GPU", "CPU"}, what the cluster computes on, in words
+    scenario : empty: things as they are
     network_option, cluster_option : what ``--network`` and ``--cluster`` take, a file where it has one; empty: its name
-    layers : blocks of the network; 0: it has none
-    tokens : of a sample of a language model; 0: it is none
-    parameters, trained_parameters : of the network, where some layers are frozen; else 0
+    parameters, trained_parameters : where some layers are frozen; else 0
     """
 
-    network: str
-    cluster: str
-    scenario: str = ""
+    network: Annotated[str, Key("network that is trained")]
+    cluster: Annotated[str, Key("cluster that it is trained on")]
+    scenario: Annotated[str, Key("what-if, as it was written; absent: things as they are")] = ""
     settings: Settings = Settings()  # noqa: RUF009 - frozen, so shared safely
-    usd_per_gpu_hour: float | None = None
-    device: str = "GPU"
+    usd_per_gpu_hour: Annotated[float | None, Key("price of a device; absent: not known", unit="price")] = None
+    device: Annotated[str, Key("what the cluster computes on", absent=ALWAYS, choices=("GPU", "CPU"))] = "GPU"
     network_option: str = ""
     cluster_option: str = ""
-    layers: int = 0
-    tokens: int = 0
-    parameters: int = 0
-    trained_parameters: int = 0
+    layers: Annotated[int, Key("blocks of the network; absent: it has none")] = 0
+    tokens: Annotated[int, Key("tokens of a sample; absent: no language model", name="tokens_per_sample")] = 0
+    parameters: Annotated[int, Key("of the network; absent: all are trained")] = 0
+    trained_parameters: Annotated[int, Key("those of them that are trained; absent: all are")] = 0
 
     def trained_in(self, framework: Framework) -> Subject:
         """Return the same in a framework."""

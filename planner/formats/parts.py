@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from planner.domain.axes import ALL, AXES, BEST_ORDER, MODES, RANK_ORDER, Axis
+from planner.domain.axes import AXES, BEST_ORDER, MODES, RANK_ORDER, Axis
 from planner.domain.cluster import GroupPart
-from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, Configuration, Settings
-from planner.domain.framework import STRATEGIES, Framework
+from planner.domain.configuration import LARGEST_MINI_BATCH, Configuration, Settings
+from planner.domain.framework import Framework
 from planner.domain.objective import LIMITS
 from planner.domain.precision import precision_named
 from planner.domain.prediction import Citation, PlanWarning
@@ -36,12 +36,14 @@ from planner.formats.fields import (
     Text,
     Type,
     Whole,
+    record_of,
+    values_of,
     without_none,
 )
 
 __all__ = [
     "CITATIONS", "CONFIGURATION_TABLE", "GROUPS", "LARGEST_PRODUCT", "LOOSENING_TABLE", "OPTION_KEYS", "PLAN_TABLE",
-    "REQUEST", "REQUEST_TABLE", "SEARCH_TABLE", "SETTINGS", "SUBJECT_FIELDS", "SUBJECT_TABLE",
+    "REQUEST", "REQUEST_TABLE", "SEARCH_TABLE", "SETTINGS", "SUBJECT_TABLE",
     "axis_type", "citation_keys", "citations_of", "configuration_keys", "configuration_of", "framework_of",
     "plan_keys", "request_keys", "request_of", "subject_keys", "subject_of", "warning_keys", "warning_table",
     "warnings_of",
@@ -62,23 +64,12 @@ def _field(axis: Axis) -> Field:
 
 
 _KINDS = ("data", "model", "pipeline", "hybrid")
-SUBJECT_FIELDS = (
-    Field("network", Text(), "network that is trained"),
-    Field("cluster", Text(), "cluster that it is trained on"),
-    Field("layers", Whole(), "blocks of the network; absent: it has none", None),
-    Field("tokens_per_sample", Whole(), "tokens of a sample; absent: no language model", None),
-    Field("trainable", Text(), f"which parameters are trained; absent: {ALL}", None),
-    Field("parameters", Whole(), "of the network; absent: all are trained", None),
-    Field("trained_parameters", Whole(), "those of them that are trained; absent: all are", None),
-    Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
-    Field("device", Text(("GPU", "CPU")), "what the cluster computes on"),
+_OF_SUBJECT, _OF_SETTINGS = Table.of(Subject), Table.of(Settings)
+SUBJECT_TABLE = Table(
+    _OF_SUBJECT,
+    _OF_SETTINGS,
     Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "memory of a device", None),
-    Field("usd_per_gpu_hour", Number("price"), "price of a device; absent: not known", None),
     Field("framework", Text(), "training framework"),
-    Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer"),
-    Field("strategy", Text(tuple(STRATEGIES)), "what overlaps in a synchronous step"),
-    Field("input", Text(("storage", "synthetic")), "where samples come from"),
-    Field("bucket_bytes", Number(), "gradients of a bucket; absent: the framework's", None),
     Field(
         "rank_order",
         Nullable(ListOf(Text(RANK_ORDER))),
@@ -89,8 +80,9 @@ SUBJECT_FIELDS = (
     Field("virtual_stages", Whole(), "chunks of layers on each pipeline stage where a configuration does not say"),
     Field("recompute", Text(("none", "selective", "full")), "activations computed again, likewise"),
     Field("sharding", Whole(least=0, most=3), "stage of sharded state, likewise"),
+    doc="what all configurations of an answer share",
+    title="subject",
 )
-SUBJECT_TABLE = Table(*SUBJECT_FIELDS, doc="what all configurations of an answer share", title="subject")
 PLAN_TABLE = Table(*map(_field, AXES), make=Configuration, doc="axes of a plan", title="plan_axes")
 GROUPS = Field(
     "groups",
@@ -122,40 +114,30 @@ CONFIGURATION_TABLE = Table(
 
 
 def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
-    """Return the keys of what an answer is about, with the memory of a device and what no plan decides yet."""
+    """Return the keys of what an answer is about, with the memory of a device and what no plan decides yet.
+
+    Those that are absent are left out.
+    """
     settings = subject.settings
-    return {
-        **{key: getattr(subject, key) for key in ("network", "cluster", "device", "usd_per_gpu_hour")},
-        "layers": subject.layers or None,
-        "tokens_per_sample": subject.tokens or None,
-        "trainable": None if settings.trainable == ALL else settings.trainable,
-        "parameters": subject.parameters or None,
-        "trained_parameters": subject.trained_parameters or None,
-        "scenario": subject.scenario or None,
-        **{key: getattr(settings, key) for key in ("optimizer", "strategy", "input")},
-        "framework": settings.framework.label,
-        "bucket_bytes": settings.bucket_bytes or None,
-        "rank_order": None if settings.placed_by == RANK_ORDER else settings.placed_by,
-        "memory_bytes": memory_bytes,
-        "parallelism": "data",
-        "virtual_stages": 1,
-        "recompute": "none",
-        "sharding": 0,
-    }
+    keys = values_of(settings) | values_of(
+        subject,
+        framework=settings.framework.label,
+        rank_order=None if settings.placed_by == RANK_ORDER else settings.placed_by,
+        memory_bytes=memory_bytes,
+        parallelism="data",
+        virtual_stages=1,
+        recompute="none",
+        sharding=0,
+    )
+    return {one.target: keys[one.target] for one in SUBJECT_TABLE.fields if keys[one.target] != one.default}
 
 
 def subject_of(keys: Mapping[str, Any], configurations: Iterable[Mapping[str, Any] | None]) -> Subject:
     """Return what an answer is about; the configurations of its plans tell what gradients are sent in."""
     own = [one for one in configurations if one and one["framework"] in (None, keys["framework"])]
     framework = _framework(keys["framework"], own)
-    ranks, size = keys["rank_order"] or (), keys["bucket_bytes"] or 0.0
-    settings = Settings(
-        keys["optimizer"], keys["strategy"], keys["input"], framework, ranks, size, keys["trainable"] or ALL
-    )
-    scenario, price = keys["scenario"] or "", keys["usd_per_gpu_hour"]
-    about = Subject(keys["network"], keys["cluster"], scenario, settings, price, keys["device"])
-    counts: dict[str, Any] = {name: keys[name] or 0 for name in ("layers", "parameters", "trained_parameters")}
-    return replace(about, **counts, tokens=keys["tokens_per_sample"] or 0)
+    settings = record_of(Settings, keys, framework=framework, rank_order=keys["rank_order"] or ())
+    return record_of(Subject, keys, settings=settings)
 
 
 def _framework(label: str, configurations: Iterable[Mapping[str, Any]]) -> Framework:
@@ -194,7 +176,7 @@ def configuration_keys(
 
 def configuration_of(keys: Mapping[str, Any]) -> Configuration:
     """Return the configuration of a document."""
-    return Configuration(**{axis.name: keys[axis.name] for axis in AXES}, groups=keys["groups"])
+    return record_of(Configuration, keys)
 
 
 OPTION_KEYS = (

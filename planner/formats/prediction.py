@@ -41,13 +41,11 @@ from planner.formats.fields import (
     Whole,
     record_of,
     values_of,
-    without_none,
 )
 from planner.formats.parts import (
     CITATIONS,
     CONFIGURATION_TABLE,
     LARGEST_PRODUCT,
-    SUBJECT_FIELDS,
     SUBJECT_TABLE,
     citation_keys,
     configuration_keys,
@@ -374,9 +372,8 @@ def _term_of(keys: Mapping[str, Any], periods: Mapping[str, float], sources: Seq
 
 
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what is predicted")
-_OWN_SUBJECT = Table(
-    *(replace(field, default=None) for field in SUBJECT_FIELDS), title="subject_of_one"
-)  # its keys go before those of all
+_OWN_SUBJECT = Table(*(replace(field, default=None) for field in SUBJECT_TABLE.fields), title="subject_of_one")
+"""Its keys go before those of all."""
 _ONE = Table(
     _CONFIGURATION,
     FIGURES,
@@ -428,7 +425,7 @@ def predictions_document(
     each = list(predictions)
     shared = Shared(one for _, one in each)
     subjects = [subject_keys(subject, shared.memory_bytes) for subject, _ in each]
-    alike = {key: value for key, value in subjects[0].items() if all(one[key] == value for one in subjects)}
+    alike = {key: value for key, value in subjects[0].items() if all(one.get(key) == value for one in subjects)}
     rows = []
     for (subject, one), about in zip(each, subjects, strict=True):
         own = {key: value for key, value in about.items() if key not in alike}
@@ -457,7 +454,7 @@ def predictions_of(keys: Mapping[str, Any]) -> list[tuple[Subject, Prediction]]:
     """
     answers = []
     for at, one in enumerate(keys["predictions"], 1):
-        keys_of_subject = without_none(**keys["subject"]) | without_none(**(one["subject"] or {}))
+        keys_of_subject = _OWN_SUBJECT.write(keys["subject"]) | _OWN_SUBJECT.write(one["subject"] or {})
         about = SUBJECT_TABLE.read(keys_of_subject, f"predictions[{at - 1}].subject")
         warnings = warnings_of(keys["warnings"], "predictions", at)
         prediction = _prediction_of(one, warnings, {**keys, "subject": about})

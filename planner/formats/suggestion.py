@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from planner.domain.configuration import Configuration, Settings
+from planner.domain.configuration import Settings
 from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart
 from planner.domain.prediction import Citation, PlanWarning, Prediction, Quantity, Run
@@ -383,16 +383,13 @@ def _of_brief(keys: Mapping[str, Any], epochs: int | None, recorded: Recorded) -
     if missing:
         raise FieldError(missing, "key must be given, as a plan was found")
     framework = recorded(Framework.labelled(keys["framework"]))
-    size, optimizer = keys["bucket_bytes"] or 0.0, keys["optimizer"] or Settings().optimizer
-    settings = Settings(optimizer, keys["strategy"] or framework.strategy, framework=framework, bucket_bytes=size)
-    subject = Subject(
-        keys["network"],
-        keys["cluster"],
-        keys["scenario"] or "",
-        settings,
-        device=keys["device"],
-        layers=keys["layers"] or 0,
-    )
+    own = {
+        "framework": framework,
+        "optimizer": keys["optimizer"] or Settings().optimizer,
+        "strategy": keys["strategy"] or framework.strategy,
+        "rank_order": (),
+    }
+    subject = record_of(Subject, {**keys, "tokens": 0}, settings=record_of(Settings, keys, **own))
     training, of_file = None, Run(keys["epochs"] or 1, keys["tokens"] or 0.0)
     run = Run(epochs) if epochs else of_file
     if keys["walltime_s"] and run == of_file:
@@ -401,11 +398,10 @@ def _of_brief(keys: Mapping[str, Any], epochs: int | None, recorded: Recorded) -
         one, times = _quantity(keys["epoch_s"]), run.epochs
         low, high = (end and end * times for end in (one.low, one.high))
         training = Quantity(one.value * times, low, high)
-    configuration: Configuration = configuration_of(keys)
     return KeptPlans(
         (
             PlanToStart(
-                keys["position"], subject, configuration, _quantity(keys["iteration_s"]), keys["rank_order"],
+                keys["position"], subject, configuration_of(keys), _quantity(keys["iteration_s"]), keys["rank_order"],
                 stage_layers_of(keys), None, training, run,
             ),
         ),

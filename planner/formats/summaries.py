@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.domain.axes import ALL, AXES
-from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS
+from planner.domain.axes import AXES
+from planner.domain.configuration import LARGEST_MINI_BATCH, OPTIMIZERS, Settings
 from planner.domain.framework import STRATEGIES
 from planner.domain.kernels import KernelRow
 from planner.domain.objective import TERMS, objective_named
@@ -78,16 +78,18 @@ _TIME_TABLE = Table(
 )
 _SAMPLES = OneOf((Whole(most=LARGEST_MINI_BATCH), Number()), rule="a number of samples")
 _BRIEF = Table(
-    Field("network", Text(), "network that is trained"),
-    Field("cluster", Text(), "cluster that it is trained on"),
-    Field("trainable", Text(), f"which parameters are trained; absent: {ALL}", None),
-    Field("scenario", Text(), "what-if, as it was written; absent: things as they are", None),
+    Table.of(
+        Subject,
+        Field("device", Text(("GPU", "CPU")), "what the cluster computes on; absent: GPU", "GPU"),
+        omit=("usd_per_gpu_hour", "tokens", "parameters", "trained_parameters"),
+    ),
+    Table.of(
+        Settings,
+        Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer", None),
+        Field("strategy", Text(tuple(STRATEGIES)), "how gradients are sent; absent: the framework's way", None),
+        omit=("input",),
+    ),
     Field("framework", Text(), "training framework"),
-    Field("layers", Whole(), "blocks of the network; absent: it has none", None),
-    Field("device", Text(("GPU", "CPU")), "what the cluster computes on; absent: GPU", "GPU"),
-    Field("optimizer", Text(tuple(OPTIMIZERS)), "optimizer", None),
-    Field("strategy", Text(tuple(STRATEGIES)), "how gradients are sent; absent: the framework's way", None),
-    Field("bucket_bytes", Number(), "gradients of a bucket; absent: the framework's", None),
     Field("status", Text(("found", "none_feasible")), "whether any plan fits; if none, loosen says what to change"),
     *(Field(a.name, axis_type(a), a.doc, None if a.always_said or a.is_degree else a.default) for a in AXES),
     GROUPS,
@@ -143,8 +145,8 @@ def _brief_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]:
     about: dict[str, Any] = {
         "network": subject.network,
         "cluster": subject.cluster,
-        "trainable": None if subject.settings.trainable == ALL else subject.settings.trainable,
-        "scenario": subject.scenario or None,
+        "scenario": subject.scenario,
+        "trainable": subject.settings.trainable,
         "framework": about_plan.settings.framework.label,
         "status": suggestion.status,
         "warnings": list(dict.fromkeys(warning.code for warning in warnings)),
