@@ -35,8 +35,8 @@ from planner.errors import ParameterError
 __all__ = [
     "ATTENTION", "BACKWARD_DATA", "BACKWARD_WEIGHT", "CLASSES", "COSTLY_ACTIVATIONS", "DIRECTIONS", "FORWARD",
     "FP32_KINDS", "KINDS", "LINEAR_BIAS", "MATRIX_KINDS", "OF_BANDWIDTH", "OF_LAYERS", "PRODUCT_KINDS", "ROW_KINDS",
-    "SERVED_BY", "UPDATE", "WORK_COLUMNS", "KernelCalls", "KernelRow", "class_of", "convolution_output",
-    "is_that_of_fp32",
+    "SERVED_BY", "UPDATE", "WORK_COLUMNS", "KernelCalls", "KernelRow", "LayerWork", "Work", "WorkTotals", "class_of",
+    "convolution_output", "is_that_of_fp32",
 ]  # fmt: skip
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE = "forward", "backward_data", "backward_weight", "update"
@@ -156,14 +156,29 @@ class KernelCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkTotals:
-    """Totals of a network per sample: parameters, multiply-adds forward, FLOP of a training pass, kernel calls."""
+class Work:
+    """Of a sample: parameters, those trained, multiply-adds forward, FLOP of a training pass."""
 
     parameters: int
     trained: int
     forward_mac: int
     training_flop: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTotals(Work):
+    """Totals of a network, and the kernel calls of a step."""
+
     kernel_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork(Work):
+    """One layer of a network; ``shape`` is that of its output for one sample."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,26 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Annotated
 
 import numpy as np
 
-from planner.domain.arrays import IntArray, check_count, frozen_map, once_of
+from planner.domain.arrays import LARGEST_COUNT, IntArray, check_count, frozen_map, once_of
+from planner.domain.framework import OPTIMIZERS
 from planner.domain.kernels import COSTLY_ACTIVATIONS, LINEAR_BIAS, OF_LAYERS, SERVED_BY
+from planner.domain.keys import Key
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import INPUT, AttributeValue, Layer, Shape
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
-    "INPUT", "LAYER_KINDS", "LOOKED_UP", "AttributeValue", "Layer", "LayerCall", "Network", "Shape", "family_of",
-    "input_shapes", "kind_of_kernel", "layer_parameters", "layer_shapes", "parameters_of", "work_named",
+    "INPUT", "LAYER_KINDS", "LOOKED_UP", "MOST_LAYERS", "AttributeValue", "Layer", "LayerCall", "Network", "Shape",
+    "family_of", "input_shapes", "kind_of_kernel", "layer_parameters", "layer_shapes", "parameters_of", "work_named",
 ]  # fmt: skip
+
+
+MOST_LAYERS = 20_000
+"""ResNet-1001 has 3,340, ResNet-5000 17,504; of more, steps take seconds to lay out."""
 
 
 def family_of(name: str) -> str:
@@ -30,24 +37,16 @@ def family_of(name: str) -> str:
 class Network:
     """A network: layers in topological order, the shape of one sample, and where it comes from.
 
-    Attributes
-    ----------
-    name : with arguments, as a user would type it: ``resnet50:stride=1x1``
-    input_shape : of one sample
-    layers : every layer stands behind those it reads
-    dataset : default data set
-    optimizer : default optimizer of the family
-    notes : variant and source, one sentence
-    unmodelled : what a model that was read has otherwise than these layers, a sentence each
+    Its name has arguments, as a user would type it: ``resnet50:stride=1x1``.
     """
 
-    name: str
-    input_shape: tuple[int, ...]
-    layers: tuple[Layer, ...]
-    dataset: str | None = None
-    optimizer: str = "sgd-momentum"
-    notes: str = ""
-    unmodelled: tuple[str, ...] = ()
+    name: Annotated[str, Key("name to refer to it", is_name=True)]
+    input_shape: Annotated[tuple[int, ...], Key("shape of one sample", name="input", size=(1, 3), most=LARGEST_COUNT)]
+    layers: Annotated[tuple[Layer, ...], Key("layers, each behind those it reads", size=(1, MOST_LAYERS))]
+    dataset: Annotated[str | None, Key("default data set", is_name=True)] = None
+    optimizer: Annotated[str, Key("default optimizer", choices=tuple(OPTIMIZERS))] = "sgd-momentum"
+    notes: Annotated[str, Key("variant and source")] = ""
+    unmodelled: Annotated[tuple[str, ...], Key("what the model has otherwise than these layers, a sentence each")] = ()
 
     @property
     def tokens(self) -> int:

@@ -103,11 +103,11 @@ class MiniBatch:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """Distribution of the staleness [updates]; ``pmf`` maps each possible value to its probability."""
+    """Distribution of the staleness [updates]."""
 
-    mean: float
-    std: float
-    pmf: Mapping[int, float]
+    mean: Annotated[float, Key("mean of the updates between reading and applying")]
+    std: Annotated[float, Key("its standard deviation; absent: that of pmf", absent=None)]
+    pmf: Annotated[Mapping[int, float], Key("probability of each number of updates", pattern="[0-9]+", unit="share")]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pmf", frozen_map(self.pmf))
@@ -117,19 +117,32 @@ class Staleness:
 class Term:
     """One part of a step.
 
-    ``seconds`` is what it takes, ``exposed_seconds`` what it adds to its thread's period after overlap, ``share``
-    the exposed part of that period; ``origins`` and the names of ``calibrations`` say where its coefficients come from;
-    ``provenance`` holds the same as records, and nothing in a prediction that was read from a document.
+    ``share`` is the exposed part of its thread's period; ``origins`` and the names of ``calibrations`` say where its
+    coefficients come from; ``provenance`` holds the same as records, and nothing in a prediction that was read from a
+    document.
     """
 
-    name: str
-    thread: str  # step | gpu | update
-    seconds: float
-    exposed_seconds: float
+    name: Annotated[str, Key("name of the term")]
+    thread: Annotated[
+        str,
+        Key(
+            "thread that it runs in; absent: step when synchronous, gpu when asynchronous",
+            absent=None,
+            choices=("step", "gpu", "update"),
+        ),
+    ]
+    seconds: Annotated[float, Key("what it takes")]
+    exposed_seconds: Annotated[
+        float,
+        Key(
+            "what it adds to the period of its thread (update_s of the thread update, else iteration_s); absent: all",
+            absent=None,
+        ),
+    ]
     share: float
     origins: tuple[str, ...]
     calibrations: tuple[str, ...]
-    extrapolated: bool
+    extrapolated: Annotated[bool, Key("whether it lies outside what was fitted", absent=False)]
     provenance: tuple[Provenance, ...] = ()
 
     @property
@@ -188,6 +201,9 @@ class LayersOfStage:
     recompute: Annotated[str, Key("what of them; absent: none", choices=("none", "selective", "full"))] = "none"
 
 
+_FOLLOWS = "low and high, where absent, are in the ratio to value that those of iteration_s are"
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Everything about one configuration; memory in bytes on one device, by kind, with ``total`` and ``capacity``.
@@ -201,12 +217,22 @@ class Prediction:
     """
 
     configuration: Configuration
-    iteration_s: Quantity
-    update_s: Quantity | None
-    epoch_s: Quantity | None
-    first_epoch_s: Quantity | None
-    samples_per_s: Quantity
-    mini_batch: MiniBatch
+    iteration_s: Annotated[Quantity, Key("one update; asynchronous: one period of the GPU thread")]
+    update_s: Annotated[
+        Quantity | None, Key(f"one period of the update thread, asynchronous only; {_FOLLOWS}", absent=None)
+    ]
+    epoch_s: Annotated[
+        Quantity | None,
+        Key(f"a later epoch (samples cached as far as they fit); absent without data set; {_FOLLOWS}", absent=None),
+    ]
+    first_epoch_s: Annotated[Quantity | None, Key(f"the first epoch; absent: as epoch_s; {_FOLLOWS}", absent=None)]
+    samples_per_s: Annotated[
+        Quantity,
+        Key("samples a second; low and high, where absent, are value x iteration_s.value / iteration_s.high and .low"),
+    ]
+    mini_batch: Annotated[
+        MiniBatch, Key("distribution of the mini-batch; absent: that of the configuration", absent=None)
+    ]
     staleness: Staleness
     memory_bytes: Mapping[str, float]
     terms: tuple[Term, ...]
@@ -305,12 +331,12 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """Where a calibration comes from: its origin, its source and the ISO date of that; empty where not known."""
+    """Where a calibration comes from; empty: not known."""
 
     name: str
-    origin: str
-    source: str
-    date: str
+    origin: Annotated[str, Key("measured, published, ...")]
+    source: Annotated[str, Key("where it comes from", absent="")]
+    date: Annotated[str, Key("ISO date of that", absent="")]
 
 
 def cited(predictions: Iterable[Prediction], calibrations: Iterable[Calibration]) -> tuple[Citation, ...]:

@@ -96,7 +96,7 @@ def _keys(calibration: Calibration) -> dict[str, Any]:
     return values_of(calibration, warnings=(*calibration.warnings, *of_precisions))
 
 
-_CALIBRATION = Table.of(Calibration, make=_calibration, split=_keys)
+_CALIBRATION: Table[Calibration] = Table.of(Calibration, make=_calibration, split=_keys)
 CALIBRATION = Kind("calibration", "json", _CALIBRATION)
 
 

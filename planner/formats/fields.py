@@ -454,20 +454,21 @@ class Table(Type, Generic[R]):
         self.own, self.doc, self.title, self.split, self.gone = fields, doc, title, split, gone
         self.make: Callable[..., R] = make
 
+    @overload
     @staticmethod
-    def of(
-        record: type[R], *fields: Field | Table[Any], make: Callable[..., Any] | None = None,
-        omit: Collection[str] = (), doc: str = "", title: str = "",
-        split: Callable[[Any], Mapping[str, Any]] | None = None,
-    ) -> Table[R]:  # fmt: skip
+    def of(record: type, *fields: Field | Table[Any], make: Callable[..., Any], **options: Any) -> Table[Any]: ...
+    @overload
+    @staticmethod
+    def of(record: type[R], *fields: Field | Table[Any], **options: Any) -> Table[R]: ...
+
+    @staticmethod
+    def of(record: type, *fields: Field | Table[Any], make: Callable[..., Any] | None = None, **options: Any) -> Any:
         """Return the table of a record; the first one is used wherever another record holds such a record.
 
         Its keys are ``fields``, and those that the annotations of the record declare, but for those of fields in
         ``omit`` and what ``fields`` say otherwise.
         """
-        table: Table[R] = Table(
-            *fields, make=make or record, doc=doc, title=title, split=split, record=record, omit=omit
-        )
+        table: Table[Any] = Table(*fields, make=make or record, record=record, **options)
         _TABLES.setdefault(record, table)
         return table
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from planner.domain.arrays import LARGEST_COUNT
-from planner.domain.configuration import OPTIMIZERS
-from planner.domain.kernels import WorkTotals
+from planner.domain.kernels import LayerWork, Work, WorkTotals
 from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network, layer_parameters, layer_shapes
 from planner.domain.request import Dataset
 from planner.errors import ParameterError
@@ -32,35 +30,23 @@ from planner.formats.fields import (
 )
 
 __all__ = [
-    "DATASET", "FIELDS_BUT_LAYERS", "LAYER_FIELDS", "LISTED_KINDS", "NAMES", "NETWORK", "NETWORK_WORK",
+    "DATASET", "LISTED_KINDS", "NAMES", "NETWORK", "NETWORK_WORK",
     "names_document", "network_work_document",
 ]  # fmt: skip
 
 
 MOST_ELEMENTS = 10**13
 """Of an output for one sample, and parameters of a layer: the largest networks have as many in all."""
-MOST_LAYERS = 20_000
-"""ResNet-1001 has 3,340, ResNet-5000 17,504; of more, steps take seconds to lay out."""
 _ATTRIBUTE = OneOf(
     (Flag(), Whole(least=0, most=LARGEST_WHOLE), Number(), Text(), ListOf(Whole(least=0), least=2, most=2)),
     rule="true, false, text, a number of at least 0, or two whole numbers",
 )
-LAYER_FIELDS = (
-    Field("name", Name(), "unique in the network"),
+_LAYER = Table.of(
+    Layer,
     Field("kind", Text(LAYER_KINDS.keys()), "what it computes"),
     Field("inputs", ListOf(Name(), least=1), "names of the layers it reads; the one before unless given", None),
     Field("attributes", MapOf(_ATTRIBUTE), "settings of its kind; sizes of both axes are one number or two", None),
-    Field("frozen", Flag(), "whether its parameters are not trained; absent: false", default=False, into="is_frozen"),
-    Field("kept", Number(), "elements kept for the backward pass besides those of its kind, per element out", 0.0),
-)
-_LAYERS = Field("layers", ListOf(Table(*LAYER_FIELDS), 1, MOST_LAYERS), "layers, each behind those it reads")
-FIELDS_BUT_LAYERS = (
-    Field("name", Name(), "name to refer to it"),
-    Field("input", ListOf(Whole(most=LARGEST_COUNT), 1, 3), "shape of one sample", into="input_shape"),
-    Field("dataset", Name(), "default data set", None),
-    Field("optimizer", Text(tuple(OPTIMIZERS)), "default optimizer", "sgd-momentum"),
-    Field("notes", Text(), "variant and source", ""),
-    Field("unmodelled", ListOf(Text()), "what the model has otherwise than these layers, a sentence each", ()),
+    make=dict,
 )
 _FOUND = "key must be left out, as blocks, heads and widths are found in the layers; delete it"
 
@@ -70,8 +56,7 @@ def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
     graph: list[Layer] = []
     for one in layers:
         before = graph[-1].name if graph else INPUT
-        inputs, attributes = one["inputs"] or (before,), one["attributes"] or {}
-        graph.append(Layer(one["name"], one["kind"], inputs, attributes, one["is_frozen"], one["kept"]))
+        graph.append(Layer(**one | {"inputs": one["inputs"] or (before,), "attributes": one["attributes"] or {}}))
     network = Network(layers=tuple(graph), **keys)
     for name, shape in layer_shapes(network).items():
         if math.prod(shape) > MOST_ELEMENTS:
@@ -85,13 +70,7 @@ def _network(layers: tuple[dict[str, Any], ...], **keys: Any) -> Network:
     return network
 
 
-_NETWORK = Table(
-    *FIELDS_BUT_LAYERS[:2],
-    _LAYERS,
-    *FIELDS_BUT_LAYERS[2:],
-    make=_network,
-    gone={"transformer": _FOUND, "blocks": _FOUND},
-)
+_NETWORK: Table[Network] = Table.of(Network, make=_network, gone={"transformer": _FOUND, "blocks": _FOUND})
 NETWORK = Kind("network", "toml", _NETWORK)
 
 
@@ -102,36 +81,22 @@ _FIGURES = (
     Field("forward_flop", _WORK, "of products, forward, a sample: two a multiply-add"),
     Field("training_flop", _WORK, "of products, forward and backward, a sample"),
 )
-_LAYER_WORK = Table(*LAYER_FIELDS, Field("output", ListOf(Whole()), "shape of its output of one sample"), *_FIGURES)
+_LAYER_WORK = Table(_LAYER, Field("output", ListOf(Whole()), "shape of its output of one sample"), *_FIGURES)
 _TOTALS = Table(
     *_FIGURES,
     Field("forward_multiply_adds", _WORK, "of products, forward, a sample"),
     Field("kernel_calls", _WORK, "kernel calls of a step"),
 )
-_NETWORK_WORK = Table(
-    *FIELDS_BUT_LAYERS,
+_NETWORK_WORK = Table.of(
+    Network,
     Field("layers", ListOf(_LAYER_WORK, least=1), "layers, each behind those it reads"),
     Field("totals", _TOTALS, "of all layers"),
+    make=dict,
 )
 NETWORK_WORK = Kind("network-work", "json", _NETWORK_WORK)
 
 
-class Work(Protocol):
-    """What is told of a layer: output shape and multiply-adds forward per sample, parameters, FLOP of training."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def parameters(self) -> int: ...
-    @property
-    def trained(self) -> int: ...
-    @property
-    def forward_mac(self) -> int: ...
-    @property
-    def training_flop(self) -> int: ...
-
-
-def network_work_document(network: Network, layers: Sequence[Work], totals: WorkTotals) -> dict[str, Any]:
+def network_work_document(network: Network, layers: Sequence[LayerWork], totals: WorkTotals) -> dict[str, Any]:
     """Return the document of a network, of the work of each of its layers, in order, and of all."""
     keys = NETWORK.document(network)
     rows = [
@@ -142,7 +107,7 @@ def network_work_document(network: Network, layers: Sequence[Work], totals: Work
     return keys | opening | {"layers": rows, "totals": figures}
 
 
-def _figures(one: Work | WorkTotals) -> dict[str, int]:
+def _figures(one: Work) -> dict[str, int]:
     trained = {} if one.trained == one.parameters else {"trained_parameters": one.trained}
     flop = {"forward_flop": 2 * one.forward_mac, "training_flop": one.training_flop}
     return {"parameters": one.parameters, **trained, **flop}

@@ -7,7 +7,7 @@ typed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from planner.domain.axes import AXES, BEST_ORDER, MODES, RANK_ORDER, Axis
@@ -257,12 +257,8 @@ def warnings_of(rows: Iterable[Mapping[str, Any]], key: str = "", position: int 
     )
 
 
-_CITATION = Table(
-    Field("names", ListOf(Text(), least=1), "names of calibrations"),
-    Field("origin", Text(), "measured, published, ..."),
-    Field("source", Text(), "where it comes from", ""),
-    Field("date", Text(), "ISO date of that", ""),
-    title="citation",
+_CITATION = Table.of(
+    Citation, Field("names", ListOf(Text(), least=1), "names of calibrations"), make=dict, title="citation"
 )
 CITATIONS = Field("citations", ListOf(_CITATION), "of the calibrations that the answer rests on", ())
 
@@ -272,12 +268,12 @@ def citation_keys(citations: Sequence[Citation]) -> tuple[dict[str, Any], ...]:
     names: dict[Citation, list[str]] = {}
     for one in citations:
         names.setdefault(replace(one, name=""), []).append(one.name)
-    return tuple({**asdict(one), "names": of_one} for one, of_one in names.items())
+    return tuple(values_of(one, names=of_one) for one, of_one in names.items())
 
 
 def citations_of(keys: Iterable[Mapping[str, Any]]) -> tuple[Citation, ...]:
     """Return what the keys say."""
-    return tuple(Citation(name, one["origin"], one["source"], one["date"]) for one in keys for name in one["names"])
+    return tuple(record_of(Citation, one, name=name) for one in keys for name in one["names"])
 
 
 SEARCH_TABLE = Table.of(SearchReport)

@@ -32,9 +32,7 @@ from planner.formats.documents import Kind
 from planner.formats.fields import (
     Field,
     FieldError,
-    Flag,
     ListOf,
-    MapOf,
     Number,
     Table,
     Text,
@@ -72,8 +70,6 @@ THREADS = {"sync": "step", "async": "gpu"}
 NO_STALENESS = Staleness(0.0, 0.0, {0: 1.0})
 EQUAL_ENDS = 1e-9
 """Relative difference up to which an end of an interval is the one that follows."""
-_FOLLOWS_WORDS = "low and high, where absent, are in the ratio to value that those of iteration_s are"
-_RATE_WORDS = "low and high, where absent, are value x iteration_s.value / iteration_s.high and .low"
 _BYTES = Whole(least=0, most=LARGEST_PRODUCT)
 QUANTITY = Table.of(Quantity, make=dict, title="quantity")
 _STAGE = Table.of(
@@ -92,28 +88,10 @@ RANK_ORDER_FIELD = Field(
     "how ranks are numbered, innermost first, where that is chosen for the plan; absent: as the subject says",
     (),
 )
-_STALENESS = Table(
-    Field("mean", Number(), "mean of the updates between reading and applying"),
-    Field("std", Number(), "its standard deviation; absent: that of pmf", None),
-    Field("pmf", MapOf(Number("share"), pattern="[0-9]+"), "probability of each number of updates"),
-)
-_TERM = Table(
-    Field("name", Text(), "name of the term"),
-    Field(
-        "thread",
-        Text(("step", "gpu", "update")),
-        "thread that it runs in; absent: step when synchronous, gpu when asynchronous",
-        None,
-    ),
-    Field("seconds", Number(), "what it takes"),
-    Field(
-        "exposed_seconds",
-        Number(),
-        "what it adds to the period of its thread (update_s of the thread update, else iteration_s); absent: all",
-        None,
-    ),
+_TERM = Table.of(
+    Term,
     Field("source", Whole(least=0), "where its coefficients come from: place in sources, from 0; absent: 0", 0),
-    Field("extrapolated", Flag(), "whether it lies outside what was fitted", False),  # noqa: FBT003 - the default
+    make=dict,
     title="term",
 )
 SOURCES = Field(
@@ -130,22 +108,12 @@ SOURCES = Field(
 Table.of(SharedLayers, title="shared_layers")
 FIGURES = Table.of(
     Prediction,
-    Field("iteration_s", QUANTITY, "one update; asynchronous: one period of the GPU thread"),
-    Field("update_s", QUANTITY, f"one period of the update thread, asynchronous only; {_FOLLOWS_WORDS}", None),
-    Field(
-        "epoch_s",
-        QUANTITY,
-        f"a later epoch (samples cached as far as they fit); absent without data set; {_FOLLOWS_WORDS}",
-        None,
-    ),
-    Field("first_epoch_s", QUANTITY, f"the first epoch; absent: as epoch_s; {_FOLLOWS_WORDS}", None),
     Field(
         "epoch_usd",
         QUANTITY,
         "epoch_s x gpus x usd_per_gpu_hour / 3600, ends too; absent without a price or data set",
         None,
     ),
-    Field("samples_per_s", QUANTITY, f"samples a second; {_RATE_WORDS}"),
     Field(
         "tokens_per_s",
         QUANTITY,
@@ -154,8 +122,7 @@ FIGURES = Table.of(
     ),
     STAGE_LAYERS,
     RANK_ORDER_FIELD,
-    Field("mini_batch", Table.of(MiniBatch), "distribution of the mini-batch; absent: that of the configuration", None),
-    Field("staleness", _STALENESS, "distribution of the staleness; absent: none", None),
+    Field("staleness", Table.of(Staleness, make=dict), "distribution of the staleness; absent: none", None),
     Field(
         "memory_bytes",
         Table(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from planner.domain.calibration import OF_PASSES, Calibration, Entry, Gap, MeasuredStep
 from planner.domain.cluster import Accelerator, Cluster, Link
 from planner.domain.framework import PARALLELISMS, STRATEGIES, Framework, Strategy
-from planner.domain.kernels import WorkTotals
+from planner.domain.kernels import LayerWork, WorkTotals
 from planner.domain.network import LOOKED_UP, Network
 from planner.domain.provenance import ConformalScore
 from planner.domain.request import Dataset
@@ -20,7 +19,7 @@ from planner.report.parts import configuration_words, first_names, sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = [
-    "CallWeights", "LayerFigures", "accelerator_view", "accelerators_view", "calibration_view",
+    "CallWeights", "accelerator_view", "accelerators_view", "calibration_view",
     "calibrations_view", "cluster_view", "clusters_view", "dataset_view", "datasets_view", "entry_view", "fit_view",
     "framework_view", "frameworks_view", "gaps_view", "is_assumed", "network_view", "networks_view", "share",
 ]  # fmt: skip
@@ -28,21 +27,6 @@ __all__ = [
 
 MOST_NAMES = 12
 """Names listed of what a calibration has seen."""
-
-
-class LayerFigures(Protocol):
-    """What is shown of a layer: output shape per sample, trained parameters, multiply-adds forward per sample."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102 - described by the class
-    @property
-    def kind(self) -> str: ...  # noqa: D102
-    @property
-    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
-    @property
-    def parameters(self) -> int: ...  # noqa: D102
-    @property
-    def forward_mac(self) -> int: ...  # noqa: D102
 
 
 def networks_view(rows: Iterable[tuple[Network, WorkTotals]]) -> Iterator[Block]:
@@ -60,11 +44,11 @@ def networks_view(rows: Iterable[tuple[Network, WorkTotals]]) -> Iterator[Block]
 
 
 def network_view(
-    network: Network, layers: Sequence[LayerFigures], totals: WorkTotals, arguments: Mapping[str, str]
+    network: Network, layers: Sequence[LayerWork], totals: WorkTotals, arguments: Mapping[str, str]
 ) -> Iterator[Block]:
     """Yield layers with shapes, parameters and FLOP, then totals; ``arguments`` maps each to its documentation."""
     yield title(f"{network.name}: input {_shape(network.input_shape)}")
-    cells: dict[str, Callable[[LayerFigures], str]] = {
+    cells: dict[str, Callable[[LayerWork], str]] = {
         "layer": lambda one: one.name,
         "kind": lambda one: one.kind.replace("_", " "),
         "output": lambda one: _shape(one.shape),

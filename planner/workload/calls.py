@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -34,19 +34,19 @@ from planner.domain.kernels import (
     UPDATE,
     WORK_COLUMNS,
     KernelCalls,
+    LayerWork,
     WorkTotals,
     convolution_output,
 )
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Site
-from planner.domain.network import LayerCall, Network, Shape
+from planner.domain.network import LayerCall, Network
 from planner.domain.precision import precision_named
 from planner.workload.lowering import ledger_of, lower
 from planner.workload.program import program, wide_tensors
 
 __all__ = [
-    "LayerWork", "distinct_calls", "layer_calls", "layer_work", "narrow_calls", "narrow_layers", "rest_precision",
-    "totals",
+    "distinct_calls", "layer_calls", "layer_work", "narrow_calls", "narrow_layers", "rest_precision", "totals",
 ]  # fmt: skip
 
 LAYERS = {"fp8": ("linear",), "int8": ("linear", "convolution")}
@@ -164,29 +164,13 @@ def _estimated_s(call: LayerCall) -> float:
     return 2 * macs / ASSUMED_FLOP_PER_S
 
 
-@dataclass(frozen=True, slots=True)
-class LayerWork:
-    """One layer of a network: output shape, parameters, those trained, multiply-adds forward, FLOP of a training pass.
-
-    All per sample.
-    """
-
-    name: str
-    kind: str
-    shape: Shape
-    parameters: int
-    trained: int
-    forward_mac: int
-    training_flop: int
-
-
 def layer_work(network: Network) -> tuple[LayerWork, ...]:
     """Return one record a layer, in order; ParameterError where a layer cannot read what it is given."""
     of = program(network)
     sites = ((layer, of.sites[at]) for layer, at in zip(network.layers, of.site.tolist(), strict=True))
     return tuple(
         LayerWork(
-            layer.name, layer.kind, site.output, site.parameters, site.trained, site.forward_mac, site.training_flop
+            site.parameters, site.trained, site.forward_mac, site.training_flop, layer.name, layer.kind, site.output
         )
         for layer, site in sites
     )

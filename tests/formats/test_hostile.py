@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planner.domain.network import MOST_LAYERS
 from planner.errors import InputFileError, ParameterError, UnknownNameError, printable, shown
 from planner.formats.documents import DEEPEST_LEVELS, LARGEST_DOCUMENTS, opened, parse_text, place_of, read_text
 from planner.formats.fields import LONGEST_NAME
-from planner.formats.network import DATASET, MOST_LAYERS, NETWORK
+from planner.formats.network import DATASET, NETWORK
 from planner.formats.parts import SETTINGS
 from planner.formats.runs import read_runs
 from planner.formats.samples import read_samples

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from planner.domain.arrays import LARGEST_COUNT, check_count, frozen_map
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
+from planner.domain.keys import Key
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
@@ -48,16 +49,15 @@ class Attribute:
 class Layer:
     """One layer: kind, name, the layers it reads, and every attribute of its kind (defaults filled in).
 
-    ``is_frozen``: its parameters are not trained: they have no gradient, no optimizer state and no update.
-    ``kept``: elements that it keeps for the backward pass besides what its kind keeps, per element of its output.
+    Parameters that are not trained have no gradient, no optimizer state and no update.
     """
 
-    name: str
+    name: Annotated[str, Key("unique in the network", is_name=True)]
     kind: str
     inputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    is_frozen: bool = False
-    kept: float = 0.0
+    is_frozen: Annotated[bool, Key("whether its parameters are not trained; absent: false", name="frozen")] = False
+    kept: Annotated[float, Key("elements kept for the backward pass besides those of its kind, per element out")] = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in LAYER_KINDS:
