@@ -1,5 +1,6 @@
 """What all tests share: the program in this process, with its whole output and exit code."""
 
+import gc
 import itertools
 import sys
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ from planner.sessions.measure import Session
 
 # Scripts of the checkout, such as validation, are importable; the installed package goes before the checkout's.
 sys.path.append(str(Path(__file__).parent.parent))
+
+gc.set_threshold(100_000)  # as the program does: thousands of tests are no garbage
 
 # How long an example takes says nothing on a machine with other work.
 settings.register_profile("planner", deadline=None, max_examples=25)
@@ -41,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_slow = is_long or any(map(item.get_closest_marker, ("live", "started")))
         if is_slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the tests that wait the garbage collector's looks."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 import os
 import re
@@ -15,9 +17,11 @@ import sysconfig
 import tempfile
 import tomllib
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from planner.cli.main import main
 from planner.cli.options import COMMANDS, OPTIONS
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Layer, LayerKind
@@ -43,22 +47,25 @@ def console_blocks(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def printed(command: str, folder: Path, stderr: int = subprocess.STDOUT) -> str:
-    """Return what a command shows at 80 columns, on a machine without calibrations of its own."""
-    words = shlex.split(command)
-    assert words[0] == "planner"
-    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "XDG_DATA_HOME": str(folder)}
-    run = subprocess.run(
-        [PLANNER, *words[1:]],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        env=environment,
-        cwd=folder,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout
-    return "".join(f"{line.rstrip()}\n" for line in run.stdout.splitlines())
+def environment_of(folder: Path) -> dict[str, str]:
+    """Return the environment of a machine without calibrations of its own, whose terminal has 80 columns."""
+    return os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "XDG_DATA_HOME": str(folder)}
+
+
+def printed(command: str, folder: Path, stderr: io.StringIO | None = None) -> str:
+    """Return what a command shows, with its messages unless ``stderr`` takes them."""
+    program, *words = shlex.split(command)
+    assert program == "planner"
+    out = io.StringIO()
+    with (
+        patch.dict(os.environ, environment_of(folder)),
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out if stderr is None else stderr),
+    ):
+        code = main(words)
+    assert code == 0, out.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 def rewritten(text: str, folder: Path) -> str:
@@ -174,6 +181,17 @@ def test_output_is_what_the_command_prints(page: str, command: str, expected: st
     assert printed(command, tmp_path) == expected, f"python tests/test_docs.py writes it into {page}"
 
 
+def test_the_installed_program_prints_the_same(tmp_path: Path) -> None:
+    """Other blocks are printed in this process: one has a process of its own, with both streams of the system."""
+    page, command, expected = BLOCKS[0]
+    words = [str(PLANNER), *shlex.split(command)[1:]]
+    done = subprocess.run(
+        words, env=environment_of(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=True,
+    )  # fmt: skip
+    assert (page, done.stdout) == ("README.md", expected)
+
+
 PART = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\d>|[^'"|;>&])+"""
 """What stands between pipes, redirections and the like, but for those in quotes."""
 
@@ -241,11 +259,11 @@ def test_files_that_pages_show_work(tmp_path: Path) -> None:
     for kind, text in files.items():
         (tmp_path / ("planner.toml" if kind == "settings" else f"{kind}.toml")).write_text(text)
     command = "planner suggest --target-batch 256 --network network.toml --json"
-    document = json.loads(printed(command, tmp_path, subprocess.DEVNULL))  # a note says what planner.toml gave
+    document = json.loads(printed(command, tmp_path, io.StringIO()))  # a note says what planner.toml gave
     sources = {key: document["request"][key]["source"] for key in ("cluster", "precision")}
     assert sources == dict.fromkeys(sources, "planner.toml")
     command = "planner predict --network network.toml --cluster cluster.toml --sub-batch 32 --precision fp32 --json"
-    prediction = json.loads(printed(command, tmp_path, subprocess.DEVNULL))
+    prediction = json.loads(printed(command, tmp_path, io.StringIO()))
     subject = prediction["subject"]
     assert (subject["network"], subject["cluster"], subject["input"]) == ("small", "mine", "storage")
     assert prediction["epoch_usd"]["value"] > 0

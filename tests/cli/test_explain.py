@@ -7,20 +7,30 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from planner.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
 ASKED = ("--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", "1024", "--input", "synthetic")
 
 
+@cache
+def document() -> str:
+    """Return an answer with five plans."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
+        assert main(["suggest", *ASKED, "--json"]) == 0
+    return out.getvalue()
+
+
 @pytest.fixture
-def plan(run: Run) -> str:
+def plan() -> str:
     """Return the file of an answer with five plans."""
-    code, out, _ = run("suggest", *ASKED, "--json")
-    assert code == 0
-    Path("plan.json").write_text(out)
+    Path("plan.json").write_text(document())
     return "plan.json"
 
 

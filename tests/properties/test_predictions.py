@@ -44,9 +44,11 @@ IN_8_BITS = (
     "megatron-lm:flash-attention", "nanotron", "accelerate", "lightning", "composer", "deepspeed",
 )  # fmt: skip
 """Programs that train transformers in fp8, by a library of their own or Transformer Engine or torchao."""
+BOARDS = ("h100-sxm5-80gb", "h200-sxm-141gb")
+"""Of one chip; some of the programs are asked on the second."""
 
 
-@trials(3, 60)
+@trials(2, 60)
 @given(problem_names(), SEEDS, MODES)
 def test_better_links_and_storage_never_slow_a_step(names: Options, seed: int, mode: str) -> None:
     problem, rows = problem_and_plans(names, seed, mode)
@@ -97,7 +99,7 @@ def test_one_gpu_has_no_communication(names: Options, seed: int, mode: str) -> N
         assert not sent, (said(rows, at), sent)
 
 
-@trials(3, 40)
+@trials(2, 40)
 @given(problem_names(), SEEDS)
 def test_links_of_one_gpu_or_node_do_not_matter(names: Options, seed: int) -> None:
     """No link between GPUs has a say in a plan of one, none between nodes in a plan of one node."""
@@ -114,7 +116,7 @@ def test_links_of_one_gpu_or_node_do_not_matter(names: Options, seed: int) -> No
         assert np.array_equal(before, after), (links, said(rows, int(np.argmax(before != after))))
 
 
-@trials(3, 60)
+@trials(2, 60)
 @given(problem_names(), SEEDS)
 def test_memory_follows_the_state_of_the_optimizer(names: Options, seed: int) -> None:
     """Sharding and offload keep the order; the state of none is none."""
@@ -143,7 +145,7 @@ def test_weights_beyond_memory_never_fit(names: Options, seed: int) -> None:
 
     Where the master copy is sharded, the other weights are gathered for a while, so that none are kept.
     """
-    problem, rows = problem_and_plans(names, seed, most=2, recompute=0, stages=0)
+    problem, rows = problem_and_plans(names, seed, most=1, recompute=0, stages=0)
     for at, one in enumerate(Evaluator(problem).describe(rows)):
         node, plan = problem.cluster.node, one.configuration
         asked = {axis.name: (getattr(plan, axis.name),) for axis in AXES}
@@ -165,9 +167,9 @@ def test_fp8_gains_alike_in_all_programs_and_on_boards_of_one_chip(tmp_path: Pat
     """
     text = (Path(planner.__file__).parent / "_bundled/clusters/dgx-h100.toml").read_text()
     gains = {}
-    for board in ("h100-sxm5-80gb", "h200-sxm-141gb"):
+    for board in BOARDS:
         (tmp_path / f"{board}.toml").write_text(text.replace("h100-sxm5-80gb", board).replace("dgx-h100", board))
-        for framework in IN_8_BITS:
+        for framework in IN_8_BITS if board == BOARDS[0] else IN_8_BITS[::5]:
             problem, _ = asked(
                 "--network", "llama:sequence=4096", "--cluster", str(tmp_path / f"{board}.toml"), "--framework",
                 framework, "--optimizer", "adam", "--target-batch", "16",

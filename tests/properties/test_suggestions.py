@@ -131,7 +131,7 @@ def test_better_links_never_worsen_the_best_plan(names: Options, seed: int) -> N
     # Of asynchronous plans the mini-batch changes too, so that other ones are in the window.
     request = request.changed(mode=("sync",))
     before = answer(problem, request)
-    for what, cluster in faster_machines(problem.cluster):
+    for what, cluster in list(faster_machines(problem.cluster))[seed % 2 :: 2]:
         never_worse(before, answer(replace(problem, cluster=cluster), request), what)
 
 

@@ -105,9 +105,12 @@ def test_what_is_held_out_takes_no_part(axis: str) -> None:
 @pytest.mark.parametrize("axis", HOLD_OUTS)
 def test_a_held_out_group_is_predicted_by_a_fit_to_the_others(axis: str) -> None:
     asked, found = everything(), answers_of_everything(axis)
-    for at, (one, answers) in enumerate(zip(asked, found, strict=True)):
-        others = [each for each, name in zip(asked, GROUPS[axis], strict=True) if name != GROUPS[axis][at]]
-        fitted = fit_runs(others).calibrations(one.problem, one.precisions)
+    fits = {
+        left_out: fit_runs([each for each, name in zip(asked, GROUPS[axis], strict=True) if name != left_out])
+        for left_out in dict.fromkeys(GROUPS[axis])
+    }
+    for one, answers, group in zip(asked, found, GROUPS[axis], strict=True):
+        fitted = fits[group].calibrations(one.problem, one.precisions)
         changed = replace(one.problem, calibrations=(*fitted, *one.problem.calibrations))
         expected = [each.row.predicted for each in answers_of(changed, one.runs)]
         assert [each.row.predicted for each in answers] == pytest.approx(expected, rel=1e-12)
@@ -182,7 +185,7 @@ def test_only_measured_synchronous_steps_that_can_be_priced_are_learnt_from() ->
     assert [one.row.predicted is None for one in answers] == [False] * 3 + [True] * 2 + [False] * 3
 
 
-@pytest.mark.parametrize("absurd", [5e-324, 1e-300, 1.7e308])
+@pytest.mark.parametrize("absurd", [5e-324, 1.7e308])
 def test_absurd_values_break_no_fit(absurd: float) -> None:
     """Neither one of them nor a table that holds nothing else."""
     problem = problem_of("alexnet", "first")

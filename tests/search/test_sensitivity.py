@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -28,6 +30,18 @@ def problem(network: str = "sprint-15", cluster: str = "tsubame-kfc", framework:
 
 def asked(of: Problem, request: SpaceRequest) -> Suggestion:
     return suggest(of, request.changed(sensitivity=True), {})
+
+
+@cache
+def first_answer() -> Suggestion:
+    return asked(problem(), REQUEST)
+
+
+def of_each_input(rows: Sequence[Sensitivity]) -> list[Sensitivity]:
+    """Return one row an input, with less and more of it in turn: what each factor does is tested of one question."""
+    inputs = list(dict.fromkeys(one.input for one in rows))
+    assert len(rows) == 2 * len(inputs)
+    return [[one for one in rows if one.input == name][at % 2] for at, name in enumerate(inputs)]
 
 
 def changed(of: Problem, what: str, factor: float) -> Problem:
@@ -58,8 +72,7 @@ def of_plan(of: Problem, request: SpaceRequest, plan: Configuration) -> float | 
 @pytest.mark.parametrize("what", INPUTS)
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_the_best_plan_then_is_that_of_the_changed_question(what: str, factor: float) -> None:
-    of = problem()
-    answer = asked(of, REQUEST)
+    of, answer = problem(), first_answer()
     (told,) = (one for one in answer.sensitivity if one.input == what and one.factor == pytest.approx(factor))
     then = changed(of, what, factor)
     best = suggest(then, REQUEST, {}).plans[0].prediction
@@ -77,7 +90,7 @@ def test_the_best_plan_then_is_that_of_the_changed_question(what: str, factor: f
 
 def test_something_changes_and_something_does_not() -> None:
     """On this window a faster GPU makes mini-batches too large, which other nodes mend; memory is not short."""
-    others = {one.input: one.is_other for one in asked(problem(), REQUEST).sensitivity}
+    others = {one.input: one.is_other for one in first_answer().sensitivity}
     assert others["kernel times"]
     assert not others["memory of a device"]
 
@@ -110,7 +123,7 @@ def test_of_several_frameworks_the_best_plan_of_all_is_told() -> None:
     both = [(problem("resnet50", "dgx1-v100", name), request) for name in ("pytorch", "mxnet")]
     answer = suggest_among(both, {})
     assert answer.plans[0].framework is not None
-    for one in answer.sensitivity:
+    for one in of_each_input(answer.sensitivity):
         then = [(changed(of, one.input, one.factor), request.changed(sensitivity=False)) for of, _ in both]
         best = suggest_among(then, {}).plans[0]
         assert (one.best, one.framework) == (best.prediction.configuration, best.framework)
@@ -144,7 +157,7 @@ def test_a_weighted_objective_is_over_the_leasts_of_the_changed_question() -> No
     of = problem("resnet50", "dgx1-v100")
     of = replace(of, cluster=replace(of.cluster, usd_per_gpu_hour=2.5))
     request = SpaceRequest(1024).changed(precision=("fp16",), objective="epoch-time:1+cost:0.5", choose="fastest")
-    for one in asked(of, request).sensitivity:
+    for one in of_each_input(asked(of, request).sensitivity):
         answer = suggest(changed(of, one.input, one.factor), request, {})
         assert one.best == answer.plans[0].prediction.configuration
 
@@ -160,6 +173,6 @@ def test_prices_of_split_plans_follow_every_input() -> None:
         sharding=(0,),
         choose="fastest",
     )
-    for one in asked(of, request).sensitivity:
+    for one in of_each_input(asked(of, request).sensitivity):
         best = suggest(changed(of, one.input, one.factor), request, {}).plans[0].prediction
         assert one.best == best.configuration

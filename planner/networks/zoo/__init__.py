@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
@@ -18,6 +19,7 @@ _FAMILIES = (
     inception.UNET, images.VGG, transformers.VIT, resnet.YOLO,
 )  # fmt: skip
 _ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.items()}
+_made = lru_cache(maxsize=128)(lambda entry, name, *values: _ENTRIES[entry].make(name, dict(values)))
 
 
 def zoo_names() -> tuple[str, ...]:
@@ -47,8 +49,8 @@ def build(name: str, arguments: Mapping[str, str]) -> Network:
         if not entry.arguments[key].takes(value):
             raise ParameterError(f"argument {key} of network {name}", entry.arguments[key].rule, value)
     typed = ",".join(f"{key}={arguments[key]}" for key in sorted(arguments))
-    filled = {key: arguments.get(key, argument.values[0]) for key, argument in entry.arguments.items()}
-    return entry.make(f"{name}:{typed}" if typed else name, filled)
+    filled = ((key, arguments.get(key, argument.values[0])) for key, argument in entry.arguments.items())
+    return _made(name, f"{name}:{typed}" if typed else name, *filled)
 
 
 def zoo_entry(name: str) -> ZooEntry:
