@@ -329,8 +329,6 @@ def test_what_planner_toml_breaks_names_it_and_the_key(
     assert (got, out) == (code, "")
     assert notes in ([], [f"planner: {line.partition(' ')[0]}: from {tmp_path / 'planner.toml'}"])
     assert words in sentence
-    (tmp_path / "planner.toml").unlink()
-    assert run("suggest", "--target-batch", "138")[0] == 0
 
 
 def test_what_an_option_breaks_does_not_name_planner_toml(run: Run, tmp_path: Path) -> None:

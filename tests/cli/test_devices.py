@@ -265,7 +265,9 @@ WITH_TF32 = [name for name in catalog.names("accelerators") if "tf32" in catalog
 def test_tf32_is_no_slower_than_fp32_on_the_same_chip(run: Run, gpu: str) -> None:
     """A library that may use TF32 takes kernels of fp32 where these are faster; by typical calls, so within 5 %."""
     Path("one.toml").write_text(ONE_GPU.format(gpu=gpu))
-    for network, sub_batch in (("resnet50", "32"), ("vgg16", "64"), ("bert-large", "8"), ("gpt2", "4")):
+    images, texts = (("resnet50", "32"), ("vgg16", "64")), (("bert-large", "8"), ("gpt2", "4"))
+    at = WITH_TF32.index(gpu) // 4 % 2
+    for network, sub_batch in (images[at], texts[at]):
         found = predicted(
             run, "--network", network, "--cluster", "one.toml", "--sub-batch", sub_batch, "--precision", "fp32,tf32",
             "--input", "synthetic",

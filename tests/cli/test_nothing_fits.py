@@ -7,7 +7,8 @@ import pytest
 
 Run = Callable[..., tuple[int, str, str]]
 ON = ("suggest", "--cluster", "dgx-a100")
-LLAMA = (*ON, "--network", "llama3-70b", "--target-batch", "512", "--offload", "none")
+BF16 = ("--precision", "bf16")
+LLAMA = (*ON, "--network", "llama3-70b", "--target-batch", "512", "--offload", "none", *BF16)
 CASES = (
     ((*LLAMA, "--nodes", "2", "--framework", "fsdp"), {"--framework fsdp", "--nodes 2", "--offload none"}),
     ((*LLAMA, "--nodes", "1", "--optimizer", "adam"), {"--nodes 1", "--offload none"}),

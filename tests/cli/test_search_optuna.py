@@ -8,16 +8,30 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import optuna
 import pytest
 
+from planner.cli.main import main
 from planner.search.optuna_study import SharedStudy
 
-RESNET = ("--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", "1024", "--nodes", "1:16")
+RESNET = ("--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", "1024", "--nodes", "1:8")
 OPTUNA = ("suggest", *RESNET, "--search", "optuna", "--trials", "8")
+
+
+@cache
+def study() -> str:
+    """Return the file of a study that OPTUNA made."""
+    with TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        place = Path(folder, "s.db")
+        assert main([*OPTUNA, "--study", str(place), "--brief"]) == 0
+        return place.read_text()
 
 
 def method(out: str) -> str:
@@ -141,8 +155,7 @@ def test_two_workers_at_the_same_time_try_no_plan_twice(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_names_the_file_and_leaves_whole_records(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(*OPTUNA, "--study", "s.db")[0] == 0
-    before = Path("s.db").read_bytes()
+    Path("s.db").write_text(study())
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -151,7 +164,7 @@ def test_a_full_disk_names_the_file_and_leaves_whole_records(run: Any, monkeypat
     code, out, err = run(*OPTUNA, "--study", "s.db")
     assert (code, out) == (2, "")
     assert "--study must be a file that can be read and written, got 's.db' (No space left on device)" in err
-    assert Path("s.db").read_bytes() == before
+    assert Path("s.db").read_text() == study()
 
 
 def test_a_server_that_stops_is_one_sentence(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +190,7 @@ def test_a_server_that_stops_is_one_sentence(run: Any, monkeypatch: pytest.Monke
     ],
 )
 def test_options_of_a_study_are_checked_as_a_file_is(run: Any, options: dict[str, Any]) -> None:
-    assert run(*OPTUNA, "--study", "s.db")[0] == 0
-    lines = Path("s.db").read_text().splitlines(keepends=True)
+    lines = study().splitlines(keepends=True)
     (at,) = (at for at, line in enumerate(lines) if "planner:request" in line)
     record = json.loads(lines[at])
     record["user_attr"]["planner:request"]["options"] = options
@@ -190,7 +202,7 @@ def test_options_of_a_study_are_checked_as_a_file_is(run: Any, options: dict[str
 
 
 def test_a_study_of_other_inputs_is_refused_with_both_fingerprints(run: Any) -> None:
-    assert run(*OPTUNA, "--study", "s.db")[0] == 0
+    Path("s.db").write_text(study())
     code, _, err = run(*OPTUNA, "--study", "s.db", "--tolerance", "10%")
     assert code == 3
     assert err.count("request ") == 2

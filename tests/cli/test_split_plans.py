@@ -123,7 +123,19 @@ def test_recompute_of_every_kth_layer_by_its_short_form(run: Run, tmp_path: Any)
     assert (code, keys["recompute"], keys["recompute_every"]) == (0, "full", 4)
     words = " ".join(run("predict", *GPT2, *long)[1].split())
     assert "recompute full, inputs of 1 layer in 4" in words
-    search = ("suggest", *GPT2[:-2], "--target-batch", "16", "--nodes", "1", "--tensor", "2", "--json")
+    search = (
+        "suggest",
+        *GPT2[:-2],
+        "--target-batch",
+        "16",
+        "--nodes",
+        "1",
+        "--tensor",
+        "2",
+        "--pipeline",
+        "1",
+        "--json",
+    )
     (tmp_path / "planner.toml").write_text('format = "planner/settings"\nversion = 1\nrecompute = "every:4"\n')
     for options, every, source in (
         ((), [4], "planner.toml"),
@@ -275,7 +287,10 @@ def test_suggest_tries_pipelines_of_layers_where_the_framework_deals_them_out(ru
 
 
 def test_groups_that_share_layers_are_asked_for_by_kind(run: Run) -> None:
-    asked = ("suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--target-batch", "64", "--nodes", "1")
+    asked = (
+        "suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--target-batch", "64", "--nodes", "1",
+        "--precision", "fp16",
+    )  # fmt: skip
     for kind in ("model", "hybrid"):
         code, out, _ = run(*asked, "--parallelism", kind, "--json")
         assert code == 0

@@ -17,6 +17,7 @@ from planner.units import format_duration, format_number
 
 Run = Callable[..., tuple[int, str, str]]
 DGX1 = ("--network", "resnet50", "--cluster", "dgx1-v100")
+FEW = ("--nodes", "1:4", "--precision", "fp16")
 
 
 def test_the_table_and_the_document_tell_the_same(run: Run) -> None:
@@ -102,7 +103,7 @@ def test_what_to_loosen_suffices(run: Run) -> None:
 
 def test_loosening_never_worsens_the_best_plan(run: Run) -> None:
     best = [
-        json.loads(run("suggest", *DGX1, "--target-batch", "1024", "--tolerance", width, "--json")[1])["plans"][0]
+        json.loads(run("suggest", *DGX1, *FEW, "--target-batch", "1024", "--tolerance", width, "--json")[1])["plans"][0]
         for width in ("0", "10%", "50%")
     ]
     seconds = [plan["prediction"]["epoch_s"]["value"] for plan in best]
@@ -156,7 +157,7 @@ def test_the_cost_is_ranked_where_there_is_a_price(run: Run, tmp_path: Path) -> 
 
 
 def test_a_weighted_sum_is_ranked_and_told_wherever_an_objective_is(run: Run, tmp_path: Path) -> None:
-    arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024")
+    arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024", "--nodes", "1:8")
     weighted = (*arguments, "--objective", "epoch-time:1+cost:0.2")
     answer = json.loads(run("suggest", *weighted, "--pareto", "--json")[1])
     assert answer["request"]["objective"] == {"value": "epoch-time:1+cost:0.2", "source": "option"}
@@ -318,7 +319,7 @@ def test_request_values_have_one_type(run: Run) -> None:
 
 
 WHOLE = ("--parallelism", "data", "--sharding", "0", "--recompute", "none")
-GPT2 = ("--network", "gpt2", "--cluster", "dgx-h100", "--target-batch", "512", "--top", "1000", *WHOLE)
+GPT2 = ("--network", "gpt2", "--cluster", "dgx-h100", "--nodes", "1", "--target-batch", "512", "--top", "1000", *WHOLE)
 
 
 def precisions_of(answer: dict[str, Any]) -> set[str]:
@@ -350,7 +351,7 @@ def test_8_bits_are_no_candidates_by_the_data_sheet_unless_that_is_allowed(run: 
 
 @pytest.mark.parametrize("cluster", ["ec2-g4dn-12xlarge", "dgx-a100", "dgx1-v100"])
 def test_training_in_int8_is_priced_and_never_chosen_unless_that_is_allowed(cluster: str, run: Run) -> None:
-    request = ("suggest", "--network", "resnet50", "--cluster", cluster, "--target-batch", "256")
+    request = ("suggest", "--network", "resnet50", "--cluster", cluster, "--nodes", "1", "--target-batch", "256")
     code, out, _ = run(*request, "--precision", "fp32,fp16,int8")
     assert code == 0
     words = " ".join(out.split())

@@ -158,8 +158,9 @@ class SyntheticMachine:
             sub_batches = set(request["sub_batch"] or range(1, limits.largest_sub_batch[precision, mode] + 1))
             high = 1 if mode == "async" else int(request.window(mode)[1])
             accumulation = set(request["accumulation_steps"] or range(1, high + 1))
+            low, most = request.window(mode)
             for n, g, b, a in itertools.product(nodes, gpus, sub_batches, accumulation):
-                if mode == "sync" or a == 1:
+                if a == 1 if mode == "async" else low * (1 - 1e-12) <= n * g * b * a <= most * (1 + 1e-12):
                     yield Configuration(n, g, b, a, precision, mode)
 
 

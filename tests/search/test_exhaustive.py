@@ -13,7 +13,7 @@ from planner.search import block, exhaustive, space
 from planner.search.exhaustive import Outcome
 from planner.search.search import search
 
-OFTEN = settings(max_examples=30)
+OFTEN = settings(max_examples=20)
 SUBSETS = st.sets(st.integers(1, 6), min_size=1).map(tuple)
 
 

@@ -158,7 +158,7 @@ def test_without_a_start_it_comes_within_one_percent(machine: Any, seed: int) ->
     request = SpaceRequest(4000, tolerance_sync=0.1).changed(gpus_per_node=tuple(range(1, 9)))
     limits, order = machine.limits(nodes=64, gpus=8), machine.order(request)
     exact = search(request, limits, machine, order, keep=1)
-    outcome = OptunaSearch(300, seed=seed, starts=False)(request, limits, machine, order, keep=1, pareto=False)
+    outcome = OptunaSearch(200, seed=seed, starts=False)(request, limits, machine, order, keep=1, pareto=False)
     lawful = sum(plans.size for plans in lawful_plans(request, limits, machine, order))
     assert lawful > 20 * outcome.evaluated
     assert exact.best is not None

@@ -171,7 +171,7 @@ def test_limits_are_written_as_they_are_typed(name: str, value: float, text: str
     assert limit_text(name, value) == text
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     target=st.integers(4, 40),
     limits=st.dictionaries(st.sampled_from([*LIMITS][:4]), st.floats(1e-3, 0.05), min_size=1, max_size=2),

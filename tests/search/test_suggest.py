@@ -143,7 +143,7 @@ def change_of(request: SpaceRequest, one: Loosening, capacity: float) -> float:
     return sum(changes)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(NARROW)
 def test_the_smallest_change_stands_first_and_what_has_no_measure_last(machine: Any, request: SpaceRequest) -> None:
     limits = replace(machine.limits(), memory_bytes=machine.capacity)
@@ -151,7 +151,7 @@ def test_the_smallest_change_stands_first_and_what_has_no_measure_last(machine: 
     assert all(before <= after + 1e-3 for before, after in itertools.pairwise(changes))  # tolerances are rounded up
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(NARROW)
 def test_the_nearest_value_is_told_with_the_best_plan_that_it_allows(machine: Any, request: SpaceRequest) -> None:
     """Nodes, GPUs and sub-batches that do not fit are tried in parts; here all of them are, by hand."""
@@ -279,7 +279,7 @@ def test_tolerance_that_suffices_is_enough_and_hardly_more(off: float) -> None:
     assert off * (1 - 1e-11) <= value <= off * 1.0011
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     st.integers(1, 60),
     st.sampled_from([0.0, 0.25, 0.6]),

@@ -9,7 +9,7 @@ from planner.domain.request import SpaceRequest
 from planner.search.studies import sweep_with
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     target=st.integers(1, 40),
     tolerance=st.sampled_from([0.0, 0.25, 0.5]),

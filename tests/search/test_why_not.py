@@ -16,7 +16,7 @@ def asked(machine: Any, request: SpaceRequest, **values: tuple[Any, ...]) -> Why
     return why_nots([Among(request, machine.limits(), machine, machine.order(request), {})], values)[0]
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     target=st.integers(1, 40),
     tolerance=st.sampled_from([0.0, 0.25, 0.5]),
@@ -67,7 +67,7 @@ def test_ways_out_keep_the_values_asked_about(machine: Any) -> None:
     assert all("--nodes" not in one.option for one in answer.loosen)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(target=st.integers(1, 40), nodes=st.integers(1, 6), sub_batch=st.integers(1, 8), faster=st.floats(0.2, 5))
 def test_ranks_of_frameworks_are_those_among_the_plans_of_all(
     machine: Any, target: int, nodes: int, sub_batch: int, faster: float

@@ -153,7 +153,7 @@ def whole(run: Run, clock: Clock, points: list[int]) -> int:
 @pytest.mark.parametrize(
     "moments",
     [
-        [("points", 60), ("points", 60), ("points", 60)],
+        [("points", 60), ("points", 60)],
         [("choosing", 1), ("points", 150), ("steps", 1), ("steps", 1)],
         [("fit", 1), ("fit", 1)],
     ],

@@ -21,7 +21,7 @@ from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import CALIBRATION
 from planner.probes.calibrate import CpuPlace, Measurement, Own, Place, designed_points, gpu_points
-from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
+from planner.probes.layer_points import GPU_SUB_BATCHES, Extent, layer_points
 from planner.probes.points import Point
 from planner.probes.run import Goal
 from planner.sessions import measure
@@ -121,6 +121,14 @@ def test_shards_of_transformers_are_timed_for_predictions_of_them(run: Run, inst
         assert held.covers(next(calls for calls in whole if calls.kind == "layer_norm"))
 
 
+@pytest.fixture
+def few_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let networks of every kind stand for the bundled ones, whose hundreds of layers take long to choose from."""
+    few = tuple(map(find_network, ("alexnet", "mobilenet-v2", "bert-base", "gpt2", "gpt:attention=fused")))
+    monkeypatch.setattr(measure, "_bundled", lambda *_device: few)
+    monkeypatch.setattr(measure, "_bundled_layers", lambda *device: layer_points(distinct_calls(few), device[-1]))
+
+
 class Card(CpuPlace):
     """A GPU's place with all that needs a GPU made up."""
 
@@ -139,6 +147,7 @@ class Card(CpuPlace):
         return Extent(GPU_SUB_BATCHES, self.precisions, 1 << 30, 1 << 31)
 
 
+@pytest.mark.usefixtures("few_bundled")
 def test_on_a_gpu_too_the_layers_of_bundled_networks_come_last(
     instruments: Instruments, session: Callable[[], Session], tmp_path: Path
 ) -> None:
@@ -189,6 +198,7 @@ def test_further_precisions_lengthen_the_fit_by_the_points_that_they_have(
     assert goal.kept_s(points // 2) == pytest.approx(0.65 * kept_s, rel=0.01)
 
 
+@pytest.mark.usefixtures("few_bundled")
 @pytest.mark.parametrize("names", [("mlp",), ()])
 def test_precisions_that_are_asked_for_come_on_top_of_fp32(
     names: tuple[str, ...], instruments: Instruments, session: Callable[[], Session], tmp_path: Path

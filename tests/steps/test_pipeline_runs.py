@@ -14,7 +14,7 @@ from planner.steps.synchronous import Runs, runs_end_s
 PLANS = 8
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.sampled_from([1, 1, 2, 3, 7, 20]), min_size=1, max_size=5),

@@ -203,7 +203,7 @@ def test_more_micro_batches_never_need_less(network: str, framework: str) -> Non
     """A search leaves out those behind the fewest that do not fit."""
     memory, plans = memory_of(network, framework), some_plans(network_of(network)).rows
     for schedule in range(len(SCHEDULES)):
-        totals = [memory.totals(plans.but(schedule=schedule, accumulation_steps=m).rows) for m in (1, 2, 3, 5, 8, 40)]
+        totals = [memory.totals(plans.but(schedule=schedule, accumulation_steps=m).rows) for m in (1, 2, 5, 40)]
         assert (np.diff(totals, axis=0) >= -1e-9 * totals[0]).all()
 
 
