@@ -275,7 +275,8 @@ class _Layers(Forms):
     def _embedding(self, one: Operator) -> None:
         source = next((tensor for tensor in one.samples()), None)
         tables = [leaf for tensor in one.inputs for leaf in tensor.parameters()]
-        features = one.output.shape[-1]
+        starts = tables[1:] if len(self.tokens) > 1 else []  # by position, which start anew with each input
+        tables, features = tables[: len(tables) - len(starts)], one.output.shape[-1]
         shape, key = self.rows(one.output), tuple(tables)
         assert source is not None  # noqa: S101 - rows by constants are weights
         before = self.tokens[: self.tokens.index(tokens_of(source))]
@@ -297,7 +298,7 @@ class _Layers(Forms):
         name = self.embedded[key][0]
         if shape[0] != self.input_shape[0]:
             name = self.append("positions", one, name, start=offset, count=shape[0])
-        self.give(one, name, shape)
+        self.give(one, self.take(one, 0, name, shape, *starts), shape)
 
     def _softmax(self, one: Operator) -> None:
         name, form = self.held(one.samples()[0])

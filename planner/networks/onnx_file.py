@@ -189,6 +189,9 @@ class _Reader:
         """Return the numbers of an initial value; one that equals nothing where the file that holds them is missing."""
         with suppress(Exception):  # whatever reading raises; no model is refused for lack of its weights
             return self.onnx.numpy_helper.to_array(one, str(Path(self.path).parent))
+        place = next((entry.value for entry in one.external_data if entry.key == "location"), "the file itself")
+        note = f"Values in {place} cannot be read: copies and masks that an exporter made may count as parameters."
+        self.graph.notes += [note] * (note not in self.graph.notes)
         return np.full(1, np.nan)
 
     def _note(self, name: str, proto: Any) -> None:

@@ -72,6 +72,8 @@ def _with_bias(one: Operator) -> None:
         wide = product.output.shape[-1] if product.kind == "product" else product.output.shape[1]
         has_bias = sum(1 for tensor in product.inputs if tensor.role == WEIGHT) != 1
         if weight.size == wide and weight.maker is None and not has_bias:
+            flat = Operator("view", [weight])
+            flat.outputs = [weight := Tensor((wide,), WEIGHT, flat)]
             _become(one, product.kind, [*product.inputs, weight], **product.attributes)
 
 

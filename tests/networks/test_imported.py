@@ -144,6 +144,58 @@ def test_copies_and_tables_of_an_exporter_are_no_parameters(tmp_path: Path) -> N
     assert (work.parameters, work.forward_mac) == (table.size + start.size // 2, 3 * 4 * 6)
 
 
+def test_sequences_that_share_a_table_have_positions_of_their_own(tmp_path: Path) -> None:
+    """As of BART; a bias of its logits has an axis for samples."""
+    onnx = pytest.importorskip("onnx")
+    make, types = onnx.helper, onnx.TensorProto
+    sizes = {"table": [9, 4], "places": [6, 4], "others": [5, 4], "head": [4, 7], "bias": [1, 7]}
+    values = [
+        onnx.numpy_helper.from_array(np.arange(float(prod(dims)), dtype=np.float32).reshape(dims), name)
+        for name, dims in sizes.items()
+    ]
+    values += [onnx.numpy_helper.from_array(np.arange(n), f"at{n}") for n in (5, 3)]
+    nodes = [
+        make.make_node(*one)
+        for one in (
+            ("Gather", ["table", "tokens"], ["rows"]), ("Gather", ["places", "at5"], ["placed"]),
+            ("Gather", ["table", "targets"], ["others_rows"]), ("Gather", ["others", "at3"], ["others_placed"]),
+            ("Add", ["rows", "placed"], ["first"]), ("Add", ["others_rows", "others_placed"], ["second"]),
+            ("Concat", ["first", "second"], ["both"]), ("MatMul", ["both", "head"], ["scores"]),
+            ("Add", ["scores", "bias"], ["logits"]),
+        )
+    ]  # fmt: skip
+    nodes[6].attribute.append(make.make_attribute("axis", 1))
+    ends = [
+        make.make_tensor_value_info(*one)
+        for one in (("tokens", types.INT64, [2, 5]), ("targets", types.INT64, [2, 3]), ("logits", types.FLOAT, None))
+    ]
+    path = tmp_path / "two.onnx"
+    onnx.save(make.make_model(make.make_graph(nodes, "two", ends[:2], ends[2:], values)), path)
+    network = catalog.find_network(str(path))
+    work = totals(network)
+    assert (work.parameters, work.forward_mac) == (sum(map(prod, sizes.values())), 8 * 4 * 7)
+    assert network.unmodelled == ()
+
+
+def test_values_that_cannot_be_read_are_said_where_they_count(tmp_path: Path) -> None:
+    """A table that may be turned round depends on them; a convolution alone does not."""
+    onnx = pytest.importorskip("onnx")
+    make, types = onnx.helper, onnx.TensorProto
+    table = np.arange(240.0, dtype=np.float32).reshape(60, 4)
+    values = [onnx.numpy_helper.from_array(one, name) for name, one in (("table", table), ("head", table.T.copy()))]
+    nodes = [make.make_node("Gather", ["table", "tokens"], ["rows"]), make.make_node("MatMul", ["rows", "head"], ["y"])]
+    ends = [make.make_tensor_value_info(*one) for one in (("tokens", types.INT64, [2, 3]), ("y", types.FLOAT, None))]
+    path = tmp_path / "whole.onnx"
+    model = make.make_model(make.make_graph(nodes, "small", ends[:1], ends[1:], values))
+    how = {"save_as_external_data": True, "location": "whole.onnx.data", "size_threshold": 0}
+    onnx.save(model, path, **how)
+    whole = catalog.find_network(str(path))
+    lacking = catalog.find_network(str(path.rename(tmp_path.parent / "lacking.onnx")))
+    assert whole.unmodelled == ()
+    assert [one.partition(" cannot")[0] for one in lacking.unmodelled] == ["Values in whole.onnx.data"]
+    assert [totals(one).parameters for one in (whole, lacking)] == [240, 480]
+
+
 def test_a_file_that_is_no_onnx_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     path = tmp_path / "none.onnx"
