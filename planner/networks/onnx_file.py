@@ -242,11 +242,12 @@ class _Reader:
 
     def _is_small(self, node: Any, names: list[str]) -> bool:
         """Tell whether a node reads small constants and makes one."""
-        if node.op_type in ("Expand", "Tile") or not all(map(self._is_held, names)):
+        if not all(map(self._is_held, names)):
             return False
-        if node.op_type != "ConstantOfShape":
+        if node.op_type not in ("Expand", "Tile", "ConstantOfShape"):
             return True
-        return int(self.onnx.numpy_helper.to_array(self.values[names[0]]).prod()) <= _SMALL
+        repeats = int(self.onnx.numpy_helper.to_array(self.values[names[-1]]).prod())
+        return repeats * (prod(self.values[names[0]].dims) if node.op_type == "Tile" else 1) <= _SMALL
 
     def _shape(self, name: str, node: Any) -> tuple[int, ...]:
         shape = self.shapes.get(name)
@@ -259,8 +260,12 @@ class _Reader:
 
     def _read(self, node: Any) -> None:
         """Add a node; what is made of constants needs no shape."""
+        if node.op_type in ("SplitToSequence", "SequenceAt"):
+            node = self._of_sequence(node)
         self._infer(node)
-        inputs = [self.tensors[name] for name in node.input if name in self.tensors]
+        inputs = [self.tensors[name] for name in node.input if name in self.tensors][
+            : 1 if "Like" in node.op_type else None
+        ]
         is_sample = any(one.role == SAMPLE for one in inputs) and node.op_type not in (
             "Shape",
             "Size",
@@ -290,6 +295,20 @@ class _Reader:
             if self.types.get(name, 1) not in _FLOATS and kind not in ("view", "slice", "expand", "concat", "copy"):
                 tensor.role = CONSTANT
             self.tensors[name] = tensor
+
+    def _of_sequence(self, node: Any) -> Any:
+        """Return a split in the place of one into a sequence, and what is taken from that as the part itself."""
+        make, (source, place) = self.onnx.helper, list(node.input)
+        if node.op_type == "SequenceAt":
+            return make.make_node("Identity", [f"{source}:{self._numbers(node, 1, [0])[0]}"], node.output, node.name)
+        axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
+        whole, sizes = self._shape(source, node)[axis], self._numbers(node, 1, [1])
+        if not self.values[place].dims:  # one size of all
+            sizes = [min(sizes[0], whole - start) for start in range(0, whole, sizes[0])]
+            self.values[place] = self.onnx.numpy_helper.from_array(np.array(sizes), place)
+            self._note(place, make.make_tensor_type_proto(self.values[place].data_type, [len(sizes)]))
+        parts = [f"{node.output[0]}:{at}" for at in range(len(sizes))]
+        return make.make_node("Split", [source, place], parts, node.name, axis=axis)
 
     def _padded(self, node: Any, source: Tensor, attributes: dict[str, Any]) -> Tensor:
         """Return the input with the border that is not the same on both sides as an operator of its own."""

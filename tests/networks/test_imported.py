@@ -196,6 +196,34 @@ def test_values_that_cannot_be_read_are_said_where_they_count(tmp_path: Path) ->
     assert [totals(one).parameters for one in (whole, lacking)] == [240, 480]
 
 
+def test_parts_of_a_sequence_and_constants_that_are_repeated_are_read(tmp_path: Path) -> None:
+    """As an exporter writes them that folds nothing: queries, keys and values of one product; zeros for a bias."""
+    onnx = pytest.importorskip("onnx")
+    make, types = onnx.helper, onnx.TensorProto
+    arrays = {"joined": np.ones((4, 12)), "four": np.array(4), "zero": np.array([0.0]), "wide": np.array([4])}
+    values = [
+        onnx.numpy_helper.from_array(one.astype(np.float32 if one.dtype == float else np.int64), name)
+        for name, one in arrays.items()
+    ] + [onnx.numpy_helper.from_array(np.array(at), f"at{at}") for at in range(3)]
+    nodes = [
+        make.make_node("MatMul", ["x", "joined"], ["all"]),
+        make.make_node("SplitToSequence", ["all", "four"], ["parts"], axis=2),
+        *(make.make_node("SequenceAt", ["parts", f"at{at}"], [f"part{at}"]) for at in range(3)),
+        make.make_node("Transpose", ["part1"], ["turned"], perm=[0, 2, 1]),
+        make.make_node("MatMul", ["part0", "turned"], ["scores"]), make.make_node("Softmax", ["scores"], ["weights"]),
+        make.make_node("MatMul", ["weights", "part2"], ["context"]),
+        make.make_node("CastLike", ["zero", "x"], ["none"]), make.make_node("Expand", ["none", "wide"], ["zeros"]),
+        make.make_node("Add", ["context", "zeros"], ["y"]),
+    ]  # fmt: skip
+    ends = [make.make_tensor_value_info(*one) for one in (("x", types.FLOAT, [2, 3, 4]), ("y", types.FLOAT, None))]
+    path = tmp_path / "raw.onnx"
+    onnx.save(make.make_model(make.make_graph(nodes, "raw", ends[:1], ends[1:], values)), path)
+    network = catalog.find_network(str(path))
+    assert [one.kind for one in network.layers][:2] == ["linear", "attention"]
+    assert totals(network).parameters == 4 * 12
+    assert totals(network).forward_mac == 3 * 4 * 12 + 2 * 3 * 3 * 4
+
+
 def test_a_file_that_is_no_onnx_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     path = tmp_path / "none.onnx"
