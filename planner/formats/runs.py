@@ -22,11 +22,11 @@ from typing import Any
 
 from planner.domain.axes import AXES
 from planner.domain.runs import RefusedRow, Run, Runs
-from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, VersionError, hidden
+from planner.errors import NOTHING, InputFileError, ParameterError, Refusal, hidden
 from planner.formats.documents import opened, place_of
 from planner.formats.fields import LONGEST_NAME
 from planner.formats.logs import TrainingLog, steady, training_log
-from planner.formats.tables import Rows, did_you_mean, lines_of, rows_of, write_table
+from planner.formats.tables import Rows, check_header, check_opening, lines_of, rows_of, short, without_end, write_table
 from planner.units import BOUNDS
 
 __all__ = ["COLUMNS", "VERSION", "NoRunError", "OfLog", "is_training_log", "read_runs", "run_of", "write_runs"]
@@ -62,9 +62,6 @@ NAME_COLUMNS = ("network", "dataset", "framework", "framework_version", "optimiz
 """Columns of names, which are shorter; a cluster may be a path."""
 GZIP_START = "\x1f\udc8b"
 """How a file compressed with gzip starts, read as text."""
-LONGEST_SHOWN = 60
-"""Characters of a wrong cell that a reason repeats."""
-SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
 NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 PLACEMENT_PATTERN = re.compile(r"\d{1,9}(\+\d{1,9})*", re.ASCII)
 
@@ -140,13 +137,7 @@ def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Row
     if first.startswith(GZIP_START):
         raise InputFileError(path, "file must be text, got one compressed with gzip; decompress it first")
     if first.startswith("#"):
-        opening = re.fullmatch(r"#\s*planner/runs\s+([1-9]\d{0,8})[\s,;]*", first)
-        if opening is None:
-            rule = f"first line must be the header or '# planner/runs {VERSION}'"
-            raise InputFileError(path, f"{rule}, got {_short(first.strip(), LONGEST_SHOWN)!r}", "line 1")
-        if int(opening[1]) > VERSION:
-            remedy = "the file is newer than this program; update planner"
-            raise VersionError(path, f"version must be at most {VERSION}, got {opening[1]}; {remedy}", "line 1")
+        check_opening(first, "runs", VERSION, path, rule="the header or ")
         rows = rows_of(lines)
     else:
         rows = rows_of(chain([(number, first)], lines))
@@ -154,33 +145,9 @@ def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Row
     number, header = next(rows, (number, empty))
     if isinstance(header, Refusal):
         raise InputFileError(path, header, f"line {number}")
-    while header and not header[-1]:
-        header.pop()
-    _check_header(header, path, f"line {number}")
+    header = without_end(header)
+    check_header(header, COLUMNS, REQUIRED, path, where=f"line {number}")
     return header, rows
-
-
-def _check_header(header: list[str], path: str, where: str) -> None:
-    if not header:
-        raise InputFileError(path, "header must name the columns, got an empty line; remove it", where)
-    for column in header:
-        if column not in COLUMNS:
-            problem = f"column must be a known one, got {_short(column, LONGEST_SHOWN)!r}{_guess(column)}"
-            raise InputFileError(path, problem, where)
-        if header.count(column) > 1:
-            raise InputFileError(path, f"header must name each column once, got {column!r} twice", where)
-    for column in REQUIRED:
-        if column not in header:
-            raise InputFileError(path, f"column {column} must be given, got nothing", where)
-
-
-def _guess(column: str) -> str:
-    separators = [name for name, sign in SEPARATORS.items() if column.count(sign) >= len(REQUIRED) - 1]
-    if separators:
-        return f"; separate columns by commas, not by {separators[0]}"
-    if not column:
-        return "; name the column or remove it"
-    return did_you_mean(column[:LONGEST_SHOWN], COLUMNS) or f"; known: {', '.join(COLUMNS)}"
 
 
 class _Reading:
@@ -225,8 +192,10 @@ class _Reading:
         if len(self.refused) == MOST_LISTED_REFUSALS:
             self.omitted += 1
         else:
-            short_reason = replace(reason, got=reason.got and _short(reason.got), rest=_short(reason.rest))
-            self.refused.append(RefusedRow(line, _short(name), short_reason))
+            short_reason = replace(
+                reason, got=reason.got and short(reason.got, LONGEST_REASON), rest=short(reason.rest, LONGEST_REASON)
+            )
+            self.refused.append(RefusedRow(line, short(name, LONGEST_REASON), short_reason))
 
     def _run(self, line: int, cells: list[str]) -> Run:
         if any(cells[len(self.header) :]):
@@ -240,18 +209,14 @@ class _Reading:
     def _add(self, run: Run) -> None:
         if run.id in self.lines:
             remedy = f"it stands on line {self.lines[run.id]} too"
-            raise ParameterError("id", "given once", _short(run.id, LONGEST_SHOWN), remedy)
+            raise ParameterError("id", "given once", short(run.id), remedy)
         if run.group:
             first = self.groups.setdefault(run.group, run)
             if first.metric != run.metric:
-                rule = f"the same in group {_short(run.group, LONGEST_SHOWN)!r}, {first.metric} as on line {first.line}"
+                rule = f"the same in group {short(run.group)!r}, {first.metric} as on line {first.line}"
                 raise ParameterError("metric", rule, run.metric, "give each metric a group of its own")
         self.lines[run.id] = run.line
         self.runs.append(run)
-
-
-def _short(text: str, most: int = LONGEST_REASON) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def run_of(cells: Mapping[str, str], line: int = 0) -> Run:
@@ -273,7 +238,7 @@ def _word(column: str, text: str) -> str:
     if len(text) > most:
         raise ParameterError(column, f"of at most {most} characters", len(text))
     if hidden(text):
-        raise ParameterError(column, "on one line, without control characters", _short(text, LONGEST_SHOWN))
+        raise ParameterError(column, "on one line, without control characters", short(text))
     return text
 
 
@@ -281,7 +246,7 @@ def _value(text: str) -> float:
     number = float(text) if NUMBER_PATTERN.fullmatch(text) else math.nan
     least, most = BOUNDS["count"]
     if not least <= number <= most:
-        raise ParameterError("value", f"a number from {least:g} to {most:g}", _short(text, LONGEST_SHOWN))
+        raise ParameterError("value", f"a number from {least:g} to {most:g}", short(text))
     return number
 
 
@@ -290,13 +255,13 @@ def _whole(column: str, text: str) -> int:
         return int(text)
     number = float(text) if NUMBER_PATTERN.fullmatch(text) else math.nan  # spreadsheets write 8.0
     if not number.is_integer():
-        raise ParameterError(column, "a whole number", _short(text, LONGEST_SHOWN))
+        raise ParameterError(column, "a whole number", short(text))
     return int(number)
 
 
 def _placement(text: str) -> tuple[int, ...]:
     if PLACEMENT_PATTERN.fullmatch(text) is None:
-        raise ParameterError("placement", "the GPUs on each node, as 1+1+2", _short(text, LONGEST_SHOWN))
+        raise ParameterError("placement", "the GPUs on each node, as 1+1+2", short(text))
     return tuple(int(count) for count in text.split("+"))
 
 
@@ -308,7 +273,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "notes": sys.intern,
     "value": _value,
     "placement": _placement,
-    "rank_order": lambda text: tuple(_short(text).replace(",", "+").split("+")),
+    "rank_order": lambda text: tuple(short(text, LONGEST_REASON).replace(",", "+").split("+")),
 }
 """Columns -> what their cells become; an empty cell has the default of the record."""
 

@@ -9,9 +9,9 @@ elements of 4 bytes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -23,12 +23,14 @@ from planner.domain.kernels import DIRECTIONS, KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import FREE_CIRCUMSTANCES, INPUT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 from planner.domain.training import STEP
-from planner.errors import InputFileError, VersionError, shown
+from planner.errors import InputFileError, shown
 from planner.formats.documents import read_text
 from planner.formats.logs import UNSTATED, Stated, is_log, rows_of_log
 from planner.formats.tables import (
     TextTable,
     check_control_characters,
+    check_header,
+    check_opening,
     did_you_mean,
     parse_table,
     to_numbers,
@@ -58,8 +60,6 @@ _WORD_COLUMNS = {
     "precision": ("", "any", *PRECISIONS),
 }
 """Columns of words -> those words; ``pointwise`` stands for any kind whose work is bytes."""
-_QUOTED_CELL = re.compile(r'(?:\A|(?<=[,\r\n]))"[^"]*(?:""[^"]*)*"(?=[,\r\n]|\Z)')
-"""A cell in quotes, which are doubled inside."""
 LARGEST_FILE = 2**24
 """Bytes of a samples file; that of an hour's measurement has a fiftieth."""
 MOST_COMMENTS = 1_000
@@ -67,8 +67,6 @@ MOST_COMMENTS = 1_000
 LARGEST_NUMBER = 1e18
 """No count, and no time in seconds, is larger."""
 OTHER_UNITS = {"ms": "1e3", "us": "1e6", "ns": "1e9"}
-LONGEST_SHOWN = 60
-"""Characters of a line that a sentence shows."""
 
 
 def read_samples(path: Path | str, stated: Stated = UNSTATED) -> tuple[Samples, IntArray]:
@@ -86,10 +84,7 @@ def read_samples(path: Path | str, stated: Stated = UNSTATED) -> tuple[Samples, 
         lines, rows = zip(*rows_of_log(text, name, stated), strict=True)
         return Samples.from_rows(list(rows), {SOURCE: Path(name).name}), np.array(lines)
     circumstances, body, lines_before = _comments(text, name)
-    _check_is_header(body, name, lines_before + 1)
-    _check_quotes(body, name, lines_before)
-    table = parse_table(body, name, lines_before)
-    _check_header(table, name, lines_before + 1)
+    table = parse_table(body, name, lines_before, partial(_check_header, name))
     words = {column: table.column(column) for column in TEXT_COLUMNS}
     number = {column: _numbers(table, column, name) for column in _NUMBER_COLUMNS}
     for column, sides in _PAIR_COLUMNS.items():
@@ -104,15 +99,8 @@ def read_samples(path: Path | str, stated: Stated = UNSTATED) -> tuple[Samples, 
 
 def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
     lines = _first_lines(text)
-    opening = re.fullmatch(r"#\s*planner/samples\s+([1-9]\d{0,8})\s*", lines[0]) if lines else None
-    if opening is None:
-        received = repr(_short(lines[0])) if lines else "an empty file"
-        remedy = "write it above the header, or move a file that holds no samples out of the folder"
-        rule = f"first line must be '# planner/samples {VERSION}'"
-        raise InputFileError(path, f"{rule}, got {received}; {remedy}", "line 1")
-    if int(opening[1]) > VERSION:
-        remedy = "the file is newer than this program; update planner"
-        raise VersionError(path, f"version must be at most {VERSION}, got {opening[1]}; {remedy}", "line 1")
+    remedy = "; write it above the header, or move a file that holds no samples out of the folder"
+    check_opening(lines[0] if lines else "", "samples", VERSION, path, remedy=remedy)
     circumstances: dict[str, str] = {}
     for at, line in enumerate(lines[1:], start=1):
         if not line.strip():
@@ -137,53 +125,15 @@ def _first_lines(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _short(line: str) -> str:
-    plain = line.strip()
-    return plain if len(plain) <= LONGEST_SHOWN else plain[:LONGEST_SHOWN] + "..."
-
-
-def _check_is_header(body: str, path: str, line: int) -> None:
-    """Refuse a first line without the name of any column: other separators, or rows without a header."""
-    first = body.split("\n", 1)[0].strip()
-    names = {cell.strip() for cell in first.split(",")}
-    if not first or names & set(COLUMNS):
-        return
-    other = next((mark for mark in (";", "\t", "|") if {cell.strip() for cell in first.split(mark)} & set(COLUMNS)), "")
-    if other:
-        rule, remedy = "columns must be separated by commas", f"save the file with commas in place of {other!r}"
-    else:
-        rule, remedy = "header must name the columns, as in 'kind,m,n,k,time_s'", "write it between comments and rows"
-    raise InputFileError(path, f"{rule}, got {_short(first)!r}; {remedy}", f"line {line}")
-
-
-def _check_header(table: TextTable, path: str, line: int) -> None:
-    for column in table.columns:
-        if column not in COLUMNS:
-            problem = f"column must be a known one, got {shown(column)}{_instead(column)}"
-            raise InputFileError(path, problem, f"line {line}")
-    for column in REQUIRED:
-        if column not in table.columns:
-            columns = ", ".join(table.columns)
-            raise InputFileError(path, f"column {column} must be given, got only {_short(columns)}", f"line {line}")
+def _check_header(path: str, header: list[str], where: str) -> None:
+    check_header(header, COLUMNS, REQUIRED, path, where=where, instead=_instead)
 
 
 def _instead(column: str) -> str:
-    """Return what to write in place of an unknown column; times of another unit are to be converted."""
+    """Return what to do about a column of times in another unit."""
     unit = OTHER_UNITS.get(column.removeprefix("time_"))
-    if column.startswith("time_") and unit:
-        return f"; times are in seconds: divide by {unit} and call the column time_s"
-    return did_you_mean(column, COLUMNS)
-
-
-def _check_quotes(body: str, path: str, lines_before: int) -> None:
-    """Refuse a quote that opens or closes no cell: a reader of CSV would take what follows it for one cell."""
-    rest = _QUOTED_CELL.sub(lambda cell: "\n" * cell[0].count("\n"), body)
-    at = rest.find('"')
-    if at >= 0:
-        begin = max(rest.rfind(mark, 0, at) for mark in ",\n") + 1
-        cell = re.split(r"[,\r\n]", rest[begin:], maxsplit=1)[0]
-        problem = f"quotes must enclose a whole cell, and be doubled inside it, got {shown(cell)}"
-        raise InputFileError(path, problem, f"line {lines_before + 1 + rest.count(chr(10), 0, at)}")
+    is_time = column.startswith("time_") and unit
+    return f"; times are in seconds: divide by {unit} and call the column time_s" if is_time else ""
 
 
 def _refuse(

@@ -7,22 +7,23 @@ import io
 import itertools
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.errors import InputFileError, Refusal, nearest_name, shown
+from planner.errors import InputFileError, Refusal, VersionError, nearest_name, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "DataFrame", "Rows", "TextTable", "check_control_characters", "did_you_mean", "frame_of", "line_problem",
-    "lines_of", "parse_table", "rows_of", "to_numbers", "write_table",
+    "DataFrame", "Rows", "TextTable", "check_control_characters", "check_header", "check_opening", "did_you_mean",
+    "frame_of", "line_problem", "lines_of", "parse_table", "rows_of", "short", "to_numbers", "without_end",
+    "write_table",
 ]  # fmt: skip
 
 LONGEST_LINE = 2**16
@@ -34,6 +35,9 @@ MOST_COLUMNS = 200
 """Cells of a row; no table has so many columns, but a spreadsheet may leave empty cells behind them."""
 CONTROL_CHARACTERS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What a terminal would obey; tabs and line breaks belong to a table."""
+SEPARATORS = {"semicolons": ";", "tabs": "\t", "bars": "|"}
+LONGEST_SHOWN = 60
+"""Characters of a wrong cell or line that a sentence repeats."""
 MOST_LINES_OF_A_ROW = 64
 """How far a quoted cell may reach over lines: a quote that never closes must not swallow the rest of a table."""
 WRONG_BYTES = re.compile("[\udc80-\udcff]")
@@ -52,20 +56,15 @@ class TextTable:
         return self.columns.get(name, np.full(self.lines.size, "", dtype=np.str_))
 
 
-def parse_table(text: str, path: str, lines_before: int) -> TextTable:
+def parse_table(text: str, path: str, lines_before: int, check: Callable[[list[str], str], None]) -> TextTable:
     """Return the cells of a CSV text, header first; rows without any value are left out.
 
-    ``lines_before``: of the file before the text. InputFileError, with the line, where there is no header, a column
-    twice, rows of different lengths, or more or longer ones than a table may have.
+    ``lines_before``: of the file before the text; ``check``: of a header and where it stands. InputFileError, with the
+    line, where a row is no row, or has more or longer cells, or there are more, than a table may have.
     """
-    numbered_rows = _rows(text, path, lines_before)
+    numbered_rows = _plain_rows(text, path, lines_before)
     line, header = next(numbered_rows, (lines_before + 1, []))
-    while header and not header[-1]:
-        header.pop()
-    twice = next((name for name in header if name and header.count(name) > 1), "")
-    if twice or not header or not all(header):
-        what = f"got {shown(twice)} twice" if twice else "got a column without a name"
-        raise InputFileError(path, f"header must name each column once, {what}", f"line {line}")
+    check(header := without_end(header), f"line {line}")
     lines: list[int] = []
     rows: list[list[str]] = []
     for line, cells in numbered_rows:
@@ -81,23 +80,74 @@ def parse_table(text: str, path: str, lines_before: int) -> TextTable:
     return TextTable(by_name, np.array(lines, dtype=np.int64))
 
 
-def _rows(text: str, path: str, lines_before: int) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text), strict=True)
-    start = lines_before + 1
-    try:
-        for cells in reader:
-            if len(cells) > MOST_COLUMNS:
-                problem = f"row must have at most {MOST_COLUMNS} cells, got {len(cells):,}"
-                raise InputFileError(path, problem, f"line {start}")
-            plain = [cell.strip() for cell in cells]
-            longest = max(map(len, plain), default=0)
-            if longest > LONGEST_CELL:
-                problem = f"cell must be of at most {LONGEST_CELL:,} characters, got {longest:,}"
-                raise InputFileError(path, problem, f"line {start}")
-            yield start, plain
-            start = lines_before + 1 + reader.line_num
-    except csv.Error as error:  # a quote that never closes, or a cell beyond all sense
-        raise InputFileError(path, f"text must be CSV, got: {error}", f"line {start} or later") from None
+def _plain_rows(text: str, path: str, lines_before: int) -> Iterator[tuple[int, list[str]]]:
+    numbered = ((lines_before + number, line) for number, line in lines_of(io.StringIO(text)))
+    for line, cells in rows_of(numbered):
+        if isinstance(cells, Refusal):
+            raise InputFileError(path, cells, f"line {line}")
+        if len(cells) > MOST_COLUMNS:
+            problem = f"row must have at most {MOST_COLUMNS} cells, got {len(cells):,}"
+            raise InputFileError(path, problem, f"line {line}")
+        if (longest := max(map(len, cells), default=0)) > LONGEST_CELL:
+            problem = f"cell must be of at most {LONGEST_CELL:,} characters, got {longest:,}"
+            raise InputFileError(path, problem, f"line {line}")
+        yield line, cells
+
+
+def without_end(cells: list[str]) -> list[str]:
+    """Return the cells of a header without empty ones behind them."""
+    return cells[: max((at for at, cell in enumerate(cells, 1) if cell), default=0)]
+
+
+def check_opening(line: str, name: str, newest: int, path: str, *, rule: str = "", remedy: str = "") -> None:
+    """Check the first line ``# planner/NAME VERSION``; InputFileError where it is none, VersionError where newer."""
+    opening = re.fullmatch(rf"#\s*planner/{name}\s+([1-9]\d{{0,8}})[\s,;]*", line)
+    if opening is None:
+        got = repr(short(line.strip())) if line else "an empty file"
+        raise InputFileError(path, f"first line must be {rule}'# planner/{name} {newest}', got {got}{remedy}", "line 1")
+    if int(opening[1]) > newest:
+        remedy = "the file is newer than this program; update planner"
+        raise VersionError(path, f"version must be at most {newest}, got {opening[1]}; {remedy}", "line 1")
+
+
+def check_header(
+    header: list[str], columns: Collection[str], required: Collection[str], path: str, *, where: str,
+    instead: Callable[[str], str] = lambda _: "",
+) -> None:  # fmt: skip
+    """Refuse a header that is empty, has a column that is unknown or there twice, or misses a required one.
+
+    ``instead``: unknown column -> what to write, where that is known.
+    """
+
+    def refuse(problem: str) -> NoReturn:
+        raise InputFileError(path, problem, where)
+
+    text = ",".join(header)
+    if not header:
+        refuse("header must name the columns, got an empty line; remove it")
+    if not {*header} & {*columns}:
+        for name, sign in SEPARATORS.items():
+            if {cell.strip() for cell in text.split(sign)} & {*columns}:
+                rule, remedy = "columns must be separated by commas", f"save the file with commas, not {name}"
+                refuse(f"{rule}, got {short(text)!r}; {remedy}")
+        refuse(
+            f"header must name the columns, as in '{','.join(required)}', got {short(text)!r}; write it above the rows"
+        )
+    for column in header:
+        if column not in columns:
+            remedy = instead(column) or did_you_mean(short(column), columns) or f"; known: {', '.join(columns)}"
+            remedy = remedy if column else "; name the column or remove it"
+            refuse(f"column must be a known one, got {short(column)!r}{remedy}")
+        if header.count(column) > 1:
+            refuse(f"header must name each column once, got {column!r} twice")
+    for column in required:
+        if column not in header:
+            refuse(f"column {column} must be given, got only {short(', '.join(header))}")
+
+
+def short(text: str, most: int = LONGEST_SHOWN) -> str:
+    """Return a text, or its beginning."""
+    return text if len(text) <= most else text[:most] + "..."
 
 
 def check_control_characters(text: str, path: str) -> None:
@@ -173,12 +223,13 @@ def rows_of(lines: Iterator[tuple[int, str]]) -> Rows:
         cells = _cells(line)
         if cells is None and line.count('"') % 2:
             cells = _closed_row(line, ahead, lines)
-        yield number, QUOTE_PATTERN if cells is None else cells
+        yield number, _unquoted(line) if cells is None else cells
 
 
-QUOTE_PATTERN = Refusal(
-    "row", "quotes must enclose a whole cell", "", "one that does not", "; write a quote inside a quoted cell twice"
-)
+def _unquoted(line: str) -> Refusal:
+    cell = next((one for one in line.split(",") if '"' in re.sub(r'^\s*"[^"]*"\s*$', "", one)), line)
+    remedy = "; write a quote inside a quoted cell twice"
+    return Refusal("row", "quotes must enclose a whole cell", "", shown(cell.strip()), remedy)
 
 
 def line_problem(line: str) -> Refusal | None:

@@ -82,7 +82,7 @@ def test_well_formed_rows_that_are_all_refused_are_a_result(run: Run, tmp_path: 
     [
         ("", "line 1: header must name the columns, got an empty file"),
         (f"{HEAD.replace('sub_batch', 'subbatch')}\n{GOOD}\n", "got 'subbatch'; did you mean 'sub_batch'?"),
-        (HEAD.replace(",", ";"), "separate columns by commas, not by semicolons"),
+        (HEAD.replace(",", ";"), "save the file with commas, not semicolons"),
         (gzip.compress(f"{HEAD}\n{GOOD}\n".encode()), "decompress it first"),
         (f"{HEAD}\n{GOOD}\n".encode("utf-16"), "save the file as UTF-8"),
         (b"\0" * 100_000, "line 1: line must be of at most 65,536 characters"),

@@ -105,7 +105,7 @@ ROWS = "kind,direction,precision,m,elements,passes,bytes,stride,time_s\n"
         (HEAD, "line 2", "header must follow"),
         (HEAD + 'kind,notes,time_s\ngemm,"cut', "line 4", "quotes must enclose a whole cell.*got '\"cut'"),
         (HEAD + 'kind,notes,time_s\ngemm,"cut,1\ngemm,"b",2\n', "line 4", "quotes must enclose.*got '\"cut'"),
-        (HEAD + 'kind,notes,time_s\ngemm,"a\nb",1\ngemm,a"b,2\n', "line 6", "quotes must .*got 'a\"b'"),
+        (HEAD + 'kind,notes,time_s\ngemm,"a\nb",1\ngemm,"a"b,2\n', "line 6", "quotes must .*got '\"a\"b'"),
         (HEAD + 'kind,notes,time_s\ngemm,"a"b,1\n', "line 4", "quotes must enclose a whole cell"),
         (HEAD + "\n", "line 3", "header must follow the comments, got the end of the file"),
         (HEAD + "kind,tim_s\n", "line 3", "column must be a known one, got 'tim_s'; did you mean 'time_s'"),
@@ -115,7 +115,11 @@ ROWS = "kind,direction,precision,m,elements,passes,bytes,stride,time_s\n"
             "got 'time_ms'; times are in seconds: divide by 1e3 and call the column time_s",
         ),
         (HEAD + "kind,time_s\ngemm,1\ngemm,\0001\n", "line 5", "free of null characters, got one as character 6"),
-        (HEAD + "kind;time_s\ngemm;1\n", "line 3", "separated by commas, got 'kind;time_s'; .* in place of ';'"),
+        (
+            HEAD + "kind;time_s\ngemm;1\n",
+            "line 3",
+            "separated by commas, got 'kind;time_s'; .* with commas, not semicolons",
+        ),
         (HEAD + "kind\ttime_s\n", "line 3", "columns must be separated by commas"),
         (HEAD + "gemm,forward,fp32\n", "line 3", "header must name the columns.*, got 'gemm,forward,fp32'"),
         (HEAD + "kind,m\n", "line 3", "column time_s must be given, got only kind, m"),
@@ -173,8 +177,8 @@ def test_newer_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_quotes_inside_quoted_cells_are_doubled(tmp_path: Path) -> None:
-    samples = read(tmp_path, HEAD + 'notes,kind,time_s\n"a ""b"", c",gemm,1\n"",gemm,2\n')
-    assert list(samples.text["notes"]) == ['a "b", c', ""]
+    samples = read(tmp_path, HEAD + 'notes,kind,time_s\n"a ""b"", c",gemm,1\n"",gemm,2\n3" disk,gemm,3\n')
+    assert list(samples.text["notes"]) == ['a "b", c', "", '3" disk']
 
 
 def test_header_without_rows_is_no_sample(tmp_path: Path) -> None:
