@@ -43,7 +43,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     answers = read_answers(values["answer"]).with_frameworks(catalog.recorded)
     part, position = values.get("part"), values.get("position")
     if part == "runs":
-        output.write_text(_runs(answers.suggestions, position))
+        output.write_text(_runs(answers.of_best_cluster, position))
         kept = values["answer"] if values["answer"] != STANDARD_INPUT else "plan.json"
         command = f"planner calibrate --plan {shlex.quote(kept)} --runs FILE.csv --out refined.json"
         note(f"fill in value, the seconds of a step, of each run that you make; then: {command}")

@@ -45,14 +45,14 @@ def run(arguments: Mapping[str, Any]) -> None:
         check_replaceable(Path(values["out"]), force="force" in values)
     answers = read_answers(values["answer"]).with_frameworks(catalog.recorded)
     subjects = [subject for subject, _ in (*answers.suggestions, *answers.predictions)]
-    if len(answers.suggestions) > 1 or len({(one.network, one.scenario) for one in subjects}) > 1:
+    if len(answers.of_best_cluster) > 1 or len({(one.network, one.scenario) for one in subjects}) > 1:
         raise ParameterError("ANSWER.json", "of one network and scenario", f"{len(subjects)} answers", "ask for one")
     if answers.suggestions:
-        ((subject, one),) = answers.suggestions
+        ((subject, one),) = answers.of_best_cluster
         if not one.plans:
             raise NothingFitsError("no plan fits in this answer; its key loosen says what to change")
         plans, chosen, request = one.plans, one.chosen, one.request
-        (blocks,) = suggestions_views(answers.suggestions, in_full=True)
+        (blocks,) = suggestions_views(answers.of_best_cluster, in_full=True)
     else:
         subject, several = subjects[0], len({one.settings.framework.label for one in subjects}) > 1
         plans = tuple(

@@ -12,7 +12,7 @@ from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart
 from planner.domain.prediction import Citation, PlanWarning, Prediction, Quantity, Run
 from planner.domain.request import Subject
-from planner.domain.suggestion import Plan, Sensitivity, Suggestion
+from planner.domain.suggestion import Plan, Sensitivity, Suggestion, question_of
 from planner.errors import NOTHING, InputFileError, NothingFitsError, ParameterError, UsageError
 from planner.formats.documents import Kind, parse_text, read_text
 from planner.formats.fields import Field, FieldError, ListOf, Number, Table, Whole, record_of, values_of
@@ -246,6 +246,12 @@ class Answers:
     predictions: tuple[tuple[Subject, Prediction], ...] = ()
     citations: tuple[Citation, ...] = ()
 
+    @property
+    def of_best_cluster(self) -> tuple[tuple[Subject, Suggestion], ...]:
+        """The suggestions; of one ranking of clusters the first alone, which has the plan to take."""
+        is_ranking = len({question_of(*one) for one in self.suggestions}) == 1
+        return self.suggestions[:1] if is_ranking else self.suggestions
+
     def with_frameworks(self, recorded: Callable[[Framework], Framework]) -> Answers:
         """Return the answers with the records of frameworks, of which a document has the labels alone."""
 
@@ -367,13 +373,17 @@ def read_plans(path: Path | str, epochs: int | None, recorded: Recorded) -> tupl
             tuple(plan.to_start(subject, Run(epochs) if epochs else one.run) for plan in one.plans),
             one.chosen,
         )
-        for subject, one in answers.suggestions
+        for subject, one in answers.of_best_cluster
     )
 
 
 def _of_briefs(keys: Mapping[str, Any], epochs: int | None, recorded: Recorded) -> tuple[KeptPlans, ...]:
     briefs: Sequence[Mapping[str, Any]] = keys.get("briefs", [keys])
-    return tuple(_of_brief(one, epochs, recorded) for one in briefs)
+    clusters, others = (
+        {tuple(one[key] for key in of) for one in briefs} for of in (("cluster",), ("network", "scenario"))
+    )
+    is_ranking = len(others) == 1 and len(clusters) == len(briefs)
+    return tuple(_of_brief(one, epochs, recorded) for one in (briefs[:1] if is_ranking else briefs))
 
 
 def _of_brief(keys: Mapping[str, Any], epochs: int | None, recorded: Recorded) -> KeptPlans:

@@ -115,3 +115,16 @@ def test_python_has_the_best_cluster_first() -> None:
         answer.plans[0].cluster == answer.chosen.cluster == min(answer.clusters, key=lambda one: answer.clusters[one])
     )
     assert {*answer.clusters} == {*CLUSTERS} == {*answer.to_frame()["cluster"]}
+
+
+@pytest.mark.parametrize("brief", [(), ("--brief",)], ids=["full", "brief"])
+def test_a_job_is_that_of_the_best_cluster(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, brief: tuple[str, ...]
+) -> None:
+    kept = tmp_path / "plan.json"
+    kept.write_text(json.dumps(document(capsys, CLUSTERS[:2], *brief)))
+    for command in ("render", "--to", "slurm"), *([] if brief else [("explain", "--part", "runs")]):
+        assert main([command[0], str(kept), *command[1:]]) == 0
+        text = capsys.readouterr().out
+        assert "dgx-a100" in text
+        assert "dgx1-v100" not in text
