@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from math import gcd
 
 import numpy as np
@@ -393,29 +394,27 @@ def _mixed_circumstances(sources: Sources, sources_in_use: tuple[Source, ...]) -
     """Yield a warning for calibrations whose kernels add up to one step though they were measured in unlike ways."""
     names = {source.calibration for source in sources_in_use if source.entry.scope == "kernels"}
     serving = [one for one in (*sources.for_accelerator, *sources.of_same_die) if one.name in names]
-    for at, other in enumerate(serving):
-        for first in serving[:at]:
-            unlike = _unlike(first, other)
-            if unlike:
-                message = (
-                    f"Kernels come from two calibrations, {unlike}. Each kernel is taken from the first that has it; "
-                    "calibrate again to have all from one."
-                )
-                yield PlanWarning("mixed_circumstances", f"{first.name}, {other.name}", message)
+    if unlike := _unlike(serving):
+        message = (
+            f"Kernels come from {len(serving)} calibrations, {unlike}. Each kernel is taken from the first that has "
+            "it; calibrate again to have all from one."
+        )
+        yield PlanWarning("mixed_circumstances", ", ".join(one.name for one in serving), message)
 
 
-def _unlike(one: Calibration, other: Calibration) -> str:
-    """Return how the circumstances of two calibrations differ, else ''; one that states none differs from none."""
-    first, second = (
-        {key: value for key, value in calibration.environment.items() if key not in FREE_CIRCUMSTANCES}
-        for calibration in (one, other)
-    )
-    if first and second and not first.keys() & second.keys():
-        return "which describe their conditions in different terms"
-    differ = [
-        f"{key} {value!r} against {second[key]!r}" for key, value in first.items() if second.get(key, value) != value
-    ]
-    return f"measured under different conditions: {'; '.join(differ)}" if differ else ""
+def _unlike(calibrations: Sequence[Calibration]) -> str:
+    """Return how the circumstances of calibrations differ, else ''; one that states none differs from none."""
+    stated: dict[str, list[str]] = {}
+    for one in calibrations:
+        for key, value in one.environment.items():
+            values = [] if key in FREE_CIRCUMSTANCES else stated.setdefault(key, [])
+            values += [repr(value)] if repr(value) not in values else []
+    differ = [f"{key} {' against '.join(values)}" for key, values in stated.items() if values[1:]]
+    if differ:
+        return f"measured under different conditions: {'; '.join(differ)}"
+    terms = [one.environment.keys() - FREE_CIRCUMSTANCES for one in calibrations if one.environment]
+    apart = any(not first & other for first, other in combinations(filter(None, terms), 2))
+    return "which describe their conditions in different terms" if apart else ""
 
 
 def _proportional(overheads: Overheads, sources_in_use: tuple[Source, ...]) -> Iterator[PlanWarning]:
