@@ -128,7 +128,7 @@ def test_what_is_wrong_with_input_is_said_where_input_is_priced(make_problem: Ma
         ({"cuda": "12", "threads": "1"}, "cuda '11' against '12'."),
         ({"cuda": "11", "load_average": "9"}, None),
         ({"cuda": "11", "driver": "535"}, None),
-        ({"driver": "535"}, "two calibrations, which describe their conditions in different terms"),
+        ({"driver": "535"}, "2 calibrations, which describe their conditions in different terms"),
         ({"load_average": "9"}, None),
         ({}, None),
     ],
