@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from planner.domain.axes import ALL, AXES
 from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import size_words
 from planner.domain.precision import precision_named
 from planner.domain.prediction import LayersOfStage, Prediction, Quantity, Run, SharedLayers
 from planner.domain.request import Subject
+from planner.domain.split import even_layers
 
 __all__ = ["ARGUMENT", "FILE", "KEY", "VARIABLE", "Job", "PlanToStart", "job_of", "wrapped"]
 
@@ -237,7 +240,8 @@ def _values(plan: PlanToStart) -> dict[str, Any]:
     inside = max(1, one.gpus_per_node // one.tensor_parallel)
     ranks = min(one.weight_copies, inside) if one.shard_group == "node" else one.weight_copies
     layers, stages = plan.subject.layers, one.pipeline_parallel * one.virtual_stages
-    chunks = [stage.layers for stage in plan.stage_layers] or _chunks(layers, stages)
+    even = even_layers(layers, np.array(stages), np.arange(stages), "equal").again.tolist() if stages > 1 else []
+    chunks = [stage.layers for stage in plan.stage_layers] or even
     places = layers + 2  # where the first and the last layers of a pipeline count as a block each
     of_chunk = -(-places // stages) if layers else 0
     return {axis.name: getattr(one, axis.name) for axis in AXES} | {
@@ -261,16 +265,6 @@ def _values(plan: PlanToStart) -> dict[str, Any]:
         "switches": "+".join(settings.framework.switched),
         "file": FILE,
     }
-
-
-def _chunks(layers: int, stages: int) -> list[int]:
-    """Return how many layers each chunk of a pipeline holds: as many, but for the first and the last, which have less.
-
-    As of :func:`planner.workload.units.even_layers` where a framework deals them out equally.
-    """
-    each = -(-layers // stages)
-    short = each * stages - layers
-    return [] if stages == 1 else [each - short // 2, *[each] * (stages - 2), each - (short - short // 2)]
 
 
 def _asked(one: Configuration, settings: Settings, rank_order: tuple[str, ...]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from planner.domain.axes import AXES, SCHEDULES
 __all__ = [
     "ACTIVATIONS_AWAY", "BEST_STAGES", "BUBBLES", "GRADIENTS_SHARDED", "MEMORY_KINDS", "OFFLOADS", "OPTIMIZER_SHARDED",
     "PER_STAGE", "RECOMPUTES", "SCHEDULES", "SCHEMES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes",
+    "StageLayers", "even_layers", "stage_places",
 ]  # fmt: skip
 
 _WORDS = {axis.name: axis.words for axis in AXES}
@@ -84,3 +86,46 @@ class SplitMemoryBytes:
     def total(self) -> FloatArray:
         """Sum of all kinds on the device, shape (n,)."""
         return self.allocated + self.margin + self.framework
+
+
+class StageLayers(NamedTuple):
+    """The layers, or units, of f stages, each of shape (f,).
+
+    From ``first`` up to ``end``, of which the first ones, ``again`` in number, are computed again.
+    """
+
+    first: IntArray
+    end: IntArray
+    again: IntArray
+
+
+def stage_places(number: int, pipeline: IntArray, deals: str = "blocks") -> tuple[IntArray, IntArray, IntArray]:
+    """Return the places of layers on stages that are dealt out evenly, and those left free on the first and the last.
+
+    ``deals``: one of :data:`planner.domain.framework.DEALS`.
+    """
+    if deals == "ends":
+        free = np.where(pipeline > 0, 1, 0)
+        return number + 2 * free, free, free
+    each = -(-number // pipeline)
+    short = each * pipeline - number
+    free = np.where((deals == "equal") & (short <= 2 * each), short, 0)
+    return number + free, free // 2, free - free // 2
+
+
+def even_layers(
+    number: int, pipeline: IntArray, stage: IntArray, deals: str = "blocks", last: IntArray | None = None
+) -> StageLayers:
+    """Return the layers of stages that are dealt out evenly: the first stages have one more. All may be made again.
+
+    ``deals``: as of :data:`planner.domain.framework.DEALS`; ``last``: the stage with the last layers.
+    """
+    total, at_first, at_last = stage_places(number, pipeline, deals)
+    each, more = total // pipeline, total % pipeline
+    last = pipeline - 1 if last is None else last
+
+    def ahead(of: IntArray) -> IntArray:
+        return np.asarray(of * each + np.minimum(of, more) - at_first * (of > 0) - at_last * (of > last))
+
+    first, end = ahead(np.asarray(stage)), ahead(np.asarray(stage) + 1)
+    return StageLayers(first, end, end - first)

@@ -7,13 +7,13 @@ parameters and those without behind it, but of very deep ones several.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.layers.record import INPUT
 from planner.domain.network import Layer, Network
+from planner.domain.split import StageLayers, even_layers, stage_places
 from planner.workload.blocks import block_starts, crossing
 from planner.workload.program import Program, program
 from planner.workload.shards import second_products
@@ -25,49 +25,6 @@ __all__ = [
 MOST_UNITS = 4096
 """Where a network has more layers with parameters, the fewest tensors cross between units: exact cuts compare all pairs
 of them, 100 MB each number of a pair."""
-
-
-class StageLayers(NamedTuple):
-    """The layers, or units, of f stages, each of shape (f,).
-
-    From ``first`` up to ``end``, of which the first ones, ``again`` in number, are computed again.
-    """
-
-    first: IntArray
-    end: IntArray
-    again: IntArray
-
-
-def _places(number: int, pipeline: IntArray, deals: str = "blocks") -> tuple[IntArray, IntArray, IntArray]:
-    """Return the places of layers on stages that are dealt out evenly, and those left free on the first and the last.
-
-    ``deals``: one of :data:`planner.domain.framework.DEALS`.
-    """
-    if deals == "ends":
-        free = np.where(pipeline > 0, 1, 0)
-        return number + 2 * free, free, free
-    each = -(-number // pipeline)
-    short = each * pipeline - number
-    free = np.where((deals == "equal") & (short <= 2 * each), short, 0)
-    return number + free, free // 2, free - free // 2
-
-
-def even_layers(
-    number: int, pipeline: IntArray, stage: IntArray, deals: str = "blocks", last: IntArray | None = None
-) -> StageLayers:
-    """Return the layers of stages that are dealt out evenly: the first stages have one more. All may be made again.
-
-    ``deals``: as of :data:`planner.domain.framework.DEALS`; ``last``: the stage with the last layers.
-    """
-    total, at_first, at_last = _places(number, pipeline, deals)
-    each, more = total // pipeline, total % pipeline
-    last = pipeline - 1 if last is None else last
-
-    def ahead(of: IntArray) -> IntArray:
-        return np.asarray(of * each + np.minimum(of, more) - at_first * (of > 0) - at_last * (of > last))
-
-    first, end = ahead(np.asarray(stage)), ahead(np.asarray(stage) + 1)
-    return StageLayers(first, end, end - first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +169,7 @@ def few_blocks(network: Network) -> tuple[Network, IntArray]:
 
 def stage_of(block: int, number: int, pipeline: IntArray, deals: str, last: IntArray) -> IntArray:
     """Return the stage that holds a block, from 0, as of :func:`even_layers`."""
-    total, at_first, at_last = _places(number, pipeline, deals)
+    total, at_first, at_last = stage_places(number, pipeline, deals)
     each, more = np.divmod(total, pipeline)
     place, long = block + at_first + at_last * (last < pipeline - 1), (each + 1) * more
     return np.asarray(np.where(place < long, place // (each + 1), more + (place - long) // np.maximum(each, 1)))
