@@ -6,14 +6,13 @@ iteration times were missed by 30 to 54 % (three GPUs, 2017 frameworks), so a ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.costs.collectives import HOSTS, algorithms_between
 from planner.costs.features import INTER_NODE, INTRA_NODE
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Cluster, Link
-from planner.domain.kernels import ATTENTION, MATRIX_KINDS, TRAFFIC_KINDS
+from planner.domain.kernels import ATTENTION, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import DECODE
 from planner.numbers import constant, constants
@@ -22,7 +21,7 @@ from planner.workload.lowering import UPDATE_BYTES
 __all__ = [
     "ASSUMED_BYTES_EFFICIENCY", "ASSUMED_FLOP_EFFICIENCY", "ASSUMED_HOST_BYTES_PER_S", "ASSUMED_LAUNCH_S",
     "ISSUED_SHARE", "assumed_decode", "at_issue_rate", "specified_collective", "specified_copy", "specified_entry",
-    "specified_host", "specified_host_collective", "specified_kernels", "specified_storage",
+    "specified_host", "specified_host_collective", "specified_storage",
 ]  # fmt: skip
 
 ASSUMED_FLOP_EFFICIENCY = constants("specified.flop_efficiency")
@@ -83,19 +82,6 @@ def at_issue_rate(accelerator: Accelerator) -> Accelerator:
     """Return an accelerator with the rates of the CUDA cores that are busy; see :data:`ISSUED_SHARE`."""
     share = ISSUED_SHARE.get(accelerator.architecture, 1.0)
     return replace(accelerator, peak_flop_per_s={name: share * x for name, x in accelerator.peak_flop_per_s.items()})
-
-
-def specified_kernels(accelerator: Accelerator) -> Iterator[Entry]:
-    """Yield the entries of a calibration that holds no more than the data sheet: every precision that can be specified.
-
-    Matrix kernels by precision, and one entry for all kinds whose work is bytes.
-    """
-    for precision in accelerator.peak_flop_per_s:
-        entries = (specified_entry(accelerator, kind, "", precision) for kind in MATRIX_KINDS)
-        yield from (entry for entry in entries if entry is not None)
-    traffic = specified_entry(accelerator, "copy", "", "fp32")
-    if traffic is not None:
-        yield replace(traffic, kind="pointwise", precision="any")
 
 
 def _alpha_beta(link: Link | None) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
-from planner.costs.gaussian_process import GAUSSIAN_PROCESS, ROUGH_ORDER
+from planner.costs.gaussian_process import ROUGH_ORDER
 from planner.costs.kernels import OBLONG_APART
 from planner.costs.roofline import (
     AXES,
@@ -36,12 +36,11 @@ from planner.fitting.gaussian_process import (
     fit_entry,
     fit_gaussian_process,
     linear_times_left_out,
-    process_times_left_out,
 )
 from planner.fitting.rows import POINTWISE, Rejected, merged, take, usable, work_of
 from planner.numbers import constant
 
-__all__ = ["FittedKernels", "expected_fit_s", "fit_kernels", "learns_from_calls", "preferred", "times_left_out"]
+__all__ = ["FittedKernels", "expected_fit_s", "fit_kernels", "learns_from_calls", "preferred"]
 
 LEAST_POINTS = 8
 
@@ -276,17 +275,6 @@ def _corrected(base: Entry, rows: Samples, accelerator: Accelerator | None) -> E
     scores = [(error(left_out), entry) for entry, left_out in filter(None, fits)]
     least, process = min(scores, key=lambda one: one[0], default=(np.inf, base))
     return process if _is_clearly_less(least, error(linear_times_left_out(base, rows))) else base
-
-
-def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
-    """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,).
-
-    Parameters
-    ----------
-    entry : of a linear term or a Gaussian process; its coefficients take no part
-    samples : the rows that it was fitted to, two at least
-    """
-    return (process_times_left_out if entry.term == GAUSSIAN_PROCESS else linear_times_left_out)(entry, samples)
 
 
 def _is_clearly_less(error: float, other: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -12,7 +12,7 @@ from itertools import product
 from planner.domain.job import PlanToStart
 from planner.domain.objective import TERMS, objective_named, weights_of
 from planner.domain.prediction import LOSSY, Citation, Prediction, Term
-from planner.domain.request import DEFAULT, Sourced, Subject
+from planner.domain.request import DEFAULT, Subject
 from planner.domain.suggestion import KNEE_TIMES, MOST_OF_FRONT, Plan, SearchReport, Suggestion, question_of
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, given, heading, line_count
@@ -25,12 +25,11 @@ from planner.report.prediction import (
     place,
     plan_table,
     prediction_details,
-    prediction_rest,
 )
 from planner.units import format_duration, format_number
 
 __all__ = [
-    "part_of_plan", "part_of_suggestion", "prediction_answer", "predictions_answer", "predictions_view",
+    "part_of_plan", "part_of_suggestion", "prediction_answer", "predictions_answer",
     "suggestion_answer", "suggestion_brief", "suggestion_rest", "suggestions_overview", "suggestions_views",
 ]  # fmt: skip
 
@@ -357,24 +356,6 @@ def predictions_answer(answers: Sequence[tuple[Subject, Prediction]]) -> Iterato
     yield Line(f"{_of_all([subject for subject, _ in answers])}: {len(answers)} predictions", "bold")
     yield from plan_table([Entry(at, one, subject) for at, (subject, one) in enumerate(answers, 1)])
     yield from _least_sure(answers)
-
-
-def predictions_view(
-    answers: Sequence[tuple[Subject, Prediction]],
-    citations: Iterable[Citation] = (),
-    request: Mapping[str, Sourced[object]] | None = None,
-    *,
-    beside: Iterable[Block] = (),
-    in_full: bool = False,
-) -> Iterator[Block]:
-    """Yield one prediction, or a table of several, then what stands ``beside`` it; ``in_full``: all that is known."""
-    one = answers[0]
-    short = predictions_answer(answers) if len(answers) > 1 else prediction_answer(one[1], one[0])
-    if not in_full:
-        yield from (*short, *beside)
-        return
-    yield from parts.warnings((), [(number, one.warnings) for number, (_, one) in enumerate(answers, 1)])
-    yield from (*_without_asides(short), *beside, *prediction_rest(answers, request or {}, citations))
 
 
 def _without_asides(blocks: Iterable[Block]) -> list[Block]:

@@ -16,11 +16,11 @@ from planner.costs.specified import (
     specified_entry,
     specified_host,
     specified_host_collective,
-    specified_kernels,
     specified_storage,
 )
 from planner.costs.terms import evaluate
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
+from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.messages import Groups
 from planner.errors import CoverageError
 
@@ -54,7 +54,9 @@ def test_a_precision_that_the_device_lacks_is_not_specified() -> None:
 @pytest.mark.parametrize("name", ["k20x", "k40", "p40", "h200-sxm-141gb", "b200-sxm-180gb", "mi250x"])
 def test_every_precision_of_a_device_is_specified_and_says_what_was_assumed(name: str) -> None:
     device = catalog.find_accelerator(name)
-    entries = tuple(specified_kernels(device))
+    precisions, kinds = device.peak_flop_per_s, MATRIX_KINDS
+    found = [specified_entry(device, kind, "", precision) for precision in precisions for kind in kinds]
+    entries = tuple(one for one in (*found, specified_entry(device, "copy", "", "fp32")) if one is not None)
     assert {entry.precision for entry in entries if entry.kind == "gemm"} == set(device.peak_flop_per_s)
     for entry in entries:
         assert entry.origin == "specified"
@@ -62,7 +64,6 @@ def test_every_precision_of_a_device_is_specified_and_says_what_was_assumed(name
             efficiency = number(entry.settings, "flop_efficiency", 0.0)
             assert efficiency >= ASSUMED_FLOP_EFFICIENCY[entry.precision] * ISSUED_SHARE.get(device.architecture, 1.0)
             assert f"assumed: {efficiency:.0%} of the peak rate" in entry.notes
-    assert [entry.precision for entry in entries if entry.kind == "pointwise"] == ["any"]
 
 
 @pytest.mark.parametrize("name", catalog.names("accelerators"))
