@@ -197,6 +197,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     that asks several questions must not take a missing answer for a plan.
     """
     values = gather("suggest", arguments)
+    _check_clusters(values)
     if value_of(values, "task") == INFERENCE:
         from planner.cli import inference  # noqa: PLC0415 - only this task needs it
 
@@ -216,19 +217,25 @@ def run(arguments: Mapping[str, Any]) -> None:
     check_found(answers)
 
 
+def _check_clusters(values: Values) -> None:
+    """Refuse several clusters with what is of one."""
+    if not isinstance(names := value_of(values, "cluster"), tuple):
+        return
+    clash = [name for name in ("why_not", "sensitivity") if name in values]
+    clash += ["search"] * (value_of(values, "search") == "optuna")
+    clash += ["objective"] * is_sum(value_of(values, "objective", ""))
+    clash += ["task"] * (value_of(values, "task") == INFERENCE)
+    if clash:
+        rule = f"one with {OPTIONS[clash[0]].flag} as given"
+        raise ParameterError("--cluster", rule, ",".join(names), "ask for each by itself")
+
+
 def _answers_on_clusters(
     values: Values, arguments: Mapping[str, Any], exact: StoppableSearch
 ) -> tuple[Answers, OptunaSearch | None]:
     """Return as :func:`_answers`; of several clusters in one ranking, without those that cannot be searched."""
     if "cluster" not in values or not isinstance((own := values["cluster"]).value, tuple):
         return _answers(values, arguments, exact)
-    clash = [name for name in ("why_not", "sensitivity") if name in values]
-    clash += ["search"] * (value_of(values, "search") == "optuna") + ["objective"] * is_sum(
-        value_of(values, "objective", "")
-    )
-    if clash:
-        rule, got = f"one with {OPTIONS[clash[0]].flag} as given", ",".join(own.value)
-        raise ParameterError("--cluster", rule, got, "ask for each by itself")
     answers: list[tuple[Subject, Suggestion]] = []
     refused: dict[str, PlannerError] = {}
     for name in own.value:

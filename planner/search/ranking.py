@@ -211,7 +211,9 @@ def order_of(problem: Problem, request: SpaceRequest) -> Order:
     window = request.window("async")
     has_dataset = problem.dataset is not None
     if request.run.tokens and not problem.network.tokens:
-        raise ParameterError("--tokens", f"left out with {problem.network.name}, no language model", request.run.tokens)
+        raise ParameterError(
+            "--tokens", f"left out with {problem.network.name}, no language model", f"{request.run.tokens:g}"
+        )
     order = Order(request.objective, request.target_batch, has_dataset, price, device=device, window=window)
     return replace(order, run=request.run, tokens=problem.network.tokens)
 

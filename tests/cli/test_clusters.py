@@ -84,6 +84,7 @@ def test_one_cluster_twice_is_one(capsys: pytest.CaptureFixture[str]) -> None:
         (("--why-not", "nodes=2"), "--why-not"),
         (("--sensitivity",), "--sensitivity"),
         (("--search", "optuna"), "--search"),
+        (("--task", "inference"), "--task"),
         (("--objective", "epoch-time:1+gpu-hours:1"), "--objective"),
     ],
 )
