@@ -406,8 +406,8 @@ def _kept_more(site: Site) -> float:
 
 
 def _with_fused_gates(network: Network) -> Network:
-    """Return a network whose gates are one kernel each, and whose activations keep their input alone."""
-    gates, functions = {"gated_activation", "experts"}, {"gated_activation", "activation"}
+    """Return a network whose gates are one kernel each, and whose activations and norms keep their input alone."""
+    gates, functions = {"gated_activation", "experts"}, {"gated_activation", "activation", "rms_norm", "layer_norm"}
     layers = tuple(
         replace(
             one,

@@ -75,7 +75,7 @@ def test_a_part_keeps_no_more_than_its_share_and_what_ranks_share(name: str) -> 
 
 
 def test_a_kernel_that_does_it_all_keeps_its_input_alone() -> None:
-    """So does a framework that fuses activations; of frozen layers a norm keeps nothing for its scale."""
+    """So do layers of a framework that fuses activations; of frozen layers a norm keeps nothing for its scale."""
     composed, plain = read("gelu_of_tanh"), read("gelu")
     fused = "pytorch:fused-activation"
     assert counted(composed) - counted(plain) == 3 * 4 * 24 * 24
@@ -83,6 +83,7 @@ def test_a_kernel_that_does_it_all_keeps_its_input_alone() -> None:
     decoder = read("as_t5")
     frozen = replace(decoder, layers=tuple(replace(one, is_frozen="norm" in one.kind) for one in decoder.layers))
     assert counted(decoder) - counted(frozen) == 5 * 4 * 24 * 32
+    assert counted(decoder) - counted(decoder, framework=fused) == 5 * 4 * 24 * 32
 
 
 def test_what_is_kept_besides_is_written_and_read(tmp_path: Path) -> None:
