@@ -49,18 +49,9 @@ _OTHERS = (
     "bitwise_or", "bitwise_not", "isnan", "isinf", "remainder", "atan2", "addcmul", "lerp", "nan_to_num", "fill",
 )  # fmt: skip
 _MADE = (
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "empty_like",
-    "rand_like",
-    "randn_like",
-    "new_zeros",
-    "new_ones",
-    "new_empty",
-    "new_full",
-    "new_empty_strided",
-)
+    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
+    "new_empty", "new_full", "new_empty_strided",
+)  # fmt: skip
 """Operators whose results depend on the shape of their input alone."""
 _REDUCTIONS = ("mean", "sum", "amax", "max", "amin", "min", "var", "var_mean", "std", "linalg_vector_norm", "cumsum")
 _COPIES = (

@@ -205,21 +205,32 @@ def _end(net: NetworkBuilder, source: str) -> None:
     net.classify(net.add("dropout", "dropout", source, rate=0.2))
 
 
-# stage: factor of widening, channels out, blocks, stride of the first (table 2 of the paper)
+# stage: factor of widening, side of the kernel, stride of the first, channels out, blocks (tables of the papers)
 _MOBILENET_V2_STAGES = (
-    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+    (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 3, 2, 32, 3), (6, 3, 2, 64, 4), (6, 3, 1, 96, 3), (6, 3, 2, 160, 3),
+    (6, 3, 1, 320, 1),
+)  # fmt: skip
+_EFFICIENTNET_STAGES = (
+    (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
 )  # fmt: skip
 
 
-def _mobilenet_v2(name: str, _arguments: Mapping[str, str]) -> Network:
-    net = NetworkBuilder()
-    top, width = net.unit("conv1", "input", 32, 3, "relu", stride=2), 32
-    for stage, (factor, channels, blocks, stride) in enumerate(_MOBILENET_V2_STAGES, 1):
+def _staged(name: str, _arguments: Mapping[str, str], *, stages: tuple[tuple[int, ...], ...], function: str) -> Network:
+    """Return stages of blocks; with SiLU they squeeze and excite, and are dropped for some samples."""
+    net, is_b0 = NetworkBuilder(), function == "silu"
+    top, width = net.unit("conv1", "input", 32, 3, function, stride=2), 32
+    for stage, (factor, kernel, stride, channels, blocks) in enumerate(stages, 1):
         for number in range(1, blocks + 1):
-            block = _Block(factor * width, channels, 3, stride if number == 1 else 1, "relu")
-            top, width = _inverted_residual(net, f"stage{stage}.{number}", top, width, block), channels
-    _end(net, net.top("pool", net.unit("conv2", top, 1280, 1, "relu")))
-    return net.network(name, (3, 224, 224), "Sandler et al. 2018, width 1, in torchvision's form")
+            sizes = (factor * width, channels, kernel, stride if number == 1 else 1)
+            block = _Block(*sizes, function, width // 4 if is_b0 else 0, ("silu", "sigmoid"))
+            top = _inverted_residual(net, f"stage{stage}.{number}", top, width, block, dropped=0.2 * is_b0)
+            width = channels
+    _end(net, net.top("pool", net.unit("conv2", top, 1280, 1, function)))
+    source, optimizer = (
+        ("Tan and Le 2019, B0", "rmsprop") if is_b0 else ("Sandler et al. 2018, width 1", "sgd-momentum")
+    )
+    return net.network(name, (3, 224, 224), f"{source}, in torchvision's form", optimizer=optimizer)
 
 
 # block: side of the kernel, channels between and out, of squeeze and excite, stride (table 1 of the paper); the
@@ -242,30 +253,13 @@ def _mobilenet_v3(name: str, _arguments: Mapping[str, str]) -> Network:
     return net.network(name, (3, 224, 224), "Howard et al. 2019, large, in torchvision's form", optimizer="rmsprop")
 
 
-MOBILENET = {"mobilenet-v2": ZooEntry(_mobilenet_v2), "mobilenet-v3": ZooEntry(_mobilenet_v3)}
+MOBILENET = {
+    "mobilenet-v2": ZooEntry(partial(_staged, stages=_MOBILENET_V2_STAGES, function="relu")),
+    "mobilenet-v3": ZooEntry(_mobilenet_v3),
+}
 
 
-# stage: factor of widening, side of the kernel, stride of the first, channels out, blocks (table 1 of the paper)
-_EFFICIENTNET_STAGES = (
-    (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
-    (6, 3, 1, 320, 1),
-)  # fmt: skip
-
-
-def _efficientnet_b0(name: str, _arguments: Mapping[str, str]) -> Network:
-    net = NetworkBuilder()
-    top, width = net.unit("conv1", "input", 32, 3, "silu", stride=2), 32
-    for stage, (factor, kernel, stride, channels, blocks) in enumerate(_EFFICIENTNET_STAGES, 1):
-        for number in range(1, blocks + 1):
-            sizes = (factor * width, channels, kernel, stride if number == 1 else 1)
-            block = _Block(*sizes, "silu", width // 4, ("silu", "sigmoid"))
-            top = _inverted_residual(net, f"stage{stage}.{number}", top, width, block, dropped=0.2)
-            width = channels
-    _end(net, net.top("pool", net.unit("conv2", top, 1280, 1, "silu")))
-    return net.network(name, (3, 224, 224), "Tan and Le 2019, B0, in torchvision's form", optimizer="rmsprop")
-
-
-EFFICIENTNET = {"efficientnet-b0": ZooEntry(_efficientnet_b0)}
+EFFICIENTNET = {"efficientnet-b0": ZooEntry(partial(_staged, stages=_EFFICIENTNET_STAGES, function="silu"))}
 
 
 _WIDTH, _SIDE = 96, 56
