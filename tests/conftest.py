@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from planner.cli import calibrate, verify
+from planner.cli import calibrate
 from planner.cli.main import main, run_command
 from planner.cli.streams import bar, note
 from planner.sessions.measure import Session
@@ -83,7 +83,7 @@ def run(capsys: pytest.CaptureFixture[str], session: Callable[[], Session]) -> C
 
     def command(name: str, given: Mapping[str, Any]) -> None:
         if name in ("calibrate", "verify"):
-            {"calibrate": calibrate, "verify": verify}[name].run(given, session())
+            {"calibrate": calibrate.run, "verify": calibrate.verify}[name](given, session())
         else:
             run_command(name, given)
 

@@ -1,4 +1,7 @@
-"""``planner calibrate``: measure this node, or read sample files, fit, write a calibration."""
+"""``planner calibrate``: measure this node, or read sample files, fit, write a calibration.
+
+``planner verify``: a few real steps of a plan's per-GPU part here, beside their prediction.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +20,37 @@ from planner.cli.request import from_options
 from planner.cli.streams import bar, note
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import LOCAL
-from planner.errors import OutputError, ParameterError
+from planner.errors import NOTHING, OutputError, ParameterError
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import write_cluster
 from planner.formats.documents import check_replaceable, write_file
+from planner.formats.summaries import verification_document
 from planner.probes.ranks import Rank
+from planner.report.parts import configuration_words
 from planner.report.show import fit_view
+from planner.report.studies import verified_view
 from planner.sessions.calibrate import (
     Asked,
+    dated,
     fitted_from_files,
     fitted_here,
     held_alone,
     kept_when_interrupted,
     links_here,
     rank_here,
-    refined_for_plans,
-    refined_from_runs,
     take_part_here,
+    with_runs,
 )
 from planner.sessions.inputs import Values, listed, seen_cluster, value_of
 from planner.sessions.measure import Request, Session, check_writable, networks_of, shards_of
 from planner.sessions.measure_next import DEFAULT_BUDGET_S
-from planner.sessions.plan_runs import asking_of
+from planner.sessions.plan_runs import asking_of, kept_runs, refined_with_runs, timed_here
+from planner.sessions.runs import kept_plan
 from planner.sessions.sample_files import samples_path
+from planner.sessions.verify import asking_for, compared
 from planner.sources.links import with_measured_links
 
-__all__ = ["Target", "request_of", "run", "target_of", "written"]
+__all__ = ["run", "verify"]
 
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
 LONGEST_NAME = 100
@@ -71,15 +79,20 @@ class Target:
     shared: Path
 
 
+def _begun(session: Session | None) -> tuple[Session, float]:
+    """Return a session, and when this program began on its clock: the budget pays for loading too."""
+    loading_s = 0.0 if session else time.process_time()
+    session = session or Session(note, bar)
+    return session, session.clock_s() - loading_s
+
+
 def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
     """Calibrate: check everything that can be wrong first, then do it, one process for one output."""
-    loading_s = 0.0 if session else time.process_time()  # of this program, which the budget pays for too
-    session = session or Session(note, bar)
-    began_s = session.clock_s() - loading_s
+    session, began_s = _begun(session)
     values = from_options(arguments)
     _check_supported(values, arguments, session)
     now = datetime.now().astimezone()
-    target = target_of(values, now)  # every rank of a launcher sees what is wrong with it
+    target = _target_of(values, now)  # every rank of a launcher sees what is wrong with it
     rank = rank_here(value_of(values, "ranks")) if "links" in values else None
     if rank is not None and rank.rank > 0:
         take_part_here(rank, _device(values, session), value_of(values, "threads", 1))
@@ -87,10 +100,13 @@ def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
     check_writable("the calibration", target.path)
     cluster_out = Path(values["cluster_out"].value) if "cluster_out" in values else None
     if cluster_out:
-        _check_cluster_out(cluster_out, force=target.force)
+        if cluster_out.suffix != ".toml" or not cluster_out.parent.is_dir() or cluster_out.stem == LOCAL:
+            rule = f"a file whose name ends in .toml, in a folder that exists, not called {LOCAL}"
+            raise ParameterError("--cluster-out", rule, str(cluster_out))
+        check_replaceable(cluster_out, force=target.force)
     with held_alone("the calibration", target.shared):
         calibration, rows = _made(values, target, f"{now:%Y-%m-%d}", began_s, session, rank)
-        written(target, calibration, rows)
+        _written(target, calibration, rows)
         seen = seen_cluster((calibration,)) if cluster_out else None
         if cluster_out and seen:
             cluster, sentence = with_measured_links(replace(seen, name=cluster_out.stem), calibration)
@@ -103,19 +119,42 @@ def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
         output.write_view(fit_view(calibration, str(target.path)))
 
 
-def written(target: Target, calibration: Calibration, rows: str) -> None:
+def verify(arguments: Mapping[str, Any], session: Session | None = None) -> None:
+    """Check everything that can be wrong, run the steps, compare, and write a calibration where one is wanted."""
+    session, began_s = _begun(session)
+    values = from_options(arguments)
+    if "answer" not in values:
+        raise ParameterError("ANSWER.json", "given", NOTHING, "name a document of 'planner suggest --json', or -")
+    now = datetime.now().astimezone()
+    target = _target_of(values, now) if "out" in values else None
+    plan = kept_plan(values["answer"].value, value_of(values, "position"), "ANSWER.json")
+    asking, predicted = asking_for(plan, values, session, is_kept=target is not None)
+    budget_s = value_of(values, "budget", DEFAULT_BUDGET_S)
+    (result,), enough = timed_here(asking, session, budget_s=budget_s, began_s=began_s)
+    if result.step is None or target:
+        runs = kept_runs(asking, (result,), enough, session.say)
+    if target:
+        _written(target, *with_runs(asking, runs, target.name, f"{now:%Y-%m-%d}"))
+        session.say(f"{target.path}: the calibration with these steps; --calibration {target.path} uses it")
+    elif result.is_disturbed:
+        session.say(f"the machine was {result.slower:.2g} times slower than in quiet: measured times are too long")
+    verified = compared(plan, asking, predicted, result)
+    if "json" in values:
+        output.write_document(verification_document(verified))
+        return
+    subject = plan.subject
+    words = configuration_words(plan.configuration, subject.device, (), subject.settings.framework)
+    output.write_view(verified_view(verified, f"{subject.network} on {subject.cluster}, {words}"))
+    if not target:
+        note("--out FILE.json adds these steps to the calibration")
+
+
+def _written(target: Target, calibration: Calibration, rows: str) -> None:
     """Write a calibration, and beside it the rows of what was measured, where there are any."""
     target.path.parent.mkdir(parents=True, exist_ok=True)
     write_file(target.path, CALIBRATION.dump(calibration), target.force)
     if rows:
         write_file(samples_path(target.path), rows, target.force)
-
-
-def _check_cluster_out(path: Path, *, force: bool) -> None:
-    if path.suffix != ".toml" or not path.parent.is_dir() or path.stem == LOCAL:
-        rule = f"a file whose name ends in .toml, in a folder that exists, not called {LOCAL}"
-        raise ParameterError("--cluster-out", rule, str(path))
-    check_replaceable(path, force=force)
 
 
 def _made(
@@ -124,20 +163,24 @@ def _made(
     """Return the calibration, and the text of a samples file of what was measured for it; empty: nothing."""
     if "samples" in values:
         return fitted_from_files(Path(values["samples"].value), target.name, session.say, values), ""
+    calibrations, budget_s = listed(values, "calibration"), value_of(values, "budget", DEFAULT_BUDGET_S)
     if "runs" in values:
-        paths, calibrations = values["runs"].value, listed(values, "calibration")
         place = values["plan"].value, value_of(values, "position")
-        return refined_from_runs(place, paths, calibrations, target.name, session, date=date), ""
+        refined = refined_with_runs(place, values["runs"].value, calibrations, target.name, session.say)
+        return dated(refined, date), ""
     if "plan" in values:
-        asking = asking_of(values["plan"].value, listed(values, "calibration"), session)
-        budget_s = value_of(values, "budget", DEFAULT_BUDGET_S)
-        return refined_for_plans(asking, target.name, session, date=date, budget_s=budget_s, began_s=began_s)
-    budget_s, threads = value_of(values, "budget", DEFAULT_BUDGET_S), value_of(values, "threads", 1)
+        asking = asking_of(values["plan"].value, calibrations, session)
+        results, enough = timed_here(asking, session, budget_s=budget_s, began_s=began_s)
+        return with_runs(asking, kept_runs(asking, results, enough, session.say), target.name, date)
     with kept_when_interrupted(target.partial, session.say):
+        device, threads = _device(values, session), value_of(values, "threads", 1)
         if "links" in values:
-            asked = Asked(rank, value_of(values, "ranks"), _device(values, session), threads, began_s, budget_s)
+            asked = Asked(rank, value_of(values, "ranks"), device, threads, began_s, budget_s)
             return links_here(asked, target.name, target.partial, session, date=date)
-        request = request_of(values, session)
+        networks = networks_of(listed(values, "network"), device)
+        shards = shards_of(networks, listed(values, "tensor_parallel"))
+        precisions, aim = listed(values, "precision"), value_of(values, "target_error")
+        request = Request(budget_s, networks, precisions, aim, device, shards, threads)
         return fitted_here(request, target.name, target.partial, session, date=date, began_s=began_s)
 
 
@@ -161,7 +204,7 @@ def _check_supported(values: Values, arguments: Mapping[str, Any], session: Sess
             raise ParameterError(OPTIONS[name].flag, "given with --samples, to say of which links", arguments[name])
 
 
-def target_of(values: Values, now: datetime) -> Target:
+def _target_of(values: Values, now: datetime) -> Target:
     """Return where the calibration goes; an output that exists, or cannot, is refused before anything is measured."""
     out, force = _output(values), "force" in values
     default = "links" if "links" in values else "local"
@@ -205,20 +248,6 @@ def _partial_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial")
 
 
-def request_of(values: Values, session: Session) -> Request:
-    """Return what is to be measured: of a GPU if there is one, unless another device is asked for."""
-    device = _device(values, session)
-    networks = networks_of(listed(values, "network"), device)
-    return Request(
-        value_of(values, "budget", DEFAULT_BUDGET_S),
-        networks,
-        listed(values, "precision"),
-        value_of(values, "target_error"),
-        device,
-        shards_of(networks, listed(values, "tensor_parallel")),
-        value_of(values, "threads", 1),
-    )
-
-
 def _device(values: Values, session: Session) -> str:
+    """Return what is measured: a GPU if there is one, unless another device is asked for."""
     return str(values["device"].value) if "device" in values else session.default_device(session.say)

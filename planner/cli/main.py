@@ -2,7 +2,8 @@
 
 Exit codes: 0 done, 1 bug (with a traceback), 2 usage, 3 an input file is wrong, 4 nothing fits, 5 the calibration does
 not cover the request, 130 interrupted. A reader that closes the pipe early has what it wanted: 0, quietly.
-A command is the function ``run`` of the module of its name in ``planner.cli``, imported only when it is called.
+A command is ``run`` of the module of its name in ``planner.cli``, or a function there that _MODULES names, imported
+only when it is called.
 """
 
 from __future__ import annotations
@@ -176,12 +177,14 @@ def run_command(name: str, options: Mapping[str, Any]) -> None:
     """Run a command; all but measuring run no product of matrices that is worth a thread of NumPy's library."""
     if name != "calibrate":
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    module, function = _MOVED.get(name, (name, "run"))
+    module = _MODULES.get(name, name)
+    function = "run" if module == name else name.replace("-", "_")
     getattr(import_module(f"planner.cli.{module}"), function)(options)
 
 
-_MOVED = {"search-worker": ("suggest", "search_worker")}
-"""Commands that are not ``run`` of the module of their name."""
+_MODULES = dict.fromkeys(("explain", "render", "report"), "kept")
+_MODULES |= {"search-worker": "suggest", "sweep": "suggest", "verify": "calibrate"}
+"""Commands that are a function of their own name in a module of another."""
 
 
 def _system_error(error: OSError) -> PlannerError:

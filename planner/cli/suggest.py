@@ -1,4 +1,4 @@
-"""``planner suggest``: ranked plans of an exact search or of Optuna; ``planner search-worker``: trials of a study."""
+"""Commands that search: ``planner suggest``, exactly or by Optuna, ``search-worker``, its trials, and ``sweep``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from planner.cli.request import (
     PRINTING_OPTIONS,
     SEARCHING_OPTIONS,
     SOURCES,
+    Allowed,
     allowed_cases,
     allowed_request,
     check_not_refined,
@@ -29,13 +30,23 @@ from planner.cli.request import (
     values_typed,
 )
 from planner.cli.streams import interruption, note
+from planner.domain.axes import AXES
 from planner.domain.cluster import MixedCluster
 from planner.domain.framework import PYTORCH
 from planner.domain.objective import TERMS, is_sum, weights_of
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest, Subject
-from planner.domain.suggestion import Suggestion, question_of
-from planner.errors import NOTHING, CoverageError, NothingFitsError, ParameterError, PlannerError, UsageError
+from planner.domain.suggestion import Suggestion, WhyNot, question_of
+from planner.errors import (
+    NOTHING,
+    CoverageError,
+    NothingFitsError,
+    ParameterError,
+    PlannerError,
+    UnknownNameError,
+    UsageError,
+)
+from planner.formats.documents import write_file
 from planner.report.answer import suggestion_brief, suggestions_views
 from planner.report.prediction import place
 from planner.search.across_clusters import in_one_ranking
@@ -43,30 +54,18 @@ from planner.search.exhaustive import Outcome, Stopped, Watch, unwatched
 from planner.search.ranking import Evaluator, Order
 from planner.search.refine import Refined, refinement, without_refinement
 from planner.search.search import Searcher, search
-from planner.search.searchable import Settings
+from planner.search.searchable import Settings, searchable_among
 from planner.search.space import Limits
 from planner.search.suggest import suggest_among
 from planner.search.switches import different_sets
-from planner.sessions.inputs import (
-    INFERENCE,
-    OPTION,
-    SETTINGS_FILE,
-    Case,
-    Values,
-    listed,
-    machine_of,
-    mixed_cluster,
-    questions,
-    subject_of_all,
-    value_of,
-)
-from planner.sessions.inputs import cases as cases_of
+from planner.sessions import inputs
+from planner.sessions.inputs import INFERENCE, OPTION, SETTINGS_FILE, Case, Values, listed, value_of
 
 if TYPE_CHECKING:
     from planner.search.optuna_search import OptunaSearch
     from planner.search.optuna_study import StudyPlace
 
-__all__ = ["StoppableSearch", "answer", "check_found", "check_price", "wanted", "write"]
+__all__ = ["run", "search_worker", "sweep"]
 
 
 @dataclass
@@ -199,10 +198,10 @@ def run(arguments: Mapping[str, Any]) -> None:
     values = gather("suggest", arguments)
     _check_clusters(values)
     if value_of(values, "task") == INFERENCE:
-        from planner.cli import inference  # noqa: PLC0415 - only this task needs it
+        from planner.cli.predict import write_replicas  # noqa: PLC0415 - only this task needs it
 
         with settings_named(values):
-            inference.suggest(values, arguments)
+            write_replicas(values, arguments)
         return
     values = _in_all_switches(wanted(values))
     exact = StoppableSearch(value_of(values, "time_limit"))
@@ -255,16 +254,19 @@ def _answers(
 
     None where it was asked why not another plan: that is written here.
     """
-    mixed = mixed_cluster(values)
-    cases = _of_use(resolve(values)[1], values) if mixed is None else ()
+    mixed = inputs.mixed_cluster(values)
+    cases = resolve(values)[1] if mixed is None else ()
+    if cases and value_of(values, "switches"):  # without sets that do what a smaller set does
+        request = space_request(_by_target(values)[0])
+        of = request["precision"] or tuple(PRECISIONS), request.modes
+        each = ((some, different_sets([one.problem for one in some], *of)) for some in _by_question(cases))
+        cases = tuple(some[at] for some, kept in each for at in kept)
     for case in cases:
         check_price(case.problem, values)
         _check_epochs(case.problem, values)
     if "why_not" in values and mixed is None:
-        from planner.cli.why_not import write_why_nots  # noqa: PLC0415 - only this question needs it
-
         asked = [allowed_cases(some, of) for of in _by_target(values) for some in _by_question(cases)]
-        write_why_nots(asked, values, arguments)
+        _write_why_nots(asked, values, arguments)
         return [], None
     trials = None if mixed else searcher_of(values, cases, kept_options(values, arguments))
     method = value_of(values, "search", "exact")
@@ -288,12 +290,12 @@ def _by_target(values: Values) -> list[Values]:
 
 def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, Suggestion]]:
     """Return the answers on a cluster of several node groups, one a network and scenario."""
-    from planner.cli.node_groups import check_suggested  # noqa: PLC0415 - few clusters have groups: commands start fast
+    from planner.cli.predict import check_suggested  # noqa: PLC0415 - few clusters have groups: commands start fast
     from planner.search.node_groups import suggest_across  # noqa: PLC0415 - likewise
 
     check_suggested(values, mixed)
     answers = []
-    for question in questions(values, mixed, note):
+    for question in inputs.questions(values, mixed, note):
         for case in question.values():
             check_price(case.problem, values, mixed.name)
             _check_epochs(case.problem, values)
@@ -310,14 +312,88 @@ def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, 
             most = sum(one.cluster.nodes for one in mixed.groups)
             of_all["nodes"] = Sourced(tuple(range(1, most + 1)), "cluster")
         seed = value_of(values, "seed", 0)
-        answers.append((subject_of_all(question, mixed), suggest_across(asked, of_all, seed)))
+        answers.append((inputs.subject_of_all(question, mixed), suggest_across(asked, of_all, seed)))
     return answers
+
+
+_OF_RANKING = ("pareto", "sensitivity", "switches", "choose", "search", "trials", "study", "time_limit")
+"""Options that an answer about other plans has no use for."""
+
+
+def _write_why_nots(questions: Sequence[Allowed], values: Values, arguments: Mapping[str, Any]) -> None:
+    """Write, of every network and scenario, why plans with the values of --why-not are not the answer.
+
+    Of several frameworks each has an answer of its own, or that which the values name.
+
+    UnknownNameError: a key is no option of a plan.
+    ParameterError: a value breaks the rule of its option; or several answers are wanted as one document.
+    """
+    from planner.formats.summaries import why_not_document  # noqa: PLC0415 - only this question needs it
+    from planner.report.studies import why_not_view  # noqa: PLC0415 - as above
+
+    given = [key for key in _OF_RANKING if key in values and values[key].source == OPTION]
+    given += ["brief"] if "brief" in arguments else []
+    if given:
+        rule, remedy = "given without options of a ranking", "leave one of them out"
+        raise ParameterError("--why-not", rule, f"--{given[0].replace('_', '-')}", remedy)
+    by_option = {axis.option: axis for axis in AXES}
+    asked: dict[str, tuple[Any, ...]] = {}  # by axis
+    texts = dict(values["why_not"].value)
+    framework = texts.pop("framework", "")
+    for key, text in texts.items():
+        axis = by_option.get(key.replace("-", "_"))
+        if axis is None:
+            names = ["framework", *(name.replace("_", "-") for name in by_option)]
+            raise UnknownNameError("key of --why-not", key, names)
+        parsed = OPTIONS[axis.option].parse(f"{key} in --why-not", text)
+        asked[axis.name] = parsed if isinstance(parsed, tuple) else (parsed,)
+    answers = [one for question in questions for one in _why_nots(question, asked, framework)]
+    if "json" not in arguments:
+        output.write_views(why_not_view(one, subject) for subject, one in answers)
+        return
+    if len(answers) > 1:
+        rule = "of one network, framework and scenario with --json"
+        raise ParameterError("--why-not", rule, f"{len(answers)} of them", "run it once for each")
+    output.write_document(why_not_document(*answers[0]))
+
+
+def _why_nots(question: Allowed, asked: Mapping[str, tuple[Any, ...]], framework: str) -> list[tuple[Subject, WhyNot]]:
+    """Return the answers of one question, one a framework, or that of the one named."""
+    from planner.search.studies import Among, why_nots  # noqa: PLC0415 - only this question needs it
+
+    cases, errors = question
+    left_out: dict[str, PlannerError] = dict(errors)
+    for _, request in cases:
+        check_not_refined(request, "--why-not")
+    of_label = {case.problem.settings.framework.label: (case, request) for case, request in cases}
+    searchable = searchable_among([(case.problem, request) for case, request in cases], left_out)
+    labels = [one.label for one in searchable]
+    if framework in left_out:
+        raise left_out[framework]
+    if framework and framework not in labels:
+        rule, remedy = f"one of those of --framework, {', '.join(labels)}", "name it in --framework too"
+        raise ParameterError("framework in --why-not", rule, framework, remedy)
+    if not searchable:
+        raise next(iter(left_out.values()))
+    for label, error in left_out.items():
+        note(f"{label} is left out: {error}")
+    among = []
+    for label, one in zip(labels, searchable, strict=True):
+        own = one.problem.settings.framework if len(cases) + len(errors) > 1 else None
+        among.append(Among(one.request, one.limits, one.evaluator, one.order, provenance(*of_label[label]), own))
+    answers = zip(labels, why_nots(among, asked), strict=True)
+    return [(of_label[label][0].subject, one) for label, one in answers if framework in ("", label)]
 
 
 def write(answers: Answers, arguments: Mapping[str, Any], *, in_list: bool = False) -> None:
     """Write answers as the options say; ``in_list``: as a document of several, even of one."""
+    is_brief, in_list = "brief" in arguments, in_list or len(answers) > 1
     if "json" in arguments:
-        output.write_document(_document(answers, brief="brief" in arguments, in_list=in_list or len(answers) > 1))
+        from planner.formats import suggestion, summaries  # noqa: PLC0415 - JSON alone
+
+        several = summaries.briefs_document if is_brief else suggestion.suggestions_document
+        alone = summaries.brief_document if is_brief else suggestion.suggestion_document
+        output.write_document(several(answers) if in_list else alone(*answers[0]))
     elif "brief" in arguments:
         output.write_views(suggestion_brief(one, subject) for subject, one in answers)
     else:
@@ -350,15 +426,6 @@ def _in_all_switches(values: Values) -> Values:
         for names in framework.switch_sets()
     )
     return {**values, "framework": replace(given, value=tuple(dict.fromkeys(texts)))}
-
-
-def _of_use(cases: tuple[Case, ...], values: Values) -> tuple[Case, ...]:
-    """Return the cases, with --switches without sets of switches that do what a smaller set does."""
-    if "switches" not in values or not values["switches"].value:
-        return cases
-    request = space_request(_by_target(values)[0])
-    of = request["precision"] or tuple(PRECISIONS), request.modes
-    return tuple(some[at] for some in _by_question(cases) for at in different_sets([one.problem for one in some], *of))
 
 
 def check_price(problem: Problem, values: Values, cluster: str = "") -> None:
@@ -424,23 +491,13 @@ def _settings(cases: Sequence[Case], values: Values) -> Settings:
         rest = {key: value for key, value in values.items() if key not in {keys[one] for one in options}}
         own = {(case.sources["network"].value, case.problem.scenario.text) for case in cases}
         asked = []
-        for case in cases_of(rest, machine_of(rest, lambda _: None)):
+        for case in inputs.cases(rest, inputs.machine_of(rest, lambda _: None)):
             if (case.sources["network"].value, case.problem.scenario.text) in own:
                 with suppress(ParameterError):  # the default allows no such request
                     asked.append((case.problem, allowed_request(case, rest)))
         return asked
 
     return Settings(given, without)
-
-
-def _document(answers: Answers, *, brief: bool, in_list: bool) -> Mapping[str, Any]:
-    if brief:
-        from planner.formats.summaries import brief_document, briefs_document  # noqa: PLC0415 - JSON alone
-
-        return briefs_document(answers) if in_list else brief_document(*answers[0])
-    from planner.formats.suggestion import suggestion_document, suggestions_document  # noqa: PLC0415 - as above
-
-    return suggestions_document(answers) if in_list else suggestion_document(*answers[0])
 
 
 def check_found(answers: Answers) -> None:
@@ -459,6 +516,51 @@ def check_found(answers: Answers) -> None:
     remedy = f"; the smallest change that helps: {', '.join(least)}" if least else ""
     limits = "".join(f" and --{name}" for name in ("limit", "deadline") if name in missing[0][1].request)
     raise NothingFitsError(f"no plan meets --target-batch {target}{limits}{of}{remedy}")
+
+
+def sweep(arguments: Mapping[str, Any]) -> None:
+    """Sweep the objective against nodes and sub-batch: one network on one cluster.
+
+    NothingFitsError (exit code 4) where no plan fits, behind the answer of ``suggest``: what comes nearest.
+    """
+    from planner.formats.summaries import sweep_document  # noqa: PLC0415 - only sweeps need it
+    from planner.report.studies import sweep_plot, sweep_view  # noqa: PLC0415 - as above
+    from planner.search import studies  # noqa: PLC0415 - as above
+
+    values = wanted(gather("sweep", arguments))
+    plot = output.plot_file(values)
+    with settings_named(values):
+        _, cases = resolve(values)
+        if len(cases) > 1:
+            rule = "one network, framework and scenario, as a table is of one"
+            raise ParameterError("a sweep", rule, f"{len(cases)} of them", "run it once for each")
+        case = cases[0]
+        check_price(case.problem, values)
+        request = allowed_request(case, values)
+        check_not_refined(request, "sweep")
+        exact = StoppableSearch()
+        with exact.watch() as stopped:
+            of_request = provenance(case, request)
+            swept = studies.sweep(case.problem, request, of_request, stopped)
+            nearest = [] if swept.plans or stopped() else [answer(cases, values)]
+            if nearest and nearest[0][1].plans:  # of the nearest mini-batch
+                width: Any = (tolerance := nearest.pop()[1].request["tolerance"]).value
+                request = request.changed(tolerance_sync=width["sync"])
+                swept = studies.sweep(case.problem, request, {**of_request, "tolerance": tolerance}, stopped)
+        if exact.is_interrupted and not swept.plans:
+            raise KeyboardInterrupt
+    if nearest:
+        write(nearest, arguments)
+        check_found(nearest)
+    if "json" in arguments:
+        output.write_document(sweep_document(case.subject, swept))
+    else:
+        output.write_view(sweep_view(swept, case.subject))
+    if plot:
+        write_file(plot, sweep_plot(swept, case.subject, output.form_of(plot)), "force" in arguments)
+        note(f"objective against nodes in {plot}")
+    if exact.is_interrupted:
+        raise KeyboardInterrupt
 
 
 def search_worker(arguments: Mapping[str, Any]) -> None:

@@ -58,13 +58,13 @@ from planner.probes.ranks import (
 from planner.probes.resume import Earlier, holds_measured, read_measured, remove_if_empty, start_file
 from planner.sessions.inputs import Say, Values, value_of
 from planner.sessions.measure import Request, Session, check_complete, check_served, measured, with_doubts
-from planner.sessions.plan_runs import Asking, kept_runs, refined_here, refined_with_runs, timed_here
+from planner.sessions.plan_runs import Asking, refined_here
 from planner.sessions.sample_files import fitted_with_steps, links_of, samples_of, samples_text
 from planner.steps.synchronous import backward_end_s, communication_prefix_s, ready_s
 
 __all__ = [
-    "Asked", "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "links_here", "overlap",
-    "rank_here", "refined_for_plans", "refined_from_runs", "take_part_here", "with_runs",
+    "Asked", "dated", "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "links_here",
+    "overlap", "rank_here", "take_part_here", "with_runs",
 ]  # fmt: skip
 
 SUFFIX = ".lock"
@@ -215,41 +215,15 @@ def _fitted(
     return calibration
 
 
-def refined_for_plans(
-    asking: Asking, name: str, session: Session, *, date: str, budget_s: float, began_s: float
-) -> tuple[Calibration, str]:
-    """Return the calibration that short runs of a suggestion's plans refine, and the text of a file of these runs.
-
-    Parameters and errors are those of :func:`planner.sessions.plan_runs.timed_here` and ``kept_runs``.
-    """
-    results, enough = timed_here(asking, session, budget_s=budget_s, began_s=began_s)
-    return with_runs(asking, kept_runs(asking, results, enough, session.say), name, date)
-
-
 def with_runs(asking: Asking, runs: Mapping[Configuration, TimedStep], name: str, date: str) -> tuple[Calibration, str]:
     """Return the calibration that runs made here refine, and the text of a file of these runs."""
     calibration, measurement = refined_here(asking, name, runs)
     source = f"training runs on {measurement.accelerator.name}"
-    return _dated(calibration, date), samples_text(measurement, source, date)
+    return dated(calibration, date), samples_text(measurement, source, date)
 
 
-def refined_from_runs(
-    plan: tuple[str, int | None],
-    runs: Sequence[str],
-    calibrations: Sequence[str],
-    name: str,
-    session: Session,
-    *,
-    date: str,
-) -> Calibration:
-    """Return the calibration that measured steps of a suggestion's plans refine.
-
-    Parameters and errors are those of :func:`planner.sessions.plan_runs.refined_with_runs`.
-    """
-    return _dated(refined_with_runs(plan, runs, calibrations, name, session.say), date)
-
-
-def _dated(calibration: Calibration, date: str) -> Calibration:
+def dated(calibration: Calibration, date: str) -> Calibration:
+    """Return a refined calibration with its own date, without the command that made the one before."""
     environment = {key: value for key, value in calibration.environment.items() if key != COMMAND}  # of the base alone
     return replace(calibration, date=date, environment=environment)
 
