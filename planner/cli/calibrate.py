@@ -42,12 +42,10 @@ from planner.sessions.calibrate import (
     with_runs,
 )
 from planner.sessions.inputs import Values, listed, seen_cluster, value_of
-from planner.sessions.measure import Request, Session, check_writable, networks_of, shards_of
-from planner.sessions.measure_next import DEFAULT_BUDGET_S
-from planner.sessions.plan_runs import asking_of, kept_runs, refined_with_runs, timed_here
+from planner.sessions.measure import DEFAULT_BUDGET_S, Request, Session, check_writable, networks_of, shards_of
+from planner.sessions.plan_runs import asking_for, asking_of, compared, kept_runs, refined_with_runs, timed_here
 from planner.sessions.runs import kept_plan
 from planner.sessions.sample_files import samples_path
-from planner.sessions.verify import asking_for, compared
 from planner.sources.links import with_measured_links
 
 __all__ = ["run", "verify"]

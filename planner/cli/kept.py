@@ -37,7 +37,7 @@ from planner.report.plots import check_matplotlib
 from planner.report.prediction import prediction_rest
 from planner.search.studies import sweep
 from planner.sessions.inputs import OPTION, Case, mixed_cluster
-from planner.sessions.measure_next import wanted_runs
+from planner.sessions.runs import wanted_runs
 from planner.steps.kernel_rows import kernel_rows
 from planner.steps.predict import Evaluator
 

@@ -24,23 +24,17 @@ from planner.errors import NOTHING, CoverageError, InputFileError, ParameterErro
 from planner.search.bases import HYBRID, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
 from planner.search.refine import refinement
 from planner.search.searchable import kept
+from planner.sessions import inputs
 from planner.sessions.inputs import (
     DEFAULT_REQUEST,
-    LOCAL,
     OPTION,
     SETTINGS_FILE,
     Case,
     Machine,
     Values,
-    cases,
-    check_nodes,
-    check_trainable,
-    idle_fusions,
     listed,
-    machine_of,
     merge,
-    own_calibrations,
-    said,
+    value_of,
 )
 from planner.sources.source import KERNEL_MISSING
 from planner.workload.blocks import block_starts
@@ -48,9 +42,8 @@ from planner.workload.lawful import check_allowed
 
 __all__ = [
     "PRINTING_OPTIONS", "SEARCHING_OPTIONS", "SOURCES", "Allowed", "allowed_cases", "allowed_request", "as_text",
-    "check_not_refined",
-    "from_options", "from_settings", "gather", "in_full", "options_named", "ordered", "provenance", "resolve",
-    "say_unused_frameworks", "settings_named", "space_request", "values_kept", "values_typed",
+    "check_not_refined", "from_options", "gather", "options_named", "ordered", "provenance", "resolve",
+    "say_unused_frameworks", "settings_named", "space_request", "values_kept", "values_typed", "with_unknown",
 ]  # fmt: skip
 
 
@@ -102,14 +95,13 @@ def values_kept(request: Mapping[str, Sourced[Any]], command: str) -> Values:
         if source and value is not None:
             typed[source][key] = value
     values = values_typed(typed, command)
-    return _without_known(values, tuple(request["calibration"].value)) if "calibration" in values else values
-
-
-def _without_known(values: Values, names: tuple[str, ...]) -> Values:
-    """Return the values with the calibrations that were named alone: a document has known ones behind them."""
-    each = ({**values, "calibration": replace(values["calibration"], value=names[:n])} for n in range(1, len(names)))
-    is_same = (one for one in each if tuple(machine_of(one, lambda _: None).sources["calibration"].value) == names)
-    return next(is_same, values)
+    if "calibration" in values:  # a document has known ones behind those that were named
+        names = tuple(request["calibration"].value)
+        for n in range(1, len(names)):
+            named = {**values, "calibration": replace(values["calibration"], value=names[:n])}
+            if tuple(inputs.machine_of(named, lambda _: None).sources["calibration"].value) == names:
+                return named
+    return values
 
 
 def in_full(values: Values) -> Values:
@@ -215,7 +207,10 @@ SEARCHING_OPTIONS = {"search", "switches", "time_limit", "trials", "study", "sto
 def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     """Return the values of the command line over those of ``planner.toml``, completed by the default request."""
     options = from_options(with_unknown(arguments))
-    path, settings = _settings() or (None, {})
+    read = None
+    with suppress(FileNotFoundError):  # deleted while the shell stands in it: nothing can be found upward from there
+        read = catalog.read_settings(Path.cwd())
+    path, settings = read or (None, {})
     of_file = from_settings(settings, SETTINGS_FILE, command)
     values = merge(options, of_file)
     with settings_named(values):
@@ -235,14 +230,12 @@ def with_unknown(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments with ``--allow-unknown`` as part of the networks that are read with it."""
     if "allow_unknown" not in arguments:
         return arguments
-    networks = {key: arguments[key] for key in ("network", "item") if key in arguments}
-    allowing = {
-        key: [catalog.allowing_unknown(one) for one in value]
-        if isinstance(value, list | tuple)
-        else catalog.allowing_unknown(value)
-        for key, value in networks.items()
-    }
-    return {key: value for key, value in arguments.items() if key != "allow_unknown"} | allowing
+    allowing = {key: value for key, value in arguments.items() if key != "allow_unknown"}
+    for key in {"network", "item"} & allowing.keys():
+        value = allowing[key]
+        several = isinstance(value, list | tuple)
+        allowing[key] = [*map(catalog.allowing_unknown, value)] if several else catalog.allowing_unknown(value)
+    return allowing
 
 
 def say_unused_frameworks() -> None:
@@ -259,41 +252,23 @@ def _with_base(values: Values, command: str) -> tuple[Values, str]:
     UnknownNameError : a name is not known; reported before anything that is missing
     ParameterError : ``network`` is missing beside a cluster or a calibration
     """
-    _check_names(values)
+    for name in listed(values, "network"):
+        catalog.find_network(name)
+    finders = (catalog.find_any_cluster, catalog.find_dataset, catalog.find_framework, catalog.find_calibration)
+    for key, find in zip(("cluster", "dataset", "framework", "calibration"), finders, strict=True):
+        if key in values and (key, values[key].value) != ("cluster", inputs.LOCAL):
+            for one in listed(values, key):
+                find(one)
     if "network" in values:
         return values, ""
     if "cluster" in values or "calibration" in values:
-        beside = said(values, "cluster" if "cluster" in values else "calibration")
+        beside = inputs.said(values, "cluster" if "cluster" in values else "calibration")
         remedy = "name a network; 'planner show networks' lists them"
         raise ParameterError("--network", f"given with {beside}", NOTHING, remedy)
     defaults = from_settings(catalog.default_request(), DEFAULT_REQUEST, command)
-    own = own_calibrations(note)
+    own = inputs.own_calibrations(note)
     hint = f"this machine has its own calibration {own[0].name!r}; --network NAME uses it" if own else ""
     return merge(values, defaults), hint
-
-
-def _check_names(values: Values) -> None:
-    for name in listed(values, "network"):
-        catalog.find_network(name)
-    finders = {
-        "cluster": catalog.find_any_cluster,
-        "dataset": catalog.find_dataset,
-        "framework": catalog.find_framework,
-    }
-    for key, find in finders.items():
-        if key in values and (key, values[key].value) != ("cluster", LOCAL):
-            for one in listed(values, key):
-                find(one)
-    for name in listed(values, "calibration"):
-        catalog.find_calibration(name)
-
-
-def _settings() -> tuple[Path, Mapping[str, Any]] | None:
-    try:
-        folder = Path.cwd()
-    except FileNotFoundError:  # deleted while the shell stands in it: nothing can be found upward from there
-        return None
-    return catalog.read_settings(folder)
 
 
 _OF_PROBLEM = (
@@ -309,14 +284,14 @@ def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
     Fusions that were asked for and have no use are noted, but for those that ``--switches`` goes through.
     """
     about = {name: values[name] for name in _OF_PROBLEM if name in values}
-    machine = kept(("machine", repr(about)), lambda: machine_of(about, note))
-    check_nodes(machine.cluster, values)
-    of_problem = kept(("cases", repr(about)), lambda: cases(about, machine))
-    check_trainable(values, (case.problem.network for case in of_problem))
-    found = tuple(replace(one, sources=merge(one.sources, values)) for one in of_problem)
-    for sentence in () if "switches" in values else idle_fusions(found):
+    machine = kept(("machine", repr(about)), lambda: inputs.machine_of(about, note))
+    inputs.check_nodes(machine.cluster, values)
+    of_problem = kept(("cases", repr(about)), lambda: inputs.cases(about, machine))
+    inputs.check_trainable(values, (case.problem.network for case in of_problem))
+    cases = tuple(replace(one, sources=merge(one.sources, values)) for one in of_problem)
+    for sentence in () if "switches" in values else inputs.idle_fusions(cases):
         note(sentence)
-    return machine, found
+    return machine, cases
 
 
 def ordered(values: Values) -> Values:
@@ -334,6 +309,10 @@ Allowed = tuple[list[tuple[Case, SpaceRequest]], dict[str, PlannerError]]
 """Of one question, the cases whose framework allows the request, and by framework why others do not."""
 
 
+_OF_SEARCH = ("objective", "top", "pareto", "parallelism", "choose")
+"""Options that a request has under their own names, besides those of axes."""
+
+
 def space_request(values: Values) -> SpaceRequest:
     """Return what to search over; a value that is not given keeps the default of the record.
 
@@ -341,20 +320,17 @@ def space_request(values: Values) -> SpaceRequest:
     hit the target exactly. Any other source means both.
     """
     names = {axis.option: axis.name for axis in AXES}
-    names |= {key: key for key in ("objective", "top", "pareto", "parallelism", "choose")}
-    names |= {key: key for key in ("allow_specified", "allow_lossy", "sensitivity")}
+    names |= {key: key for key in (*_OF_SEARCH, "allow_specified", "allow_lossy", "sensitivity")}
     changes = {name: values[key].value for key, name in names.items() if key in values}
     changes["takes_nearest"] = "tolerance" not in values or values["tolerance"].source == DEFAULT_REQUEST
     if "tolerance" in values:
         tolerance = values["tolerance"]
         both = ("tolerance_sync", "tolerance_async")
         changes |= dict.fromkeys(both[tolerance.source == DEFAULT_REQUEST :], tolerance.value)
-    deadline = {"run": values["deadline"].value} if "deadline" in values else {}
-    changes["most"] = (values["limit"].value if "limit" in values else {}) | deadline
-    changes["run"] = Run(
-        *(values[name].value if name in values else one for name, one in (("epochs", 1), ("tokens", 0)))
-    )
-    changes["deadline_s"] = deadline.get("run")
+    changes["deadline_s"] = value_of(values, "deadline")
+    deadline = {"run": changes["deadline_s"]} if "deadline" in values else {}
+    changes["most"] = value_of(values, "limit", {}) | deadline
+    changes["run"] = Run(value_of(values, "epochs", 1), value_of(values, "tokens", 0))
     if isinstance(target := values["target_batch"].value, tuple):
         raise ParameterError("--target-batch", "one number here", ",".join(map(str, target)), "suggest answers several")
     return SpaceRequest(target).changed(**changes)
@@ -381,8 +357,11 @@ def allowed_request(case: Case, values: Values) -> SpaceRequest:
     """Return what to search over for one network: kinds of parallelism and schedules that its framework allows."""
     request = space_request(values)
     network, framework = case.problem.network, case.problem.settings.framework
-    allowed = kinds_of(network, framework)
-    _check_layers(case, layer_axis_asked(request), allowed)
+    allowed, stages = kinds_of(network, framework), layer_axis_asked(request)
+    if stages is not None and not block_starts(network) and PIPELINE not in allowed:  # rules of blocks say it otherwise
+        of = f"{network.name} in framework {framework.variant}"
+        rule = f"{stages.default} for {of}, which has no pipeline of its layers"
+        raise ParameterError(f"--{stages.option}", rule, "another value")
     request = request.changed(parallelism=kinds_to_try(request, network, framework))
     for kind in request.parallelism:
         if kind not in allowed:
@@ -399,25 +378,18 @@ def check_not_refined(request: SpaceRequest, what: str) -> None:
         raise ParameterError(flag, f"of fixed values with {what}, which looks at all plans", value)
 
 
-def _check_layers(case: Case, asked: Axis | None, allowed: tuple[str, ...]) -> None:
-    """Refuse stages of a network that a framework cannot pipeline: of those with blocks rules of their own say so."""
-    network, framework = case.problem.network, case.problem.settings.framework
-    if asked is not None and not block_starts(network) and PIPELINE not in allowed:
-        of = f"{network.name} in framework {framework.variant}"
-        rule = f"{asked.default} for {of}, which has no pipeline of its layers"
-        raise ParameterError(f"--{asked.option}", rule, "another value")
-
-
 def provenance(case: Case, request: SpaceRequest) -> Mapping[str, Sourced[object]]:
     """Return every value of the request with its source; None, and why in words, where it depends on the plan."""
-    defaults: Values = {axis.option: _tried(axis, case.problem, request) for axis in AXES} | {
+    tolerance = case.sources.get("tolerance")  # of each mode in play
+    of_modes = dict.fromkeys(request.modes, tolerance.source if tolerance else DEFAULT)
+    if tolerance and tolerance.source == DEFAULT_REQUEST and "sync" in of_modes:
+        of_modes["sync"] = DEFAULT
+    widths = {mode: request.tolerance(mode) for mode in request.modes}
+    defaults: Values = {
+        **{axis.option: _tried(axis, case.problem, request) for axis in AXES},
         "target_batch": Sourced(request.target_batch, OPTION),
-        "tolerance": _tolerance(request, case.sources.get("tolerance")),
-        "objective": Sourced(request.objective, DEFAULT),
-        "top": Sourced(request.top, DEFAULT),
-        "pareto": Sourced(request.pareto, DEFAULT),
-        "parallelism": Sourced(request.parallelism, DEFAULT),
-        "choose": Sourced(request.choose, DEFAULT),
+        "tolerance": Sourced(widths, ", ".join(dict.fromkeys(of_modes.values()))),
+        **{key: Sourced(getattr(request, key), DEFAULT) for key in _OF_SEARCH},
     }
     sources = {name: value for name, value in case.sources.items() if name != "tolerance"}
     if "target_batch" in sources:  # of several this one
@@ -438,12 +410,3 @@ def _tried(axis: Axis, problem: Problem, request: SpaceRequest) -> Sourced[objec
         return Sourced(None, f"{DEFAULT}: {axis.default_in_suggest}")
     of_async = ", 1 when asynchronous" if "async" in request.modes else ""
     return Sourced(None, f"{DEFAULT}: what reaches the target{of_async}")
-
-
-def _tolerance(request: SpaceRequest, tolerance: Sourced[Any] | None) -> Sourced[object]:
-    """Return the tolerance of each mode in play, and which of them are from where."""
-    widths = {mode: request.tolerance(mode) for mode in request.modes}
-    sources = dict.fromkeys(request.modes, tolerance.source if tolerance else DEFAULT)
-    if tolerance and tolerance.source == DEFAULT_REQUEST and "sync" in sources:
-        sources["sync"] = DEFAULT
-    return Sourced(widths, ", ".join(dict.fromkeys(sources.values())))

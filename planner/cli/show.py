@@ -33,7 +33,7 @@ from planner.report import show as views
 from planner.report.blocks import Block, Pairs, heading
 from planner.report.studies import kernel_table, ridge_words
 from planner.scoring.gaps import gaps_of
-from planner.sessions.measure_next import can_be_measured, measured_for, measuring
+from planner.sessions.measure import can_be_measured, measured_for, measuring
 from planner.sources.overheads import FORMULA
 from planner.steps.kernel_rows import work_rows
 from planner.workload.calls import layer_work, totals

@@ -27,7 +27,7 @@ from planner.errors import NOTHING, CoverageError, InputFileError, ParameterErro
 from planner.formats.cluster import parse_scenarios
 from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.probes.machine import present_accelerators
-from planner.sources.devices import Missing, completions, on_other_device, what_misses
+from planner.sources.devices import completions, on_other_device, what_misses
 from planner.sources.layer_calls import is_same_die
 from planner.sources.links import contradictions
 from planner.sources.overheads import check_overheads
@@ -91,6 +91,12 @@ class Machine:
     calibrations: Calibrations
     only_named: bool
     sources: Values
+
+    def problem(
+        self, network: Network, dataset: Dataset | None, settings: Settings, scenario: Scenario = NO_SCENARIO
+    ) -> Problem:
+        """Return a network on this."""
+        return Problem(network, dataset, self.cluster, self.calibrations, self.only_named, settings, scenario)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,26 +238,24 @@ def _in_order(
     Named ones that were measured on a node of the cluster's device hold its links, input and host terms too. A call
     that was timed as it is goes before a fit of its own group, not of one before.
     """
-    seen, calibrations, sources = [*named[1]], tuple(_of_cluster(one, cluster) for one in named[1]), [named[0]]
+    seen, sources = [*named[1]], [named[0]]
+    calibrations: Calibrations = ()
+    for one in named[1]:
+        times_links = any(entry.term == CASES for entry in one.entries)  # of a device that their log did not name
+        is_here = (one.node is not None and one.computes(cluster)) or (
+            one.accelerator == ANY_ACCELERATOR and times_links
+        )
+        calibrations += (replace(one, cluster=cluster.name) if is_here and one.cluster is None else one,)
     for source, group in groups:
         misses = what_misses(calibrations, cluster)
-        new = tuple(_without_calls(one, misses) for one in group if one not in seen)
+        new: Calibrations = ()
+        for one in (one for one in group if one not in seen):
+            entries = tuple(entry for entry in one.entries if entry.term != LOOKED_UP or misses(*entry.key[1:4]))
+            new += (one if len(entries) == len(one.entries) else replace(one, entries=entries),)
         seen += new
         calibrations += new
         sources += [source] if new else []
     return calibrations, ", then ".join(filter(None, sources)) or DEFAULT
-
-
-def _of_cluster(calibration: Calibration, cluster: Cluster) -> Calibration:
-    times_links = any(entry.term == CASES for entry in calibration.entries)  # of a device that their log did not name
-    is_here = calibration.node is not None and calibration.computes(cluster)
-    is_here = is_here or (calibration.accelerator == ANY_ACCELERATOR and times_links)
-    return replace(calibration, cluster=cluster.name) if is_here and calibration.cluster is None else calibration
-
-
-def _without_calls(calibration: Calibration, misses: Missing) -> Calibration:
-    entries = tuple(one for one in calibration.entries if one.term != LOOKED_UP or misses(*one.key[1:4]))
-    return calibration if len(entries) == len(calibration.entries) else replace(calibration, entries=entries)
 
 
 def check_trainable(values: Values, networks: Iterable[Network]) -> None:
@@ -303,11 +307,12 @@ def cases(values: Values, machine: Machine) -> tuple[Case, ...]:
 
 def _cases_of(name: str, each: Sequence[Values], machine: Machine, scenarios: Iterable[Scenario]) -> Iterator[Case]:
     """Yield a network in every framework under every scenario; those that run it alike share its record."""
-    asked = value_of(each[0], "trainable", ALL)
-    network = trained_as(catalog.find_network(name), asked)
-    dataset, dataset_source = _dataset(each[0], network)
+    network = trained_as(catalog.find_network(name), value_of(each[0], "trainable", ALL))
+    named = each[0].get("dataset", Sourced(network.dataset, "network" if network.dataset else DEFAULT))
+    dataset = catalog.find_dataset(named.value) if named.value is not None else None
     machines = [(scenario, _under(scenario, machine)) for scenario in scenarios]
     shared: dict[bool, Network] = {}
+    of_scenario = each[0]["scenario"].source if "scenario" in each[0] else DEFAULT
     for values in each:
         for scenario, there in machines:
             settings, sources = _settings(values, there, network, dataset)
@@ -316,14 +321,10 @@ def _cases_of(name: str, each: Sequence[Values], machine: Machine, scenarios: It
                 shared[is_fused] = with_attention(network, settings.framework.fuses)
             own: Values = {
                 "network": Sourced(name, values["network"].source),
-                "dataset": Sourced(value_of(values, "dataset", network.dataset), dataset_source),
-                "scenario": Sourced(
-                    scenario.text or None, values["scenario"].source if "scenario" in values else DEFAULT
-                ),
+                "dataset": named,
+                "scenario": Sourced(scenario.text or None, of_scenario),
             }
-            problem = Problem(
-                shared[is_fused], dataset, there.cluster, there.calibrations, there.only_named, settings, scenario
-            )
+            problem = there.problem(shared[is_fused], dataset, settings, scenario)
             yield Case(problem, merge(own, there.sources, sources, values))
 
 
@@ -343,14 +344,6 @@ def _under(scenario: Scenario, machine: Machine) -> Machine:
     return replace(
         machine, cluster=cluster, calibrations=calibrations, sources=merge({"calibration": names}, machine.sources)
     )
-
-
-def _dataset(values: Values, network: Network) -> tuple[Dataset | None, str]:
-    if "dataset" in values:
-        return catalog.find_dataset(values["dataset"].value), values["dataset"].source
-    if network.dataset is None:
-        return None, DEFAULT
-    return catalog.find_dataset(network.dataset), "network"
 
 
 def _settings(values: Values, machine: Machine, network: Network, dataset: Dataset | None) -> tuple[Settings, Values]:
@@ -423,7 +416,18 @@ def questions(values: Values, mixed: MixedCluster, say: Say) -> tuple[Question, 
     if len(frameworks) > 1:
         rule = f"one framework on cluster {mixed.name!r} of several node groups"
         raise ParameterError("--framework", rule, ",".join(frameworks), "ask for each by itself")
-    machines = _machines(values, mixed, say)
+    devices = {one.name: one.cluster.node.accelerator.name for one in mixed.groups}
+    named = {name: named_calibration(name).accelerator for name in listed(values, "calibration")}
+    foreign = [f"{name} of {one}" for name, one in named.items() if one not in (*devices.values(), ANY_ACCELERATOR)]
+    if foreign:
+        rule = f"--calibration must be of {' or '.join(devices.values())}, the devices of cluster {mixed.name!r}"
+        raise CoverageError(Refusal("other_device", rule, "--calibration", ", ".join(foreign)))
+    machines = {}  # of each group its nodes, and the calibrations of its device
+    for group in mixed.groups:
+        own = tuple(name for name, device in named.items() if device in (devices[group.name], ANY_ACCELERATOR))
+        rest = {key: one for key, one in values.items() if key != "calibration"}
+        of_group = merge({"calibration": replace(values["calibration"], value=own)} if own else {}, rest)
+        machines[group.name] = machine_of(of_group, say, found=group.cluster)
     each = {name: cases(values, machine) for name, machine in machines.items()}
     found = tuple(dict(zip(each, of_all, strict=True)) for of_all in zip(*each.values(), strict=True))
     check_trainable(values, (case.problem.network for question in found for case in question.values()))
@@ -433,23 +437,6 @@ def questions(values: Values, mixed: MixedCluster, say: Say) -> tuple[Question, 
             rule = f"without another GPU on cluster {mixed.name!r} of several node groups"
             raise ParameterError("--scenario", rule, scenario.text, "write it into a group of the cluster's file")
     return found
-
-
-def _machines(values: Values, mixed: MixedCluster, say: Say) -> dict[str, Machine]:
-    """Return what each group's plans run on: its nodes, and the calibrations of its device."""
-    devices = {one.name: one.cluster.node.accelerator.name for one in mixed.groups}
-    named = {name: named_calibration(name).accelerator for name in listed(values, "calibration")}
-    foreign = [f"{name} of {one}" for name, one in named.items() if one not in (*devices.values(), ANY_ACCELERATOR)]
-    if foreign:
-        rule = f"--calibration must be of {' or '.join(devices.values())}, the devices of cluster {mixed.name!r}"
-        raise CoverageError(Refusal("other_device", rule, "--calibration", ", ".join(foreign)))
-    machines = {}
-    for group in mixed.groups:
-        own = tuple(name for name, device in named.items() if device in (devices[group.name], ANY_ACCELERATOR))
-        rest = {key: one for key, one in values.items() if key != "calibration"}
-        of_group = merge({"calibration": replace(values["calibration"], value=own)} if own else {}, rest)
-        machines[group.name] = machine_of(of_group, say, found=group.cluster)
-    return machines
 
 
 def subject_of_all(question: Question, mixed: MixedCluster) -> Subject:

@@ -1,12 +1,15 @@
-"""Measuring this machine for ``planner calibrate``: what with, what for, for how long, and what is said meanwhile."""
+"""Measuring this machine: what with, what for, for how long, what is said meanwhile, and what to measure next."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import re
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,14 +19,15 @@ from typing import Any
 import numpy as np
 
 from planner import catalog
-from planner.domain.calibration import Calibration
+from planner.domain.calibration import Calibration, Gap
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Configurations, Settings
-from planner.domain.kernels import DIRECTIONS, OF_BANDWIDTH, SERVED_BY, TRAFFIC_KINDS
-from planner.domain.network import LOOKED_UP, Network
+from planner.domain.kernels import DIRECTIONS, OF_BANDWIDTH, SERVED_BY, TRAFFIC_KINDS, UPDATE
+from planner.domain.network import LOOKED_UP, LayerCall, Network
+from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS
-from planner.errors import NOTHING, CoverageError, OutputError, ParameterError
+from planner.errors import NOTHING, CoverageError, OutputError, ParameterError, PlannerError
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import expected_fit_s, learns_from_calls
 from planner.fitting.next_points import NextPoints
@@ -31,7 +35,7 @@ from planner.networks.zoo import build, zoo_names
 from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import Measurement, Own, Place, measure_device, place_of
 from planner.probes.gpu import Gpu, check_gpu, default_device, describe_gpu, present_gpus
-from planner.probes.layer_points import SMALL_SUB_BATCH, Extent, layer_points
+from planner.probes.layer_points import SMALL_SUB_BATCH, Extent, layer_points, unmeasurable
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanRun, timed_runs
 from planner.probes.points import Point
@@ -39,21 +43,28 @@ from planner.probes.precisions import check_torch
 from planner.probes.resume import holds_measured, seconds_used
 from planner.probes.run import EXPECTED_ERROR, Goal, Progress
 from planner.probes.steps import CPU_BYTES, STEP_PRECISIONS, StepNeed
+from planner.scoring.gaps import CanMeasure
 from planner.sessions.inputs import Say
-from planner.sessions.measure_next import Kernel, enough_s, grouped, left_out, never_timed
 from planner.sources.source import is_used
 from planner.sources.sources import Sources
 from planner.units import format_bytes, format_seconds
-from planner.workload.calls import distinct_calls, totals
+from planner.workload.calls import distinct_calls, layer_calls, totals
 from planner.workload.lowering import lower
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.shards import has_tensor_shards, tensor_shard
 
 __all__ = [
-    "Request", "Session", "check_complete", "check_served", "check_writable", "measured", "needed_kernels",
-    "networks_of", "shards_of", "slower_than_before", "stolen", "with_doubts",
+    "DEFAULT_BUDGET_S", "Request", "Session", "can_be_measured", "check_complete", "check_served", "check_writable",
+    "enough_s", "measured", "measured_for", "measuring", "needed_kernels", "networks_of", "number_in", "shards_of",
+    "with_doubts",
 ]  # fmt: skip
+
+DEFAULT_BUDGET_S = 60.0
+"""Of the time that ``planner calibrate`` takes [s]."""
+Kernel = tuple[str, str]
+"""Kind and direction."""
+THREE_WAYS = frozenset(DIRECTIONS) - {UPDATE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +272,8 @@ def slower_than_before(circumstances: Mapping[str, str], device: str, earlier: I
     alike = [
         one for one in of_device if all(one.environment.get(key, value) == value for key, value in lasting.items())
     ]
-    times = [(seconds, one) for one in alike if (seconds := _number(one.environment, REFERENCE_KEY))]
-    now_s = _number(circumstances, REFERENCE_KEY)
+    times = [(seconds, one) for one in alike if (seconds := number_in(one.environment.get(REFERENCE_KEY, "")))]
+    now_s = number_in(circumstances.get(REFERENCE_KEY, ""))
     if not times or not now_s:
         return ""
     best_s, best = min(times, key=lambda pair: pair[0])
@@ -277,7 +288,7 @@ def slower_than_before(circumstances: Mapping[str, str], device: str, earlier: I
 
 def stolen(circumstances: Mapping[str, str], wall_s: float) -> str:
     """Return that the host took much of the CPU time during a run of ``wall_s`` seconds, else ''."""
-    share = _number(circumstances, STEAL_KEY) / wall_s
+    share = number_in(circumstances.get(STEAL_KEY, "")) / wall_s
     if share <= LARGEST_STEAL_SHARE:
         return ""
     return (
@@ -286,9 +297,10 @@ def stolen(circumstances: Mapping[str, str], wall_s: float) -> str:
     )
 
 
-def _number(values: Mapping[str, str], key: str) -> float:
+def number_in(text: str) -> float:
+    """Return the number that a circumstance says; 0 where it says none."""
     try:
-        return float(values.get(key, "0"))
+        return float(text)
     except ValueError:
         return 0.0
 
@@ -425,3 +437,109 @@ def _state(now: Progress) -> str:
     error = f", expected error {now.expected_error:.1%}" if now.expected_error is not None else ""
     left_s = max(now.budget_s - now.elapsed_s, 0.0)
     return f"{now.doing}: {now.done}/{now.total} points{disturbed}{error}, {left_s:.0f} s left"
+
+
+def left_out(calls: Sequence[LayerCall], networks: Sequence[Network], extent: Extent) -> Iterator[str]:
+    """Yield a sentence for every layer with calls that are not measured: which, why, and what predicts them instead.
+
+    Layers that are kept out in the same words share one. What is timed in fp32 alone is told with the other precisions.
+
+    ``calls``: of the networks, each once.
+    """
+    kernels: dict[tuple[str, str, str], list[Kernel]] = {}
+    most: dict[tuple[str, str, str], int] = {}
+    for call in calls:
+        reasons = {name: unmeasurable(call, extent, name) for name in extent.precisions}
+        names = [name for name, reason in reasons.items() if reason]
+        reason = next(filter(None, reasons.values()), None)
+        if reason:
+            key = _layer(call, networks), "" if "fp32" in names else f" in {', '.join(names)}", reason.words
+            kernels.setdefault(key, []).append((call.kind, call.direction))
+            most[key] = max(reason.needed_bytes, most.get(key, 0))
+    alike: dict[str, list[str]] = {}
+    for (layer, precisions, words), ways in kernels.items():
+        several, mib = len(set(ways)) > 1, most[layer, precisions, words] / 2**20
+        verb = f"{'have up to' if several else 'has'} {mib:,.0f} MiB" if mib else "are" if several else "is"
+        alike.setdefault(f"{grouped(ways)}{precisions} {verb} {words}", []).append(layer)
+    for what, layers in alike.items():
+        more = f" (and {len(layers) - 1} more layer{'s' if layers[2:] else ''})" if layers[1:] else ""
+        yield f"layer {layers[0]}{more}: {what}; not timed as in the network, but predicted by a fit to other kernels"
+
+
+def never_timed(network: Network, extent: Extent, precision: str = "fp32") -> int:
+    """Return how many calls of a network no budget is enough for in a precision."""
+    calls = (call for of in layer_calls(network, optimizer=network.optimizer).values() for call in of)
+    return sum(call.count for call in calls if call.kind != "bias" and unmeasurable(call, extent, precision))
+
+
+def enough_s(budget_s: float) -> float:
+    """Return the budget to try after one that was too short [s]: the default, or twice what was not below that."""
+    return DEFAULT_BUDGET_S if budget_s < DEFAULT_BUDGET_S else 2 * budget_s
+
+
+def _layer(call: LayerCall, networks: Sequence[Network]) -> str:
+    owner = next((network.name for network in networks if call.layer in network.layers), "")
+    return f"{call.layer.name} of {owner}" if owner else call.layer.name
+
+
+def grouped(kernels: Iterable[Kernel]) -> str:
+    """Return kinds and directions in words: kinds of the same directions together, these in brackets behind them."""
+    ways: dict[str, set[str]] = {}
+    for kind, direction in kernels:
+        ways.setdefault(kind, set()).add(direction)
+    kinds: dict[str, list[str]] = {}
+    for kind, own in ways.items():
+        text = "all three directions" if own >= THREE_WAYS else ", ".join(way for way in DIRECTIONS if way in own)
+        kinds.setdefault("" if own == {kind} else f" ({text})", []).append(kind)  # an update has no direction
+    return "; ".join(", ".join(alike) + text for text, alike in kinds.items()).replace("_", " ")
+
+
+NEXT_NETWORKS = ("resnet50", "gpt")
+"""Networks whose kernels a calibration made for none should know: one of convolutions, one of products."""
+
+
+def measured_for(calibration: Calibration) -> tuple[Network, ...]:
+    """Return the networks that a calibration was made for, those known here; of none, those of usual kernels."""
+    networks: dict[str, Network] = {}
+    for name in calibration.environment.get(NETWORKS, "").split("; "):
+        with contextlib.suppress(PlannerError):
+            networks[name] = catalog.find_network(name)
+    return tuple(networks.values()) or tuple(catalog.find_network(name) for name in NEXT_NETWORKS)
+
+
+def can_be_measured(calibration: Calibration) -> CanMeasure:
+    """Return what tells which calls can be timed on the calibration's device; a GPU is taken to hold any.
+
+    On a CPU in the precisions that the calibration was measured in: further ones take of the memory.
+    """
+    of_any_memory = Extent(operand_elements=sys.maxsize, elements=sys.maxsize, on_gpu=True)
+    extent = of_any_memory if _is_gpu(calibration) else Extent(precisions=_precisions(calibration))
+    return lambda call, precision: not unmeasurable(call, extent, precision)
+
+
+def _precisions(calibration: Calibration) -> tuple[str, ...]:
+    """Return the precisions that a calibration was measured in, fp32 first."""
+    return tuple(
+        dict.fromkeys(("fp32", *(one.precision for one in calibration.entries if one.precision in PRECISIONS)))
+    )
+
+
+def _is_gpu(calibration: Calibration) -> bool:
+    return calibration.node is not None and calibration.node.accelerator.kind == "gpu"
+
+
+def measuring(gaps: Iterable[Gap], calibration: Calibration) -> str:
+    """Return the command that measures the kernels of gaps on the calibration's device.
+
+    On a CPU in the precisions that it has. With more time where it was made for one of the networks: the same command
+    would come to the same.
+    """
+    names = tuple(dict.fromkeys(gap.network for gap in gaps))
+    networks = "".join(f" --network {name}" for name in names)
+    more = ""
+    if set(names) & set(calibration.environment.get(NETWORKS, "").split("; ")):
+        budgets_s = re.findall(r"\d+", calibration.environment.get(BUDGET, ""))
+        more = f" --budget {enough_s(max(map(float, budgets_s), default=DEFAULT_BUDGET_S)):.0f}s"
+    others = ",".join(_precisions(calibration)[1:])
+    device = "cuda" if _is_gpu(calibration) else f"cpu{f' --precision {others}' if others else ''}"
+    return f"planner calibrate --device {device}{networks}{more}"

@@ -1,6 +1,9 @@
 """``planner calibrate --plan``: measure what decides between the best plans of a suggestion, and refine with it.
 
-The suggestion of ``planner calibrate --plan``, and steps of its plans that were timed elsewhere, in runs files.
+Steps of its plans that were timed elsewhere stand in runs files. ``planner verify``: real steps of the part of a plan
+that one GPU has, here, beside their prediction for this device: its sub-batch in its precision, through the whole
+network or, of a transformer, through what one tensor-parallel rank has of it. It runs in PyTorch, whatever program the
+plan is for.
 
 Every axis of a plan is a column of a runs file, so that degrees are decided as sub-batches are. Rows of other networks,
 clusters and frameworks are left out, and said.
@@ -19,15 +22,17 @@ from planner import catalog
 from planner.domain.axes import ALL
 from planner.domain.calibration import OF_PASSES, Calibration, Entry, MeasuredStep
 from planner.domain.cluster import LOCAL, Cluster
-from planner.domain.configuration import Configuration, Settings
+from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import PYTORCH, Framework, variant_and_version
+from planner.domain.job import PlanToStart
+from planner.domain.kernels import UPDATE
 from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.runs import Run
 from planner.domain.samples import FREE_CIRCUMSTANCES, Samples
 from planner.domain.suggestion import Plan
-from planner.domain.training import TimedStep
+from planner.domain.training import TimedStep, Verified, VerifiedTerm
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.fitting.step_fit import measured_steps, with_measured_steps
 from planner.formats.documents import parse_text, place_of, read_text
@@ -35,21 +40,24 @@ from planner.formats.runs import read_runs
 from planner.formats.suggestion import SUGGESTION, built, suggestion_of
 from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import KEPT_MEMORY, Measurement
-from planner.probes.gpu import Gpu, told_when_lost
-from planner.probes.machine import describe_cpu
+from planner.probes.gpu import Gpu, describe_gpu, told_when_lost
+from planner.probes.layer_points import OPTIMIZERS
+from planner.probes.machine import available_bytes, describe_cpu
 from planner.probes.plan_runs import PlanRun, WantedRun, enough_s
 from planner.probes.precisions import check_torch, import_torch
 from planner.probes.timing import keep_freed_memory
 from planner.scoring.evaluate import sort_runs
 from planner.scoring.refit import measured_step_s
-from planner.sessions.inputs import OPTION, Machine, Say, Values, machine_of, named_calibration, seen_cluster
-from planner.sessions.measure import Session
+from planner.sessions.inputs import OPTION, Machine, Say, Values, machine_of, merge, named_calibration, seen_cluster
+from planner.sessions.measure import Session, number_in
 from planner.sessions.runs import files_of_runs, framework_of, runs_of_log
-from planner.units import format_seconds
+from planner.steps.predict import Evaluator
+from planner.units import format_bytes, format_seconds
+from planner.workload.fusion import with_attention
+from planner.workload.shards import has_tensor_shards, tensor_shard, trained_as
 
 __all__ = [
-    "Asking", "asking_of", "check_circumstances", "circumstances_of", "kept_runs", "merged", "refined_here",
-    "refined_with_runs", "timed_here",
+    "Asking", "asking_for", "asking_of", "compared", "kept_runs", "refined_here", "refined_with_runs", "timed_here",
 ]  # fmt: skip
 
 
@@ -112,8 +120,13 @@ def suggested_of(path: str, names: Sequence[str]) -> Suggested:
         raise ParameterError("--plan", "a suggestion that trains all of a network, as steps are run", path)
     request: dict[str, Any] = {key: value.value for key, value in one.request.items()}
     calibrations = _calibrations(request.get("calibration", ()), names)
-    network = catalog.find_network(subject.network_option or subject.network)
-    cluster = _cluster(subject.cluster_option or subject.cluster, calibrations)
+    network, name = catalog.find_network(subject.network_option or subject.network), subject.cluster
+    if (subject.cluster_option or name) == LOCAL:  # the node of the first calibration that records one
+        cluster = seen_cluster(calibrations)
+        if cluster is None:
+            raise ParameterError("--plan", "made with a calibration that records its node", LOCAL)
+    else:
+        cluster = catalog.find_cluster(subject.cluster_option or name)
     return Suggested(subject, one.plans, network, cluster, calibrations, request.get("dataset"))
 
 
@@ -131,16 +144,6 @@ def _calibrations(names: Sequence[str], files: Sequence[str]) -> tuple[Calibrati
             rule = f"given with the file of calibration {name!r}, which the suggestion was made with"
             raise ParameterError("--calibration", rule, ", ".join(files) or NOTHING) from None
     return tuple(calibrations)
-
-
-def _cluster(name: str, calibrations: Sequence[Calibration]) -> Cluster:
-    """Return the cluster of a suggestion; ``local`` is the node of the first calibration that records one."""
-    if name != LOCAL:
-        return catalog.find_cluster(name)
-    seen = seen_cluster(tuple(calibrations))
-    if seen is None:
-        raise ParameterError("--plan", "made with a calibration that records its node", LOCAL)
-    return seen
 
 
 MOST_REASONS = 3
@@ -166,14 +169,27 @@ def refined_with_runs(
     rows, left_out = _rows(plan, suggested, paths, say)
     steps: list[MeasuredStep] = []
     for problem, of_problem in _problems(suggested, rows, say):
-        times_s, refused = _times(problem, of_problem)
-        left_out |= refused
+        by_plan = sort_runs(problem, [row.run for row in of_problem])
+        left_out |= {of_problem[at].place: str(reason) for at, reason in by_plan.refused.items()}
+        times_s: dict[Configuration, list[float]] = {}
+        for plan_of, positions in by_plan.plans.items():
+            for at in positions:
+                seconds = measured_step_s(of_problem[at].run, plan_of, problem.dataset)
+                if seconds is None:
+                    left_out[of_problem[at].place] = "it has no time of a step"
+                else:
+                    times_s.setdefault(plan_of, []).append(seconds)
         steps += measured_steps(problem, times_s) if times_s else ()
     if not steps:
         subject = f"{suggested.network.name} on {suggested.cluster.name} in {' or '.join(suggested.frameworks)}"
         rule = f"file must hold a measured step of {subject}, as {plan[0]} is of, got none"
         raise InputFileError(", ".join(paths), f"{rule}{_because(left_out)}")
-    _tell(suggested, steps, say)
+    own = {
+        (one.subject(suggested.subject).settings.framework.label, one.prediction.configuration)
+        for one in suggested.plans
+    }
+    plans, runs = {(one.framework, one.configuration) for one in steps}, sum(one.runs for one in steps)
+    say(f"{runs} measured steps of {len(plans)} plans, of which the suggestion has {len(plans & own)}")
     if left_out:
         say(f"rows left out: {len(left_out)}{_because(left_out)}")
     steps.sort(key=lambda one: one.runs)  # of a plan that was run in several ways the most runs count
@@ -231,40 +247,8 @@ def _problems(suggested: Suggested, rows: Sequence[_Row], say: Say) -> Iterator[
     for (name, optimizer, strategy, source, order), of_case in by_case.items():
         framework = catalog.find_framework(name)
         settings = Settings(optimizer, strategy or framework.strategy, source, framework, order)
-        problem = Problem(
-            suggested.network,
-            catalog.find_dataset(dataset) if dataset else None,
-            machine.cluster,
-            machine.calibrations,
-            machine.only_named,
-            settings=settings,
-        )
-        yield problem, of_case
-
-
-def _times(problem: Problem, rows: Sequence[_Row]) -> tuple[dict[Configuration, list[float]], dict[str, str]]:
-    """Return the measured steps of each plan [s], and why rows have none, by place."""
-    by_plan = sort_runs(problem, [row.run for row in rows])
-    refused = {rows[at].place: str(reason) for at, reason in by_plan.refused.items()}
-    times_s: dict[Configuration, list[float]] = {}
-    for plan, positions in by_plan.plans.items():
-        for at in positions:
-            seconds = measured_step_s(rows[at].run, plan, problem.dataset)
-            if seconds is None:
-                refused[rows[at].place] = "it has no time of a step"
-            else:
-                times_s.setdefault(plan, []).append(seconds)
-    return times_s, refused
-
-
-def _tell(suggested: Suggested, steps: Sequence[MeasuredStep], say: Say) -> None:
-    plans = {
-        (one.subject(suggested.subject).settings.framework.label, one.prediction.configuration)
-        for one in suggested.plans
-    }
-    measured = {(one.framework, one.configuration) for one in steps}
-    runs = sum(one.runs for one in steps)
-    say(f"{runs} measured steps of {len(measured)} plans, of which the suggestion has {len(measured & plans)}")
+        found = catalog.find_dataset(dataset) if dataset else None
+        yield machine.problem(suggested.network, found, settings), of_case
 
 
 def _because(left_out: Mapping[str, str]) -> str:
@@ -324,13 +308,19 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     plans = _plans_of_one_device(suggested, session.say)
     runs: dict[tuple[int, str], WantedRun] = {}
     for one in plans:
-        key = one.configuration.sub_batch, one.configuration.precision
-        runs.setdefault(key, WantedRun(*key, _passes_s(one), one.memory_bytes["total"]))
-    settings = replace(suggested.subject.settings, input="synthetic", framework=_framework(suggested.frameworks))
-    machine = suggested.machine(session.say)
-    problem = Problem(
-        suggested.network, None, machine.cluster, machine.calibrations, machine.only_named, settings=settings
-    )
+        plan = one.configuration
+        passes_s = sum(term.seconds for term in one.terms if term.name in ("forward", "backward"))
+        of = passes_s / plan.accumulation_steps, one.memory_bytes["total"]
+        runs.setdefault((plan.sub_batch, plan.precision), WantedRun(plan.sub_batch, plan.precision, *of))
+    other = next((one for one in suggested.frameworks if Framework.labelled(one).variant != PYTORCH.name), None)
+    if other is not None:
+        raise CoverageError(
+            f"--plan must be of framework {PYTORCH.name}, which runs are made with, got {other}; suggest "
+            f"with --framework {PYTORCH.name}, or {MEASURED_ELSEWHERE}"
+        )
+    framework = catalog.find_framework(suggested.frameworks[0])
+    settings = replace(suggested.subject.settings, input="synthetic", framework=framework)
+    problem = suggested.machine(session.say).problem(suggested.network, None, settings)
     return Asking(problem, tuple(runs.values()), base, gpu.device if gpu else "cpu", circumstances)
 
 
@@ -347,23 +337,6 @@ def _plans_of_one_device(suggested: Suggested, say: Say) -> list[Prediction]:
     count = f"{len(split)} of {len(plans)} plans split the network"
     say(f"{count}, which no run on one device tells of; {MEASURED_ELSEWHERE}")
     return rest
-
-
-def _framework(labels: Sequence[str]) -> Framework:
-    """Return the framework of a suggestion, which must be the one that runs are made with."""
-    other = next((label for label in labels if Framework.labelled(label).variant != PYTORCH.name), None)
-    if other is not None:
-        raise CoverageError(
-            f"--plan must be of framework {PYTORCH.name}, which runs are made with, got {other}; suggest "
-            f"with --framework {PYTORCH.name}, or {MEASURED_ELSEWHERE}"
-        )
-    return catalog.find_framework(labels[0])
-
-
-def _passes_s(one: Prediction) -> float:
-    """Return what a plan's passes forward and backward of one sub-batch are expected to take [s]."""
-    passes_s = sum(term.seconds for term in one.terms if term.name in ("forward", "backward"))
-    return passes_s / one.configuration.accumulation_steps
 
 
 def _gpu(cluster: Cluster, session: Session) -> Gpu | None:
@@ -417,7 +390,7 @@ def timed_here(asking: Asking, session: Session, *, budget_s: float, began_s: fl
     if seconds:
         times = f"{len(wanted)} times" if len(wanted) > 1 else "once"
         sentence = f"running {network.name} {times} for at most {format_seconds(seconds)}"
-        quiet_s = _number(base.environment.get("reference_s", "")) if device == "cpu" else 0.0
+        quiet_s = number_in(base.environment.get("reference_s", "").partition(";")[0]) if device == "cpu" else 0.0
         with session.bar("running", seconds, sentence) as show, told_when_lost(device, None):
             results = session.run_plans(network, wanted, seconds, device=device, quiet_s=quiet_s, progress=show)
     whole_s = used_s + 1 + max(enough_s(wanted, results), seconds) / MEASURING_SHARE
@@ -468,8 +441,118 @@ def kept_runs(asking: Asking, results: Sequence[PlanRun], enough: str, say: Say)
     return runs
 
 
-def _number(text: str) -> float:
+HERE = "this node"
+"""In place of a cluster's name: one node of the device that runs."""
+TERMS = ("forward", "backward", UPDATE)
+
+
+def asking_for(plan: PlanToStart, values: Values, session: Session, *, is_kept: bool) -> tuple[Asking, Prediction]:
+    """Return the run of a plan's part that is to be made here, and what is predicted of it.
+
+    ``values``: the device and calibrations, where they are given; ``is_kept``: whether a calibration is made of it,
+    which asks for the circumstances of the one before.
+
+    CoverageError: nothing predicts it on this device, or the memory does not hold it. MissingPackageError: PyTorch.
+    """
+    device = str(values["device"].value) if "device" in values else session.default_device(session.say)
+    gpu = None if device == "cpu" else describe_gpu(device, catalog.known_accelerator)
+    node = gpu.node if gpu else describe_cpu()[1]
+    framework = catalog.find_framework(PYTORCH.name)
+    option = plan.subject.network_option or plan.subject.network
+    trainable = plan.subject.settings.trainable
+    whole = trained_as(catalog.find_network(option), trainable)
+    network = with_attention(tensor_shard(whole, _ranks(plan, whole)), plan.subject.settings.framework.fuses)
+    if is_kept and (trainable != ALL or network.name != whole.name):
+        rule = "left out for a tensor-parallel plan, or one that trains a part, as such steps correct no other plan"
+        raise ParameterError("--out", rule, values["out"].value)
+    here: Values = {"network": Sourced((option,), OPTION), "cluster": Sourced(HERE, OPTION)}
+    machine = machine_of(merge(here, values), session.say, found=Cluster(LOCAL, 1, node))
+    optimizer = plan.subject.settings.optimizer
+    settings = replace(Settings(optimizer, framework.strategy, "synthetic", framework), trainable=trainable)
+    problem = machine.problem(network, None, settings)
+    one = plan.configuration
+    (predicted,) = Evaluator(problem).describe(
+        Configurations.of([Configuration(1, 1, one.sub_batch, precision=one.precision)])
+    )
+    _check_memory(predicted, problem, one)
+    base = merged(machine.calibrations, node.accelerator.name)
+    circumstances = circumstances_of(base.environment, gpu)
     try:
-        return float(text.partition(";")[0])
-    except ValueError:
-        return 0.0
+        check_circumstances(base, circumstances)
+    except CoverageError as error:
+        if is_kept:
+            raise
+        session.say(str(error))
+    expected_s = sum(term.seconds for term in predicted.terms if term.name in TERMS)
+    timed = optimizer if optimizer in OPTIMIZERS else ""
+    wanted = WantedRun(one.sub_batch, one.precision, expected_s, predicted.memory_bytes["total"], timed)
+    return Asking(problem, (wanted,), base, gpu.device if gpu else "cpu", circumstances), predicted
+
+
+def _ranks(plan: PlanToStart, network: Network) -> int:
+    """Return of how many tensor-parallel ranks one runs: those of the plan where shards of the network are defined."""
+    return plan.configuration.tensor_parallel if has_tensor_shards(network) else 1
+
+
+def _check_memory(predicted: Prediction, problem: Problem, one: Configuration) -> None:
+    device = problem.cluster.node.accelerator
+    needed, free = predicted.memory_bytes["total"], device.memory_bytes
+    if device.kind == "cpu":
+        free = min(free, available_bytes())
+    if needed > free:
+        rule = f"a step of {problem.network.name} must fit the {format_bytes(free)} that {device.name} has free"
+        got = f"{format_bytes(needed)} for {one.sub_batch} samples"
+        raise CoverageError(f"{rule}, got {got}; take a plan of a smaller sub-batch by --position")
+
+
+def compared(plan: PlanToStart, asking: Asking, predicted: Prediction, run: PlanRun) -> Verified:
+    """Return a run beside its prediction; it was made."""
+    seconds = {term.name: term.seconds for term in predicted.terms}
+    terms = [
+        VerifiedTerm(name, seconds[name], part.time_s, part.spread_s)
+        for name, part in run.parts.items()
+        if seconds.get(name)
+    ]
+    whole = sum(one.predicted_s for one in terms), sum(one.measured_s for one in terms)
+    spread_s = sum(one.spread_s**2 for one in terms) ** 0.5
+    used = dict.fromkeys(name for term in predicted.terms if term.name in TERMS for name in term.calibrations)
+    one = plan.configuration
+    return Verified(
+        plan.position,
+        _what_ran(plan, asking.problem.network),
+        plan.subject.network,
+        asking.problem.cluster.node.accelerator.name,
+        one.sub_batch,
+        one.precision,
+        tuple(used),
+        (*terms, VerifiedTerm("step", *whole, spread_s)),
+        tuple(_not_run(plan, asking, [term.name for term in terms])),
+        next(iter(run.parts.values())).repeats,
+        run.slower,
+    )
+
+
+def _what_ran(plan: PlanToStart, network: Network) -> str:
+    ranks, stages = _ranks(plan, network), plan.configuration.pipeline_parallel
+    what = f"the part of one of {ranks} tensor-parallel ranks" if ranks > 1 else "the whole network"
+    return what + (f", with the layers of all {stages} stages of the plan" if stages > 1 else "")
+
+
+def _not_run(plan: PlanToStart, asking: Asking, timed: list[str]) -> Iterator[str]:
+    """Yield what of a plan's step did not run here, in words."""
+    one, subject = plan.configuration, plan.subject
+    if one.gpus > 1:
+        yield f"messages between the {one.gpus} {subject.device}s of the plan"
+    if one.accumulation_steps > 1:
+        yield f"{one.accumulation_steps - 1} further micro-batch{'es' * (one.accumulation_steps > 2)} of a step"
+    rest = replace(one, tensor_parallel=1) if _ranks(plan, asking.problem.network) > 1 else one
+    if rest.besides:
+        yield f"what the plan has besides: {', '.join(rest.besides)}"
+    if UPDATE not in timed and subject.settings.optimizer != "none":
+        yield f"updates of {subject.settings.optimizer}"
+    framework = subject.settings.framework
+    if framework.label != PYTORCH.name:
+        but = " but for fused attention" if "attention" in framework.fuses else ""
+        yield f"kernels and switches of {framework.label}{but}: this is plain PyTorch"
+    if subject.settings.input == "storage":
+        yield "reading of samples and their copy to the device"

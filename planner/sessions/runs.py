@@ -12,29 +12,29 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planner import catalog
-from planner.domain.axes import ALL
+from planner.domain.axes import ALL, AXES
 from planner.domain.configuration import Settings
 from planner.domain.framework import GENERIC, Framework
-from planner.domain.job import PlanToStart
+from planner.domain.job import PlanToStart, job_of
 from planner.domain.network import Network
-from planner.domain.request import Problem, Sourced
+from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.runs import MEMORY_METRIC, Run, Runs
+from planner.domain.suggestion import Suggestion
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, parse_text, read_text
 from planner.formats.logs import BATCH, GPUS, SEQUENCE, TrainingLog, steady
-from planner.formats.runs import is_training_log, read_runs
+from planner.formats.runs import is_training_log, read_runs, write_runs
 from planner.formats.suggestion import KeptPlans, read_plans
 from planner.scoring.evaluate import Answer, refused, unread
 from planner.scoring.refit import Asked
 from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, Machine, Say, Values, machine_of, value_of
-from planner.sessions.measure_next import run_of_plan
 from planner.sessions.sample_files import table_paths
 from planner.units import format_seconds
 from planner.workload.fusion import with_attention
 
 __all__ = [
     "Table", "files_of_runs", "framework_of", "kept_plan", "learned_from", "locked_sources", "runs_of_log", "table_of",
-    "unfitted_sources",
+    "unfitted_sources", "wanted_runs",
 ]  # fmt: skip
 
 
@@ -121,14 +121,8 @@ class _Files:
         settings = Settings(
             key.optimizer or network.optimizer, key.strategy or framework.strategy, key.input, framework, key.rank_order
         )
-        return Problem(
-            with_attention(network, framework.fuses),
-            catalog.find_dataset(self._path(dataset)) if dataset else None,
-            machine.cluster,
-            machine.calibrations,
-            machine.only_named,
-            settings,
-        )
+        found = catalog.find_dataset(self._path(dataset)) if dataset else None
+        return machine.problem(with_attention(network, framework.fuses), found, settings)
 
     def _network(self, text: str) -> Network:
         return catalog.find_network(self._path(text))
@@ -285,3 +279,35 @@ def runs_of_log(log: TrainingLog, path: str, *, plan: str, position: int | None,
     words = "reserved, the most of the log"
     of_memory = {"id": f"{name} memory", "metric": MEMORY_METRIC, "value": memory_bytes, "notes": words}
     return [of_time, run_of_plan(kept, **own, **of_memory)]
+
+
+def wanted_runs(suggestion: Suggestion, subject: Subject) -> str:
+    """Return the text of a runs file: a row a plan, its ``value`` to be filled in, its command in ``notes``.
+
+    The runs that decide between tied plans; without any the plan to take. Empty where no plan fits, and where that one
+    is asynchronous: steps of such plans correct no prediction.
+    """
+    plan = suggestion.chosen_plan
+    chosen = (plan,) if plan and plan.prediction.configuration.mode == "sync" else ()
+    starts = [one.to_start(subject) for one in suggestion.deciding_plans or chosen]
+    rows = [run_of_plan(one, id=f"plan-{one.position}", metric="iteration_s", notes=job_of(one).line) for one in starts]
+    return write_runs(rows) if rows else ""
+
+
+def run_of_plan(plan: PlanToStart, **values: Any) -> Run:
+    """Return a run of a plan; ``values``: what it is called, and what was measured."""
+    subject, settings = plan.subject, plan.subject.settings
+    of_plan: dict[str, Any] = {axis.name: getattr(plan.configuration, axis.name) for axis in AXES}
+    of_plan |= {
+        name: getattr(subject, name)
+        if getattr(subject, f"{name}_option") in ("", STANDARD_INPUT)
+        else getattr(subject, f"{name}_option")
+        for name in ("network", "cluster")
+    }
+    of_plan |= {name: getattr(settings, name) for name in ("optimizer", "strategy", "input")}
+    return Run(
+        **of_plan | values,
+        framework=settings.framework.name,
+        framework_version=settings.framework.version,
+        rank_order=plan.rank_order or (() if settings.chooses_order else settings.rank_order),
+    )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
-from planner.sessions.measure_next import enough_s, grouped, left_out, never_timed
+from planner.sessions.measure import enough_s, grouped, left_out, never_timed
 from planner.workload.calls import distinct_calls
 
 END = "; not timed as in the network, but predicted by a fit to other kernels"
