@@ -55,7 +55,7 @@ from planner.probes.ranks import (
     rows_of,
     take_part,
 )
-from planner.probes.resume import Earlier, holds_measured, read_measured, remove_if_empty, start_file
+from planner.probes.resume import holds_measured, read_measured, remove_if_empty, start_file
 from planner.sessions.inputs import Say, Values, value_of
 from planner.sessions.measure import Request, Session, check_complete, check_served, measured, with_doubts
 from planner.sessions.plan_runs import Asking, refined_here
@@ -155,13 +155,9 @@ def fitted_from_files(place: Path, name: str, say: Say, values: Values) -> Calib
     samples, node, steps = samples_of(links, place, name, say)
     samples = replace(samples, circumstances={**disturbed(samples), **samples.circumstances})
     calibration = fitted_with_steps(fit_calibration(samples, name, node.accelerator, node), steps, say)
-    _tell_disturbed(samples, say)
-    return calibration
-
-
-def _tell_disturbed(samples: Samples, say: Say) -> None:
     if WARNING_DISTURBED in samples.circumstances:
         say(samples.circumstances[WARNING_DISTURBED])
+    return calibration
 
 
 @contextmanager
@@ -192,27 +188,20 @@ def fitted_here(
         measurement, session.clock_s() - began_s - before_s, catalog.own_calibrations(), session.say
     )
     origin = SampleOrigin(source=f"this machine: {measurement.accelerator.name}", date=date)
-    _tell_disturbed(measurement.samples, session.say)
-    calibration = _fitted(measurement, name, origin, request, session)
+    samples, device, node = measurement.samples, measurement.accelerator, measurement.node
+    if WARNING_DISTURBED in samples.circumstances:
+        session.say(samples.circumstances[WARNING_DISTURBED])
+    try:
+        calibration = session.fit(samples, name, device, node, origin, steps=measurement.steps)
+    except CoverageError:
+        calibration = Calibration(name, device.name, ())
+    if request.networks:
+        check_served(calibration, node, request, session.say, measurement.precisions)
+    else:
+        check_complete(calibration, session.needed_kernels(), request, session.say, measurement.precisions)
     for doubt in filter(None, (overheads_doubt(one) for one in calibration.entries if one.scope == "overheads")):
         session.say(doubt)
     return calibration, samples_text(measurement, origin.source, date)
-
-
-def _fitted(
-    measurement: Measurement, name: str, origin: SampleOrigin, request: Request, session: Session
-) -> Calibration:
-    try:
-        calibration = session.fit(
-            measurement.samples, name, measurement.accelerator, measurement.node, origin, steps=measurement.steps
-        )
-    except CoverageError:
-        calibration = Calibration(name, measurement.accelerator.name, ())
-    if request.networks:
-        check_served(calibration, measurement.node, request, session.say, measurement.precisions)
-    else:
-        check_complete(calibration, session.needed_kernels(), request, session.say, measurement.precisions)
-    return calibration
 
 
 def with_runs(asking: Asking, runs: Mapping[Configuration, TimedStep], name: str, date: str) -> tuple[Calibration, str]:
@@ -297,7 +286,10 @@ def links_here(asked: Asked, name: str, partial: Path, session: Session, *, date
         size = asked.ranks or (1 if isinstance(place, CpuPlace) else place.node.gpus)
         if not isinstance(place, CpuPlace) and size > place.node.gpus:
             raise ParameterError("--ranks", f"at most {place.node.gpus}, the GPUs of this node", size)
-        own = Rank(0, size, 0, socket.gethostname(), "127.0.0.1", _free_port())
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = int(free.getsockname()[1])
+        own = Rank(0, size, 0, socket.gethostname(), "127.0.0.1", port)
     with _started(own, asked) as gone:
         joined = _joined(own, place, asked.threads, gone)
         circumstances = {
@@ -311,7 +303,16 @@ def links_here(asked: Asked, name: str, partial: Path, session: Session, *, date
             session.say(earlier.note)
         start_file(partial, circumstances, earlier.measured)
         with losses_named(joined, gone):
-            visits, steps = _visited(joined, asked, earlier, partial, session)
+            left_s = asked.began_s + UNTIL_SHARE * asked.budget_s - session.clock_s()
+            for_s = max(left_s - earlier.used_s, LEAST_SHARE * asked.budget_s)
+            sentence = f"timing links between ranks, {own.size} in all, for {for_s:.0f} s"
+            with session.bar("links", 1.0, sentence) as show:
+
+                def say(done: int, total: int) -> None:
+                    show(done / total, f"links: {done} of {total} points")
+
+                until_s = earlier.used_s + for_s
+                visits, steps = measure_points(joined, until_s, earlier, partial, say, threads=asked.threads)
             samples = _samples(joined, visits, place.accelerator.name, session)
     node = replace(place.node, gpus=joined.ranks_per_node)
     samples = replace(samples, circumstances={**circumstances, **samples.circumstances})
@@ -326,20 +327,6 @@ def links_here(asked: Asked, name: str, partial: Path, session: Session, *, date
     environment = {**calibration.environment, **found}
     entries = (*calibration.entries, *fit_overlap(environment, source=origin.source))
     return replace(calibration, entries=entries, environment=environment), text
-
-
-def _visited(
-    joined: Joined, asked: Asked, earlier: Earlier, partial: Path, session: Session
-) -> tuple[Visits, tuple[Step, ...]]:
-    """Return what rank 0 measures with the others."""
-    left_s = asked.began_s + UNTIL_SHARE * asked.budget_s - session.clock_s()
-    for_s = max(left_s - earlier.used_s, LEAST_SHARE * asked.budget_s)
-    with session.bar("links", 1.0, f"timing links between ranks, {joined.own.size} in all, for {for_s:.0f} s") as show:
-
-        def say(done: int, total: int) -> None:
-            show(done / total, f"links: {done} of {total} points")
-
-        return measure_points(joined, earlier.used_s + for_s, earlier, partial, say, threads=asked.threads)
 
 
 def _samples(joined: Joined, visits: Visits, accelerator: str, session: Session) -> Samples:
@@ -383,12 +370,6 @@ def overlap(calibration: Calibration, steps: Sequence[Step], joined: Joined) -> 
         hidden.append(float(np.clip(1 - exposed_s / sent_s, 0.0, 1.0)))
     best = float(1 / shares[int(np.argmin(misses))])
     return {BESIDE: f"{best:.4g}", HIDDEN: f"{float(np.mean(hidden)):.4g}"}
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @contextmanager

@@ -352,11 +352,15 @@ def measured(request: Request, partial: Path, session: Session, used_s: float = 
     names = {point.name for point in (*own, *place.points(), *goal.later)}
     used_before_s = seconds_used(partial, place.circumstances, names)
     sentence = f"measuring {device} for {max(left_s - used_before_s, 0.0):.0f} s{' more' if used_before_s else ''}"
+    rules, needs = MemoryRules.of("fp32", "none", device_kind="cpu"), dict[str, StepNeed]()
+    for network in request.networks if request.device == "cpu" else ():  # of a GPU it is tried out
+        largest = Memory(network, rules).largest_sub_batches(Configurations.having(), CPU_BYTES)
+        needs[network.name] = StepNeed(float(totals(network).training_flop), int(largest))
     with session.bar(f"measuring {device}", left_s, sentence) as show:
         measurement = session.measure(
             place,
             left_s,
-            own=Own(request.networks, own, _step_needs(request)),
+            own=Own(request.networks, own, needs),
             goal=goal,
             input_folder=Path(),
             resume=partial,
@@ -391,18 +395,6 @@ def _kept_s(request: Request, place: Place, session: Session) -> Callable[[int],
         return min(share * whole_s(), LARGEST_FIT_SHARE * request.budget_s)
 
     return kept_s
-
-
-def _step_needs(request: Request) -> dict[str, StepNeed]:
-    """Return what steps of the networks ask of a CPU; of a GPU it is tried out."""
-    rules = MemoryRules.of("fp32", "none", device_kind="cpu")
-    return {
-        network.name: StepNeed(
-            float(totals(network).training_flop),
-            int(Memory(network, rules).largest_sub_batches(Configurations.having(), CPU_BYTES)),
-        )
-        for network in (request.networks if request.device == "cpu" else ())
-    }
 
 
 def _goal(request: Request, place: Place, session: Session) -> Goal:
@@ -453,7 +445,9 @@ def left_out(calls: Sequence[LayerCall], networks: Sequence[Network], extent: Ex
         names = [name for name, reason in reasons.items() if reason]
         reason = next(filter(None, reasons.values()), None)
         if reason:
-            key = _layer(call, networks), "" if "fp32" in names else f" in {', '.join(names)}", reason.words
+            owner = next((network.name for network in networks if call.layer in network.layers), "")
+            layer = call.layer.name + (f" of {owner}" if owner else "")
+            key = layer, "" if "fp32" in names else f" in {', '.join(names)}", reason.words
             kernels.setdefault(key, []).append((call.kind, call.direction))
             most[key] = max(reason.needed_bytes, most.get(key, 0))
     alike: dict[str, list[str]] = {}
@@ -475,11 +469,6 @@ def never_timed(network: Network, extent: Extent, precision: str = "fp32") -> in
 def enough_s(budget_s: float) -> float:
     """Return the budget to try after one that was too short [s]: the default, or twice what was not below that."""
     return DEFAULT_BUDGET_S if budget_s < DEFAULT_BUDGET_S else 2 * budget_s
-
-
-def _layer(call: LayerCall, networks: Sequence[Network]) -> str:
-    owner = next((network.name for network in networks if call.layer in network.layers), "")
-    return f"{call.layer.name} of {owner}" if owner else call.layer.name
 
 
 def grouped(kernels: Iterable[Kernel]) -> str:

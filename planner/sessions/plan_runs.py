@@ -474,7 +474,14 @@ def asking_for(plan: PlanToStart, values: Values, session: Session, *, is_kept: 
     (predicted,) = Evaluator(problem).describe(
         Configurations.of([Configuration(1, 1, one.sub_batch, precision=one.precision)])
     )
-    _check_memory(predicted, problem, one)
+    device_of = node.accelerator
+    needed, free = predicted.memory_bytes["total"], device_of.memory_bytes
+    if device_of.kind == "cpu":
+        free = min(free, available_bytes())
+    if needed > free:
+        rule = f"a step of {problem.network.name} must fit the {format_bytes(free)} that {device_of.name} has free"
+        got = f"{format_bytes(needed)} for {one.sub_batch} samples"
+        raise CoverageError(f"{rule}, got {got}; take a plan of a smaller sub-batch by --position")
     base = merged(machine.calibrations, node.accelerator.name)
     circumstances = circumstances_of(base.environment, gpu)
     try:
@@ -494,17 +501,6 @@ def _ranks(plan: PlanToStart, network: Network) -> int:
     return plan.configuration.tensor_parallel if has_tensor_shards(network) else 1
 
 
-def _check_memory(predicted: Prediction, problem: Problem, one: Configuration) -> None:
-    device = problem.cluster.node.accelerator
-    needed, free = predicted.memory_bytes["total"], device.memory_bytes
-    if device.kind == "cpu":
-        free = min(free, available_bytes())
-    if needed > free:
-        rule = f"a step of {problem.network.name} must fit the {format_bytes(free)} that {device.name} has free"
-        got = f"{format_bytes(needed)} for {one.sub_batch} samples"
-        raise CoverageError(f"{rule}, got {got}; take a plan of a smaller sub-batch by --position")
-
-
 def compared(plan: PlanToStart, asking: Asking, predicted: Prediction, run: PlanRun) -> Verified:
     """Return a run beside its prediction; it was made."""
     seconds = {term.name: term.seconds for term in predicted.terms}
@@ -516,10 +512,13 @@ def compared(plan: PlanToStart, asking: Asking, predicted: Prediction, run: Plan
     whole = sum(one.predicted_s for one in terms), sum(one.measured_s for one in terms)
     spread_s = sum(one.spread_s**2 for one in terms) ** 0.5
     used = dict.fromkeys(name for term in predicted.terms if term.name in TERMS for name in term.calibrations)
-    one = plan.configuration
+    one, ranks = plan.configuration, _ranks(plan, asking.problem.network)
+    what = f"the part of one of {ranks} tensor-parallel ranks" if ranks > 1 else "the whole network"
+    stages = one.pipeline_parallel
+    what += f", with the layers of all {stages} stages of the plan" if stages > 1 else ""
     return Verified(
         plan.position,
-        _what_ran(plan, asking.problem.network),
+        what,
         plan.subject.network,
         asking.problem.cluster.node.accelerator.name,
         one.sub_batch,
@@ -530,12 +529,6 @@ def compared(plan: PlanToStart, asking: Asking, predicted: Prediction, run: Plan
         next(iter(run.parts.values())).repeats,
         run.slower,
     )
-
-
-def _what_ran(plan: PlanToStart, network: Network) -> str:
-    ranks, stages = _ranks(plan, network), plan.configuration.pipeline_parallel
-    what = f"the part of one of {ranks} tensor-parallel ranks" if ranks > 1 else "the whole network"
-    return what + (f", with the layers of all {stages} stages of the plan" if stages > 1 else "")
 
 
 def _not_run(plan: PlanToStart, asking: Asking, timed: list[str]) -> Iterator[str]:

@@ -16,7 +16,6 @@ from planner.domain.axes import ALL, AXES
 from planner.domain.configuration import Settings
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.job import PlanToStart, job_of
-from planner.domain.network import Network
 from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.runs import MEMORY_METRIC, Run, Runs
 from planner.domain.suggestion import Suggestion
@@ -68,12 +67,18 @@ def table_of(runs: Runs, folder: Path, values: Values, say: Say) -> Table:
     files = _Files(folder, values, say)
     by_key: dict[_Key, list[Run]] = {}
     for one in runs.rows:
-        by_key.setdefault(_key(one, values), []).append(one)
+        named = one.network, one.cluster, one.dataset, one.optimizer, one.strategy, one.input
+        framework = value_of(values, "framework", framework_of(one))
+        by_key.setdefault(_Key(*named, framework, one.source, one.rank_order), []).append(one)
     table = Table([unread(row) for row in runs.refused], [], Counter())
     for key, some in by_key.items():
         cluster = None
         try:
-            _check_texts(key)
+            for what, text in key._asdict().items():  # no name has a null character, and no path can have one
+                if text == STANDARD_INPUT and what in ("network", "dataset"):
+                    raise ParameterError(what, "a name or a file", text)
+                if "\0" in text:
+                    raise ParameterError(what, "text without a null character", text)
             machine = files.machine(key.cluster)
             cluster = machine.cluster
             table.problems.append((files.problem(key, machine), some))
@@ -83,24 +88,9 @@ def table_of(runs: Runs, folder: Path, values: Values, say: Say) -> Table:
     return table
 
 
-def _key(run: Run, values: Values) -> _Key:
-    framework = value_of(values, "framework", framework_of(run))
-    named = run.network, run.cluster, run.dataset, run.optimizer, run.strategy, run.input, framework, run.source
-    return _Key(*named, run.rank_order)
-
-
 def framework_of(run: Run) -> str:
     """Return the framework of a run as an option names it."""
     return run.framework + (f"@{run.framework_version}" if run.framework_version else "")
-
-
-def _check_texts(key: _Key) -> None:
-    """Refuse a null character, which no name has and no path can have; standard input is for the command line."""
-    for what, text in key._asdict().items():
-        if text == STANDARD_INPUT and what in ("network", "dataset"):
-            raise ParameterError(what, "a name or a file", text)
-        if "\0" in text:
-            raise ParameterError(what, "text without a null character", text)
 
 
 class _Files:
@@ -108,7 +98,8 @@ class _Files:
 
     def __init__(self, folder: Path, values: Values, say: Say) -> None:
         self.folder, self.values, self.say = folder, values, say
-        self.network, self.machine, self.unknown = cache(self._network), cache(self._machine), set[str]()
+        self.network = cache(lambda text: catalog.find_network(self._path(text)))
+        self.machine, self.unknown = cache(self._machine), set[str]()
         # An option must be known, where a row may name anything; a path in it starts from the working directory.
         of_option = catalog.find_framework(values["framework"].value) if "framework" in values else None
         self.framework = cache(self._framework if of_option is None else lambda _: of_option)
@@ -123,9 +114,6 @@ class _Files:
         )
         found = catalog.find_dataset(self._path(dataset)) if dataset else None
         return machine.problem(with_attention(network, framework.fuses), found, settings)
-
-    def _network(self, text: str) -> Network:
-        return catalog.find_network(self._path(text))
 
     def _framework(self, text: str) -> Framework:
         """Return the framework of rows; a name that nobody knows is any framework's, with a note."""
@@ -298,12 +286,9 @@ def run_of_plan(plan: PlanToStart, **values: Any) -> Run:
     """Return a run of a plan; ``values``: what it is called, and what was measured."""
     subject, settings = plan.subject, plan.subject.settings
     of_plan: dict[str, Any] = {axis.name: getattr(plan.configuration, axis.name) for axis in AXES}
-    of_plan |= {
-        name: getattr(subject, name)
-        if getattr(subject, f"{name}_option") in ("", STANDARD_INPUT)
-        else getattr(subject, f"{name}_option")
-        for name in ("network", "cluster")
-    }
+    for name in ("network", "cluster"):
+        option = getattr(subject, f"{name}_option")
+        of_plan[name] = getattr(subject, name) if option in ("", STANDARD_INPUT) else option
     of_plan |= {name: getattr(settings, name) for name in ("optimizer", "strategy", "input")}
     return Run(
         **of_plan | values,

@@ -85,7 +85,13 @@ def steps_of(samples: Samples, say: Say) -> dict[int, TimedStep]:
         at, samples.text["call"][at], samples.number["sub_batch"][at], samples.time_s[at],
         samples.number["spread_s"][at], samples.text["precision"][at],
     )  # fmt: skip
-    networks = {name: _network(name, say) for name in dict.fromkeys(columns[1].tolist())}
+    networks: dict[str, Network | None] = {one.name: one for one in (probe_networks("gpu") if at.size else ())}
+    for name in dict.fromkeys(columns[1].tolist()):
+        try:
+            networks[name] = networks.get(name) or catalog.find_network(name)
+        except PlannerError as error:
+            networks[name] = None
+            say(f"rows of kind step of network {name!r} are left out: {error}")
     steps = {}
     for row, name, sub_batch, time_s, spread_s, precision in zip(*(column.tolist() for column in columns), strict=True):
         network = networks[name]
@@ -93,17 +99,6 @@ def steps_of(samples: Samples, say: Say) -> dict[int, TimedStep]:
             known_spread_s = 0.0 if np.isnan(spread_s) else spread_s
             steps[row] = TimedStep(network, int(sub_batch), time_s, known_spread_s, precision or "fp32")
     return steps
-
-
-def _network(name: str, say: Say) -> Network | None:
-    probe = {network.name: network for network in probe_networks("gpu")}
-    if name in probe:
-        return probe[name]
-    try:
-        return catalog.find_network(name)
-    except PlannerError as error:
-        say(f"rows of kind step of network {name!r} are left out: {error}")
-        return None
 
 
 REJECTED = "rejected"
@@ -156,7 +151,7 @@ def links_of(place: Path, name: str, cluster: Cluster | None, stated: Stated) ->
     InputFileError: a file is wrong, or of another device than others or the cluster.
     CoverageError: nothing can be fitted.
     """
-    files = read_sample_files(sample_paths(place), stated)
+    files = read_sample_files(_sample_paths(place), stated)
     samples = files.samples
     if not samples.size or not (samples.text["operation"] != "").all():
         if cluster is not None or stated != UNSTATED:
@@ -194,7 +189,7 @@ def samples_of(every: SampleFiles, place: Path, name: str, say: Say) -> tuple[Sa
         got = f"{count} {'rows' if count > 1 else 'row'} of kind {STEP} alone, whole training steps, in this folder"
         remedy = "put a samples file of the same device's kernels beside it, as planner calibrate without --plan leaves"
         raise InputFileError(
-            str(sample_paths(place)[0]),
+            str(_sample_paths(place)[0]),
             f"rows of kernels must follow the header, got {got}; {remedy}" if count else rule,
         )
     node = _node(files)
@@ -218,7 +213,15 @@ def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Cal
     for own in _rows_by_file(rows.files):
         of_file = [one for one in off if one.row in own]
         if 2 * len(of_file) > own.size:
-            raise _steps_apart(rows.files, of_file, own.size)
+            path = rows.files.places[of_file[0].row][0]
+            middle = Outlier(of_file[0].row, float(np.median([one.factor for one in of_file])))
+            got = f"{len(of_file)} of {own.size} rows of kind step that are {_off(middle)} as their kernels (median)"
+            if middle.unit is None:
+                rule, remedy = "go with the kernels of the step", "leave these rows out, or measure them again"
+            else:
+                rule, remedy = "be in seconds", _guess(middle, *middle.unit, "these rows")
+            lines = rows.files.where(one.row for one in of_file).removeprefix(f"{path}: ")
+            raise InputFileError(path, f"time_s must {rule}, got {got}: {remedy}", lines)
     reasons = {one.row: f"time_s is {rows.steps[one.row].time_s:g} s, {_off(one)} as its kernels" for one in off}
     before = {REJECTED: calibration.environment.get(REJECTED, "")}
     files = replace(rows.files, samples=replace(rows.files.samples, circumstances=before))
@@ -228,24 +231,18 @@ def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Cal
     return replace(whole, environment={**whole.environment, **_rejections(selection)})
 
 
-def _steps_apart(files: SampleFiles, off: Sequence[Outlier], rows: int) -> InputFileError:
-    path, median = files.places[off[0].row][0], float(np.median([one.factor for one in off]))
-    middle = Outlier(off[0].row, median)
-    got = f"got {len(off)} of {rows} rows of kind step that are {_off(middle)} as their kernels (median)"
-    if middle.unit is None:
-        rule, remedy = "time_s must go with the kernels of the step", "leave these rows out, or measure them again"
-    else:
-        rule, remedy = "time_s must be in seconds", _guess(middle, *middle.unit, "these rows")
-    lines = files.where(one.row for one in off).removeprefix(f"{path}: ")
-    return InputFileError(path, f"{rule}, {got}: {remedy}", lines)
-
-
 def _selection(files: SampleFiles, accelerator: Accelerator) -> _Selection:
     """Return the rows that a fit can use, and those it cannot; refuse files that are wrong as a whole."""
     selection = _Selection(files).without(dict(usable(files.samples)[1]))
     _check_repeats(selection.files)
     selection = _without_disputed(selection, _rows_by_file(selection.files))
-    _check_units(selection.files, accelerator)
+    for own in _rows_by_file(selection.files):  # times, those of a kind, or of some rows, that are evidently no seconds
+        of_file = selection.files.select(np.isin(np.arange(selection.files.samples.size), own))
+        _refuse_other_units(of_file, outliers(of_file.samples, accelerator))
+        if doubt := unit_doubt(of_file.samples, accelerator):
+            path = of_file.places[0][0]
+            lines = of_file.where(doubt.rows).removeprefix(f"{path}: ") if doubt.rows else ""
+            raise InputFileError(path, doubt.sentence, lines)
     rows, times = selection.files, selection.files.samples.time_s
     off = outliers(rows.samples, accelerator)
     _refuse_other_units(rows, off)
@@ -299,7 +296,16 @@ def _rejections(selection: _Selection) -> dict[str, str]:
 
 def _node(files: SampleFiles) -> Node:
     """Return the node that the files name, where it is of their device, else one of their bundled device."""
-    device, text = _device_name(files), files.samples.circumstances.get(NODE, "")
+    devices, text = files.samples.text["device"], files.samples.circumstances.get(NODE, "")
+    device = str(devices[0])
+    others = np.flatnonzero(devices != device)
+    if not device or (others.size and not devices[others[0]]):
+        rule = "device must be given in every row, got nothing; 'planner show accelerators' lists them"
+        raise _error(files, int(others[0]) if device else 0, rule)
+    if others.size:
+        row = int(others[0])
+        rule = f"device must be {device!r}, as in {files.where([0])}, got {str(devices[row])!r}"
+        raise _error(files, row, f"{rule}; fit samples of each device apart")
     node = parse_node(text, files.places[0][0]) if text else None
     if node is not None and node.accelerator.name == device:
         return node
@@ -310,35 +316,9 @@ def _node(files: SampleFiles) -> Node:
         raise _error(files, 0, f"device must be a known accelerator, got {device!r}; {guess}") from None
 
 
-def _device_name(files: SampleFiles) -> str:
-    devices = files.samples.text["device"]
-    first = str(devices[0])
-    other = np.flatnonzero(devices != first)
-    if not first or (other.size and not devices[other[0]]):
-        rule = "device must be given in every row, got nothing; 'planner show accelerators' lists them"
-        raise _error(files, int(other[0]) if first else 0, rule)
-    if other.size:
-        row = int(other[0])
-        rule = f"device must be {first!r}, as in {files.where([0])}, got {str(devices[row])!r}"
-        raise _error(files, row, f"{rule}; fit samples of each device apart")
-    return first
-
-
 def _error(files: SampleFiles, row: int, problem: str) -> InputFileError:
     path, line = files.places[row]
     return InputFileError(path, problem, f"line {line}")
-
-
-def _check_units(files: SampleFiles, accelerator: Accelerator) -> None:
-    """Refuse a file whose times, those of a kind in it, or those of some rows are evidently not seconds."""
-    for rows in _rows_by_file(files):
-        own = files.select(np.isin(np.arange(files.samples.size), rows))
-        _refuse_other_units(own, outliers(own.samples, accelerator))
-        doubt = unit_doubt(own.samples, accelerator)
-        if doubt:
-            path = own.places[0][0]
-            lines = own.where(doubt.rows).removeprefix(f"{path}: ") if doubt.rows else ""
-            raise InputFileError(path, doubt.sentence, lines)
 
 
 def _refuse_other_units(files: SampleFiles, off: Sequence[Outlier]) -> None:
@@ -403,19 +383,17 @@ def _check_files(files: SampleFiles) -> None:
     if apart is not None:
         rule = f"times of one call must be alike in all files, got {times[apart.slow]:g} s, but {times[apart.fast]:g} s"
         noisy = [row for row in (apart.slow, apart.fast) if disturbed[row]]
+        remedy = "fit such files apart"
+        if noisy:
+            paths = np.array([path for path, _ in files.places])
+            shares = {path: float(np.mean(disturbed[paths == path])) for path in paths[noisy].tolist()}
+            worst = max(shares, key=lambda path: shares[path])
+            were = f"{files.where(noisy)} {'were' if noisy[1:] else 'was'} {DISTURBED_NOTE}, as {shares[worst]:.0%}"
+            again = "leave that file out, or calibrate again on a quiet machine"
+            remedy = f"{were} of the rows of {worst} were: {again}"
         why = f"of {apart.common} calls in both {apart.far} are 3 times or more apart"
         ratio = f"one file takes {apart.ratio:.2f} times as long in the median"
-        remedy = _noise(files, noisy) if noisy else "fit such files apart"
         raise _error(files, apart.slow, f"{rule} in {files.where([apart.fast])} ({why}, and {ratio}); {remedy}")
-
-
-def _noise(files: SampleFiles, noisy: Sequence[int]) -> str:
-    """Return that rows were measured on a disturbed machine, as others of their files were, and what to do."""
-    paths, disturbed = np.array([path for path, _ in files.places]), _disturbed(files)
-    shares = {path: float(np.mean(disturbed[paths == path])) for path in paths[list(noisy)].tolist()}
-    worst = max(shares, key=lambda path: shares[path])
-    were = f"{files.where(noisy)} {'were' if noisy[1:] else 'was'} {DISTURBED_NOTE}, as {shares[worst]:.0%}"
-    return f"{were} of the rows of {worst} were: leave that file out, or calibrate again on a quiet machine"
 
 
 MOST_FOLDERS = 3
@@ -423,8 +401,7 @@ MOST_FOLDERS = 3
 SUFFIX, LOGS = ".csv", (".log", ".txt", ".out", ".json", "")
 
 
-def sample_paths(place: Path) -> list[Path]:
-    """Return a file, or the tables and logs of a folder, sorted; errors are those of :func:`table_paths`."""
+def _sample_paths(place: Path) -> list[Path]:
     rule = f"a file or folder of samples (*{SUFFIX}), or of logs of tests of links"
     return table_paths(place, "--samples", rule, lambda path: is_log(read_text(path)))
 
@@ -442,9 +419,14 @@ def table_paths(place: Path, what: str, rule: str, holds_log: Callable[[Path], b
         raise ParameterError(what, rule, str(place), f"it cannot be read: {error.strerror}") from None
     paths = names if place.is_file() else _tables(names, holds_log)
     if not paths:
-        content = "no such file is in it" if names else "it is empty"
-        below = _folders_with_tables(names, holds_log)
-        remedy = f"give one of its folders: {below}" if below else "put the files of one device there"
+        content, remedy = "no such file is in it" if names else "it is empty", "put the files of one device there"
+        folders = []
+        for path in names:
+            with contextlib.suppress(OSError):
+                folders += [str(path)] if path.is_dir() and _tables(path.iterdir(), holds_log) else []
+        if folders:
+            more = f" and {len(folders) - MOST_FOLDERS} more" if folders[MOST_FOLDERS:] else ""
+            remedy = f"give one of its folders: {', '.join(folders[:MOST_FOLDERS])}{more}"
         raise ParameterError(what, rule, str(place), f"{content}; {remedy}")
     return paths
 
@@ -456,13 +438,3 @@ def _tables(names: Iterable[Path], holds_log: Callable[[Path], bool]) -> list[Pa
             if path.suffix.lower() == SUFFIX or (path.suffix in LOGS and holds_log(path)):
                 tables.append(path)
     return tables
-
-
-def _folders_with_tables(names: Sequence[Path], holds_log: Callable[[Path], bool]) -> str:
-    """Return the first folders that hold such files, and how many more do; empty without any."""
-    folders = []
-    for path in names:
-        with contextlib.suppress(OSError):
-            folders += [str(path)] if path.is_dir() and _tables(path.iterdir(), holds_log) else []
-    more = f" and {len(folders) - MOST_FOLDERS} more" if folders[MOST_FOLDERS:] else ""
-    return ", ".join(folders[:MOST_FOLDERS]) + more
