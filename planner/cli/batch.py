@@ -16,10 +16,9 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, TypeVar
 
-from planner.cli import output
 from planner.cli.options import COMMANDS, OPTIONS
 from planner.cli.request import as_text
-from planner.cli.streams import kept_documents, note
+from planner.cli.streams import kept_documents, note, write_text
 from planner.errors import InputFileError, NothingFitsError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, json_line, opened, parse_text, place_of
 from planner.formats.summaries import error_document
@@ -63,7 +62,7 @@ def _answered_lines(path: str) -> tuple[list[tuple[int, PlannerError]], int]:
                 count += 1
                 document, error = _answer(line, place_of(path), number, noted)
                 failed += [(number, error)] if error else []
-                output.write_text(json_line(document))
+                write_text(json_line(document))
                 sys.stdout.flush()
     return failed, count
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from planner import catalog
-from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.request import from_options
-from planner.cli.streams import bar, note
+from planner.cli.streams import bar, note, write_document, write_view
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import LOCAL
 from planner.errors import NOTHING, OutputError, ParameterError
@@ -112,9 +111,9 @@ def run(arguments: Mapping[str, Any], session: Session | None = None) -> None:
             session.say(f"{cluster_out}: {sentence}; --cluster {cluster_out} uses it")
         target.partial.unlink(missing_ok=True)  # only now: an interrupt while fitting must not cost the measurements
     if "json" in values:
-        output.write_document(CALIBRATION.document(calibration))
+        write_document(CALIBRATION.document(calibration))
     else:
-        output.write_view(fit_view(calibration, str(target.path)))
+        write_view(fit_view(calibration, str(target.path)))
 
 
 def verify(arguments: Mapping[str, Any], session: Session | None = None) -> None:
@@ -138,11 +137,11 @@ def verify(arguments: Mapping[str, Any], session: Session | None = None) -> None
         session.say(f"the machine was {result.slower:.2g} times slower than in quiet: measured times are too long")
     verified = compared(plan, asking, predicted, result)
     if "json" in values:
-        output.write_document(verification_document(verified))
+        write_document(verification_document(verified))
         return
     subject = plan.subject
     words = configuration_words(plan.configuration, subject.device, (), subject.settings.framework)
-    output.write_view(verified_view(verified, f"{subject.network} on {subject.cluster}, {words}"))
+    write_view(verified_view(verified, f"{subject.network} on {subject.cluster}, {words}"))
     if not target:
         note("--out FILE.json adds these steps to the calibration")
 

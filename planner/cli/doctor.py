@@ -10,19 +10,17 @@ import platform
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner import __version__
+from planner.cli.streams import write_document, write_view
 from planner.errors import InputFileError, MissingPackageError, PlannerError
-
-if TYPE_CHECKING:
-    from planner.report.blocks import Block
 
 __all__ = ["run"]
 
@@ -59,14 +57,20 @@ def run(arguments: Mapping[str, Any]) -> None:
     """Print all checks; exit code 2 where a required part is broken."""
     checks = [*_packages()]
     _refuse_broken(checks)
-    from planner.cli import output  # noqa: PLC0415 - needs the required packages, as what follows
-    from planner.formats.summaries import DOCTOR  # noqa: PLC0415 - as above
+    from planner.formats.summaries import DOCTOR  # noqa: PLC0415 - needs the required packages, as what follows
+    from planner.report.blocks import Block, Line, Table, title  # noqa: PLC0415 - as above
 
     checks += [_bundled(), *_own(), *_machine()]
     if "json" in arguments:
-        output.write_document(DOCTOR.document({"checks": [asdict(one) for one in checks]}))
+        write_document(DOCTOR.document({"checks": [asdict(one) for one in checks]}))
     else:
-        output.write_view(_view(checks))
+        versions = f"planner {__version__}, Python {platform.python_version()}"
+        states = [(one.part, one.needed_for, f"{one.state}: {one.found}") for one in checks]
+        view: list[Block] = [title(f"{versions}, {platform.system()} {platform.machine()}"), Line("")]
+        view.append(Table(("part", "for", "state"), states))
+        if remedies := [(one.part, one.remedy) for one in checks if one.remedy]:
+            view += [Line(""), Table(("part", "to do"), remedies)]
+        write_view(view)
     _refuse_broken(checks)
 
 
@@ -75,16 +79,6 @@ def _refuse_broken(checks: Iterable[Check]) -> None:
         if one.required and one.state == BROKEN:
             sentence = f"{one.part} must be installed for planner to work, got {one.found}; {one.remedy}"
             raise MissingPackageError(sentence)
-
-
-def _view(checks: Sequence[Check]) -> Iterator[Block]:
-    from planner.report.blocks import Line, Table, title  # noqa: PLC0415 - needs the required packages
-
-    yield title(f"planner {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    yield Line("")
-    yield Table(("part", "for", "state"), [(one.part, one.needed_for, f"{one.state}: {one.found}") for one in checks])
-    if remedies := [one for one in checks if one.remedy]:
-        yield from (Line(""), Table(("part", "to do"), [(one.part, one.remedy) for one in remedies]))
 
 
 def _packages() -> Iterator[Check]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from planner import catalog
-from planner.cli import output, parsing
+from planner.cli import parsing
 from planner.cli.request import allowed_request, check_not_refined, from_options, resolve, values_kept
-from planner.cli.streams import note
+from planner.cli.streams import note, write_text, write_views
 from planner.domain.configuration import Configurations
 from planner.domain.job import job_of
 from planner.domain.prediction import Citation, Prediction
@@ -60,7 +60,7 @@ def _write_file(text: str, values: Mapping[str, Any]) -> None:
     if "out" in values:
         write_file(values["out"], text, force="force" in values)
     else:
-        output.write_text(text)
+        write_text(text)
 
 
 def explain(arguments: Mapping[str, Any]) -> None:
@@ -69,18 +69,18 @@ def explain(arguments: Mapping[str, Any]) -> None:
     answers = read_answers(values["answer"]).with_frameworks(catalog.recorded)
     part, position = values.get("part"), values.get("position")
     if part == "runs":
-        output.write_text(_runs(answers.of_best_cluster, position))
+        write_text(_runs(answers.of_best_cluster, position))
         kept = values["answer"] if values["answer"] != STANDARD_INPUT else "plan.json"
         command = f"planner calibrate --plan {shlex.quote(kept)} --runs FILE.csv --out refined.json"
         note(f"fill in value, the seconds of a step, of each run that you make; then: {command}")
         return
     if answers.suggestions:
-        output.write_views(_suggestions(answers.suggestions, part, position))
+        write_views(_suggestions(answers.suggestions, part, position))
         return
     predictions = [(subject, one) for at, (subject, one) in enumerate(answers.predictions, 1) if position in (None, at)]
     if not predictions:
         raise ParameterError("--position", f"one of the answer's (1 to {len(answers.predictions)})", position)
-    output.write_views(_prediction(one, answers.citations, part) for one in predictions)
+    write_views(_prediction(one, answers.citations, part) for one in predictions)
 
 
 def _runs(answers: Sequence[tuple[Subject, Suggestion]], position: int | None) -> str:

@@ -24,7 +24,14 @@ from typer.core import TyperCommand, TyperGroup
 
 from planner import __version__
 from planner.cli.options import COMMANDS, OPTIONS, PANELS, Command, Option, panel_of
-from planner.cli.streams import answered, note, open_streams, silence, terminated_as_interrupted
+from planner.cli.streams import (
+    answered,
+    note,
+    open_streams,
+    silence,
+    terminated_as_interrupted,
+    write_document,
+)
 from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
 __all__ = ["main"]
@@ -36,14 +43,14 @@ Runner = Callable[[str, Mapping[str, Any]], None]
 
 def _as_text(parameters: list[Any]) -> list[Any]:
     """Return the parameters of a command, made to take their values as they are typed."""
+
     # planner.cli.parsing reads them; typer would import pydantic and build a validator for each.
+    def value_of(parameter: Any, context: typer.Context, value: Any) -> Any:
+        return value if parameter.callback is None else parameter.callback(context, parameter, value)
+
     for one in parameters:
-        vars(one)["process_value"] = partial(_value_of, one)
+        vars(one)["process_value"] = partial(value_of, one)
     return parameters
-
-
-def _value_of(parameter: Any, context: typer.Context, value: Any) -> Any:
-    return value if parameter.callback is None else parameter.callback(context, parameter, value)
 
 
 class _TextCommand(TyperCommand):
@@ -110,23 +117,15 @@ def _parameter(option: Option, command: str) -> inspect.Parameter:
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _once(option: Option, value: Any, command: str) -> Any:
-    """Return the value of an option; one that is not repeatable must not be given twice."""
-    if option.repeats(command) or not isinstance(value, list):
-        return value
-    if len(value) > 1:
-        raise ParameterError(option.flag, "given once", " and ".join(value))
-    return value[0]
-
-
 def _callback(command: Command) -> Callable[..., None]:
 
     def call(command_context: typer.Context, **values: Any) -> None:
-        options = {
-            name: _once(OPTIONS[name], value, command.name)
-            for name, value in values.items()
-            if value not in (None, False, [])
-        }
+        options = {name: value for name, value in values.items() if value not in (None, False, [])}
+        for name, value in options.items():
+            if isinstance(value, list) and not OPTIONS[name].repeats(command.name):
+                if len(value) > 1:
+                    raise ParameterError(OPTIONS[name].flag, "given once", " and ".join(value))
+                options[name] = value[0]
         command_context.obj(command.name, options)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -204,8 +203,7 @@ def _fail(error: PlannerError, arguments: Sequence[str] = ()) -> int:
     """Say an error; with --json as a document too, where the command has written none."""
     note(str(error))
     if "--json" in arguments and not answered.is_set():
-        from planner.cli.output import write_document  # noqa: PLC0415 - heavier than the command line
-        from planner.formats.summaries import error_document  # noqa: PLC0415 - as above
+        from planner.formats.summaries import error_document  # noqa: PLC0415 - heavier than the command line
 
         write_document(error_document(error))
     return error.exit_code

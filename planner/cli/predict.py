@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.parsing import AskedPart
 from planner.cli.request import gather, options_named, ordered, resolve, settings_named
-from planner.cli.streams import note
+from planner.cli.streams import note, write_document, write_view
 from planner.domain.axes import AXES
 from planner.domain.cluster import Cluster, GroupPart, MixedCluster
 from planner.domain.configuration import SPLIT_AXES, Configuration, Configurations
@@ -150,10 +149,10 @@ def _write(answers: Answers, values: Values, arguments: Mapping[str, Any]) -> No
     if "json" in arguments:
         alone = len(each) == 1
         document = prediction_document(*each[0], citations) if alone else predictions_document(each, citations)
-        output.write_document(document)
+        write_document(document)
         return
     if "verbose" not in arguments:
-        output.write_view(predictions_view(each, beside=_gains(answers)))
+        write_view(predictions_view(each, beside=_gains(answers)))
         return
     request = ordered(merge(answers[0][1][0].sources, values))
     fused = [gain for _, cases, of_case in answers for gain in _fusion_gains(cases[0], of_case)]
@@ -165,7 +164,7 @@ def _write(answers: Answers, values: Values, arguments: Mapping[str, Any]) -> No
             words = f"of a micro-batch and an update, {configuration_words(one, subject.device)}"
             if rows := kernel_rows(Evaluator(cases[0].problem), one):
                 view += kernel_table(rows, words, ridges)
-    output.write_view(view)
+    write_view(view)
 
 
 def _gains(answers: Answers) -> Iterator[Block]:
@@ -368,9 +367,9 @@ def _write_inference(
     case: Case, plans: Sequence[tuple[Batch, int]], view: list[Block], arguments: Mapping[str, Any]
 ) -> None:
     if "json" in arguments:
-        output.write_document(inference_document(case.subject, plans))
+        write_document(inference_document(case.subject, plans))
         return
     for one, _ in plans if "verbose" in arguments else ():
         words = f"of a batch of {one.sub_batch} in {one.precision}"
         view += kernel_table(one.kernels, words, case.problem.cluster.node.accelerator.ridges)
-    output.write_view(view)
+    write_view(view)

@@ -11,10 +11,9 @@ from itertools import chain
 from typing import Any
 
 from planner import catalog
-from planner.cli import output
 from planner.cli.parsing import choice
 from planner.cli.request import say_unused_frameworks, with_unknown
-from planner.cli.streams import note
+from planner.cli.streams import note, write_document, write_text, write_view
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Entry
@@ -55,7 +54,7 @@ class Shelf:
 
 def run(arguments: Mapping[str, Any]) -> None:
     """Show a list, or one thing, as tables, as one document or as a file to start from."""
-    makers = (_networks, _clusters, _calibrations, _datasets, _accelerators, _frameworks)
+    makers = (_networks, _clusters, _calibrations, lambda: _DATASETS, lambda: _ACCELERATORS, _frameworks)
     shelves = dict(zip(LISTED_KINDS, makers, strict=True))
     arguments = with_unknown(arguments)
     if "what" not in arguments:
@@ -71,33 +70,27 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "detect" in arguments or "from_" in arguments:
         _detect(what, arguments)
     elif "toml" in arguments:
-        _show_toml(shelf, what, arguments)
+        if as_json:
+            raise ParameterError("--toml", "given without --json", "both")
+        if shelf.toml is None:
+            raise ParameterError("--toml", "used with networks, clusters, datasets or frameworks", what)
+        if "item" not in arguments:
+            raise ParameterError("--toml", f"used with one of the {what}", NOTHING, f"'planner show {what}' lists them")
+        write_text(shelf.toml(shelf.find(arguments["item"])))
     elif "item" in arguments:
         name = arguments["item"]
         thing = shelf.find(name)
         if "work" in arguments and what != "networks":
             raise ParameterError("--work", "used with networks", what)
         if as_json:
-            output.write_document(shelf.document(thing))
-        elif "work" in arguments:
-            output.write_view([*shelf.view(name, thing), *_work(thing)])
+            write_document(shelf.document(thing))
         else:
-            output.write_view(shelf.view(name, thing))
+            write_view([*shelf.view(name, thing), *(_work(thing) if "work" in arguments else ())])
     elif as_json:
         own = (one.name for one in _own(what)) if what in ("calibrations", "frameworks") else ()
-        output.write_document(names_document(what, catalog.names(what), tuple(own)))
+        write_document(names_document(what, catalog.names(what), tuple(own)))
     else:
-        output.write_view(shelf.listing(shelf.find(name) for name in catalog.names(what)))
-
-
-def _show_toml(shelf: Shelf, what: str, arguments: Mapping[str, Any]) -> None:
-    if "json" in arguments:
-        raise ParameterError("--toml", "given without --json", "both")
-    if shelf.toml is None:
-        raise ParameterError("--toml", "used with networks, clusters, datasets or frameworks", what)
-    if "item" not in arguments:
-        raise ParameterError("--toml", f"used with one of the {what}", NOTHING, f"'planner show {what}' lists them")
-    output.write_text(shelf.toml(shelf.find(arguments["item"])))
+        write_view(shelf.listing(shelf.find(name) for name in catalog.names(what)))
 
 
 def _detect(what: str, arguments: Mapping[str, Any]) -> None:
@@ -110,7 +103,7 @@ def _detect(what: str, arguments: Mapping[str, Any]) -> None:
     texts = {place_of(one): read_text(one) for one in files} or reports(COMMANDS)
     seen = read_reports(texts, "" if files else platform.node().partition(".")[0])
     text, asked = draft(seen, likely_names)
-    output.write_text(text)
+    write_text(text)
     questions = f"{len(asked)} question{'s' if len(asked) != 1 else ''}"
     note(f"{questions} to answer in it: {', '.join(dict.fromkeys(asked))}" if asked else "nothing is left to answer")
 
@@ -160,15 +153,14 @@ def _clusters() -> Shelf:
     )
 
 
-def _stored(entry: Entry) -> Collection[str]:
-    return [one.name for one in stored_points(entry.settings)] if entry.term == GAUSSIAN_PROCESS else ()
-
-
 def _calibrations() -> Shelf:
     formulas = {**{name: term.doc for name, term in TERMS.items()}, "overheads": FORMULA}
 
+    def stored(entry: Entry) -> Collection[str]:
+        return [one.name for one in stored_points(entry.settings)] if entry.term == GAUSSIAN_PROCESS else ()
+
     def view(_name: str, calibration: Any) -> Iterable[Block]:
-        yield from views.calibration_view(calibration, formulas, _stored)
+        yield from views.calibration_view(calibration, formulas, stored)
         gaps = gaps_of(calibration, measured_for(calibration), can_be_measured(calibration))
         yield from views.gaps_view(gaps, measuring(gaps, calibration))
 
@@ -178,23 +170,12 @@ def _calibrations() -> Shelf:
     return Shelf(catalog.find_calibration, listing, view, lambda one: json.loads(CALIBRATION.dump(one)))
 
 
-def _datasets() -> Shelf:
-    return Shelf(
-        catalog.find_dataset,
-        views.datasets_view,
-        lambda _, one: views.dataset_view(one),
-        DATASET.document,
-        DATASET.dump,
-    )
-
-
-def _accelerators() -> Shelf:
-    return Shelf(
-        catalog.find_accelerator,
-        views.accelerators_view,
-        lambda _, one: views.accelerator_view(one),
-        ACCELERATOR.document,
-    )
+_DATASETS = Shelf(
+    catalog.find_dataset, views.datasets_view, lambda _, one: views.dataset_view(one), DATASET.document, DATASET.dump
+)
+_ACCELERATORS = Shelf(
+    catalog.find_accelerator, views.accelerators_view, lambda _, one: views.accelerator_view(one), ACCELERATOR.document
+)
 
 
 def _frameworks() -> Shelf:

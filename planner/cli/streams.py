@@ -1,6 +1,7 @@
 """Standard output holds results alone, sentences beside them go to standard error; SIGTERM ends the program as Ctrl-C.
 
-A stream that its caller closed swallows what is written to it: the answer is the exit code.
+A result is one JSON document, tables for people, or the file of a plot. A stream that its caller closed swallows what
+is written to it: the answer is the exit code.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from planner.errors import printable
+from planner.errors import OutputError, printable
+
+if TYPE_CHECKING:
+    from planner.report.blocks import Block
+    from planner.sessions.inputs import Values
 
 __all__ = [
-    "answered", "bar", "beside", "interruption", "keep", "kept_documents", "note", "open_streams", "silence",
-    "terminated_as_interrupted",
+    "answered", "bar", "form_of", "interruption", "kept_documents", "note", "open_streams", "plot_file", "silence",
+    "terminated_as_interrupted", "write_document", "write_text", "write_view", "write_views",
 ]  # fmt: skip
 
 
@@ -59,15 +65,6 @@ def kept_documents(noted: set[str]) -> Iterator[list[Mapping[str, Any]]]:
     finally:
         _KEPT.reset(tokens[0])
         _NOTED.reset(tokens[1])
-
-
-def keep(document: Mapping[str, Any]) -> bool:
-    """Return whether a document, of which this takes note, is kept, and not to be written."""
-    answered.set()
-    kept = _KEPT.get()
-    if kept is not None:
-        kept.append(document)
-    return kept is not None
 
 
 def note(text: str) -> None:
@@ -158,3 +155,72 @@ def interruption() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def write_document(document: Mapping[str, Any]) -> None:
+    """Write one JSON document, unless documents are kept."""
+    from planner.formats.documents import json_pieces  # noqa: PLC0415 - heavier than the command line
+
+    answered.set()
+    if (kept := _KEPT.get()) is not None:
+        kept.append(document)
+        return
+    with _reader_may_leave():
+        sys.stdout.writelines(json_pieces(document))
+
+
+def write_text(text: str) -> None:
+    """Write a document as it stands in a file."""
+    with _reader_may_leave():
+        sys.stdout.write(text)
+
+
+def write_view(view: Iterable[Block]) -> None:
+    """Write tables and lines for people: warnings to standard error, then the result."""
+    from planner.report.blocks import Line, print_blocks  # noqa: PLC0415 - heavier than the command line
+
+    blocks = list(view)
+    asides = [block for block in blocks if isinstance(block, Line) and block.aside]
+    with _reader_may_leave():
+        if asides:
+            sys.stdout.flush()
+            beside(lambda: print_blocks(asides, sys.stderr))
+        print_blocks([block for block in blocks if block not in asides], sys.stdout)
+
+
+def write_views(views: Iterable[Iterable[Block]]) -> None:
+    """Write several views with an empty line between them."""
+    from planner.report.blocks import Line  # noqa: PLC0415 - heavier than the command line
+
+    for at, view in enumerate(views):
+        write_view(view if at == 0 else (Line(""), *view))
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        silence(sys.stdout)
+
+
+def plot_file(values: Values) -> Path | None:
+    """Return where the plot goes, None where none is wanted; what cannot be drawn or written is refused."""
+    if "plot" not in values:
+        return None
+    from planner.report.plots import PICTURE_FORMS, check_matplotlib  # noqa: PLC0415 - few answers have a plot
+
+    path = Path(values["plot"].value)
+    if form_of(path) not in PICTURE_FORMS:
+        raise OutputError(f"--plot must be a file whose name ends in .png, .svg or .pdf, got {str(path)!r}")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise OutputError(f"--plot must be a file in a folder that exists and can be written, got {str(path)!r}")
+    if path.exists() and "force" not in values:
+        raise OutputError(f"--plot must be a new file, got {str(path)!r}, which exists; use --force to replace it")
+    check_matplotlib()
+    return path
+
+
+def form_of(path: Path) -> str:
+    """Return the form of a picture, as the end of its file's name says."""
+    return path.suffix[1:].lower()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner import __version__, catalog
-from planner.cli import output
 from planner.cli.options import OPTIONS
 from planner.cli.request import (
     PRINTING_OPTIONS,
@@ -29,7 +28,7 @@ from planner.cli.request import (
     space_request,
     values_typed,
 )
-from planner.cli.streams import interruption, note
+from planner.cli.streams import form_of, interruption, note, plot_file, write_document, write_view, write_views
 from planner.domain.axes import AXES
 from planner.domain.cluster import MixedCluster
 from planner.domain.framework import PYTORCH
@@ -349,12 +348,12 @@ def _write_why_nots(questions: Sequence[Allowed], values: Values, arguments: Map
         asked[axis.name] = parsed if isinstance(parsed, tuple) else (parsed,)
     answers = [one for question in questions for one in _why_nots(question, asked, framework)]
     if "json" not in arguments:
-        output.write_views(why_not_view(one, subject) for subject, one in answers)
+        write_views(why_not_view(one, subject) for subject, one in answers)
         return
     if len(answers) > 1:
         rule = "of one network, framework and scenario with --json"
         raise ParameterError("--why-not", rule, f"{len(answers)} of them", "run it once for each")
-    output.write_document(why_not_document(*answers[0]))
+    write_document(why_not_document(*answers[0]))
 
 
 def _why_nots(question: Allowed, asked: Mapping[str, tuple[Any, ...]], framework: str) -> list[tuple[Subject, WhyNot]]:
@@ -393,11 +392,11 @@ def write(answers: Answers, arguments: Mapping[str, Any], *, in_list: bool = Fal
 
         several = summaries.briefs_document if is_brief else suggestion.suggestions_document
         alone = summaries.brief_document if is_brief else suggestion.suggestion_document
-        output.write_document(several(answers) if in_list else alone(*answers[0]))
+        write_document(several(answers) if in_list else alone(*answers[0]))
     elif "brief" in arguments:
-        output.write_views(suggestion_brief(one, subject) for subject, one in answers)
+        write_views(suggestion_brief(one, subject) for subject, one in answers)
     else:
-        output.write_views(suggestions_views(answers, in_full="verbose" in arguments))
+        write_views(suggestions_views(answers, in_full="verbose" in arguments))
 
 
 def wanted(values: Values) -> Values:
@@ -528,7 +527,7 @@ def sweep(arguments: Mapping[str, Any]) -> None:
     from planner.search import studies  # noqa: PLC0415 - as above
 
     values = wanted(gather("sweep", arguments))
-    plot = output.plot_file(values)
+    plot = plot_file(values)
     with settings_named(values):
         _, cases = resolve(values)
         if len(cases) > 1:
@@ -553,11 +552,11 @@ def sweep(arguments: Mapping[str, Any]) -> None:
         write(nearest, arguments)
         check_found(nearest)
     if "json" in arguments:
-        output.write_document(sweep_document(case.subject, swept))
+        write_document(sweep_document(case.subject, swept))
     else:
-        output.write_view(sweep_view(swept, case.subject))
+        write_view(sweep_view(swept, case.subject))
     if plot:
-        write_file(plot, sweep_plot(swept, case.subject, output.form_of(plot)), "force" in arguments)
+        write_file(plot, sweep_plot(swept, case.subject, form_of(plot)), "force" in arguments)
         note(f"objective against nodes in {plot}")
     if exact.is_interrupted:
         raise KeyboardInterrupt

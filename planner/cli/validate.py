@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 
 from planner import catalog
-from planner.cli import output
 from planner.cli.request import from_options, say_unused_frameworks
-from planner.cli.streams import bar, note
-from planner.domain.arrays import BoolArray
+from planner.cli.streams import bar, form_of, note, plot_file, write_document, write_view
 from planner.domain.precision import PRECISIONS
 from planner.domain.runs import Runs, Validation
 from planner.errors import NOTHING, InputFileError, ParameterError, UsageError
@@ -36,7 +34,7 @@ from planner.sessions.inputs import Values, value_of
 from planner.sessions.runs import Table, files_of_runs, learned_from, locked_sources, runs_of_log, table_of
 from planner.sources.sources import Sources, why_not_candidate, why_not_precision
 
-__all__ = ["points_of", "run"]
+__all__ = ["run"]
 
 
 def run(arguments: Mapping[str, Any]) -> None:
@@ -44,7 +42,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     values = from_options(arguments)
     if "runs" not in values:
         raise ParameterError("--runs", "given", NOTHING, "name a table of measured runs")
-    plot = output.plot_file(values)
+    plot = plot_file(values)
     paths = files_of_runs(values["runs"].value)
     of_log = None
     if "plan" in values:
@@ -61,21 +59,34 @@ def run(arguments: Mapping[str, Any]) -> None:
     if "fit_on" in values and axis is None:
         remedy = "only a fit without a group learns from files"
         raise ParameterError("--hold-out", "given where --fit-on is", NOTHING, remedy)
-    _note_peak_rates(tables)
+    pairs = set[tuple[str, str]]()  # precisions of 8 bits and devices whose peak rate alone answers
+    for problem, runs in (each for table in tables for each in table.problems):
+        sources = Sources(problem)
+        for precision in {run.precision for run in runs if PRECISIONS[run.precision].measured_only}:
+            if why_not_candidate(sources, precision, allow_lossy=True) and not why_not_precision(sources, precision):
+                pairs.add((precision, sources.accelerator.name))
+    for precision, device in sorted(pairs):
+        note(f"precision {precision!r} was not measured on {device}: its runs are answered by its peak rate")
     each, free_numbers = _answered(tables, paths, values)
     read_any = any(one.rows for one in tables_read)
-    if len(paths) > 1:
-        each = [[_in_file(one, path) for one in answers] for path, answers in zip(paths, each, strict=True)]
-    validation = validation_with_locked([one for some in each for one in some], _locked(each, paths), axis)
+    answers: list[Answer] = []
+    flags: list[bool] = []
+    for path, some in zip(paths, each, strict=True):
+        locked = locked_sources(Path(path).parent)
+        flags += [one.row.source in locked for one in some]
+        for one in some:  # groups of the same name in several files are told apart
+            group = f"{one.row.group} ({path})" if one.row.group and len(paths) > 1 else ""
+            answers.append(replace(one, row=replace(one.row, group=group)) if group else one)
+    validation = validation_with_locked(answers, np.array(flags, dtype=np.bool_), axis)
     unknown = sum((+one.unknown for one in tables), Counter[str]())
     validation = replace(validation, free_numbers=free_numbers, unknown_frameworks=unknown)
     omissions = sum(one.omitted for one in tables_read)
     if "json" in arguments:
-        output.write_document(validation_document(validation, omissions))
+        write_document(validation_document(validation, omissions))
     elif read_any:
-        output.write_view(validation_view(validation, paths, omissions))
+        write_view(validation_view(validation, paths, omissions))
     if plot and read_any:
-        draw(validation, plot, force="force" in arguments)
+        _draw(validation, plot, force="force" in arguments)
     if error is not None:
         raise error
 
@@ -98,88 +109,48 @@ def _read(paths: Sequence[str], of_log: OfLog | None) -> tuple[list[Runs], Input
     return tables, errors[0] if errors else None
 
 
-def _note_peak_rates(tables: Sequence[Table]) -> None:
-    """Say once of every precision of 8 bits and device that only its peak rate answers."""
-    pairs = set[tuple[str, str]]()
-    for problem, runs in (each for table in tables for each in table.problems):
-        sources = Sources(problem)
-        for precision in {run.precision for run in runs if PRECISIONS[run.precision].measured_only}:
-            if why_not_candidate(sources, precision, allow_lossy=True) and not why_not_precision(sources, precision):
-                pairs.add((precision, sources.accelerator.name))
-    for precision, device in sorted(pairs):
-        note(f"precision {precision!r} was not measured on {device}: its runs are answered by its peak rate")
-
-
-def _in_file(answer: Answer, path: str) -> Answer:
-    """Return the answer with its group told apart from one of the same name in another file."""
-    row = answer.row
-    return replace(answer, row=replace(row, group=f"{row.group} ({path})")) if row.group else answer
-
-
-def _locked(each: Sequence[Sequence[Answer]], paths: Sequence[str]) -> BoolArray:
-    """Return which of the answers of all files are to runs of a locked source, in their order."""
-    of_each = [locked_sources(Path(path).parent) for path in paths]
-    flags = [one.row.source in locked for some, locked in zip(each, of_each, strict=True) for one in some]
-    return np.array(flags, dtype=np.bool_)
-
-
 def _answered(tables: Sequence[Table], paths: Sequence[str], values: Values) -> tuple[list[list[Answer]], int | None]:
     """Return the answers of each file, in its order, and how many values were fitted for them, None: none."""
     free_numbers = None
     if "hold_out" not in values:
         answers = [[answers_of(problem, runs) for problem, runs in table.problems] for table in tables]
-    else:
-        found, free_numbers = _held_out(tables, paths, values)
-        held_out = iter(found)
-        answers = [[next(held_out) for _ in table.problems] for table in tables]
+    else:  # by fits without the group of each problem
+        axis = values["hold_out"].value
+        asked = [[Asked(problem, runs) for problem, runs in table.problems] for table in tables]
+        of_path, named = dict(zip(paths, asked, strict=True)), value_of(values, "fit_on", ())
+        learned = learned_from(paths, of_path, named, values, lambda _text: None)
+        counts: list[int] = []
+        with bar("fitting", 1.0, f"fitting end-to-end coefficients without each {axis} in turn") as show:
+            held_out = held_out_answers(
+                [one for some in asked for one in some],
+                axis,
+                lambda name, number, of: show(number / of, f"without {axis} {name}"),
+                os.cpu_count() or 1,
+                learned,
+                count=counts.append,
+            )
+        free_numbers, each = max(counts, default=0), iter(held_out)
+        answers = [[next(each) for _ in table.problems] for table in tables]
     in_order = [
-        sorted([*table.answers, *(one for some in each for one in some)], key=lambda answer: answer.row.line)
-        for table, each in zip(tables, answers, strict=True)
+        sorted([*table.answers, *(one for some in of_table for one in some)], key=lambda answer: answer.row.line)
+        for table, of_table in zip(tables, answers, strict=True)
     ]
     return in_order, free_numbers
 
 
-def _held_out(tables: Sequence[Table], paths: Sequence[str], values: Values) -> tuple[list[list[Answer]], int]:
-    """Return answers to the runs of each problem by fits without its group, and the most values of such a fit."""
-    axis = values["hold_out"].value
-    asked = [[Asked(problem, runs) for problem, runs in table.problems] for table in tables]
-    named = value_of(values, "fit_on", ())
-    learned = learned_from(paths, dict(zip(paths, asked, strict=True)), named, values, lambda _text: None)
-    sentence = f"fitting end-to-end coefficients without each {axis} in turn"
-    with bar("fitting", 1.0, sentence) as show:
-        counts: list[int] = []
-        answers = held_out_answers(
-            [one for some in asked for one in some],
-            axis,
-            lambda name, number, of: show(number / of, f"without {axis} {name}"),
-            os.cpu_count() or 1,
-            learned,
-            count=counts.append,
-        )
-        return answers, max(counts, default=0)
-
-
-def draw(validation: Validation, path: Path, *, force: bool) -> None:
-    """Draw the rows that have a predicted and a measured time, and say how many have other figures.
-
-    UsageError: no row has both.
-    OutputError: the file cannot be written.
-    """
-    points = points_of(validation)
-    if not points.rows:
-        got = f"none in {len(validation.rows):,}"
-        raise UsageError(f"--plot must be given for rows with a predicted and a measured time, got {got}")
-    write_file(path, validation_plot(points, output.form_of(path)), force)
-    omission = f"; left out, as they are neither times nor rates: {points.omitted:,}" if points.omitted else ""
-    note(f"rows shown in {path}: {len(points.rows):,}{omission}")
-
-
-def points_of(validation: Validation) -> Points:
-    """Return the rows that have an error and are times or rates, with their times."""
+def _draw(validation: Validation, path: Path, *, force: bool) -> None:
+    """Draw the rows that have a predicted and a measured time, and say how many have other figures."""
     rows = [row for row in validation.rows if row.error is not None]
     metrics = [row.metric for row in rows]
     predicted_s = as_times(np.array([row.predicted for row in rows], dtype=np.float64), metrics)
     measured_s = as_times(np.array([row.measured for row in rows], dtype=np.float64), metrics)
     use = np.isfinite(predicted_s) & np.isfinite(measured_s)
     with_times = [row for row, is_in in zip(rows, use, strict=True) if is_in]
-    return Points(with_times, predicted_s[use], measured_s[use], len(rows) - len(with_times))
+    omitted = len(rows) - len(with_times)
+    if not with_times:
+        got = f"none in {len(validation.rows):,}"
+        raise UsageError(f"--plot must be given for rows with a predicted and a measured time, got {got}")
+    points = Points(with_times, predicted_s[use], measured_s[use], omitted)
+    write_file(path, validation_plot(points, form_of(path)), force)
+    omission = f"; left out, as they are neither times nor rates: {omitted:,}" if omitted else ""
+    note(f"rows shown in {path}: {len(with_times):,}{omission}")
