@@ -10,8 +10,7 @@ import copy
 import io
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, TypeVar
@@ -41,30 +40,24 @@ E = TypeVar("E", bound=PlannerError)
 def run(arguments: Mapping[str, Any]) -> None:
     """Answer every line, in order, as it comes; then raise the error of the first that has none."""
     path = arguments.get("requests", STANDARD_INPUT)
+    noted: set[str] = set()
+    failed: list[tuple[int, PlannerError]] = []
+    count = 0
     token = KEPT.set({})  # for these requests alone
     try:
-        failed, count = _answered_lines(path)
+        with opened(path, MOST_BYTES) as file, io.TextIOWrapper(file, "utf-8", "surrogateescape") as text:
+            for number, line in lines_of(text):
+                if line.strip(BLANK):
+                    count += 1
+                    document, error = _answer(line, place_of(path), number, noted)
+                    failed += [(number, error)] if error else []
+                    write_text(json_line(document))
+                    sys.stdout.flush()
     finally:
         KEPT.reset(token)
     if failed:
         note(f"{len(failed)} of {count} requests failed, the first on line {failed[0][0]}:")
         raise failed[0][1]
-
-
-def _answered_lines(path: str) -> tuple[list[tuple[int, PlannerError]], int]:
-    """Answer every line of a file; return the lines without an answer with their errors, and how many there were."""
-    noted: set[str] = set()
-    failed: list[tuple[int, PlannerError]] = []
-    count = 0
-    with opened(path, MOST_BYTES) as file, io.TextIOWrapper(file, "utf-8", "surrogateescape") as text:
-        for number, line in lines_of(text):
-            if line.strip(BLANK):
-                count += 1
-                document, error = _answer(line, place_of(path), number, noted)
-                failed += [(number, error)] if error else []
-                write_text(json_line(document))
-                sys.stdout.flush()
-    return failed, count
 
 
 def _answer(line: str, path: str, number: int, noted: set[str]) -> tuple[Mapping[str, Any], PlannerError | None]:
@@ -92,14 +85,14 @@ def answered(
 
     Other errors are raised, in the words of a request: keys in place of flags. Notes in ``noted`` are not said again.
     """
-    with _keys_named(), kept_documents(noted) as documents:
-        arguments = {**_arguments(command, request), "json": True}
-        nothing = None
+    with kept_documents(noted) as documents:
         try:
-            import_module(f"planner.cli.{command}").run(arguments)
+            import_module(f"planner.cli.{command}").run({**_arguments(command, request), "json": True})
         except NothingFitsError as error:
-            nothing = _reworded(error)
-        return documents[0], nothing
+            return documents[0], _reworded(error)
+        except PlannerError as error:
+            raise _reworded(error) from error
+        return documents[0], None
 
 
 def _arguments(command: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,26 +115,17 @@ def _arguments(command: str, request: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-@contextmanager
-def _keys_named() -> Iterator[None]:
-    """Let an error name the key of a request, not a flag that nobody typed."""
-    try:
-        yield
-    except PlannerError as error:
-        raise _reworded(error) from error
-
-
 def _reworded(error: E) -> E:
-    """Return an error with keys in place of flags."""
+    """Return an error that names keys of a request, not flags that nobody typed."""
+
+    def key(flag: re.Match[str]) -> str:
+        name = flag[1].replace("-", "_")
+        return name if name in OPTIONS else flag[0]
+
     named, why = copy.copy(error), error.refusal
-    named.refusal = replace(why, **{name: _FLAG.sub(_key, getattr(why, name)) for name in ("rule", "subject", "rest")})
+    named.refusal = replace(why, **{name: _FLAG.sub(key, getattr(why, name)) for name in ("rule", "subject", "rest")})
     named.args = (str(named.refusal),)
     return named
-
-
-def _key(flag: re.Match[str]) -> str:
-    key = flag[1].replace("-", "_")
-    return key if key in OPTIONS else flag[0]
 
 
 _FLAG = re.compile(r"--([a-z][a-z-]*)")

@@ -69,7 +69,17 @@ def explain(arguments: Mapping[str, Any]) -> None:
     answers = read_answers(values["answer"]).with_frameworks(catalog.recorded)
     part, position = values.get("part"), values.get("position")
     if part == "runs":
-        write_text(_runs(answers.of_best_cluster, position))
+        suggestions = answers.of_best_cluster
+        if position is not None:
+            raise ParameterError("--position", "left out with --part runs", position)
+        if len(suggestions) != 1:
+            got = f"{len(suggestions)} of them" if suggestions else "predictions"
+            raise ParameterError("--part runs", "of a suggestion alone, as planner calibrate --plan takes it", got)
+        ((subject, suggestion),) = suggestions
+        text = wanted_runs(suggestion, subject)
+        if not text:
+            raise ParameterError("--part runs", "of a suggestion with synchronous plans", suggestion.status)
+        write_text(text)
         kept = values["answer"] if values["answer"] != STANDARD_INPUT else "plan.json"
         command = f"planner calibrate --plan {shlex.quote(kept)} --runs FILE.csv --out refined.json"
         note(f"fill in value, the seconds of a step, of each run that you make; then: {command}")
@@ -81,19 +91,6 @@ def explain(arguments: Mapping[str, Any]) -> None:
     if not predictions:
         raise ParameterError("--position", f"one of the answer's (1 to {len(answers.predictions)})", position)
     write_views(_prediction(one, answers.citations, part) for one in predictions)
-
-
-def _runs(answers: Sequence[tuple[Subject, Suggestion]], position: int | None) -> str:
-    if position is not None:
-        raise ParameterError("--position", "left out with --part runs", position)
-    if len(answers) != 1:
-        got = f"{len(answers)} of them" if answers else "predictions"
-        raise ParameterError("--part runs", "of a suggestion alone, as planner calibrate --plan takes it", got)
-    ((subject, suggestion),) = answers
-    text = wanted_runs(suggestion, subject)
-    if not text:
-        raise ParameterError("--part runs", "of a suggestion with synchronous plans", suggestion.status)
-    return text
 
 
 def _suggestions(

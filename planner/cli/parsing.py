@@ -74,9 +74,21 @@ def numbers(least: int, most: int = 0) -> Parser:
     ``1,4:6`` gives (1, 4, 5, 6); ``8:64:8`` gives (8, 16, ..., 64). Empty, reversed and oversized ranges are refused,
     as are numbers below ``least`` and above ``most``; 0: above the largest count.
     """
+    largest = most or LARGEST_COUNT
 
     def parse(what: str, value: str) -> tuple[int, ...]:
-        spans = [_span(what, item, value, least, most or LARGEST_COUNT) for item in value.split(",")]
+        spans = []
+        for item in value.split(","):
+            parts = item.strip().split(":")
+            if len(parts) > 3 or not all(_DIGITS.fullmatch(part) for part in parts):
+                raise ParameterError(what, f"{_RANGE} {least}", value)
+            ends = [*parts, *parts] if len(parts) == 1 else parts
+            low, high, step = (int(part) for part in [*ends, "1"][:3])
+            if min(low, high) < least or step < 1 or max(low, high) > largest or step > LARGEST_COUNT:
+                raise ParameterError(what, f"{_RANGE} {least} and at most {largest}", value)
+            if high < low:
+                raise ParameterError(what, "a range lo:hi with lo at most hi", value, f"write {high}:{low}")
+            spans.append(range(low, high + 1, step))
         if sum(len(span) for span in spans) > MOST_VALUES:
             raise ParameterError(what, f"a list or range of at most {MOST_VALUES} values", value)
         return tuple(dict.fromkeys(number for span in spans for number in span))
@@ -91,18 +103,6 @@ def targets(what: str, value: str) -> object:
     """Return a mini-batch, or those of a list or range; each is answered."""
     each = cast("tuple[int, ...]", numbers(1, LARGEST_TARGET)(what, value))
     return each[0] if len(each) == 1 else each
-
-
-def _span(what: str, item: str, value: str, least: int, most: int) -> range:
-    parts = item.strip().split(":")
-    if len(parts) > 3 or not all(_DIGITS.fullmatch(part) for part in parts):
-        raise ParameterError(what, f"{_RANGE} {least}", value)
-    low, high, step = (int(part) for part in (parts + parts[:1] + ["1"] if len(parts) == 1 else [*parts, "1"])[:3])
-    if min(low, high) < least or step < 1 or max(low, high) > most or step > LARGEST_COUNT:
-        raise ParameterError(what, f"{_RANGE} {least} and at most {most}", value)
-    if high < low:
-        raise ParameterError(what, "a range lo:hi with lo at most hi", value, f"write {high}:{low}")
-    return range(low, high + 1, step)
 
 
 def words(what: str, value: str) -> tuple[str, ...]:

@@ -94,7 +94,15 @@ def bar(label: str, total: float, sentence: str) -> Iterator[Callable[[float, st
     """Give a function that shows how much of ``total`` is done, and its state in words."""
     if not sys.stderr.isatty():
         note(sentence)
-        yield _lines()
+        before = time.perf_counter()
+
+        def show(_amount: float, state: str) -> None:
+            nonlocal before
+            if time.perf_counter() - before >= LINE_INTERVAL_S:  # seldom enough for a log
+                before = time.perf_counter()
+                note(state)
+
+        yield show
         return
     from rich.console import Console  # noqa: PLC0415 - heavy, and only a terminal needs it
     from rich.progress import BarColumn, TextColumn  # noqa: PLC0415 - as above
@@ -104,19 +112,6 @@ def bar(label: str, total: float, sentence: str) -> Iterator[Callable[[float, st
     with Bars(*columns, console=Console(file=sys.stderr), transient=True) as bars:
         task = bars.add_task(label, total=total, state="starting")
         yield lambda amount, state: bars.update(task, completed=amount, state=state)
-
-
-def _lines() -> Callable[[float, str], None]:
-    """Return what writes a line of the state, seldom enough for a log."""
-    before = time.perf_counter()
-
-    def show(_amount: float, state: str) -> None:
-        nonlocal before
-        if time.perf_counter() - before >= LINE_INTERVAL_S:
-            before = time.perf_counter()
-            note(state)
-
-    return show
 
 
 @contextmanager

@@ -119,7 +119,17 @@ def suggested_of(path: str, names: Sequence[str]) -> Suggested:
     if subject.settings.trainable != ALL:
         raise ParameterError("--plan", "a suggestion that trains all of a network, as steps are run", path)
     request: dict[str, Any] = {key: value.value for key, value in one.request.items()}
-    calibrations = _calibrations(request.get("calibration", ()), names)
+    by_name = {text: known for own in names for known in (named_calibration(own),) for text in (own, known.name)}
+    calibrations: tuple[Calibration, ...] = ()
+    for of_plan in request.get("calibration", ()):  # those that are given, by their names, else those that are known
+        try:
+            known = by_name.get(of_plan) or by_name.get(Path(of_plan).stem) or named_calibration(of_plan)
+        except (UnknownNameError, InputFileError):
+            if Path(of_plan).exists():
+                raise
+            rule = f"given with the file of calibration {of_plan!r}, which the suggestion was made with"
+            raise ParameterError("--calibration", rule, ", ".join(names) or NOTHING) from None
+        calibrations += (known,)
     network, name = catalog.find_network(subject.network_option or subject.network), subject.cluster
     if (subject.cluster_option or name) == LOCAL:  # the node of the first calibration that records one
         cluster = seen_cluster(calibrations)
@@ -128,22 +138,6 @@ def suggested_of(path: str, names: Sequence[str]) -> Suggested:
     else:
         cluster = catalog.find_cluster(subject.cluster_option or name)
     return Suggested(subject, one.plans, network, cluster, calibrations, request.get("dataset"))
-
-
-def _calibrations(names: Sequence[str], files: Sequence[str]) -> tuple[Calibration, ...]:
-    """Return the calibrations of a suggestion: those that are given, by their names, else those that are known."""
-    by_name = {text: one for name in files for one in (named_calibration(name),) for text in (name, one.name)}
-    calibrations = []
-    for name in names:
-        one_known = by_name.get(name) or by_name.get(Path(name).stem)
-        try:
-            calibrations.append(one_known or named_calibration(name))
-        except (UnknownNameError, InputFileError):
-            if Path(name).exists():
-                raise
-            rule = f"given with the file of calibration {name!r}, which the suggestion was made with"
-            raise ParameterError("--calibration", rule, ", ".join(files) or NOTHING) from None
-    return tuple(calibrations)
 
 
 MOST_REASONS = 3
@@ -305,9 +299,16 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     base = suggested.base
     circumstances = circumstances_of(base.environment, gpu)
     check_circumstances(base, circumstances)
-    plans = _plans_of_one_device(suggested, session.say)
+    plans = [one.prediction for one in suggested.plans]
+    whole = [one for one in plans if not one.configuration.besides]  # what one device can run
+    if not whole:
+        words = ", ".join(plans[0].configuration.besides)
+        raise CoverageError(f"--plan must be of plans that one device can run, got {words}; {MEASURED_ELSEWHERE}")
+    if len(whole) < len(plans):
+        count = f"{len(plans) - len(whole)} of {len(plans)} plans split the network"
+        session.say(f"{count}, which no run on one device tells of; {MEASURED_ELSEWHERE}")
     runs: dict[tuple[int, str], WantedRun] = {}
-    for one in plans:
+    for one in whole:
         plan = one.configuration
         passes_s = sum(term.seconds for term in one.terms if term.name in ("forward", "backward"))
         of = passes_s / plan.accumulation_steps, one.memory_bytes["total"]
@@ -322,21 +323,6 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     settings = replace(suggested.subject.settings, input="synthetic", framework=framework)
     problem = suggested.machine(session.say).problem(suggested.network, None, settings)
     return Asking(problem, tuple(runs.values()), base, gpu.device if gpu else "cpu", circumstances)
-
-
-def _plans_of_one_device(suggested: Suggested, say: Say) -> list[Prediction]:
-    """Return the plans that one device can run: those that leave the network whole; say of how many it is not so."""
-    plans = [one.prediction for one in suggested.plans]
-    split = [one for one in plans if one.configuration.besides]
-    if not split:
-        return plans
-    rest = [one for one in plans if not one.configuration.besides]
-    if not rest:
-        words = ", ".join(split[0].configuration.besides)
-        raise CoverageError(f"--plan must be of plans that one device can run, got {words}; {MEASURED_ELSEWHERE}")
-    count = f"{len(split)} of {len(plans)} plans split the network"
-    say(f"{count}, which no run on one device tells of; {MEASURED_ELSEWHERE}")
-    return rest
 
 
 def _gpu(cluster: Cluster, session: Session) -> Gpu | None:
