@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -11,8 +11,8 @@ from itertools import product
 
 from planner.domain.job import PlanToStart
 from planner.domain.objective import TERMS, objective_named, weights_of
-from planner.domain.prediction import LOSSY, Citation, Prediction, Term
-from planner.domain.request import DEFAULT, Subject
+from planner.domain.prediction import LOSSY, Citation, Prediction
+from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import KNEE_TIMES, MOST_OF_FRONT, Plan, SearchReport, Suggestion, question_of
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, given, heading, line_count
@@ -25,11 +25,12 @@ from planner.report.prediction import (
     place,
     plan_table,
     prediction_details,
+    prediction_rest,
 )
 from planner.units import format_duration, format_number
 
 __all__ = [
-    "part_of_plan", "part_of_suggestion", "prediction_answer", "predictions_answer",
+    "part_of_plan", "part_of_suggestion", "prediction_answer", "predictions_answer", "predictions_view",
     "suggestion_answer", "suggestion_brief", "suggestion_rest", "suggestions_overview", "suggestions_views",
 ]  # fmt: skip
 
@@ -275,19 +276,16 @@ def _terms(one: Prediction, subject: Subject) -> Iterator[Line]:
         if period is None:
             continue
         digits = parts.digits_of(period)
-        terms = sorted((t for t in one.terms if t.thread == thread), key=lambda t: -t.exposed_seconds)
-        words = ", ".join(filter(None, (_term(term, digits) for term in terms)))
-        yield Line(f"{titles[thread]} {format_duration(period.value, digits)}: {words}")
-
-
-def _term(term: Term, digits: int) -> str:
-    name = parts.term_words(term.name)
-    overlap_s = term.seconds - term.exposed_seconds
-    if term.share < SMALLEST_SHARE_NAMED:
-        worth_saying = term.seconds > 0 and term.exposed_seconds < term.seconds
-        return f"{name} {format_duration(term.seconds, digits)} hidden" if worth_saying else ""
-    is_told = overlap_s > SMALLEST_SHARE_NAMED * term.seconds
-    return f"{name} {term.share:.0%}" + (f" and {format_duration(overlap_s, digits)} hidden" if is_told else "")
+        words = []
+        for term in sorted((t for t in one.terms if t.thread == thread), key=lambda t: -t.exposed_seconds):
+            name, overlap_s = parts.term_words(term.name), term.seconds - term.exposed_seconds
+            if term.share >= SMALLEST_SHARE_NAMED:
+                is_told = overlap_s > SMALLEST_SHARE_NAMED * term.seconds
+                hidden = f" and {format_duration(overlap_s, digits)} hidden" if is_told else ""
+                words.append(f"{name} {term.share:.0%}{hidden}")
+            elif term.seconds > 0 and term.exposed_seconds < term.seconds:
+                words.append(f"{name} {format_duration(term.seconds, digits)} hidden")
+        yield Line(f"{titles[thread]} {format_duration(period.value, digits)}: {', '.join(words)}")
 
 
 def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
@@ -356,6 +354,24 @@ def predictions_answer(answers: Sequence[tuple[Subject, Prediction]]) -> Iterato
     yield Line(f"{_of_all([subject for subject, _ in answers])}: {len(answers)} predictions", "bold")
     yield from plan_table([Entry(at, one, subject) for at, (subject, one) in enumerate(answers, 1)])
     yield from _least_sure(answers)
+
+
+def predictions_view(
+    answers: Sequence[tuple[Subject, Prediction]],
+    citations: Iterable[Citation] = (),
+    request: Mapping[str, Sourced[object]] | None = None,
+    *,
+    beside: Iterable[Block] = (),
+    in_full: bool = False,
+) -> Iterator[Block]:
+    """Yield one prediction, or a table of several, then what stands ``beside`` it; ``in_full``: all that is known."""
+    one = answers[0]
+    short = predictions_answer(answers) if len(answers) > 1 else prediction_answer(one[1], one[0])
+    if not in_full:
+        yield from (*short, *beside)
+        return
+    yield from parts.warnings((), [(number, one.warnings) for number, (_, one) in enumerate(answers, 1)])
+    yield from (*_without_asides(short), *beside, *prediction_rest(answers, request or {}, citations))
 
 
 def _without_asides(blocks: Iterable[Block]) -> list[Block]:

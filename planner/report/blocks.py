@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TextIO, TypeVar
@@ -263,7 +263,13 @@ def _grid(table: Table, width: int, *, names: bool) -> list[list[Part]]:
         cells = [_wrapped(cell, most) for cell, most in zip(row, widths, strict=True)]
         is_header = at == 0 and not names
         style = "bold" if is_header or at - (not names) in table.strong else ""
-        for parts in _side_by_side(cells, widths, is_right, at_bottom=is_header):
+        most = max(map(len, cells), default=0)  # cells of fewer lines stand at the top, those of a header at the bottom
+        of_lines = [[*[""] * (most - len(own)), *own] if is_header else own + [""] * (most - len(own)) for own in cells]
+        for line in zip(*of_lines, strict=True):
+            parts = []
+            for part, wide, right in zip(map(str.rstrip, line), widths, is_right, strict=True):
+                space = " " * (wide - _columns(part))
+                parts.append(space + part if right else part + space)
             first, rest = parts[0], (" " * table.gap).join(["", *parts[1:]])
             lines.append([(first, "dim" if names else style), (rest, style)])
     return lines
@@ -281,18 +287,3 @@ def _narrow_widest(widths: list[int], narrowed: Sequence[int], free: int, gap: i
         for place, at in enumerate(widest):
             cut = min(step, widths[at] - 1, round(excess / (len(widest) - place)))
             widths[at], excess = widths[at] - cut, excess - cut
-
-
-def _side_by_side(
-    cells: Sequence[list[str]], widths: Sequence[int], is_right: Sequence[bool], *, at_bottom: bool
-) -> Iterator[list[str]]:
-    """Yield the parts of each line of a row; cells of fewer lines stand at the top, or ``at_bottom``."""
-    most = max(map(len, cells), default=0)
-    for cell in cells:
-        cell[:] = [""] * (most - len(cell)) + cell if at_bottom else cell + [""] * (most - len(cell))
-    for parts in zip(*cells, strict=True):
-        line = []
-        for part, most, right in zip(map(str.rstrip, parts), widths, is_right, strict=True):
-            space = " " * (most - _columns(part))
-            line.append(space + part if right else part + space)
-        yield line

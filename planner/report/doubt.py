@@ -196,20 +196,19 @@ def sensitivity_lines(suggestion: Suggestion, subject: Subject) -> Iterator[Line
     if not others:
         yield Line(f"Sensitivity: changing any one input by {_share(every[0])} leaves plan 1 the best")
         return
-    words = [_change_words(one, subject) for one in others[:MOST_NAMED]]
+    words = []
+    for one in others[:MOST_NAMED]:
+        more_or_less = "more" if one.factor > 1 else "less"
+        change = f"{_share(one)} {more_or_less} {one.input.replace('device', subject.device)}"
+        if one.best is None:
+            words.append(f"with {change} nothing fits")
+            continue
+        plan = f"plan {one.position}" if one.position else parts.configuration_words(one.best, subject.device)
+        of = f", in {one.framework.label}," if one.framework and not one.position else ""
+        words.append(f"{change} makes {plan}{of} the best")
     words += [f"{len(others) - MOST_NAMED} more (--json)"] * (len(others) > MOST_NAMED)
     rest = len(every) - len(others)
     yield Line(f"Sensitivity: {'; '.join(words)}; {rest} of {len(every)} changes leave plan 1 the best")
-
-
-def _change_words(one: Sensitivity, subject: Subject) -> str:
-    amount = f"{_share(one)} {'more' if one.factor > 1 else 'less'}"
-    change = f"{amount} {one.input.replace('device', subject.device)}"
-    if one.best is None:
-        return f"with {change} nothing fits"
-    plan = f"plan {one.position}" if one.position else parts.configuration_words(one.best, subject.device)
-    of = f", in {one.framework.label}," if one.framework and not one.position else ""
-    return f"{change} makes {plan}{of} the best"
 
 
 def _share(one: Sensitivity) -> str:

@@ -81,6 +81,12 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
     cost = prediction.epoch_usd(subject.usd_per_gpu_hour)
     iteration = f"{subject.device} thread's period" if prediction.configuration.mode == "async" else "iteration"
     first_epoch_s = None if prediction.first_epoch_s == prediction.epoch_s else prediction.first_epoch_s
+    batch, words = prediction.mini_batch, f"{parts.mini_batch(prediction.mini_batch)} samples"
+    if batch.std:
+        words += f", 90% between {batch.p05:.4g} and {batch.p95:.4g}"
+        inside = batch.probability_in_window
+        words += f"; {inside:.0%} of updates inside the window" if inside is not None else ""
+        words += parts.empty_updates(prediction)
     staleness, pmf = "0 updates", prediction.staleness.pmf.items()
     if mean := prediction.staleness.mean:
         chances = ", ".join(f"{value}: {chance:.0%}" for value, chance in pmf if chance >= 0.005)
@@ -93,7 +99,7 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
         ("update thread's period", parts.duration(prediction.update_s)),
         ("speed", parts.speed(prediction.samples_per_s, subject)),
         *parts.partition(prediction, subject.device),
-        ("mini-batch", _mini_batch_words(prediction)),
+        ("mini-batch", words),
         ("staleness", staleness),
         ("memory", parts.memory_line(prediction, subject.device)),
         ("bottleneck", parts.term_words(prediction.bottleneck)),
@@ -125,16 +131,6 @@ def _intervals(prediction: Prediction) -> str:
         return f"90%, {words}"
     outside = ", outside the measured range" if kind.is_outside else ""
     return f"90%, {words} {PLACES_IN_WORDS[kind.place]}, {EVIDENCE_IN_WORDS[kind.evidence]}{outside}"
-
-
-def _mini_batch_words(prediction: Prediction) -> str:
-    batch = prediction.mini_batch
-    if not batch.std:
-        return f"{parts.mini_batch(batch)} samples"
-    inside = batch.probability_in_window
-    chance = f"; {inside:.0%} of updates inside the window" if inside is not None else ""
-    empty = parts.empty_updates(prediction)
-    return f"{parts.mini_batch(batch)} samples, 90% between {batch.p05:.4g} and {batch.p95:.4g}{chance}{empty}"
 
 
 BASES = {

@@ -12,11 +12,11 @@ from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDA
 from planner.domain.objective import Objective, objective_named
 from planner.domain.prediction import Batch
 from planner.domain.request import Subject
-from planner.domain.runs import ErrorSummary, Locked, OrderRanking, ScoredRow, Validation
+from planner.domain.runs import ErrorSummary, Locked, ScoredRow, Validation
 from planner.domain.suggestion import RankedPlan, Sweep, SweptPlan, WhyNot
 from planner.domain.training import Verified, VerifiedTerm
 from planner.report import parts
-from planner.report.blocks import Block, Line, Pairs, Table, heading, listing, title
+from planner.report.blocks import Block, Line, Pairs, Table, given, heading, listing, title
 from planner.report.plots import BESIDE, LINE_COLOUR, SERIES_LOOKS, picture, plain_logarithms
 from planner.report.prediction import place
 from planner.units import duration_unit, format_bytes, format_duration, format_number, format_seconds
@@ -200,11 +200,7 @@ def validation_view(validation: Validation, files: Sequence[str], omitted: int =
             yield Table(
                 (axis, *ERROR_COLUMNS), [(name or "-", *_cells(one)) for name, one in summaries.items()], ERROR_COLUMNS
             )
-    if validation.ranking.groups:
-        yield heading("Ranking of the plans of a group")
-        yield Pairs(list(_ranking(validation)))
-    if validation.rankings:
-        yield from _beside_rules(validation.rankings)
+    yield from _rankings(validation)
     yield from _closing(validation)
 
 
@@ -251,23 +247,25 @@ def _percent(share: float | None, sign: str = "", places: int = 1) -> str:
     return "-" if share is None else f"{100 * share:{sign}.{places}f}%"
 
 
-def _ranking(validation: Validation) -> Iterator[tuple[str, str]]:
-    ranking = validation.ranking
-    yield "groups", f"{ranking.groups:,}"
-    if ranking.spearman is not None:
-        yield "rank correlation", f"{ranking.spearman:.2f} on average (Spearman)"
-    yield "first choice fastest", f"in {_percent(ranking.top1, places=0)} of the groups"
-    yield "regret of the first", f"{_percent(ranking.regret_mean)} on average, {_percent(ranking.regret_max)} at worst"
-    yield (
-        "best of the first three",
-        f"{_percent(ranking.regret_best3)} on average, {_percent(ranking.regret_best3_max)} at worst",
-    )
-    if ranking.chose_out_of_memory:
-        yield "first out of memory", f"in {_percent(ranking.chose_out_of_memory, places=0)} of the groups"
-
-
-def _beside_rules(rankings: Sequence[OrderRanking]) -> Iterator[Block]:
-    """Yield how predictions rank large and small groups beside chance and rules of one line."""
+def _rankings(validation: Validation) -> Iterator[Block]:
+    """Yield how predictions rank the plans of groups, and large and small ones beside chance and rules of one line."""
+    one = validation.ranking
+    if one.groups:
+        yield heading("Ranking of the plans of a group")
+        lost = one.chose_out_of_memory
+        best3 = f"{_percent(one.regret_best3)} on average, {_percent(one.regret_best3_max)} at worst"
+        yield given(
+            [
+                ("groups", f"{one.groups:,}"),
+                ("rank correlation", "" if one.spearman is None else f"{one.spearman:.2f} on average (Spearman)"),
+                ("first choice fastest", f"in {_percent(one.top1, places=0)} of the groups"),
+                ("regret of the first", f"{_percent(one.regret_mean)} on average, {_percent(one.regret_max)} at worst"),
+                ("best of the first three", best3),
+                ("first out of memory", f"in {_percent(lost, places=0)} of the groups" if lost else ""),
+            ]
+        )
+    if not validation.rankings:
+        return
     yield heading("Beside an order by chance and rules of one line")
     numbers = ("groups", "Spearman", "fastest\nfirst", "regret", "worst\nregret", "best of\nthree")
     rows = [
@@ -279,7 +277,7 @@ def _beside_rules(rankings: Sequence[OrderRanking]) -> Iterator[Block]:
             _percent(one.figures.top1, places=0),
             *map(_percent, (one.figures.regret_mean, one.figures.regret_max, one.figures.regret_best3)),
         )
-        for one in rankings
+        for one in validation.rankings
     ]
     yield Table(("plans of\na group", "order", *numbers), rows, numbers)
 
@@ -404,17 +402,14 @@ def gains_table(by_precision: Mapping[str, Mapping[str, float]], words: str = "A
     rest = [sum(seconds for kind, seconds in some.items() if kind not in own) for some in by_precision.values()]
     rows |= {"others": rest} if any(rest) else {}
     rows["all kernels"] = [sum(some.values()) for some in by_precision.values()]
-    cells: list[list[str]] = [[kind.replace("_", " "), *_gains(times)] for kind, times in rows.items()]
+    cells = []
+    for kind, (base_s, *times) in rows.items():
+        cells.append([kind.replace("_", " "), format_duration(base_s, 3) if base_s else "-"])
+        for one in times:
+            gain = f"{base_s / one:.2f}" if one and base_s else "-"
+            cells[-1] += [format_duration(one, 3) if one else "-", gain]
     columns = ["kernels", first, *(name for one in others for name in (one, f"{one}\ngain"))]
     yield Table(columns, cells, columns[1:], strong=[len(cells) - 1])
-
-
-def _gains(times: Sequence[float]) -> Iterator[str]:
-    first, *others = times
-    yield format_duration(first, 3) if first else "-"
-    for one in others:
-        yield format_duration(one, 3) if one else "-"
-        yield f"{first / one:.2f}" if one and first else "-"
 
 
 def batches_view(subject: Subject, batches: Sequence[Batch], memory_bytes: float) -> Iterator[Block]:
