@@ -245,13 +245,7 @@ def say_unused_frameworks() -> None:
 
 
 def _with_base(values: Values, command: str) -> tuple[Values, str]:
-    """Return the values completed by the default request where it applies, and a note for the user or ''.
-
-    Raises
-    ------
-    UnknownNameError : a name is not known; reported before anything that is missing
-    ParameterError : ``network`` is missing beside a cluster or a calibration
-    """
+    """Return the values completed by the default request, and a note for the user or ''; unknown names come first."""
     for name in listed(values, "network"):
         catalog.find_network(name)
     finders = (catalog.find_any_cluster, catalog.find_dataset, catalog.find_framework, catalog.find_calibration)

@@ -18,7 +18,7 @@ from planner.costs.gaussian_process import GAUSSIAN_PROCESS, stored_points
 from planner.costs.terms import TERMS
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Cluster, MixedCluster
-from planner.domain.network import Network, family_of
+from planner.domain.network import family_of
 from planner.errors import NOTHING, ParameterError
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import ACCELERATOR, write_cluster
@@ -85,7 +85,13 @@ def run(arguments: Mapping[str, Any]) -> None:
         if as_json:
             write_document(shelf.document(thing))
         else:
-            write_view([*shelf.view(name, thing), *(_work(thing) if "work" in arguments else ())])
+            view = list(shelf.view(name, thing))
+            if "work" in arguments:  # the kernels of a step of one sample, and the ridges of bundled devices
+                view += kernel_table(work_rows(thing), "of a step of one sample in fp32", {})
+                view.append(heading("Ridge of the roofline: FLOP a byte above which compute bounds a kernel"))
+                devices = [catalog.find_accelerator(one) for one in catalog.names("accelerators")]
+                view.append(Pairs([(one.name, ridge_words(one.ridges)) for one in devices]))
+            write_view(view)
     elif as_json:
         own = (one.name for one in _own(what)) if what in ("calibrations", "frameworks") else ()
         write_document(names_document(what, catalog.names(what), tuple(own)))
@@ -127,14 +133,6 @@ def _networks() -> Shelf:
         return network_work_document(network, layer_work(network), totals(network))
 
     return Shelf(catalog.find_network, listing, view, document, NETWORK.dump)
-
-
-def _work(network: Network) -> Iterator[Block]:
-    """Yield the kernels of a step of one sample, and the ridges of bundled devices."""
-    yield from kernel_table(work_rows(network), "of a step of one sample in fp32", {})
-    yield heading("Ridge of the roofline: FLOP a byte above which compute bounds a kernel")
-    devices = [catalog.find_accelerator(name) for name in catalog.names("accelerators")]
-    yield Pairs([(one.name, ridge_words(one.ridges)) for one in devices])
 
 
 def _clusters() -> Shelf:

@@ -202,7 +202,16 @@ def run(arguments: Mapping[str, Any]) -> None:
         with settings_named(values):
             write_replicas(values, arguments)
         return
-    values = _in_all_switches(wanted(values))
+    values = wanted(values)
+    if value_of(values, "switches"):  # every lawful set of switches of each framework
+        given = values.get("framework", Sourced(PYTORCH.name, DEFAULT))
+        named = {one: catalog.find_framework(one) for one in listed(values, "framework") or (given.value,)}
+        texts = (
+            catalog.with_switches(text, framework.with_switches(names))
+            for text, framework in named.items()
+            for names in framework.switch_sets()
+        )
+        values = {**values, "framework": replace(given, value=tuple(dict.fromkeys(texts)))}
     exact = StoppableSearch(value_of(values, "time_limit"))
     with settings_named(values):
         answers, trials = _answers_on_clusters(values, arguments, exact)
@@ -261,8 +270,7 @@ def _answers(
         each = ((some, different_sets([one.problem for one in some], *of)) for some in _by_question(cases))
         cases = tuple(some[at] for some, kept in each for at in kept)
     for case in cases:
-        check_price(case.problem, values)
-        _check_epochs(case.problem, values)
+        _check_problem(case.problem, values)
     if "why_not" in values and mixed is None:
         asked = [allowed_cases(some, of) for of in _by_target(values) for some in _by_question(cases)]
         _write_why_nots(asked, values, arguments)
@@ -296,8 +304,7 @@ def _answers_across(values: Values, mixed: MixedCluster) -> list[tuple[Subject, 
     answers = []
     for question in inputs.questions(values, mixed, note):
         for case in question.values():
-            check_price(case.problem, values, mixed.name)
-            _check_epochs(case.problem, values)
+            _check_problem(case.problem, values, mixed.name)
         asked = {name: (case.problem, allowed_request(case, values)) for name, case in question.items()}
         first = next(iter(question))
         of_first = provenance(question[first], asked[first][1])
@@ -320,13 +327,7 @@ _OF_RANKING = ("pareto", "sensitivity", "switches", "choose", "search", "trials"
 
 
 def _write_why_nots(questions: Sequence[Allowed], values: Values, arguments: Mapping[str, Any]) -> None:
-    """Write, of every network and scenario, why plans with the values of --why-not are not the answer.
-
-    Of several frameworks each has an answer of its own, or that which the values name.
-
-    UnknownNameError: a key is no option of a plan.
-    ParameterError: a value breaks the rule of its option; or several answers are wanted as one document.
-    """
+    """Write, of every network and scenario, why plans with the values of --why-not are not the answer."""
     from planner.formats.summaries import why_not_document  # noqa: PLC0415 - only this question needs it
     from planner.report.studies import why_not_view  # noqa: PLC0415 - as above
 
@@ -413,35 +414,14 @@ def wanted(values: Values) -> Values:
     return values
 
 
-def _in_all_switches(values: Values) -> Values:
-    """Return the values with every lawful set of switches of each framework, where --switches asks for them."""
-    if "switches" not in values or not values["switches"].value:
-        return values
-    given = values.get("framework", Sourced(PYTORCH.name, DEFAULT))
-    found = {one: catalog.find_framework(one) for one in listed(values, "framework") or (given.value,)}
-    texts = (
-        catalog.with_switches(text, framework.with_switches(names))
-        for text, framework in found.items()
-        for names in framework.switch_sets()
-    )
-    return {**values, "framework": replace(given, value=tuple(dict.fromkeys(texts)))}
-
-
-def check_price(problem: Problem, values: Values, cluster: str = "") -> None:
-    """Refuse to minimise the cost where there is no price; that of a scenario's device is not known.
-
-    ``cluster``: the one that the problem has a node group of.
-    """
+def _check_problem(problem: Problem, values: Values, cluster: str = "") -> None:
+    """Refuse the cost without a price (of a scenario's device there is none), and epochs without a data set."""
     objective = value_of(values, "objective", "")
     needs_price = any(TERMS[one].needs_price for one in weights_of(objective) if objective)
     if needs_price and problem.cluster.usd_per_gpu_hour is None:
         of = "" if problem.scenario.accelerator is None else f" of {problem.scenario.accelerator.name}"
         rule = f"epoch-time or gpu-hours on cluster {(cluster or problem.cluster.name)!r}, which has no price{of}"
         raise ParameterError("--objective", rule, objective, "give --cluster a file with [price] usd_per_gpu_hour")
-
-
-def _check_epochs(problem: Problem, values: Values) -> None:
-    """Refuse to tell the time of epochs where a data set does not say what an epoch is."""
     if "epochs" in values and problem.dataset is None:
         what = f"given with a data set, which network {problem.network.name!r} has not"
         raise ParameterError("--epochs", what, values["epochs"].value, "name one with --dataset")
@@ -534,7 +514,7 @@ def sweep(arguments: Mapping[str, Any]) -> None:
             rule = "one network, framework and scenario, as a table is of one"
             raise ParameterError("a sweep", rule, f"{len(cases)} of them", "run it once for each")
         case = cases[0]
-        check_price(case.problem, values)
+        _check_problem(case.problem, values)
         request = allowed_request(case, values)
         check_not_refined(request, "sweep")
         exact = StoppableSearch()

@@ -18,16 +18,15 @@ from planner.units import format_bytes, format_duration, format_number
 
 __all__ = [
     "by_group", "chance", "configuration_words", "counted", "digits_of", "duration", "empty_updates", "factor",
-    "figure", "first_names", "group_steps", "in_tokens", "instead_of_data", "memory_line", "memory_needed",
-    "mini_batch", "objective_of", "origins", "partition", "plan_words", "refusals", "request_values", "shared_layers",
+    "figure", "first_names", "group_steps", "in_tokens", "instead_of_data", "memory_needed", "mini_batch",
+    "objective_of", "origins", "partition", "plan_words", "refusals", "request_values", "shared_layers",
     "sources_once", "speed", "stage_layers", "stages", "term_words", "terms", "warnings",
 ]  # fmt: skip
 
 
 Rows = Sequence[tuple[int, Sequence[PlanWarning]]]
 """Numbers of the rows of a table, and the warnings of each."""
-NO_KINDS = ("total", "capacity", "low", "high")
-"""Of memory."""
+
 SURE = 0.995
 """Probability from which one is printed as above 99 %."""
 MOST_STAGES = 8
@@ -207,13 +206,6 @@ def empty_updates(one: Prediction) -> str:
 def chance(probability: float) -> str:
     """Return a probability; nothing is sure enough to be printed as 0 or 100 %."""
     return ">99%" if probability >= SURE else "<1%" if probability < 1 - SURE else f"{probability:.0%}"
-
-
-def memory_line(one: Prediction, device: str = "GPU") -> str:
-    """Return what :func:`memory_needed` does, then the kinds from large to small."""
-    kinds = {key: size for key, size in one.memory_bytes.items() if key not in NO_KINDS and size > 0}
-    words = ", ".join(f"{key} {format_bytes(kinds[key])}" for key in sorted(kinds, key=lambda key: -kinds[key]))
-    return memory_needed(one, device) + (f": {words}" if words else "")
 
 
 def first_names(names: Sequence[str], most: int) -> str:

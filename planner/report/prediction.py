@@ -16,7 +16,7 @@ from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan
 from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, heading, width_of
-from planner.units import format_count, format_duration, format_number
+from planner.units import format_bytes, format_count, format_duration, format_number
 
 __all__ = [
     "BEYOND_NOTE", "Entry", "entries_of", "figures", "fusion_lines", "has_letters", "lookups", "place", "plan_table",
@@ -24,6 +24,8 @@ __all__ = [
 ]  # fmt: skip
 
 
+NO_KINDS = ("total", "capacity", "low", "high")
+"""Of memory."""
 LEAST_GAIN = 0.03
 """Share of a step from which a gain is told."""
 
@@ -87,6 +89,11 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
         inside = batch.probability_in_window
         words += f"; {inside:.0%} of updates inside the window" if inside is not None else ""
         words += parts.empty_updates(prediction)
+    memory, kinds = parts.memory_needed(prediction, subject.device), prediction.memory_bytes
+    names = sorted(
+        (key for key, size in kinds.items() if key not in NO_KINDS and size > 0), key=lambda key: -kinds[key]
+    )
+    memory += f": {', '.join(f'{key} {format_bytes(kinds[key])}' for key in names)}" if names else ""
     staleness, pmf = "0 updates", prediction.staleness.pmf.items()
     if mean := prediction.staleness.mean:
         chances = ", ".join(f"{value}: {chance:.0%}" for value, chance in pmf if chance >= 0.005)
@@ -101,7 +108,7 @@ def figures(prediction: Prediction, subject: Subject) -> Pairs:
         *parts.partition(prediction, subject.device),
         ("mini-batch", words),
         ("staleness", staleness),
-        ("memory", parts.memory_line(prediction, subject.device)),
+        ("memory", memory),
         ("bottleneck", parts.term_words(prediction.bottleneck)),
         ("intervals", _intervals(prediction)),
     ]

@@ -129,16 +129,6 @@ def needed_bytes(network: Network, kind: str) -> float:
     return float(ledger.fullest(Configurations.having(sub_batch=SMALL_SUB_BATCH)).total)
 
 
-def check_started(measurement: Measurement, request: Request, say: Say) -> None:
-    """Refuse measurements that cannot be fitted: the whole budget did not suffice for the points that come first."""
-    missing: dict[str, dict[Kernel, None]] = {}
-    for point in measurement.missing:
-        precision = "fp32" if point.kind in TRAFFIC_KINDS else point.precision
-        missing.setdefault(precision, {})[point.kind, point.direction] = None
-    networks = "the networks" if request.networks else "the bundled networks"
-    _check_none(f"a calibration must hold every kernel of {networks}", missing, request, say)
-
-
 def check_served(
     calibration: Calibration, node: Node, request: Request, say: Say, precisions: Sequence[str] = ("fp32",)
 ) -> None:
@@ -367,7 +357,12 @@ def measured(request: Request, partial: Path, session: Session, used_s: float = 
             progress=lambda now: show(now.elapsed_s, _state(now)),
             say=session.say,
         )
-    check_started(measurement, request, session.say)
+    missing: dict[str, dict[Kernel, None]] = {}  # of the points that come first
+    for point in measurement.missing:
+        precision = "fp32" if point.kind in TRAFFIC_KINDS else point.precision
+        missing.setdefault(precision, {})[point.kind, point.direction] = None
+    of = "the networks" if request.networks else "the bundled networks"
+    _check_none(f"a calibration must hold every kernel of {of}", missing, request, session.say)
     circumstances = measurement.samples.circumstances
     if request.target_error is not None:
         error = float(circumstances.get(EXPECTED_ERROR, "inf"))

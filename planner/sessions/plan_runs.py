@@ -295,7 +295,17 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
         devices, or the calibration was made under other circumstances
     """
     suggested = suggested_of(path, names)
-    gpu = _gpu(suggested.cluster, session)
+    device = suggested.cluster.node.accelerator
+    check_torch()
+    gpu = None
+    if device.kind != "cpu" or describe_cpu()[0].name != device.name:
+        gpus = session.present_gpus(catalog.known_accelerator) if device.kind == "gpu" else ()
+        gpu = next((one for one in gpus if one.accelerator.name == device.name), None)
+        if gpu is None:
+            raise CoverageError(
+                f"--plan must be of an accelerator of this machine, got {device.name} of cluster "
+                f"{suggested.cluster.name!r}; run it on a node of that cluster, or {MEASURED_ELSEWHERE}"
+            )
     base = suggested.base
     circumstances = circumstances_of(base.environment, gpu)
     check_circumstances(base, circumstances)
@@ -323,22 +333,6 @@ def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     settings = replace(suggested.subject.settings, input="synthetic", framework=framework)
     problem = suggested.machine(session.say).problem(suggested.network, None, settings)
     return Asking(problem, tuple(runs.values()), base, gpu.device if gpu else "cpu", circumstances)
-
-
-def _gpu(cluster: Cluster, session: Session) -> Gpu | None:
-    """Return the GPU of this machine that is the cluster's accelerator, or None where that is its CPU."""
-    device = cluster.node.accelerator
-    check_torch()
-    if device.kind == "cpu" and describe_cpu()[0].name == device.name:
-        return None
-    gpus = session.present_gpus(catalog.known_accelerator) if device.kind == "gpu" else ()
-    gpu = next((gpu for gpu in gpus if gpu.accelerator.name == device.name), None)
-    if gpu:
-        return gpu
-    raise CoverageError(
-        f"--plan must be of an accelerator of this machine, got {device.name} of cluster {cluster.name!r}; run it on a "
-        f"node of that cluster, or {MEASURED_ELSEWHERE}"
-    )
 
 
 def check_circumstances(base: Calibration, now: Mapping[str, str]) -> None:
