@@ -126,8 +126,13 @@ def goodness(prediction: Prediction, subject: Subject, *, is_kept: bool = False)
 
     ``is_kept``: ``--json`` of the answer is a file that ``planner calibrate --plan`` takes.
     """
-    factor = parts.factor(prediction.iteration_s)
-    command = _command(prediction, subject, is_kept=is_kept)
+    one, factor = prediction, parts.factor(prediction.iteration_s)
+    has_steps, is_sync = _has_measured_steps(one), one.configuration.mode == "sync"
+    command = f"planner calibrate --network {shlex.quote(subject.network_option or subject.network)}"
+    if has_steps or (sum(one.kernel_shares[name] for name in MEASURED_LOOKUPS) >= LARGE_SHARE and one.doubt):
+        is_run_here = not one.configuration.besides and subject.settings.framework.variant == PYTORCH.name
+        runs = f" {RUNS}" if has_steps or not is_run_here else ""  # of plans that a file keeps
+        command = f"planner calibrate --plan plan.json{runs}" if is_kept and (is_sync or not runs) else ""
     narrowing = f" To narrow it: `{command}`" if command else ""
     if factor is None:
         return Line(f"Accuracy unknown: no part of it was compared with measured runs.{narrowing}")
@@ -167,16 +172,6 @@ def _because(one: Prediction, subject: Subject) -> str:
         "storage": "because reading and copying samples was not measured",
         "host": "because copies between host and device were not measured",
     }.get(scope, "because every part is uncertain")
-
-
-def _command(one: Prediction, subject: Subject, *, is_kept: bool) -> str:
-    """Return the command that measures what is unsure most: layers first, then runs of plans that a file keeps."""
-    has_steps, is_sync = _has_measured_steps(one), one.configuration.mode == "sync"
-    if has_steps or (sum(one.kernel_shares[name] for name in MEASURED_LOOKUPS) >= LARGE_SHARE and one.doubt):
-        is_run_here = not one.configuration.besides and subject.settings.framework.variant == PYTORCH.name
-        runs = f" {RUNS}" if has_steps or not is_run_here else ""
-        return f"planner calibrate --plan plan.json{runs}" if is_kept and (is_sync or not runs) else ""
-    return f"planner calibrate --network {shlex.quote(subject.network_option or subject.network)}"
 
 
 def _has_measured_steps(one: Prediction) -> bool:

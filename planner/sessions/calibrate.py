@@ -46,7 +46,6 @@ from planner.probes.ranks import (
     Joined,
     Rank,
     Step,
-    Visits,
     join,
     link_points,
     losses_named,
@@ -313,7 +312,16 @@ def links_here(asked: Asked, name: str, partial: Path, session: Session, *, date
 
                 until_s = earlier.used_s + for_s
                 visits, steps = measure_points(joined, until_s, earlier, partial, say, threads=asked.threads)
-            samples = _samples(joined, visits, place.accelerator.name, session)
+            rows, notes = rows_of(joined, visits, place.accelerator.name), {}
+            if visits.disturbed:  # no two visits agree
+                first, count = visits.disturbed[0].name, len(visits.disturbed)
+                more = ", ..." * (count > 1)
+                notes["left_out"] = f"{count} points are left out, of which no two visits agree ({first}{more})"
+                session.say(f"{notes['left_out']}; run it again when the machine is quiet")
+            if joined.device != "cpu":
+                copies = measure_copies(joined.device, COPIES_S)
+                rows += [{**row, "device": place.accelerator.name} for row in copies]
+            samples = Samples.from_rows(rows, notes)
     node = replace(place.node, gpus=joined.ranks_per_node)
     samples = replace(samples, circumstances={**circumstances, **samples.circumstances})
     origin = SampleOrigin(source=f"this machine: ranks on {place.accelerator.name}", date=date)
@@ -327,20 +335,6 @@ def links_here(asked: Asked, name: str, partial: Path, session: Session, *, date
     environment = {**calibration.environment, **found}
     entries = (*calibration.entries, *fit_overlap(environment, source=origin.source))
     return replace(calibration, entries=entries, environment=environment), text
-
-
-def _samples(joined: Joined, visits: Visits, accelerator: str, session: Session) -> Samples:
-    """Return visits as samples, with copies between host and GPU; tell what no two visits agree on."""
-    rows = rows_of(joined, visits, accelerator)
-    notes = {}
-    if visits.disturbed:
-        first, count = visits.disturbed[0], len(visits.disturbed)
-        sentence = f"{count} points are left out, of which no two visits agree ({first.name}{', ...' * (count > 1)})"
-        session.say(f"{sentence}; run it again when the machine is quiet")
-        notes["left_out"] = sentence
-    if joined.device != "cpu":
-        rows += [{**row, "device": accelerator} for row in measure_copies(joined.device, COPIES_S)]
-    return Samples.from_rows(rows, notes)
 
 
 def overlap(calibration: Calibration, steps: Sequence[Step], joined: Joined) -> dict[str, str]:

@@ -376,22 +376,6 @@ def measured(request: Request, partial: Path, session: Session, used_s: float = 
     return replace(measurement, samples=replace(measurement.samples, circumstances=circumstances))
 
 
-def _kept_s(request: Request, place: Place, session: Session) -> Callable[[int], float]:
-    """Return what is kept of the budget to fit so many points [s]: a part in any case, the rest by their number."""
-
-    @cache
-    def whole_s() -> float:
-        points = place.points()
-        return session.expected_fit_s(place.accelerator, len(points) / sum(one.precision == "fp32" for one in points))
-
-    def kept_s(points: int) -> float:
-        most = math.inf if learns_from_calls(place.accelerator) else 1.0
-        share = LEAST_FIT_SHARE + (1 - LEAST_FIT_SHARE) * min(points / len(place.points()), most)
-        return min(share * whole_s(), LARGEST_FIT_SHARE * request.budget_s)
-
-    return kept_s
-
-
 def _goal(request: Request, place: Place, session: Session) -> Goal:
     """Return what the measuring is for: the networks, or all bundled ones that fit, by the generic design first."""
     device = place.accelerator
@@ -399,12 +383,21 @@ def _goal(request: Request, place: Place, session: Session) -> Goal:
     later = () if request.networks else _bundled_layers(device.kind, device.memory_bytes, place.extent())
     precisions = trained(place.precisions)
     products = tuple(one for one in place.precisions if one not in precisions)
-    return Goal(
-        lambda points: session.next_points(points, networks, device, precisions, products),
-        later,
-        request.target_error,
-        _kept_s(request, place, session),
-    )
+
+    @cache
+    def whole_s() -> float:
+        points = place.points()
+        return session.expected_fit_s(device, len(points) / sum(one.precision == "fp32" for one in points))
+
+    def kept_s(points: int) -> float:  # to fit so many points: a part in any case, the rest by their number
+        most = math.inf if learns_from_calls(device) else 1.0
+        share = LEAST_FIT_SHARE + (1 - LEAST_FIT_SHARE) * min(points / len(place.points()), most)
+        return min(share * whole_s(), LARGEST_FIT_SHARE * request.budget_s)
+
+    def next_points(points: Sequence[Point]) -> Any:
+        return session.next_points(points, networks, device, precisions, products)
+
+    return Goal(next_points, later, request.target_error, kept_s)
 
 
 @cache
