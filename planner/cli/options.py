@@ -79,11 +79,6 @@ class Command:
     options: tuple[str, ...]
 
 
-_METAVARS = {"recompute": "none|selective|full|every:K|per-stage"}
-_PARSERS = {"recompute": parsing.recomputes}
-"""Option of an axis of words -> how it is read where it takes more than words."""
-
-
 def _limits(*, is_least: bool) -> str:
     """Return the limits that --limit takes, in words."""
     return ", ".join(name for name, one in LIMITS.items() if one.is_least == is_least and not one.option)
@@ -99,9 +94,11 @@ def _options_of_axes() -> Iterator[Option]:
             helps["calibrate"] = f"Precisions to measure: {', '.join(PRECISIONS)}."
             defaults["calibrate"] = "all that a GPU has, fp32 on a CPU"
         metavar, parse = RANGE, parsing.numbers(axis.least, axis.most)
-        if axis.words:
-            metavar = _METAVARS.get(axis.option, "|".join(axis.words) if len(axis.words) < 4 else "A,B")
-            parse = _PARSERS.get(axis.option, parsing.choices)(*axis.words)
+        if axis.option == "recompute":  # takes more than words
+            metavar, parse = "none|selective|full|every:K|per-stage", parsing.recomputes(*axis.words)
+        elif axis.words:
+            metavar = "|".join(axis.words) if len(axis.words) < 4 else "A,B"
+            parse = parsing.choices(*axis.words)
         yield Option(axis.option, metavar, axis.help, parse, default, helps, defaults)
         if axis.option == "sub_batch":
             help_of_it = "Samples per update; sets the sub-batch (synchronous only)."
