@@ -11,34 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UnknownNameError
-from planner.formats.calibration import CALIBRATION, TRANSFER
-from planner.formats.cluster import ACCELERATOR, CLUSTER
+from planner.formats import calibration, cluster, framework, network, parts, prediction, suggestion, summaries
 from planner.formats.documents import Kind, dump_json, write_file
-from planner.formats.framework import FRAMEWORK
-from planner.formats.network import DATASET, NAMES, NETWORK, NETWORK_WORK
-from planner.formats.parts import REQUEST, SETTINGS
-from planner.formats.prediction import PREDICTION, PREDICTIONS
-from planner.formats.suggestion import SUGGESTION, SUGGESTIONS
-from planner.formats.summaries import (
-    BRIEF,
-    BRIEFS,
-    DOCTOR,
-    ERROR,
-    INFERENCE,
-    SWEEP,
-    VALIDATION,
-    VERIFICATION,
-    WHY_NOT,
-)
 
 __all__ = ["KINDS", "schema", "write_schemas"]
 
-_ALL_KINDS: tuple[Kind[Any], ...] = (
-    ACCELERATOR, BRIEF, BRIEFS, CALIBRATION, CLUSTER, DATASET, DOCTOR, ERROR, FRAMEWORK, INFERENCE, NAMES, NETWORK,
-    NETWORK_WORK, PREDICTION, PREDICTIONS, REQUEST, SETTINGS, SUGGESTION, SUGGESTIONS, SWEEP, TRANSFER, VALIDATION,
-    VERIFICATION, WHY_NOT,
-)  # fmt: skip
-KINDS: Mapping[str, Kind[Any]] = {kind.name: kind for kind in _ALL_KINDS}
+_MODULES = (calibration, cluster, framework, network, parts, prediction, suggestion, summaries)
+KINDS: Mapping[str, Kind[Any]] = {
+    kind.name: kind for module in _MODULES for kind in vars(module).values() if isinstance(kind, Kind)
+}
 
 
 def schema(kind: str) -> dict[str, Any]:
