@@ -194,17 +194,15 @@ _VALUE = OneOf(
 )
 
 
-def _lists_and_values(**values: Any) -> Mapping[str, Any]:
-    return {key: list(one) if isinstance(one, tuple) else one for key, one in without_none(**values).items()}
-
-
 def _option_table(names: tuple[str, ...]) -> Table[Mapping[str, Any]]:
     return Table(
         *(
             Field(name, Flag() if name in SWITCHES else _VALUE, f"value of --{name.replace('_', '-')}", None)
             for name in names
         ),
-        make=_lists_and_values,
+        make=lambda **values: {
+            key: list(one) if isinstance(one, tuple) else one for key, one in values.items() if one is not None
+        },
         doc="values of options",
     )
 
@@ -301,6 +299,7 @@ _RANGE = Table(
     Field("first", Whole(), "least value"),
     Field("last", Whole(), "largest value"),
     Field("step", Whole(), "from each value to the next"),
+    make=lambda first, last, step: tuple(range(first, last + 1, step)),
 )
 _COUNTS = Nullable(OneOf((ListOf(Whole(least=0), least=1), _RANGE, Whole(least=0)), "counts"))
 """One number alone, as in older documents of degrees."""
@@ -353,14 +352,17 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
 }
 
 
-def _sourced_table(value: Type, doc: str) -> Table[dict[str, Any]]:
-    own = Field("value", value, doc, None if isinstance(value, Nullable) else REQUIRED)
-    return Table(own, Field("source", Text(), "where it comes from; absent: default", DEFAULT))
-
-
 REQUEST_TABLE = Table(
     *(
-        Field(key, _sourced_table(kind, doc), doc, REQUIRED if key == "target_batch" else None)
+        Field(
+            key,
+            Table(
+                Field("value", kind, doc, None if isinstance(kind, Nullable) else REQUIRED),
+                Field("source", Text(), "where it comes from; absent: default", DEFAULT),
+            ),
+            doc,
+            REQUIRED if key == "target_batch" else None,
+        )
         for key, (kind, doc) in _TYPES.items()
     ),
     make=without_none,
@@ -384,9 +386,4 @@ def _as_range(value: object) -> object:
 
 def request_of(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Sourced[object]]:
     """Return the values of a request with their sources, in the order of the options."""
-    return {key: Sourced(_from_range(one["value"]), one["source"]) for key, one in keys.items()}
-
-
-def _from_range(value: Any) -> object:
-    is_range = isinstance(value, dict) and "step" in value
-    return tuple(range(value["first"], value["last"] + 1, value["step"])) if is_range else value
+    return {key: Sourced(one["value"], one["source"]) for key, one in keys.items()}

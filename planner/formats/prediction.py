@@ -189,6 +189,17 @@ def figures_keys(prediction: Prediction, subject: Subject, inside: float | None,
     sizes = {kind: round(size) for kind, size in p.memory_bytes.items()}
     if sizes.get("capacity") == shared.memory_bytes:
         sizes.pop("capacity", None)
+    std_follows = _same(p.staleness.std, _std(p.staleness.mean, p.staleness.pmf))
+    terms = [
+        values_of(
+            one,
+            thread=None if one.thread == THREADS[c.mode] else one.thread,
+            exposed_seconds=None if one.exposed_seconds == one.seconds else one.exposed_seconds,
+            source=shared.place(one),
+        )
+        for one in p.terms
+        if one.seconds or one.exposed_seconds
+    ]
     return values_of(p) | {
         "iteration_s": _quantity_keys(lead, replace(lead, low=None, high=None)),
         "update_s": p.update_s and _quantity_keys(p.update_s, lead),
@@ -200,9 +211,11 @@ def figures_keys(prediction: Prediction, subject: Subject, inside: float | None,
         "hfu": None if p.hfu == p.mfu else p.hfu,
         "stage_layers": stage_layers_keys(p),
         "mini_batch": None if is_exact else p.mini_batch,
-        "staleness": None if p.staleness == NO_STALENESS else _staleness_keys(p.staleness),
+        "staleness": None
+        if p.staleness == NO_STALENESS
+        else values_of(p.staleness, **({"std": None} if std_follows else {})),
         "memory_bytes": sizes | {"fits": None if p.fits is None else round(p.fits, FITS_DIGITS)},
-        "terms": [_term_keys(one, shared, THREADS[c.mode]) for one in p.terms if one.seconds or one.exposed_seconds],
+        "terms": terms,
         "kernel_shares": p.kernel_shares if any(p.kernel_shares.values()) else None,
     }
 
@@ -236,6 +249,11 @@ def prediction_from(
         for kind, size in {**keys["memory_bytes"], "capacity": capacity}.items()
         if size is not None and kind != "fits" and (size or kind not in SPLIT_KINDS)
     }
+    staleness = NO_STALENESS
+    if random := keys["staleness"]:
+        pmf = dict(sorted((int(updates), chance) for updates, chance in random["pmf"].items()))
+        std = _std(random["mean"], pmf) if random["std"] is None else random["std"]
+        staleness = Staleness(random["mean"], std, pmf)
     return record_of(
         Prediction,
         keys,
@@ -249,7 +267,7 @@ def prediction_from(
         hfu=keys["mfu"] if keys["hfu"] is None else keys["hfu"],
         stage_layers=stage_layers_of(keys),
         mini_batch=keys["mini_batch"] or _exactly(configuration.samples_per_update, inside),
-        staleness=_staleness_of(keys["staleness"]),
+        staleness=staleness,
         memory_bytes=sizes,
         terms=tuple(
             _term_of(term | {"thread": term["thread"] or own}, periods, document["sources"]) for term in keys["terms"]
@@ -299,30 +317,8 @@ def _exactly(samples: int, inside: float | None) -> MiniBatch:
     return MiniBatch(size, 0.0, size, size, inside)
 
 
-def _staleness_keys(staleness: Staleness) -> dict[str, Any]:
-    follows = _same(staleness.std, _std(staleness.mean, staleness.pmf))
-    return {"mean": staleness.mean, "std": None if follows else staleness.std, "pmf": staleness.pmf}
-
-
 def _std(mean: float, pmf: Mapping[int, float]) -> float:
     return math.sqrt(sum(chance * (updates - mean) ** 2 for updates, chance in pmf.items()))
-
-
-def _staleness_of(keys: Mapping[str, Any] | None) -> Staleness:
-    if keys is None:
-        return NO_STALENESS
-    pmf = dict(sorted((int(updates), chance) for updates, chance in keys["pmf"].items()))
-    return Staleness(keys["mean"], _std(keys["mean"], pmf) if keys["std"] is None else keys["std"], pmf)
-
-
-def _term_keys(term: Term, shared: Shared, thread: str) -> dict[str, Any]:
-    """Return the keys of a term; ``thread``: the one that is not named."""
-    return {
-        **{name: getattr(term, name) for name in ("name", "seconds", "extrapolated")},
-        "thread": None if term.thread == thread else term.thread,
-        "exposed_seconds": None if term.exposed_seconds == term.seconds else term.exposed_seconds,
-        "source": shared.place(term),
-    }
 
 
 def _term_of(keys: Mapping[str, Any], periods: Mapping[str, float], sources: Sequence[Mapping[str, str]]) -> Term:
@@ -331,11 +327,15 @@ def _term_of(keys: Mapping[str, Any], periods: Mapping[str, float], sources: Seq
         raise FieldError(f"source of term {keys['name']}", f"value must be {rule}, got {keys['source']}")
     exposed_s, period_s = keys["exposed_seconds"], periods[keys["thread"]]
     exposed_s = keys["seconds"] if exposed_s is None else exposed_s
-    own = {name: keys[name] for name in ("name", "thread", "seconds", "extrapolated")}
-    share = exposed_s / period_s if period_s else 0.0
     source = sources[keys["source"]]
-    origins, calibrations = source["origin"].split("+"), filter(None, source["calibration"].split(", "))
-    return Term(**own, exposed_seconds=exposed_s, share=share, origins=tuple(origins), calibrations=tuple(calibrations))
+    return record_of(
+        Term,
+        keys,
+        exposed_seconds=exposed_s,
+        share=exposed_s / period_s if period_s else 0.0,
+        origins=tuple(source["origin"].split("+")),
+        calibrations=tuple(filter(None, source["calibration"].split(", "))),
+    )
 
 
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what is predicted")

@@ -127,8 +127,8 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     one, framework = suggestion, subject.settings.framework
     shared = Shared(plan.prediction for plan in (*one.plans, *one.nearest))
     pareto = one.request.get("pareto")
-    plans = [_plan_keys(subject, plan, IN_WINDOW, shared) | _run_keys(one, plan, subject) for plan in one.plans]
-    nearest = tuple(_plan_keys(subject, plan, OUTSIDE, shared) | _run_keys(one, plan, subject) for plan in one.nearest)
+    plans = [_plan_keys(subject, plan, IN_WINDOW, shared, one.run) for plan in one.plans]
+    nearest = tuple(_plan_keys(subject, plan, OUTSIDE, shared, one.run) for plan in one.nearest)
     front = [_front_keys(subject, plan, one.plans, shared) for plan in one.pareto]
     lists = {"plans": one.plans or one.nearest, "pareto": one.pareto}
     warnings = {key: {plan.position: plan.prediction.warnings for plan in plans} for key, plans in lists.items()}
@@ -160,20 +160,15 @@ def _sensitivity_of(keys: Mapping[str, Any], plans: Sequence[Plan]) -> Sensitivi
     return record_of(Sensitivity, keys, best=best, framework=framework)
 
 
-def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared) -> dict[str, Any]:
-    configuration = plan.prediction.configuration
-    return values_of(plan) | {
-        "configuration": configuration_keys(configuration, subject.settings.framework, plan.framework),
-        "prediction": figures_keys(plan.prediction, subject, inside, shared),
-        "precisions": plan.precisions if len(plan.precisions) > 1 else (),
-    }
-
-
-def _run_keys(suggestion: Suggestion, plan: Plan, subject: Subject) -> dict[str, Any]:
-    if (run := suggestion.run) is None:
-        return {}
+def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared, run: Run | None = None) -> dict[str, Any]:
     one = plan.prediction
-    return {"walltime_s": one.training_s(run, subject.tokens), "steps": one.steps(run, subject.tokens)}
+    return values_of(plan) | {
+        "configuration": configuration_keys(one.configuration, subject.settings.framework, plan.framework),
+        "prediction": figures_keys(one, subject, inside, shared),
+        "precisions": plan.precisions if len(plan.precisions) > 1 else (),
+        "walltime_s": run and one.training_s(run, subject.tokens),
+        "steps": run and one.steps(run, subject.tokens),
+    }
 
 
 def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Shared) -> dict[str, Any]:
