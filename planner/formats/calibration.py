@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from planner.domain.calibration import LARGEST_COVARIANCE, Calibration, Entry, MeasuredStep, Transfers, by_precision
@@ -91,12 +92,11 @@ def _calibration(*, warnings: tuple[str, ...], **keys: Any) -> Calibration:
     return Calibration(**keys, warnings=general, precision_warnings=of_precisions)
 
 
-def _keys(calibration: Calibration) -> dict[str, Any]:
-    of_precisions = (one for sentences in calibration.precision_warnings.values() for one in sentences)
-    return values_of(calibration, warnings=(*calibration.warnings, *of_precisions))
-
-
-_CALIBRATION: Table[Calibration] = Table.of(Calibration, make=_calibration, split=_keys)
+_CALIBRATION: Table[Calibration] = Table.of(
+    Calibration,
+    make=_calibration,
+    split=lambda one: values_of(one, warnings=(*one.warnings, *chain(*one.precision_warnings.values()))),
+)
 CALIBRATION = Kind("calibration", "json", _CALIBRATION)
 
 

@@ -111,7 +111,15 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
 
     ``find_accelerator``: name -> bundled accelerator, or UnknownNameError; asked only where the file describes none.
     """
-    keys = _keys(path)
+    text = read_text(path, LARGEST_DOCUMENTS["toml"])
+    try:
+        keys = CLUSTER.parse(text, place_of(path))
+    except InputFileError:
+        if not (known := known_of(text)):
+            raise
+        remedy = f"'planner show clusters --detect --from {path} > mine.toml' writes one that asks for the rest"
+        problem = f"file must also say which GPU exactly a node has, and its links, got {known}; {remedy}"
+        raise InputFileError(place_of(path), problem) from None
     try:
         groups = _groups(keys)
         clusters = [_cluster(keys, one, several=len(groups) > 1, place=(path, find_accelerator)) for one in groups]
@@ -125,18 +133,6 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
         raise InputFileError(place_of(path), f"{error} To use another, {remedy}.", "node.gpu") from None
     except ParameterError as error:
         raise InputFileError(place_of(path), str(error)) from None
-
-
-def _keys(path: Path | str) -> Mapping[str, Any]:
-    text = read_text(path, LARGEST_DOCUMENTS["toml"])
-    try:
-        return CLUSTER.parse(text, place_of(path))
-    except InputFileError:
-        if not (known := known_of(text)):
-            raise
-        remedy = f"'planner show clusters --detect --from {path} > mine.toml' writes one that asks for the rest"
-        problem = f"file must also say which GPU exactly a node has, and its links, got {known}; {remedy}"
-        raise InputFileError(place_of(path), problem) from None
 
 
 def _groups(keys: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -166,7 +162,16 @@ def _cluster(
         remedy = "copy those of a like cluster, as 'planner show clusters NAME --toml' prints them"
         problem = f"table must be given ({_LINKS.doc}), got nothing for {nodes} x {group['gpus']} GPUs; {remedy}"
         raise InputFileError(place_of(path), problem, "links")
-    accelerator = _accelerator(keys["accelerator"], group["gpu"], find, several=several)
+    # Of several groups those are described inline whose device has that name.
+    inline, gpu = keys["accelerator"], group["gpu"]
+    if inline is None or (several and inline["name"] not in (None, gpu)):
+        accelerator = find(gpu)
+    elif several and inline["name"] is None:
+        raise ParameterError("accelerator.name", "given where there are several node groups", NOTHING)
+    elif inline["name"] not in (None, gpu):
+        raise ParameterError("accelerator.name", f"that of node.gpu, {gpu!r}", inline["name"])
+    else:
+        accelerator = Accelerator(**{**inline, "name": gpu})
     return Cluster(
         name=f"{keys['name']}, group {group['name']}" if several else keys["name"],
         nodes=group["count"],
@@ -176,19 +181,6 @@ def _cluster(
         usd_per_gpu_hour=(keys["price"] or {}).get("usd_per_gpu_hour"),
         sources=keys["sources"],
     )
-
-
-def _accelerator(
-    inline: Mapping[str, Any] | None, gpu: str, find: Callable[[str], Accelerator], *, several: bool
-) -> Accelerator:
-    """Return the device of nodes; of ``several`` groups those are described inline whose device has that name."""
-    if inline is None or (several and inline["name"] not in (None, gpu)):
-        return find(gpu)
-    if several and inline["name"] is None:
-        raise ParameterError("accelerator.name", "given where there are several node groups", NOTHING)
-    if inline["name"] not in (None, gpu):
-        raise ParameterError("accelerator.name", f"that of node.gpu, {gpu!r}", inline["name"])
-    return Accelerator(**{**inline, "name": gpu})
 
 
 def write_cluster(cluster: Cluster) -> str:
@@ -256,13 +248,22 @@ def _alternative(text: str, cluster: Cluster, find_accelerator: FindAccelerator)
             raise ParameterError("--scenario item", _FORM_WORDS, item)
     if "edr" in items and ("inter_node", "bytes_per_s") in link_values:
         raise ParameterError("--scenario", "either edr or inter_node.bandwidth, which it stands for", text)
+    of_inter_node = {}
+    if "edr" in items:
+        link = cluster.inter_node
+        if link is None:
+            raise ParameterError("--scenario item 'edr'", "used where nodes are linked", f"cluster {cluster.name!r}")
+        if link.bytes_per_s >= EDR_BYTES_PER_S:
+            rule = "used where the inter_node link has less than 12.5 GB/s"
+            raise ParameterError("--scenario item 'edr'", rule, f"{link.bytes_per_s / 1e9:g} GB/s on {cluster.name}")
+        of_inter_node = {"all_reduce": link.bytes_per_s / EDR_BYTES_PER_S}
     return Scenario(
         text,
         multipliers,
         link_values,
         2 if "fp16" in items else 1,
         {"forward": 0.5, "backward": 0.5} if "fp16" in items else {},
-        {"all_reduce": _edr_factor(cluster)} if "edr" in items else {},
+        of_inter_node,
         _scenario_accelerator(devices, cluster, find_accelerator),
     )
 
@@ -300,16 +301,6 @@ def _factor(text: str, item: str) -> float:
         rule = f"a number from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}"
         raise ParameterError(f"factor of --scenario item {item!r}", rule, text)
     return value
-
-
-def _edr_factor(cluster: Cluster) -> float:
-    link = cluster.inter_node
-    if link is None:
-        raise ParameterError("--scenario item 'edr'", "used where nodes are linked", f"cluster {cluster.name!r}")
-    if link.bytes_per_s >= EDR_BYTES_PER_S:
-        rule = "used where the inter_node link has less than 12.5 GB/s"
-        raise ParameterError("--scenario item 'edr'", rule, f"{link.bytes_per_s / 1e9:g} GB/s on {cluster.name}")
-    return link.bytes_per_s / EDR_BYTES_PER_S
 
 
 def _link_value(name: str, value: str, item: str, cluster: Cluster) -> tuple[tuple[str, str], float]:

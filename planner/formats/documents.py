@@ -206,7 +206,11 @@ def dump_toml(document: Mapping[str, Any]) -> str:
 
 def _toml_table(table: Mapping[str, Any], place: tuple[str, ...]) -> Iterable[str]:
     tables = {key: table[key] for key in key_order(table) if isinstance(table[key], Mapping)}
-    lists = {key: table[key] for key in key_order(table) if _is_list_of_tables(table[key])}
+    lists = {
+        key: rows
+        for key in key_order(table)
+        if isinstance(rows := table[key], list) and rows and all(isinstance(row, Mapping) for row in rows)
+    }
     for key in key_order(table):
         if key not in tables and key not in lists:
             yield f"{_toml_key(key)} = {_toml_value(table[key])}"
@@ -219,10 +223,6 @@ def _toml_table(table: Mapping[str, Any], place: tuple[str, ...]) -> Iterable[st
         for row in rows:
             yield from ("", f"[[{'.'.join((*place, _toml_key(key)))}]]")
             yield from (f"{_toml_key(k)} = {_toml_value(row[k])}" for k in key_order(row))
-
-
-def _is_list_of_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
 def _toml_key(key: str) -> str:
@@ -288,18 +288,13 @@ def _remove_leftovers(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for path in folder.glob(f"{glob.escape(TEMPORARY_PREFIX)}*.tmp"):
             process = path.name.removeprefix(TEMPORARY_PREFIX).removesuffix(".tmp").partition("-")[0]
-            if process.isdecimal() and not _is_alive(int(process)):
-                path.unlink()
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it is somebody else's
-        return True
-    return True
+            if process.isdecimal():
+                try:
+                    os.kill(int(process), 0)
+                except (ProcessLookupError, OverflowError):
+                    path.unlink()
+                except OSError:  # it is somebody else's
+                    continue
 
 
 WIDEST_TABLE = 120

@@ -146,7 +146,7 @@ def _header(lines: Iterator[tuple[int, str]], path: str) -> tuple[list[str], Row
     if isinstance(header, Refusal):
         raise InputFileError(path, header, f"line {number}")
     header = without_end(header)
-    check_header(header, COLUMNS, REQUIRED, path, where=f"line {number}")
+    check_header(header, f"line {number}", columns=COLUMNS, required=REQUIRED, path=path)
     return header, rows
 
 

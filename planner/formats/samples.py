@@ -84,7 +84,8 @@ def read_samples(path: Path | str, stated: Stated = UNSTATED) -> tuple[Samples, 
         lines, rows = zip(*rows_of_log(text, name, stated), strict=True)
         return Samples.from_rows(list(rows), {SOURCE: Path(name).name}), np.array(lines)
     circumstances, body, lines_before = _comments(text, name)
-    table = parse_table(body, name, lines_before, partial(_check_header, name))
+    check = partial(check_header, columns=COLUMNS, required=REQUIRED, path=name, instead=_instead)
+    table = parse_table(body, name, lines_before, check)
     words = {column: table.column(column) for column in TEXT_COLUMNS}
     number = {column: _numbers(table, column, name) for column in _NUMBER_COLUMNS}
     for column, sides in _PAIR_COLUMNS.items():
@@ -123,10 +124,6 @@ def _first_lines(text: str) -> list[str]:
     if len(parts) <= MOST_COMMENTS:
         lines[-1] = parts[-1]
     return [line for line in lines if line]
-
-
-def _check_header(path: str, header: list[str], where: str) -> None:
-    check_header(header, COLUMNS, REQUIRED, path, where=where, instead=_instead)
 
 
 def _instead(column: str) -> str:

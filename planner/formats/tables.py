@@ -111,7 +111,7 @@ def check_opening(line: str, name: str, newest: int, path: str, *, rule: str = "
 
 
 def check_header(
-    header: list[str], columns: Collection[str], required: Collection[str], path: str, *, where: str,
+    header: list[str], where: str, *, columns: Collection[str], required: Collection[str], path: str,
     instead: Callable[[str], str] = lambda _: "",
 ) -> None:  # fmt: skip
     """Refuse a header that is empty, has a column that is unknown or there twice, or misses a required one.
@@ -223,13 +223,12 @@ def rows_of(lines: Iterator[tuple[int, str]]) -> Rows:
         cells = _cells(line)
         if cells is None and line.count('"') % 2:
             cells = _closed_row(line, ahead, lines)
-        yield number, _unquoted(line) if cells is None else cells
-
-
-def _unquoted(line: str) -> Refusal:
-    cell = next((one for one in line.split(",") if '"' in re.sub(r'^\s*"[^"]*"\s*$', "", one)), line)
-    remedy = "; write a quote inside a quoted cell twice"
-    return Refusal("row", "quotes must enclose a whole cell", "", shown(cell.strip()), remedy)
+        if cells is None:
+            wrong = next((one for one in line.split(",") if '"' in re.sub(r'^\s*"[^"]*"\s*$', "", one)), line)
+            remedy = "; write a quote inside a quoted cell twice"
+            yield number, Refusal("row", "quotes must enclose a whole cell", "", shown(wrong.strip()), remedy)
+        else:
+            yield number, cells
 
 
 def line_problem(line: str) -> Refusal | None:
