@@ -26,6 +26,7 @@ from planner.domain.messages import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
+    GRADIENTS,
     REDUCE_SCATTER,
     SEND_RECEIVE,
     TENSOR,
@@ -45,7 +46,7 @@ from planner.workload.fusion import fused_calls
 from planner.workload.lowering import Ledger, ledger_of
 from planner.workload.memory import Memory
 from planner.workload.program import GradientSlots, Program, gradient_buckets, program
-from planner.workload.rank_sizes import scheme_sizes
+from planner.workload.rank_sizes import Ranks, scheme_sizes
 from planner.workload.schemes import (
     OPERATIONS,
     ROUNDS,
@@ -158,8 +159,8 @@ class _Exchange(SlotExchange):
 
     def _sum_s(self, each: Elements) -> FloatArray:
         plans, costs = self._state.cases.plans.take(self.rows), self._costs
-        of_all = costs.placement(_ungrouped(plans)).gradients
-        between = costs.placement(plans).gradients
+        of_all = costs.placement(_ungrouped(plans)).groups(GRADIENTS)
+        between = costs.placement(plans).groups(GRADIENTS)
         both = ((each.experts, of_all), (each.others, between))
         seconds = np.zeros((plans.size, each.total.shape[-1]))
         for one, groups in both:
@@ -299,9 +300,9 @@ class GroupPricer(Pricer):
         if place not in self._sizes:
             rank = self.compute.rank(place)
             parts = kept_parts(rank.program, self.edges, rank.schemes, rank.group)
-            rules = self.ledger.rules.sizes
-            sizes = scheme_sizes(self.sources.problem.network, rules, (rank.program, *parts))
-            self._sizes[place] = self.ledger.with_sizes(sizes)
+            network, rules = self.sources.problem.network, self.ledger.rules
+            sizes = scheme_sizes(network, rules.sizes, (rank.program, *parts))
+            self._sizes[place] = Memory(network, rules, Ranks(network, rules.sizes, sizes))
         return self._sizes[place]
 
     def totals(self, plans: Configurations) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -405,8 +406,8 @@ class _Times:
     def _exchange_s(self, places: list[int], plans: Configurations) -> FloatArray:
         """Return the exchange of each layer's gradients by scheme, shape (k, L, S)."""
         pricer = self._pricer
-        everyone = pricer.placement(_ungrouped(plans)).gradients
-        between, exchange = pricer.placement(plans).gradients, []
+        everyone = pricer.placement(_ungrouped(plans)).groups(GRADIENTS)
+        between, exchange = pricer.placement(plans).groups(GRADIENTS), []
         for scheme, place in enumerate(places):
             elements = pricer.compute.ranks[place].units.trained
             groups = everyone if scheme in SUMMED_BY_ALL else between

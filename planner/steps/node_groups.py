@@ -126,7 +126,8 @@ def _prediction_together(
 ) -> Prediction:
     one, samples = each[slowest].prediction, plan.samples_per_update
     own = one.configuration.samples_per_update
-    firsts = [first for of in each.values() if (first := _step_of_first_epoch(of.prediction)) is not None]
+    alone = [of.prediction for of in each.values()]  # first epochs by themselves times the samples of their steps
+    firsts = [_times(f, of.configuration.samples_per_update) for of in alone if (f := of.first_epoch_s)]
     first = max(firsts, key=lambda value: value.value, default=None)
     inside = None if window is None else float(window("sync")[0] <= samples <= window("sync")[1])
     warnings = dict.fromkeys(warning for of in each.values() for warning in of.prediction.warnings)
@@ -137,7 +138,7 @@ def _prediction_together(
         epoch_s=one.epoch_s and _times(one.epoch_s, own / samples),
         first_epoch_s=first and _times(first, 1 / samples),
         mini_batch=MiniBatch(samples, 0.0, samples, samples, inside),
-        memory_bytes=max((of.prediction.memory_bytes for of in each.values()), key=_used_share),
+        memory_bytes=max((of.memory_bytes for of in alone), key=lambda by: by["total"] / by.get("capacity", np.inf)),
         warnings=(*warnings, *_weighted(plan)),
         mfu=None,
         hfu=None,
@@ -185,18 +186,9 @@ def _all_reduce_s(sources: Sources, operation: str, buffer_bytes: FloatArray) ->
     return float(operation_s(sources, operation, buffer_bytes[None], groups).sum())
 
 
-def _step_of_first_epoch(one: Prediction) -> Quantity | None:
-    """Return the first epoch of a group by itself times the samples of its steps; None without an epoch."""
-    return one.first_epoch_s and _times(one.first_epoch_s, one.configuration.samples_per_update)
-
-
 def _times(value: Quantity, factor: float) -> Quantity:
     low, high = (None if end is None else end * factor for end in (value.low, value.high))
     return replace(value, value=value.value * factor, low=low, high=high)
-
-
-def _used_share(memory_bytes: Mapping[str, float]) -> float:
-    return memory_bytes["total"] / memory_bytes.get("capacity", float("inf"))
 
 
 def _weighted(plan: Configuration) -> tuple[PlanWarning, ...]:

@@ -11,7 +11,7 @@ Plans may be rows, or a product of axes: what has a value for each sub-batch, sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -305,12 +305,9 @@ class OneStage(StepPart):
         if not strategy.overlap:
             return taken, taken
         of_messages = ready[:, exchange.slot]
-
-        def outlasting_s(last: IntArray, case: IntArray) -> FloatArray:
-            return exposed_s(backward_end_s(of_messages, exchange.prefix_s / slowdown, last, case), backward[last])
-
-        slower = (1 - 1 / slowdown) * taken
-        return taken, np.where(taken > 0, _of_pairs(outlasting_s, last, case) + slower, 0.0)
+        ends_s = partial(backward_end_s, of_messages, exchange.prefix_s / slowdown)
+        exposed = _of_pairs(lambda *of: exposed_s(ends_s(*of), backward[of[0]]), last, case)
+        return taken, np.where(taken > 0, exposed + (1 - 1 / slowdown) * taken, 0.0)
 
     def paths(self) -> list[MessagePath]:
         """Return the path of the gradients' messages of every plan, of rows."""

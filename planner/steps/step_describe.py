@@ -333,11 +333,8 @@ class _Case:
         """Return what serves a term, and whether kernels outside their fit take more than a small share of it."""
         if term not in _PASS_OF:
             sources, outside = self.shared.served(term)
-            return sources, outside or (term == "all_reduce" and self._extrapolates())
+            path = self.shown.path if term == "all_reduce" else None
+            return sources, outside or (path is not None and path.extrapolates(self.pricer.gradient_source.entry))
         names = (_PASS_OF[term], *(("accumulating",) if term == "backward" and self.one.accumulation_steps > 1 else ()))
         stages = [self.shown.stages[name] for name in names]
         return [one for stage in stages for one in stage.sources], any(stage.extrapolated for stage in stages)
-
-    def _extrapolates(self) -> bool:
-        """Tell whether messages lie outside what the all-reduce was fitted on."""
-        return self.shown.path is not None and self.shown.path.extrapolates(self.pricer.gradient_source.entry)

@@ -559,7 +559,7 @@ def _version(framework: Framework) -> Iterator[PlanWarning]:
 def _tensor_across_nodes(one: Configuration, rank_order: tuple[str, ...]) -> Iterator[PlanWarning]:
     """Yield the word that tensor-parallel groups do not stay inside a node."""
     plan = Configurations.of([one])
-    if one.tensor_parallel > 1 and Placement(plan, order=rank_order).axis(TENSOR).nodes[0] > 1:
+    if one.tensor_parallel > 1 and Placement(plan, order=rank_order).groups(TENSOR).nodes[0] > 1:
         message = (
             f"Groups of {one.tensor_parallel} tensor-parallel ranks do not fit in nodes of {one.gpus_per_node} "
             "GPUs: every layer sends messages between nodes."

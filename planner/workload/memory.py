@@ -203,18 +203,9 @@ class Memory:
         """Sizes of the units of the network itself, of which a rank has some."""
         return self.ranks.sizes(0)
 
-    @property
-    def frees_by_selective(self) -> bool:
-        """Whether selective recompute frees anything."""
-        return bool(self.whole.sums[SUMS.index("freed")].any())
-
     def with_rules(self, **changes: Any) -> Memory:
         """Return the memory of the same network by rules that differ in some fields."""
         return Memory(self.network, replace(self.rules, **changes))
-
-    def with_sizes(self, sizes: RankSizes) -> Memory:
-        """Return the memory of plans whose ranks all have these sizes."""
-        return Memory(self.network, self.rules, Ranks(self.network, self.rules.sizes, sizes))
 
     def fullest(self, plans: Configurations) -> SplitMemoryBytes:
         """Return the memory of the rank that needs most, and of which stage it is; stages hold equally many units.

@@ -18,6 +18,7 @@ from math import gcd, prod
 
 import numpy as np
 
+from planner.domain import messages
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
 from planner.domain.axes import check_rank_order
 from planner.domain.configuration import RANK_AXES, Configurations
@@ -26,6 +27,15 @@ from planner.domain.split import SHARD_GROUPS
 from planner.errors import UnknownNameError
 
 __all__ = ["Placement", "shard_ranks"]
+
+_AXES = {messages.GRADIENTS: (CONTEXT, DATA)}
+"""Groups of several axes together: gradients of what is not an expert; others are of the axis of their name."""
+_EXPERT_AXES = {EXPERT: (EXPERT,), messages.EXPERT_GRADIENTS: (DATA,), messages.EXPERT_SHARDS: (TENSOR,)}
+"""Axes of the grid of experts: ranks that share them, that hold the same ones, that split each one by tensors."""
+_PARTS = {messages.NODE_SHARDS: messages.GRADIENTS, messages.EXPERT_NODE_SHARDS: messages.EXPERT_GRADIENTS}
+_ACROSS = {messages.NODE_REPLICAS: messages.GRADIENTS, messages.EXPERT_NODE_REPLICAS: messages.EXPERT_GRADIENTS}
+_PAIRS = {messages.NEIGHBOURS: PIPELINE, messages.CONTEXT_NEIGHBOURS: CONTEXT, messages.ENDS: PIPELINE}
+"""Pairs of ranks along an axis: of stages in a row, around the ring of a context group, of the first and last stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,67 +60,22 @@ class Placement:
         check_rank_order("rank order", self.order)
 
     def groups(self, name: str) -> Groups:
-        """Return the groups of a name in GROUP_NAMES."""
+        """Return the groups of a name in GROUP_NAMES.
+
+        Parts of groups lie inside one node, as hybrid sharding has them; across nodes are the ranks with the same part.
+        """
         if name not in GROUP_NAMES:
             raise UnknownNameError("group of ranks", name, GROUP_NAMES)
-        groups: Groups = self.axis(name) if name in RANK_ORDER else getattr(self, name)
-        return groups
-
-    def axis(self, name: str) -> Groups:
-        """Return the groups of an axis: tensor, context, expert, data or pipeline."""
-        if name == EXPERT:
-            return self._groups(self._expert_grid, EXPERT)
-        return self._groups(self._grid, name)
-
-    @property
-    def gradients(self) -> Groups:
-        """Groups that exchange gradients of what is not an expert: context and data together."""
-        return self._groups(self._grid, CONTEXT, DATA)
-
-    @property
-    def expert_gradients(self) -> Groups:
-        """Groups of D_x ranks that hold the same experts."""
-        return self._groups(self._expert_grid, DATA)
-
-    @property
-    def expert_shards(self) -> Groups:
-        """Groups that split each expert by tensors."""
-        return self._groups(self._expert_grid, TENSOR)
-
-    @property
-    def node_shards(self) -> Groups:
-        """Parts of the gradient groups inside one node: what hybrid sharding shards over."""
-        return _inside(self.gradients)
-
-    @property
-    def node_replicas(self) -> Groups:
-        """Ranks with the same shard on each node of the gradient groups, under hybrid sharding."""
-        return _across(self.gradients)
-
-    @property
-    def expert_node_shards(self) -> Groups:
-        """Those of node_shards, of experts."""
-        return _inside(self.expert_gradients)
-
-    @property
-    def expert_node_replicas(self) -> Groups:
-        """Those of node_replicas, of experts."""
-        return _across(self.expert_gradients)
-
-    @property
-    def context_neighbours(self) -> Groups:
-        """Pairs of ranks that follow each other around the ring of a context group."""
-        return self._pairs(CONTEXT)
-
-    @property
-    def neighbours(self) -> Groups:
-        """Pairs of ranks of stages that follow each other, those on two nodes if there are any; one rank: no stages."""
-        return self._pairs(PIPELINE)
-
-    @property
-    def ends(self) -> Groups:
-        """Pairs of ranks of the first and the last stage, which share a tied embedding; one rank: no stages."""
-        return self._pairs(PIPELINE)
+        if name in _PAIRS:
+            return self._pairs(_PAIRS[name])
+        if name in _PARTS:
+            whole = self.groups(_PARTS[name])
+            return Groups(np.ones_like(whole.nodes), whole.ranks_per_node, np.ones(whole.nodes.shape))
+        if name in _ACROSS:
+            whole = self.groups(_ACROSS[name])
+            return Groups(whole.nodes, np.ones_like(whole.nodes), whole.streams_per_nic)
+        axes = _EXPERT_AXES.get(name)
+        return self._groups(self._expert_grid, *axes) if axes else self._groups(self._grid, *_AXES.get(name, (name,)))
 
     @property
     def _grid(self) -> dict[str, IntArray]:
@@ -190,14 +155,6 @@ class Placement:
         return nodes[number], together[number]
 
 
-def _inside(whole: Groups) -> Groups:
-    return Groups(np.ones_like(whole.nodes), whole.ranks_per_node, np.ones(whole.nodes.shape))
-
-
-def _across(whole: Groups) -> Groups:
-    return Groups(whole.nodes, np.ones_like(whole.nodes), whole.streams_per_nic)
-
-
 def _last_offset(stride: IntArray, degree: IntArray, g: IntArray) -> IntArray:
     """Return the largest place in a node at which a group starts: that of the worst group."""
     before: IntArray = np.maximum(np.gcd(stride * degree, g) - stride, 0)
@@ -246,7 +203,8 @@ def shard_ranks(plans: Configurations, order: tuple[str, ...] = RANK_ORDER, *, e
     if order == RANK_ORDER or not by_node.any():
         inside = np.maximum(1.0, plans.gpus_per_node // (plans.tensor_parallel * x))
     else:
-        placement = Placement(plans.rows, order=order)
-        groups = placement.expert_node_shards if experts else placement.node_shards
+        groups = Placement(plans.rows, order=order).groups(
+            messages.EXPERT_NODE_SHARDS if experts else messages.NODE_SHARDS
+        )
         inside = groups.ranks.reshape(plans.shape)
     return np.where(by_node, np.minimum(everyone, inside), everyone)

@@ -28,6 +28,7 @@ from planner.errors import ParameterError
 from planner.workload.fusion import with_attention
 from planner.workload.lawful import accumulates, is_lawful, most_stages
 from planner.workload.memory import Memory
+from planner.workload.rank_sizes import SUMS
 from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
 
 __all__ = [
@@ -163,7 +164,7 @@ def _fused_attention(case: _Case) -> Iterator[tuple[int, _Case]]:
 
 
 def _recompute(case: _Case, *, code: int) -> Iterator[tuple[int, _Case]]:
-    if case.get("recompute") < code and (code == _FULL or case.ledger.frees_by_selective):
+    if case.get("recompute") < code and (code == _FULL or case.ledger.whole.sums[SUMS.index("freed")].any()):
         yield 1, case.but(recompute=code)
 
 

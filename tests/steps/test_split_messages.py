@@ -81,10 +81,10 @@ def test_groups_that_share_a_node_share_what_was_measured_of_one(make_problem: M
     assert (problem.cluster.node.gpus, nics) == (4, 1)
     degrees = {"tensor_parallel": np.array([1, 4]), "data_parallel": np.array([8, 2])}
     placement = Placement(Configurations.having(**degrees, gpus_per_node=4))
-    alone, shared = operation_s(sources, ALL_REDUCE, np.array([1e9, 1e9]), placement.axis(DATA))
+    alone, shared = operation_s(sources, ALL_REDUCE, np.array([1e9, 1e9]), placement.groups(DATA))
     assert alone == pytest.approx(2e-5 + 1.0)
     assert shared == pytest.approx(4 * (2e-5 / 3 + 1.0 * (1 / 2) / (7 / 8)))
-    inside = operation_s(sources, ALL_REDUCE, np.array([1e9, 1e9]), placement.axis(TENSOR))
+    inside = operation_s(sources, ALL_REDUCE, np.array([1e9, 1e9]), placement.groups(TENSOR))
     np.testing.assert_allclose(inside, [0, 1e-5 + 1e-2])
 
 

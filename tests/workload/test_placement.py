@@ -18,7 +18,12 @@ from planner.domain.messages import (
     DATA,
     ENDS,
     EXPERT,
+    EXPERT_GRADIENTS,
+    EXPERT_SHARDS,
+    GRADIENTS,
     NEIGHBOURS,
+    NODE_REPLICAS,
+    NODE_SHARDS,
     PIPELINE,
     RANK_ORDER,
     TENSOR,
@@ -89,7 +94,7 @@ def small(order: tuple[str, ...] = RANK_ORDER, nics: int = 1) -> Placement:
 )
 def test_worst_groups_of_all_small_worlds(axes: set[str], order: tuple[str, ...]) -> None:
     placement = small(order, nics=2)
-    groups = placement.gradients if len(axes) == 2 else placement.axis(*axes)
+    groups = placement.groups(GRADIENTS) if len(axes) == 2 else placement.groups(*axes)
     for row, (t, c, d, p, g) in enumerate(SMALL):
         by_name = {TENSOR: t, CONTEXT: c, DATA: d, PIPELINE: p}
         grid = [(name, by_name[name]) for name in order if name != EXPERT]
@@ -107,13 +112,13 @@ EXPERTS = [
 def test_experts_split_the_same_ranks_another_way(order: tuple[str, ...]) -> None:
     t, e, x, d, p, g = np.array(EXPERTS).T
     placement = Placement(degrees(t, 1, d, p, g).but(expert_parallel=x), order=order, expert_tensor=e)
-    asked = {EXPERT: placement.axis(EXPERT), DATA: placement.expert_gradients, TENSOR: placement.expert_shards}
+    asked = {EXPERT: EXPERT, DATA: EXPERT_GRADIENTS, TENSOR: EXPERT_SHARDS}
     for row, (t1, e1, x1, d1, p1, g1) in enumerate(EXPERTS):
         by_name = {TENSOR: e1, EXPERT: x1, DATA: t1 * d1 // (e1 * x1), PIPELINE: p1}
         grid = [(name, by_name[name]) for name in order if name != CONTEXT]
-        for axis, groups in asked.items():
+        for axis, name in asked.items():
             expected = worst_by_hand(groups_by_hand(grid, {axis}), g1, 1)
-            assert found(groups, row) == pytest.approx(expected), (axis, EXPERTS[row])
+            assert found(placement.groups(name), row) == pytest.approx(expected), (axis, EXPERTS[row])
 
 
 @pytest.mark.parametrize("order", [RANK_ORDER, (PIPELINE, TENSOR, CONTEXT, EXPERT, DATA)])
@@ -145,7 +150,7 @@ def test_pairs_along_an_axis(name: str, axis: str, order: tuple[str, ...]) -> No
 
 def test_degrees_that_do_not_divide_a_node() -> None:
     """Six copies of four ranks each: three nodes a group, two members on each, four groups at once."""
-    groups = Placement(degrees(4, 1, 6, 2, 8)).axis(DATA)
+    groups = Placement(degrees(4, 1, 6, 2, 8)).groups(DATA)
     assert found(groups) == (3, 2, 8)
     # four rings share the NIC: a quarter of its bandwidth each
     alone = ring_all_reduce(np.array([1.0]), Groups(np.array([3]), np.array([2]), np.array([2.0])))[0, 0]
@@ -156,14 +161,14 @@ def test_degrees_that_do_not_divide_a_node() -> None:
 @pytest.mark.parametrize(("nics", "expected"), [(1, 8), (4, 2), (8, 1), (16, 1)])
 def test_streams_share_the_nics_of_a_node(nics: int, expected: float) -> None:
     """Eight tensor ranks a node, each with a ring of its own to its copies: bandwidth min(flow, nics·B·k/g), k = 1."""
-    groups = Placement(degrees(8, 1, 64, 1, 8), nics).axis(DATA)
+    groups = Placement(degrees(8, 1, 64, 1, 8), nics).groups(DATA)
     assert found(groups) == (64, 1, expected)
 
 
 def test_hybrid_sharding_stays_inside_nodes() -> None:
     placement = Placement(degrees(2, 1, 16, 1, 8), 2)
-    assert found(placement.node_shards) == (1, 4, 1)
-    assert found(placement.node_replicas) == (4, 1, 4)
+    assert found(placement.groups(NODE_SHARDS)) == (1, 4, 1)
+    assert found(placement.groups(NODE_REPLICAS)) == (4, 1, 4)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(RANK_ORDER))[::17])
@@ -189,8 +194,8 @@ def test_ranks_of_a_node_that_share_shards_follow_the_order(order: tuple[str, ..
 def test_a_large_world_takes_closed_forms() -> None:
     """131072 ranks, sixteen thousand configurations; and degrees beyond any cluster do not wrap around."""
     t, d = (one.ravel() for one in np.meshgrid(np.arange(1, 129), np.arange(1, 129)))
-    assert Placement(degrees(t, 1, d, 8, 8)).gradients.nodes.max() == 128
-    assert found(Placement(degrees(1, 1, 10**6, 10**6, 8)).gradients) == (125_000, 8, 8)
+    assert Placement(degrees(t, 1, d, 8, 8)).groups(GRADIENTS).nodes.max() == 128
+    assert found(Placement(degrees(1, 1, 10**6, 10**6, 8)).groups(GRADIENTS)) == (125_000, 8, 8)
 
 
 def test_an_order_names_every_axis_once() -> None:
