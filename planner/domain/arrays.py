@@ -84,7 +84,7 @@ def _with_first(number: IntArray, possible: int) -> tuple[IntArray, IntArray]:
 
 def _digits(column: IntArray | FloatArray) -> tuple[IntArray, int]:
     """Return whole numbers in the order of a column's values, and what they stay below; of an equal one 1 is all."""
-    if np.issubdtype(column.dtype, np.integer):
+    if column.dtype.kind == "i":
         least, most = (int(column[0]),) * 2 if column.strides == (0,) else (int(column.min()), int(column.max()))
         if (width := most - least + 1) <= _WIDEST_DIGIT:
             digit = column.astype(np.int64) - least if width > 1 else np.zeros(0, dtype=np.int64)

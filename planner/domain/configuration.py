@@ -194,6 +194,8 @@ class Configurations(Axes[IntArray, IntArray]):
     @property
     def shape(self) -> tuple[int, ...]:
         """What the axes broadcast to."""
+        if self.nodes.ndim == 1 and self.nodes.size > 1:
+            return self.nodes.shape
         return np.broadcast_shapes(*{getattr(self, axis.name).shape for axis in AXES})
 
     @staticmethod
@@ -439,7 +441,7 @@ def taken(column: IntArray, at: IntArray | slice) -> IntArray:
     """Return values at positions; one that is held once stays so."""
     if isinstance(at, slice) or not _is_alike(column):
         return column[at]
-    is_part = at.ndim == 1 and 1 < at.size <= column.size  # which is made faster
+    is_part = at.ndim == 1 and at.size <= column.size  # which is made faster
     return column[: at.size] if is_part else np.broadcast_to(column[0], at.shape)
 
 

@@ -44,7 +44,6 @@ from planner.domain.kernels import (
     KernelCalls,
     class_of,
 )
-from planner.domain.layers.record import Layer, Shape
 from planner.domain.messages import INPUT_GRADIENT, WEIGHT_GRADIENT
 from planner.domain.network import Network, layer_shapes
 from planner.domain.precision import precision_named
@@ -90,11 +89,6 @@ def scaled(seconds: FloatArray, overheads: Overheads) -> FloatArray:
 def term_of(stage: str) -> str:
     """Return the term that a stage is part of, or takes what it does of."""
     return {"accumulating": "backward", "recompute": "forward"}.get(stage, stage)
-
-
-def _stages_of(direction: str) -> tuple[str, ...]:
-    """Return the stages that hold calls of a direction."""
-    return (direction,) if direction in (FORWARD, UPDATE) else ("backward", "accumulating")
 
 
 def call_work(calls: KernelCalls, itemsize: int) -> dict[str, IntArray | FloatArray | float]:
@@ -199,10 +193,6 @@ class UnitTable:
             column[:, PASSES.index(other)] = column[:, PASSES.index(name)]
         self.slot_s[:, BACKWARD.index(other)] = self.slot_s[:, BACKWARD.index(name)]
 
-    def kernels_s(self, overheads: Overheads) -> FloatArray:
-        """Return times on the device, scaled as the framework's overheads say, shape (c, len(PASSES), U)."""
-        return scaled(self.kernel_s, overheads)
-
     @property
     def counts(self) -> CallCounts:
         """What the host has to start, same shape."""
@@ -256,7 +246,7 @@ class RankCompute:
                 source = own_source or self.sources.kernel(part.kind, part.direction, precision)
                 served = [*self._as_made(part, source, precision), *self._transposes(part, source, precision)]
                 served += self._casts(part, precision)
-                for stage in _stages_of(part.direction):
+                for stage in (part.direction,) if part.direction in (FORWARD, UPDATE) else BACKWARD:
                     by_stage[stage] += served
         if self.accumulation_source is not None:
             by_stage["accumulating"].append((self._accumulation, self.accumulation_source))
@@ -307,11 +297,6 @@ class RankCompute:
         rest = self.sources.rest_precision(self.precision.name)
         sources = [source for key in keys if (source := self.sources.find_kernel(*key, rest))]
         return min(sources, key=lambda source: source.origin == "specified", default=None)
-
-    def check_accumulation(self) -> None:
-        """Raise CoverageError where nothing serves adding to gradients."""
-        if self.accumulation_source is None:
-            self.sources.kernel("add", BACKWARD_DATA, self.sources.rest_precision(self.precision.name))
 
     @cached_property
     def _accumulation(self) -> KernelCalls:
@@ -511,6 +496,8 @@ class ComputeCases:
         return table
 
 
+_SPLIT = ("linear", "adapter", "attention", "embedding", "experts", "loss")
+"""Kinds of layers whose positions sequence parallelism does not share, though tensor ranks may have them whole."""
 _LARGEST_CACHE = 64
 _SHARDS: dict[tuple[int, ...], tuple[Network, Network, BoolArray, FloatArray]] = {}
 """Of the networks split last, by their identity, which holding them keeps, and degrees."""
@@ -527,13 +514,9 @@ def _shard_of(whole: Network, tensor: int, context: int, experts: int) -> tuple[
         split = tensor_shard(whole, tensor)
         shard = expert_shard(split, experts)
         shapes = layer_shapes(whole), layer_shapes(shard)
-        shared = np.array([_is_between_products(one, *(of[one.name] for of in shapes)) for one in whole.layers])
+        is_whole = (shapes[0][one.name] == shapes[1][one.name] and one.kind not in _SPLIT for one in whole.layers)
+        shared = np.array(list(is_whole))
         while len(_SHARDS) >= _LARGEST_CACHE:
             del _SHARDS[next(iter(_SHARDS))]
         _SHARDS[key] = whole, context_shard(shard, context), shared, whole_parameters(whole, split)
     return _SHARDS[key][1:]
-
-
-def _is_between_products(layer: Layer, whole: Shape, of_rank: Shape) -> bool:
-    """Tell whether tensor ranks leave a layer whole which sequence parallelism shares by positions."""
-    return whole == of_rank and layer.kind not in ("linear", "adapter", "attention", "embedding", "experts", "loss")

@@ -35,7 +35,7 @@ from planner.steps.one_stage import OneStage
 from planner.steps.price import Priced, Pricer
 from planner.steps.stage_cases import OfStages, StageCases, StageLayout
 from planner.steps.state import Elements, StageExchange
-from planner.steps.step_costs import StepCosts
+from planner.steps.step_costs import StepCosts, units_s
 from planner.steps.step_part import StepPart
 from planner.steps.synchronous import Runs
 from planner.workload.blocks import Partition, best_cuts, block_starts
@@ -368,6 +368,7 @@ class LayerCuts:
         cases.ensure(of, sub_batch)
         row, sequence, at = cases.rows(of, sub_batch), self.rank.units.sequence, PASSES.index(name)
         kernels, host = (
-            np.pad(np.cumsum(each[row, at][:, sequence], axis=1), ((0, 0), (1, 0))) for each in self.costs.unit_s()
+            np.pad(np.cumsum(each[row, at][:, sequence], axis=1), ((0, 0), (1, 0)))
+            for each in self.costs.of_rows(units_s)
         )
         return kernels, host

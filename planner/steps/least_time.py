@@ -26,10 +26,11 @@ import numpy as np
 from planner.domain.arrays import FloatArray, distinct_values
 from planner.domain.configuration import Configurations
 from planner.domain.split import BUBBLES, RECOMPUTES
-from planner.steps.compute import PASSES
+from planner.steps.compute import PASSES, UnitTable
 from planner.steps.host_and_gpu import composed_s
 from planner.steps.passes import Passes
 from planner.steps.price import Pricer
+from planner.steps.step_costs import StepCosts, units_s
 from planner.workload.units import Units
 
 __all__ = ["least_pass_s", "least_scheduled_s", "least_step_s"]
@@ -59,27 +60,12 @@ def least_step_s(pricer: Pricer, plans: Configurations) -> FloatArray:
     """
     compute, rank = pricer.compute, pricer.ranks(plans)
     compute.cases.ensure(rank, plans.sub_batch)
-    row, units, (kernels, host) = compute.cases.rows(rank, plans.sub_batch), compute.ranks[0].units, pricer.unit_s()
-    longer = _longer(kernels, host, units, pricer.overheads.exponent)
-    number = np.bincount(units.sequence, minlength=units.distinct).astype(np.float64)
-    inner = np.bincount(units.sequence[1:-1], minlength=units.distinct).astype(np.float64)
-    every, block = np.zeros((2, len(RECOMPUTES), kernels.shape[0]))
-    for term, names, of, codes in (
-        ("forward", ("forward",), number, slice(None)),
-        ("backward", ("backward", "accumulating"), number, slice(None)),
-        ("forward", ("forward",), inner * (units.reached > 0), RECOMPUTES.index("full")),
-        ("forward", ("attention",), inner * (units.reached > 0), RECOMPUTES.index("selective")),
-    ):
-        least = longer[:, None] * np.min([kernels[:, PASSES.index(name)] for name in names], axis=0)
-        least = pricer.sources.multiplied(term, least, pricer.precision)
-        every[codes] += least @ of
-        if inner.any():
-            block[codes] += (least * (of > 0))[:, inner > 0].min(axis=1)
+    row, (every, block) = compute.cases.rows(rank, plans.sub_batch), pricer.of_rows(_leasts)
     m, p = plans.accumulation_steps, plans.pipeline_parallel
     waiting = np.where(np.isin(plans.schedule, BUBBLES), (p - 1) / plans.virtual_stages, 0.0)
-    of_blocks = (units.sequence.size - 2) // p * block[plans.recompute, row]
+    of_blocks = (compute.ranks[0].units.sequence.size - 2) // p * block[row, plans.recompute]
     replica_wait = pricer.overheads.wait_share(plans.gpus_per_node, plans.nodes) * m * of_blocks
-    return np.asarray(np.maximum(m * every[plans.recompute, row] / p, (m + waiting) * of_blocks) + replica_wait)
+    return np.asarray(np.maximum(m * every[row, plans.recompute] / p, (m + waiting) * of_blocks) + replica_wait)
 
 
 def least_scheduled_s(pricer: Pricer, plans: Configurations) -> FloatArray:
@@ -102,6 +88,27 @@ def least_scheduled_s(pricer: Pricer, plans: Configurations) -> FloatArray:
     if wait.any():
         wait = wait * -cases.most(-passes.least_s(messages=False))[case]
     return np.asarray(plans.accumulation_steps * (each_s[at] + wait) + fill_s)
+
+
+def _leasts(costs: StepCosts, table: UnitTable) -> tuple[FloatArray, ...]:
+    """Return what passes of all units, and of the quickest block, take at least by kind of recompute, (c, kinds)."""
+    units, (kernels, host) = costs.compute.ranks[0].units, units_s(costs, table)
+    longer = _longer(kernels, host, units, costs.overheads.exponent)
+    number = np.bincount(units.sequence, minlength=units.distinct).astype(np.float64)
+    inner = np.bincount(units.sequence[1:-1], minlength=units.distinct).astype(np.float64)
+    every, block = np.zeros((2, kernels.shape[0], len(RECOMPUTES)))
+    for term, names, of, codes in (
+        ("forward", ("forward",), number, slice(None)),
+        ("backward", ("backward", "accumulating"), number, slice(None)),
+        ("forward", ("forward",), inner * (units.reached > 0), RECOMPUTES.index("full")),
+        ("forward", ("attention",), inner * (units.reached > 0), RECOMPUTES.index("selective")),
+    ):
+        least = longer[:, None] * np.min([kernels[:, PASSES.index(name)] for name in names], axis=0)
+        least = costs.sources.multiplied(term, least, costs.precision)
+        every.T[codes] += least @ of
+        if inner.any():
+            block.T[codes] += (least * (of > 0))[:, inner > 0].min(axis=1)
+    return every, block
 
 
 def _longer(kernels: FloatArray, host: FloatArray, units: Units, exponent: float) -> FloatArray:

@@ -18,7 +18,7 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.calibration import OF_PASSES
 from planner.domain.configuration import Configurations
-from planner.domain.kernels import UPDATE
+from planner.domain.kernels import BACKWARD_DATA, UPDATE
 from planner.domain.messages import (
     CONTEXT,
     CONTEXT_NEIGHBOURS,
@@ -41,7 +41,7 @@ from planner.domain.split import RECOMPUTES
 from planner.steps.compute import BESIDE, HEAD, PASSES, scaled
 from planner.steps.host_and_gpu import STAGES, TOGETHER, beside_s, composed_s
 from planner.steps.stage_cases import OfStages, StageCases
-from planner.steps.step_costs import StepCosts
+from planner.steps.step_costs import StepCosts, units_s
 from planner.steps.synchronous import ready_s
 from planner.workload.split_messages import (
     BlockSends,
@@ -91,13 +91,13 @@ class Passes:
         self.costs = costs
         self.cases = cases = stages(costs, plans, rank, _SAME_PASSES, costs.placed_alike(plans, SENT_BETWEEN))
         row = cases.compute_rows(costs.compute)
-        if np.any(plans.accumulation_steps > 1):
-            costs.compute.ranks[0].check_accumulation()
-        repeated, both = cases.again, costs.unit_s()
+        if np.any(plans.accumulation_steps > 1) and costs.compute.ranks[0].accumulation_source is None:
+            costs.sources.kernel("add", BACKWARD_DATA, costs.sources.rest_precision(costs.precision))  # raises
+        repeated, both = cases.again, costs.of_rows(units_s)
 
         def times(name: str, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
             """Return kernels and host time of a pass, of stages that hold so many units."""
-            of_units = (one[:, PASSES.index(name)][row][cases.of] for one in both)
+            of_units = (one[row, PASSES.index(name)][cases.of] for one in both)
             kernels, host = (np.einsum("fu,fu->f", counts, one) for one in of_units)
             return kernels, host
 
@@ -117,7 +117,7 @@ class Passes:
         share = np.divide(weights, first, out=np.zeros_like(weights), where=first > 0)
         self.weights = Backward(share * stage_s["backward"], share * stage_s["accumulating"])
         self.messages = costs.sent(cases, row) or StageMessages(costs, cases).seconds(row)
-        of_units = cases.counts * both[0][:, PASSES.index("backward")][row][cases.of]
+        of_units = cases.counts * both[0][row, PASSES.index("backward")][cases.of]
         parts = cases.in_parts(of_units)
         total = parts.sum(axis=0)
         self.backward_shares = np.divide(parts, total, out=np.zeros_like(parts), where=total > 0)
@@ -143,8 +143,8 @@ class Passes:
 
         In proportion to the kernels of segments; where there are none these take equally long.
         """
-        columns, overheads = self.costs.compute.cases.columns, self.costs.overheads
-        slots = scaled(columns.slot_s, overheads)[self.cases.compute_rows(self.costs.compute)]
+        rows = self.cases.compute_rows(self.costs.compute)
+        slots = scaled(self.costs.compute.cases.columns.slot_s[rows], self.costs.overheads)
         ready = ready_s(np.where(slots.sum(axis=-1, keepdims=True) > 0, slots, 1.0))
         return np.asarray(ready[..., 1:] / ready[..., :1])
 
@@ -152,7 +152,7 @@ class Passes:
     def unit_shares(self) -> FloatArray:
         """Of cases of one stage the share of the forward and of the backward pass in each unit, shape (c, 2, V)."""
         at = [PASSES.index("forward"), PASSES.index("backward")]
-        kernels = self.costs.unit_s()[0][self.cases.compute_rows(self.costs.compute)]
+        kernels = self.costs.of_rows(units_s)[0][self.cases.compute_rows(self.costs.compute)]
         of_units = kernels[:, at][..., self.cases.units.sequence]
         of_units = np.where(of_units.sum(axis=-1, keepdims=True) > 0, of_units, 1.0)
         return np.asarray(of_units / of_units.sum(axis=-1, keepdims=True))
@@ -304,20 +304,19 @@ class StageMessages:
 
     def _products_s(self, row: IntArray) -> dict[tuple[str, str], FloatArray]:
         """Return the products of one layer that messages run beside, by which gradient and part, (f,)."""
-        overheads, of, columns = self.costs.overheads, self.cases.of, self.costs.compute.cases.columns
-        counts = self.cases.blocks
+        of, counts = self.cases.of, self.cases.blocks
         number = np.maximum(counts.sum(axis=1), 1.0)
 
         def of_layer(by_unit: FloatArray) -> FloatArray:
-            """Return the mean over the layers of each stage, shape (cases of compute, U) to (f,)."""
-            return np.asarray(np.einsum("fu,fu->f", counts, by_unit[row][of]) / number)
+            """Return the mean over the layers of each stage, shape (c, U) to (f,)."""
+            return np.asarray(np.einsum("fu,fu->f", counts, by_unit[of]) / number)
 
-        kernels = columns.kernels_s(overheads)
-        core = {(CORE, name): of_layer(kernels[:, PASSES.index(name)]) for name in _CORES}
+        kernels = self.costs.of_rows(units_s)[0]
+        core = {(CORE, name): of_layer(kernels[row, PASSES.index(name)]) for name in _CORES}
         if not self.costs.overlaps_tensor:
             return core
-        products = columns.products_s * overheads.scale_of("gemm")
+        products = self.costs.compute.cases.columns.products_s[row] * self.costs.overheads.scale_of("gemm")
         layers = {key: of_layer(products[:, at]) for at, key in enumerate(BESIDE)}
         last = products[:, :, self.cases.units.sequence[-1]]
-        head = {(under, ""): last[row, BESIDE.index((under, HEAD))][of] for under in (WEIGHT_GRADIENT, INPUT_GRADIENT)}
+        head = {(under, ""): last[of, BESIDE.index((under, HEAD))] for under in (WEIGHT_GRADIENT, INPUT_GRADIENT)}
         return core | layers | head

@@ -151,6 +151,12 @@ class Evaluator:
             self.pricers[key] = self._made(precision, mode, like)
         return self.pricers[key]
 
+    @property
+    def table_bytes(self) -> int:
+        """Memory of its tables of compute."""
+        tables = {id(one.compute): one.compute.cases.columns for one in self.pricers.values()}
+        return sum(getattr(table, f.name).nbytes for table in tables.values() for f in fields(table))
+
     def stage_memory(self, plan: Prediction) -> list[dict[str, float]]:
         """Return the memory of a rank of each stage of a plan, by kind, with ``total`` [bytes]."""
         one = Configurations.of([plan.configuration])

@@ -21,7 +21,7 @@ from planner.sources.sources import Source
 from planner.steps.compute import PASSES, RankCompute, call_work, term_of
 from planner.steps.host_and_gpu import STAGES, TOGETHER, beside_s, composed_s, composed_slopes
 from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
-from planner.steps.step_costs import StepCosts
+from planner.steps.step_costs import StepCosts, units_s
 from planner.workload.program import Program
 
 __all__ = ["Composed", "Held", "Part", "Stage", "TimedCalls", "composed_stages", "kernel_shares", "stages_of"]
@@ -208,7 +208,7 @@ def stages_of(costs: StepCosts, every: Sequence[Held]) -> list[dict[str, Stage]]
         for rank in {one.rank for one in every}
     }
     timed = {rank: timed_calls(costs.compute.ranks[rank], some) for rank, some in sub_batches.items()}
-    unit_s, found = costs.unit_s(), dict[int, dict[str, Stage]]()
+    unit_s, found = costs.of_rows(units_s), dict[int, dict[str, Stage]]()
     for places in alike.values():
         one = every[places[0]]
         asked = np.array([every[place].sub_batch for place in places])

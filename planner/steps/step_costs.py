@@ -7,8 +7,9 @@ Derivatives of collectives by their coefficients, and the all-reduce between hos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,15 +23,16 @@ from planner.domain.precision import precision_named
 from planner.numbers import constant
 from planner.sources.source import Source
 from planner.sources.sources import Sources
-from planner.steps.compute import PASSES, ComputeCases, UnitTable, host_s, memory_rules, term_of
+from planner.steps.compute import PASSES, ComputeCases, UnitTable, host_s, memory_rules, scaled, term_of
 from planner.steps.host_and_gpu import STAGES, TOGETHER, WITH_RECOMPUTE, together_s
+from planner.steps.tables import RowTable
 from planner.workload.memory import Memory
 from planner.workload.placement import Placement
 from planner.workload.split_messages import EXCHANGED, RING, MessageRules, NetworkSends, network_sends
 
 __all__ = [
     "HOST_GRADIENT_BYTES", "Ring", "StepCosts", "all_reduce_gradient", "host_all_reduce_s", "host_gradient",
-    "operation_s",
+    "operation_s", "units_s",
 ]  # fmt: skip
 
 _PLACED_BY = (*RANK_AXES.values(), "gpus_per_node")
@@ -81,8 +83,7 @@ class StepCosts:
         if measured is not None and not self.strategy.servers:
             self.slowdown = max(1.0, measured.entry.coefficients["beside_s"])
         self.ring: Ring | None = None
-        self._of_table: UnitTable | None = None
-        self._unit_s: tuple[FloatArray, FloatArray]
+        self._of_rows: dict[OfRows, RowTable] = {}
         self.gradient_entry: Entry | None = None
         self.gradient_operation = PARAMETER_SERVER if self.strategy.servers else ALL_REDUCE
         self.sends: NetworkSends = network_sends(sources.problem.network)
@@ -118,6 +119,8 @@ class StepCosts:
 
         def numbers(some: Configurations) -> IntArray:
             first, which = some.distinct(_PLACED_BY)
+            if first.size == 1:
+                return which
             placement = self.placement(some.take(first).rows)
             groups = [placement.groups(name) for name in names]
             columns = (column for one in groups for column in (one.nodes, one.ranks_per_node, one.streams_per_nic))
@@ -167,18 +170,16 @@ class StepCosts:
         cases.ensure(of, sub_batch)
         units, passes = self.compute.ranks[0].units, [PASSES.index(name) for name in STAGES]
         number = np.bincount(units.sequence, minlength=units.distinct)
-        kernels, host = (one[cases.rows(of, sub_batch)][:, passes] @ number for one in self.unit_s())
+        kernels, host = (one[cases.rows(of, sub_batch)][:, passes] @ number for one in self.of_rows(units_s))
         waits = self.overheads.wait_inside, self.overheads.wait_between
         rest = (*waits, self.overheads.exponent, -self.overheads.exponent)
         return np.column_stack([kernels, host, np.broadcast_to(rest, (sub_batch.size, len(rest)))])
 
-    def unit_s(self) -> tuple[FloatArray, FloatArray]:
-        """Return kernels and host time of passes over units, shape (c, len(PASSES), U), of the table of compute [s]."""
-        table = self.compute.cases.columns
-        if self._of_table is not table:  # which a new case replaces
-            host = host_s(self.sources, self.overheads, table.counts, table.layers)
-            self._of_table, self._unit_s = table, (table.kernels_s(self.overheads), np.asarray(host))
-        return self._unit_s
+    def of_rows(self, make: OfRows) -> tuple[FloatArray, ...]:
+        """Return what follows from the table of compute row by row, worked out once of each row."""
+        if make not in self._of_rows:
+            self._of_rows[make] = RowTable(self.compute.cases, partial(make, self))
+        return self._of_rows[make].arrays
 
     def stages_s(self, kernels_s: FloatArray, host_s: FloatArray) -> dict[str, FloatArray]:
         """Return what stages take, kernels and host together, the scenario applied [s], shape (...).
@@ -190,6 +191,15 @@ class StepCosts:
             stage: self.sources.multiplied(term_of(stage), whole[..., at], self.precision)
             for at, stage in enumerate(WITH_RECOMPUTE)
         }
+
+
+OfRows = Callable[[StepCosts, UnitTable], tuple[FloatArray, ...]]
+
+
+def units_s(costs: StepCosts, table: UnitTable) -> tuple[FloatArray, ...]:
+    """Return kernels and host time of passes over units in some cases, shape (c, len(PASSES), U) [s]."""
+    host = host_s(costs.sources, costs.overheads, table.counts, table.layers)
+    return scaled(table.kernel_s, costs.overheads), np.asarray(host)
 
 
 def operation_s(
@@ -212,6 +222,8 @@ def operation_s(
     CoverageError
         The groups need a link, or a kind of placement, that nothing serves.
     """
+    if (groups.ranks == 1).all():
+        return np.zeros_like(buffer_bytes)
     entry = served or sources.device_collective(operation).entry
     every = buffer_bytes if buffer_bytes.ndim > 1 else buffer_bytes[:, None]
     if entry.term == ALPHA_BETA:
@@ -266,12 +278,13 @@ def all_reduce_gradient(
     By differences: which algorithm is least, and which link paces it, depends on the coefficients; between the kinks
     the time is linear in them.
     """
-    total = float(collective_s(entry, operation, buffer_bytes, groups).sum())
+    counts: dict[str, FloatArray] = {}
+    total = float(collective_s(entry, operation, buffer_bytes, groups, counts).sum())
     slopes = []
     for name, value in entry.coefficients.items():
         step = 1e-6 * max(abs(value), 1e-15)
         neighbour = replace(entry, coefficients=dict(entry.coefficients) | {name: value + step})
-        slopes.append((float(collective_s(neighbour, operation, buffer_bytes, groups).sum()) - total) / step)
+        slopes.append((float(collective_s(neighbour, operation, buffer_bytes, groups, counts).sum()) - total) / step)
     return np.array(slopes), total
 
 

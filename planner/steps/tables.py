@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 
-__all__ = ["CHUNK", "CaseTable", "PairTable", "slices"]
+__all__ = ["CHUNK", "CaseTable", "PairTable", "RowTable", "slices"]
 
 Columns = TypeVar("Columns", bound=Any)
 
@@ -24,6 +24,23 @@ def slices(size: int) -> Iterator[slice]:
     """Yield consecutive slices of at most CHUNK."""
     for start in range(0, size, CHUNK):
         yield slice(start, min(start + CHUNK, size))
+
+
+class Grown:
+    """An array that rows are added to; adding some takes no longer the more there are."""
+
+    def __init__(self, rows: FloatArray) -> None:
+        self._room, self._size = rows, len(rows)
+
+    def add(self, rows: FloatArray) -> FloatArray:
+        """Return all rows with some more; those returned before stay as they are."""
+        before, self._size = self._size, self._size + len(rows)
+        if self._size > len(self._room):
+            room = np.empty((max(self._size, 2 * before), *rows.shape[1:]))
+            room[:before] = self._room[:before]
+            self._room = room
+        self._room[before : self._size] = rows
+        return self._room[: self._size]
 
 
 class CaseTable(Generic[Columns]):
@@ -42,6 +59,7 @@ class CaseTable(Generic[Columns]):
         self._codes = none  # of each row
         self._row = none  # of each code, -1: none; or where codes are large the rows in the order of codes
         self.columns = make(*(none for _ in range(len(widths) + 1)))
+        self._grown = {f.name: Grown(getattr(self.columns, f.name)) for f in fields(self.columns)}
 
     @property
     def size(self) -> int:
@@ -61,10 +79,7 @@ class CaseTable(Generic[Columns]):
         if missing.size == 0:
             return
         columns = self._make(*self._keys(missing))
-        all_columns = {
-            f.name: np.concatenate([getattr(one, f.name) for one in (self.columns, columns)]) for f in fields(columns)
-        }
-        self.columns = replace(columns, **all_columns)
+        self.columns = replace(columns, **{name: one.add(getattr(columns, name)) for name, one in self._grown.items()})
         self._codes = np.concatenate([self._codes, missing])
         if self._is_dense:
             self._row = np.full(int(self._codes.max()) + 1, -1)
@@ -94,6 +109,31 @@ class CaseTable(Generic[Columns]):
             codes, key = np.divmod(codes, width)
             keys.append(key)
         return [codes, *reversed(keys)]
+
+
+class RowTable:
+    """Arrays that follow from the columns of a case table row by row, worked out once of each row.
+
+    Parameters
+    ----------
+    make : columns of some rows -> arrays whose first axis is these rows
+    """
+
+    def __init__(self, cases: CaseTable[Columns], make: Callable[[Columns], Sequence[FloatArray]]) -> None:
+        self._cases, self._make, self._size = cases, make, 0
+        self._grown: list[Grown] = []
+        self._arrays: tuple[FloatArray, ...] = ()
+
+    @property
+    def arrays(self) -> tuple[FloatArray, ...]:
+        """Of all rows that the case table has by now."""
+        if not self._grown or self._size < self._cases.size:
+            columns = self._cases.columns
+            more = {f.name: getattr(columns, f.name)[self._size :] for f in fields(columns)}
+            arrays, self._size = self._make(replace(columns, **more)), self._cases.size
+            self._grown = self._grown or [Grown(one[:0]) for one in arrays]
+            self._arrays = tuple(one.add(rows) for one, rows in zip(self._grown, arrays, strict=True))
+        return self._arrays
 
 
 class PairTable:

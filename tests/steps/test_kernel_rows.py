@@ -6,7 +6,7 @@ import pytest
 from planner.catalog import calibrations_for, find_cluster, find_network
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
-from planner.steps.compute import PASSES
+from planner.steps.compute import PASSES, scaled
 from planner.steps.kernel_rows import by_kind, kernel_rows, work_rows
 from planner.steps.predict import Evaluator
 from planner.workload.calls import totals
@@ -28,7 +28,7 @@ def test_kernels_add_up_to_the_passes_of_a_step(name: str, precision: str) -> No
     row = costs.rows(np.zeros(1, dtype=np.int64), np.array([16]))
     units = pricer.compute.ranks[0].units
     number = np.bincount(units.sequence, minlength=units.distinct)
-    each = (costs.columns.kernels_s(pricer.overheads)[row] @ number)[0]
+    each = (scaled(costs.columns.kernel_s[row], pricer.overheads) @ number)[0]
     wanted = sum(float(each[PASSES.index(stage)]) for stage in ("forward", "backward", "update"))
     assert sum(one.seconds for one in rows) == pytest.approx(wanted)
     assert sum(by_kind(rows).values()) == pytest.approx(wanted)

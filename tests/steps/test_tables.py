@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.steps import tables
-from planner.steps.tables import CaseTable, PairTable
+from planner.steps.tables import CaseTable, PairTable, RowTable
 
 GROUPS = st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), min_size=1, max_size=6), max_size=5)
 
@@ -50,6 +50,26 @@ def test_a_case_is_made_once_and_keeps_its_row(dense: int, groups: list[list[tup
             for case, row in zip(group, rows.tolist(), strict=True):
                 assert known.setdefault(case, row) == row
         assert counted.cases == table.size == len(known)
+
+
+@given(GROUPS)
+def test_what_follows_from_a_row_is_worked_out_once_and_stays(groups: list[list[tuple[int, int]]]) -> None:
+    rows_made, before = [0], list[tuple[FloatArray, FloatArray]]()
+    table = CaseTable(Counted().make, 5)
+
+    def doubled(columns: Columns) -> list[FloatArray]:
+        rows_made[0] += columns.both.size
+        return [2.0 * columns.both, 2.0 * columns.wide]
+
+    follows = RowTable(table, doubled)
+    for group in groups:
+        table.ensure(*np.array(group).T)
+        both, wide = follows.arrays
+        assert (both == 2 * table.columns.both).all()
+        assert (wide == 2 * table.columns.wide).all()
+        before.append((both, both.copy()))
+    assert rows_made[0] == table.size
+    assert all((shown == kept).all() for shown, kept in before)
 
 
 def test_pairs_of_all_rows_and_columns_are_made_together_and_once() -> None:
