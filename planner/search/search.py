@@ -29,7 +29,7 @@ MOST_PRICED = 2**22
 """Candidates in the window up to which a key that leads the order is heeded: no bound is known of it."""
 SEEDED = 2**11
 """Plans priced at once, of more those first that would be a front by their bounds: they rule out most of the others."""
-FEWEST_PARTS, MOST_PARTS = 2**4, 2**13
+FEWEST_PARTS, MOST_PARTS = 2**8, 2**13
 """Parts that are opened at once, at first and at most."""
 
 
