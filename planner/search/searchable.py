@@ -44,20 +44,31 @@ T = TypeVar("T")
 SomeAsked = TypeVar("SomeAsked", bound="Asked")
 KEPT: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
 """What requests of one run share, by key; None: nothing is kept."""
-MOST_KEPT = 64
+MOST_KEPT, MOST_KEPT_BYTES = 2**10, 2**29
+"""Entries, and memory of the tables of all evaluators."""
 
 
 def kept(key: Any, make: Callable[[], T]) -> T:
-    """Return the cached value of a key, computed if absent; beyond MOST_KEPT the oldest is dropped."""
+    """Return the cached value of a key, computed if absent; beyond MOST_KEPT the least recently used is dropped."""
     store = KEPT.get()
     if store is None:
         return make()
-    if key not in store:
-        made = make()
-        while len(store) >= MOST_KEPT:
-            del store[next(iter(store))]
-        store[key] = made
-    found: T = store[key]
+    found: T = store.pop(key) if key in store else make()
+    store[key] = found
+    while len(store) > MOST_KEPT:
+        del store[next(iter(store))]
+    return found
+
+
+def kept_evaluator(problem: Problem, like: predict.Evaluator | None = None) -> predict.Evaluator:
+    """Return the evaluator of a problem, with its tables; beyond MOST_KEPT_BYTES those not used for longest forget."""
+    found = kept(("evaluator", id(problem)), partial(predict.Evaluator, problem, like))
+    every = [one for one in (KEPT.get() or {}).values() if isinstance(one, predict.Evaluator)]
+    sizes = [one.table_bytes for one in every]
+    for at, one in enumerate(every[:-1]):
+        if sum(sizes[at:]) > MOST_KEPT_BYTES:
+            one.pricers.clear()
+            one.switched.clear()
     return found
 
 
@@ -184,8 +195,7 @@ def searchable_among(
         kernels = of_kernels(problem.settings.framework)
         like = next((one for one in searchable if of_kernels(one.problem.settings.framework) == kernels), None)
         try:
-            make = partial(predict.Evaluator, problem, like.evaluator if like else None)
-            evaluator = kept(("evaluator", id(problem)), make)
+            evaluator = kept_evaluator(problem, like.evaluator if like else None)
             order, limits = order_and_limits(problem, request, evaluator)
             order = over_leasts(order, request, limits, evaluator, stopped)
         except (CoverageError, UsageError) as error:
