@@ -59,6 +59,12 @@ LAZY = {"torch", "onnx", "PIL", "sklearn", "scipy", "pandas", "optuna", "sqlalch
 """Packages imported only inside the function that needs them, so that commands start fast."""
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Return the tree of a file, which several rules look at."""
+    return ast.parse(source)
+
+
 def sources(root: Path) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*.py"))}
 
@@ -71,7 +77,7 @@ def room(path: str) -> str:
 @cache
 def imports(source: str) -> tuple[tuple[str, bool], ...]:
     """Return (dotted name imported, whether it is loaded with the module)."""
-    return tuple(_imports(ast.parse(source)))
+    return tuple(_imports(parsed(source)))
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
@@ -156,7 +162,7 @@ def _components(graph: Mapping[str, set[str]]) -> list[set[str]]:
 def long_functions(source: str, most: int) -> list[str]:
     """Return functions whose statements (docstring apart) span more than ``most`` lines."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
             if (node.body[-1].end_lineno or 0) - body[0].lineno + 1 > most:
@@ -192,7 +198,7 @@ def test_files_and_functions_stay_short(path: str) -> None:
 
 
 def test_every_file_says_what_it_is_for() -> None:
-    assert [path for path, source in FILES.items() if not ast.get_docstring(ast.parse(source))] == []
+    assert [path for path, source in FILES.items() if not ast.get_docstring(parsed(source))] == []
 
 
 def test_the_checks_see_what_they_look_for() -> None:

@@ -67,7 +67,7 @@ def test_resnet50_shows_layers_shapes_parameters_and_flop(run: Run) -> None:
 
 @pytest.mark.parametrize("what", WHAT)
 def test_one_thing_as_a_document_reads_back(what: str, run: Run) -> None:
-    for name in catalog.names(what)[:: 4 if what in ("networks", "clusters") else 1]:
+    for name in catalog.names(what)[:: 4 if what in ("networks", "clusters", "calibrations") else 1]:
         document = json.loads(run("show", what, name, "--json")[1])
         kind = "network-work" if what == "networks" else what[:-1]
         assert (document["format"], document["name"]) == (f"planner/{kind}", name)

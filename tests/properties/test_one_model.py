@@ -53,18 +53,27 @@ def test_a_value_that_does_nothing_changes_nothing(runs: str, names: Options, su
         assert found is None or found == plain, (names, option)
 
 
-@pytest.mark.parametrize("network", ["gpt2", "bert", "vit-b16", "llama3-8b"])
-@pytest.mark.parametrize("cluster", ["dgx-a100"])
-def test_a_switch_and_an_argument_of_the_network_that_say_the_same_are_one(network: str, cluster: str) -> None:
-    common = ("--cluster", cluster, "--nodes", "2", "--sub-batch", "2", "--precision", "bf16")
-    for split in ((), ("--sharding", "3"), ("--tensor", "2"), ("--pipeline", "2", "--accumulation", "4")):
-        said_by = [
-            predicted("--network", f"{network}{argument}", "--framework", f"pytorch{switch}", *common, *split)
-            for argument, switch in (("", ":fused-attention"), (":attention=fused", ":fused-attention"))
-        ]
-        assert said_by[0] is not None, split
-        assert said_by[0]["iteration_s"] == said_by[1]["iteration_s"], split
-        assert said_by[0]["memory_bytes"] == said_by[1]["memory_bytes"], split
+@pytest.mark.parametrize(
+    ("network", "split"),
+    [
+        ("gpt2", ()),
+        ("bert", ("--sharding", "3")),
+        ("vit-b16", ("--tensor", "2")),
+        ("llama3-8b", ("--pipeline", "2", "--accumulation", "4")),
+        ("llama3-8b", ("--tensor", "2")),
+    ],
+)
+def test_a_switch_and_an_argument_of_the_network_that_say_the_same_are_one(
+    network: str, split: tuple[str, ...]
+) -> None:
+    common = ("--cluster", "dgx-a100", "--nodes", "2", "--sub-batch", "2", "--precision", "bf16")
+    said_by = [
+        predicted("--network", f"{network}{argument}", "--framework", f"pytorch{switch}", *common, *split)
+        for argument, switch in (("", ":fused-attention"), (":attention=fused", ":fused-attention"))
+    ]
+    assert said_by[0] is not None, split
+    assert said_by[0]["iteration_s"] == said_by[1]["iteration_s"], split
+    assert said_by[0]["memory_bytes"] == said_by[1]["memory_bytes"], split
 
 
 @trials(3, 60)

@@ -162,8 +162,8 @@ def test_input_of_a_shared_server_bounds_the_step(make_problem: Make) -> None:
 def test_describe_equals_evaluate(make_problem: Make, every_configuration: Configurations, settings: Settings) -> None:
     evaluator = Evaluator(make_problem(settings=settings))
     many = evaluator.evaluate(every_configuration)
-    described = evaluator.describe(every_configuration)
-    for i, prediction in enumerate(described):
+    described = evaluator.describe(every_configuration.take(slice(None, None, 5)))
+    for i, prediction in zip(range(0, every_configuration.size, 5), described, strict=True):
         assert prediction.configuration == every_configuration.one(i)
         for name in ("iteration_s", "samples_per_s", "epoch_s", "first_epoch_s"):
             assert getattr(prediction, name).value == pytest.approx(getattr(many, name)[i], rel=1e-12)
@@ -208,7 +208,7 @@ def test_one_at_a_time_equals_all_at_once(
 ) -> None:
     together = Evaluator(make_problem()).evaluate(every_configuration)
     single = Evaluator(make_problem())
-    for i in range(every_configuration.size):
+    for i in range(0, every_configuration.size, 5):
         alone = single.evaluate(every_configuration.take(slice(i, i + 1)))
         for field in fields(Predictions):
             np.testing.assert_allclose(getattr(alone, field.name)[0], getattr(together, field.name)[i], rtol=1e-12)

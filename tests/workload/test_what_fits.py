@@ -53,7 +53,7 @@ def samples(plan: Configurations) -> int:
 
 
 @pytest.mark.parametrize(("of", "plan"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("capacity", [16e9, 40e9, 80e9])
+@pytest.mark.parametrize("capacity", [16e9, 80e9])
 def test_each_change_is_what_it_says(of: Network | str, plan: Configurations, capacity: float) -> None:
     memory = rules_of(of)
     before = memory.fullest(plan)
@@ -131,7 +131,7 @@ def least_memory(ledger: Memory, plans: Configurations, gpus: int) -> tuple[floa
     return float(total[best]), plans.but(data_parallel=data).take(slice(best, best + 1))
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral", "deepseek", "gpt3"])
+@pytest.mark.parametrize("name", ["llama", "deepseek", "gpt3"])
 def test_least_gpus_by_trying_all(name: str) -> None:
     memory = rules_of(GPT3_NETWORK if name == "gpt3" else name)
     lowest = lowest_plans(memory.network, 8, tensor_most=8)
