@@ -34,7 +34,7 @@ Case = tuple[str, Place, str]
 ROOT = Path(__file__).parents[1]
 ASSETS = ROOT / "tests" / "data" / "formats"
 HOLES = ("dropped", "null", "empty", "twice")
-FEW, MANY = 3, 300
+FEW, MANY = 2, 300
 """Runs of each file: of a short test, and with --hypothesis-profile=long."""
 
 

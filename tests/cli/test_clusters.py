@@ -9,7 +9,7 @@ import planner
 from planner.cli.main import main
 
 CLUSTERS = ("dgx1-v100", "dgx-a100", "dgx-h100")
-NETWORK = ["--network", "resnet50", "--target-batch", "1024"]
+NETWORK = ["--network", "resnet50", "--target-batch", "1024", "--precision", "fp16"]
 
 
 def on(names: tuple[str, ...], *options: str) -> list[str]:

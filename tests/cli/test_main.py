@@ -243,7 +243,7 @@ def test_a_deleted_working_folder_is_no_traceback(tmp_path: Path) -> None:
         words = ("/bin/sh", "-c", script, "sh", str(gone), *COMMAND, *arguments)
         return subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
-    done = run_there("suggest", "--target-batch", "138", "--json")
+    done = run_there("predict", "--sub-batch", "8", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     done = run_there("predict", "--network", "mine.toml", "--sub-batch", "8")
     assert done.returncode == 3

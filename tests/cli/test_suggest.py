@@ -157,7 +157,7 @@ def test_the_cost_is_ranked_where_there_is_a_price(run: Run, tmp_path: Path) -> 
 
 
 def test_a_weighted_sum_is_ranked_and_told_wherever_an_objective_is(run: Run, tmp_path: Path) -> None:
-    arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024", "--nodes", "1:8")
+    arguments = ("--network", "resnet50", "--cluster", priced(tmp_path), "--target-batch", "1024", *FEW)
     weighted = (*arguments, "--objective", "epoch-time:1+cost:0.2")
     answer = json.loads(run("suggest", *weighted, "--pareto", "--json")[1])
     assert answer["request"]["objective"] == {"value": "epoch-time:1+cost:0.2", "source": "option"}

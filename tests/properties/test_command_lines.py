@@ -151,7 +151,7 @@ def nulls(value: Any, place: str = "") -> list[str]:
     ]
 
 
-@trials(15, 500)
+@trials(10, 500)
 @given(command_lines())
 def test_every_command_line_is_answered_with_figures_or_refused_in_a_sentence(words: tuple[str, ...]) -> None:
     with place(), contextlib.redirect_stdout(StringIO()) as out, contextlib.redirect_stderr(StringIO()) as err:

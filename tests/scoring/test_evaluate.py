@@ -275,6 +275,7 @@ def test_answers_do_not_depend_on_how_many_plans_are_priced_at_once(monkeypatch:
 @pytest.mark.parametrize("what", [answers_of, sort_runs])
 def test_tables_do_not_grow_with_the_runs(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
     """An evaluator tables a slice of sub-batches at most, and goes before the one after the next is made."""
+    gc.freeze()  # what other tests left alive is not looked through
     alive: list[weakref.ref[Evaluator]] = []
     sizes: list[int] = []
 
