@@ -406,7 +406,7 @@ Table.of(
     make=dict,
     title="verified_term",
 )
-VERIFICATION = Kind("verification", "json", Table.of(Verified))
+VERIFICATION = Kind("verification", "json", Table.of(Verified, make=dict))
 
 
 def verification_document(verified: Verified) -> dict[str, Any]:

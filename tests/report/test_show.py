@@ -1,12 +1,12 @@
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from planner.domain.calibration import Calibration, Entry, MeasuredStep
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration
-from planner.domain.kernels import WorkTotals
+from planner.domain.kernels import LayerWork, WorkTotals
 from planner.domain.network import Layer, Network
 from planner.domain.provenance import ConformalScore
 from planner.report import show
@@ -18,19 +18,8 @@ NETWORK = Network("tiny", (3, 8, 8), (Layer("fc", "linear", ("input",), {"featur
 TOTALS = WorkTotals(1930, 1930, 1920, 7680, 4)
 
 
-@dataclass
-class Figures:
-    """What a view needs of a layer."""
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    parameters: int
-    forward_mac: int
-
-
 def test_a_network_shows_layers_and_totals(printed: Printed) -> None:
-    layers = [Figures("fc", "linear", (10,), 1930, 1920)]
+    layers = [LayerWork(1930, 1930, 1920, 7680, "fc", "linear", (10,))]
     text = printed(show.network_view(NETWORK, layers, TOTALS, {"stride": "where it is"}))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[:3] == [
