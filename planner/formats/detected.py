@@ -295,15 +295,10 @@ class Section:
         mark = "" if self.needed else "# "
         yield from ("", mark + self.header) if self.header else ()
         for row in self.rows:
-            shown_value = "?" if row.value is None else _toml(row.value)
+            is_plain = isinstance(row.value, bool | str)
+            shown_value = "?" if row.value is None else json.dumps(row.value) if is_plain else f"{row.value:.6g}"
             line = f"{mark if row.value is not None else '# '}{row.key} = {shown_value}"
             yield f"{line:<34}  # {printable(row.words)}" if row.words else line
-
-
-def _toml(value: str | float) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value) if isinstance(value, str) else f"{value:.6g}"
 
 
 FIRST_LINES = [
@@ -328,11 +323,16 @@ def draft(seen: Seen, names_of: Names) -> tuple[str, list[str]]:
     sections: list[Section] = []
     for names, one in groups or [([], Machine())]:
         is_here = _is_here(seen, names, one)
-        nodes = Row("count" if mixed else "nodes", *_count(seen, names, one))
+        count = len(names) if names and names != ["this node"] else 1 if not names and seen.host else None
+        words = f"{one.source.partition(':')[0]}: {_short(names)}" if names else "this machine"
+        ask = "how many nodes are alike: sinfo lists them; more than one need [links.inter_node]"
+        nodes = Row("count" if mixed else "nodes", count, ask if count is None else words)
         rows, accelerator, gpus, likely = _node(seen, one, names_of, is_here=is_here)
         where = "node_groups.links" if mixed else "links"
         if mixed:
-            rows = [Row("name", _group_name(one, names, groups), "any name"), nodes, *rows]
+            alike = sum((of.gpu, of.gpus) == (one.gpu, one.gpus) for _, of in groups)
+            group = f"{one.gpu or 'gpu'}-{one.gpus}" + (f"-{names[0]}" if alike > 1 else "")
+            rows = [Row("name", group, "any name"), nodes, *rows]
             sections.append(Section("[[node_groups]]", rows))
         else:
             top.append(nodes)
@@ -363,19 +363,8 @@ def _is_here(seen: Seen, names: Sequence[str], one: Machine) -> bool:
     return is_alike and (len(seen.devices) or len(seen.paths) or one.gpus) == one.gpus
 
 
-def _count(seen: Seen, names: Sequence[str], one: Machine) -> tuple[float | None, str]:
-    if names == ["this node"] or (not names and not seen.host):
-        return None, "how many nodes are alike: sinfo lists them; more than one need [links.inter_node]"
-    return (len(names), f"{one.source.partition(':')[0]}: {_short(names)}") if names else (1, "this machine")
-
-
 def _short(names: Sequence[str]) -> str:
     return " ".join(names) if len(names) < 4 else f"{names[0]} ... {names[-1]}"
-
-
-def _group_name(one: Machine, names: Sequence[str], groups: Sequence[tuple[list[str], Machine]]) -> str:
-    alike = sum((of.gpu, of.gpus) == (one.gpu, one.gpus) for _, of in groups)
-    return f"{one.gpu or 'gpu'}-{one.gpus}" + (f"-{names[0]}" if alike > 1 else "")
 
 
 def _node(
@@ -436,7 +425,12 @@ def _intra(seen: Seen, gpus: int, likely: Sequence[str], *, is_here: bool) -> li
         return [Row("kind", None, ask), Row("bandwidth_GBps", None, "of a GPU, one direction"), latency]
     source = seen.paths_source
     links = [[int(path[2:]) if re.fullmatch(r"NV\d+", path) else 0 for path in row] for row in seen.paths]
-    if _is_joined(links):
+    reached, todo = {0}, [0]  # over NVLinks from the first GPU
+    while todo:
+        new = {at for at, count in enumerate(links[todo.pop()]) if count} - reached
+        reached |= new
+        todo += new
+    if len(reached) == len(links) > 1:
         return [*_nvlinks(links, likely, seen), latency]
     worst = max((path for row in seen.paths for path in row if path in PATHS), key=PATHS.index, default="SYS")
     some = ", NVLink between some alone" if any(map(any, links)) else ""
@@ -464,16 +458,6 @@ def _nvlinks(links: Sequence[Sequence[int]], likely: Sequence[str], seen: Seen) 
     ask = f"of a GPU, one direction; a pair has {one} links, whose rates nvidia-smi nvlink -s prints"
     bandwidth = Row("bandwidth_GBps", rate and rate * count, f"{count} links of {rate:g} ({words})" if rate else ask)
     return [Row("kind", kind, how), bandwidth]
-
-
-def _is_joined(links: Sequence[Sequence[int]]) -> bool:
-    """Tell whether NVLinks lead from the first GPU to every other one."""
-    reached, todo = {0}, [0]
-    while todo:
-        new = {at for at, count in enumerate(links[todo.pop()]) if count} - reached
-        reached |= new
-        todo += new
-    return len(reached) == len(links) > 1
 
 
 def _pcie_words(pcie: tuple[int, int]) -> str:

@@ -167,7 +167,13 @@ def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise InputFileError(path, f"text must be JSON, got: {error.msg}", f"line {error.lineno}") from None
     except tomllib.TOMLDecodeError as error:
-        raise _toml_error(text, path, str(error)) from None
+        message, _, place = str(error).partition(" (at ")
+        line_match = re.match(r"line (\d+)", place)
+        line = int(line_match[1]) if line_match else text.count("\n") + 1
+        if line_match and (twice := DUPLICATE_KEY.match(message)):
+            key = twice[1] or text.splitlines()[line - 1].partition("=")[0].strip().strip("[]")
+            raise InputFileError(path, f"key must be given once, got {shown(key)} again", f"line {line}") from None
+        raise InputFileError(path, f"text must be TOML, got: {message}", f"line {line}") from None
     except RecursionError:
         raise InputFileError(path, "tables must be nested less deeply") from None
     except ValueError as error:  # a whole number of thousands of digits
@@ -187,16 +193,6 @@ def _once(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise InputFileError(path, f"key must be given once, got {shown(twice)} twice in a table")
     return table
-
-
-def _toml_error(text: str, path: str, sentence: str) -> InputFileError:
-    message, _, place = sentence.partition(" (at ")
-    line_match = re.match(r"line (\d+)", place)
-    line = int(line_match[1]) if line_match else text.count("\n") + 1
-    if line_match and (twice := DUPLICATE_KEY.match(message)):
-        key = twice[1] or text.splitlines()[line - 1].partition("=")[0].strip().strip("[]")
-        return InputFileError(path, f"key must be given once, got {shown(key)} again", f"line {line}")
-    return InputFileError(path, f"text must be TOML, got: {message}", f"line {line}")
 
 
 def dump_toml(document: Mapping[str, Any]) -> str:

@@ -156,27 +156,23 @@ def _read(test: _Test, line: str, number: int, *, is_last: bool) -> None:
 def _rows(test: _Test, path: str, stated: Stated) -> Iterator[tuple[int, Mapping[str, Any]]]:
     _check_whole(test, path)
     if test.announced and not test.operation:
-        test.operation = _by_rates(test, path)
+        if not any(word in ("sum", "prod", "min", "max", "avg") for word in test.rows[0][1]):
+            problem = "log must name its operation, got none; call the file by its test, such as all_gather_perf.log"
+            raise InputFileError(path, problem, f"line {test.line}")
+        test.operation = ALL_REDUCE if _ratio(test) > 0.99 else REDUCE_SCATTER  # by what its ranks send
     nodes, ranks = _placement(test, path, stated)
     parts = nodes * ranks if not test.announced and test.operation in OF_EACH_RANK else 1
     at = test.columns.index("time") if test.announced else 1
     for number, words in test.rows:
         if size := int(words[0]) * parts:
+            if not 0 < (time_us := _float(words[at])) < LONGEST_US:
+                problem = f"time must be a number of microseconds above 0, got {shown(words[at])}"
+                raise InputFileError(path, problem, f"line {number}")
             yield number, {
                 "kind": test.operation, "operation": test.operation, "library": test.library, "device": test.device,
                 "bytes": size, "nodes": nodes, "ranks_per_node": ranks,
-                "time_s": _number(words[at], number, path) * 1e-6,
+                "time_s": time_us * 1e-6,
             }  # fmt: skip
-
-
-def _number(word: str, line: int, path: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < LONGEST_US:
-        raise InputFileError(path, f"time must be a number of microseconds above 0, got {shown(word)}", f"line {line}")
-    return value
 
 
 def _check_whole(test: _Test, path: str) -> None:
@@ -214,15 +210,6 @@ def _ratio(test: _Test) -> float:
     at, of = test.columns.index("busbw"), test.columns.index("algbw")
     _, words = max(test.rows, key=lambda row: float(row[1][of]))
     return float(words[at]) / float(words[of]) if float(words[of]) else 0.0
-
-
-def _by_rates(test: _Test, path: str) -> str:
-    """Return the operation that a log without its name is of: one that sums, by what its ranks send."""
-    sums = any(word in ("sum", "prod", "min", "max", "avg") for word in test.rows[0][1])
-    if sums:
-        return ALL_REDUCE if _ratio(test) > 0.99 else REDUCE_SCATTER
-    problem = "log must name its operation, got none; call the file by its test, such as all_gather_perf.log"
-    raise InputFileError(path, problem, f"line {test.line}")
 
 
 def _placement(test: _Test, path: str, stated: Stated) -> tuple[int, int]:
@@ -343,18 +330,13 @@ def training_log(lines: Iterable[tuple[int, str]]) -> TrainingLog | None:
     if of_iterations:
         program = "Megatron" if megatron else "torchtitan"
         return TrainingLog(program, of_iterations, line_of, 0, not megatron, stated, 0.0, memory_bytes)
-    return _of_trainer(trainer, stated, line_of)
-
-
-def _of_trainer(figures: Mapping[str, float], stated: Mapping[str, int], line: int) -> TrainingLog | None:
-    runtime_s, rate = figures.get("train_runtime", 0.0), figures.get("train_steps_per_second", 0.0)
-    steps = round(figures.get("global_step", 0.0) or runtime_s * rate)
-    if not steps or figures.get("training_s", 0.0) <= 0:
+    runtime_s = trainer.get("train_runtime", 0.0)
+    steps = round(trainer.get("global_step", 0.0) or runtime_s * trainer.get("train_steps_per_second", 0.0))
+    if not steps or trainer.get("training_s", 0.0) <= 0:
         return None
-    samples = figures.get("train_samples_per_second", 0.0) * runtime_s / steps
-    return TrainingLog(
-        "Hugging Face's Trainer", {steps: figures["training_s"] / steps}, line, steps, stated=stated, samples=samples
-    )
+    samples = trainer.get("train_samples_per_second", 0.0) * runtime_s / steps
+    mean_s = {steps: trainer["training_s"] / steps}
+    return TrainingLog("Hugging Face's Trainer", mean_s, line_of, steps, stated=stated, samples=samples)
 
 
 def _whole(text: str) -> int:

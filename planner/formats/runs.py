@@ -167,7 +167,12 @@ class _Reading:
                 self._refuse(line, "", cells)
             elif any(cells):
                 if len(self.runs) == MOST_RUNS:
-                    self._stop(line, cells, rows)
+                    rest = sum(isinstance(cells, Refusal) or any(cells) for _, cells in rows)
+                    more = f"this row and {rest:,} row{'s' * (rest != 1)} after it, all omitted"
+                    rule = f"file must be of at most {MOST_RUNS:,} runs"
+                    reason = Refusal("row", rule, "file", more, "; split the file")
+                    self.refused.append(RefusedRow(line, self._name(cells), reason))  # however many are listed
+                    self.omitted += rest
                     break
                 try:
                     self._add(self._run(line, cells))
@@ -176,14 +181,6 @@ class _Reading:
             if not self.runs and len(self.refused) >= MOST_FIRST_REFUSALS:
                 break
         return Runs(tuple(self.runs), tuple(self.refused), self.omitted)
-
-    def _stop(self, line: int, cells: list[str], rows: Rows) -> None:
-        """Refuse a row that is one too many, in words and whatever is listed already, and count those after it."""
-        rest = sum(isinstance(cells, Refusal) or any(cells) for _, cells in rows)
-        more = f"this row and {rest:,} row{'s' * (rest != 1)} after it, all omitted"
-        reason = Refusal("row", f"file must be of at most {MOST_RUNS:,} runs", "file", more, "; split the file")
-        self.refused.append(RefusedRow(line, self._name(cells), reason))
-        self.omitted += rest
 
     def _name(self, cells: list[str]) -> str:
         return cells[self.id_at] if len(cells) > self.id_at else ""

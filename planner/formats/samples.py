@@ -9,10 +9,11 @@ elements of 4 bytes.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,7 @@ def read_samples(path: Path | str, stated: Stated = UNSTATED) -> tuple[Samples, 
 
 
 def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
-    lines = _first_lines(text)
+    lines = list(islice(io.StringIO(text), MOST_COMMENTS))
     remedy = "; write it above the header, or move a file that holds no samples out of the folder"
     check_opening(lines[0] if lines else "", "samples", VERSION, path, remedy=remedy)
     circumstances: dict[str, str] = {}
@@ -116,14 +117,6 @@ def _comments(text: str, path: str) -> tuple[dict[str, str], str, int]:
         circumstances[key.strip()] = value.strip()
     received = "the end of the file" if len(lines) < MOST_COMMENTS else f"{MOST_COMMENTS:,} lines without one"
     raise InputFileError(path, f"header must follow the comments, got {received}", f"line {len(lines)}")
-
-
-def _first_lines(text: str) -> list[str]:
-    parts = text.split("\n", MOST_COMMENTS)
-    lines = [f"{part}\n" for part in parts[:MOST_COMMENTS]]
-    if len(parts) <= MOST_COMMENTS:
-        lines[-1] = parts[-1]
-    return [line for line in lines if line]
 
 
 def _instead(column: str) -> str:
