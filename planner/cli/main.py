@@ -24,14 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from planner import __version__
 from planner.cli.options import COMMANDS, OPTIONS, PANELS, Command, Option, panel_of
-from planner.cli.streams import (
-    answered,
-    note,
-    open_streams,
-    silence,
-    terminated_as_interrupted,
-    write_document,
-)
+from planner.cli.streams import answered, note, open_streams, silence, terminated_as_interrupted, write_document
 from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
 __all__ = ["main"]

@@ -25,17 +25,7 @@ from planner.search.bases import HYBRID, PIPELINE, kinds_of, kinds_to_try, layer
 from planner.search.refine import refinement
 from planner.search.searchable import kept
 from planner.sessions import inputs
-from planner.sessions.inputs import (
-    DEFAULT_REQUEST,
-    OPTION,
-    SETTINGS_FILE,
-    Case,
-    Machine,
-    Values,
-    listed,
-    merge,
-    value_of,
-)
+from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, SETTINGS_FILE, Case, Values, listed, merge, value_of
 from planner.sources.source import KERNEL_MISSING
 from planner.workload.blocks import block_starts
 from planner.workload.lawful import check_allowed
@@ -272,7 +262,7 @@ _OF_PROBLEM = (
 """Options that problems are made of."""
 
 
-def resolve(values: Values) -> tuple[Machine, tuple[Case, ...]]:
+def resolve(values: Values) -> tuple[inputs.Machine, tuple[Case, ...]]:
     """Return what the networks run on, and a case for every network and scenario.
 
     Fusions that were asked for and have no use are noted, but for those that ``--switches`` goes through.

@@ -51,16 +51,13 @@ ROUND_RATIO = 1.095
 MOST_LOOSENINGS = 5
 """Ways out that are told where nothing fits."""
 _PARTS = {
-    Fraction(*of): words
-    for of, words in {
-        (1, 1): "the same number of",
-        (1, 2): "half",
-        (1, 3): "a third of",
-        (1, 4): "a quarter of",
-        (1, 8): "an eighth of",
-        (2, 3): "two thirds of",
-        (3, 4): "three quarters of",
-    }.items()
+    Fraction(1): "the same number of",
+    Fraction(1, 2): "half",
+    Fraction(1, 3): "a third of",
+    Fraction(1, 4): "a quarter of",
+    Fraction(1, 8): "an eighth of",
+    Fraction(2, 3): "two thirds of",
+    Fraction(3, 4): "three quarters of",
 }
 MOST_PARTS = 100
 """Above which a fraction is told in per cent."""

@@ -38,22 +38,11 @@ from planner.fitting.calibration import SampleOrigin, fit_calibration
 from planner.fitting.collectives import fit_overlap
 from planner.fitting.overheads import overheads_doubt
 from planner.formats.logs import Stated
+from planner.probes import ranks
 from planner.probes.calibrate import WARNING_DISTURBED, CpuPlace, Measurement, Place, disturbed, place_of
 from planner.probes.inputs import measure_copies
 from planner.probes.precisions import import_torch
-from planner.probes.ranks import (
-    ARRIVAL_S,
-    Joined,
-    Rank,
-    Step,
-    join,
-    link_points,
-    losses_named,
-    measure_points,
-    rank_of,
-    rows_of,
-    take_part,
-)
+from planner.probes.ranks import ARRIVAL_S, Joined, Rank, Step, rank_of
 from planner.probes.resume import holds_measured, read_measured, remove_if_empty, start_file
 from planner.sessions.inputs import Say, Values, value_of
 from planner.sessions.measure import Request, Session, check_complete, check_served, measured, with_doubts
@@ -242,15 +231,15 @@ class Asked:
     budget_s: float
 
 
-def rank_here(ranks: int | None) -> Rank | None:
+def rank_here(number: int | None) -> Rank | None:
     """Return which rank of a launcher this process is, None where none has started it.
 
-    ParameterError: a number of ``ranks`` is given with a launcher's.
+    ParameterError: a ``number`` of ranks is given with a launcher's.
     """
     own = rank_of(os.environ)
-    if own is not None and ranks is not None:
+    if own is not None and number is not None:
         rule = f"left out where a launcher has started ranks (here {own.size})"
-        raise ParameterError("--ranks", rule, ranks)
+        raise ParameterError("--ranks", rule, number)
     return own
 
 
@@ -259,8 +248,8 @@ def take_part_here(own: Rank, device: str, threads: int) -> None:
     if device == "cuda":  # each rank of a node has its own, or sees no other
         device = f"cuda:{own.local % import_torch().cuda.device_count()}"
     joined = _joined(own, place_of(device, (), catalog.known_accelerator, threads), threads, str)
-    with losses_named(joined, str):
-        take_part(joined, threads)
+    with ranks.losses_named(joined, str):
+        ranks.take_part(joined, threads)
 
 
 def _joined(own: Rank, place: Place, threads: int, gone: Callable[[], str]) -> Joined:
@@ -270,7 +259,7 @@ def _joined(own: Rank, place: Place, threads: int, gone: Callable[[], str]) -> J
         "device": place.accelerator.name,
         "threads": str(threads),
     }
-    return join(own, place.device, facts, arrival_s=ARRIVAL_S, gone=gone)
+    return ranks.join(own, place.device, facts, arrival_s=ARRIVAL_S, gone=gone)
 
 
 def links_here(asked: Asked, name: str, partial: Path, session: Session, *, date: str) -> tuple[Calibration, str]:
@@ -297,11 +286,11 @@ def links_here(asked: Asked, name: str, partial: Path, session: Session, *, date
             "ranks": f"{len(joined.nodes)} x {joined.ranks_per_node}",
             "library": joined.library,
         }
-        earlier = read_measured(partial, circumstances, {point.name for point in link_points(joined)})
+        earlier = read_measured(partial, circumstances, {point.name for point in ranks.link_points(joined)})
         if earlier.note:
             session.say(earlier.note)
         start_file(partial, circumstances, earlier.measured)
-        with losses_named(joined, gone):
+        with ranks.losses_named(joined, gone):
             left_s = asked.began_s + UNTIL_SHARE * asked.budget_s - session.clock_s()
             for_s = max(left_s - earlier.used_s, LEAST_SHARE * asked.budget_s)
             sentence = f"timing links between ranks, {own.size} in all, for {for_s:.0f} s"
@@ -311,8 +300,8 @@ def links_here(asked: Asked, name: str, partial: Path, session: Session, *, date
                     show(done / total, f"links: {done} of {total} points")
 
                 until_s = earlier.used_s + for_s
-                visits, steps = measure_points(joined, until_s, earlier, partial, say, threads=asked.threads)
-            rows, notes = rows_of(joined, visits, place.accelerator.name), {}
+                visits, steps = ranks.measure_points(joined, until_s, earlier, partial, say, threads=asked.threads)
+            rows, notes = ranks.rows_of(joined, visits, place.accelerator.name), {}
             if visits.disturbed:  # no two visits agree
                 first, count = visits.disturbed[0].name, len(visits.disturbed)
                 more = ", ..." * (count > 1)

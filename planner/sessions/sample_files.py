@@ -24,19 +24,11 @@ from planner.domain.network import Network
 from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.domain.training import STEP, TimedStep
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
+from planner.fitting import screening
 from planner.fitting.calibration import fit_links, with_overheads
 from planner.fitting.overheads import times_over_kernels
 from planner.fitting.rows import take, usable
-from planner.fitting.screening import (
-    Outlier,
-    contradictions,
-    merged_steps,
-    outliers,
-    repeated,
-    runs_apart,
-    undisputed,
-    unit_doubt,
-)
+from planner.fitting.screening import Outlier
 from planner.formats.calibration import parse_node, text_of_node
 from planner.formats.documents import read_text
 from planner.formats.logs import UNSTATED, Stated, is_log
@@ -227,7 +219,7 @@ def fitted_with_steps(calibration: Calibration, rows: StepRows, say: Say) -> Cal
     files = replace(rows.files, samples=replace(rows.files.samples, circumstances=before))
     selection = _without_disputed(_Selection(files).without(reasons))
     samples = _told(selection, "training steps are timed again; the median of each is fitted", say)
-    whole = with_overheads(calibration, merged_steps(steps_of(samples, say).values()))
+    whole = with_overheads(calibration, screening.merged_steps(steps_of(samples, say).values()))
     return replace(whole, environment={**whole.environment, **_rejections(selection)})
 
 
@@ -238,13 +230,13 @@ def _selection(files: SampleFiles, accelerator: Accelerator) -> _Selection:
     selection = _without_disputed(selection, _rows_by_file(selection.files))
     for own in _rows_by_file(selection.files):  # times, those of a kind, or of some rows, that are evidently no seconds
         of_file = selection.files.select(np.isin(np.arange(selection.files.samples.size), own))
-        _refuse_other_units(of_file, outliers(of_file.samples, accelerator))
-        if doubt := unit_doubt(of_file.samples, accelerator):
+        _refuse_other_units(of_file, screening.outliers(of_file.samples, accelerator))
+        if doubt := screening.unit_doubt(of_file.samples, accelerator):
             path = of_file.places[0][0]
             lines = of_file.where(doubt.rows).removeprefix(f"{path}: ") if doubt.rows else ""
             raise InputFileError(path, doubt.sentence, lines)
     rows, times = selection.files, selection.files.samples.time_s
-    off = outliers(rows.samples, accelerator)
+    off = screening.outliers(rows.samples, accelerator)
     _refuse_other_units(rows, off)
     selection = selection.without({one.row: f"time_s is {times[one.row]:g} s, {_off(one)} as its like" for one in off})
     _check_files(selection.files)
@@ -255,7 +247,7 @@ def _without_disputed(selection: _Selection, groups: Sequence[IntArray] = ()) ->
     """Return rows without those that disagree with the best one of their call, in their group or any file."""
     files, disturbed = selection.files, _disturbed(selection.files)
     rows = (
-        own[~undisputed(take(files.samples, own), disturbed[own])].tolist()
+        own[~screening.undisputed(take(files.samples, own), disturbed[own])].tolist()
         for own in groups or [np.arange(files.samples.size)]
     )
     return selection.without(dict.fromkeys(itertools.chain.from_iterable(rows), DISPUTED))
@@ -266,7 +258,7 @@ def _told(selection: _Selection, again: str, say: Say) -> Samples:
     for sentence in _sentences(selection, SENTENCES_SAID):
         say(f"rejected: {sentence}")
     samples = selection.files.samples
-    if count := repeated(samples):
+    if count := screening.repeated(samples):
         say(f"{count} of {samples.size} {again}")
     return samples
 
@@ -367,7 +359,7 @@ def _check_repeats(files: SampleFiles) -> None:
     disturbed, times = _disturbed(files), files.samples.time_s
     for rows in _rows_by_file(files):
         own = rows[~disturbed[rows]]
-        pairs = contradictions(take(files.samples, own))
+        pairs = screening.contradictions(take(files.samples, own))
         if pairs:
             fast, slow = (int(own[at]) for at in pairs[0])
             more = f" (and {len(pairs) - 1} more such calls)" if pairs[1:] else ""
@@ -379,7 +371,7 @@ def _check_repeats(files: SampleFiles) -> None:
 def _check_files(files: SampleFiles) -> None:
     """Refuse files whose times of the same calls contradict each other grossly: more than runs of one machine do."""
     times, disturbed = files.samples.time_s, _disturbed(files)
-    apart = runs_apart(files.samples, _file_numbers(files), disturbed)
+    apart = screening.runs_apart(files.samples, _file_numbers(files), disturbed)
     if apart is not None:
         rule = f"times of one call must be alike in all files, got {times[apart.slow]:g} s, but {times[apart.fast]:g} s"
         noisy = [row for row in (apart.slow, apart.fast) if disturbed[row]]
