@@ -175,7 +175,7 @@ class UnitTable:
         See :class:`planner.steps.host_and_gpu.CallCounts`.
     layers : ndarray of float, shape (c, len(PASSES), U); that host time counts
     products_s : ndarray of float, shape (c, len(BESIDE), U); products of the backward pass of what is split by columns
-    slot_s : ndarray of float, shape (c, len(BACKWARD), len(CLASSES), J + 1)
+    segment_s : ndarray of float, shape (c, len(BACKWARD), len(CLASSES), at least D)
         Of a backward pass what each segment takes, the head first, by class of kernels.
     """
 
@@ -185,13 +185,13 @@ class UnitTable:
     launches: FloatArray
     layers: FloatArray
     products_s: FloatArray
-    slot_s: FloatArray
+    segment_s: FloatArray
 
     def repeat(self, name: str, other: str) -> None:
         """Put the kernels of one pass into another."""
         for column in (self.kernel_s, self.calls, self.measured_calls, self.launches):
             column[:, PASSES.index(other)] = column[:, PASSES.index(name)]
-        self.slot_s[:, BACKWARD.index(other)] = self.slot_s[:, BACKWARD.index(name)]
+        self.segment_s[:, BACKWARD.index(other)] = self.segment_s[:, BACKWARD.index(name)]
 
     @property
     def counts(self) -> CallCounts:
@@ -329,13 +329,11 @@ class RankCompute:
         part = np.where(mine, 1.0 / self._ranks, 1.0)
         return replace(calls, work={name: column * part for name, column in calls.work.items()})
 
-    def unit_table(self, served: _Served, times_s: Mapping[int, FloatArray], cases: int) -> UnitTable:
-        """Return what so many micro-batches take.
+    def unit_table(self, served: _Served, times_s: Mapping[int, FloatArray], table: UnitTable) -> UnitTable:
+        """Return what micro-batches take, put into an empty table of them.
 
         ``served``: their calls by stage; ``times_s``: of each of these, by its identity.
         """
-        units = self.units
-        table = _empty(cases, units.distinct, self.slots.layer.size)
         in_backward = {id(calls) for calls, _ in served["backward"]}
         for stage, of_stage in served.items():
             is_later = stage == "accumulating"  # and holds all of the backward pass, which stands before it
@@ -344,8 +342,8 @@ class RankCompute:
             for calls, source in of_stage:
                 if not (is_later and id(calls) in in_backward):
                     self._add(table, stage, (calls, source), times_s[id(calls)])
-            counted = {"update": units.slots, "backward": units.reached, "accumulating": units.reached}
-            table.layers[:, PASSES.index(stage)] = counted.get(stage, units.layers)
+            counted = {"update": self.units.slots, **dict.fromkeys(BACKWARD, self.units.reached)}
+            table.layers[:, PASSES.index(stage)] = counted.get(stage, self.units.layers)
         return table
 
     def _add(self, table: UnitTable, stage: str, served: tuple[KernelCalls, Source], times: FloatArray) -> None:
@@ -364,8 +362,8 @@ class RankCompute:
             if source.origin != "specified":
                 table.measured_calls[:, at] += operations
         if stage in BACKWARD:
-            of_segments = self.program.by_segment(times, calls.layer)[:, self.program.segment]
-            table.slot_s[:, BACKWARD.index(stage), of_class] += of_segments
+            of_segments = self.program.by_segment(times, calls.layer)
+            table.segment_s[:, BACKWARD.index(stage), of_class, : of_segments.shape[1]] += of_segments
         under = _GRADIENT_OF.get(calls.direction) if calls.kind == "gemm" and stage == "backward" else None
         for part in PARTS if under else ():
             is_part = self._columns[part][calls.layer]
@@ -398,12 +396,15 @@ def _part_of(behind: list[str]) -> str:
     return FEED_FORWARD if behind[0].endswith("activation") else ATTENTION
 
 
-def _empty(cases: int, units: int, slots: int) -> UnitTable:
-    kernels, of_slots = (
-        np.zeros((cases, len(of), len(CLASSES), size)) for of, size in ((PASSES, units), (BACKWARD, slots + 1))
+def _empty(cases: int, like: RankCompute | None) -> UnitTable:
+    """Return a table of zeros, with room for twice as many distinct segments: those of a shard may differ in more."""
+    units = like.units.distinct if like else 0
+    segments = min(like.program.segment.size, 2 * like.program.repeats.size) if like else 0
+    kernels, last = (
+        np.zeros((cases, len(of), len(CLASSES), size)) for of, size in ((PASSES, units), (BACKWARD, segments))
     )
     one, two, three, four = np.zeros((4, cases, len(PASSES), units))
-    return UnitTable(kernels, one, two, three, four, np.zeros((cases, len(BESIDE), units)), of_slots)
+    return UnitTable(kernels, one, two, three, four, np.zeros((cases, len(BESIDE), units)), last)
 
 
 def _times_s(parts: Iterable[tuple[_Served, int, int]]) -> dict[int, FloatArray]:
@@ -484,13 +485,13 @@ class ComputeCases:
     def _made(self, rank: IntArray, sub_batch: IntArray) -> UnitTable:
         """Return the cases of ranks and sub-batches, shape (k,)."""
         first = self.ranks[0] if self.ranks else None
-        table = _empty(sub_batch.size, first.units.distinct if first else 0, first.slots.layer.size if first else 0)
+        table = _empty(sub_batch.size, first)
         parts = [(rank == place, self.ranks[place]) for place in sorted(set(rank.tolist()))]
         served = [one.calls_with_sources(sub_batch[rows]) for rows, one in parts]
         sizes = [int(rows.sum()) for rows, _ in parts]
         times_s = _times_s(zip(served, sizes, (one.itemsize for _, one in parts), strict=True))
         for (rows, one), of_rank, size in zip(parts, served, sizes, strict=True):
-            part = one.unit_table(of_rank, times_s, size)
+            part = one.unit_table(of_rank, times_s, _empty(size, first))
             for column in fields(UnitTable):
                 getattr(table, column.name)[rows] = getattr(part, column.name)
         return table

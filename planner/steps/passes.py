@@ -143,8 +143,10 @@ class Passes:
 
         In proportion to the kernels of segments; where there are none these take equally long.
         """
-        rows = self.cases.compute_rows(self.costs.compute)
-        slots = scaled(self.costs.compute.cases.columns.slot_s[rows], self.costs.overheads)
+        compute = self.costs.compute
+        segments = scaled(compute.cases.columns.segment_s[self.cases.compute_rows(compute)], self.costs.overheads)
+        which = np.stack([one.program.segment for one in compute.ranks])[self.cases.rank]
+        slots = np.take_along_axis(segments, which[:, None], axis=-1)
         ready = ready_s(np.where(slots.sum(axis=-1, keepdims=True) > 0, slots, 1.0))
         return np.asarray(ready[..., 1:] / ready[..., :1])
 
