@@ -37,6 +37,21 @@ def test_schema_is_a_schema(validate: Validate, kind: str) -> None:
     assert validate(schema(kind), {"format": f"planner/{kind}", "version": 99}) != ""
 
 
+def tables_in(one: Any) -> list[dict[str, Any]]:
+    """Return every table of declared keys in a schema."""
+    inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    tables = [table for each in inner for table in tables_in(each)]
+    return [*tables, one] if isinstance(one, dict) and one.get("additionalProperties") is False else tables
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_table_has_keys_and_every_key_says_what_it_means(kind: str) -> None:
+    """A record without annotations for documents would be a table without keys."""
+    for table in tables_in(schema(kind)):
+        assert table["properties"]
+        assert all(one["description"] for one in table["properties"].values())
+
+
 def test_unknown_kind_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'cluster'"):
         schema("clusters_")
