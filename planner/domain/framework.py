@@ -187,22 +187,16 @@ def label_of(name: str, version: str, switches: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """What a user may turn on, which changes what a framework does.
+    """What a user may turn on, which changes what a framework does: fields of Framework by name.
 
-    Attributes
-    ----------
-    changes : mapping of str to Any, fields of Framework by name; ``fuses`` is what is fused besides, ``strategies`` are
-        followed in place of those of the same name
-    aliases : names of the framework with this switch on, in lower case
-    needs, excludes : other switches: those turned on with it, those that cannot be on beside it
-    source : what it is, and where that comes from
+    In ``changes``, ``fuses`` is what is fused besides, ``strategies`` are followed in place of those of the same name.
     """
 
     changes: Mapping[str, Any]
-    aliases: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-    source: str = ""
+    aliases: Annotated[tuple[str, ...], Key("names of the framework with this switch on, in lower case")] = ()
+    needs: Annotated[tuple[str, ...], Key("other switches that are on with it")] = ()
+    excludes: Annotated[tuple[str, ...], Key("other switches that cannot be on beside it")] = ()
+    source: Annotated[str, Key("what it is, and where that comes from")] = ""
 
     @property
     def changes_results(self) -> bool:
@@ -224,20 +218,16 @@ class Framework:
 
     Attributes
     ----------
-    name : in lower case; what coefficients of its overheads are looked up by
-    aliases : other names, in lower case
-    source : where that comes from
     version : free text; empty: any
-    switches : mapping of str to Switch, what may be turned on, by name; those that are on changed the fields above
+    switches : those that are on changed the fields above
     switched : those that are on, in the order of ``switches``
     versions : mapping of str to mapping of str to Any, what older versions did otherwise: first numbers of a version ->
         fields by name; ``source``: where that is from
-    sources : mapping of str to str, where the values of single keys of its file come from, by key; what is assumed says
-        so
+    sources : by key of its file; what is assumed says so
     """
 
-    name: str
-    aliases: tuple[str, ...] = ()
+    name: Annotated[str, Key("name to refer to it, in lower case; its overheads are looked up by it")]
+    aliases: Annotated[tuple[str, ...], Key("other names, in lower case")] = ()
     input_gradient: bool = _fact("whether the gradient of the network's input is computed", default=False)
     gradient_type: Mapping[str, str] = _fact(
         "what gradients are held in, by precision; others: in its own type", GRADIENT_TYPES, default={}
@@ -310,9 +300,11 @@ class Framework:
     writes: Mapping[str, Mapping[str, bool | int | str]] = _fact(
         "what tells its program a plan: by condition, values by flag (-), variable ($) or key of a file", default={}
     )
-    source: str = ""
+    source: Annotated[str, Key("where this comes from")] = ""
     version: str = ""
-    switches: Mapping[str, Switch] = field(default_factory=dict, hash=False, compare=False)
+    switches: Annotated[Mapping[str, Switch], Key("what a user may turn on, by name", pattern="[a-z][a-z0-9.-]*")] = (
+        field(default_factory=dict, hash=False, compare=False)
+    )
     switched: tuple[str, ...] = ()
     versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)

@@ -23,6 +23,7 @@ from planner.formats.fields import (
     Text,
     Type,
     Whole,
+    values_of,
     without_none,
 )
 
@@ -58,17 +59,12 @@ _WITH_SOURCE = (*(one.name for one in _DOES), *(f"strategies.{name}" for name in
 
 
 _CHANGES = tuple(replace(one, default=None) for one in _DOES)
-_SWITCH = Table(
-    Field("aliases", ListOf(Text()), "names of the framework with this switch on, in lower case", ()),
-    Field("needs", ListOf(Text()), "other switches that are on with it", ()),
-    Field("excludes", ListOf(Text()), "other switches that cannot be on beside it", ()),
-    Field("source", Text(), "what it is, and where that comes from", ""),
+Table.of(
+    Switch,
     *_CHANGES,
-    make=lambda aliases, needs, excludes, source, **changes: Switch(
-        without_none(**changes), aliases, needs, excludes, source
-    ),
+    make=lambda **keys: Switch(without_none(**{one.name: keys.pop(one.name) for one in _CHANGES}), **keys),
     doc="what a user may turn on: the keys that it changes; what it fuses is fused besides",
-    split=lambda one: {key: getattr(one, key) for key in ("aliases", "needs", "excludes", "source")} | one.changes,
+    split=lambda one: values_of(one) | one.changes,
 )
 _VERSION = Table(
     *_CHANGES,
@@ -87,7 +83,13 @@ def _framework(**keys: Any) -> Framework:
                 raise UnknownNameError(f"lawful.{name}", value, words)
     changed = (one.changes for one in framework.switches.values())
     for some in (keys, *changed, *framework.versions.values()):
-        _check_strategies(some.get("strategies", {}))
+        strategies: Mapping[str, Strategy] = some.get("strategies", {})
+        if "bucketed" in strategies and strategies["bucketed"].bucket_bytes <= 0:
+            raise ParameterError("bucket_MiB of strategies.bucketed", "above 0", 0, "'wait-free' sends layer by layer")
+        for name, overlap, other in (("wait-free", True, "no-overlap"), ("no-overlap", False, "wait-free")):
+            if name in strategies and strategies[name].overlap != overlap:
+                got, remedy = str(not overlap).lower(), f"what does so is called {other!r}"
+                raise ParameterError(f"overlap of strategies.{name}", str(overlap).lower(), got, remedy)
     for name, switch in framework.switches.items():
         try:
             framework.with_switches([name])
@@ -98,28 +100,15 @@ def _framework(**keys: Any) -> Framework:
     return framework
 
 
-def _check_strategies(strategies: Mapping[str, Strategy]) -> None:
-    of_buckets = strategies.get("bucketed")
-    if of_buckets is not None and of_buckets.bucket_bytes <= 0:
-        raise ParameterError("bucket_MiB of strategies.bucketed", "above 0", 0, "'wait-free' sends layer by layer")
-    for name, overlap, other in (("wait-free", True, "no-overlap"), ("no-overlap", False, "wait-free")):
-        if name in strategies and strategies[name].overlap != overlap:
-            got, remedy = str(not overlap).lower(), f"what does so is called {other!r}"
-            raise ParameterError(f"overlap of strategies.{name}", str(overlap).lower(), got, remedy)
-
-
-_FRAMEWORK = Table(
-    Field("name", Text(), "name to refer to it, in lower case; its overheads are looked up by it"),
-    Field("aliases", ListOf(Text()), "other names, in lower case", ()),
+_FRAMEWORK: Table[Framework] = Table.of(
+    Framework,
     *_DOES,
-    Field("switches", MapOf(_SWITCH, "[a-z][a-z0-9.-]*"), "what a user may turn on, by name", {}),
     Field(
         "versions",
         MapOf(_VERSION, r"\d+(\.\d+)*"),
         "what older versions did otherwise, by the first numbers of the version",
         {},
     ),
-    Field("source", Text(), "where this comes from", ""),
     Field("sources", MapOf(Text(), choices=_WITH_SOURCE), "where values of single keys come from, by key", {}),
     make=_framework,
 )
