@@ -155,30 +155,40 @@ class KernelCalls:
         object.__setattr__(self, "looked_up", frozen_map(self.looked_up))
 
 
+_WORK: Mapping[str, int] = {"least": 0, "most": 10**18}
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of a sample: parameters, those trained, multiply-adds forward, FLOP of a training pass."""
+    """Of a sample, but for parameters."""
 
-    parameters: int
-    trained: int
+    parameters: Annotated[int, Key("weights", **_WORK)]
+    trained: Annotated[
+        int, Key("those of them that are trained; absent: all are", name="trained_parameters", absent=None, **_WORK)
+    ]
     forward_mac: int
-    training_flop: int
+    training_flop: Annotated[int, Key("of products, forward and backward, a sample", **_WORK)]
+
+    @property
+    def forward_flop(self) -> int:
+        """Of products: two a multiply-add."""
+        return 2 * self.forward_mac
 
 
 @dataclass(frozen=True, slots=True)
 class WorkTotals(Work):
-    """Totals of a network, and the kernel calls of a step."""
+    """Totals of a network."""
 
-    kernel_calls: int
+    kernel_calls: Annotated[int, Key("kernel calls of a step", **_WORK)]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWork(Work):
-    """One layer of a network; ``shape`` is that of its output for one sample."""
+    """One layer of a network."""
 
     name: str
     kind: str
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[int, ...], Key("shape of its output of one sample", name="output")]
 
 
 @dataclass(frozen=True, slots=True)

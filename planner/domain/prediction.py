@@ -352,19 +352,15 @@ def cited(predictions: Iterable[Prediction], calibrations: Iterable[Calibration]
 class Batch:
     """What one batch of inference takes on one device.
 
-    Attributes
-    ----------
-    latency : from its first kernel to its last, and what the host adds [s]
-    memory_bytes : by kind
-    kernels : those of longest time first
-    calibrations, origins : what the times rest on
+    ``latency``: from its first kernel to its last, and what the host adds [s]; ``calibrations`` and ``origins``: what
+    the times rest on.
     """
 
-    precision: str
-    sub_batch: int
+    precision: Annotated[str, Key("of the engine")]
+    sub_batch: Annotated[int, Key("samples of a batch")]
     latency: Quantity
-    memory_bytes: Mapping[str, float]
-    kernels: tuple[KernelRow, ...]
+    memory_bytes: Annotated[Mapping[str, float], Key("of one device, by kind")]
+    kernels: Annotated[tuple[KernelRow, ...], Key("of a batch, those of longest time first")]
     calibrations: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 

@@ -26,6 +26,7 @@ from planner.formats.fields import (
     Table,
     Text,
     Whole,
+    values_of,
     without_none,
 )
 
@@ -75,17 +76,13 @@ NETWORK = Kind("network", "toml", _NETWORK)
 
 
 _WORK = Whole(least=0, most=10**18)
-_FIGURES = (
-    Field("parameters", _WORK, "weights"),
-    Field("trained_parameters", _WORK, "those of them that are trained; absent: all are", None, into="trained"),
-    Field("forward_flop", _WORK, "of products, forward, a sample: two a multiply-add"),
-    Field("training_flop", _WORK, "of products, forward and backward, a sample"),
-)
-_LAYER_WORK = Table(_LAYER, Field("output", ListOf(Whole()), "shape of its output of one sample"), *_FIGURES)
-_TOTALS = Table(
-    *_FIGURES,
-    Field("forward_multiply_adds", _WORK, "of products, forward, a sample"),
-    Field("kernel_calls", _WORK, "kernel calls of a step"),
+_FORWARD = Field("forward_flop", _WORK, "of products, forward, a sample: two a multiply-add")
+_LAYER_WORK = Table(_LAYER, Table.of(LayerWork, _FORWARD))
+_TOTALS = Table.of(
+    WorkTotals,
+    _FORWARD,
+    Field("forward_multiply_adds", _WORK, "of products, forward, a sample", into="forward_mac"),
+    make=dict,
 )
 _NETWORK_WORK = Table.of(
     Network,
@@ -98,19 +95,13 @@ NETWORK_WORK = Kind("network-work", "json", _NETWORK_WORK)
 
 def network_work_document(network: Network, layers: Sequence[LayerWork], totals: WorkTotals) -> dict[str, Any]:
     """Return the document of a network, of the work of each of its layers, in order, and of all."""
-    keys = NETWORK.document(network)
-    rows = [
-        {**row, "output": list(one.shape), **_figures(one)} for row, one in zip(keys["layers"], layers, strict=True)
-    ]
-    figures = _figures(totals) | {"forward_multiply_adds": totals.forward_mac, "kernel_calls": totals.kernel_calls}
-    opening = {"format": NETWORK_WORK.format, "version": NETWORK_WORK.version}
-    return keys | opening | {"layers": rows, "totals": figures}
 
+    def told(one: Work, **others: Any) -> dict[str, Any]:
+        trained = None if one.trained == one.parameters else one.trained
+        return values_of(one, **others, forward_flop=one.forward_flop, trained=trained)
 
-def _figures(one: Work) -> dict[str, int]:
-    trained = {} if one.trained == one.parameters else {"trained_parameters": one.trained}
-    flop = {"forward_flop": 2 * one.forward_mac, "training_flop": one.training_flop}
-    return {"parameters": one.parameters, **trained, **flop}
+    rows = [told(work, **values_of(layer)) for layer, work in zip(network.layers, layers, strict=True)]
+    return NETWORK_WORK.document(values_of(network, layers=rows, totals=told(totals)))
 
 
 DATASET = Kind("dataset", "toml", Table.of(Dataset))

@@ -291,15 +291,13 @@ def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
     )
 
 
-_KERNEL = Table.of(KernelRow, title="kernel")
-_REPLICAS = Table(
-    Field("precision", Text(), "of the engine"),
-    Field("sub_batch", Whole(), "samples of a batch"),
+Table.of(KernelRow, title="kernel")
+_REPLICAS = Table.of(
+    Batch,
     Field("gpus", Whole(), "replicas, one a device"),
     Field("latency_s", QUANTITY, "what a batch takes"),
     Field("samples_per_s", Number(), "of all replicas"),
-    Field("memory_bytes", MapOf(Number()), "of one device, by kind"),
-    Field("kernels", ListOf(_KERNEL), "of a batch, those of longest time first"),
+    make=dict,
     title="replicas",
 )
 _INFERENCE = Table(
