@@ -238,25 +238,38 @@ def _alternative(text: str, cluster: Cluster, find_accelerator: FindAccelerator)
             devices.append(item)
         elif sign == "*=":
             term = _known_name(name, "term", TERM_NAMES, item)
-            multipliers[term] = multipliers.get(term, 1.0) * _factor(value, item)
+            try:
+                factor = float(value)
+            except ValueError:
+                factor = math.nan
+            if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
+                rule = f"a number from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}"
+                raise ParameterError(f"factor of --scenario item {item!r}", rule, value)
+            multipliers[term] = multipliers.get(term, 1.0) * factor
         elif sign:
-            key, number = _link_value(name, value, item, cluster)
-            if key in link_values:
+            link_name, _, key = name.partition(".")
+            link = _known_name(link_name, "link", _LINK_NAMES, item)
+            into, dimension = LINK_KEYS[_known_name(key, "key", tuple(LINK_KEYS), item)]
+            if getattr(cluster, link) is None:
+                raise ParameterError(
+                    f"link of --scenario item {item!r}", f"one that cluster {cluster.name!r} has", link
+                )
+            number = parse_quantity(value.strip(), dimension, f"value of --scenario item {item!r}")
+            if (link, into) in link_values:
                 raise ParameterError("--scenario", "without two values for one key of a link", item)
-            link_values[key] = number
+            link_values[link, into] = number
         elif item not in ("fp16", "edr"):
             raise ParameterError("--scenario item", _FORM_WORDS, item)
     if "edr" in items and ("inter_node", "bytes_per_s") in link_values:
         raise ParameterError("--scenario", "either edr or inter_node.bandwidth, which it stands for", text)
     of_inter_node = {}
     if "edr" in items:
-        link = cluster.inter_node
-        if link is None:
+        if cluster.inter_node is None:
             raise ParameterError("--scenario item 'edr'", "used where nodes are linked", f"cluster {cluster.name!r}")
-        if link.bytes_per_s >= EDR_BYTES_PER_S:
+        if (rate := cluster.inter_node.bytes_per_s) >= EDR_BYTES_PER_S:
             rule = "used where the inter_node link has less than 12.5 GB/s"
-            raise ParameterError("--scenario item 'edr'", rule, f"{link.bytes_per_s / 1e9:g} GB/s on {cluster.name}")
-        of_inter_node = {"all_reduce": link.bytes_per_s / EDR_BYTES_PER_S}
+            raise ParameterError("--scenario item 'edr'", rule, f"{rate / 1e9:g} GB/s on {cluster.name}")
+        of_inter_node = {"all_reduce": rate / EDR_BYTES_PER_S}
     return Scenario(
         text,
         multipliers,
@@ -290,23 +303,3 @@ def _known_name(name: str, what: str, names: tuple[str, ...], item: str) -> str:
     if name.strip() not in names:
         raise UnknownNameError(f"{what} of --scenario item {item!r}", name.strip(), names)
     return name.strip()
-
-
-def _factor(text: str, item: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR:
-        rule = f"a number from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}"
-        raise ParameterError(f"factor of --scenario item {item!r}", rule, text)
-    return value
-
-
-def _link_value(name: str, value: str, item: str, cluster: Cluster) -> tuple[tuple[str, str], float]:
-    link_name, _, key = name.partition(".")
-    link = _known_name(link_name, "link", _LINK_NAMES, item)
-    into, dimension = LINK_KEYS[_known_name(key, "key", tuple(LINK_KEYS), item)]
-    if getattr(cluster, link) is None:
-        raise ParameterError(f"link of --scenario item {item!r}", f"one that cluster {cluster.name!r} has", link)
-    return (link, into), parse_quantity(value.strip(), dimension, f"value of --scenario item {item!r}")

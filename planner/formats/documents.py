@@ -93,7 +93,12 @@ def opened(path: Path | str, most: int) -> Iterator[BinaryIO]:
     Nothing else is opened: to open a pipe waits for who writes to it, and a device may never end.
     """
     if path == STANDARD_INPUT:
-        yield io.BufferedReader(_Limited(_standard_input(), most))
+        name, remedy = place_of(path), f"pipe a file into it, or name the file instead of {STANDARD_INPUT}"
+        if sys.stdin is None or sys.stdin.closed:
+            raise InputFileError(name, f"must be open, got a closed one; {remedy}")
+        if sys.stdin.isatty():
+            raise InputFileError(name, f"must be a file or a pipe, got a terminal; {remedy}")
+        yield io.BufferedReader(_Limited(sys.stdin.buffer, most))
         return
     if "\0" in str(path):
         raise InputFileError(str(path), "name of a file must be free of null characters, got one")
@@ -137,15 +142,6 @@ class _Limited(io.RawIOBase):
             raise InputFileError(place_of(STANDARD_INPUT), f"file must be of at most {self.most:,} bytes, got more")
         buffer[: len(content)] = content
         return len(content)
-
-
-def _standard_input() -> BinaryIO:
-    name, remedy = place_of(STANDARD_INPUT), f"pipe a file into it, or name the file instead of {STANDARD_INPUT}"
-    if sys.stdin is None or sys.stdin.closed:
-        raise InputFileError(name, f"must be open, got a closed one; {remedy}")
-    if sys.stdin.isatty():
-        raise InputFileError(name, f"must be a file or a pipe, got a terminal; {remedy}")
-    return sys.stdin.buffer
 
 
 @lru_cache(1)
