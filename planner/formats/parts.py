@@ -44,8 +44,8 @@ from planner.formats.fields import (
 __all__ = [
     "CITATIONS", "CONFIGURATION_TABLE", "GROUPS", "LARGEST_PRODUCT", "LOOSENING_TABLE", "OPTION_KEYS", "PLAN_TABLE",
     "REQUEST", "REQUEST_TABLE", "SEARCH_TABLE", "SETTINGS", "SUBJECT_TABLE",
-    "axis_type", "citation_keys", "citations_of", "configuration_keys", "configuration_of", "framework_of",
-    "plan_keys", "request_keys", "request_of", "subject_keys", "subject_of", "warning_keys", "warning_table",
+    "axis_type", "citation_keys", "citations_of", "configuration_keys", "framework_of",
+    "plan_keys", "subject_keys", "subject_of", "warning_keys", "warning_table",
     "warnings_of",
 ]  # fmt: skip
 
@@ -172,11 +172,6 @@ def configuration_keys(
         "gradient_bytes_per_element": (own or framework).message_bytes(c.precision),
         "mini_batch": None if c.mode == "async" else c.samples_per_update,
     }
-
-
-def configuration_of(keys: Mapping[str, Any]) -> Configuration:
-    """Return the configuration of a document."""
-    return record_of(Configuration, keys)
 
 
 OPTION_KEYS = (
@@ -352,6 +347,16 @@ _TYPES: Mapping[str, tuple[Type, str]] = {
 }
 
 
+def _keys_of_value(one: Sourced[object]) -> dict[str, object]:
+    """Return a value and its source; many whole numbers that are evenly spaced as first, last and step."""
+    value = one.value
+    if isinstance(value, tuple) and len(value) > LONGEST_LIST and all(isinstance(one, int) for one in value):
+        first, last, step = value[0], value[-1], value[1] - value[0]
+        if step > 0 and value == tuple(range(first, last + 1, step)):
+            value = {"first": first, "last": last, "step": step}
+    return {"value": value, "source": one.source}
+
+
 REQUEST_TABLE = Table(
     *(
         Field(
@@ -359,6 +364,8 @@ REQUEST_TABLE = Table(
             Table(
                 Field("value", kind, doc, None if isinstance(kind, Nullable) else REQUIRED),
                 Field("source", Text(), "where it comes from; absent: default", DEFAULT),
+                make=Sourced,
+                split=_keys_of_value,
             ),
             doc,
             REQUIRED if key == "target_batch" else None,
@@ -368,22 +375,3 @@ REQUEST_TABLE = Table(
     make=without_none,
     doc="every value with its source",
 )
-
-
-def request_keys(request: Mapping[str, Sourced[object]]) -> dict[str, Any]:
-    """Return the keys of a request: values by option name, each with its source."""
-    return {key: {"value": _as_range(one.value), "source": one.source} for key, one in request.items()}
-
-
-def _as_range(value: object) -> object:
-    """Return many whole numbers that are evenly spaced as first, last and step; anything else as it is."""
-    if isinstance(value, tuple) and len(value) > LONGEST_LIST and all(isinstance(one, int) for one in value):
-        first, last, step = value[0], value[-1], value[1] - value[0]
-        if step > 0 and value == tuple(range(first, last + 1, step)):
-            return {"first": first, "last": last, "step": step}
-    return value
-
-
-def request_of(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Sourced[object]]:
-    """Return the values of a request with their sources, in the order of the options."""
-    return {key: Sourced(one["value"], one["source"]) for key, one in keys.items()}

@@ -47,7 +47,6 @@ from planner.formats.parts import (
     SUBJECT_TABLE,
     citation_keys,
     configuration_keys,
-    configuration_of,
     subject_keys,
     subject_of,
     warning_keys,
@@ -437,5 +436,5 @@ def _prediction_keys(subject: Subject, prediction: Prediction, shared: Shared) -
 def _prediction_of(
     keys: Mapping[str, Any], warnings: tuple[PlanWarning, ...], document: Mapping[str, Any]
 ) -> Prediction:
-    configuration = configuration_of(keys["configuration"])
+    configuration = record_of(Configuration, keys["configuration"])
     return prediction_from(keys, configuration, warnings, None, document)

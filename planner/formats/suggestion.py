@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from planner.domain.configuration import Settings
+from planner.domain.configuration import Configuration, Settings
 from planner.domain.framework import Framework
 from planner.domain.job import PlanToStart
 from planner.domain.prediction import Citation, PlanWarning, Prediction, Quantity, Run
@@ -24,10 +24,7 @@ from planner.formats.parts import (
     citation_keys,
     citations_of,
     configuration_keys,
-    configuration_of,
     framework_of,
-    request_keys,
-    request_of,
     subject_keys,
     subject_of,
     warning_keys,
@@ -134,7 +131,6 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     warnings = {key: {plan.position: plan.prediction.warnings for plan in plans} for key, plans in lists.items()}
     return values_of(one) | {
         "subject": subject_keys(subject, shared.memory_bytes),
-        "request": request_keys(one.request),
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and configuration_keys(one.baseline, framework, one.baseline_framework),
         "sensitivity": tuple(_sensitivity_keys(each, framework) for each in one.sensitivity),
@@ -155,7 +151,7 @@ def _sensitivity_keys(one: Sensitivity, shared: Framework) -> dict[str, Any]:
 def _sensitivity_of(keys: Mapping[str, Any], plans: Sequence[Plan]) -> Sensitivity:
     told = next((plan for plan in plans if plan.position == keys["position"]), None)
     own = keys["configuration"]
-    best = told.prediction.configuration if told else configuration_of(own) if own else None
+    best = told.prediction.configuration if told else record_of(Configuration, own) if own else None
     framework = told.framework if told else framework_of(own)
     return record_of(Sensitivity, keys, best=best, framework=framework)
 
@@ -185,7 +181,6 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
     suggestion = record_of(
         Suggestion,
         keys,
-        request=request_of(keys["request"]),
         plans=plans,
         pareto=tuple(_plan_of_front(plan, plans, keys) for plan in keys["pareto"] or ()),
         nearest=tuple(_plan_of(plan, keys, "plans", OUTSIDE) for plan in keys["nearest"]),
@@ -196,7 +191,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
             if one["plans"] != () or not one["pareto"]  # those of plans of the front alone stand there
         ),
         citations=citations_of(keys["citations"]),
-        baseline=configuration_of(keys["baseline"]) if keys["baseline"] else None,
+        baseline=record_of(Configuration, keys["baseline"]) if keys["baseline"] else None,
         baseline_framework=framework_of(keys["baseline"]),
         sensitivity=tuple(_sensitivity_of(one, plans) for one in keys["sensitivity"]),
     )
@@ -211,7 +206,7 @@ def suggestion_of(keys: Mapping[str, Any]) -> tuple[Subject, Suggestion]:
 
 def _plan_of(plan: Mapping[str, Any], keys: Mapping[str, Any], where: str, inside: float) -> Plan:
     """Return a plan; ``keys`` are those of the suggestion, ``where``: the positions in its warnings."""
-    configuration = configuration_of(plan["configuration"])
+    configuration = record_of(Configuration, plan["configuration"])
     warnings = warnings_of(keys["warnings"], where, plan["position"])
     return record_of(
         Plan,
@@ -406,8 +401,8 @@ def _of_brief(keys: Mapping[str, Any], epochs: int | None, recorded: Recorded) -
     return KeptPlans(
         (
             PlanToStart(
-                keys["position"], subject, configuration_of(keys), _quantity(keys["iteration_s"]), keys["rank_order"],
-                stage_layers_of(keys), None, training, run,
+                keys["position"], subject, record_of(Configuration, keys), _quantity(keys["iteration_s"]),
+                keys["rank_order"], stage_layers_of(keys), None, training, run,
             ),
         ),
         keys["position"],

@@ -57,7 +57,6 @@ from planner.formats.parts import (
     axis_type,
     configuration_keys,
     plan_keys,
-    request_keys,
     subject_keys,
 )
 from planner.formats.prediction import QUANTITY, RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
@@ -282,7 +281,6 @@ def sweep_document(subject: Subject, sweep: Sweep) -> dict[str, Any]:
         values_of(
             sweep,
             subject=subject_keys(subject, None),
-            request=request_keys(sweep.request),
             unit=(unit if sweep.plans[0].epoch_s is not None else f"{unit}/sample") if unit else "1",
             plans=[
                 values_of(one, configuration=configuration_keys(one.configuration, framework)) for one in sweep.plans
@@ -345,7 +343,6 @@ def why_not_document(subject: Subject, answer: WhyNot) -> dict[str, Any]:
         values_of(
             answer,
             subject=subject_keys(subject, None),
-            request=request_keys(answer.request),
             status=answer.status,
             first=plan(answer.first),
             best=plan(answer.best),

@@ -15,7 +15,7 @@ from planner.cli.options import OPTIONS
 from planner.cli.request import allowed_request, gather, provenance, resolve, values_kept
 from planner.domain.objective import LIMITS
 from planner.domain.request import Sourced
-from planner.formats.parts import request_keys, request_of
+from planner.formats.parts import REQUEST_TABLE
 from planner.report import page
 from planner.units import duration_unit, format_duration, format_number
 
@@ -114,8 +114,8 @@ def test_the_curve_is_that_of_the_sweep_of_the_request(run: Run) -> None:
 def test_a_request_that_was_kept_asks_what_was_asked(options: dict[str, Any]) -> None:
     given = gather("sweep", options)
     _, (case,) = resolve(given)
-    kept = json.loads(json.dumps(request_keys(provenance(case, allowed_request(case, given)))))
-    again = values_kept(request_of(kept), "sweep")
+    kept = json.loads(json.dumps(REQUEST_TABLE.write(provenance(case, allowed_request(case, given)))))
+    again = values_kept(REQUEST_TABLE.read(kept, ""), "sweep")
     assert {name: again[name] for name in given} == dict(given)
 
 

@@ -10,7 +10,7 @@ import pytest
 from planner.domain.prediction import Citation, PlanWarning
 from planner.domain.request import Sourced, Subject
 from planner.domain.suggestion import Plan, Refused, Suggestion
-from planner.formats.parts import request_keys
+from planner.formats.parts import REQUEST_TABLE
 from planner.formats.suggestion import SUGGESTION, suggestion_document, suggestion_of, suggestions_document
 from planner.search.ranking import REASONS
 
@@ -29,14 +29,17 @@ def test_suggestion_says_where_every_value_comes_from(suggestion: Callable[..., 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (tuple(range(1, 257)), tuple(range(1, 257))),
+        (tuple(range(1, 257)), list(range(1, 257))),
         (tuple(range(8, 8008, 8)), {"first": 8, "last": 8000, "step": 8}),
-        ((*range(1, 300), 400), (*range(1, 300), 400)),
-        (tuple(range(300, 0, -1)), tuple(range(300, 0, -1))),
+        ((*range(1, 300), 400), [*range(1, 300), 400]),
+        (tuple(range(300, 0, -1)), list(range(300, 0, -1))),
     ],
 )
 def test_long_even_ranges_are_first_last_and_step(values: tuple[int, ...], expected: object) -> None:
-    assert request_keys({"nodes": Sourced(values, "option")})["nodes"]["value"] == expected
+    assert REQUEST_TABLE.write({"target_batch": Sourced(1, "option"), "nodes": Sourced(values, "option")})["nodes"] == {
+        "value": expected,
+        "source": "option",
+    }
 
 
 def test_every_reason_of_the_search_has_a_code(suggestion: Callable[..., Suggestion], subject: Subject) -> None:
