@@ -393,21 +393,11 @@ def _of_brief(keys: Mapping[str, Any], epochs: int | None, recorded: Recorded) -
     training, of_file = None, Run(keys["epochs"] or 1, keys["tokens"] or 0.0)
     run = Run(epochs) if epochs else of_file
     if keys["walltime_s"] and run == of_file:
-        training = _quantity(keys["walltime_s"])
-    elif keys["epoch_s"] and keys["epoch_s"]["value"] is not None:
-        one, times = _quantity(keys["epoch_s"]), run.epochs
-        low, high = (end and end * times for end in (one.low, one.high))
-        training = Quantity(one.value * times, low, high)
-    return KeptPlans(
-        (
-            PlanToStart(
-                keys["position"], subject, record_of(Configuration, keys), _quantity(keys["iteration_s"]),
-                keys["rank_order"], stage_layers_of(keys), None, training, run,
-            ),
-        ),
-        keys["position"],
+        training = keys["walltime_s"]
+    elif (one := keys["epoch_s"]) and one.value is not None:
+        training = Quantity(*(end and end * run.epochs for end in (one.value, one.low, one.high)))
+    plan = PlanToStart(
+        keys["position"], subject, record_of(Configuration, keys), keys["iteration_s"], keys["rank_order"],
+        stage_layers_of(keys), None, training, run,
     )  # fmt: skip
-
-
-def _quantity(keys: Mapping[str, Any]) -> Quantity:
-    return Quantity(keys["value"], keys["low"], keys["high"])
+    return KeptPlans((plan,), plan.position)

@@ -73,6 +73,7 @@ _TIME_TABLE = Table(
     Field("value", _NUMBER_OR_NULL, "the prediction"),
     Field("low", _NUMBER_OR_NULL, "lower end of the central 90% interval; null: not known"),
     Field("high", _NUMBER_OR_NULL, "upper end; null: not known"),
+    make=Quantity,
     title="seconds",
 )
 _SAMPLES = OneOf((Whole(most=LARGEST_MINI_BATCH), Number()), rule="a number of samples")
