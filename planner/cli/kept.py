@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner import catalog
 from planner.cli import parsing
@@ -20,8 +20,6 @@ from planner.domain.suggestion import Plan, Suggestion
 from planner.errors import NOTHING, NothingFitsError, ParameterError, PlannerError
 from planner.formats.documents import STANDARD_INPUT, check_replaceable, write_file
 from planner.formats.suggestion import KeptPlans, read_answers, read_plans
-from planner.render.jobs import TARGETS, Task, time_limit_s
-from planner.render.jobs import render as rendered
 from planner.report import parts
 from planner.report.answer import (
     part_of_plan,
@@ -32,14 +30,11 @@ from planner.report.answer import (
     suggestions_views,
 )
 from planner.report.blocks import Block
-from planner.report.page import Studied, page
-from planner.report.plots import check_matplotlib
 from planner.report.prediction import prediction_rest
-from planner.search.studies import sweep
 from planner.sessions.inputs import OPTION, Case, mixed_cluster
-from planner.sessions.runs import wanted_runs
-from planner.steps.kernel_rows import kernel_rows
-from planner.steps.predict import Evaluator
+
+if TYPE_CHECKING:
+    from planner.report.page import Studied
 
 __all__ = ["explain", "render", "report"]
 
@@ -76,6 +71,8 @@ def explain(arguments: Mapping[str, Any]) -> None:
             got = f"{len(suggestions)} of them" if suggestions else "predictions"
             raise ParameterError("--part runs", "of a suggestion alone, as planner calibrate --plan takes it", got)
         ((subject, suggestion),) = suggestions
+        from planner.sessions.runs import wanted_runs  # noqa: PLC0415 - only this part needs it
+
         text = wanted_runs(suggestion, subject)
         if not text:
             raise ParameterError("--part runs", "of a suggestion with synchronous plans", suggestion.status)
@@ -141,9 +138,11 @@ def render(arguments: Mapping[str, Any]) -> None:
 
     Without a number it is the plan to take, or the first of the framework.
     """
+    from planner.render import jobs  # noqa: PLC0415 - only this command needs it
+
     values = _values(arguments)
     if "to" not in values:
-        raise ParameterError("--to", "given", NOTHING, f"name one of {', '.join(TARGETS)}")
+        raise ParameterError("--to", "given", NOTHING, f"name one of {', '.join(jobs.TARGETS)}")
     answer = KeptPlans.alone(read_plans(values["answer"], values.get("epochs"), catalog.recorded), "ANSWER.json")
     if "framework" in values and answer.plans:
         asked = catalog.find_framework(values["framework"])
@@ -160,8 +159,8 @@ def render(arguments: Mapping[str, Any]) -> None:
     subject = plan.subject
     words = parts.configuration_words(plan.configuration, subject.device, (), subject.settings.framework)
     job, name = job_of(plan, values.get("program", ())), values.get("name", subject.network)
-    text = rendered(values["to"], Task(plan, job, words, name, values.get("image", IMAGE)))
-    if values["to"] in ("slurm", "kubernetes") and time_limit_s(plan) is None:
+    text = jobs.render(values["to"], jobs.Task(plan, job, words, name, values.get("image", IMAGE)))
+    if values["to"] in ("slurm", "kubernetes") and jobs.time_limit_s(plan) is None:
         note("the file has no time limit, as the plan has no epoch: give --dataset to planner suggest")
     _write_file(text, values)
 
@@ -172,6 +171,9 @@ EQUAL = 1e-6
 
 def report(arguments: Mapping[str, Any]) -> None:
     """Read the answer of a document, work out what it does not hold, as other commands do, and write the page."""
+    from planner.report.page import page  # noqa: PLC0415 - only this command needs it
+    from planner.report.plots import check_matplotlib  # noqa: PLC0415 - as above
+
     values = _values(arguments)
     check_matplotlib()
     if "out" in values:
@@ -202,6 +204,11 @@ def _studied(
     subject: Subject, plans: Sequence[Plan], chosen: int | None, request: Mapping[str, Sourced[object]]
 ) -> Studied:
     """Compute the sweep, stage memory and kernels of an answer; where that fails, say why they are missing."""
+    from planner.report.page import Studied  # noqa: PLC0415 - only pages need it
+    from planner.search.studies import sweep  # noqa: PLC0415 - as above
+    from planner.steps.kernel_rows import kernel_rows  # noqa: PLC0415 - as above
+    from planner.steps.predict import Evaluator  # noqa: PLC0415 - as above
+
     plan = next((one for one in plans if one.position == chosen), plans[0])
     one, own = plan.prediction, [one for one in plans if one.framework in (None, plan.framework)]
     try:
