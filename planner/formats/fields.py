@@ -433,6 +433,7 @@ class Table(Type, Generic[R]):
     An expected failure of ``make`` (a record's own rule) is a FieldError at the place of the table. ``split`` undoes
     it; without it the record has the keys' targets as fields, or is a mapping with them. A table with a ``title`` is
     written once in a schema, however often it is used. ``gone``: keys that it once had, with what to do.
+    ``optional``: every key may be absent, and is None then.
     """
 
     words = "a table"
@@ -443,15 +444,15 @@ class Table(Type, Generic[R]):
     def __init__(
         self, *fields: Field | Table[Any], make: Callable[..., R], doc: str = "", title: str = "",
         split: Callable[[Any], Mapping[str, Any]] | None = None, gone: Mapping[str, str] | None = None,
-        record: type | None = None, omit: Collection[str] = (),
+        record: type | None = None, omit: Collection[str] = (), optional: bool = False,
     ) -> None: ...  # fmt: skip
 
     def __init__(
         self, *fields: Field | Table[Any], make: Callable[..., Any] = dict, doc: str = "", title: str = "",
         split: Callable[[Any], Mapping[str, Any]] | None = None, gone: Mapping[str, str] | None = None,
-        record: type | None = None, omit: Collection[str] = (),
+        record: type | None = None, omit: Collection[str] = (), optional: bool = False,
     ) -> None:  # fmt: skip
-        self.record, self.omitted = record, omit
+        self.record, self.omitted, self.optional = record, omit, optional
         self.own, self.doc, self.title, self.split, self.gone = fields, doc, title, split, gone
         self.make: Callable[..., R] = make
 
@@ -478,7 +479,8 @@ class Table(Type, Generic[R]):
         """The keys; those of a record, and of tables among them, are found when they are first asked for."""
         own = [one for each in self.own for one in (each.fields if isinstance(each, Table) else (each,))]
         declared = (one for one in _declared(self.record) if one.target not in self.omitted) if self.record else ()
-        return tuple(({one.target: one for one in declared} | {one.target: one for one in own}).values())
+        every = ({one.target: one for one in declared} | {one.target: one for one in own}).values()
+        return tuple(dataclasses.replace(one, default=None) if self.optional else one for one in every)
 
     def read_all(self, values: Sequence[Any]) -> Sequence[R] | None:
         """Return the records of tables that have all the keys, and plainly right values; None: read them one by one."""

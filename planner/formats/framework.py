@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from planner.domain.axes import AXES
@@ -58,16 +57,16 @@ _WITH_SOURCE = (*(one.name for one in _DOES), *(f"strategies.{name}" for name in
 """Keys of a file whose source may be told."""
 
 
-_CHANGES = tuple(replace(one, default=None) for one in _DOES)
+_CHANGES: Table[Any] = Table(*_DOES, make=dict, optional=True)
 Table.of(
     Switch,
-    *_CHANGES,
-    make=lambda **keys: Switch(without_none(**{one.name: keys.pop(one.name) for one in _CHANGES}), **keys),
+    _CHANGES,
+    make=lambda **keys: Switch(without_none(**{one.name: keys.pop(one.name) for one in _CHANGES.fields}), **keys),
     doc="what a user may turn on: the keys that it changes; what it fuses is fused besides",
     split=lambda one: values_of(one) | one.changes,
 )
 _VERSION = Table(
-    *_CHANGES,
+    _CHANGES,
     Field("source", Text(), "where that comes from", None),
     make=without_none,
     doc="what a version did otherwise: the keys that it changes",

@@ -353,10 +353,9 @@ def why_not_document(subject: Subject, answer: WhyNot) -> dict[str, Any]:
 
 _ERRORS = Table.of(ErrorSummary, title="errors")
 Table.of(MemoryScore, title="memory")
-_RANKING = Table.of(RankingSummary)
 Table.of(
     OrderRanking,
-    *_RANKING.fields,
+    Table.of(RankingSummary),
     make=dict,
     omit=("figures",),
     title="order",
