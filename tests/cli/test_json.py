@@ -238,7 +238,8 @@ def test_brief_of_nothing_says_what_to_loosen(run: Run) -> None:
 
 
 def test_epochs_need_a_data_set(run: Run) -> None:
-    asked = ("--network", "gpt2", "--cluster", "dgx-h100", "--target-batch", "512", "--json", "--brief", "--epochs")
+    of = ("--network", "gpt2", "--cluster", "dgx-h100", "--nodes", "1", "--precision", "bf16", "--target-batch", "512")
+    asked = (*of, "--json", "--brief", "--epochs")
     code, out, err = run("suggest", *asked, "3")
     error = json.loads(out)
     assert [one.message for one in schema_of("error").iter_errors(error)] == []

@@ -289,7 +289,7 @@ def test_suggest_tries_pipelines_of_layers_where_the_framework_deals_them_out(ru
 def test_groups_that_share_layers_are_asked_for_by_kind(run: Run) -> None:
     asked = (
         "suggest", "--network", "alexnet", "--cluster", "dgx-a100", "--target-batch", "64", "--nodes", "1",
-        "--precision", "fp16",
+        "--precision", "fp16", "--sub-batch", "8,32",
     )  # fmt: skip
     for kind in ("model", "hybrid"):
         code, out, _ = run(*asked, "--parallelism", kind, "--json")

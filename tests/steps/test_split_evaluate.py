@@ -64,7 +64,7 @@ def lawful(network: int, drawn: list[dict[str, Any]]) -> list[Configuration]:
 
 
 @given(st.integers(0, 2), st.lists(ANY, min_size=20, max_size=40))
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_plans_together_are_as_each_alone_and_as_described(network: int, drawn: list[dict[str, Any]]) -> None:
     plans = lawful(network, drawn)
     if not plans:
