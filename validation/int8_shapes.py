@@ -20,13 +20,14 @@ from planner import catalog
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
-from planner.fitting.kernels import fit_kernels, times_left_out
+from planner.fitting.kernels import fit_kernels
 from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
 from validation.command import finished, parser_of
 from validation.convert_kernels import KERNELS
 from validation.kernel_boards import BOARDS, Board
 from validation.kernel_rows import INT8_TABLE, int8_rows
+from validation.kernel_scores import times_left_out
 from validation.tables import markdown_table, read_table
 
 __all__ = ["errors_left_out", "int8_samples", "main"]

@@ -12,9 +12,9 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
-from planner.fitting.kernels import fit_kernels, times_left_out
+from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import group_codes, work_of
-from validation.kernel_scores import ELEMENT_WISE, Key, populations
+from validation.kernel_scores import ELEMENT_WISE, Key, populations, times_left_out
 
 __all__ = ["Choice", "choices"]
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from planner import catalog
 from planner.domain.samples import Samples
-from planner.fitting.kernels import fit_kernels, times_left_out
-from validation.kernel_scores import RATIO, Batches, Key, Score, populations
+from planner.fitting.kernels import fit_kernels
+from validation.kernel_scores import RATIO, Batches, Key, Score, populations, times_left_out
 
 __all__ = ["Roughness", "batch_roughness_section", "roughness", "roughness_section"]
 

@@ -10,10 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from planner import catalog
+from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.measured_calls import MARGIN_DOUBLINGS, relative_curve, times_s
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
-from planner.fitting.kernels import fit_kernels, times_left_out
+from planner.fitting.gaussian_process import linear_times_left_out, process_times_left_out
+from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import group_codes, take, work_columns
 from planner.sources.layer_calls import LEAST_COMMON as FEW
 from planner.sources.layer_calls import ratio_of
@@ -37,7 +40,14 @@ __all__ = [
     "ratio_scores",
     "sibling_batch_scores",
     "sibling_scores",
+    "times_left_out",
 ]
+
+
+def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
+    """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,)."""
+    return (process_times_left_out if entry.term == GAUSSIAN_PROCESS else linear_times_left_out)(entry, samples)
+
 
 ELEMENT_WISE = ("activation", "add", "pointwise")
 LEAST_ELEMENT_WISE_S = 90e-6

@@ -9,24 +9,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from planner.catalog import find_cluster
 from planner.costs.specified import (
     specified_collective,
     specified_copy,
+    specified_entry,
     specified_host,
     specified_host_collective,
-    specified_kernels,
 )
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.cluster import Cluster
+from planner.domain.cluster import Accelerator, Cluster
+from planner.domain.kernels import MATRIX_KINDS
 from planner.domain.samples import COMMAND
 from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
 from validation.command import finished, parser_of
 
 OUT = Path(__file__).resolve().parent.parent / "calibrations" / "tsubame-2.5.json"
+
+
+def specified_kernels(accelerator: Accelerator) -> Iterator[Entry]:
+    """Yield an entry of each matrix kind in every precision of the data sheet, and one of all whose work is bytes."""
+    for precision in accelerator.peak_flop_per_s:
+        entries = (specified_entry(accelerator, kind, "", precision) for kind in MATRIX_KINDS)
+        yield from (entry for entry in entries if entry is not None)
+    traffic = specified_entry(accelerator, "copy", "", "fp32")
+    if traffic is not None:
+        yield replace(traffic, kind="pointwise", precision="any")
 
 
 def entries(cluster: Cluster) -> Iterator[Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from dataclasses import replace
 from math import prod
@@ -21,9 +22,9 @@ from planner.workload.memory_rules import MemoryRules
 torch = pytest.importorskip("torch")
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))
-from modules_that_keep import DECODERS, FUNCTIONS  # noqa: E402
+KEEPING = importlib.import_module("modules_that_keep")
 
-SHAPES = dict.fromkeys(FUNCTIONS, (24, 32)) | dict.fromkeys(DECODERS, (24,))
+SHAPES = dict.fromkeys(KEEPING.FUNCTIONS, (24, 32)) | dict.fromkeys(KEEPING.DECODERS, (24,))
 
 
 def read(name: str) -> Network:
@@ -39,10 +40,9 @@ def counted(network: Network, precision: str = "fp32", framework: str = "pytorch
 
 def saved(name: str) -> float:
     """Return the bytes of a sample, by the difference of two sub-batches."""
-    import modules_that_keep  # noqa: PLC0415
 
     def of(samples: int) -> int:
-        module, found = getattr(modules_that_keep, name)(), dict[int, Any]()
+        module, found = getattr(KEEPING, name)(), dict[int, Any]()
         own = {one.untyped_storage().data_ptr() for one in module.parameters()}
 
         def pack(one: Any) -> Any:
@@ -63,7 +63,7 @@ def test_what_pytorch_saves_is_counted(name: str) -> None:
     assert counted(read(name)) == pytest.approx(saved(name), rel=1e-3)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", KEEPING.DECODERS)
 def test_a_part_keeps_no_more_than_its_share_and_what_ranks_share(name: str) -> None:
     """Norms, and keys of one head, are whole on every tensor rank; positions are divided to the last one."""
     network = read(name)

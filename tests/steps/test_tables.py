@@ -59,7 +59,7 @@ def test_what_follows_from_a_row_is_worked_out_once_and_stays(groups: list[list[
 
     def doubled(columns: Columns) -> list[FloatArray]:
         rows_made[0] += columns.both.size
-        return [2.0 * columns.both, 2.0 * columns.wide]
+        return [np.multiply(2.0, columns.both, dtype=np.float64), np.multiply(2.0, columns.wide, dtype=np.float64)]
 
     follows = RowTable(table, doubled)
     for group in groups:
