@@ -2,7 +2,8 @@
 
 A *type* is any object with ``words`` (the rule, continuing "must be"), ``read`` (file value -> record value, or
 FieldError with the place), ``write`` (the inverse) and ``schema``. Single values, lists, maps and a :class:`Table` of
-:class:`Field` are types. Numbers with a unit are SI in records; in files the unit is the suffix of their key.
+:class:`Field` are types; :meth:`Table.of` a record has the keys that its annotations declare. Numbers with a unit are
+SI in records; in files the unit is the suffix of their key.
 """
 
 from __future__ import annotations
