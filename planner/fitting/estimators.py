@@ -20,7 +20,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.errors import UnknownNameError
 
 __all__ = [
-    "ESTIMATORS", "HUBER", "LEAST_SHARE", "HeldOut", "condition_number", "covariance", "errors_of", "folds", "held_out",
+    "ESTIMATORS", "HUBER", "LEAST_SHARE", "HeldOut", "condition_number", "covariance", "errors_of", "folds",
     "held_out_times", "identifiable", "robust_least_squares", "scaled_design", "solve",
 ]  # fmt: skip
 
@@ -230,26 +230,6 @@ def folds(size: int, groups: IntArray | None, of: str = "group") -> tuple[IntArr
     return np.arange(size) % min(size, most), "row"
 
 
-def held_out(
-    refit: Callable[[BoolArray], Callable[[BoolArray], FloatArray]],
-    times: FloatArray,
-    groups: IntArray | None,
-    of: str = "group",
-) -> HeldOut | None:
-    """Return the errors on rows that took no part in the fit that predicts them; None with fewer than 2 rows.
-
-    Parameters
-    ----------
-    refit : takes the rows to fit, returns a function that predicts times [s] of rows
-    times : ndarray of shape (n,)
-    groups : ndarray of int, shape (n,), or None
-    of : what rows of one group have in common
-    """
-    if times.size < 2:
-        return None
-    return errors_of(*held_out_times(refit, times.size, groups, of), times)
-
-
 def errors_of(predicted: FloatArray, by: str, times: FloatArray) -> HeldOut:
     """Return the errors of times [s] predicted for rows left out by ``by``, against those measured, shape (n,)."""
     errors = np.abs(predicted / times - 1)
@@ -262,7 +242,13 @@ def held_out_times(
     groups: IntArray | None,
     of: str = "group",
 ) -> tuple[FloatArray, str]:
-    """Return the time [s] of every row predicted without its fold, shape (n,), and what a fold is."""
+    """Return the time [s] of every row predicted without its fold, shape (n,), and what a fold is.
+
+    Parameters
+    ----------
+    refit : takes the rows to fit, returns a function that predicts times [s] of rows
+    groups : ndarray of int, shape (n,), or None; ``of``: what rows of one group have in common
+    """
     fold, by = folds(size, groups, of)
     predicted = np.empty(size)
     for value in np.unique(fold):

@@ -39,7 +39,6 @@ from planner.fitting.estimators import (
     condition_number,
     covariance,
     errors_of,
-    held_out,
     held_out_times,
     identifiable,
     solve,
@@ -48,8 +47,7 @@ from planner.fitting.rows import left_out_together, work_columns, work_of
 from planner.units import format_seconds
 
 __all__ = [
-    "Key", "Process", "coefficients_of", "fit_entry", "fit_gaussian_process", "linear_times_left_out",
-    "process_times_left_out", "row_in_words", "with_errors",
+    "Key", "Process", "fit_entry", "fit_gaussian_process", "row_in_words", "times_left_out", "with_errors",
 ]  # fmt: skip
 
 Key = tuple[str, str, str, str, str]
@@ -98,21 +96,21 @@ def fit_entry(
     columns = feature_map.columns(settings)
     names = [one.name for one in columns]
     entry = Entry(*key, term, settings, dict.fromkeys(names, 0.0), origin=origin, source=source, estimator=estimator)
-    rows = np.ones(samples.size, dtype=np.bool_)
     theta, free = _coefficients(feature_map, columns, features, samples.time_s, estimator)
     entry = replace(
         entry,
         coefficients=dict(zip(names, theta.tolist(), strict=True)),
         fixed=tuple(name for name, is_free in zip(names, free, strict=True) if not is_free),
-        ranges=_ranges(columns, features) | _ranges_of_work(samples, key[1]),
+        ranges=_ranges(columns, features, samples, key[1]),
         samples=samples.size,
     )
     _, _, target = _free_columns(feature_map, columns, features, samples.time_s)
-    error = float(np.mean(np.abs(_predict(entry, samples, rows) / samples.time_s - 1)))
+    error = float(np.mean(np.abs(evaluate(entry, work_of(samples, entry.kind)) / samples.time_s - 1)))
     entry = _with_doubt(replace(entry, error=error), features[:, free], target, free)
     # Points of a grid cannot be left out one by one: the rest is then no grid.
-    is_whole = not leaves_out or any(one.quantity == POINT for one in columns)
-    return entry if is_whole else _held_out(entry, features, samples)
+    if not leaves_out or samples.size < 2 or any(one.quantity == POINT for one in columns):
+        return entry
+    return with_errors(entry, errors_of(*times_left_out(entry, samples), samples.time_s), samples)
 
 
 def _free_columns(
@@ -138,16 +136,14 @@ def _coefficients(
     return coefficients, free
 
 
-def _ranges(columns: Sequence[Column], features: FloatArray) -> dict[str, tuple[float, float]]:
-    """Return least and greatest value of every feature; the weights of stored points have none."""
-    pairs = ((one, values) for one, values in zip(columns, features.T, strict=True) if one.quantity != POINT)
-    return {one.name: (float(values.min()), float(values.max())) for one, values in pairs}
-
-
-def _ranges_of_work(samples: Samples, kind: str) -> dict[str, tuple[float, float]]:
-    """Return least and greatest value of the work columns that change times but stand in no feature."""
-    work = {name: np.asarray(work_of(samples, kind)[name]) for name in COLUMNS_BESIDE_FEATURES.get(kind, ())}
-    return {name: (float(values.min()), float(values.max())) for name, values in work.items()}
+def _ranges(
+    columns: Sequence[Column], features: FloatArray, samples: Samples, kind: str
+) -> dict[str, tuple[float, float]]:
+    """Return the ranges of features, but of weights of stored points, and of work columns that stand in no feature."""
+    pairs = zip(columns, features.T, strict=True)
+    values = {one.name: of_rows for one, of_rows in pairs if one.quantity != POINT}
+    values |= {name: np.asarray(work_of(samples, kind)[name]) for name in COLUMNS_BESIDE_FEATURES.get(kind, ())}
+    return {name: (float(of_rows.min()), float(of_rows.max())) for name, of_rows in values.items()}
 
 
 def _with_doubt(entry: Entry, features: FloatArray, target: FloatArray, free: BoolArray) -> Entry:
@@ -165,53 +161,33 @@ def _with_doubt(entry: Entry, features: FloatArray, target: FloatArray, free: Bo
     return replace(entry, standard_errors=errors, covariance=rows)
 
 
-def _predict(entry: Entry, samples: Samples, rows: BoolArray) -> FloatArray:
-    return evaluate(entry, work_of(samples.select(rows), entry.kind))
-
-
-def linear_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
-    """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,).
+def times_left_out(entry: Entry, samples: Samples) -> tuple[FloatArray, str]:
+    """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,), and its name.
 
     Parameters
     ----------
-    entry : of a term without stored points; its coefficients take no part
+    entry : its coefficients take no part, but the length-scales and nugget of a process do
     samples : the rows that it was fitted to, two at least
     """
-    features = features_of(entry, work_of(samples, entry.kind))
-    return held_out_times(_refit_of(entry, features, samples), samples.size, *left_out_together(samples, entry.kind))[0]
-
-
-def coefficients_of(
-    term: FeatureMap,
-    columns: Sequence[Column],
-    features: FloatArray,
-    times: FloatArray,
-    estimator: str = "relative-nnls",
-) -> FloatArray:
-    """Return the coefficients of a linear term, shape (p,), as :func:`fit_entry` finds them.
-
-    Parameters
-    ----------
-    columns : its p columns
-    features : ndarray of shape (n, p)
-    times : ndarray of shape (n,) [s]
-    estimator : {"relative-nnls", "least-squares"}
-    """
-    return _coefficients(term, columns, features, times, estimator)[0]
-
-
-def _refit_of(
-    entry: Entry, features: FloatArray, samples: Samples
-) -> Callable[[BoolArray], Callable[[BoolArray], FloatArray]]:
-    term = term_named(entry.term)
-    columns = term.columns(entry.settings)
+    fit = (_process_fit if entry.term == GAUSSIAN_PROCESS else _linear_fit)(entry, samples)
 
     def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
-        theta, _ = _coefficients(term, columns, features[rows], samples.time_s[rows], entry.estimator)
-        other = replace(entry, coefficients=dict(zip(entry.coefficients, theta.tolist(), strict=True)))
-        return lambda out: _predict(other, samples, out)
+        part = fit(rows)
+        return lambda out: evaluate(part, work_of(samples.select(out), entry.kind))
 
-    return refit
+    return held_out_times(refit, samples.size, *left_out_together(samples, entry.kind))
+
+
+def _linear_fit(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
+    """Return what fits the coefficients of the entry to some of the rows."""
+    term, features = term_named(entry.term), features_of(entry, work_of(samples, entry.kind))
+    columns = term.columns(entry.settings)
+
+    def fit(rows: BoolArray) -> Entry:
+        theta, _ = _coefficients(term, columns, features[rows], samples.time_s[rows], entry.estimator)
+        return replace(entry, coefficients=dict(zip(entry.coefficients, theta.tolist(), strict=True)))
+
+    return fit
 
 
 def with_errors(entry: Entry, errors: HeldOut, samples: Samples) -> Entry:
@@ -223,13 +199,6 @@ def with_errors(entry: Entry, errors: HeldOut, samples: Samples) -> Entry:
         held_out_by=errors.by,
         worst_point=row_in_words(samples, errors.worst_row, entry.kind),
     )
-
-
-def _held_out(entry: Entry, features: FloatArray, samples: Samples) -> Entry:
-    result = held_out(_refit_of(entry, features, samples), samples.time_s, *left_out_together(samples, entry.kind))
-    if result is None:
-        return entry
-    return with_errors(entry, result, samples)
 
 
 SILENT_VALUES = {"batch": 1.0, "groups": 1.0, "pad_h": 0.0, "pad_w": 0.0, "fixed_bytes": 0.0}
@@ -309,7 +278,7 @@ def fit_gaussian_process(
     settings: dict[str, SettingValue] = {
         **base.settings, "mean": base.term, "mean_coefficients": tuple(base.coefficients.values()),
         "around": process.around, "share": process.share, "order": process.order, "processors": processors,
-        "launch_s": _launch_s(samples.time_s),
+        "launch_s": SHORTEST_SHARE * float(samples.time_s.min()),
     }  # fmt: skip
     places = coordinates(work, settings)
     residuals = np.log(samples.time_s) - log_prior(term_named(base.term), work, settings)
@@ -318,43 +287,27 @@ def fit_gaussian_process(
     entry = replace(
         base, term=GAUSSIAN_PROCESS, settings=settings, standard_errors={}, covariance=None, condition_number=None
     )
-    entry = _fitter(entry, samples)(np.ones(samples.size, dtype=np.bool_))
+    entry = _process_fit(entry, samples)(np.ones(samples.size, dtype=np.bool_))
     error = float(np.mean(np.abs(evaluate(entry, work) / samples.time_s - 1)))
-    left_out_s, by = held_out_times(_refit(entry, samples), samples.size, *left_out_together(samples, entry.kind))
+    left_out_s, by = times_left_out(entry, samples)
     return with_errors(replace(entry, error=error), errors_of(left_out_s, by, samples.time_s), samples), left_out_s
 
 
-def process_times_left_out(entry: Entry, samples: Samples) -> FloatArray:
-    """Return the time [s] of every row without its group, shape (k,), with the entry's length-scales and nugget."""
-    return held_out_times(_refit(entry, samples), samples.size, *left_out_together(samples, entry.kind))[0]
-
-
-def _refit(entry: Entry, samples: Samples) -> Callable[[BoolArray], Callable[[BoolArray], FloatArray]]:
-    fitter = _fitter(entry, samples)
-
-    def refit(rows: BoolArray) -> Callable[[BoolArray], FloatArray]:
-        part = fitter(rows)
-        return lambda out: evaluate(part, work_of(samples.select(out), entry.kind))
-
-    return refit
-
-
-def _fitter(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
-    """Return what fits mean, points, level and weights of the entry to some of the rows.
-
-    What does not depend on which rows they are is made once.
-    """
+def _process_fit(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
+    """Return what fits mean, points, level and weights of the entry to some of the rows."""
     work, times = work_of(samples, entry.kind), samples.time_s
     mean = term_named(str(entry.settings["mean"]))
     of_mean, features = mean.columns(entry.settings), mean.features(work, entry.settings)
     single = np.broadcast_to(is_corrected(work), times.shape)
-    all_places = _rounded(coordinates(work, entry.settings))
+    places_of_all = coordinates(work, entry.settings)
+    stored = [float(f"{value:.{DIGITS}g}") for value in places_of_all.ravel().tolist()]
+    all_places = np.array(stored).reshape(places_of_all.shape)
     lengths, order = vector(entry.settings, "lengths"), number(entry.settings, "order", SMOOTH_ORDER)
     nugget = number(entry.settings, "nugget", 0.0)
 
     def fit(rows: BoolArray) -> Entry:
-        theta = coefficients_of(mean, of_mean, features[rows], times[rows], entry.estimator)
-        launch_s = _launch_s(times[rows])
+        theta, _ = _coefficients(mean, of_mean, features[rows], times[rows], entry.estimator)
+        launch_s = SHORTEST_SHARE * float(times[rows].min())
         settings = {**entry.settings, "mean_coefficients": tuple(theta.tolist()), "launch_s": launch_s}
         own = rows & single
         places = all_places[own]
@@ -375,10 +328,6 @@ def _fitter(entry: Entry, samples: Samples) -> Callable[[BoolArray], Entry]:
         return replace(entry, settings=settings, coefficients=dict(zip(names, values, strict=True)), fixed=stated_names)
 
     return fit
-
-
-def _launch_s(times: FloatArray) -> float:
-    return SHORTEST_SHARE * float(times.min())
 
 
 def _weights(calls: FloatArray, own: FloatArray, residuals: FloatArray, nugget: float) -> FloatArray:
@@ -412,10 +361,7 @@ def _spread_out(places: FloatArray, most: int) -> IntArray:
 
 
 def _likeliest(places: FloatArray, residuals: FloatArray, kind: str, order: float) -> tuple[FloatArray, float]:
-    """Return the length-scales and nugget of the greatest posterior density, on at most MOST_POINTS calls.
-
-    One length-scale after another is doubled or halved while that betters the density, then the nugget is chosen anew.
-    """
+    """Return the length-scales and nugget of the greatest posterior density, on at most MOST_POINTS calls."""
     varies = np.ptp(places, axis=0) > 0
     points = _spread_out(places, MOST_POINTS)
     places, residuals = places[points], residuals[points] - residuals.mean()
@@ -423,7 +369,10 @@ def _likeliest(places: FloatArray, residuals: FloatArray, kind: str, order: floa
 
     def density(lengths: FloatArray, nugget: float) -> float:
         prior = -0.5 * float(np.sum((np.log(lengths / usual) / LENGTHS_DEVIATION) ** 2))
-        return prior + _log_likelihood(covariances(places, places, lengths, order), residuals, nugget)
+        root = np.linalg.cholesky(covariances(places, places, lengths, order) + nugget * np.eye(len(places)))
+        white = np.linalg.solve(root, residuals)
+        squares = max(float(white @ white), LEAST_SQUARES)  # with the likeliest variance of the process
+        return prior - (0.5 * len(places) * float(np.log(squares)) + float(np.sum(np.log(np.diag(root)))))
 
     lengths, nugget = usual, max(NUGGETS, key=lambda noise: density(usual, noise))
     best = density(lengths, nugget)
@@ -443,16 +392,3 @@ def _likeliest(places: FloatArray, residuals: FloatArray, kind: str, order: floa
         if best <= before + LEAST_GAIN:
             break
     return lengths, nugget
-
-
-def _log_likelihood(own: FloatArray, residuals: FloatArray, nugget: float) -> float:
-    """Return the logarithm of the marginal likelihood, less a constant, with the likeliest variance of the process."""
-    root = np.linalg.cholesky(own + nugget * np.eye(len(own)))
-    white = np.linalg.solve(root, residuals)
-    squares = max(float(white @ white), LEAST_SQUARES)
-    return -0.5 * len(own) * float(np.log(squares)) - float(np.sum(np.log(np.diag(root))))
-
-
-def _rounded(places: FloatArray) -> FloatArray:
-    """Return coordinates as they are stored."""
-    return np.array([float(f"{value:.{DIGITS}g}") for value in places.ravel().tolist()]).reshape(places.shape)

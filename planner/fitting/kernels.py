@@ -1,11 +1,11 @@
-"""Kernel entries from samples, and how long their fit is going to take."""
+"""Kernel entries from samples: fits, calls of networks that are looked up, and how long fits are going to take."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.costs.gaussian_process import ROUGH_ORDER
 from planner.costs.kernels import OBLONG_APART
+from planner.costs.measured_calls import DOUBLINGS_BEYOND, MARGIN_DOUBLINGS, MEASURED_S, relative_curve, times_s
 from planner.costs.roofline import (
     AXES,
     BETWEEN_SIZES,
@@ -28,19 +29,17 @@ from planner.costs.work import BATCHED_APART, kernel_width, misaligned_settings,
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
-from planner.domain.kernels import FORWARD, ROW_KINDS, TRAFFIC_KINDS, is_that_of_fp32
+from planner.domain.kernels import FORWARD, ROW_KINDS, SERVED_BY, TRAFFIC_KINDS, is_that_of_fp32
+from planner.domain.network import LOOKED_UP, work_named
 from planner.domain.samples import DISTURBED_NOTE, INPUT_COLUMNS, Samples
-from planner.fitting.gaussian_process import (
-    Key,
-    Process,
-    fit_entry,
-    fit_gaussian_process,
-    linear_times_left_out,
-)
+from planner.fitting.gaussian_process import Key, Process, fit_entry, fit_gaussian_process, times_left_out
 from planner.fitting.rows import POINTWISE, Rejected, merged, take, usable, work_of
-from planner.numbers import constant
+from planner.numbers import constant, constants
+from planner.sources.layer_calls import Fits
 
-__all__ = ["FittedKernels", "expected_fit_s", "fit_kernels", "learns_from_calls", "preferred"]
+__all__ = [
+    "FittedKernels", "expected_fit_s", "fit_kernels", "fit_layer_calls", "fits_among", "learns_from_calls", "preferred",
+]  # fmt: skip
 
 LEAST_POINTS = 8
 
@@ -132,18 +131,12 @@ class TooFew:
         return f"{name}: {self.rows} rows, {self.needed} needed"
 
 
-@dataclass(frozen=True, slots=True)
-class FittedKernels:
-    """Entries, and what the samples could not give.
-
-    Attributes
-    ----------
-    rejected : rows left out, with the reason
-    """
+class FittedKernels(NamedTuple):
+    """Entries, and what the samples could not give; ``rejected``: rows left out, with the reason."""
 
     entries: tuple[Entry, ...]
     missing: tuple[TooFew, ...] = ()
-    rejected: tuple[Rejected, ...] = field(default=())
+    rejected: tuple[Rejected, ...] = ()
 
 
 def fit_kernels(
@@ -163,7 +156,7 @@ def fit_kernels(
 
     Parameters
     ----------
-    samples : rows that name an operation are left to :mod:`planner.fitting.collectives`, those of the input side to
+    samples : rows that name an operation are left to :mod:`planner.fitting.calibration`, those of the input side to
         :mod:`planner.fitting.calibration`. Rows that name a call of a network take part where
         :func:`learns_from_calls`. Circumstance ``contained`` names kinds whose time is part of other rows
     accelerator : gives processor count, and for a GPU the peak rates that no predicted time may pass
@@ -172,35 +165,43 @@ def fit_kernels(
     """
     mask, rejections = usable(samples)
     mask &= ~np.isin(samples.text["kind"], list(INPUT_COLUMNS))
-    teaches = ~_stands_twice(samples) if learns_from_calls(accelerator) else samples.text["call"] == ""
+    teaches = samples.text["call"] == ""
+    if learns_from_calls(accelerator):  # but from none that repeats one timed in fp32, for another precision
+        columns = zip(samples.text["kind"].tolist(), samples.text["precision"].tolist(), strict=True)
+        teaches |= ~np.array([is_that_of_fp32(*one) for one in columns], dtype=np.bool_)
     mask &= teaches & (samples.text["operation"] == "")
     kernels = samples.select(mask & ~_misaligned(samples, mask, accelerator))
     entries, missing = [], []
     for key, rows in _split(kernels):
         least = LEAST_ROWS.get(key[1], LEAST_TRAFFIC_ROWS)
-        if rows.size < least and (_only_shows_a_rate(key[1], rows, kernels) or np.all(rows.text["call"] != "")):
-            continue  # what only networks have is looked up
+        # Copies of one size among other kernels show the memory's rate; what only networks have is looked up.
+        is_rate = key[1] == "copy" and rows.size < kernels.size and np.unique(rows.number["elements"]).size == 1
+        if rows.size < least and (is_rate or np.all(rows.text["call"] != "")):
+            continue
         if rows.size < least:
             missing.append(TooFew(*key[1:], rows.size, least))
             continue
         own = "; ".join(sorted({str(name) for name in rows.text["source"] if name})) or source
-        best = _corrected(preferred(_candidates(key, rows, accelerator, estimator)), rows, accelerator)
+        floor = _peaks(key[3], accelerator)
+        shapes = (_attention_shapes if key[1] == "attention" else _shapes)(key, rows, accelerator)
+        fits = [fit_entry(rows, key, term, {**of, **floor}, estimator=estimator) for term, of in shapes]
+        grid = fit_grid(rows, key, floor) if key[1] == "gemm" else None
+        best = _corrected(preferred([*fits, grid] if grid else fits), rows, accelerator)
         entries.append(replace(best, origin=origin, source=own, notes=_notes(rows, best)))
-    entries += _contained(samples.circumstances.get("contained", "").split(), origin, source)
+    entries += (
+        Entry(
+            "kernels", kind, "", "any", "", "traffic.bytes", {}, {"calls": 0.0, "bytes": 0.0},
+            fixed=("calls", "bytes"), origin=origin, source=source,
+            notes="contained in the calls that it was measured with",
+        )
+        for kind in samples.circumstances.get("contained", "").split()
+    )  # fmt: skip
     return FittedKernels(tuple(entries), tuple(missing), rejections)
 
 
 def learns_from_calls(accelerator: Accelerator | None) -> bool:
     """Tell whether calls of networks take part in fits: of a GPU, whose design is thin in each of many precisions."""
     return accelerator is not None and accelerator.kind == "gpu"
-
-
-def _stands_twice(samples: Samples) -> BoolArray:
-    """Tell which rows repeat, for a network in another precision, a call that was timed in fp32, shape (k,)."""
-    columns = zip(samples.text["kind"].tolist(), samples.text["precision"].tolist(), strict=True)
-    is_known = np.array([is_that_of_fp32(*one) for one in columns], dtype=np.bool_)
-    twice: BoolArray = is_known & (samples.text["call"] != "")
-    return twice
 
 
 def _misaligned(samples: Samples, mask: BoolArray, accelerator: Accelerator | None) -> BoolArray:
@@ -215,21 +216,6 @@ def _misaligned(samples: Samples, mask: BoolArray, accelerator: Accelerator | No
             transposed = {name: np.array([one[name] for one in sides]) for name in ("trans_a", "trans_b")}
             found[own] = slowdown({**work_of(rows, "gemm"), **transposed}, settings) > 1
     return found
-
-
-def _only_shows_a_rate(kind: str, rows: Samples, kernels: Samples) -> bool:
-    """Tell whether rows are copies of one size among other kernels: they show the memory's rate, and ask for no fit."""
-    return kind == "copy" and rows.size < kernels.size and np.unique(rows.number["elements"]).size == 1
-
-
-def _contained(kinds: Sequence[str], origin: str, source: str) -> Iterator[Entry]:
-    """Yield entries at no cost for the kinds whose time is part of other rows: a library that fuses biases, say."""
-    for kind in kinds:
-        yield Entry(
-            "kernels", kind, "", "any", "", "traffic.bytes", {}, {"calls": 0.0, "bytes": 0.0},
-            fixed=("calls", "bytes"), origin=origin, source=source,
-            notes="contained in the calls that it was measured with",
-        )  # fmt: skip
 
 
 def _split(samples: Samples) -> Iterator[tuple[Key, Samples]]:
@@ -247,21 +233,9 @@ def _split(samples: Samples) -> Iterator[tuple[Key, Samples]]:
         yield ("kernels", POINTWISE, "", "any", name), merged(samples.select(is_common & (library == name)), POINTWISE)
 
 
-def _candidates(key: Key, rows: Samples, accelerator: Accelerator | None, estimator: str) -> list[Entry]:
-    floor = _peaks(key[3], accelerator)
-    fits = [
-        fit_entry(rows, key, term, {**settings, **floor}, estimator=estimator)
-        for term, settings in (_attention_shapes if key[1] == "attention" else _shapes)(key, rows, accelerator)
-    ]
-    grid = fit_grid(rows, key, floor) if key[1] == "gemm" else None
-    return [*fits, grid] if grid else fits
-
-
 def _corrected(base: Entry, rows: Samples, accelerator: Accelerator | None) -> Entry:
-    """Return the best Gaussian process around the chosen linear term where it clearly betters the calls it corrects.
-
-    Of GPUs alone: the terms of a CPU follow its calls closely, and its calibration has less time.
-    """
+    """Return the best Gaussian process around the linear term where it clearly betters the calls it corrects."""
+    # Of GPUs alone: the terms of a CPU follow its calls closely, and its calibration has less time.
     if base.term not in PROCESSES or not _peaks(base.precision, accelerator).get("peak_flop_per_s"):
         return base
     single = np.nan_to_num(rows.number["batch"], nan=1.0) <= 1
@@ -274,7 +248,7 @@ def _corrected(base: Entry, rows: Samples, accelerator: Accelerator | None) -> E
     fits = (fit_gaussian_process(rows, base, process, _processors(accelerator)) for process in PROCESSES[base.term])
     scores = [(error(left_out), entry) for entry, left_out in filter(None, fits)]
     least, process = min(scores, key=lambda one: one[0], default=(np.inf, base))
-    return process if _is_clearly_less(least, error(linear_times_left_out(base, rows))) else base
+    return process if _is_clearly_less(least, error(times_left_out(base, rows)[0])) else base
 
 
 def _is_clearly_less(error: float, other: float) -> bool:
@@ -303,15 +277,12 @@ def _error(entry: Entry) -> float:
 
 
 def _shapes(key: Key, rows: Samples, accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
-    """Yield the terms and settings that compete for a key, in order of preference.
-
-    First the terms of the very kind of device, then those that tell classes of shapes apart, then one rate for all;
-    stored points, which say nothing beyond themselves, come last.
-    """
+    """Yield competing terms and settings: of the device, of classes of shapes, of one rate; stored points come last."""
     _, kind, direction, _, _ = key
+    batched = {BATCHED_APART: 1.0} if kind == "gemm" and _tells_apart(kind, rows.number["batch"] > 1) else {}
     if accelerator is not None and accelerator.kind == "cpu":
-        apart = {BATCHED_APART: 1.0} if kind == "gemm" and _tells_batches_apart(rows) else {}
-        if kind == "convolution" and _tells_depthwise_apart(rows):
+        apart = batched
+        if kind == "convolution" and _tells_apart(kind, is_depthwise(work_of(rows, kind))):
             apart = {DEPTHWISE_APART: KERNELS_APART}
         yield CPU_TERMS.get(kind, "cpu.traffic"), {"direction": direction, **apart}
     if kind == "convolution":
@@ -321,28 +292,25 @@ def _shapes(key: Key, rows: Samples, accelerator: Accelerator | None) -> Iterato
             yield from (("convolution.channels", {"tiles": tiles}) for tiles in CHANNEL_TILES)
         yield "work.linear", {}
     elif kind == "gemm":
-        apart = {BATCHED_APART: 1.0} if _tells_batches_apart(rows) else {}
         for tiles in TILES_AND_SHAPES:
             for count in sorted({0.0, _processors(accelerator)}):
-                yield "gemm.tiles", {"tiles": tiles, "multiprocessors": count, **apart}
+                yield "gemm.tiles", {"tiles": tiles, "multiprocessors": count, **batched}
         yield "work.linear", {}
     else:
-        yield from _traffic_shapes(kind, rows, ROW_SHAPES[: None if _processors(accelerator) else -1])
-
-
-def _traffic_shapes(kind: str, rows: Samples, of_rows: Sequence[Settings]) -> Iterator[tuple[str, Settings]]:
-    if _tells_reads_apart(kind, rows):
-        yield "traffic.read_write", {}
-    yield "traffic.bytes", {}
-    if kind in ROW_KINDS and np.all(rows.number["rows"] > 0):
-        yield from (("traffic.rows", shape) for shape in of_rows)
+        if _tells_reads_apart(kind, rows):
+            yield "traffic.read_write", {}
+        yield "traffic.bytes", {}
+        if kind in ROW_KINDS and np.all(rows.number["rows"] > 0):
+            yield from (("traffic.rows", of) for of in ROW_SHAPES[: None if _processors(accelerator) else -1])
 
 
 def _attention_shapes(key: Key, rows: Samples, accelerator: Accelerator | None) -> Iterator[tuple[str, Settings]]:
     """Yield the terms and settings that compete for fused attention, in order of preference."""
     if accelerator is not None and accelerator.kind == "cpu":
         yield "cpu.attention", {"direction": key[2]}
-    launch = {} if _tells_launch_apart(key, rows) else {WITHOUT_LAUNCH: 1.0}
+    total_bytes = moved_bytes(work_of(rows, key[1]), key[2])  # where all are equal, a launch may be of bytes too
+    tells_launch = float(total_bytes.max()) > LEAST_SPREAD * float(total_bytes.min())
+    launch = {} if tells_launch else {WITHOUT_LAUNCH: 1.0}
     width = rows.number["width"]
     launch |= {BETWEEN_SIZES: 1.0} if np.any(kernel_width(width) != width) else {}
     for count in sorted({0.0, _processors(accelerator)}):
@@ -363,29 +331,14 @@ def _tells_reads_apart(kind: str, rows: Samples) -> bool:
     return tensors.size == rows.size and np.unique(np.round(tensors, 6)).size > 1
 
 
-def _tells_launch_apart(key: Key, rows: Samples) -> bool:
-    """Tell whether calls move unequal numbers of bytes: else a time that all have may be of the launch, or of bytes."""
-    total_bytes = moved_bytes(work_of(rows, key[1]), key[2])
-    return float(total_bytes.max()) > LEAST_SPREAD * float(total_bytes.min())
-
-
-def _tells_batches_apart(rows: Samples) -> bool:
-    """Tell whether products one by one and batches of several both have enough rows for coefficients of their own."""
-    several = int(np.sum(rows.number["batch"] > 1))
-    return min(several, rows.size - several) >= LEAST_ROWS["gemm"]
-
-
-def _tells_depthwise_apart(rows: Samples) -> bool:
-    """Tell whether depthwise convolutions and others both have enough rows for coefficients of their own."""
-    depthwise = int(np.sum(is_depthwise(work_of(rows, "convolution"))))
-    return min(depthwise, rows.size - depthwise) >= LEAST_ROWS["convolution"]
+def _tells_apart(kind: str, mask: BoolArray) -> bool:
+    """Tell whether the rows of a mask, and the others, are enough for coefficients of their own."""
+    own = int(np.sum(mask))
+    return min(own, mask.size - own) >= LEAST_ROWS[kind]
 
 
 def _peaks(precision: str, accelerator: Accelerator | None) -> dict[str, float]:
-    """Return the peaks below which no time may fall: those of GPUs, whose caches are small against the work.
-
-    A CPU has none: its rates are estimates.
-    """
+    """Return the peaks below which no time may fall: of GPUs, with small caches; rates of CPUs are estimates."""
     if accelerator is None or accelerator.kind != "gpu":
         return {}
     peaks = {"peak_bytes_per_s": accelerator.counted_bytes_per_s(precision)}
@@ -394,10 +347,7 @@ def _peaks(precision: str, accelerator: Accelerator | None) -> dict[str, float]:
 
 
 def _notes(rows: Samples, entry: Entry) -> str:
-    """Return the notes that the rows carry, each once, behind a word about an entry that predicts badly.
-
-    Of disturbed rows it says how many there are.
-    """
+    """Return the notes that the rows carry, each once, behind a word about an entry that predicts badly."""
     poor = f"poor: {_error(entry):.0%} off on rows left out" if POOR_ERROR < _error(entry) < np.inf else ""
     if poor and entry.kind == POINTWISE:
         poor += "; serves only kinds without an entry of their own"
@@ -405,6 +355,142 @@ def _notes(rows: Samples, entry: Entry) -> str:
     counts = {DISTURBED_NOTE: f"{noisy} of {rows.size} rows {DISTURBED_NOTE}"} if noisy < rows.size else {}
     notes = dict.fromkeys(map(str, rows.text["notes"].tolist()))
     return "; ".join(filter(None, (poor, *(counts.get(note, note) for note in notes))))
+
+
+LIBRARY = "own layers"
+_BETWEEN = constants("layer_calls.between")
+ERROR_BETWEEN, PRODUCT_ERROR_BETWEEN = _BETWEEN["convolutions"], _BETWEEN["products"]
+"""Mean error between two measured sub-batches where no third was measured (docs/numbers.md)."""
+
+
+class _Timed(NamedTuple):
+    """A call at a sub-batch: its time, the spread of repeats, and what a fit gives it, not a number without one [s]."""
+
+    time_s: float
+    spread_s: float
+    fitted_s: float
+
+
+def fit_layer_calls(
+    samples: Samples, fits: Sequence[Entry] = (), *, origin: str = "measured", source: str = ""
+) -> tuple[Entry, ...]:
+    """Return an entry for every kind, direction, precision and library of rows that name a call.
+
+    A call whose work depends on the sub-batch takes part only where it was timed at two: one would say nothing of the
+    others, and a fit serves the call better. So a run that ends between two does no harm.
+    Its error holds the spread of repeats (median over the rows) and what predictions from the other sub-batches miss
+    those left out by, or a stated one where there are but two, as independent.
+
+    Parameters
+    ----------
+    fits : fitted to kernels of the same device: they give the scaling curves of calls
+    origin, source : stored in every entry
+    """
+    mask, _ = usable(samples)
+    rows = samples.select(mask & (samples.text["call"] != "") & ~np.isnan(samples.number["sub_batch"]))
+    columns = [rows.text[name].tolist() for name in ("kind", "direction", "precision", "library", "call")]
+    tables: dict[tuple[str, str, str, str], dict[str, dict[float, list[_Timed]]]] = {}
+    numbers = (rows.number[name].tolist() for name in ("sub_batch", "time_s", "spread_s"))
+    fitted_s, fit_errors = _fitted(rows, fits)
+    of_rows = zip(zip(*columns, strict=True), *numbers, fitted_s.tolist(), strict=True)
+    for (*key, call), sub_batch, *figures in of_rows:
+        table = tables.setdefault((key[0], key[1], key[2], key[3]), {})
+        table.setdefault(call, {}).setdefault(sub_batch, []).append(_Timed(*figures))
+    whole = {
+        key: {call: of for call, of in table.items() if len(of) > 1 or not any(b for _, b in work_named(call).values())}
+        for key, table in sorted(tables.items())
+    }
+    return tuple(
+        _entry(key, table, fit_errors.get(key[:3], np.nan), (origin, source)) for key, table in whole.items() if table
+    )
+
+
+def fits_among(entries: Sequence[Entry], precision: str) -> Fits:
+    """Return what finds the entry that serves kernels of a kind and direction in a precision, the very kind first."""
+    fits = [entry for entry in entries if entry.term != LOOKED_UP and entry.precision in (precision, "any")]
+    by_key = {(entry.kind, entry.direction): entry for entry in fits}
+
+    def found(kind: str, direction: str) -> Entry | None:
+        instead = (SERVED_BY[kind],) if kind in SERVED_BY else ()
+        kinds = (kind, *instead, POINTWISE) if kind in TRAFFIC_KINDS else (kind,)
+        keys = ((one, way) for one in kinds for way in (direction, ""))
+        return next((by_key[key] for key in keys if key in by_key), None)
+
+    return found
+
+
+def _fitted(rows: Samples, fits: Sequence[Entry]) -> tuple[FloatArray, dict[tuple[str, str, str], float]]:
+    """Return what fits that were scored say of the calls of rows [s], shape (k,), else nan, and their errors by key."""
+    fitted_s, errors = np.full(rows.size, np.nan), {}
+    columns = [rows.text[name] for name in ("kind", "direction", "precision")]
+    for key in sorted(set(zip(*(column.tolist() for column in columns), strict=True))):
+        kind, direction, precision = key
+        fit = fits_among(fits, precision)(kind, direction)
+        error = None if fit is None else fit.miss
+        if fit is not None and error is not None:
+            own = np.logical_and.reduce([column == part for column, part in zip(columns, key, strict=True)])
+            work = {**work_of(rows.select(own), kind), **transposition(kind, direction)}
+            fitted_s[own], errors[key] = evaluate(fit, work), error
+    return fitted_s, errors
+
+
+def _entry(
+    key: tuple[str, str, str, str],
+    table: Mapping[str, Mapping[float, list[_Timed]]],
+    fit_error: float,
+    provenance: tuple[str, str],
+) -> Entry:
+    kind, direction, precision, library = key
+    origin, source = provenance
+    settings: dict[str, tuple[float, ...]] = {}
+    spreads: list[float] = []
+    misses: list[float] = []
+    calls_of_misses: list[str] = []
+    for call, timings in sorted(table.items()):
+        points = sorted((n, *np.median(np.array(of_n)[:, [0, 2]], axis=0).tolist()) for n, of_n in timings.items())
+        settings[call] = tuple(value for point in points for value in point[:2])
+        spreads += [one.spread_s / one.time_s for of_n in timings.values() for one in of_n if np.isfinite(one.spread_s)]
+        misses += _missed(np.array(points).T, fit_error, beside=kind != "convolution")
+        calls_of_misses += [call] * (len(misses) - len(calls_of_misses))
+    assumption = (
+        0.0 if all(len(t) == 1 for t in table.values()) else PRODUCT_ERROR_BETWEEN if kind == "gemm" else ERROR_BETWEEN
+    )
+    between = float(np.mean(misses)) if misses else assumption
+    spread = float(np.median(spreads)) if spreads else 0.0
+    note = (
+        f"{assumption:.0%} between sub-batches, as of such calls elsewhere, since no third one was timed"
+        if assumption
+        else ""
+    )
+    return Entry(
+        "kernels", kind, direction, precision, f"{library} {LIBRARY}".strip(), LOOKED_UP, settings,
+        {MEASURED_S: 1.0, DOUBLINGS_BEYOND: 0.0},
+        fixed=(MEASURED_S, DOUBLINGS_BEYOND),
+        ranges={DOUBLINGS_BEYOND: (0.0, MARGIN_DOUBLINGS)},
+        samples=sum(map(len, table.values())),
+        error=spread,
+        held_out_error=float(np.hypot(spread, between)),
+        held_out_by="sub-batch" if misses else "",
+        worst_error=max(misses, default=None),
+        origin=origin,
+        source=source,
+        worst_point=calls_of_misses[int(np.argmax(misses))] if misses else "",
+        notes="" if misses else note,
+    )  # fmt: skip
+
+
+def _missed(points: FloatArray, fit_error: float, *, beside: bool) -> Iterator[float]:
+    """Yield the relative errors at inner sub-batches, ``beside`` others too, of predictions from all others."""
+    # Convolutions are timed one sample apart where a library computes them in another way from there on, so that what
+    # lies between has the times of its own way at both sides.
+    knots, measured_s, fitted_s = points
+    for at in range(1, knots.size - 1):
+        if not beside and np.diff(knots)[at - 1 : at + 1].min() <= 1:
+            continue
+        rest = np.arange(knots.size) != at
+        curve = relative_curve(knots[at], fitted_s[at], knots[rest], fitted_s[rest])
+        time_s = times_s(knots[at], knots[rest], measured_s[rest], curve, np.array(fit_error))
+        yield abs(float(time_s) / measured_s[at] - 1)
 
 
 ROWS = 32

@@ -97,7 +97,8 @@ def wanted_calls(
                 if precision in products and not is_narrow:
                     continue
                 of_key = by_key.setdefault(key_of(call, precision), {})
-                own = _timed_in(call, precision)
+                is_fp32 = call.kind in ALWAYS_FP32 or (precision == "tf32" and key_of(call, precision)[2] == "any")
+                own = "fp32" if is_fp32 else precision  # that the call is timed in
                 itemsize = float(precision_named(own).activation_bytes)
                 one = of_key.setdefault(call_name(call, own), WantedCall(call.work, itemsize))
                 step = at * (len(precisions) + len(products)) + by
@@ -109,12 +110,6 @@ def key_of(call: LayerCall, precision: str) -> Key:
     """Return what fit serves a call of a layer."""
     kind = kind_of_kernel(call.kind, call.layer)
     return kind, call.direction, "any" if kind in TRAFFIC_KINDS else precision
-
-
-def _timed_in(call: LayerCall, precision: str) -> str:
-    """Return the precision that a call of a step is timed in: TF32 and 16 bits leave some as they are in fp32."""
-    is_fp32 = call.kind in ALWAYS_FP32 or (precision == "tf32" and key_of(call, precision)[2] == "any")
-    return "fp32" if is_fp32 else precision
 
 
 def call_name(call: LayerCall, precision: str) -> str:
@@ -262,7 +257,10 @@ class NextPoints:
         """Take in what was timed, by name [s]; return the expected mean relative error of the wanted steps."""
         for group in self._groups.values():
             group.learn(times)
-        total_s = self._step_s()
+        total_s = np.zeros(self._shape)
+        for group in self._groups.values():
+            total_s[group.steps] += group.counts @ group.wanted_s.T
+        total_s = np.maximum(total_s, 1e-12)
         self._parts = [_StepPart(group, total_s) for group in self._groups.values()]
         variance = np.zeros(self._shape)
         for part in self._parts:
@@ -285,13 +283,6 @@ class NextPoints:
             choice += [name for name in names if name in rest]
             spent_s += cost_s
         return tuple(choice)
-
-    def _step_s(self) -> FloatArray:
-        """Return the expected kernel time of every wanted step [s], shape (n, s)."""
-        total_s = np.zeros(self._shape)
-        for group in self._groups.values():
-            total_s[group.steps] += group.counts @ group.wanted_s.T
-        return np.maximum(total_s, 1e-12)
 
 
 class _Group:
@@ -340,8 +331,12 @@ class _Group:
         self.unit_cost_s: dict[int, float] = {}
         for place, (name, call) in enumerate(step_calls.items()):
             self.counts[list(call.counts), place] = list(call.counts.values())
-            if name in own:
-                self._add_unit(place, own[name])
+            if name in own:  # its points are chosen together
+                by_sub_batch = sorted(own[name], key=lambda point: point.sub_batch)
+                at = [point.sub_batch for point in by_sub_batch]
+                guess_s = np.interp(at, SUB_BATCHES, self.wanted_guess_s[:, place])
+                self.units[place] = tuple(point.name for point in (*by_sub_batch[:1], *by_sub_batch[:0:-1]))
+                self.unit_cost_s[place] = float(timing_s(guess_s).sum())
         self.steps = np.flatnonzero(self.counts.any(axis=1))
         self.counts = self.counts[self.steps]
 
@@ -354,13 +349,6 @@ class _Group:
             return self.names[: START_POINTS[kind]]
         cheapest = np.argsort(self.guess_s[: 2 * START_TRAFFIC_POINTS], kind="stable")[:START_TRAFFIC_POINTS]
         return tuple(self.names[place] for place in cheapest.tolist())
-
-    def _add_unit(self, place: int, points: Sequence[Candidate]) -> None:
-        """Let the points of a wanted call be chosen together."""
-        by_sub_batch = sorted(points, key=lambda point: point.sub_batch)
-        guess_s = np.interp([point.sub_batch for point in by_sub_batch], SUB_BATCHES, self.wanted_guess_s[:, place])
-        self.units[place] = tuple(point.name for point in (*by_sub_batch[:1], *by_sub_batch[:0:-1]))
-        self.unit_cost_s[place] = float(timing_s(guess_s).sum())
 
     def learn(self, times: Mapping[str, float]) -> None:
         """Fit what was timed: A⁻¹, the error of calls left out, expected times of everything; no time is no timing."""
@@ -425,12 +413,6 @@ class _StepPart:
         self.left_share: FloatArray = self.shares[:, :, rest].sum(axis=2)
         self.own_share: FloatArray = self.shares[:, :, self.own].sum(axis=2)
 
-    def apart(self) -> _StepPart:
-        """Return the same, to be changed by itself."""
-        other = copy.copy(self)
-        other.own = self.own.copy()
-        return other
-
     def variance(self) -> FloatArray:
         """Return the group's part of the relative variance of the steps, shape (n, s)."""
         of_fit = ((self.left @ self.group.inverse) * self.left).sum(axis=2)
@@ -443,7 +425,8 @@ class _Choice:
 
     def __init__(self, part: _StepPart, rest: Collection[str], most_s: float) -> None:
         group = part.group
-        self.error, self.inverse, self.wanted = group.error, group.inverse, part.apart()
+        self.error, self.inverse, self.wanted = group.error, group.inverse, copy.copy(part)
+        self.wanted.own = part.own.copy()
         at = [place for place, name in enumerate(group.names) if name in rest]
         self.units = [
             place for place, names in group.units.items() if not group.own[place] and any(n in rest for n in names)

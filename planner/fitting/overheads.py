@@ -13,12 +13,12 @@ import numpy as np
 from planner.costs.terms import Work, evaluate
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Calibration, Entry
-from planner.domain.kernels import FORWARD, KernelCalls
+from planner.domain.kernels import FORWARD
 from planner.domain.precision import precision_named
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.estimators import errors_of, held_out_times, robust_least_squares
-from planner.fitting.layer_calls import fits_among
+from planner.fitting.kernels import fits_among
 from planner.numbers import constant, constants
 from planner.sources.layer_calls import Fits, LayerCalls
 from planner.sources.overheads import EXPONENTS, exponent_name
@@ -179,10 +179,7 @@ class TimedSteps(NamedTuple):
         return min((search(share * most_s) for share in STARTS), key=lambda one: one[2])
 
     def _seen(self, rows: BoolArray, powers: FloatArray) -> FloatArray:
-        """Return the relative error of every step, shape (n,): as assumed, or what no coefficients go with.
-
-        The latter is that of the surest steps.
-        """
+        """Return the relative error of every step, (n,): as assumed, or as no coefficients go with the surest steps."""
         surest = rows & (self.relative == self.relative[rows].min())
         values, _, squares = self.solved(surest, powers, np.ones_like(self.relative), has_priors=False)
         free = int(surest.sum()) - int(np.count_nonzero(values[:2]))
@@ -283,8 +280,8 @@ def fit_overheads(
     and all others 0.3. Steps of three networks or more give a held-out error besides: all steps of a network are
     predicted by the fit to those of the others.
 
-    p is 1 where the host waits. Else it is that of :mod:`planner.fitting.exponents` for a family of networks of which
-    one has steps that span sub-batches by SPAN or more, if these tell it, and the family's value if not.
+    p is 1 where the host waits. Else it is that of a family of networks of which one has steps that span sub-batches by
+    SPAN or more, if these tell it (:func:`exponent_of_losses`), and the family's value if not.
 
     Parameters
     ----------
@@ -401,7 +398,10 @@ def _kernels(fits: Fits, calibration: Calibration, step: TimedStep, precision: s
     )
     groups = lower(step.network, sub_batch, optimizer="none")
     for calls, source in (part for group in groups for part in own.split(group, sub_batch)):
-        entry = source.entry if source else _entry_of(fits, calls)
+        entry = source.entry if source else fits(calls.kind, calls.direction)
+        if entry is None:
+            got = f"no entry for {calls.kind} {calls.direction}"
+            raise CoverageError(f"kernels of a timed step must be fitted, got {got}")
         work: Work = calls.looked_up or call_work(calls, itemsize)
         each = np.broadcast_to(evaluate(entry, work), (1, calls.layer.size))
         seconds, at = float((each * calls.count).sum()), int(calls.direction != FORWARD)
@@ -409,11 +409,3 @@ def _kernels(fits: Fits, calibration: Calibration, step: TimedStep, precision: s
         looked_up_s += seconds if source else 0.0
         count[at] += float(np.broadcast_to(calls.count, (1, calls.layer.size)).sum())
     return _Kernels(time_s, count, looked_up_s)
-
-
-def _entry_of(fits: Fits, calls: KernelCalls) -> Entry:
-    """Return what serves calls that are not looked up."""
-    entry = fits(calls.kind, calls.direction)
-    if entry is None:
-        raise CoverageError(f"kernels of a timed step must be fitted, got no entry for {calls.kind} {calls.direction}")
-    return entry

@@ -66,8 +66,8 @@ def work_of(samples: Samples, kind: str) -> Work:
     return work
 
 
-def _why_not(samples: Samples) -> dict[int, str]:
-    """Return the reason of every row that a fit cannot use, by its position."""
+def usable(samples: Samples) -> tuple[BoolArray, tuple[Rejected, ...]]:
+    """Return a mask of the rows that a fit can use, shape (k,), and the others with the reason."""
     kinds, times = samples.text["kind"], samples.time_s
     bad = ~(np.isfinite(times) & (times > 0))
     reasons = {row: f"time_s must be finite and above 0, got {times[row]:g}" for row in _positions(bad)}
@@ -84,7 +84,9 @@ def _why_not(samples: Samples) -> dict[int, str]:
                 reasons.setdefault(row, reason)
         for row, reason in _impossible(samples, kind, [row for row in _positions(own) if row not in reasons]):
             reasons.setdefault(row, reason)
-    return reasons
+    mask = np.ones(samples.size, dtype=np.bool_)
+    mask[list(reasons)] = False
+    return mask, tuple(Rejected(row, reasons[row]) for row in sorted(reasons))
 
 
 def _out_of_range(samples: Samples, names: tuple[str, ...], rows: BoolArray) -> Iterator[tuple[int, str]]:
@@ -133,14 +135,6 @@ def _at_odds(work: Work) -> Iterator[tuple[str, FloatArray, str, FloatArray, Boo
 def _positions(mask: BoolArray) -> list[int]:
     positions: list[int] = np.flatnonzero(mask).tolist()
     return positions
-
-
-def usable(samples: Samples) -> tuple[BoolArray, tuple[Rejected, ...]]:
-    """Return a mask of the rows that a fit can use, shape (k,), and the others with the reason."""
-    reasons = _why_not(samples)
-    mask = np.ones(samples.size, dtype=np.bool_)
-    mask[list(reasons)] = False
-    return mask, tuple(Rejected(row, reasons[row]) for row in sorted(reasons))
 
 
 def merged(samples: Samples, kind: str) -> Samples:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -79,17 +79,14 @@ def contradictions(samples: Samples) -> tuple[tuple[int, int], ...]:
 
 
 def _differ(samples: Samples, one: IntArray, other: IntArray) -> BoolArray:
-    """Tell where the times of two rows of one call differ by more than their spread allows; rows have shape (k,).
-
-    Allowed are MOST_SPREADS times the spread of both rows and a tenth of the shorter time, whichever is more; without a
-    spread, half of the shorter time; any difference of storage and links.
-    """
+    """Tell where the times of two rows of one call, shape (k,), differ by more than their spread allows."""
     times, spreads = samples.time_s, samples.number["spread_s"]
     shorter_s = np.minimum(times[one], times[other])
     spread_s = np.hypot(spreads[one], spreads[other])
     known_s = np.maximum(MOST_SPREADS * spread_s, LEAST_DIFFERENCE * shorter_s)
     allowed_s = np.where(np.isnan(spread_s), DIFFERENCE_WITHOUT_SPREAD * shorter_s, known_s)
-    return np.asarray((np.abs(times[other] - times[one]) > allowed_s) & ~_is_shared(samples)[one])
+    is_shared = _is_shared(samples)  # storage and links: any difference is allowed
+    return np.asarray((np.abs(times[other] - times[one]) > allowed_s) & ~is_shared[one])
 
 
 def _is_shared(samples: Samples) -> BoolArray:
@@ -239,10 +236,12 @@ def unit_doubt(samples: Samples, accelerator: Accelerator) -> UnitDoubt | None:
         good = [kind for kind, own in kinds.items() if np.median(longer[own]) < TYPICAL_FACTOR]
         others = ~np.isin(rows.text["kind"], good)
         which = ("times of other kinds than " + ", ".join(good), "those") if good else ("times", "the column")
-        return _too_long(longer[others], places[others], accelerator, *which)
+        return _off_by_unit(longer[others], places[others], accelerator, *which)
     for label, own in groups:
-        if _is_too_long(np.median(longer[own]), longer[np.isin(rows.text["kind"], rows.text["kind"][own]) & ~own]):
-            return _too_long(longer[own], places[own], accelerator, f"times of kind {label}", "those")
+        median, rest = np.median(longer[own]), longer[np.isin(rows.text["kind"], rows.text["kind"][own]) & ~own]
+        is_apart = rest.size >= LEAST_ROWS and median >= UNIT_FACTOR * np.median(rest)
+        if median >= KIND_UNIT_FACTOR or (is_apart and median >= UNIT_FACTOR):
+            return _off_by_unit(longer[own], places[own], accelerator, f"times of kind {label}", "those")
     above = _above_peak(rows, peak_s, can_tell, kinds, accelerator)
     if above is not None:
         return above
@@ -251,17 +250,15 @@ def unit_doubt(samples: Samples, accelerator: Accelerator) -> UnitDoubt | None:
     )
     for label, own in ((label, own & ~views) for label, own in groups):
         if own.sum() >= LEAST_ROWS and np.median(longer[own]) * UNIT_FACTOR <= 1:
-            return _too_short(1 / longer[own], places[own], accelerator, f"times of kind {label}")
+            what = f"times of kind {label}"
+            return _off_by_unit(1 / longer[own], places[own], accelerator, what, "those", is_short=True)
     return None
 
 
 def _above_peak(
     rows: Samples, peak_s: FloatArray, can_tell: BoolArray, kinds: Mapping[str, BoolArray], accelerator: Accelerator
 ) -> UnitDoubt | None:
-    """Return the doubt about rows most of which are above peak rates though no cache explains it, of all or of a kind.
-
-    ``kinds``: the rows of each, shape (k,).
-    """
+    """Return the doubt about rows, all or of a kind, most of which are above peak rates though no cache explains it."""
     above = can_tell & (rows.time_s * OVER_PEAK_FACTOR < peak_s)
     if can_tell.sum() >= LEAST_ROWS and above.sum() > can_tell.sum() / 2:
         return UnitDoubt(
@@ -282,11 +279,8 @@ def _above_peak(
 
 
 def _groups(rows: Samples, accelerator: Accelerator) -> Iterator[tuple[str, BoolArray]]:
-    """Yield a name and a mask, shape (k,), of the LEAST_ROWS or more rows that share what each of GROUPS says.
-
-    Within a kind only those count whose work has a peak rate: without one, as for fp16 on many CPUs, products may take
-    a thousand times as long as their bytes.
-    """
+    """Yield a name and a mask, shape (k,), of the LEAST_ROWS or more rows that share what each of GROUPS says."""
+    # Without a peak rate, as for fp16 on many CPUs, products may take a thousand times as long as their bytes.
     has_peak = np.isin(rows.text["precision"], list(accelerator.peak_flop_per_s))
     has_rate = has_peak | ~np.isin(rows.text["kind"], MATRIX_KINDS)
     for names in GROUPS:
@@ -298,64 +292,37 @@ def _groups(rows: Samples, accelerator: Accelerator) -> Iterator[tuple[str, Bool
                 yield label, own
 
 
-def _is_too_long(median: np.floating[Any], others: FloatArray) -> bool:
-    """Tell whether rows are off by a unit, whose median is so many times that at peak rates, by their kind's others."""
-    apart = others.size >= LEAST_ROWS and median >= UNIT_FACTOR * np.median(others)
-    return bool(median >= KIND_UNIT_FACTOR or (apart and median >= UNIT_FACTOR))
-
-
 def _known(samples: Samples) -> IntArray:
     """Return the positions of usable rows of kernels whose work is known."""
     mask, _ = usable(samples)
     return np.flatnonzero(mask & np.isin(samples.text["kind"], [POINTWISE, *WORK_COLUMNS])).astype(np.int64)
 
 
-def _too_long(longer: FloatArray, places: IntArray, accelerator: Accelerator, what: str, which: str) -> UnitDoubt:
-    """Return the doubt about rows at places, shape (k,), whose times are so many times as long as at peak rates."""
-    off, is_part = _other_set(longer)
-    median = float(np.median(longer[off]))
-    unit, factor = _nearest_unit(median)
-    return UnitDoubt(
-        f"time_s must be in seconds, got {f'{off.size} of {longer.size} ' if is_part else ''}{what} that are "
-        f"{median:,.0f} times those at the peak rates of {accelerator.name} (median of {off.size} rows): looks like "
-        f"{unit}; divide {'these rows alone' if is_part else which} by {factor:,.0f}",
-        tuple(places[off].tolist()) if is_part else (),
-    )
-
-
-def _too_short(shorter: FloatArray, places: IntArray, accelerator: Accelerator, what: str) -> UnitDoubt:
-    """Return the doubt about rows at places, shape (k,), whose times are so many times as short as at peak rates."""
-    off, is_part = _other_set(shorter)
-    median = float(np.median(shorter[off]))
-    _, factor = _nearest_unit(median)
-    return UnitDoubt(
-        f"time_s must be in seconds, got {f'{off.size} of {shorter.size} ' if is_part else ''}{what} that are "
-        f"{median:,.0f} times as short as those at the peak rates of {accelerator.name} (median of {off.size} rows): "
-        f"looks like seconds divided by {factor:,.0f} once too often; multiply "
-        f"{'these rows alone' if is_part else 'those'} by {factor:,.0f}",
-        tuple(places[off].tolist()) if is_part else (),
-    )
-
-
-def _other_set(factors: FloatArray) -> tuple[IntArray, bool]:
-    """Return which rows, off by such factors, shape (k,), are meant, and whether others are in seconds.
-
-    Where they fall into two sets a unit apart, the nearer one of LEAST_SHARE or more, those of the farther are meant.
-    """
+def _off_by_unit(
+    factors: FloatArray, places: IntArray, accelerator: Accelerator, what: str, which: str, *, is_short: bool = False
+) -> UnitDoubt:
+    """Return the doubt about rows at places, shape (k,), so many times as long, or as short, as at peak rates."""
     order = np.argsort(factors, kind="stable")
     split = _split(np.log(factors[order])[None])
+    # Of two sets a unit apart, the nearer one of LEAST_SHARE or more, the nearer are in seconds.
     is_part = bool(split.is_by_unit[0]) and split.below[0] >= LEAST_SHARE * factors.size
-    return np.sort(order[split.below[0] :]) if is_part else order, is_part
+    off = np.sort(order[split.below[0] :]) if is_part else order
+    median = float(np.median(factors[off]))
+    unit, factor = _nearest_unit(median)
+    looks_like, mend = (
+        (f"seconds divided by {factor:,.0f} once too often", "multiply") if is_short else (unit, "divide")
+    )
+    return UnitDoubt(
+        f"time_s must be in seconds, got {f'{off.size} of {factors.size} ' if is_part else ''}{what} that are "
+        f"{median:,.0f} times {'as short as ' if is_short else ''}those at the peak rates of {accelerator.name} "
+        f"(median of {off.size} rows): looks like {looks_like}; {mend} {'these rows alone' if is_part else which} "
+        f"by {factor:,.0f}",
+        tuple(places[off].tolist()) if is_part else (),
+    )
 
 
 class _Split(NamedTuple):
-    """Sets of n times in order, parted at the widest gap: how many are below it, and the mean logarithm of either set.
-
-    Attributes
-    ----------
-    below, low, high : ndarray, shape (s,)
-    is_by_unit : ndarray of bool, shape (s,); the means are a unit apart, or more
-    """
+    """Of s sets in order, parted at the widest gap: counts below it, mean logarithms of both parts, if a unit apart."""
 
     below: IntArray
     low: FloatArray
@@ -428,10 +395,7 @@ def outliers(samples: Samples, accelerator: Accelerator) -> tuple[Outlier, ...]:
 
 
 def _deviations(rows: Samples, ratio: FloatArray, peak_s: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """Return the logarithm of each row's time over those of its size, shape (k,), 0 without any, and where that counts.
-
-    ``ratio``: logarithm of each row's time over that at peak rates, shape (k,).
-    """
+    """Return the logarithm of each row's time over those of its size, (k,), 0 without any, and where that counts."""
     table = np.column_stack(text_codes(rows, ("kind", "direction", "precision")))
     codes = np.unique(table, axis=0, return_inverse=True)[1].ravel()
     off, is_comparable = np.zeros(rows.size), np.zeros(rows.size, dtype=np.bool_)
@@ -447,11 +411,7 @@ def _deviations(rows: Samples, ratio: FloatArray, peak_s: FloatArray) -> tuple[F
 
 
 def _levels(windows: FloatArray) -> FloatArray:
-    """Return the level of each window of logarithms, shape (w, n), shape (w,): its median.
-
-    Where a window falls into two sets a unit apart, it is the mean of the set nearer to TYPICAL_FACTOR, unless one set
-    is of MINORITY_SHARE and the median is no further than UNIT_FACTOR from TYPICAL_FACTOR.
-    """
+    """Return the median of each window of logarithms, shape (w, n), or of two sets a unit apart the likelier mean."""
     logs = np.sort(windows, axis=1)
     split, size, medians = _split(logs), logs.shape[1], np.median(logs, axis=1)
     low, high, middle = (np.abs(levels - np.log(TYPICAL_FACTOR)) for levels in (split.low, split.high, medians))

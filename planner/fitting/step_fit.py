@@ -1,14 +1,11 @@
-"""Coefficients of whole steps, and measured steps of a calibration.
+"""Coefficients of whole steps, fitted to measured runs: what programs, GPUs and clusters add to kernels and links.
 
 Measured steps of a calibration (used in :mod:`planner.sources.measured_steps`): plans that were timed, over what is
 predicted of them without.
-Measured steps, and what is predicted of them as a function of the coefficients of whole steps.
 
 The step of a plan is a long composition of few coefficients, each of which it changes smoothly: log t is taken as a
 quadratic of θ around a centre near it, exact there to the third order. So plans are priced a few times, however often a
 fit asks, and what is predicted is priced in full.
-
-Coefficients of whole steps, fitted to measured runs: what programs, GPUs and clusters add to kernels and links.
 
 A coefficient θ of a set of runs (one problem in one precision) is a base value plus effects φ of what the set's record
 states: the class of its precision, whether kernels are measured or specified, kinds of links
@@ -442,7 +439,7 @@ def fit_steps(observed: Sequence[Observed], sources: Iterable[str] = ()) -> Step
     prior = {key: each.deviation for one in observed for each in COEFFICIENTS if (key := key_of(each, one.properties))}
     place = {key: at for at, key in enumerate(sorted(prior))}
     deviations = np.array([prior[key] for key in place])
-    best, every = np.zeros(deviations.size), _Rows(observed, [_design(one, place) for one in observed])
+    best, every = np.zeros(deviations.size), _Rows(observed, place)
     for _ in range(ROUNDS):
         best, covariance = robust_least_squares(
             every.errors, every.slopes, best, deviations, every.weights, huber=HUBER
@@ -457,14 +454,16 @@ def fit_steps(observed: Sequence[Observed], sources: Iterable[str] = ()) -> Step
 
 
 class _Rows:
-    """Errors of the rows of S sets, n in all, by effects φ, shape (p,), with each set's quadratic.
+    """Errors of the rows of S sets, n in all, by effects φ, shape (p,), with each set's quadratic."""
 
-    ``designs``, (c, p) each: which φ add to θ.
-    """
-
-    def __init__(self, observed: Sequence[Observed], designs: Sequence[FloatArray]) -> None:
+    def __init__(self, observed: Sequence[Observed], place: Mapping[Key, int]) -> None:
         sizes = np.array([one.measured_s.size for one in observed])
-        self._set, self._designs = np.repeat(np.arange(len(observed)), sizes), np.stack(designs)
+        self._set = np.repeat(np.arange(len(observed)), sizes)
+        self._designs = np.zeros((len(observed), len(COEFFICIENTS), len(place)))  # which φ add to θ of a set
+        for design, one in zip(self._designs, observed, strict=True):
+            for row in one.live:  # none add to coefficients that change no row
+                if key := key_of(COEFFICIENTS[row], one.properties):
+                    design[row, place[key]] = 1.0
         self._start = np.stack([one.start for one in observed])
         self._log_measured = np.log(np.concatenate([one.measured_s for one in observed]))
         self.weights = np.minimum(1.0, MOST_SET_ROWS / sizes)[self._set]
@@ -493,12 +492,3 @@ class _Rows:
         move = (self.thetas(effects) - self._centre)[self._set]
         by_theta = self._slopes + np.einsum("nij,nj->ni", self._bends, move)
         return np.asarray((by_theta[:, None] @ self._designs[self._set])[:, 0]) / ROW_DEVIATION
-
-
-def _design(observed: Observed, place: Mapping[Key, int]) -> FloatArray:
-    """Return which of p effects add to each of c coefficients, shape (c, p); none to those that change no row."""
-    design = np.zeros((len(COEFFICIENTS), len(place)))
-    for row in observed.live:
-        if key := key_of(COEFFICIENTS[row], observed.properties):
-            design[row, place[key]] = 1.0
-    return design

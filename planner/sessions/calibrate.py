@@ -34,8 +34,7 @@ from planner.domain.messages import ALL_REDUCE, Groups
 from planner.domain.samples import BESIDE, COMMAND, HIDDEN, Samples
 from planner.domain.training import TimedStep
 from planner.errors import CoverageError, OutputError, ParameterError
-from planner.fitting.calibration import SampleOrigin, fit_calibration
-from planner.fitting.collectives import fit_overlap
+from planner.fitting.calibration import SampleOrigin, fit_calibration, fit_overlap
 from planner.fitting.overheads import overheads_doubt
 from planner.formats.logs import Stated
 from planner.probes import ranks

@@ -9,7 +9,7 @@ from planner.costs.collectives import all_reduce_s
 from planner.domain.arrays import FloatArray
 from planner.domain.messages import Groups
 from planner.domain.samples import Samples
-from planner.fitting.collectives import best_breaks, fit_collectives
+from planner.fitting.calibration import best_breaks, fit_collectives
 from planner.fitting.estimators import solve
 
 PUBLISHED = Path(__file__).parent.parent / "data" / "published" / "bcaffe_osu_allreduce_10gbe.csv"

@@ -10,8 +10,9 @@ from planner.fitting.estimators import (
     REFITS_OF_MANY,
     condition_number,
     covariance,
+    errors_of,
     folds,
-    held_out,
+    held_out_times,
     identifiable,
     solve,
 )
@@ -90,12 +91,9 @@ def test_held_out_errors_of_a_mean() -> None:
         mean = times[rows].mean()
         return lambda out: np.full(int(out.sum()), float(mean))
 
-    result = held_out(refit, times, None)
-    assert result is not None
+    result = errors_of(*held_out_times(refit, 3, None), times)
     assert result.worst == pytest.approx(1.5)
     assert result.worst_row == 0  # 2.5 for 1
-    reversed_ = held_out(lambda _rows: lambda out: np.full(int(out.sum()), 1.0), np.array([1.0, 1.0, 4.0]), None)
-    assert reversed_ is not None
-    assert reversed_.worst_row == 2
+    of_ones, by = held_out_times(lambda _rows: lambda out: np.full(int(out.sum()), 1.0), 3, None)
+    assert errors_of(of_ones, by, times).worst_row == 2
     assert result.mean == pytest.approx((1.5 + 1.5 + 0.75) / 3)
-    assert held_out(refit, times[:1], None) is None

@@ -16,7 +16,7 @@ from planner.fitting.gaussian_process import (
     Process,
     fit_entry,
     fit_gaussian_process,
-    process_times_left_out,
+    times_left_out,
 )
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import work_of
@@ -115,14 +115,14 @@ def test_length_scales_are_likelier_than_any_with_one_of_them_doubled_or_halved(
 def test_a_process_is_held_out_by_group() -> None:
     samples = products(60, 0.5)
     entry = process_of(samples)
-    errors = np.abs(process_times_left_out(entry, samples) / samples.time_s - 1)
+    errors = np.abs(times_left_out(entry, samples)[0] / samples.time_s - 1)
     assert entry.held_out_error == pytest.approx(errors.mean())
     assert entry.worst_error == pytest.approx(errors.max())
     # a group left out takes no part: its rows may be anything
     first = samples.text["group"] == "layer 0"
     other = Samples(samples.text, {**samples.number, "time_s": samples.time_s * np.where(first, 3, 1)}, {})
     np.testing.assert_allclose(
-        process_times_left_out(entry, other)[first], process_times_left_out(entry, samples)[first], rtol=1e-9
+        times_left_out(entry, other)[0][first], times_left_out(entry, samples)[0][first], rtol=1e-9
     )
 
 

@@ -10,7 +10,7 @@ from planner.costs.work import flop
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import DISTURBED_NOTE, Samples
-from planner.fitting.gaussian_process import linear_times_left_out
+from planner.fitting.gaussian_process import times_left_out
 from planner.fitting.kernels import FittedKernels, TooFew, fit_kernels, preferred
 from planner.fitting.rows import work_of
 
@@ -185,7 +185,7 @@ def test_times_left_out_are_those_of_the_held_out_error() -> None:
     rows = [row | {"group": f"g{i % 5}"} for i, row in enumerate(products())]
     samples = Samples.from_rows(list(rows), {})
     entry = only(fit_kernels(samples), "gemm")
-    errors = np.abs(linear_times_left_out(entry, samples) / samples.time_s - 1)
+    errors = np.abs(times_left_out(entry, samples)[0] / samples.time_s - 1)
     assert entry.held_out_error == pytest.approx(errors.mean())
     assert entry.worst_error == pytest.approx(errors.max())
 

@@ -11,8 +11,7 @@ from planner.domain.network import INPUT, Layer, Network
 from planner.domain.samples import Samples
 from planner.domain.training import TimedStep
 from planner.fitting.calibration import fit_calibration
-from planner.fitting.kernels import fit_kernels
-from planner.fitting.layer_calls import ERROR_BETWEEN, PRODUCT_ERROR_BETWEEN, fit_layer_calls, fits_among
+from planner.fitting.kernels import ERROR_BETWEEN, PRODUCT_ERROR_BETWEEN, fit_kernels, fit_layer_calls, fits_among
 from planner.workload.calls import distinct_calls
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})

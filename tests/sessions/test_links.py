@@ -12,8 +12,7 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
-from planner.fitting.calibration import SampleOrigin, fit_calibration
-from planner.fitting.collectives import fit_overlap
+from planner.fitting.calibration import SampleOrigin, fit_calibration, fit_overlap
 from planner.formats.calibration import CALIBRATION
 from planner.probes.calibrate import Measurement
 from planner.probes.ranks import Joined, Point, Rank, Step, Visits, rows_of
