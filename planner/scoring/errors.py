@@ -178,28 +178,19 @@ def summaries_by(groups: Sequence[str], figures: Figures, mask: BoolArray | None
     count = len(names)
     sizes = np.bincount(code, minlength=count)
     e, ape = errors[use], np.abs(errors[use])
-    columns = (
-        means(ape, code, count),
-        quantiles(ape, code, count, 0.5),
-        quantiles(ape, code, count, 0.9),
-        means(e, code, count),
-        _coverage(figures, use, code, count),
-    )
+    coverage = np.full(count, np.nan)
+    if figures.low is not None and figures.high is not None:
+        low, high, measured = figures.low[use], figures.high[use], figures.measured[use]
+        has = ~(np.isnan(low) | np.isnan(high))
+        inside = (low <= measured) & (measured <= high)
+        coverage = means(inside[has].astype(np.float64), code[has], count)
+    median, upper = (quantiles(ape, code, count, level) for level in (0.5, 0.9))
+    columns = (means(ape, code, count), median, upper, means(e, code, count), coverage)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {
         name: ErrorSummary(int(size), *(None if np.isnan(figure) else figure for figure in row))
         for name, size, row in zip(names, sizes, rows, strict=True)
     }
-
-
-def _coverage(figures: Figures, use: BoolArray, code: IntArray, count: int) -> FloatArray:
-    """Return the share (k,) of the used rows with an interval that it covers; NaN where none has one."""
-    if figures.low is None or figures.high is None:
-        return np.full(count, np.nan)
-    low, high, measured = figures.low[use], figures.high[use], figures.measured[use]
-    has = ~(np.isnan(low) | np.isnan(high))
-    inside = (low <= measured) & (measured <= high)
-    return means(inside[has].astype(np.float64), code[has], count)
 
 
 PRIOR_DEVIATION = 0.5
@@ -304,18 +295,12 @@ DIGITS = 9
 BEST_OF = 3
 FEWEST_PLANS = 5
 """Of a group whose ranking tells more than a coin does."""
-OURS, *_RULES = ORDERS
-RULES: Mapping[str, Callable[[IntArray], FloatArray]] = dict(
-    zip(
-        _RULES,
-        (
-            lambda nodes: np.ones(nodes.size),
-            lambda nodes: np.maximum(nodes, 1).astype(np.float64),
-            lambda nodes: 1.0 / np.maximum(nodes, 1),
-        ),
-        strict=True,
-    )
-)
+OURS, _CHANCE, _FEWEST, _MOST = ORDERS
+RULES: Mapping[str, Callable[[IntArray], FloatArray]] = {
+    _CHANCE: lambda nodes: np.ones(nodes.size),
+    _FEWEST: lambda nodes: np.maximum(nodes, 1).astype(np.float64),
+    _MOST: lambda nodes: 1.0 / np.maximum(nodes, 1),
+}
 """Rule -> what stands for a predicted time on so many nodes (n,); ties are broken by chance, exactly."""
 
 
@@ -329,12 +314,7 @@ class Outcomes(NamedTuple):
 
     def take(self, rows: IntArray | BoolArray) -> Outcomes:
         """Return some of the rows."""
-        return Outcomes(
-            self.predicted_s[rows],
-            self.measured_s[rows],
-            self.called_out_of_memory[rows],
-            self.ran_out_of_memory[rows],
-        )
+        return Outcomes._make(column[rows] for column in self)
 
 
 def as_times(values: FloatArray, metrics: Sequence[str]) -> FloatArray:
@@ -470,11 +450,9 @@ def _first_choice(code: IntArray, rows: Outcomes, count: int) -> tuple[FloatArra
 
 
 def _expected_least(code: IntArray, rows: Outcomes, picks: int, count: int) -> FloatArray:
-    """Return the expected least measured time (k,) among the first ``picks`` rows of every group.
-
-    Where the last pick falls into a block of t tied rows of which s can still be picked, the row with l slower ones in
-    the block is the least of a random subset with probability C(l, s - 1) / C(t, s).
-    """
+    """Return the expected least measured time (k,) among the first ``picks`` rows of every group."""
+    # Where the last pick falls into a block of t tied rows of which s can still be picked, the row with l slower ones
+    # in the block is the least of a random subset with probability C(l, s - 1) / C(t, s).
     key = _digits(rows.predicted_s)
     order = np.lexsort((rows.measured_s, key, rows.called_out_of_memory, code))
     group, time = code[order], rows.measured_s[order]

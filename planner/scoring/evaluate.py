@@ -76,7 +76,13 @@ def score(
     is_predicted = np.isfinite(figures.predicted)
     is_held_out = ~in_sample & is_predicted & ~is_memory
     predicted_s, measured_s = as_times(figures.predicted, metrics), as_times(figures.measured, metrics)
-    names, outcomes = _one_metric_groups(rows), Outcomes(predicted_s, measured_s, called_out, out)
+    metrics_of = defaultdict(set)
+    for row in rows:
+        metrics_of[row.group].add(row.metric)
+    names = [  # a group of several metrics falls apart into one a metric
+        f"{row.group} ({row.metric})" if row.group and len(metrics_of[row.group]) > 1 else row.group for row in rows
+    ]
+    outcomes = Outcomes(predicted_s, measured_s, called_out, out)
     groups = rank_groups(names, outcomes, is_held_out)
     nodes = np.array([row.nodes for row in rows], dtype=np.int64)
     counts = (out | np.isfinite(figures.measured)) & ~np.array([row.repeats_run for row in rows], dtype=np.bool_)
@@ -106,14 +112,6 @@ def score(
         rankings=rank_by_rules(names, outcomes, nodes, is_held_out),
         growth=growths(axes, alike, by_term, both, is_held_out),
     )
-
-
-def _one_metric_groups(rows: Sequence[ScoredRow]) -> list[str]:
-    """Return the group of every row; one of several metrics falls apart into one a metric."""
-    metrics = defaultdict(set)
-    for row in rows:
-        metrics[row.group].add(row.metric)
-    return [f"{row.group} ({row.metric})" if row.group and len(metrics[row.group]) > 1 else row.group for row in rows]
 
 
 def memory_score(
@@ -172,37 +170,26 @@ def refused(run: Run, reason: Refusal, cluster: Cluster | None = None) -> Answer
     return Answer(_row(run, cluster, refused=reason))
 
 
-def _row(
-    run: Run,
-    cluster: Cluster | None,
-    *,
-    figures: tuple[float | None, float | None, float | None] = (None, None, None),
-    status: str | None = None,
-    in_sample: bool = False,
-    refused: Refusal | None = None,
-    bottleneck: str | None = None,
-) -> ScoredRow:
-    """Return the row of a run; ``figures`` are predicted, low and high."""
-    predicted, low, high = figures
+def _row(run: Run, cluster: Cluster | None, refused: Refusal | None = None) -> ScoredRow:
+    """Return the row of a run without a prediction."""
     is_question = run.value is None and run.status == "ok"
     return ScoredRow(
         id=run.id,
         line=run.line,
         metric=run.metric,
-        predicted=predicted,
-        low=low,
-        high=high,
+        predicted=None,
+        low=None,
+        high=None,
         measured=run.value,
-        status_predicted=status,
+        status_predicted=None,
         status_measured=None if is_question else run.status,
-        in_sample=in_sample,
+        in_sample=False,
         refused=refused,
         network=run.network,
         cluster=cluster.name if cluster else run.cluster,
         gpu=cluster.node.accelerator.name if cluster else "",
         source=run.source,
         group=run.group,
-        bottleneck=bottleneck,
         nodes=run.nodes,
         gpus=run.nodes * (run.gpus_per_node or 0),
         sub_batch=run.sub_batch or 0,
@@ -231,16 +218,15 @@ def sort_runs(problem: Problem, runs: Sequence[Run]) -> Sorted:
     """
     uneven = [at for at, run in enumerate(runs) if run.is_uneven]
     planned_runs = _planned(problem, {at: run for at, run in enumerate(runs) if not run.is_uneven})
-    plans, refusals = dict(planned_runs.plans), dict(planned_runs.refused) | {at: _uneven(runs[at]) for at in uneven}
+    plans, refusals = dict(planned_runs.plans), dict(planned_runs.refused)
+    for at in uneven:
+        in_words = "+".join(str(count) for count in runs[at].placement)
+        rule = "as many GPUs on every node, of a plan that is fitted"
+        refusals[at] = ParameterError("placement", rule, in_words).refusal
     for evaluator, some in _slices(problem, plans):
         for one, reason in _refusals(evaluator, some).items():
             refusals |= dict.fromkeys(plans.pop(one), reason)
     return Sorted(plans, refusals)
-
-
-def _uneven(run: Run) -> Refusal:
-    in_words = "+".join(str(count) for count in run.placement)
-    return ParameterError("placement", "as many GPUs on every node, of a plan that is fitted", in_words).refusal
 
 
 def _planned(problem: Problem, runs: Mapping[int, Run]) -> Sorted:
@@ -261,10 +247,7 @@ def _slices(
     like: Evaluator | None = None,
     mean_ranks: float | None = None,
 ) -> Iterator[tuple[Evaluator, list[Configuration]]]:
-    """Yield SLICE_PLANS plans at a time, with an evaluator of their own: its tables go with it.
-
-    Plans of like sub-batches come together, as tables are by sub-batch.
-    """
+    """Yield SLICE_PLANS plans at a time, those of like sub-batches together, with an evaluator of their own."""
     in_order = sorted(plans, key=lambda one: (one.precision, one.mode, one.sub_batch))
     for first in range(0, len(in_order), SLICE_PLANS):
         yield Evaluator(problem, like, mean_ranks), in_order[first : first + SLICE_PLANS]
@@ -295,7 +278,8 @@ def _answers_of(
         reasons = _refusals(evaluator, some)
         for one, reason in reasons.items():
             answers |= {at: refused(runs[at], reason, problem.cluster) for at in planned_runs.plans[one]}
-        for one, prediction in _described(evaluator, [one for one in some if one not in reasons]):
+        priced = [one for one in some if one not in reasons]
+        for one, prediction in zip(priced, evaluator.describe(Configurations.of(priced)), strict=True):
             shares = _shares(prediction)
             positions = planned_runs.plans[one]
             answers |= {at: _answer(runs[at], prediction, problem, shares) for at in positions}
@@ -347,10 +331,6 @@ def _reason(evaluator: Evaluator, plans: list[Configuration]) -> Refusal | None:
     return None
 
 
-def _described(evaluator: Evaluator, plans: list[Configuration]) -> Iterator[tuple[Configuration, Prediction]]:
-    return zip(plans, evaluator.describe(Configurations.of(plans)), strict=True)
-
-
 def _shares(prediction: Prediction) -> dict[str, Mapping[str, float]]:
     """Return the exposed parts of a prediction by thread: one map for all rows of a plan."""
     by_thread: dict[str, dict[str, float]] = {}
@@ -368,7 +348,14 @@ def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
 
 
 def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[str, Mapping[str, float]]) -> Answer:
-    value = _metric(run, prediction)
+    value: Quantity | None
+    thread = "step" if run.mode == "sync" else "update" if run.metric == "update_s" else "gpu"
+    if run.metric in MEAN_METRICS:  # without an interval
+        value, thread = Quantity(MEAN_METRICS[run.metric](prediction)), ""
+    elif run.metric == MEMORY_METRIC:
+        value, thread = prediction.memory(run.memory_reading), ""
+    else:
+        value = getattr(prediction, run.metric)
     if value is None or not math.isfinite(value.value):
         figure = "none" if value is None else f"{value.value:g}"
         why = Refusal("not_finite", f"the predicted {run.metric} must be a finite number", run.metric, figure)
@@ -376,36 +363,18 @@ def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[
     ends = [end if end is not None and math.isfinite(end) else None for end in (value.low, value.high)]
     low, high = ends if None not in ends else (None, None)
     memory = prediction.memory_bytes
-    row = _row(
-        run,
-        problem.cluster,
-        figures=(value.value, low, high),
-        status="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
+    row = replace(
+        _row(run, problem.cluster),
+        predicted=value.value,
+        low=low,
+        high=high,
+        status_predicted="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
         in_sample=run.metric != MEMORY_METRIC and _has_seen(run, prediction, problem),
         bottleneck=prediction.bottleneck,
     )
     if run.metric != MEMORY_METRIC:
         row = replace(row, kind=prediction.kind, deviation=value.deviation)
-    return Answer(row, shares.get(_thread(run), NO_SHARES))
-
-
-def _metric(run: Run, prediction: Prediction) -> Quantity | None:
-    """Return what is predicted of a run's metric; means of random variables come without an interval."""
-    if run.metric in MEAN_METRICS:
-        return Quantity(MEAN_METRICS[run.metric](prediction))
-    if run.metric == MEMORY_METRIC:
-        return prediction.memory(run.memory_reading)
-    quantity: Quantity | None = getattr(prediction, run.metric)
-    return quantity
-
-
-def _thread(run: Run) -> str:
-    """Return the thread whose period the metric of a run is, or is proportional to; empty: of none."""
-    if run.metric == MEMORY_METRIC or run.metric in MEAN_METRICS:
-        return ""
-    if run.mode == "sync":
-        return "step"
-    return "update" if run.metric == "update_s" else "gpu"
+    return Answer(row, shares.get(thread, NO_SHARES))
 
 
 def validation_of(answers: Sequence[Answer], hold_out: str | None = None) -> Validation:

@@ -15,7 +15,7 @@ import numpy as np
 from planner.costs.terms import RANGE_MARGIN, Work, evaluate, extrapolates, features_of, term_named
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Calibration, Entry, Gap
-from planner.domain.cluster import Cluster, Node
+from planner.domain.cluster import Cluster
 from planner.domain.configuration import Settings
 from planner.domain.kernels import PRODUCT_KINDS, KernelCalls
 from planner.domain.network import LayerCall, Network
@@ -64,7 +64,9 @@ def gaps_of(
     device = calibration.node.accelerator
     gaps: list[Gap] = []
     for network in networks:
-        sources = _sources(calibration, calibration.node, network)
+        cluster = Cluster(calibration.cluster or "local", 1, calibration.node)
+        settings = Settings(optimizer=network.optimizer, input="synthetic")
+        sources = Sources(Problem(network, None, cluster, (calibration,), settings=settings))
         device_precisions = [
             name for name in PRECISIONS if name in device.peak_flop_per_s and name not in UNTIMED_PRECISIONS
         ]
@@ -109,21 +111,10 @@ def _of_step(sources: Sources, network: Network, precision: str, can_measure: Ca
         yield Gap(*key, "poor" if error >= POOR_ERROR else "worst known", (float(times.sum()) - far_s) / total, error)
 
 
-def _sources(calibration: Calibration, node: Node, network: Network) -> Sources:
-    """Return what serves a network on one node with this calibration alone."""
-    cluster = Cluster(calibration.cluster or "local", 1, node)
-    settings = Settings(optimizer=network.optimizer, input="synthetic")
-    return Sources(Problem(network, None, cluster, (calibration,), settings=settings))
-
-
 def _timed(
     sources: Sources, network: Network, precision: str, can_measure: CanMeasure = lambda *_: True
 ) -> Iterator[tuple[KernelCalls, Source, Work, FloatArray, BoolArray]]:
-    """Yield the calls of a step that something serves, with their work and times [s] of shape (1, k).
-
-    Besides, which of them, shape (k,), are open: they run in the precision itself and can be timed as they are, but
-    were not.
-    """
+    """Yield calls of a step that are served, work, times [s] of shape (1, k), and which could be timed but were not."""
     is_image = len(network.input_shape) > 1
     sub_batch = np.array([(IMAGES if is_image else SEQUENCES)[sources.accelerator.kind]])
     itemsize = precision_named(precision).activation_bytes

@@ -48,6 +48,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple, TypeVar, cast
 
@@ -128,7 +129,6 @@ LEAST_OWN_GROUPS = 20
 """Groups of a range of kinds: with fewer, the group to come would stand for more than half of the 10 % left uncovered,
 and the score be about the largest residual."""
 _KINDS = tuple(PREDICTION_KINDS.values())
-_ENDS = _KINDS[0], _KINDS[-1]
 
 
 class _Residuals(NamedTuple):
@@ -162,32 +162,25 @@ class _Residuals(NamedTuple):
         if not self.group:
             return {}
         ranges = dict(self._ranges())
-        every = self._within(*_ENDS)
-        return {name: _isotonic(kind, ranges) or every for name, kind in PREDICTION_KINDS.items()}
+        every = self._within(_KINDS[0], _KINDS[-1])
+        by_kind: dict[str, ConformalScore] = {}
+        for name, kind in PREDICTION_KINDS.items():  # by the formula of the module; all rows where no range holds it
+            narrowest: dict[PredictionKind, ConformalScore] = {}
+            for (low, high), score in ranges.items():
+                if low.is_as_sure_as(kind) and kind.is_as_sure_as(high):
+                    narrowest[low] = min(narrowest.get(low, score), score, key=_width)
+            by_kind[name] = max(narrowest.values(), key=_width, default=every)
+        return by_kind
 
     def _ranges(self) -> Iterator[tuple[tuple[PredictionKind, PredictionKind], ConformalScore]]:
         """Yield the scores of all ranges of kinds, by ends, that have the groups."""
-        for low in PREDICTION_KINDS.values():
-            for high in PREDICTION_KINDS.values():
-                if low.is_as_sure_as(high):
-                    found = self._within(low, high)
-                    if found.groups >= LEAST_OWN_GROUPS:
-                        yield (low, high), found
+        for low, high in product(_KINDS, _KINDS):
+            if low.is_as_sure_as(high) and (score := self._within(low, high)).groups >= LEAST_OWN_GROUPS:
+                yield (low, high), score
 
     def _within(self, low: PredictionKind, high: PredictionKind) -> ConformalScore:
         chosen = np.all((self.ranks >= low.ranks) & (self.ranks <= high.ranks), axis=1)
         return conformal_score(self.residual[chosen], [self.group[i] for i in np.flatnonzero(chosen).tolist()])
-
-
-def _isotonic(
-    kind: PredictionKind, ranges: Mapping[tuple[PredictionKind, PredictionKind], ConformalScore]
-) -> ConformalScore | None:
-    """Return the score of a kind by the formula of the module; None where no range holds it."""
-    narrowest: dict[PredictionKind, ConformalScore] = {}
-    for (low, high), score in ranges.items():
-        if low.is_as_sure_as(kind) and kind.is_as_sure_as(high):
-            narrowest[low] = min(narrowest.get(low, score), score, key=_width)
-    return max(narrowest.values(), key=_width, default=None)
 
 
 def _width(score: ConformalScore) -> float:
@@ -371,11 +364,6 @@ class Asked:
         )
         return tuple(one for one in observed if one.measured_s.size)
 
-    @cached_property
-    def needs_fit(self) -> bool:
-        """Whether end-to-end coefficients are of use to its runs."""
-        return is_fitted(self.problem) and any(run.mode == "sync" for run in self.runs)
-
     @property
     def precisions(self) -> tuple[str, ...]:
         """Precisions of the runs, each once."""
@@ -462,8 +450,13 @@ def held_out_answers(
         raise next(iter(without_fit.values()))
     if min(processes, len(folds)) > 1:  # before processes part: each would price the same kernels
         fit_runs(learned)
+
+    def of_fold(number: int) -> tuple[dict[int, list[Answer]], int]:
+        fit = fit_runs(folds[number].fit)
+        return {at: _answers(asked[at], fit) for at in folds[number].test}, len(fit.effects)
+
     found = spread(
-        lambda number: _of_fold(asked, folds[number]),
+        of_fold,
         len(folds),
         processes,
         lambda number: progress(" and ".join(folds[number].names), number, len(folds)),
@@ -512,19 +505,13 @@ def _with_fits(
     for fold in folds:
         is_told = any(one.observed for one in fold.fit)
         for at in fold.test if not is_told else ():
-            if asked[at].needs_fit:
+            if is_fitted(asked[at].problem) and any(run.mode == "sync" for run in asked[at].runs):
                 rule = f"given beside measured runs with another {axis}, to fit to"
                 got = f"runs of {group_of(asked[at], axis)} alone"
                 errors[at] = ParameterError(f"--hold-out {axis}", rule, got, "name files of such runs by --fit-on")
         if places := tuple(at for at in fold.test if at not in errors):
             kept.append(fold._replace(test=places))
     return kept, errors
-
-
-def _of_fold(asked: Sequence[Asked], fold: _Fold) -> tuple[dict[int, list[Answer]], int]:
-    """Return the answers to what a fold leaves out, by place in ``asked``, and how many values its fit has."""
-    fit = fit_runs(fold.fit)
-    return {at: _answers(asked[at], fit) for at in fold.test}, len(fit.effects)
 
 
 def _answers(asked: Asked, fit: StepFit) -> list[Answer]:

@@ -128,7 +128,7 @@ def test_a_command_that_is_interrupted_in_its_fits_ends_with_130(tmp_path: Path)
     script = (
         "import os, signal, sys; from planner.scoring import refit; from planner.cli.main import main\n"
         "def stop(*_): os.killpg(0, signal.SIGTERM); signal.pause()\n"
-        "refit._of_fold = stop\n"
+        "refit._answers = stop\n"
         f"sys.exit(main(['validate', '--hold-out', 'network', '--json', '--runs', {json.dumps(str(path))}]))"
     )
     done = subprocess.run([sys.executable, "-c", script], start_new_session=True, capture_output=True, check=False)
