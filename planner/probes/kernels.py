@@ -18,7 +18,7 @@ from typing import Any
 
 from planner.domain.kernels import FORWARD
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.attention_modules import is_plain
+from planner.domain.layers.attentions import is_plain
 from planner.domain.network import INPUT, Layer, LayerCall
 from planner.probes import operands as products
 from planner.probes.layer_points import OPTIMIZERS

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, convolution_output, is_that_of_fp32
-from planner.domain.layers.attention_modules import is_plain
+from planner.domain.layers.attentions import is_plain
 from planner.domain.network import LayerCall
 from planner.probes.operands import POOL_ELEMENTS
 from planner.probes.points import Point

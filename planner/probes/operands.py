@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 import warnings
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, convolution_output
-from planner.domain.layers.attention_modules import fused_attention
+from planner.domain.layers.attentions import fused_attention
 from planner.probes.precisions import product_sizes
 
 __all__ = [

@@ -42,10 +42,9 @@ Sources: Chetlur et al. 2014, arXiv:1410.0759 (convolution as matrix products); 
 (im2col as a kernel whose work is the elements of the column matrix).
 """
 
-from planner.domain.layers import attentions, experts, general, images, plain, products, sequences
+from planner.domain.layers import attentions, plain, products, sequences
 from planner.domain.layers.record import LAYER_KINDS
 
 __all__ = ["LAYER_KINDS"]
 
-LAYER_KINDS |= products.KINDS | images.KINDS | sequences.KINDS | attentions.KINDS | experts.KINDS | plain.KINDS
-LAYER_KINDS |= general.KINDS
+LAYER_KINDS |= products.KINDS | sequences.KINDS | attentions.KINDS | plain.KINDS
