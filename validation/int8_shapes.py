@@ -20,6 +20,7 @@ from planner import catalog
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
+from planner.fitting.gaussian_process import times_left_out
 from planner.fitting.kernels import fit_kernels
 from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
@@ -27,7 +28,6 @@ from validation.command import finished, parser_of
 from validation.convert_kernels import KERNELS
 from validation.kernel_boards import BOARDS, Board
 from validation.kernel_rows import INT8_TABLE, int8_rows
-from validation.kernel_scores import times_left_out
 from validation.tables import markdown_table, read_table
 
 __all__ = ["errors_left_out", "int8_samples", "main"]
@@ -49,7 +49,7 @@ def errors_left_out(entry: Entry, samples: Samples) -> FloatArray:
     shapes, which = np.unique(samples.text["group"], return_inverse=True)
     part = np.random.default_rng(0).permutation(shapes.size)[which.ravel()] % PARTS
     parts = replace(samples, text={**samples.text, "group": part.astype(str)})
-    return np.asarray(np.abs(times_left_out(entry, parts) / samples.time_s - 1))
+    return np.asarray(np.abs(times_left_out(entry, parts)[0] / samples.time_s - 1))
 
 
 def _fit(board: Board) -> None:

@@ -12,9 +12,10 @@ from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
 from planner.domain.cluster import Accelerator
 from planner.domain.samples import Samples
+from planner.fitting.gaussian_process import times_left_out
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import group_codes, work_of
-from validation.kernel_scores import ELEMENT_WISE, Key, populations, times_left_out
+from validation.kernel_scores import ELEMENT_WISE, Key, populations
 
 __all__ = ["Choice", "choices"]
 
@@ -39,7 +40,7 @@ def choices(samples: Mapping[str, Samples], gpus: Sequence[str]) -> Iterator[Cho
         for key, rows in populations(gpu, samples[gpu]):
             if key.kind not in ELEMENT_WISE:
                 part = _in_parts(rows)
-                once = times_left_out(fit_kernels(rows, accelerator).entries[0], part)
+                once, _ = times_left_out(fit_kernels(rows, accelerator).entries[0], part)
                 anew = _chosen_anew(part, accelerator)
                 yield Choice(key, rows.size, *(_mean_error(times, rows) for times in (once, anew)))
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from planner import catalog
 from planner.domain.samples import Samples
+from planner.fitting.gaussian_process import times_left_out
 from planner.fitting.kernels import fit_kernels
-from validation.kernel_scores import RATIO, Batches, Key, Score, populations, times_left_out
+from validation.kernel_scores import RATIO, Batches, Key, Score, populations
 
 __all__ = ["Roughness", "batch_roughness_section", "roughness", "roughness_section"]
 
@@ -104,7 +105,7 @@ def _one_row(key: Key, samples: Samples) -> float:
     entry = fit_kernels(rows, catalog.find_accelerator(key.gpu)).entries[0]
     alone = np.array([f"row {place}" for place in range(rows.size)])
     single = Samples({**rows.text, "group": alone}, rows.number, rows.circumstances)
-    return float(np.mean(np.abs(times_left_out(entry, single) / rows.time_s - 1)))
+    return float(np.mean(np.abs(times_left_out(entry, single)[0] / rows.time_s - 1)))
 
 
 def roughness_section(

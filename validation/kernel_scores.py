@@ -10,12 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from planner import catalog
-from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.measured_calls import MARGIN_DOUBLINGS, relative_curve, times_s
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.calibration import Entry
 from planner.domain.samples import Samples
-from planner.fitting.gaussian_process import linear_times_left_out, process_times_left_out
+from planner.fitting.gaussian_process import times_left_out
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.rows import group_codes, take, work_columns
 from planner.sources.layer_calls import LEAST_COMMON as FEW
@@ -40,13 +38,7 @@ __all__ = [
     "ratio_scores",
     "sibling_batch_scores",
     "sibling_scores",
-    "times_left_out",
 ]
-
-
-def times_left_out(entry: Entry, samples: Samples) -> FloatArray:
-    """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,)."""
-    return (process_times_left_out if entry.term == GAUSSIAN_PROCESS else linear_times_left_out)(entry, samples)
 
 
 ELEMENT_WISE = ("activation", "add", "pointwise")
@@ -155,7 +147,7 @@ def new_shapes(samples: Mapping[str, Samples]) -> Iterator[Score]:
         accelerator = catalog.find_accelerator(gpu)
         for key, part in populations(gpu, rows):
             for entry in fit_kernels(part, accelerator).entries[:1]:  # the next, if any, is pooled of this one alone
-                errors = np.abs(times_left_out(entry, part) / part.time_s - 1)
+                errors = np.abs(times_left_out(entry, part)[0] / part.time_s - 1)
                 long = part.time_s >= LEAST_ELEMENT_WISE_S
                 yield _score(key, errors[long] if key.kind in ELEMENT_WISE else errors)
 
@@ -167,7 +159,7 @@ def measured_batches(samples: Mapping[str, Samples]) -> Iterator[Batches]:
         for key, part in ((key, part) for key, part in populations(gpu, rows) if key.kind in BATCH_COLUMN):
             triples = _triples(part, BATCH_COLUMN[key.kind])
             for entry in fit_kernels(part, accelerator).entries if len(triples) >= LEAST_BETWEEN else ():
-                batch, fitted_s = part.number[BATCH_COLUMN[key.kind]], times_left_out(entry, part)
+                batch, fitted_s = part.number[BATCH_COLUMN[key.kind]], times_left_out(entry, part)[0]
                 error = entry.held_out_error or 0.0
                 yield Batches(key, batch[triples], part.time_s[triples], fitted_s[triples], error, triples)
 
@@ -266,7 +258,7 @@ def sibling_scores(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> 
             rows, theirs_s = take(part, mine), there.time_s[theirs]
             yield _score(key._replace(other=f"{pairs[key.gpu]}, {MEDIAN}"), _by_median(rows, theirs_s))
             for entry in fit_kernels(part, catalog.find_accelerator(key.gpu)).entries[:1]:
-                fit = times_left_out(entry, part)[mine], entry.held_out_error
+                fit = times_left_out(entry, part)[0][mine], entry.held_out_error
                 yield _score(key._replace(other=pairs[key.gpu]), _by_ratio(rows, theirs_s, fit))
 
 
@@ -282,7 +274,7 @@ def ratio_scores(samples: Mapping[str, Samples], pairs: Mapping[str, str]) -> It
         if mine.size < LEAST_COMMON:
             continue
         for entry in fit_kernels(part, catalog.find_accelerator(key.gpu)).entries[:1]:
-            fitted_s, rows = times_left_out(entry, part)[mine], take(part, mine)
+            fitted_s, rows = times_left_out(entry, part)[0][mine], take(part, mine)
             for way, found_s in _ways(rows, there.time_s[theirs], (fitted_s, entry.held_out_error), random).items():
                 errors[key._replace(gpu="all", direction="", other=way)].append(np.abs(found_s / rows.time_s - 1))
     for key, found in sorted(errors.items()):
