@@ -236,24 +236,30 @@ class _Compared:
         return 0
 
     def why_fewest(self, tied: Sequence[int], chosen: int, device: str) -> str:
-        """Return in words what sets the chosen plan apart from those tied that may be taken."""
-        gpus, (tight, stale, each, splits) = self.gpus[chosen], self.keys[chosen]
-        sound = [at for at in tied if at < self.end_of(self.gpus[at])]
-        alike = [self.keys[at] for at in sound if self.gpus[at] == gpus]
-        shares = any(-self.keys[at][2] != self.described[at].configuration.sub_batch for at in sound)
+        """Return in words what sets the chosen plan apart from those tied that may be taken.
+
+        Each key counts among those alike in the keys before it: the last that tells some apart is what the plan has.
+        """
+        alike = [at for at in tied if at < self.end_of(self.gpus[at])]
+        shares = any(-self.keys[at][2] != self.described[at].configuration.sub_batch for at in alike)
         most = f"the most samples per {device}" if shares else "the largest sub-batch"
-        words = {
-            f"the fewest {device}s": any(self.gpus[at] > gpus for at in sound),
-            "memory to spare": any(key[0] > tight for key in alike),
-            "the smallest staleness": any(key[1] > stale for key in alike),
-            most: any(key[:2] == (tight, stale) and key[2] > each for key in alike),
-            "the simplest split": any(key[3] > splits for key in alike),
-        }
-        *others, last = [name for name, holds in words.items() if holds] or [""]
-        why, taken = " and ".join(filter(None, (", ".join(others), last))), f"plan {chosen + 1}"
-        if any(self.gpus[at] < gpus for at in tied):
-            return f"of those no untied plan beats on as few {device}s, {taken} has {why or 'the best prediction'}"
-        return f"{taken} has {why or 'the best prediction of them'}"
+        names = (f"the fewest {device}s", "memory to spare", "the smallest staleness", most, "the simplest split")
+        apart = []
+        for at, name in enumerate(names):
+            key = {row: (self.gpus[row], *self.keys[row])[at] for row in (chosen, *alike)}
+            apart += [name] if any(key[row] > key[chosen] for row in alike) else []
+            alike = [row for row in alike if key[row] == key[chosen]]
+        *among, has = apart or ["the best prediction"]
+        with_all = " and ".join(name for name in among if name != names[0])
+        is_beaten = any(self.gpus[at] < self.gpus[chosen] for at in tied)
+        of = [
+            f"on {names[0]}" if names[0] in among else "",
+            f"with {with_all}" if with_all else "",
+            f"that no untied plan beats on as few {device}s" if is_beaten else "",
+        ]
+        if any(of):
+            return f"of those {' '.join(filter(None, of))}, plan {chosen + 1} has {has}"
+        return f"plan {chosen + 1} has {has}{'' if apart else ' of them'}"
 
 
 def choice_of(

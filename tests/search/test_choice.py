@@ -226,6 +226,33 @@ def test_why_the_plan_is_taken_is_said(machine: Any) -> None:
     assert (stale.row, stale.reason) == (8, "plans 1 to 9 are tied; plan 9 has the smallest staleness")
 
 
+TOLD_APART = [
+    (True, 2.0, 1, "none"), (False, 2.0, 9, "full"), (False, 1.0, 1, "full"), (False, 1.0, 2, "full"),
+    (False, 1.0, 2, "none"),
+]  # fmt: skip
+"""Whether memory is tight, staleness, sub-batch, recompute: each better than the one before in the next reason."""
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((0, 1), "plan 2 has memory to spare"),
+        ((0, 1, 2), "of those with memory to spare, plan 3 has the smallest staleness"),
+        ((0, 1, 3), "of those with memory to spare, plan 3 has the smallest staleness"),
+        ((0, 2, 3), "of those with memory to spare, plan 3 has the largest sub-batch"),
+        ((2, 3, 4), "of those with the largest sub-batch, plan 3 has the simplest split"),
+        ((0, 3, 4), "of those with memory to spare, plan 3 has the simplest split"),
+        ((1, 1), "plan 1 has the best prediction of them"),
+    ],
+)
+def test_a_reason_counts_among_the_plans_that_are_alike_in_those_before_it(rows: Sequence[int], said: str) -> None:
+    tight, stale, sub_batches, recompute = zip(*(TOLD_APART[row] for row in rows), strict=True)
+    pairs = zip(sub_batches, recompute, strict=True)
+    plans = [Configuration(1, 8, one, recompute=name) for one, name in pairs]
+    reason = choice_among(plans, lambda _: 9.0, staleness=stale, tight=tight).reason
+    assert reason.split("; ")[1] == said
+
+
 def test_a_plan_that_is_tied_for_want_of_knowledge_alone_is_not_taken(machine: Any) -> None:
     """The second plan beats the third on as many GPUs and is surely worse than the first: so is the third."""
     plans = ranked_plans(machine)
