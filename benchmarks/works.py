@@ -191,7 +191,7 @@ def shapes(*, network: str, times: int) -> Work:
 
 def lowering(*, network: str, sub_batches: int, times: int) -> Work:
     """Lower a network at sub-batches 1 to ``sub_batches``."""
-    lower = _first(("planner.workload.lowering", "lower"))
+    lower = _first(("planner.workload.calls", "lower"))
     built, every = _first(("planner.networks.zoo", "build"))(network, {}), np.arange(1, sub_batches + 1)
     return lambda: [lower(built, every) for _ in range(times)]
 

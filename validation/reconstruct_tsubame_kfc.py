@@ -32,7 +32,7 @@ from planner.domain.samples import COMMAND
 from planner.formats.calibration import CALIBRATION
 from planner.formats.documents import write_file
 from planner.steps.asynchronous import update_period_s
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 from planner.workload.program import gradient_slots
 from validation.command import finished, parser_of
 

@@ -16,7 +16,7 @@ from planner.domain.kernels import ATTENTION, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import DECODE
 from planner.numbers import constant, constants
-from planner.workload.lowering import UPDATE_BYTES
+from planner.workload.calls import UPDATE_BYTES
 
 __all__ = [
     "ASSUMED_BYTES_EFFICIENCY", "ASSUMED_FLOP_EFFICIENCY", "ASSUMED_HOST_BYTES_PER_S", "ASSUMED_LAUNCH_S",
@@ -174,7 +174,7 @@ def specified_host(cluster: Cluster, kind: str, optimizer: str) -> Entry | None:
 
     ``update_gradient`` copies fp32 gradients out and weights in over the host link, None where it is not described; a
     CPU copies them in its own memory.
-    ``update_weights`` moves the bytes of the optimizer (:data:`planner.workload.lowering.UPDATE_BYTES`).
+    ``update_weights`` moves the bytes of the optimizer (:data:`planner.workload.calls.UPDATE_BYTES`).
     """
     traffic = UPDATE_BYTES[optimizer] if kind == "update_weights" else SUM_BYTES
     per_parameter = traffic / ASSUMED_HOST_BYTES_PER_S

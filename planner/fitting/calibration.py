@@ -27,8 +27,7 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import ANY_ACCELERATOR, Calibration, Entry, SettingValue, by_precision
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.messages import OVERLAP
-from planner.domain.samples import INPUT_COLUMNS, NETWORKS, Samples
-from planner.domain.training import TimedStep
+from planner.domain.samples import INPUT_COLUMNS, NETWORKS, Samples, TimedStep
 from planner.errors import CoverageError
 from planner.fitting.estimators import LEAST_SHARE
 from planner.fitting.gaussian_process import Key, fit_entry

@@ -15,7 +15,7 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.kernels import FORWARD
 from planner.domain.precision import precision_named
-from planner.domain.training import TimedStep
+from planner.domain.samples import TimedStep
 from planner.errors import CoverageError
 from planner.fitting.estimators import errors_of, held_out_times, robust_least_squares
 from planner.fitting.kernels import fits_among
@@ -25,7 +25,7 @@ from planner.sources.overheads import EXPONENTS, exponent_name
 from planner.steps.compute import call_work
 from planner.steps.host_and_gpu import composed_s, composed_slopes
 from planner.units import format_seconds
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 
 __all__ = ["HOST_PRIOR_S", "Fitted", "TimedSteps", "fit_overheads", "overheads_doubt", "times_over_kernels"]
 

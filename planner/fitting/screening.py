@@ -14,8 +14,7 @@ from planner.costs.work import flop, has_fast_algorithm, least_bytes
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import MATRIX_KINDS, WORK_COLUMNS
-from planner.domain.samples import INPUT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, Samples
-from planner.domain.training import TimedStep
+from planner.domain.samples import INPUT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, Samples, TimedStep
 from planner.fitting.rows import POINTWISE, take, text_codes, usable, work_of
 from planner.numbers import constant, constants
 

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.kernels import DIRECTIONS, KINDS, TRAFFIC_KINDS
 from planner.domain.precision import PRECISIONS
-from planner.domain.samples import FREE_CIRCUMSTANCES, INPUT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, Samples
-from planner.domain.training import STEP
+from planner.domain.samples import FREE_CIRCUMSTANCES, INPUT_COLUMNS, NUMBER_COLUMNS, STEP, TEXT_COLUMNS, Samples
 from planner.errors import InputFileError, shown
 from planner.formats.documents import read_text
 from planner.formats.logs import UNSTATED, Stated, is_log, rows_of_log

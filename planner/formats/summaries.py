@@ -28,8 +28,8 @@ from planner.domain.runs import (
     ScoredRow,
     Validation,
 )
+from planner.domain.samples import Verified, VerifiedTerm
 from planner.domain.suggestion import Plan, RankedPlan, Suggestion, Sweep, SweptPlan, WhyNot
-from planner.domain.training import Verified, VerifiedTerm
 from planner.errors import PlannerError
 from planner.formats.documents import Kind
 from planner.formats.fields import (

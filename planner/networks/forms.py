@@ -1,17 +1,24 @@
-"""What stands between tensors of a model that is read and layers: names, forms, views and parameters."""
+"""What stands between tensors of a model that is read and layers: names, forms, views and parameters.
+
+And what autograd saves of a model as it is written, where its layers would keep less: GELU, norms, gates of primitives.
+An operator saves inputs, its output, or neither, as PyTorch's tools/autograd/derivatives.yaml declares. Memory that
+several save, or that is saved under several shapes, counts once. Masks and whole numbers are left to kinds of layers.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
-from planner.domain.layers.record import INPUT, AttributeValue, Shape
+from planner.domain.layers.record import INPUT, LAYER_KINDS, AttributeValue, Shape, Site
+from planner.domain.network import Network, input_shapes, layer_shapes, parameters_of
 from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
-from planner.networks.operators import Graph, Operator, Tensor
-from planner.networks.rewrites import behind_moves
+from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Operator, Tensor, behind_moves
 
-__all__ = ["IMAGE", "Forms", "sizes_of", "tokens_of"]
+__all__ = ["IMAGE", "Forms", "Saved", "sizes_of", "tokens_of"]
 
 IMAGE = 3
 """Sizes of an image: channels, height, width."""
@@ -139,3 +146,156 @@ def tokens_of(tensor: Tensor) -> Tensor:
 def sizes_of(shape: Shape) -> dict[str, AttributeValue]:
     """Return the attributes of a layer that say the sizes of its output."""
     return dict(zip(("first", "second", "third"), shape, strict=False))
+
+
+_FACTORS = ("mul", "addcmul", "product", "convolution")
+"""Kinds and functions of which each operand is saved for the gradient of the other."""
+_ADDENDS = ("addmm", "baddbmm", "addmv", "addcmul")
+"""Whose first operand is added."""
+_EXTREMES = ("amax", "amin", "std", "prod", "logsumexp", "linalgvectornorm", "reducemax", "reducemin", "reducel2")
+_RESULTS = (
+    "relu", "tanh", "sigmoid", "exp", "exp2", "expm1", "sqrt", "rsqrt", "reciprocal", "tan", "softmax", "safesoftmax",
+    *_EXTREMES,
+)  # fmt: skip
+_ARGUMENTS = (
+    "pow", "square", "log", "log1p", "log2", "erf", "sin", "cos", "abs", "gelu", "silu", "swish", "mish", "softplus",
+    "elu", "celu", "selu", "leakyrelu", "hardtanh", "relu6", "clamp", "clampmin", "clampmax", "clip", "threshold",
+    "hardswish", "hardsigmoid", "logsigmoidforward", "softsign", "glu", "prelu", "prelukernel", "maximum", "minimum",
+    "max", "min", "atan2", "var", "varmean", "reducesumsquare", "gather", "reflectionpad2d", "replicationpad2d",
+    "gridsampler2d", *_EXTREMES,
+)  # fmt: skip
+_RESULTS_IN_PLACE = (*_RESULTS, "elu", "leakyrelu", "celu", "selu")
+_NAMED = ("pointwise", "reduce", "softmax", "copy")
+"""Kinds of which the name of the operator tells what is saved."""
+_KINDS = ("batch_norm", "group_norm", "layer_norm", "rms_norm", "pool", "attention", UNKNOWN)
+"""Whose inputs are saved."""
+_EXPORTED = ("Erf", "Sigmoid")
+"""Of functions that an exporter takes apart, where PyTorch has one operator: GELU and SiLU."""
+
+
+class Saved:
+    """What a graph saves before it is rewritten, and what layers keep of that besides what their kinds keep.
+
+    Attributes
+    ----------
+    elements : of a sample that each operator is the first to save, in order
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.readers = graph, graph.readers()
+        self.elements: dict[Operator, int] = {}
+        trained, seen = set[Tensor](), set[Tensor]()
+        for one in graph.needed():
+            self.elements[one] = 0
+            if any(tensor.role == WEIGHT or tensor in trained for tensor in one.inputs):
+                trained.update(one.outputs)
+                fresh = {_memory(saved) for saved in _saved(one, trained) if saved.role == SAMPLE} - seen
+                seen |= fresh
+                self.elements[one] = sum(tensor.size for tensor in fresh) // graph.batch
+                if one.kind == "attention" and _has_scores(one):
+                    query, key = (tensor.shape for tensor in one.inputs[:2])
+                    self.elements[one] += prod(query[:-1]) * key[-2] // graph.batch
+
+    def kept(self, network: Network, made: Mapping[Operator, Sequence[str]]) -> Network:
+        """Return the network whose layers keep what is saved; ``made``: of each operator that is left, in order."""
+        shapes, counts, parts = layer_shapes(network), _counted(network), self._parts()
+        kept, owed = dict[str, float](), 0.0
+        for one, names in made.items():
+            if any(part.label in _EXPORTED for part in parts[one] if part is not one):
+                continue
+            saved = [self.elements[part] for part in parts[one] if self.elements[part]]
+            has_statistics = len(saved) > 1 or len(one.outputs) > 1
+            layers = [name for name in names if name in counts]
+            owed += sum(saved) - sum(counts[name][0] + counts[name][1] * has_statistics for name in layers)
+            if layers and owed > 0:
+                kept[layers[-1]], owed = owed / prod(shapes[layers[-1]]), 0.0
+        return replace(network, layers=tuple(replace(one, kept=kept.get(one.name, 0.0)) for one in network.layers))
+
+    def _parts(self) -> dict[Operator, list[Operator]]:
+        """Return the operators that each of the rewritten graph was made of, itself among them."""
+        there = self.graph.needed()
+        parts: dict[Operator, list[Operator]] = {one: [] for one in there}
+        owner = {part: one for one in there for part in one.attributes.get("merged", ())} | {one: one for one in there}
+        for one in reversed(self.elements):
+            if one not in owner:
+                readers = [owner[reader] for tensor in one.outputs for reader in self.readers.get(tensor, ())]
+                owner[one] = min(readers, key=lambda reader: reader.place, default=there[-1])
+            parts[owner[one]].append(one)
+        return parts
+
+
+def _base(one: Operator) -> str:
+    return one.label.removeprefix("aten.").partition(".")[0].replace("_", "").lower()
+
+
+def _is_in_place(one: Operator) -> bool:
+    return one.kind == "pointwise" and one.label.startswith("aten.") and one.label.endswith("_")
+
+
+def _has_scores(one: Operator) -> bool:
+    """Tell whether attention has scores in memory, as no kernel has gradients of a bias."""
+    return any(tensor.role == WEIGHT for tensor in one.inputs)
+
+
+def _memory(tensor: Tensor) -> Tensor:
+    """Return the tensor whose memory a tensor is in, as a view of it or written over it."""
+    while tensor.maker is not None and tensor.maker.samples():
+        one = tensor.maker
+        is_view = one.kind == "slice" or one.label.startswith(("aten.expand", "aten.broadcast_to"))
+        if one.kind == "view":  # one kernel of attention writes heads side by side: no copy is made
+            before = behind_moves(tensor).maker
+            is_view = not one.attributes.get("moved") or (before is not None and before.kind == "attention")
+        if one.kind == "dropout":
+            is_view = not one.attributes["rate"]
+        if _is_in_place(one):
+            is_plain = all(other.role == CONSTANT for other in one.inputs[1:]) and _base(one) not in _ARGUMENTS
+            is_sum = one.attributes.get("function") in ("add", "mask")
+            is_view = is_plain or is_sum or _base(one) in _RESULTS_IN_PLACE
+        if not is_view:
+            break
+        tensor = one.samples()[0]
+    return tensor
+
+
+def _saved(one: Operator, trained: set[Tensor]) -> Iterator[Tensor]:
+    """Yield what an operator saves; ``trained``: tensors that have a gradient, besides weights."""
+    base, inputs, function = _base(one), one.inputs, one.attributes.get("function")
+    gradients = [tensor.role == WEIGHT or tensor in trained for tensor in inputs]
+    is_over = _is_in_place(one) and base in _RESULTS_IN_PLACE
+    if one.kind in _FACTORS or function in _FACTORS:
+        for at, tensor in enumerate(inputs):
+            if any(gradients[:at] + gradients[at + 1 :]) and (at or base not in _ADDENDS):
+                yield tensor
+    elif function == "div":
+        yield from inputs if any(gradients[1:]) else inputs[1:]
+    elif one.kind == "attention":  # keys of fewer heads are read by several in one kernel
+        yield from (behind_moves(tensor, ("view", "expand")) for tensor in inputs)
+        yield from () if _has_scores(one) else one.outputs
+    elif one.kind in _KINDS:
+        is_mean = one.attributes.get("mode") == "average" and one.attributes.get("resized")
+        yield from () if is_mean and prod(one.output.shape[2:]) == 1 else inputs
+        yield from one.outputs[1:] if one.kind in ("layer_norm", "group_norm") else ()  # statistics of rows
+    elif one.kind in _NAMED:
+        yield from inputs if base in _ARGUMENTS and not is_over else ()
+        yield from one.outputs if base in _RESULTS or is_over else ()
+
+
+def _counted(network: Network) -> dict[str, tuple[int, float]]:
+    """Return elements that layers but views keep by kind, tensors once, and statistics in elements of 4 bytes."""
+    shapes, root, seen, trained = layer_shapes(network), {INPUT: INPUT}, set[str](), {INPUT: False}
+    found = {}
+    for layer in network.layers:
+        kind, inputs = LAYER_KINDS[layer.kind], input_shapes(layer, shapes)
+        parameters, flows = parameters_of(layer, inputs[0]), tuple(trained[source] for source in layer.inputs)
+        trained[layer.name] = parameters > 0 or any(flows)
+        root[layer.name] = root[layer.inputs[0]] if kind.is_view else layer.name
+        if not kind.is_view:
+            site = Site(0, layer, inputs, shapes[layer.name], parameters, flows, 1, is_kept=False)
+            of_inputs, of_output = layer.keeps
+            names = {root[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output)} - seen
+            statistics, elements = kind.kept_besides(site, 0), sum(prod(shapes[name]) for name in names)
+            elements += (kind.kept_besides(site, 1) - statistics) * (layer.kind != "embedding")
+            has_statistics = layer.kind.endswith("_norm") or layer.kind == "rotary"
+            seen |= names if trained[layer.name] else set()
+            found[layer.name] = elements * trained[layer.name], statistics / 4 * has_statistics * trained[layer.name]
+    return found

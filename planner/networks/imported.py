@@ -15,10 +15,8 @@ from typing import Any
 from planner.domain.layers.record import INPUT, LAYER_KINDS, AttributeValue, Shape, Site
 from planner.domain.network import Network, input_shapes, layer_shapes
 from planner.errors import InputFileError
-from planner.networks.forms import IMAGE, Forms, sizes_of, tokens_of
-from planner.networks.operators import WEIGHT, Graph, Operator, Tensor
-from planner.networks.rewrites import rewrite
-from planner.networks.saved import Saved
+from planner.networks.forms import IMAGE, Forms, Saved, sizes_of, tokens_of
+from planner.networks.operators import WEIGHT, Graph, Operator, Tensor, rewrite
 
 __all__ = ["network_of_graph"]
 

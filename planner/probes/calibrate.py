@@ -25,8 +25,7 @@ from planner.domain.arrays import check_positive
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_WEIGHT, FORWARD, LINEAR_BIAS, is_that_of_fp32
 from planner.domain.network import Network
-from planner.domain.samples import Samples
-from planner.domain.training import TimedStep
+from planner.domain.samples import Samples, TimedStep
 from planner.probes.bench import (
     LEFT_OUT,
     SUSTAINED_SHARE,

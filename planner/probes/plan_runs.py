@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from planner.domain.network import Network
-from planner.domain.training import TimedStep
+from planner.domain.samples import TimedStep
 from planner.numbers import constant
 from planner.probes.bench import DISTURBED_RATIO, Bench, CpuBench, cuda_bench, least_disturbed, one_thread
 from planner.probes.gpu import NO_MEMORY, check_computes, first_line

@@ -14,7 +14,7 @@ from planner.domain.arrays import check_count
 from planner.domain.kernels import UPDATE
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.network import INPUT, Layer, Network, input_shapes, layer_shapes
-from planner.domain.training import TimedStep
+from planner.domain.samples import TimedStep
 from planner.numbers import constant
 from planner.probes.bench import DISTURBED_RATIO, Bench, CpuBench, as_if_quiet, least_disturbed, quietest
 from planner.probes.gpu import check_computes, first_line

@@ -13,8 +13,8 @@ from planner.domain.objective import Objective, objective_named
 from planner.domain.prediction import Batch
 from planner.domain.request import Subject
 from planner.domain.runs import ErrorSummary, Locked, ScoredRow, Validation
+from planner.domain.samples import Verified, VerifiedTerm
 from planner.domain.suggestion import RankedPlan, Sweep, SweptPlan, WhyNot
-from planner.domain.training import Verified, VerifiedTerm
 from planner.report import parts
 from planner.report.blocks import Block, Line, Pairs, Table, given, heading, listing, title
 from planner.report.plots import BESIDE, LINE_COLOUR, SERIES_LOOKS, picture, plain_logarithms

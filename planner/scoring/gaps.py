@@ -24,8 +24,7 @@ from planner.domain.request import Problem
 from planner.numbers import constant, constants
 from planner.sources.sources import Source, Sources
 from planner.steps.compute import call_work
-from planner.workload.calls import layer_calls
-from planner.workload.lowering import lower
+from planner.workload.calls import layer_calls, lower
 
 __all__ = ["CanMeasure", "gaps_of"]
 

@@ -31,8 +31,7 @@ from planner.costs.collectives import collective_s
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration
 from planner.domain.messages import ALL_REDUCE, Groups
-from planner.domain.samples import BESIDE, COMMAND, HIDDEN, Samples
-from planner.domain.training import TimedStep
+from planner.domain.samples import BESIDE, COMMAND, HIDDEN, Samples, TimedStep
 from planner.errors import CoverageError, OutputError, ParameterError
 from planner.fitting.calibration import SampleOrigin, fit_calibration, fit_overlap
 from planner.fitting.overheads import overheads_doubt

@@ -48,8 +48,7 @@ from planner.sessions.inputs import Say
 from planner.sources.source import is_used
 from planner.sources.sources import Sources
 from planner.units import format_bytes, format_seconds
-from planner.workload.calls import distinct_calls, layer_calls, totals
-from planner.workload.lowering import lower
+from planner.workload.calls import distinct_calls, layer_calls, lower, totals
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.shards import has_tensor_shards, tensor_shard

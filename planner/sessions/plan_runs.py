@@ -30,9 +30,8 @@ from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem, Sourced, Subject
 from planner.domain.runs import Run
-from planner.domain.samples import FREE_CIRCUMSTANCES, Samples
+from planner.domain.samples import FREE_CIRCUMSTANCES, Samples, TimedStep, Verified, VerifiedTerm
 from planner.domain.suggestion import Plan
-from planner.domain.training import TimedStep, Verified, VerifiedTerm
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.fitting.step_fit import measured_steps, with_measured_steps
 from planner.formats.documents import parse_text, place_of, read_text

@@ -21,8 +21,7 @@ from planner.domain.arrays import BoolArray, IntArray
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.network import Network
-from planner.domain.samples import DISTURBED_NOTE, Samples
-from planner.domain.training import STEP, TimedStep
+from planner.domain.samples import DISTURBED_NOTE, STEP, Samples, TimedStep
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.fitting import screening
 from planner.fitting.calibration import fit_links, with_overheads

@@ -65,8 +65,7 @@ from planner.sources.source import (
     unpriced_precision,
     without_unused,
 )
-from planner.workload.calls import narrow_calls, narrow_layers, rest_precision
-from planner.workload.lowering import lower
+from planner.workload.calls import lower, narrow_calls, narrow_layers, rest_precision
 
 __all__ = [
     "Source", "Sources", "candidate_precisions", "check_candidate", "check_precision", "why_not_candidate",

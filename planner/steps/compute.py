@@ -53,14 +53,13 @@ from planner.sources.source import Source
 from planner.sources.sources import Sources, check_precision
 from planner.steps.host_and_gpu import STAGES, CallCounts
 from planner.steps.tables import CaseTable
+from planner.workload.calls import casts, lower, transposes, updated_calls
 from planner.workload.fusion import composed_calls, fused_calls
-from planner.workload.lowering import lower
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.program import GradientSlots, Program, gradient_slots, program
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, whole_parameters
 from planner.workload.split_messages import ATTENTION, FEED_FORWARD
 from planner.workload.units import Units, repeats, units_of
-from planner.workload.updates import casts, transposes, updated_calls
 
 __all__ = [
     "BACKWARD", "BESIDE", "HEAD", "PASSES", "ComputeCases", "RankCompute", "UnitTable", "call_work", "host_s",

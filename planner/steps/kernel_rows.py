@@ -24,7 +24,7 @@ from planner.sources.source import Source
 from planner.steps.compute import RankCompute, call_times_s, call_work
 from planner.steps.predict import Evaluator
 from planner.units import format_duration
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 from planner.workload.shards import has_tensor_shards
 
 __all__ = ["by_kind", "kernel_rows", "lossy_warning", "rows_of", "work_rows"]

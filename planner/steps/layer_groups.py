@@ -42,8 +42,8 @@ from planner.steps.price import Pricer
 from planner.steps.stage_cases import StageCases
 from planner.steps.state import Elements, State
 from planner.steps.step_costs import StepCosts
+from planner.workload.calls import Ledger, ledger_of
 from planner.workload.fusion import fused_calls
-from planner.workload.lowering import Ledger, ledger_of
 from planner.workload.memory import Memory
 from planner.workload.program import GradientSlots, Program, gradient_buckets, program
 from planner.workload.rank_sizes import Ranks, scheme_sizes

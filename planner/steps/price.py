@@ -39,7 +39,7 @@ from planner.steps.stage_layouts import StageLayouts
 from planner.steps.state import State
 from planner.steps.step_costs import StepCosts
 from planner.steps.step_part import STEP_TERMS, StepPart
-from planner.workload.lowering import UPDATE_BYTES
+from planner.workload.calls import UPDATE_BYTES
 from planner.workload.memory import fullest_stage
 
 __all__ = ["Priced", "Pricer"]

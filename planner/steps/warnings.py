@@ -30,7 +30,7 @@ from planner.sources.source import is_used, measuring, miss_in_words
 from planner.sources.sources import Source, Sources
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.units import format_bytes
-from planner.workload.lowering import UPDATE_BYTES, lower
+from planner.workload.calls import UPDATE_BYTES, lower
 from planner.workload.placement import Placement
 from planner.workload.shards import expert_number
 

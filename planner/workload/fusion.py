@@ -128,7 +128,7 @@ def composed_calls(
     is one call, and each further primitive a launch.
 
     >>> from planner import catalog
-    >>> from planner.workload.lowering import lower
+    >>> from planner.workload.calls import lower
     >>> from planner.workload.program import program
     >>> bert = catalog.find_network("bert-base")
     >>> norms = next(one for one in lower(bert, np.array([8])) if one.kind == "layer_norm")

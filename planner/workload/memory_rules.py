@@ -21,8 +21,7 @@ from planner.domain.precision import precision_named
 from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED
 from planner.errors import ParameterError, UnknownNameError
 from planner.numbers import constant, constants
-from planner.workload.calls import narrow_layers
-from planner.workload.lowering import CONVOLUTIONS
+from planner.workload.calls import CONVOLUTIONS, narrow_layers
 from planner.workload.rank_sizes import SizeRules
 
 __all__ = [

@@ -8,8 +8,7 @@ from planner.costs.terms import evaluate
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import INPUT, Layer, Network
-from planner.domain.samples import Samples
-from planner.domain.training import TimedStep
+from planner.domain.samples import Samples, TimedStep
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import ERROR_BETWEEN, PRODUCT_ERROR_BETWEEN, fit_kernels, fit_layer_calls, fits_among
 from planner.workload.calls import distinct_calls

@@ -9,13 +9,12 @@ from planner.costs.terms import evaluate
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import INPUT, Layer, Network
-from planner.domain.samples import Samples
-from planner.domain.training import TimedStep
+from planner.domain.samples import Samples, TimedStep
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import fit_kernels
 from planner.fitting.overheads import fit_overheads, overheads_doubt, times_over_kernels
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 
 RATE = Entry("kernels", "gemm", "", "fp32", "", "flop.rate", {}, {"flop": 1e-10})
 TRAFFIC = Entry("kernels", "pointwise", "", "any", "", "traffic.bytes", {}, {"calls": 1e-6, "bytes": 1e-10})

@@ -15,12 +15,12 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import FORWARD
 from planner.domain.network import INPUT, Layer, Network
-from planner.domain.training import TimedStep
+from planner.domain.samples import TimedStep
 from planner.fitting.calibration import with_overheads
 from planner.fitting.overheads import TimedSteps, fit_overheads
 from planner.sources.overheads import EXPONENTS, exponent_name
 from planner.steps.host_and_gpu import composed_s
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 
 HOST_S = 12e-6
 """Of a call: 4 ms for the calls of NETWORK."""

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.domain.samples import FREE_CIRCUMSTANCES
-from planner.domain.training import TimedStep
+from planner.domain.samples import FREE_CIRCUMSTANCES, TimedStep
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes import calibrate
 from planner.probes.bench import DISTURBED_RATIO, least_disturbed

@@ -10,7 +10,7 @@ from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.networks.zoo import build, zoo_names
 from planner.probes.calibrate import designed_points
 from planner.probes.points import Point
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 
 POINTS = designed_points()
 

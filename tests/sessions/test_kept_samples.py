@@ -11,8 +11,7 @@ import pytest
 
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.samples import Samples
-from planner.domain.training import TimedStep
+from planner.domain.samples import Samples, TimedStep
 from planner.formats.calibration import CALIBRATION
 from planner.formats.samples import read_samples, write_samples
 from planner.networks.zoo import build

@@ -27,8 +27,7 @@ from planner.probes.run import Goal
 from planner.sessions import measure
 from planner.sessions.measure import Request, Session, needed_kernels
 from planner.sources.layer_calls import LayerCalls
-from planner.workload.calls import distinct_calls
-from planner.workload.lowering import lower
+from planner.workload.calls import distinct_calls, lower
 from planner.workload.shards import tensor_shard
 
 Run = Callable[..., tuple[int, str, str]]

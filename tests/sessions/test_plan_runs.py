@@ -15,7 +15,7 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.configuration import Configurations
 from planner.domain.network import Network
-from planner.domain.training import TimedStep
+from planner.domain.samples import TimedStep
 from planner.formats.calibration import CALIBRATION
 from planner.formats.samples import read_samples
 from planner.formats.suggestion import parse_answers

@@ -30,7 +30,7 @@ from planner.sources.overheads import (
 from planner.sources.source import Source, source_of
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 from planner.workload.program import gradient_slots
 
 Make = Callable[..., Problem]

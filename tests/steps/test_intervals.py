@@ -25,7 +25,7 @@ from planner.steps.intervals import (
     STATED_DEVIATION,
 )
 from planner.steps.predict import Evaluator
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 
 Make = Callable[..., Problem]
 SYNTHETIC = Settings(input="synthetic", framework=replace(PYTORCH, update="layer"))

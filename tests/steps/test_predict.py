@@ -26,7 +26,7 @@ from planner.sources.sources import Sources
 from planner.steps.one_stage import OneStage
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 from planner.workload.program import gradient_slots
 
 Make = Callable[..., Problem]

@@ -29,7 +29,7 @@ from planner.steps.state import State
 from planner.steps.step_costs import operation_s
 from planner.steps.step_part import STEP_TERMS
 from planner.workload.blocks import block_starts
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 from planner.workload.shards import tensor_shard
 from planner.workload.units import stage_units
 from tests.simulation.events import count_events, operations

@@ -15,7 +15,7 @@ from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
 from planner.steps.utilization import utilization
 from planner.workload.blocks import block_starts
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 
 A100 = find_cluster("dgx-a100")
 KORTHIKANTI = {

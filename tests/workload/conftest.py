@@ -14,7 +14,7 @@ from planner.domain.framework import GENERIC, Framework
 from planner.domain.kernels import KernelCalls
 from planner.domain.network import Network
 from planner.domain.split import SplitMemoryBytes
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from tests.workload.closed_transformer import Latent, Transformer

@@ -3,8 +3,7 @@ import pytest
 
 from planner.domain.network import INPUT, Layer, Network, work_named
 from planner.networks.zoo import build
-from planner.workload.calls import distinct_calls, layer_calls
-from planner.workload.lowering import lower
+from planner.workload.calls import distinct_calls, layer_calls, lower
 from planner.workload.program import wide_tensors
 
 NAMES = ("resnet18", "googlenet", "mobilenet-v2", "mlp", "gpt", "bert", "yolov3")

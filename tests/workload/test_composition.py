@@ -13,8 +13,8 @@ from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.compute import ComputeCases, call_times_s
+from planner.workload.calls import lower
 from planner.workload.fusion import composed_calls
-from planner.workload.lowering import lower
 from planner.workload.program import program
 
 LAYERS, HIDDEN, SEQUENCE, HEADS, SAMPLES = 3, 64, 32, 4, 2

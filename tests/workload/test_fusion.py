@@ -8,8 +8,8 @@ import pytest
 from planner import catalog
 from planner.domain.framework import FUSIONS
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, KernelCalls
+from planner.workload.calls import lower
 from planner.workload.fusion import fused_calls, idle_fusions, uses_fused_softmax, with_attention
-from planner.workload.lowering import lower
 from planner.workload.program import program
 
 LAYERS, HIDDEN, SEQUENCE, SAMPLES = 3, 64, 32, 2

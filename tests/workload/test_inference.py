@@ -6,8 +6,8 @@ import pytest
 from planner.catalog import find_network
 from planner.domain.kernels import FORWARD
 from planner.domain.network import Layer, Network
+from planner.workload.calls import lower
 from planner.workload.fusion import forward_calls, in_epilogues, live_elements
-from planner.workload.lowering import lower
 from planner.workload.program import program
 
 NETWORKS = ("resnet50", "vgg16", "googlenet", "alexnet", "inception-v3", "bert-base:sequence=64")

@@ -15,8 +15,7 @@ from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, DIRECTIONS, F
 from planner.domain.network import INPUT, AttributeValue, Layer, Network, layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import build, zoo_names
-from planner.workload.calls import layer_work
-from planner.workload.lowering import UPDATE_BYTES, lower
+from planner.workload.calls import UPDATE_BYTES, layer_work, lower
 
 PUBLISHED = json.loads((Path(__file__).parents[1] / "data/published/networks.json").read_text())
 ONE = np.array([1])

@@ -9,8 +9,7 @@ from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.network import INPUT, AttributeValue, Layer, LayerCall, Network, kind_of_kernel, layer_shapes
 from planner.errors import ParameterError
 from planner.networks.zoo import build
-from planner.workload.calls import layer_work, totals
-from planner.workload.lowering import lower
+from planner.workload.calls import layer_work, lower, totals
 from tests.workload.conftest import SAMPLES, memory_bytes, rows_of
 
 

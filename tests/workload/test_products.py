@@ -10,8 +10,7 @@ import pytest
 from planner.catalog import find_network
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.network import Layer, Network
-from planner.workload.calls import narrow_calls, rest_precision
-from planner.workload.lowering import lower
+from planner.workload.calls import lower, narrow_calls, rest_precision
 
 ONE = np.ones(1, dtype=np.int64)
 CNN = Network(

@@ -9,7 +9,7 @@ from planner.domain.arrays import IntArray
 from planner.domain.kernels import KernelCalls
 from planner.domain.network import INPUT, Layer, Network
 from planner.networks.zoo import build
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 from planner.workload.program import Program, program
 
 NETWORKS = ("resnet50", "googlenet", "mobilenet-v2", "gpt:layers=3", "bert:layers=3", "yolov3", "mlp")

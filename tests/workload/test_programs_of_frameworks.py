@@ -9,18 +9,19 @@ from planner.domain.kernels import DIRECTIONS, UPDATE, KernelCalls
 from planner.domain.layers import LAYER_KINDS
 from planner.networks.builder import NetworkBuilder
 from planner.networks.zoo import build
-from planner.workload.fusion import fused_calls
-from planner.workload.lowering import UPDATE_BYTES, lower
-from planner.workload.program import program
-from planner.workload.updates import (
+from planner.workload.calls import (
     ARITHMETIC,
     BLOCK_ELEMENTS,
     MOST_TENSORS,
     OPERATIONS,
+    UPDATE_BYTES,
     casts,
+    lower,
     transposes,
     updated_calls,
 )
+from planner.workload.fusion import fused_calls
+from planner.workload.program import program
 
 BATCH = np.array([4])
 

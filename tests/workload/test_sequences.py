@@ -6,8 +6,7 @@ import pytest
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.networks.zoo import build
-from planner.workload.calls import totals
-from planner.workload.lowering import lower
+from planner.workload.calls import lower, totals
 from planner.workload.program import gradient_slots
 from tests.workload.conftest import SAMPLES, rows_of
 

@@ -9,8 +9,7 @@ from planner.domain.layers.attentions import aligned_head_size
 from planner.domain.network import INPUT, Layer, Network
 from planner.errors import ParameterError
 from planner.networks.zoo import build
-from planner.workload.calls import distinct_calls, totals
-from planner.workload.lowering import lower
+from planner.workload.calls import distinct_calls, lower, totals
 from planner.workload.shards import context_shard, has_tensor_shards, tensor_shard
 
 N, S, H, A, V = 3, 8, 24, 6, 50

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from planner.networks.zoo import arguments_of, build, zoo_names
-from planner.workload.calls import layer_work, totals
-from planner.workload.lowering import lower
+from planner.workload.calls import layer_work, lower, totals
 from planner.workload.program import gradient_slots
 
 

@@ -12,7 +12,7 @@ from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.network import Network, layer_parameters
 from planner.errors import ParameterError
 from planner.networks.zoo import build
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.program import gradient_slots, program

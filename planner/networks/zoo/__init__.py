@@ -8,15 +8,15 @@ from functools import lru_cache
 from planner.domain.network import Network
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.builder import ZooEntry
-from planner.networks.zoo import images, inception, llama, resnet, transformers
+from planner.networks.zoo import images, inception, llama, transformers
 
 __all__ = ["arguments_of", "build", "zoo_entry", "zoo_names"]
 
 _FAMILIES = (
     images.ALEXNET, images.CONVNEXT, inception.DENSENET, images.EFFICIENTNET, inception.GOOGLENET,
-    inception.INCEPTION_V3, inception.INCEPTION_BN, images.MLP, images.MOBILENET, images.OVERFEAT, resnet.PRERESNET,
-    resnet.RESNET, images.SPRINT, images.SWIN, transformers.GPT, llama.LLAMA, llama.MPT, llama.NEOX, llama.T5,
-    inception.UNET, images.VGG, transformers.VIT, resnet.YOLO,
+    inception.INCEPTION_V3, inception.INCEPTION_BN, images.MLP, images.MOBILENET, images.OVERFEAT, images.PRERESNET,
+    images.RESNET, images.SPRINT, images.SWIN, transformers.GPT, llama.LLAMA, llama.MPT, llama.NEOX, llama.T5,
+    inception.UNET, images.VGG, transformers.VIT, images.YOLO,
 )  # fmt: skip
 _ENTRIES: Mapping[str, ZooEntry] = {name: entry for family in _FAMILIES for name, entry in family.items()}
 _made = lru_cache(maxsize=128)(lambda entry, name, *values: _ENTRIES[entry].make(name, dict(values)))
