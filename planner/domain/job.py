@@ -293,7 +293,8 @@ def _comment(one: Configuration, asked: Mapping[str, str], starter: str, *, is_o
     if not is_own:
         return ", ".join(where)
     accumulate = f" x {one.accumulation_steps}" if one.accumulation_steps > 1 else ""
-    besides = [words for name, words in asked.items() if name in ("trainable", "bucket_bytes", "rank_order")]
+    names = ("trainable", "bucket_bytes", "rank_order")
+    besides = [words for name, words in asked.items() if name in names or name.startswith("switch=")]
     return ", ".join(
         (*where, *threads, f"sub-batch {one.sub_batch}{accumulate}", one.precision, *one.besides, *besides)
     )

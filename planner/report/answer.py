@@ -82,21 +82,24 @@ def suggestion_answer(
     """
     is_kept = is_alone and not subject.scenario
     answer = partial(_suggestion, suggestion, subject, more, is_kept=is_kept)
-    blocks = _first_short(answer, "", in_full=in_full)
+    blocks = _first_short(answer, in_full=in_full)
     if (in_full or line_count(blocks) <= MOST_LINES) and suggestion.switches:  # worked out on being asked for
         times = sorted(suggestion.switches.items(), key=lambda one: -one[1])
         gains = ", ".join(f"{switch} {_times(faster)} times" for switch, faster in times)
-        longer = _first_short(answer, f"Faster by a switch: {gains}.", in_full=in_full)
+        longer = _first_short(partial(answer, f"Faster by a switch: {gains}."), in_full=in_full)
         blocks = longer if in_full or line_count(longer) <= MOST_LINES else blocks
     yield from blocks
 
 
-def _first_short(answer: Callable[..., Iterator[Block]], switches: str, *, in_full: bool) -> list[Block]:
-    """Return the answer with as many plans, and as much of the line that starts one, as MOST_LINES hold."""
+def _first_short(answer: Callable[..., Iterator[Block]], *, in_full: bool = False) -> list[Block]:
+    """Return the answer with as many plans, start and spare lines as MOST_LINES hold."""
     for in_short, fewer in product((False, True), range(MOST_FEWER + 1)):
-        blocks = list(answer(switches, fewer=fewer, in_short=in_short))
+        blocks = list(answer(fewer=fewer, in_short=in_short))
         if in_full or line_count(blocks) <= MOST_LINES:
-            break
+            return blocks
+    spare = [one for one in blocks if isinstance(one, Line) and one.spare]
+    while spare and line_count(blocks) > MOST_LINES:
+        blocks.remove(spare.pop())
     return blocks
 
 
@@ -104,7 +107,7 @@ def _suggestion(
     suggestion: Suggestion,
     subject: Subject,
     more: str,
-    switches: str,
+    switches: str = "",
     *,
     is_kept: bool,
     fewer: int = 0,
@@ -221,7 +224,7 @@ def _knee(suggestion: Suggestion, subject: Subject) -> Iterator[Line]:
     times = _times(first.samples_per_s.value / one.samples_per_s.value)
     part = _PARTS.get(share) or f"{share if share.denominator < MOST_PARTS else f'{float(share):.0%}'} of"
     within = f"the fewest {device}-hours within {KNEE_TIMES:g} times the time of plan 1"
-    yield Line(f"With {part} the {device}s it takes {times} times as long: plan {knee.position}, {within}")
+    yield Line(f"With {part} the {device}s it takes {times} times as long: plan {knee.position}, {within}", spare=True)
 
 
 def _why(suggestion: Suggestion) -> str:
@@ -258,7 +261,7 @@ def _other_frameworks(suggestion: Suggestion, rows: Sequence[Entry]) -> Iterator
         if told < MOST_OTHERS and len(line + words) <= room:
             line, told = line + words, told + 1
     if told:
-        yield Line(f"{line}; {len(others) - told} more" if told < len(others) else line)
+        yield Line(f"{line}; {len(others) - told} more" if told < len(others) else line, spare=True)
 
 
 def _result(one: Prediction, subject: Subject) -> str:
@@ -313,6 +316,10 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
 
 def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = ALL_WORDS) -> Iterator[Block]:
     """Yield one prediction: the result, its figures, its terms, how good it is and the line that starts it."""
+    yield from _first_short(lambda **how: _prediction(prediction, subject, more, in_short=how["in_short"]))
+
+
+def _prediction(prediction: Prediction, subject: Subject, more: str, *, in_short: bool) -> Iterator[Block]:
     yield from notices(prediction.warnings, more)
     words = parts.configuration_words(prediction.configuration, subject.device)
     yield Line(f"{place(subject)}, {words}: {_result(prediction, subject)}.", "bold")
@@ -321,7 +328,7 @@ def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = A
     if any(term.extrapolated for term in prediction.terms):
         yield Line(BEYOND_NOTE)
     yield goodness(prediction, subject)
-    yield from launch(PlanToStart.of(prediction, subject))
+    yield from launch(PlanToStart.of(prediction, subject), in_short=in_short)
 
 
 def _figures(one: Prediction, subject: Subject) -> Iterator[tuple[str, str]]:

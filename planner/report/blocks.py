@@ -30,6 +30,7 @@ class Line:
     """A paragraph: indented by ``indent`` spaces, in a style of the terminal, ``label`` before it in another.
 
     ``aside``: a warning beside the result, for standard error. ``whole``: not to be broken, a command to be pasted.
+    ``spare``: to be left out where a screen does not hold the answer.
     """
 
     text: str
@@ -38,6 +39,7 @@ class Line:
     label: str = ""
     aside: bool = False
     whole: bool = False
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,7 @@ def deciding(suggestion: Suggestion, subject: Subject, *, in_full: bool = False)
     *others, last = map(str, suggestion.deciding)
     plans = f"plans {', '.join(others)} and {last}"
     if not in_full:
-        yield Line(f"To decide between {plans}: `{RUN_HERE if is_run_here else TABLE}`")
+        yield Line(f"To decide between {plans}: `{RUN_HERE if is_run_here else TABLE}`", spare=True)
         return
     yield heading(f"Runs that would decide between {plans}")
     yield Line(f"this answer in {KEPT}: the same command with --json > {KEPT}")
@@ -252,13 +252,18 @@ def launch(plan: PlanToStart, *, in_short: bool = False) -> Iterator[Line]:
         words = ["Start:", *job.settings, *job.command(file=job.file_name)]
         *before, line = "\n  ".join(wrapped(words, LINE_WIDTH - len("   \\"))).split("\n")
         lines = [*(f"{one} \\" for one in before), line]
-        if job.comment and len(line) + len(job.comment) + len("  # ") <= LINE_WIDTH:
-            lines[-1] += f"  # {job.comment}"
-        elif ", " in job.comment and not in_short:
-            lines += [f"  # {part}" for part in wrap(job.comment, LINE_WIDTH - len("  # "))]
-        if in_short and len(lines) > 2:
+        lines = _with_comment([*(f"{one} \\" for one in before), line], job.comment)
+        if (in_short and len(lines) > 2) or max(map(len, lines)) > LINE_WIDTH:
             lines = [f"Start: planner render {KEPT} --to slurm -o job.sh"]
     yield from (Line(line, whole=True) for line in lines)
+
+
+def _with_comment(lines: list[str], comment: str) -> list[str]:
+    """Return the lines of a command with what is to be known beside it, behind the last one or below."""
+    words = f"{lines[-1]}  # {comment}"
+    if comment and len(words) <= LINE_WIDTH:
+        return [*lines[:-1], words]
+    return [*lines, *(f"  # {part}" for part in wrap(comment, LINE_WIDTH - len("  # ")))]
 
 
 def _across_groups(one: Configuration, job: Job) -> list[str]:
@@ -272,5 +277,4 @@ def _across_groups(one: Configuration, job: Job) -> list[str]:
     else:
         comment = f"slots {' + '.join(f'{part.nodes} x {part.gpus_per_node}' for part in one.groups)}, {comment}"
         lines = [f"Start: mpirun -np {one.gpus} --hostfile HOSTS PROGRAM"]
-    words = f"{lines[-1]}  # {comment}"
-    return [*lines[:-1], words if len(words) <= LINE_WIDTH else lines[-1]]
+    return _with_comment(lines, comment)

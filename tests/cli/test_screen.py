@@ -57,6 +57,21 @@ def test_a_suggestion_fits_a_screen(network: str, cluster: str, mode: str, run: 
     assert any(line.startswith("Start: mpirun" if mode == "async" else "Start: torchrun") for line in lines[-3:])
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("suggest", "--network", "llama3-405b", "--target-batch", "256"),
+        ("suggest", "--network", "resnet50", "--cluster", "dgx-a100", "--target-batch", "1024", "--switches"),
+        ("predict", "--network", "llama3-405b", "--nodes", "8", "--sub-batch", "1", "--tensor", "4",
+         "--pipeline", "4", "--accumulation", "8", "--sequence-parallel", "on", "--recompute", "full"),
+    ],
+)  # fmt: skip
+def test_an_answer_about_a_split_plan_or_switches_fits_a_screen(asked: tuple[str, ...], run: Run) -> None:
+    of_cluster = () if "--cluster" in asked else ("--cluster", "dgx-h100")
+    lines = screen(run(*asked, *of_cluster))
+    assert "Start: planner render plan.json --to slurm -o job.sh" in lines[-1:] or "# " in lines[-1]
+
+
 @pytest.mark.parametrize(("network", "cluster", "mode"), PAIRS)
 def test_a_prediction_fits_a_screen(network: str, cluster: str, mode: str, run: Run) -> None:
     plan = ("--nodes", "2", "--sub-batch", "8", "--mode", mode)

@@ -14,10 +14,11 @@ from planner.report.doubt import launch
 Printed = Callable[[Iterable[Block]], str]
 
 
-def started(one: Configuration, printed: Printed, framework: str = "pytorch") -> str:
+def started(one: Configuration, printed: Printed, framework: str = "pytorch", *, in_short: bool = False) -> str:
     record = catalog.find_framework(framework)
     settings = Settings(framework=record, strategy=record.strategy)
-    return printed(launch(PlanToStart(1, Subject("net", "cluster", settings=settings), one, Quantity(1.0))))
+    plan = PlanToStart(1, Subject("net", "cluster", settings=settings, layers=96), one, Quantity(1.0))
+    return printed(launch(plan, in_short=in_short))
 
 
 def test_one_node_needs_no_rendezvous(printed: Printed) -> None:
@@ -91,3 +92,33 @@ def test_a_switch_that_a_program_parses_stands_in_the_line(framework: str, flag:
     one = Configuration(1, 8, 1, 1, "bf16")
     assert flag in " ".join(started(one, printed, framework).split())
     assert flag not in started(one, printed, framework.partition(":")[0])
+
+
+SPLIT = Configuration(6, 8, 1, 256, "bf16", tensor_parallel=4, pipeline_parallel=12, recompute="full")
+
+
+@pytest.mark.parametrize("in_short", [False, True])
+@pytest.mark.parametrize("framework", ["pytorch", "pytorch:compile+graphs", "megatron-lm", "mxnet"])
+@pytest.mark.parametrize("one", [SPLIT, Configuration(1, 8, 123456, 1024), Configuration(2, 8, 4)])
+def test_a_start_line_says_the_whole_plan_or_what_writes_it(
+    one: Configuration, framework: str, printed: Printed, *, in_short: bool
+) -> None:
+    said = started(one, printed, framework, in_short=in_short)
+    if said.startswith("No start line"):
+        return
+    assert max(map(len, said.splitlines())) <= 80
+    if "planner render" not in said:
+        programs = framework.partition(":")[2].split("+")
+        told = [*one.besides, *filter(None, programs), str(one.sub_batch)]
+        assert framework.startswith("megatron") or all(word in " ".join(said.replace("#", "").split()) for word in told)
+
+
+def test_a_layout_wider_than_a_screen_is_left_to_a_file(printed: Printed) -> None:
+    one = Configuration(43, 8, 1, 384, "bf16", tensor_parallel=8, pipeline_parallel=43)
+    assert started(one, printed, "megatron-lm") == "Start: planner render plan.json --to slurm -o job.sh\n"
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "pytorch:compile+graphs"])
+def test_a_short_start_line_never_loses_the_split(framework: str, printed: Printed) -> None:
+    said = started(SPLIT, printed, framework, in_short=True)
+    assert said == "Start: planner render plan.json --to slurm -o job.sh\n"
