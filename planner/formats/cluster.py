@@ -115,7 +115,7 @@ def read_cluster(path: Path | str, find_accelerator: Callable[[str], Accelerator
     try:
         keys = CLUSTER.parse(text, place_of(path))
     except InputFileError:
-        if not (known := known_of(text)):
+        if not (known := known_of(text, place_of(path))):
             raise
         remedy = f"'planner show clusters --detect --from {path} > mine.toml' writes one that asks for the rest"
         problem = f"file must also say which GPU exactly a node has, and its links, got {known}; {remedy}"

@@ -46,6 +46,8 @@ PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """What lies between two devices by ``nvidia-smi topo -m``, nearest first: one PCIe switch to another socket."""
 ADAPTER_KINDS = {"InfiniBand": "infiniband", "Ethernet": "roce"}
 VIRTUAL = ("lo", "docker", "veth", "br", "virbr", "ib", "tun", "tap", "ifb", "cali", "flannel")
+COLUMNS = {"NODELIST", "PARTITION", "GRES", "NODES", "AVAIL", "STATE", "CPUS", "MEMORY"}
+"""Of tables of ``sinfo``, some; two of them make a header."""
 RECOGNISED = "that of sinfo (with GRES), gres.conf, nvidia-smi, lspci or files of /sys"
 
 
@@ -95,13 +97,14 @@ def read_reports(texts: Mapping[str, str], host: str = "") -> Seen:
 
 
 def _sinfo_table(text: str, source: str, seen: Seen) -> bool:
-    lines = [line.split() for line in text.splitlines()]
-    at = next((at for at, words in enumerate(lines) if {"NODELIST", "PARTITION"} & {*words} and "NODES" in words), None)
+    lines = [one.replace("HOSTNAMES", "NODELIST").replace("|", " ").split() for one in text.splitlines()]
+    is_header = (len({*words} & COLUMNS) > 1 and {*words} & {"NODELIST", "PARTITION", "GRES"} for words in lines)
+    at = next((at for at, found in enumerate(is_header) if found), None)
     if at is None:
         return False
     for name in ("NODELIST", "GRES"):
         if name not in lines[at]:
-            remedy = f"print it by {' '.join(SINFO[:-1])} {SINFO[-1]!r}"
+            remedy = f"print it by {' '.join(SINFO[:-1])} {SINFO[-1]!r} for 'planner show clusters --detect --from'"
             raise InputFileError(source, f"column {name} must be there, got {' '.join(lines[at])}; {remedy}")
     for words in lines[at + 1 :]:
         if len(words) == len(lines[at]):
@@ -254,11 +257,13 @@ def _system(text: str, source: str, seen: Seen) -> bool:
 READERS = (_sinfo_json, _sinfo_table, _topology, _driver, _bus, _system, _configuration)
 
 
-def known_of(text: str) -> str:
-    """Return what a text says of nodes, in a few words; empty: it is none that is recognised."""
-    try:
-        seen = read_reports({"text": text})
-    except InputFileError:
+def known_of(text: str, source: str) -> str:
+    """Return what a text says of nodes, in a few words; empty: it is none that is recognised.
+
+    InputFileError where it is one, but not with what is needed of it.
+    """
+    seen = Seen()
+    if not any(reader(text, source, seen) for reader in READERS):
         return ""
     groups = [f"{len(names)} x {one.gpus} {one.gpu}".strip() for names, one in _groups(seen) if one.gpus]
     number = len(seen.devices) or len(seen.paths)

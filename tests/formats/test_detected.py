@@ -233,4 +233,26 @@ def test_what_this_machine_has_is_said_of_its_own_group_of_nodes_alone(host: str
 def test_a_text_that_says_nothing_of_nodes_is_refused(text: str, words: str) -> None:
     with pytest.raises(InputFileError, match=words):
         read_reports({"a.txt": text})
-    assert not known_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("NODELIST GRES\nn[1-4] gpu:a100:4\n", "4 x 4 a100"),
+        ("HOSTNAMES GRES CPUS\nn1 gpu:a100:4 64\nn2 gpu:a100:4 64\n", "2 x 4 a100"),
+        ("AVAIL|GRES|NODES|NODELIST\nup|gpu:a100:4|4|n[1-4]\n", "4 x 4 a100"),
+        ("PARTITION AVAIL CPUS(A/I/O/T) GRES NODELIST\ngpu up 0/64/0/64 gpu:a100:4 n1\n", "1 x 4 a100"),
+        ("NodeName=n[1-2] Name=gpu Type=a100 File=/dev/nvidia[0-3]\n", "2 x 4 a100"),
+        ("\t\x1b[4mGPU0\tGPU1\x1b[0m\nGPU0\t X \tNV12\nGPU1\tNV12\t X \n", "2 GPUs of a node"),
+        ("hello", ""),
+        ('name = "mine"\nnodes = ', ""),
+    ],
+)
+def test_what_a_text_says_of_nodes_whatever_its_columns(text: str, known: str) -> None:
+    assert known_of(text, "a.txt") == known
+
+
+@pytest.mark.parametrize("columns", ["PARTITION AVAIL NODES NODELIST", "NODELIST NODES STATE", "PARTITION NODES GRES"])
+def test_a_table_without_a_column_that_is_needed_says_how_to_print_it(columns: str) -> None:
+    with pytest.raises(InputFileError, match=r"print it by sinfo .* for 'planner show clusters --detect --from'"):
+        known_of(f"{columns}\n{'n1 ' * len(columns.split())}\n", "a.txt")
