@@ -321,8 +321,10 @@ class WhyNot:
         Key("the best plan with the values; absent: none of them satisfies the request", absent=None),
     ]
     rank: Annotated[int | None, Key("of best among all plans, each precision by itself, from 1", absent=None)]
-    evaluated: Annotated[int, Key("plans that satisfy the request", **PLANS)]
-    outside: Annotated[tuple[str, ...], Key("values that the request does not try, or the cluster has not")] = ()
+    evaluated: Annotated[int | None, Key("plans that satisfy the request, of which rank is", absent=None, **PLANS)]
+    outside: Annotated[
+        tuple[str, ...], Key("values that the request does not try, the cluster has not, or a rule forbids")
+    ] = ()
     candidates: Annotated[int, Key("candidates with the values", absent=ALWAYS, **PLANS)] = 0
     refused: Annotated[tuple[Refused, ...], Key("of them, by the reason")] = ()
     loosen: Annotated[tuple[Loosening, ...], Key("what else to change; where all are refused")] = ()

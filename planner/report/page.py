@@ -263,7 +263,7 @@ def _sweep(sweep: Sweep | None, subject: Subject) -> Iterator[_Chart]:
         return
 
     def draw(axes: Any) -> None:
-        sweep_lines(sweep, axes)
+        sweep_lines(sweep, axes, subject)
         axes.grid(visible=True)
 
     blocks = list(sweep_view(sweep, subject, MOST_ROWS))

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE, KernelRow
 from planner.domain.objective import Objective, objective_named
-from planner.domain.prediction import Batch
+from planner.domain.prediction import Batch, Quantity
 from planner.domain.request import Subject
 from planner.domain.runs import ErrorSummary, Locked, ScoredRow, Validation
 from planner.domain.samples import Verified, VerifiedTerm
@@ -35,20 +35,21 @@ def sweep_view(sweep: Sweep, subject: Subject, most_rows: int = MOST_ROWS) -> It
     """Yield the best plan in a sentence, and the objective by nodes and sub-batch; at most 25 lines."""
     best = sweep.best
     words = parts.configuration_words(best.configuration, subject.device)
-    value = _objective(sweep).text(best.objective)
-    yield title(f"{place(subject)}: best {_what(sweep)} {value} with {words}")
+    rate = _tokens_per_s(sweep, best.objective, subject)
+    value = rate or f"{_what(sweep)} {_objective(sweep).text(best.objective)}"
+    yield title(f"{place(subject)}: best {value} with {words}")
     nodes = _spread([one.configuration.nodes for one in sweep.plans], most_rows, best.configuration.nodes)
     sizes = _sizes(sweep)
     of = {(one.configuration.nodes, one.configuration.sub_batch): one for one in sweep.plans}
     least = sweep.of_nodes
-    scale, unit = _scale(sweep)
+    number_of, heads = _shown(sweep, subject)
 
     def cell(one: SweptPlan | None, marked: SweptPlan | None = None) -> str:
-        return "-" if one is None else format_number(one.objective / scale, 3) + ("*" if one is marked else "")
+        return "-" if one is None else format_number(number_of(one.objective), 3) + ("*" if one is marked else "")
 
     rows = [[str(n), *(cell(of.get((n, size)), least[n]) for size in sizes), cell(least[n])] for n in nodes]
     columns = ["nodes", *(str(size) for size in sizes), "best"]
-    yield Line(f"\n{_with_unit(sweep, unit)} by nodes (down) and sub-batch (across); *: best of its row")
+    yield Line(f"\n{heads} by nodes (down) and sub-batch (across); *: best of its row")
     others = [str(size) for size in sizes if size != best.configuration.sub_batch]
     strong = [nodes.index(best.configuration.nodes)]
     yield Table(columns, rows, columns, strong=strong, fixed=True, dropped=others[1:-1:2])
@@ -67,23 +68,23 @@ def sweep_plot(sweep: Sweep, subject: Subject, form: str) -> bytes:
     """
 
     def draw(axes: Any) -> None:
-        sweep_lines(sweep, axes)
+        sweep_lines(sweep, axes, subject)
         axes.set_title(place(subject), loc="left")
         axes.legend(title="sub-batch", **BESIDE)
 
     return picture(draw, form)
 
 
-def sweep_lines(sweep: Sweep, axes: Any) -> None:
+def sweep_lines(sweep: Sweep, axes: Any, subject: Subject) -> None:
     """Draw the objective against nodes, a line each of at most MOST_COLUMNS sub-batches, and the best of all."""
-    least, (scale, unit) = sweep.of_nodes, _scale(sweep)
+    least, (number_of, heads) = sweep.of_nodes, _shown(sweep, subject)
     line = {"color": LINE_COLOUR, "linewidth": 1.4, "label": "best"}
-    axes.plot(list(least), [one.objective / scale for one in least.values()], **line)
+    axes.plot(list(least), [number_of(one.objective) for one in least.values()], **line)
     for size, look in zip(_sizes(sweep), SERIES_LOOKS, strict=False):
         some = [one for one in sweep.plans if one.configuration.sub_batch == size]
-        points = [one.configuration.nodes for one in some], [one.objective / scale for one in some]
+        points = [one.configuration.nodes for one in some], [number_of(one.objective) for one in some]
         axes.plot(*points, label=f"{size:,}", markersize=4, linewidth=0.7, **look)
-    axes.set(xlabel="nodes", ylabel=_with_unit(sweep, unit))
+    axes.set(xlabel="nodes", ylabel=heads)
     plain_logarithms(axes)
 
 
@@ -114,14 +115,25 @@ def _objective(answer: Sweep | WhyNot) -> Objective:
     return objective_named(parts.objective_of(answer.request))
 
 
-def _scale(sweep: Sweep) -> tuple[float, str]:
-    """Return the size and the name of the unit of the objective."""
+def _shown(sweep: Sweep, subject: Subject) -> tuple[Callable[[float], float], str]:
+    """Return what gives the number that is shown of an objective, and what heads such numbers."""
+    if _tokens(sweep, subject):
+        return lambda one: _tokens(sweep, subject) / one, "tokens/s"
     unit = _objective(sweep).unit
-    return duration_unit(sweep.best.objective, 3) if unit == "s" else (1.0, unit)
+    scale, unit = duration_unit(sweep.best.objective, 3) if unit == "s" else (1.0, unit)
+    return lambda one: one / scale, f"{_what(sweep)} [{unit}]" if unit else _what(sweep)
 
 
-def _with_unit(sweep: Sweep, unit: str) -> str:
-    return f"{_what(sweep)} [{unit}]" if unit else _what(sweep)
+def _tokens(answer: Sweep | WhyNot, subject: Subject) -> int:
+    """Return the tokens of a sample of a language model whose objective is the time of a sample; 0 of others."""
+    dataset = answer.request.get("dataset")
+    is_of_sample = dataset is None or not dataset.value
+    return subject.tokens if is_of_sample and _objective(answer).unit == "s" else 0
+
+
+def _tokens_per_s(answer: Sweep | WhyNot, objective: float, subject: Subject) -> str:
+    """Return the objective of a language model as a rate; empty where it is no time of a sample."""
+    return parts.speed(Quantity(1 / objective), subject, 3) if _tokens(answer, subject) else ""
 
 
 MOST_LOOSENINGS = 4
@@ -130,9 +142,10 @@ MOST_LOOSENINGS = 4
 
 def why_not_view(answer: WhyNot, subject: Subject) -> Iterator[Block]:
     """Yield the constraint that refuses such plans, or the price and the rank of the best of them."""
-    values = ", ".join(f"{option}={value}" for option, value in answer.values.items())
+    target = f"target mini-batch {answer.request['target_batch'].value:,}"
+    values = [target, *(f"{option}={value}" for option, value in answer.values.items())]
     framework = f" in {answer.framework}" if answer.framework else ""
-    yield title(f"{place(subject)}{framework}{', ' if values else ''}{values}: {_verdict(answer)}")
+    yield title(f"{place(subject)}{framework}, {', '.join(values)}: {_verdict(answer)}")
     for sentence in answer.outside:
         yield Line(sentence)
     first = answer.first
@@ -151,21 +164,21 @@ def why_not_view(answer: WhyNot, subject: Subject) -> Iterator[Block]:
 
 
 def _verdict(answer: WhyNot) -> str:
-    if answer.rank:
+    if answer.rank and answer.evaluated:
         of_all = " of all frameworks" if answer.framework else ""
         return f"rank {answer.rank:,} of {answer.evaluated:,} plans{of_all}"
+    if not answer.candidates:
+        return "no such plan exists" if answer.outside else "no such plan exists on that many GPUs"
     if answer.outside:
         return "not among what the request tries"
-    if not answer.candidates:
-        return "no such plan is valid for this network and framework on that many GPUs"
     return f"all {answer.candidates:,} candidates are refused"
 
 
 def _plan_words(answer: WhyNot, one: RankedPlan, subject: Subject) -> str:
-    value = _objective(answer).text(one.objective)
     dataset = answer.request.get("dataset")
     of_sample = " a sample" if dataset is None or not dataset.value else ""
-    return f"{parts.configuration_words(one.configuration, subject.device, (), one.framework)}: {value}{of_sample}"
+    value = _tokens_per_s(answer, one.objective, subject) or f"{_objective(answer).text(one.objective)}{of_sample}"
+    return f"{parts.configuration_words(one.configuration, subject.device, (), one.framework)}: {value}"
 
 
 MOST_WORST_ROWS = 5

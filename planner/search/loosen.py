@@ -241,7 +241,9 @@ class Loosener:
         first = int(np.argmin(off))
         tolerance = self.of.request.tolerance(near.configurations.one(first).mode)
         given = [(WINDOW, tolerance_that_suffices(float(off[first])))]
-        sentence = self.sentence(given, f"{100 * tolerance:.6g}%", near.take(np.array([first])))
+        is_nearest = self.of.request.takes_nearest and tolerance == self.of.request.tolerance_sync > 0
+        now = f"the nearest mini-batch, {100 * tolerance:.4g}% off" if is_nearest else f"{100 * tolerance:.6g}%"
+        sentence = self.sentence(given, now, near.take(np.array([first])))
         return replace(sentence, change=float(off[first]) - tolerance)
 
     def _fewer_gpus(self) -> Loosening | None:

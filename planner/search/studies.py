@@ -52,6 +52,7 @@ from planner.search.searchable import (
 from planner.search.space import Limits, space_of
 from planner.sources.sources import Sources
 from planner.steps import predict
+from planner.workload.lawful import why_unlawful
 
 __all__ = ["Among", "sensitivities", "sweep", "sweep_with", "why_nots"]
 
@@ -281,8 +282,7 @@ def why_nots(among: Sequence[Among], asked: ByAxis) -> list[WhyNot]:
         wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
     firsts = [_ranked(one, of.best) for one, of in zip(among, wholes, strict=True) if of.best is not None]
     first = min(firsts, key=lambda one: one.objective) if firsts else None
-    evaluated = sum(one.evaluated for one in wholes)
-    return [_why_not(among, at, asked, first, evaluated) for at in range(len(among))]
+    return [_why_not(among, at, asked, first) for at in range(len(among))]
 
 
 def _within(one: Among) -> Among:
@@ -291,8 +291,8 @@ def _within(one: Among) -> Among:
     return replace(one, provenance={**one.provenance, "tolerance": width})
 
 
-def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan | None, evaluated: int) -> WhyNot:
-    """Return the answer of the framework at a place; ``first``, ``evaluated``: of the plans of all."""
+def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan | None) -> WhyNot:
+    """Return the answer of the framework at a place; ``first``: of the plans of all."""
     own = among[at]
     limits, provenance, label = own.limits, own.provenance, own.framework.label if own.framework else ""
     values = {_OPTIONS[name]: typed_values(some) for name, some in asked.items()}
@@ -303,7 +303,10 @@ def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan |
         space = space_of(pinned, limits)
     except ParameterError as error:  # no such value is lawful here: that is the constraint
         why = lacking or (*outside, str(error))
-        return WhyNot(provenance, values, first, None, None, evaluated, why, framework=label)
+        return WhyNot(provenance, values, first, None, None, None, why, framework=label)
+    if not space.candidates and limits.split:
+        of, tried = limits.split, {one.name: some for one in AXES if one.splits and (some := pinned[one.name])}
+        outside += tuple(filter(None, [why_unlawful(of.network, of.framework, tried)]))
     outcome = search(pinned, limits, own.evaluator, own.order, keep=1)
     best = None if outcome.best is None else _ranked(own, outcome.best)
     ways = () if best else loosenings(replace(own, request=pinned), outcome)
@@ -312,8 +315,7 @@ def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan |
         values,
         first,
         best,
-        None if outside else _rank(among, at, outcome),
-        evaluated,
+        *((None, None) if outside else _rank(among, at, outcome)),
         outside,
         space.candidates,
         tuple(Refused(why.code, str(why), count) for why, count in outcome.refused.items()),
@@ -326,17 +328,18 @@ def _ranked(one: Among, plans: PricedPlans) -> RankedPlan:
     return RankedPlan(plans.configurations.one(0), float(one.order.values(plans)[0]), one.framework)
 
 
-def _rank(among: Sequence[Among], at: int, outcome: Outcome) -> int | None:
-    """Return the place of the best plan of an outcome, of the framework at a place, among the plans of all."""
+def _rank(among: Sequence[Among], at: int, outcome: Outcome) -> tuple[int | None, int | None]:
+    """Return the place of the best plan of an outcome, of the framework at a place, among the plans of all, so many."""
     if outcome.best is None:
-        return None
-    rank, of = 1, among[at].order
+        return None, None
+    rank, total, of = 1, 0, among[at].order
     for place, other in enumerate(among):
         keys = of.keys if place == at else of.keys_but_precision
         own = keys(outcome.best)
         for plans in lawful_plans(other.request, other.limits, other.evaluator, other.order):
             rank += _before(own, keys(plans), is_after_equal=place < at)
-    return rank
+            total += plans.size
+    return rank, total
 
 
 def _before(

@@ -29,7 +29,7 @@ from planner.workload.units import units_of
 
 __all__ = [
     "LAYER_AXES", "Rule", "accumulates", "check_allowed", "check_lawful", "is_lawful", "is_told_apart",
-    "micro_batches_run", "most_stages", "rules_of", "starts_even",
+    "micro_batches_run", "most_stages", "rules_of", "starts_even", "why_unlawful",
 ]  # fmt: skip
 
 LAYER_AXES = (
@@ -106,6 +106,19 @@ def check_lawful(network: Network, framework: Framework, plans: Configurations) 
         raise ParameterError(
             rule.axis, rule.words, words[value] if words else value, f"the nearest {near}" if near else ""
         )
+
+
+def why_unlawful(network: Network, framework: Framework, values: Mapping[str, Sequence[Any]]) -> str:
+    """Return the sentence of a rule that plans break which have values of axes, and else defaults; empty: some obey."""
+    codes = np.meshgrid(*([_AXES[name].code(one) for one in some] for name, some in values.items()), indexing="ij")
+    plans = Configurations.having(**dict(zip(values, map(np.ravel, codes), strict=True)))
+    if not is_lawful(network, framework, plans, but_accumulation=True).any():
+        try:
+            check_lawful(network, framework, plans)
+        except ParameterError as error:
+            option = f"--{_AXES[error.what].option.replace('_', '-')}"
+            return str(ParameterError(option, error.rule, error.value, error.remedy))
+    return ""
 
 
 def check_allowed(framework: Framework, asked: Mapping[str, Sequence[Any]]) -> None:

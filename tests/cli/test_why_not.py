@@ -81,7 +81,9 @@ def test_answers_of_several_frameworks_are_told_apart(run: Any) -> None:
     for framework, title in zip(("pytorch", "mxnet"), titles, strict=True):
         own = [one["configuration"] for one in plans]
         rank = next(at for at, one in enumerate(own, 1) if one["framework"] == framework and one["nodes"] == 4)
-        assert title.startswith(f"resnet50 on dgx1-v100 in {framework}, nodes=4: rank {rank} of ")
+        assert title.startswith(
+            f"resnet50 on dgx1-v100 in {framework}, target mini-batch 1,024, nodes=4: rank {rank} of "
+        )
         answer = json.loads(run(*asked, "--why-not", f"nodes=4,framework={framework}", "--json")[1])
         assert (answer["framework"], answer["rank"]) == (framework, rank)
         assert answer["best"]["configuration"]["framework"] == framework
@@ -95,16 +97,49 @@ def test_a_framework_that_is_not_searched_is_refused(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
+    ("values", "verdict", "sentence"),
     [
-        ("mode=async", "--mode sync leaves out async"),
-        ("nodes=500", "cluster dgx1-v100 has 64 nodes, not 500"),
-        ("gpus-per-node=4", "--gpus-per-node 8 leaves out 4"),
+        ("mode=async", "not among what the request tries", "--mode sync leaves out async"),
+        ("nodes=500", "no such plan exists", "cluster dgx1-v100 has 64 nodes, not 500"),
+        ("gpus-per-node=4", "not among what the request tries", "--gpus-per-node 8 leaves out 4"),
     ],
 )
-def test_what_the_request_does_not_try_has_no_rank(run: Any, values: str, sentence: str) -> None:
-    code, out, _ = run(*RESNET, "--why-not", values)
-    title, reason, *_ = out.splitlines()
-    assert code == 0
-    assert title == f"resnet50 on dgx1-v100, {values}: not among what the request tries"
-    assert reason == sentence
+def test_what_the_request_does_not_try_has_no_rank(run: Any, values: str, verdict: str, sentence: str) -> None:
+    words = " ".join(run(*RESNET, "--why-not", values)[1].split())
+    assert words.startswith(f"resnet50 on dgx1-v100, target mini-batch 1,024, {values}: {verdict} {sentence}")
+
+
+LLAMA = ("suggest", "--network", "llama3-8b", "--cluster", "dgx-h100", "--target-batch", "256")
+
+
+@pytest.mark.parametrize(
+    ("framework", "values", "sentence"),
+    [
+        ("megatron-lm", "tensor=3", "--tensor must be a divisor of the 32 heads"),
+        ("fsdp", "tensor=8", "--tensor must be 1 in framework fsdp"),
+        ("megatron-lm", "pipeline=4,virtual-stages=3", "--virtual-stages must be such that "),
+        ("megatron-lm", "recompute=selective,recompute-every=2", "--recompute-every must be 1 unless"),
+    ],
+)
+def test_the_rule_that_no_such_plan_obeys_is_said(run: Any, framework: str, values: str, sentence: str) -> None:
+    out = run(*LLAMA, "--framework", framework, "--why-not", values)[1]
+    assert f"no such plan exists {sentence}" in " ".join(out.split())
+
+
+def test_plans_of_a_language_model_have_tokens_a_second(run: Any) -> None:
+    out = " ".join(run(*LLAMA, "--why-not", "nodes=7")[1].split())
+    assert out.count("tokens/s") == 2
+    assert " a sample" not in out
+    swept = run("sweep", *LLAMA[1:], "--nodes", "7:8")[1]
+    assert "\ntokens/s by nodes" in swept
+    assert "of a sample" not in swept
+
+
+def test_what_nobody_asked_for_is_said_last(run: Any) -> None:
+    """Not the user's are a width that the nearest mini-batch has, and precisions that nothing was measured in."""
+    out = run(*RESNET[:-1], "139", "--why-not", "nodes=3,mode=sync")[1]
+    reasons = [row.split(maxsplit=1)[1] for row in out.splitlines() if row[:7].strip().replace(",", "").isdigit()]
+    is_precision = [row.startswith("precision") for row in reasons]
+    assert sorted(is_precision) == is_precision
+    assert set(is_precision) == {False, True}
+    assert "(now the nearest mini-batch, " in " ".join(out.split())
