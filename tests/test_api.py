@@ -1,6 +1,7 @@
 """Answers as objects of Python: those of the command, with plain attributes, a table, and errors that can be caught."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,27 @@ def test_importing_loads_nothing_else() -> None:
     script = "import sys, planner; print(*(x for x in sys.modules if x.split('.')[0] in ('planner', 'numpy')))"
     done = subprocess.run((sys.executable, "-c", script), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["planner"]
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_a_network_of_405_billion_parameters_is_read_back_and_its_reason_is_a_prediction() -> None:
+    """What the plan to take would need without offload is what predict says of it."""
+    asked = {"network": "llama3-405b", "cluster": "dgx-h100"}
+    frozen = planner.suggest(**asked, target_batch=64, trainable="last:1", precision="bf16", nodes=8)
+    assert frozen.to_dict()["subject"]["parameters"] > 4e11
+    answer = planner.suggest(**asked, target_batch=256)
+    words = re.search(r"without offload: without it, this plan needs ([0-9.]+) GiB", answer.to_dict()["choice"])
+    assert words is not None
+    one = answer.to_dict()["plans"][[plan.position for plan in answer.plans].index(answer.chosen.position)]
+    keys = one["configuration"]
+    shape = {name: keys[f"{name}_parallel"] for name in ("tensor", "pipeline", "context") if f"{name}_parallel" in keys}
+    shape |= {name: keys[name] for name in ("nodes", "sub_batch", "precision", "sharding", "recompute") if name in keys}
+    shape |= {
+        "accumulation": keys["accumulation_steps"],
+        "sequence_parallel": "on" if "sequence_parallel" in keys else "off",
+    }
+    (without,) = planner.predict(**asked, **shape).plans
+    assert without.prediction.memory_bytes["total"] / 2**30 == pytest.approx(float(words[1]), rel=0.001)
 
 
 def test_the_less_is_trained_the_less_a_step_takes() -> None:

@@ -116,8 +116,8 @@ class Subject:
     cluster_option: str = ""
     layers: Annotated[int, Key("blocks of the network; absent: it has none")] = 0
     tokens: Annotated[int, Key("tokens of a sample; absent: no language model", name="tokens_per_sample")] = 0
-    parameters: Annotated[int, Key("of the network; absent: all are trained")] = 0
-    trained_parameters: Annotated[int, Key("those of them that are trained; absent: all are")] = 0
+    parameters: Annotated[int, Key("of the network; absent: all are trained", most=10**13)] = 0
+    trained_parameters: Annotated[int, Key("those of them that are trained; absent: all are", most=10**13)] = 0
 
     def trained_in(self, framework: Framework) -> Subject:
         """Return the same in a framework."""

@@ -184,6 +184,7 @@ class _Compared:
     values : of the objective
     keys : of plans on as many devices the one with the least is taken: whether it may run out of memory, its mean
         staleness, minus the sub-batch over the devices that share it, axes that split the network
+    hours : of the devices of each plan, in any unit; of fewer devices a plan with more of them saves nothing
     described, first_is_better : by position, of those that were compared: the description, and the probability that
         the first plan is better, None where errors are not known
     """
@@ -191,6 +192,7 @@ class _Compared:
     values: Sequence[float]
     gpus: Sequence[int]
     keys: Sequence[tuple[bool, float, float, int]]
+    hours: Sequence[float]
     describe: Describe
     described: dict[int, Description] = field(default_factory=dict)
     first_is_better: dict[int, float | None] = field(default_factory=dict)
@@ -224,6 +226,8 @@ class _Compared:
         """
         rows: dict[int, list[int]] = {}
         for at, key in enumerate(self.keys):
+            if self.gpus[at] < self.gpus[0] and self.hours[at] > self.hours[0]:
+                continue
             row = rows.setdefault(self.gpus[at], [])
             if not row or key < self.keys[row[-1]]:
                 row.append(at)
@@ -282,7 +286,10 @@ def choice_of(
     each = (one.sub_batch * one.pipeline_parallel / one.replica_gpus for one in plans)
     tightness, stale = tight or [False] * len(plans), staleness or [0.0] * len(plans)
     keys = list(zip(tightness, stale, (-one for one in each), map(_splits, plans), strict=True))
-    compared = _Compared(values, [one.gpus for one in plans], keys, describe)
+    gpus = [one.gpus for one in plans]
+    is_time = request.objective == "epoch-time"
+    hours = [value * many if is_time else 0.0 for value, many in zip(values, gpus, strict=True)]
+    compared = _Compared(values, gpus, keys, hours, describe)
     families = which or [0] * len(plans)
     firsts = [line[0] for line in lines_of(values, plans, families, 0)[: max(request.top, MOST_COMPARED)]]
     fewer: dict[int, int] = {}

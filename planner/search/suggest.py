@@ -356,7 +356,8 @@ def why_not_whole(asked: Asked, plan: Prediction, provenance: Mapping[str, Sourc
     split, one = asked.limits.split, plan.configuration
     if split is None or not one.besides or not (resorts or has_whole_plans(asked.request)):
         return ""
-    defaults: dict[str, Any] = {axis.name: axis.default for axis in SPLIT_AXES}
+    axes = [axis for axis in AXES if axis.option in more] or SPLIT_AXES
+    defaults: dict[str, Any] = {axis.name: axis.default for axis in axes}
     whole_bytes = float(split.needed_bytes(Configurations.of([replace(one, groups=(), **defaults)]))[0])
     sentence = why_split(plan, whole_bytes, resorts)
     return f". {sentence[0].upper()}{sentence[1:]}"

@@ -98,7 +98,7 @@ def test_plans_of_one_family_share_a_line_and_the_chosen_one_is_the_first_of_its
 def test_no_tied_plan_has_fewer_gpus_or_as_many_and_more_memory_or_a_smaller_staleness(
     rows: list[tuple[int, float, int, float, bool]],
 ) -> None:
-    """Unless a plan that is surely worse beats it on no more devices."""
+    """Unless it takes more GPU-hours than plan 1, or a plan that is surely worse beats it on no more devices."""
     plans = [Configuration(nodes, 8, at + 1, mode="async") for at, (nodes, *_) in enumerate(rows)]
     values = np.cumprod([step for _, step, *_ in rows]).tolist()
     _, _, stale, deviations, tight = zip(*rows, strict=True)
@@ -106,8 +106,11 @@ def test_no_tied_plan_has_fewer_gpus_or_as_many_and_more_memory_or_a_smaller_sta
     better = [probability_better(values[0], value, one) for value, one in zip(values, deviations, strict=True)]
     worse = [at for at, one in enumerate(better) if at and one is not None and one >= SURE_PROBABILITY]
     assert taken not in worse
+    if plans[taken].gpus < plans[0].gpus:
+        assert values[taken] * plans[taken].gpus <= values[0] * plans[0].gpus
     for at, plan in enumerate(plans):
-        if (plan.gpus, tight[at], stale[at]) < (plans[taken].gpus, tight[taken], stale[taken]):
+        saves = plan.gpus == plans[0].gpus or values[at] * plan.gpus <= values[0] * plans[0].gpus
+        if saves and (plan.gpus, tight[at], stale[at]) < (plans[taken].gpus, tight[taken], stale[taken]):
             assert any(one <= at and plans[one].gpus <= plan.gpus for one in worse)
 
 
