@@ -322,7 +322,7 @@ _ALL = (
     Option(
         "choose", "fewest-gpus|fastest|least-regret", "Which plan to take of those tied with the best.",
         parsing.choice("fewest-gpus", "fastest", "least-regret"),
-        "fewest-gpus, then memory to spare, then the larger sub-batch, asynchronous: the smaller staleness",
+        "fewest-gpus at no more GPU-hours, then memory to spare, then the larger sub-batch, or smaller staleness",
     ),
     Option("verbose", "", "Also print the request, sources, refusals and all warnings.", short="-v"),
     Option(
@@ -400,7 +400,7 @@ COMMANDS = (
     Command(
         "suggest",
         "Rank plans near a target mini-batch by epoch time or cost. "
-        "Every network is answered under every scenario; exit code 4 when at least one answer has no plan.",
+        "Every network is answered under every scenario; exit code 4 when a question has no plan on any cluster.",
         (
             "target_batch", "tolerance", *_PROBLEM, *_PLAN, "allow_specified", "allow_lossy", "allow_unknown",
             "parallelism",

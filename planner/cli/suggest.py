@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -252,6 +253,10 @@ def _answers_on_clusters(
             refused[name] = error
     if not answers:
         raise next(iter(refused.values()))
+    of_name = Counter((question_of(*one), one[0].cluster) for one in answers)
+    (_, name), count = of_name.most_common(1)[0]
+    if count > 1:
+        raise ParameterError("--cluster", "of different names, which the answer tells them by", name, "rename one")
     return in_one_ranking(answers, refused), None
 
 

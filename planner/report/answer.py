@@ -11,7 +11,7 @@ from itertools import product
 
 from planner.domain.job import PlanToStart
 from planner.domain.objective import TERMS, objective_named, weights_of
-from planner.domain.prediction import LOSSY, Citation, Prediction
+from planner.domain.prediction import LOSSY, Citation, PlanWarning, Prediction
 from planner.domain.request import DEFAULT, Sourced, Subject
 from planner.domain.suggestion import KNEE_TIMES, MOST_OF_FRONT, Plan, SearchReport, Suggestion, question_of
 from planner.report import parts
@@ -114,12 +114,8 @@ def _suggestion(
     in_short: bool = False,
 ) -> Iterator[Block]:
     plan = suggestion.chosen_plan
-    plans = suggestion.plans or suggestion.nearest
-    of_plans = dict.fromkeys(warning for one in plans for warning in one.prediction.warnings)
-    apart = {LOSSY, "no_dataset" if suggestion.run and suggestion.run.tokens else ""}  # tokens need no epoch
-    every = [one for one in dict.fromkeys((*suggestion.warnings, *of_plans)) if one.code not in apart]
-    first = [one for one in every if plan is None or one not in of_plans or one in plan.prediction.warnings]
-    yield from notices(first, more, len(every) - len(first))
+    first, others = _told(suggestion)
+    yield from notices(first, more, len(others))
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
         return
@@ -156,6 +152,16 @@ def _suggestion(
     yield from launch(plan.to_start(subject), in_short=in_short)
 
 
+def _told(suggestion: Suggestion) -> tuple[list[PlanWarning], list[PlanWarning]]:
+    """Return the warnings of the answer and of the plan to take, and those of other plans alone."""
+    plan, plans = suggestion.chosen_plan, suggestion.plans or suggestion.nearest
+    of_plans = dict.fromkeys(warning for one in plans for warning in one.prediction.warnings)
+    apart = {LOSSY, "no_dataset" if suggestion.run and suggestion.run.tokens else ""}  # tokens need no epoch
+    every = [one for one in dict.fromkeys((*suggestion.warnings, *of_plans)) if one.code not in apart]
+    first = [one for one in every if plan is None or one not in of_plans or one in plan.prediction.warnings]
+    return first, [one for one in every if one not in first]
+
+
 def suggestion_brief(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
     """Yield the plan to take, why, and the line that starts it; or what to loosen."""
     plan = suggestion.chosen_plan
@@ -172,6 +178,22 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, switches: str 
     is_near = any(one.code == "nearest_batch" for one in suggestion.warnings)
     near = f" (nearest {parts.mini_batch(plan.prediction.mini_batch)})" if is_near else ""
     sentence = f"{place(subject)}, target mini-batch {target}{near}: take plan {plan.position}, {words}"
+    yield Line(f"{sentence}: {_results(suggestion, plan, subject)}.", "bold")
+    stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
+    if plan.prediction.stage_layers:
+        stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
+    if plan.prediction.shared_layers:
+        shared, each = parts.shared_layers(plan.prediction), parts.instead_of_data(plan.prediction)
+        stages = f" Its groups share {shared}; a {subject.device} {each}."
+    order = plan.prediction.rank_order
+    ranks = f" Rank order, innermost first: {', '.join(order)}." if order else ""
+    is_timed = "deadline" in suggestion.request and plan.prediction.configuration.nodes > 1
+    fewest = " No plan on fewer nodes meets the deadline." if is_timed else ""
+    yield Line(f"{_why(suggestion)}{fewest}{stages}{ranks} {switches}".rstrip())
+
+
+def _results(suggestion: Suggestion, plan: Plan, subject: Subject) -> str:
+    """Return what a plan takes: an epoch or its speed, its cost and the whole training where they are asked for."""
     results = [_result(plan.prediction, subject)]
     cost = plan.prediction.epoch_usd(subject.usd_per_gpu_hour)
     terms = weights_of(parts.objective_of(suggestion.request))
@@ -185,18 +207,7 @@ def _choice(suggestion: Suggestion, plan: Plan, subject: Subject, switches: str 
         steps = plan.prediction.steps(run, subject.tokens)
         of_steps = f"{math.ceil(steps):,} steps, " if steps else ""
         results.append(f"{run.words} in {of_steps}{parts.duration(training)}")
-    yield Line(f"{sentence}: {', '.join(results)}{parts.empty_updates(plan.prediction)}.", "bold")
-    stages = f" Its stages start with {parts.stages(plan.prediction)}." if plan.prediction.stages else ""
-    if plan.prediction.stage_layers:
-        stages = f" Its stages hold {parts.stage_layers(plan.prediction)}."
-    if plan.prediction.shared_layers:
-        shared, each = parts.shared_layers(plan.prediction), parts.instead_of_data(plan.prediction)
-        stages = f" Its groups share {shared}; a {subject.device} {each}."
-    order = plan.prediction.rank_order
-    ranks = f" Rank order, innermost first: {', '.join(order)}." if order else ""
-    is_timed = "deadline" in suggestion.request and plan.prediction.configuration.nodes > 1
-    fewest = " No plan on fewer nodes meets the deadline." if is_timed else ""
-    yield Line(f"{_why(suggestion)}{fewest}{stages}{ranks} {switches}".rstrip())
+    return ", ".join(results) + parts.empty_updates(plan.prediction)
 
 
 def _rows(suggestion: Suggestion, chosen: Plan, subject: Subject, fewer: int) -> list[Entry]:
@@ -384,7 +395,9 @@ def _without_asides(blocks: Iterable[Block]) -> list[Block]:
 
 def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Iterator[Block]:
     """Yield the chosen plan of each of several requests, one a row, then the requests without a plan."""
-    yield from notices([warning for _, one in answers for warning in one.warnings], ALL_WORDS)
+    told = [_told(one) for _, one in answers]
+    others = {warning for _, rest in told for warning in rest} - {warning for first, _ in told for warning in first}
+    yield from notices(list(dict.fromkeys(warning for first, _ in told for warning in first)), ALL_WORDS, len(others))
     target = ", ".join(dict.fromkeys(str(one.request["target_batch"].value) for _, one in answers))
     words = f"{_of_all([subject for subject, _ in answers])}, target mini-batch {target}"
     plans = [(subject, one.chosen_plan) for subject, one in answers]
@@ -392,10 +405,13 @@ def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Itera
     with_plan = [(subject, plan) for subject, plan in plans if plan is not None]
     first, is_one = answers[0], len({question_of(*one) for one in answers}) == 1
     taken = first[1].chosen_plan if is_one else None
-    to_take = f"take {first[0].cluster}, {parts.plan_words(taken, first[0].device)}" if taken else "the plans to take"
+    to_take = "the plans to take" if with_plan else "no plan fits"
+    if taken:
+        results = _results(first[1], taken, first[0])
+        to_take = f"take {first[0].cluster}, {parts.plan_words(taken, first[0].device)}: {results}."
     yield Line(f"{words}: {to_take}", "bold")
     if with_plan:
-        better = [one.first_cluster_is_better for _, one in answers if one.chosen_plan]
+        better = [one.first_cluster_is_better if taken else None for _, one in answers if one.chosen_plan]
         rows = [
             Entry(at, plan.prediction, plan.subject(subject), plan.precisions, one)
             for at, ((subject, plan), one) in enumerate(zip(with_plan, better, strict=True), 1)
@@ -409,11 +425,14 @@ def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Itera
                 is_better = f"; {first[0].cluster} is better with a probability of "
                 sure = "" if chance is None else f"{is_better}{parts.chance(chance)}"
                 yield Line(f"{subject.cluster}: {times} times the {objective_named(minimised).noun}{sure}.")
-    for (subject, plan), own in zip(plans, targets, strict=True):
-        if plan is None:
+    for (subject, one), own in zip(answers, targets, strict=True):
+        if one.chosen_plan is None:
             of = f", target mini-batch {own}" if len(set(targets)) > 1 else ""
-            yield Line(f"{place(subject)}{of}: no plan fits.")
+            way = f"; the smallest change that helps: {one.loosen[0].given}" if one.loosen else ""
+            yield Line(f"{place(subject)}{of}: no plan fits{way}.")
     yield from _least_sure([(plan.subject(subject), plan.prediction) for subject, plan in with_plan])
+    if taken:
+        yield from launch(taken.to_start(first[0]))
 
 
 def _of_all(subjects: Sequence[Subject]) -> str:

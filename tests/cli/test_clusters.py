@@ -129,3 +129,23 @@ def test_a_job_is_that_of_the_best_cluster(
         text = capsys.readouterr().out
         assert "dgx-a100" in text
         assert "dgx1-v100" not in text
+
+
+def test_clusters_of_one_name_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["show", "clusters", "dgx-a100", "--toml"]) == 0
+    text = capsys.readouterr().out
+    files = tuple(str(tmp_path / f"{at}.toml") for at in (1, 2))
+    for file in files:
+        Path(file).write_text(text)
+    assert main(on(files)) == 2
+    assert "--cluster must be of different names" in capsys.readouterr().err
+
+
+def test_the_first_screen_warns_of_the_plans_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """And says what the plan to take takes, how it starts, and what would help a cluster without a plan."""
+    assert main(on(CLUSTERS[1:], "--limit", "epoch=40s")) == 0
+    out, err = capsys.readouterr()
+    assert ": an epoch in " in out
+    assert "resnet50 on dgx-a100: no plan fits; the smallest change that helps: --limit" in " ".join(out.split())
+    assert "Start: torchrun" in out
+    assert len((out + err).splitlines()) <= 25

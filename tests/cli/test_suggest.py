@@ -285,7 +285,7 @@ def test_one_answer_without_a_plan_is_exit_4_with_all_answers(run: Run) -> None:
     assert again.endswith(err)
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[0] == "2 networks on dgx1-v100, target mini-batch 4096: the plans to take"
-    assert "vgg16 on dgx1-v100: no plan fits." in lines
+    assert "vgg16 on dgx1-v100: no plan fits; the smallest change that helps: --" in " ".join(lines)
 
 
 def test_answers_of_scenarios_can_be_told_apart(run: Run) -> None:
