@@ -1,6 +1,6 @@
 """Coefficients of whole steps, fitted to measured runs: what programs, GPUs and clusters add to kernels and links.
 
-Measured steps of a calibration (used in :mod:`planner.sources.measured_steps`): plans that were timed, over what is
+Measured steps of a calibration (used in :mod:`planner.sources.overheads`): plans that were timed, over what is
 predicted of them without.
 
 The step of a plan is a long composition of few coefficients, each of which it changes smoothly: log t is taken as a

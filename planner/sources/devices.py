@@ -28,13 +28,12 @@ cores, and the reverse, than their data sheet (``python -m validation.transfer``
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from math import log
+from math import inf, log
 
 from planner.costs.scaling import in_precision, rate_ratio, scaled_entry
 from planner.costs.specified import at_issue_rate
@@ -126,9 +125,10 @@ def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator
         score = _score(entry, (source, target), transfers)
         if score is not None and entry.kind in PRODUCT_KINDS:
             few = own.get((units_of(target, score.kind, score.precision), score.kind, score.precision))
+            better = "better" if few is not None and round(few, 2) < round(score.mean, 2) else "no better"
+            instead = "" if few is None else f" ({few:.0%} from {transfers.points} of its own alone: {better})"
             by_kernel[f"{entry.kind} {entry.precision}"] = (
-                f"single shapes by {score.mean:.0%}{_instead(score.mean, few, transfers.points)}, "
-                f"a network's sum by {score.bias:.0%}"
+                f"single shapes by {score.mean:.0%}{instead}, a network's sum by {score.bias:.0%}"
             )
     errors_in_words = "; ".join(f"{kernels}: {errors}" for kernels, errors in by_kernel.items())
     clause = f", which misses other GPUs on average by so much: {errors_in_words}" if errors_in_words else ""
@@ -136,12 +136,6 @@ def _in_words(entries: Iterable[Entry], source: Accelerator, target: Accelerator
         f"Kernels were scaled from {source.name} to {target.name} by their data sheets{clause}. `planner calibrate "
         f"--device cuda` times those of {target.name} itself, `--samples DIR` fits what others timed."
     )
-
-
-def _instead(transfer: float, few: float | None, points: int) -> str:
-    """Return what a fit to so many kernels of the device alone misses by, and whether that is less, in brackets."""
-    better = "better" if few is not None and round(few, 2) < round(transfer, 2) else "no better"
-    return "" if few is None else f" ({few:.0%} from {points} of its own alone: {better})"
 
 
 def what_misses(calibrations: Iterable[Calibration], cluster: Cluster) -> Missing:
@@ -173,7 +167,7 @@ def same_die_fits(
     return _best(
         target, offers, transfers,
         lambda _, entry: missing(*entry.key[1:4]),
-        lambda _, entry: (math.inf if entry.held_out_error is None else entry.held_out_error,),
+        lambda _, entry: (inf if entry.held_out_error is None else entry.held_out_error,),
     )  # fmt: skip
 
 
@@ -186,8 +180,9 @@ def nearest_fits(
     """
     return _best(
         target, offers, transfers,
-        lambda device, entry: _can_specify(entry, device, target) and missing(*entry.key[1:4]),
-        lambda device, entry: distance(target, device, entry.kind, entry.precision) or (math.inf,),
+        lambda device, entry: entry.term != LOOKED_UP and entry.origin != "specified" and missing(*entry.key[1:4])
+        and distance(target, device, entry.kind, entry.precision) is not None,
+        lambda device, entry: distance(target, device, entry.kind, entry.precision) or (inf,),
     )  # fmt: skip
 
 
@@ -216,11 +211,6 @@ def _best(
     )
 
 
-def _can_specify(entry: Entry, device: Accelerator, target: Accelerator) -> bool:
-    is_fit = entry.term != LOOKED_UP and entry.origin != "specified"
-    return is_fit and distance(target, device, entry.kind, entry.precision) is not None
-
-
 def distance(target: Accelerator, device: Accelerator, kind: str, precision: str) -> tuple[float, ...] | None:
     """Return how far a device is from another that its kernels may specify.
 
@@ -233,8 +223,8 @@ def distance(target: Accelerator, device: Accelerator, kind: str, precision: str
     if device.kind != target.kind or not both or not of_both:
         return None
     is_other = units_of(device, kind, precision) != units_of(target, kind, precision)
-    of_flop = math.log(device.peak_flop_per_s[precision] / target.peak_flop_per_s[precision])
-    apart = abs(of_flop) + abs(math.log(device.memory_bytes_per_s / target.memory_bytes_per_s))
+    of_flop = log(device.peak_flop_per_s[precision] / target.peak_flop_per_s[precision])
+    apart = abs(of_flop) + abs(log(device.memory_bytes_per_s / target.memory_bytes_per_s))
     return is_other, RELATIONS.index(relation(device, target)), apart
 
 
@@ -322,9 +312,8 @@ def _calibration(calibration: Calibration, entries: list[Entry], source: str) ->
         f"`planner calibrate --device cuda --precision {precision}` measures them."
     )
     origin = calibration.provenance
-    of = (
-        "" if origin.device and origin.device == origin.calibration else "of "
-    )  # else it begins with what was done to it
+    is_scaled = origin.device and origin.device == origin.calibration  # then its name begins with that
+    of = "" if is_scaled else "of "
     return replace(
         calibration,
         name=f"{precision} derived from {source} {of}{calibration.name}",
@@ -378,9 +367,11 @@ def completions(
     specifying = nearest_fits(device, near, transfers, misses)
     fits += specifying
     specifying += derived_precisions(device, fits, transfers, what_misses(fits, cluster))
-    yield "specified by another GPU", tuple(map(_specifying, specifying))
-
-
-def _specifying(calibration: Calibration) -> Calibration:
-    entries = tuple(replace(entry, origin="specified") for entry in calibration.entries)
-    return replace(calibration, entries=entries, made_from=replace(calibration.provenance, kind=NEAREST))
+    entries = (tuple(replace(entry, origin="specified") for entry in one.entries) for one in specifying)
+    yield (
+        "specified by another GPU",
+        tuple(
+            replace(one, entries=own, made_from=replace(one.provenance, kind=NEAREST))
+            for one, own in zip(specifying, entries, strict=True)
+        ),
+    )

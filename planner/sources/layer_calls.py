@@ -221,10 +221,7 @@ class LayerCalls:
         return self._holdings[key]
 
     def _tables_of_same_die(self, key: Key) -> list[tuple[Source, float]]:
-        """Return tables of same-die devices as they would be here, each with the error of what makes them so.
-
-        Those are left out that nothing compares with the device, and those that the fit serves in place of.
-        """
+        """Return tables of same-die devices as they would be here, where that can be told, each with its error."""
         if key not in self._scaled_tables:
             own = [source.entry for source in self._own.get(key, ()) if not source.provenance.device]
             self._scaled_tables[key] = []
@@ -287,11 +284,7 @@ class LayerCalls:
     def _curves(
         self, calls: KernelCalls, table_calls: list[LayerCall], source: Source, sub_batch: IntArray
     ) -> tuple[dict[str, FloatArray], Source]:
-        """Return the scaling curves of calls that a table holds, in columns, none where none is known; and the table.
-
-        They are those of fits; at sub-batches that a same-die device was timed at, as at the measured ones around, they
-        are its own, and what it has seen goes along.
-        """
+        """Return the scaling curves of calls in a table, in columns, none where none is known; and the table."""
         table, seen = source.entry, source.provenance.seen
         curve, error = np.full((2, sub_batch.size, len(table_calls)), np.nan)
         knots = [vector(table.settings, call.name)[::2] for call in table_calls]
@@ -306,7 +299,7 @@ class LayerCalls:
                 knots_s = at_knots[np.searchsorted(every, knots[at]), column]
                 curve[:, at] = relative_curve(sub_batch.astype(np.float64), fitted_s[:, column], knots[at], knots_s)
             error[:, own] = fit.miss
-        # The first same-die device has the last word.
+        # At sub-batches that same-die devices were timed at curves are theirs; the first has the last word.
         for other, ratio_error in reversed(self._tables_of_same_die((calls.kind, calls.direction))):
             for at, call in enumerate(table_calls):
                 if call.name in other.entry.settings:

@@ -17,9 +17,8 @@ from planner.errors import CoverageError, Refusal
 from planner.numbers import constant
 
 __all__ = [
-    "KERNEL_MISSING", "PRECISION_LOSSY", "Source", "absent_precision", "is_used", "lossy_precision", "measuring",
-    "miss_in_words", "missing_kernel", "missing_link", "no_narrow_layer", "source_of", "unmeasured_precision",
-    "unpriced_precision", "unsure", "without_unused",
+    "KERNEL_MISSING", "PRECISION_LOSSY", "Source", "absent_precision", "is_used", "measuring", "miss_in_words",
+    "missing_kernel", "missing_link", "source_of", "unmeasured_precision", "unpriced_precision", "unsure",
 ]  # fmt: skip
 
 LARGEST_MISS = constant("serving.largest_miss")
@@ -43,12 +42,6 @@ def unsure(entry: Entry, mean: float, by: str, of_sums: float | None = None) -> 
     sums = None if of_sums is None else max(of_sums, entry.miss_of_sums or 0.0)
     own = entry.miss or 0.0
     return replace(entry, held_out_error=max(mean, own), held_out_by=by, worst_error=None, sum_error=sums)
-
-
-def without_unused(calibration: Calibration) -> Calibration:
-    """Return a calibration without the entries that are not used."""
-    entries = tuple(filter(is_used, calibration.entries))
-    return calibration if len(entries) == len(calibration.entries) else replace(calibration, entries=entries)
 
 
 def miss_in_words(entry: Entry, calibration: str) -> str:
@@ -144,17 +137,6 @@ def unmeasured_precision(precision: str, kind: str, direction: str, accelerator:
     rule = f"no {kind} in {precision} was measured on {accelerator.name}"
     remedy = f": measure with `planner calibrate {measures}`, or take the data sheet's word with --allow-specified"
     return Refusal("precision_unmeasured", rule, precision, rest=remedy)
-
-
-def lossy_precision(precision: str) -> Refusal:
-    """Return that training in a precision is research."""
-    rule = f"training in {precision} loses accuracy, and no program here starts it"
-    return Refusal(PRECISION_LOSSY, rule, precision, rest=": --allow-lossy makes it a candidate")
-
-
-def no_narrow_layer(precision: str, network: str) -> Refusal:
-    """Return that a network has nothing that runs in 8 bits."""
-    return Refusal("precision_unused", f"no layer of {network} runs in {precision}", precision)
 
 
 def unpriced_precision(precision: str, reason: Refusal, usable: Sequence[str], cluster: Cluster) -> CoverageError:

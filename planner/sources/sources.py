@@ -50,20 +50,25 @@ from planner.sources.links import (
     with_links,
     with_value,
 )
-from planner.sources.measured_steps import MeasuredSteps, measured_steps_of
-from planner.sources.overheads import Overheads, assumed_overheads, exponent_name, find_overheads
+from planner.sources.overheads import (
+    MeasuredSteps,
+    Overheads,
+    assumed_overheads,
+    exponent_name,
+    find_overheads,
+    measured_steps_of,
+)
 from planner.sources.source import (
     KERNEL_MISSING,
+    PRECISION_LOSSY,
     Source,
     absent_precision,
-    lossy_precision,
+    is_used,
     missing_kernel,
     missing_link,
-    no_narrow_layer,
     source_of,
     unmeasured_precision,
     unpriced_precision,
-    without_unused,
 )
 from planner.workload.calls import lower, narrow_calls, narrow_layers, rest_precision
 
@@ -132,7 +137,8 @@ class Sources:
     @cached_property
     def calibrations(self) -> tuple[Calibration, ...]:
         """The problem's calibrations, without the entries that are not used."""
-        return tuple(map(without_unused, self.problem.calibrations))
+        used = ((one, tuple(filter(is_used, one.entries))) for one in self.problem.calibrations)
+        return tuple(one if len(some) == len(one.entries) else replace(one, entries=some) for one, some in used)
 
     @cached_property
     def for_accelerator(self) -> tuple[Calibration, ...]:
@@ -283,13 +289,9 @@ class Sources:
                 if not (is_pooled and source.entry.precision and not self._speeds_up(precision))
             )
             framework, exponent = self.problem.settings.framework, exponent_name(self.problem.network)
+            specified = self.is_specified(precision)
             overheads = find_overheads(
-                entries,
-                framework.label,
-                precision,
-                on_specified=self.is_specified(precision),
-                exponent=exponent,
-                mode=mode,
+                entries, framework.label, precision, on_specified=specified, exponent=exponent, mode=mode
             )
             scenario = self.problem.scenario
             overheads = overheads or assumed_overheads(self.accelerator.kind, exponent)
@@ -534,24 +536,22 @@ def why_not_candidate(
     """
     reason = why_not_precision(sources, precision)
     if reason is None and PRECISIONS[precision].is_lossy and not allow_lossy:
-        reason = lossy_precision(precision)
+        rule = f"training in {precision} loses accuracy, and no program here starts it"
+        reason = Refusal(PRECISION_LOSSY, rule, precision, rest=": --allow-lossy makes it a candidate")
     if reason or allow_specified or not PRECISIONS[precision].measured_only:
         return reason
     network = sources.problem.network
     every = [(calls, narrow_calls(calls, network, precision)) for calls in _calls(sources, precision)]
     narrow = [(calls, own) for calls, own in every if own.any()]
     if not narrow:
-        return no_narrow_layer(precision, network.name)
+        return Refusal("precision_unused", f"no layer of {network.name} runs in {precision}", precision)
     for calls, own in narrow:
-        is_looked_up = sources.layer_calls(precision).covers(calls, own)
-        if not is_looked_up and not _is_measured(sources, calls.kind, calls.direction, precision):
+        if sources.layer_calls(precision).covers(calls, own):
+            continue
+        source = sources.find_kernel(calls.kind, calls.direction, precision)
+        if source is None or source.provenance.kind == DERIVED or source.origin not in ("measured", "published"):
             return unmeasured_precision(precision, calls.kind, calls.direction, sources.accelerator)
     return None
-
-
-def _is_measured(sources: Sources, kind: str, direction: str, precision: str) -> bool:
-    source = sources.find_kernel(kind, direction, precision)
-    return source is not None and source.provenance.kind != DERIVED and source.origin in ("measured", "published")
 
 
 def candidate_precisions(

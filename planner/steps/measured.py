@@ -14,7 +14,7 @@ from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import Prediction, Quantity
 from planner.domain.provenance import NORMAL_90
 from planner.numbers import constant, constants
-from planner.sources.measured_steps import MeasuredSteps
+from planner.sources.overheads import MeasuredSteps
 from planner.sources.sources import Sources
 from planner.steps.describe import Description
 from planner.steps.intervals import Gradient

@@ -24,8 +24,7 @@ from planner.domain.prediction import SURE_TO_FIT, MiniBatch, PlanWarning, Term,
 from planner.domain.provenance import DATASHEET
 from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.numbers import constant
-from planner.sources.measured_steps import MeasuredSteps
-from planner.sources.overheads import Overheads
+from planner.sources.overheads import MeasuredSteps, Overheads
 from planner.sources.source import is_used, measuring, miss_in_words
 from planner.sources.sources import Source, Sources
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads

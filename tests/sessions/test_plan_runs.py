@@ -24,7 +24,7 @@ from planner.probes.gpu import DeviceLostError, Gpu
 from planner.probes.machine import describe_cpu
 from planner.probes.plan_runs import PlanRun, WantedRun
 from planner.probes.timing import Timing
-from planner.sources.measured_steps import measured_steps_of
+from planner.sources.overheads import measured_steps_of
 
 Run = Callable[..., tuple[int, str, str]]
 Instruments = dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 from planner.domain.calibration import OF_PASSES, Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Configurations
 from planner.errors import ParameterError
-from planner.sources.measured_steps import (
+from planner.sources.overheads import (
     COMMON_VARIANCE,
     NOISE_VARIANCE,
     REACH_DOUBLINGS,

@@ -10,7 +10,7 @@ import pytest
 from planner.domain.axes import AXES
 from planner.domain.calibration import Calibration, MeasuredStep
 from planner.domain.configuration import Configuration, Configurations
-from planner.sources.measured_steps import (
+from planner.sources.overheads import (
     COMMON_VARIANCE,
     NOISE_VARIANCE,
     REACH_DOUBLINGS,
