@@ -11,7 +11,7 @@ import pytest
 
 from planner.errors import OutputError
 from planner.formats.documents import TEMPORARY_PREFIX, write_file
-from planner.probes.resume import Measured, append, start_file
+from planner.probes.run import Measured, append, start_file
 from planner.sessions.calibrate import held_alone
 
 Run = Callable[..., tuple[int, str, str]]

@@ -40,8 +40,8 @@ from planner.units import format_bytes
 
 __all__ = [
     "DISTURBED_RATIO", "LEFT_OUT", "MEMORY_SHARE", "SUSTAINED_SHARE", "WARNING_CLOCKS", "Bench", "CpuBench",
-    "CudaBench", "EventStopwatch", "as_if_quiet", "cuda_bench", "host_times", "least_disturbed",
-    "on_threads", "one_thread", "operand_elements", "quietest", "sustained", "usable_bytes", "usable_now",
+    "CudaBench", "EventStopwatch", "as_if_quiet", "bench_of", "cuda_bench", "host_times", "least_disturbed",
+    "on_threads", "operand_elements", "quietest", "sustained", "usable_bytes", "usable_now",
 ]  # fmt: skip
 
 DISTURBED_RATIO = 1.2
@@ -164,7 +164,6 @@ def on_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-one_thread = partial(on_threads, 1)
 MEMORY_SHARE = 0.6
 """Of a GPU's memory, or of what others leave of it, that measuring may take."""
 CONTEXT_BYTES = 7e8
@@ -335,6 +334,16 @@ def cuda_bench(device: str, cache_bytes: int = 0) -> CudaBench:
     bench.warm_up()
     stopwatch.count_cycles()  # by then clocks have risen: waits of so many cycles are shorter
     return bench
+
+
+@contextlib.contextmanager
+def bench_of(device: str) -> Iterator[Bench]:
+    """Give a bench of a device, on one pinned thread where that is the CPU; errors as of :func:`cuda_bench`."""
+    if device != "cpu":
+        yield cuda_bench(device)
+        return
+    with on_threads(1):
+        yield CpuBench()
 
 
 def _memory(cuda: Any, device: str) -> tuple[float, float]:

@@ -6,20 +6,18 @@ import contextlib
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from planner.domain.cluster import Accelerator, Node
 from planner.errors import MissingPackageError, ParameterError
 from planner.probes.machine import describe_cpu, first_look, gpu_name
 from planner.probes.precisions import COMPUTING, gpu_precisions, import_torch
-from planner.probes.resume import append, holds_measured
 
 __all__ = [
     "DeviceLostError", "Gpu", "Lookup", "check_computes", "check_gpu", "default_device", "describe_gpu", "first_line",
-    "present_gpus", "told_when_lost", "why_no_kernel",
+    "present_gpus", "why_no_kernel",
 ]  # fmt: skip
 
 CUDA_CORES: Mapping[tuple[int, int], int] = {
@@ -127,6 +125,17 @@ def describe_gpu(device: str, lookup: Lookup) -> Gpu:
     entry, label = lookup(name), _label(properties, index)
     accelerator = entry or _accelerator(name, properties)
     node = Node(int(torch.cuda.device_count()), accelerator, describe_cpu()[1].host_memory_bytes, os.cpu_count() or 1)
+    host, states = describe_cpu()[2], first_look(label)[0]
+    cudnn = torch.backends.cudnn.version()
+    circumstances = {key: host[key] for key in ("host_os", "cpu_model", "cpu_threads", "python")} | {
+        "framework": f"pytorch {torch.__version__}",
+        "gpu": str(properties.name),
+        "gpu_capability": f"{properties.major}.{properties.minor}",
+        "cuda": str(torch.version.cuda),
+        "cudnn": "none" if cudnn is None else str(cudnn),
+        "cudnn_benchmark": str(bool(torch.backends.cudnn.benchmark)).lower(),
+        **({"gpu_driver": states[0].driver or ""} if states else {}),
+    }
     return Gpu(
         f"cuda:{index}",
         label,
@@ -135,7 +144,7 @@ def describe_gpu(device: str, lookup: Lookup) -> Gpu:
         entry is not None,
         accelerator,
         node,
-        _circumstances(torch, properties, label),
+        circumstances,
     )
 
 
@@ -166,23 +175,7 @@ def _accelerator(name: str, properties: Any) -> Accelerator:
     )
 
 
-def _circumstances(torch: Any, properties: Any, label: str) -> dict[str, str]:
-    host, states = describe_cpu()[2], first_look(label)[0]
-    facts = {key: host[key] for key in ("host_os", "cpu_model", "cpu_threads", "python")}
-    cudnn = torch.backends.cudnn.version()
-    return facts | {
-        "framework": f"pytorch {torch.__version__}",
-        "gpu": str(properties.name),
-        "gpu_capability": f"{properties.major}.{properties.minor}",
-        "cuda": str(torch.version.cuda),
-        "cudnn": "none" if cudnn is None else str(cudnn),
-        "cudnn_benchmark": str(bool(torch.backends.cudnn.benchmark)).lower(),
-        **({"gpu_driver": states[0].driver or ""} if states else {}),
-    }
-
-
 NO_MEMORY = "it does not fit the memory"
-RETRY, OTHER_DEVICE = "try the same command once more", "; if the device fails again, name another GPU or --device cpu"
 
 
 class DeviceLostError(RuntimeError):
@@ -214,26 +207,3 @@ def check_computes(device: str, error: RuntimeError, what: str = "") -> None:
 def first_line(error: RuntimeError) -> str:
     """Return what an error of PyTorch says, without the hints of CUDA and of its allocator behind that."""
     return NO_MEMORY if isinstance(error, import_torch().OutOfMemoryError) else str(error).partition("\n")[0]
-
-
-@contextlib.contextmanager
-def told_when_lost(device: str, resume: Path | None) -> Iterator[None]:
-    """Say in a ParameterError that a device was lost; what it failed in is left out where a file is continued."""
-    try:
-        try:
-            yield
-        except RuntimeError as error:
-            if not isinstance(error, DeviceLostError):
-                check_computes(device, error)
-            raise
-    except DeviceLostError as lost:
-        where, remedy = f" in {lost.what}" if lost.what else "", RETRY + (OTHER_DEVICE if resume else "")
-        without = " without it" if lost.what else ""
-        if resume and holds_measured(resume):
-            remedy = f"what was measured is kept in {resume}; the same command goes on from there{without}"
-        elif resume and lost.what:
-            remedy = f"the same command begins again{without}"
-        if resume and lost.what:
-            append(resume, [lost.what])
-        rule, value = "a device that goes on computing", f"{device}, which failed{where}: {lost}"
-        raise ParameterError("--device", rule, value, remedy) from lost

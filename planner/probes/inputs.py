@@ -115,14 +115,18 @@ def _write(file: int, most_bytes: int, until_s: float, clock: Clock) -> int:
     return size
 
 
-class _Read(NamedTuple):
-    offset: int
-    size: int
+_Read = tuple[int, int]
+"""Offset and size [byte]."""
 
 
 def _measured(file: int, size: int, start_s: float, for_s: float, clock: Clock) -> tuple[tuple[Row, ...], str]:
     """Return the rows of reads of a file, and why those of cold reads are missing; empty where they are not."""
-    warning = _drop(file, size)
+    warning = "" if hasattr(os, "posix_fadvise") else "this system cannot drop a file from its cache"
+    if not warning:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        share = resident_share(file, size)
+        if share is not None and share > MOST_RESIDENT_SHARE:
+            warning = f"{share:.0%} of the file stayed in the cache of the system"
     reads = _planned(size)
     cold = _times(file, reads, start_s + COLD_SHARE * for_s, clock)
     cold_reads = reads[: len(cold)]
@@ -135,25 +139,14 @@ def _measured(file: int, size: int, start_s: float, for_s: float, clock: Clock) 
     return (*_rows(LOAD, cold_reads, cold), *rows), ""
 
 
-def _drop(file: int, size: int) -> str:
-    """Drop a file from the cache; return why that had no effect, or an empty string."""
-    if not hasattr(os, "posix_fadvise"):
-        return "this system cannot drop a file from its cache"
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    share = resident_share(file, size)
-    if share is not None and share > MOST_RESIDENT_SHARE:
-        return f"{share:.0%} of the file stayed in the cache of the system"
-    return ""
-
-
 def _times(file: int, reads: Sequence[_Read], until_s: float, clock: Clock) -> list[float]:
     """Return the time of each read [s] that begins in time, without what the thread waited for a processor."""
     buffer, times = memoryview(bytearray(CHUNK_BYTES)), list[float]()
-    for read in reads:
+    for offset, size in reads:
         if clock() >= until_s:
             break
         waited_s, begin = processor_wait_s(), clock()
-        os.preadv(file, [buffer[: read.size]], read.offset)
+        os.preadv(file, [buffer[:size]], offset)
         elapsed_s = clock() - begin
         times.append(max(elapsed_s - (processor_wait_s() - waited_s), LEAST_READ_S))
     return times
@@ -163,7 +156,7 @@ def _planned(size: int) -> list[_Read]:
     """Return reads in random order, each in a slot of its own."""
     generator = np.random.default_rng(STORAGE_SEED)
     return [
-        _Read(int(slot) * SLOT_BYTES + 4096 * int(generator.integers((SLOT_BYTES - length) // 4096 + 1)), length)
+        (int(slot) * SLOT_BYTES + 4096 * int(generator.integers((SLOT_BYTES - length) // 4096 + 1)), length)
         for slot, length in zip(generator.permutation(size // SLOT_BYTES), itertools.cycle(SAMPLE_BYTES), strict=False)
     ]
 
@@ -172,8 +165,8 @@ def _rows(kind: str, reads: Sequence[_Read], times_s: Sequence[float]) -> tuple[
     # A sub-batch waits for all cold reads, the slow ones too; what slows a cached one is another program.
     typical = statistics.median if kind == LOAD_CACHED else statistics.fmean
     by_size: dict[int, list[float]] = {}
-    for read, time_s in zip(reads, times_s, strict=False):
-        by_size.setdefault(read.size, []).append(time_s)
+    for (_, size), time_s in zip(reads, times_s, strict=False):
+        by_size.setdefault(size, []).append(time_s)
     return tuple(
         {"kind": kind, "images": 1, "bytes": size, **asdict(summary(times)), "time_s": typical(times)}
         for size, times in sorted(by_size.items())
@@ -279,7 +272,19 @@ def measure_images(
         _made_ready(Image, data, case.side, generator)
         times[case].append(thread_clock() - begin)
     rows = tuple(
-        _image_row(case, files[case[:2]], times[case]) for case in IMAGE_CASES if len(times[case]) >= LEAST_REPEATS
+        {
+            "kind": DECODE,
+            "library": "pillow",
+            "images": 1,
+            "in_c": 3,
+            "in_h": case.height,
+            "in_w": case.width,
+            "bytes": round(float(np.mean([len(data) for data in files[case[:2]]]))),
+            "elements": 3 * case.side**2,
+            **asdict(summary(times[case])),
+        }
+        for case in IMAGE_CASES
+        if len(times[case]) >= LEAST_REPEATS
     )
     return InputRows(rows, "" if rows else "decoding of images was not measured: too little time")
 
@@ -306,20 +311,6 @@ def _made_ready(image: Any, data: bytes, side: int, generator: np.random.Generat
     pixels = whole.resize((side, side), image.Resampling.BILINEAR, box=box)
     numbers = (np.asarray(pixels, dtype=np.float32) - IMAGE_MEAN) / IMAGE_DEVIATION
     return np.ascontiguousarray(numbers.transpose(2, 0, 1))
-
-
-def _image_row(case: ImageCase, files: list[bytes], times_s: list[float]) -> Mapping[str, Any]:
-    return {
-        "kind": DECODE,
-        "library": "pillow",
-        "images": 1,
-        "in_c": 3,
-        "in_h": case.height,
-        "in_w": case.width,
-        "bytes": round(float(np.mean([len(data) for data in files]))),
-        "elements": 3 * case.side**2,
-        **asdict(summary(times_s)),
-    }
 
 
 COPY_SIZES = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26))

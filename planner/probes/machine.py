@@ -25,8 +25,7 @@ from planner.domain.cluster import Accelerator, Node
 __all__ = [
     "GpuState", "available_bytes", "busy", "cpu_name", "cpu_steal_s", "describe_cpu", "first_look", "gpu_name",
     "installed_gpus", "likely_names", "parse_states", "present_accelerators", "processes", "reports",
-    "state_circumstances", "states",
-    "threads_in_words", "throttled", "watched",
+    "state_circumstances", "states", "threads_in_words", "throttled", "watched",
 ]  # fmt: skip
 
 MEMORY_GIB = {
@@ -258,7 +257,12 @@ def watched(gpu: str) -> Iterator[list[GpuState]]:
     """
     readings, lines = list[GpuState](), list[str]()
     ours, theirs = os.openpty() if hasattr(os, "openpty") else os.pipe()
-    reader = threading.Thread(target=_collect, args=(ours, lines), daemon=True)
+
+    def collect() -> None:  # until the other end is closed, which a terminal tells by an error
+        with os.fdopen(ours, encoding="utf-8", errors="replace") as terminal, contextlib.suppress(OSError):
+            lines.extend(terminal)
+
+    reader = threading.Thread(target=collect, daemon=True)
     reader.start()
     program, process = shutil.which(PROGRAM), None
     try:
@@ -276,12 +280,6 @@ def watched(gpu: str) -> Iterator[list[GpuState]]:
             process.wait()
         reader.join()
         readings += parse_states("".join(lines))
-
-
-def _collect(descriptor: int, lines: list[str]) -> None:
-    """Take in every line until the other end is closed, which a terminal tells by an error."""
-    with open(descriptor, encoding="utf-8", errors="replace") as terminal, contextlib.suppress(OSError):
-        lines += terminal
 
 
 def busy(before: Sequence[GpuState], others: Sequence[int]) -> str:

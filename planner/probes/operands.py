@@ -27,20 +27,18 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, convolution_output
+from planner.domain.layers.attentions import fused_attention
 from planner.probes.points import Point
-from planner.probes.precisions import COMPUTING, import_torch
+from planner.probes.precisions import COMPUTING, import_torch, product_sizes
 from planner.probes.timing import Call, give_back_memory
 
 if TYPE_CHECKING:
     import torch
-import warnings
-
-from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, convolution_output
-from planner.domain.layers.attentions import fused_attention
-from planner.probes.precisions import product_sizes
 
 __all__ = [
     "COLD_BYTES", "HALF_BYTES", "POOL_ELEMENTS", "Operands", "attention_dropout", "attention_product",
@@ -180,12 +178,16 @@ def gradients_in_fp32(torch: Any, gradients: Callable[[], Iterable[Any]]) -> Cal
     return lambda: [gradient.to(torch.float32) for gradient in gradients() if gradient is not None]
 
 
+def _shapes(work: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...], list[int], list[int]]:
+    """Return the shapes of images and weights of a convolution, its stride and its padding."""
+    images = (work["images"], work["in_c"], work["in_h"], work["in_w"])
+    weights = (work["out_c"], work["in_c"] // work["groups"], work["k_h"], work["k_w"])
+    return images, weights, [work["stride_h"], work["stride_w"]], [work["pad_h"], work["pad_w"]]
+
+
 def convolution(torch: Any, point: Point, operands: Operands) -> Call:
     """Return a convolution, or one of its gradients."""
-    work = point.work
-    inputs = (work["images"], work["in_c"], work["in_h"], work["in_w"])
-    weights = (work["out_c"], work["in_c"] // work["groups"], work["k_h"], work["k_w"])
-    stride, padding = [work["stride_h"], work["stride_w"]], [work["pad_h"], work["pad_w"]]
+    work, (inputs, weights, stride, padding) = point.work, _shapes(point.work)
     adds = operands.device == "cpu" and _adds_bias(point)
     mixed = is_mixed(point, operands)
     reads_fp32 = mixed and wide_tensors(point, operands)[0]
@@ -219,12 +221,9 @@ def quantised_convolution(torch: Any, point: Point, operands: Operands) -> Call:
 
     Images lie position by position, as the libraries take them (PyTorch documentation, "Quantization").
     """
-    work, scale = point.work, 0.05
-    weights = (work["out_c"], work["in_c"] // work["groups"], work["k_h"], work["k_w"])
-    stride, padding = [work["stride_h"], work["stride_w"]], [work["pad_h"], work["pad_w"]]
+    work, scale, (images, weights, stride, padding) = point.work, 0.05, _shapes(point.work)
     single, quantised = operands.of("fp32"), torch.ops.quantized
-    inputs = single.warm(work["images"], work["in_c"], work["in_h"], work["in_w"])
-    inputs, bias = inputs.contiguous(memory_format=torch.channels_last), single.warm(work["out_c"])
+    inputs, bias = single.warm(*images).contiguous(memory_format=torch.channels_last), single.warm(work["out_c"])
 
     def packed() -> Any:
         weight = torch.quantize_per_tensor(single.warm(*weights), scale, 0, torch.qint8)
@@ -312,28 +311,24 @@ def attention_product(torch: Any, point: Point, operands: Operands) -> Call:
     def parts(projections: Any) -> Any:
         return projections.view(n, s, 3, heads, width).permute(2, 0, 3, 1, 4)
 
-    def scores(projections: Any) -> Any:
-        split = parts(projections)
+    def scores(split: Any) -> Any:
         return (split[0] / math.sqrt(width)) @ split[1].transpose(-2, -1)
 
-    def context(projections: Any, weights: Any) -> Any:
-        return (weights @ parts(projections)[2]).transpose(1, 2).reshape(n, s, heads * width)
+    def context(split: Any, weights: Any) -> Any:
+        return (weights @ split[2]).transpose(1, 2).reshape(n, s, heads * width)
 
     if point.direction == FORWARD:
         projections = operands.warm(n, s, 3 * heads * width)
         if point.work["n"] == s:
-            return Call(lambda: scores(projections))
+            return Call(lambda: scores(parts(projections)))
         weights = source.warm(n, heads, s, s)
-        return Call(lambda: context(projections, weights.to(operands.dtype) if is_wide else weights))
+        return Call(lambda: context(parts(projections), weights.to(operands.dtype) if is_wide else weights))
     graphs = []
     for _ in range(operands.graphs(operands.itemsize * n * s * heads * (3 * width + s))):
         projections = operands.warm(n, s, 3 * heads * width).detach().requires_grad_()
         weights = source.warm(n, heads, s, s).detach().requires_grad_()
         split = parts(projections)  # once, as in a training step
-        outputs = (
-            (split[0] / math.sqrt(width)) @ split[1].transpose(-2, -1),
-            (weights.to(operands.dtype) @ split[2]).transpose(1, 2).reshape(n, s, heads * width),
-        )
+        outputs = scores(split), context(split, weights.to(operands.dtype))
         graphs.append((outputs, (projections, weights)))
     gradients = (operands.warm(n, heads, s, s), operands.warm(n, s, heads * width))
     return backward_call(torch, graphs, gradients, PRODUCTS_BACKWARD)

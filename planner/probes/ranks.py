@@ -31,7 +31,7 @@ import numpy as np
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE
 from planner.errors import NOTHING, ParameterError
 from planner.probes.precisions import import_torch
-from planner.probes.resume import Earlier, Measured, append
+from planner.probes.run import Earlier, Measured, append
 
 __all__ = [
     "ARRIVAL_S", "Joined", "Point", "Rank", "Step", "Visits", "join", "link_points", "losses_named", "measure_points",
@@ -151,9 +151,7 @@ def join(own: Rank, device: str, facts: Mapping[str, str], *, arrival_s: float =
     store.set(f"planner/{own.rank}", json.dumps({"node": own.node, **facts}))
     if own.rank == 0:
         try:
-            _check_alike(
-                [json.loads(store.get(f"planner/{rank}")) for rank in _arrived(store, own.size, until_s, gone)]
-            )
+            _check_ranks(store, own.size, until_s, gone)
         except ParameterError as error:
             store.set("planner/begin", str(error))
             _wait(lambda: store.check([f"planner/heard/{rank}" for rank in range(1, own.size)]), LEAVING_S)
@@ -182,10 +180,7 @@ def join(own: Rank, device: str, facts: Mapping[str, str], *, arrival_s: float =
 
 
 def _store(dist: Any, own: Rank, until_s: float, arrival_s: float) -> Any:
-    """Return the store where ranks meet; tried again and again, so that signals are heard between.
-
-    ParameterError: it cannot be reached.
-    """
+    """Return the store where ranks meet, or raise ParameterError; tried again, so that signals are heard between."""
     while True:
         try:
             store = dist.TCPStore(
@@ -212,11 +207,8 @@ def _wait(is_so: Callable[[], bool], for_s: float) -> bool:
     return True
 
 
-def _arrived(store: Any, size: int, until_s: float, gone: Tell) -> range:
-    """Return all ranks once each has come.
-
-    ParameterError: not in time; those that are missing are named.
-    """
+def _check_ranks(store: Any, size: int, until_s: float, gone: Tell) -> None:
+    """Wait for all ranks; refuse late ones, and those with other software or devices than rank 0's; both are shown."""
     missing = list(range(size))
     while missing:
         missing = [rank for rank in missing if not store.check([f"planner/{rank}"])]
@@ -226,11 +218,7 @@ def _arrived(store: Any, size: int, until_s: float, gone: Tell) -> range:
             got = f"nothing of {one}{f' ({ended})' if ended else ''}"
             raise ParameterError("ranks of --links", f"{size} that come in time", got, "nothing was written")
         time.sleep(0.02)
-    return range(size)
-
-
-def _check_alike(every: list[dict[str, str]]) -> None:
-    """Refuse ranks with other software or devices than rank 0's; both are shown."""
+    every = [json.loads(store.get(f"planner/{rank}")) for rank in range(size)]
     for rank, facts in enumerate(every):
         for name, value in facts.items():
             if name != "node" and value != every[0].get(name):

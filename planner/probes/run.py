@@ -9,26 +9,250 @@ reference kernel is timed between short stretches of points; where it is slower 
 points of that stretch are measured again, last, and what stays disturbed is corrected by the reference. What time is
 left goes to further passes over all points, then to points that were kept for later. Nothing is fitted without the
 points of the start: these may take what is kept for fitting, too.
+
+The partial measurements of a run that was interrupted: one JSON line each, behind a line of circumstances.
 """
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import itertools
+import json
 import math
+import os
+import secrets
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from planner.domain.samples import DISTURBED_NOTE, Samples
+from planner.errors import OutputError, ParameterError
 from planner.probes.bench import DISTURBED_RATIO, Bench, as_if_quiet, quietest
+from planner.probes.gpu import DeviceLostError, check_computes
 from planner.probes.points import SEED, Point
-from planner.probes.resume import Earlier, Measured, append, read_measured, start_file
 from planner.probes.timing import Timing
 
-__all__ = ["DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Goal", "Progress", "Run", "continued"]
+__all__ = [
+    "DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Earlier", "Goal", "Measured", "Progress", "Run", "append",
+    "continued", "holds_measured", "read_measured", "remove_if_empty", "seconds_used", "start_file", "told_when_lost",
+]  # fmt: skip
+
+FAILED = "failed"
+PASSING_CIRCUMSTANCES = frozenset({"load_average", "steal_s", "steal_during_s"})
+"""Circumstances that say how a run went, not what was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One timing of a point.
+
+    ``reference_s``: the slower of the reference timings before and after it; ``used_s``: what measuring points had
+    taken by then, in the runs before that this one continues too. Time that measures none, for loading, choosing or
+    training steps, is each run's own.
+    """
+
+    name: str
+    time_s: float
+    spread_s: float
+    repeats: int
+    reference_s: float
+    used_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What an earlier run left, and a sentence about it for the user; empty: there was nothing.
+
+    ``failed``: points and steps in which a device was lost.
+    """
+
+    measured: tuple[Measured, ...] = ()
+    note: str = ""
+    failed: tuple[str, ...] = ()
+
+    @property
+    def used_s(self) -> float:
+        """Seconds of the budget that measuring points used."""
+        return max((one.used_s for one in self.measured), default=0.0)
+
+    def used_for(self, names: Collection[str]) -> float:
+        """Return the seconds of it that points among names took: of what was timed in one stretch, equal parts."""
+        total_s, before_s = 0.0, 0.0
+        for until_s, stretch in itertools.groupby(self.measured, key=lambda one: one.used_s):
+            own = [one.name in names for one in stretch]
+            total_s += (until_s - before_s) * sum(own) / len(own)
+            before_s = until_s
+        return total_s
+
+
+def seconds_used(path: Path, circumstances: Mapping[str, str], names: Collection[str]) -> float:
+    """Return what points among names took in an earlier run that will be continued from a file [s]; 0: none will.
+
+    Points of other networks, which are not among ``names``, are not charged.
+    """
+    with contextlib.suppress(OSError):
+        lines = _lines(path)
+        if lines and lines[0] == _lasting(circumstances):
+            return Earlier(_measurements(lines)).used_for(names)
+    return 0.0
+
+
+def holds_measured(path: Path) -> bool:
+    """Tell whether anything was measured by the run that left a file, if there is one."""
+    with contextlib.suppress(OSError):
+        return bool(_measurements(_lines(path)))
+    return False
+
+
+def remove_if_empty(path: Path) -> None:
+    """Remove the file of a run that has measured nothing yet, and lost no device; any other stays."""
+    with contextlib.suppress(OSError):
+        lines = _lines(path)
+        if len(lines) == 1 and isinstance(lines[0], dict):
+            path.unlink()
+
+
+def read_measured(path: Path, circumstances: Mapping[str, str], names: Collection[str]) -> Earlier:
+    """Return what an earlier run left under the same circumstances; a last line that was cut off is left out.
+
+    All of it is kept; the sentence tells what of it is among ``names``, the points of the run that goes on. A file of
+    other circumstances, or that is no such file, is renamed. OutputError: the file cannot be read or renamed.
+    """
+    try:
+        lines = _lines(path)
+    except FileNotFoundError:
+        return Earlier()
+    except OSError as error:
+        raise OutputError(f"the file of partial samples must be readable, got {path}: {error.strerror}") from error
+    if not lines:
+        return Earlier()
+    now = _lasting(circumstances)
+    if lines[0] != now:
+        return Earlier(note=_set_aside(path, lines[0], now))
+    failures = tuple(str(line[FAILED]) for line in lines[1:] if isinstance(line, dict) and set(line) == {FAILED})
+    earlier = Earlier(_measurements(lines), failed=failures)
+    points = {one.name for one in earlier.measured}
+    own = points & set(names)
+    others = len(points) - len(own)
+    more = f"; {others} points that other networks asked for are kept, not counted" if others else ""
+    note = f"continuing from {path}: {len(own)} points, {earlier.used_for(own):.0f} s used{more}" if points else ""
+    return replace(earlier, note=note)
+
+
+def _lasting(circumstances: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in circumstances.items() if key not in PASSING_CIRCUMSTANCES}
+
+
+def _set_aside(path: Path, before: object, now: Mapping[str, str]) -> str:
+    """Rename a file of other circumstances to the first name that is free, and say so."""
+    why = "which does not hold measurements of this program"
+    if isinstance(before, dict):
+        key = next(key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
+        why = f"which was measured under other circumstances ({key} {before.get(key)!r}, now {now.get(key)!r})"
+    names = (path.with_name(f"{path.name}.old{'' if at == 1 else f'-{at}'}") for at in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise OutputError(f"{path}, {why}, must be renamed to {aside.name}, got {error.strerror}") from error
+    return f"starting anew: {path}, {why}, is now {aside.name}"
+
+
+def start_file(
+    path: Path, circumstances: Mapping[str, str], timings: Sequence[Measured], failures: Sequence[str] = ()
+) -> None:
+    """Write the file anew, with what is kept of an earlier run, and what failed in it; whole or not at all.
+
+    OutputError: it cannot be written.
+    """
+    text = _text((_lasting(circumstances), *timings, *failures))
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # one process has the output: of a killed one
+            left.unlink()
+        with temporary.open("x", encoding="utf-8") as file:  # a new file: no link that somebody laid is followed
+            file.write(text)
+        temporary.replace(path)
+    except OSError as error:
+        raise OutputError(f"the file of partial samples must be writable, got {path}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def append(path: Path, values: Iterable[Measured | str]) -> None:
+    """Add a line for each timing, or point or step in which a device was lost, all at once.
+
+    A link in place of the file is not followed. OutputError: the file cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+            file.write(_text(values))
+    except OSError as error:
+        raise OutputError(f"the file of partial samples must be writable, got {path}: {error.strerror}") from error
+
+
+def _text(values: Iterable[object]) -> str:
+    """Return a line of JSON for each timing, mapping, or what failed."""
+    texts = []
+    for one in values:
+        table = {FAILED: one} if isinstance(one, str) else one
+        texts.append(json.dumps(asdict(table) if isinstance(table, Measured) else table) + "\n")
+    return "".join(texts)
+
+
+def _lines(path: Path) -> list[object]:
+    """Return the value of every line of a file; None of one that was cut off."""
+    values: list[object] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            values.append(json.loads(line))
+        except json.JSONDecodeError:
+            values.append(None)
+    return values
+
+
+def _measurements(lines: Sequence[object]) -> tuple[Measured, ...]:
+    """Return the timings among the lines behind the first one."""
+    names = set(Measured.__slots__)
+    tables = (line for line in lines[1:] if isinstance(line, dict) and set(line) == names)
+    return tuple(
+        Measured(**table) for table in tables if all(isinstance(table[name], int | float) for name in names - {"name"})
+    )
+
+
+RETRY, OTHER_DEVICE = "try the same command once more", "; if the device fails again, name another GPU or --device cpu"
+
+
+@contextlib.contextmanager
+def told_when_lost(device: str, resume: Path | None) -> Iterator[None]:
+    """Say in a ParameterError that a device was lost; what it failed in is left out where a file is continued."""
+    try:
+        try:
+            yield
+        except RuntimeError as error:
+            if not isinstance(error, DeviceLostError):
+                check_computes(device, error)
+            raise
+    except DeviceLostError as lost:
+        where, remedy = f" in {lost.what}" if lost.what else "", RETRY + (OTHER_DEVICE if resume else "")
+        without = " without it" if lost.what else ""
+        if resume and holds_measured(resume):
+            remedy = f"what was measured is kept in {resume}; the same command goes on from there{without}"
+        elif resume and lost.what:
+            remedy = f"the same command begins again{without}"
+        if resume and lost.what:
+            append(resume, [lost.what])
+        rule, value = "a device that goes on computing", f"{device}, which failed{where}: {lost}"
+        raise ParameterError("--device", rule, value, remedy) from lost
+
 
 STRETCH_S = 0.7
 CHOICE_S, CHOICE_SHARE = 1.5, 0.05
@@ -105,7 +329,16 @@ class Run:
         self.start_s = bench.clock() - self.charged_s
         self.chooser = goal.chooser((*points, *later)) if goal else None
         self.is_started = self.chooser is None
-        self.measure_all()
+        # In passes; points kept for later come last, but before further passes where an error is aimed at.
+        self.points |= {name: point for name, point in self.later.items() if name in self.timed}
+        self.first_pass()
+        if self.target_error is None:
+            self.further_passes()
+        if not self.is_over:
+            self.points |= self.later
+            self.first_pass()
+            self.further_passes()
+        self.learn()
 
     def best(self) -> dict[str, list[Measured]]:
         """Return the quiet timings of every point that was measured, else the least disturbed one alone, corrected."""
@@ -118,18 +351,6 @@ class Run:
             timing = least[name]
             least[name] = replace(timing, time_s=as_if_quiet(timing.time_s, timing.reference_s / self.quiet_s()))
         return {name: quiet.get(name) or [least[name]] for name in self.points if name in least}
-
-    def measure_all(self) -> None:
-        """Measure in passes; points kept for later come last, but before further passes where an error is aimed at."""
-        self.points |= {name: point for name, point in self.later.items() if name in self.timed}
-        self.first_pass()
-        if self.target_error is None:
-            self.further_passes()
-        if not self.is_over:
-            self.points |= self.later
-            self.first_pass()
-            self.further_passes()
-        self.learn()
 
     @property
     def budget_s(self) -> float:
@@ -253,7 +474,8 @@ class Run:
     def measure(self, names: Sequence[str]) -> None:
         """Measure points in their order, in stretches between two reference timings."""
         start_s = self.bench.clock()
-        before, stretch, began = self.bench.reference(), [], self.bench.clock()
+        stretch: list[tuple[str, Timing]] = []
+        before, began = self.bench.reference(), self.bench.clock()
         for position, name in enumerate(names):
             timing = self.bench.time(self.points[name])
             if timing:
@@ -264,20 +486,16 @@ class Run:
             if over or position == len(names) - 1 or self.bench.clock() - began >= STRETCH_S:
                 after, end_s = self.bench.reference(), self.bench.clock()
                 self.measuring_s += end_s - start_s
-                self.note(stretch, max(before, after))
+                beside = max(before, after), self.measuring_s
+                timings = [Measured(name, t.time_s, t.spread_s, t.repeats, *beside) for name, t in stretch]
+                self.measured += timings
+                self.timed |= {one.name for one in timings}
+                if self.resume:
+                    append(self.resume, timings)
+                self.tell()
                 before, stretch, start_s, began = after, [], end_s, self.bench.clock()
             if over:
                 return
-
-    def note(self, stretch: Sequence[tuple[str, Timing]], reference_s: float) -> None:
-        """Keep a stretch, in the file too, and tell how far the run is."""
-        used_s = self.measuring_s
-        timings = [Measured(name, t.time_s, t.spread_s, t.repeats, reference_s, used_s) for name, t in stretch]
-        self.measured += timings
-        self.timed |= {one.name for one in timings}
-        if self.resume:
-            append(self.resume, timings)
-        self.tell()
 
     def tell(self, doing: str = "kernels") -> None:
         """Tell how far the run is, and what is measured now."""

@@ -149,8 +149,14 @@ def time_call(
 
     def block(calls: int) -> tuple[float, bool]:
         """Return the mean time of some calls [s], and whether they touched hardly any memory for the first time."""
-        before = pages()
-        each_s = _block(call, calls, clock)
+        run, results, before, start = call.run, list[object](), pages(), clock()
+        if call.kept_bytes:
+            results = [run() for _ in range(calls)]
+        else:
+            for _ in range(calls):
+                run()
+        each_s = (clock() - start) / calls
+        results.clear()
         return each_s, (pages() - before) * FIRST_TOUCH_S <= TOUCHING_SHARE * calls * each_s
 
     call.run()
@@ -179,20 +185,6 @@ def summary(times_s: list[float], calls_each: int = 1, kernels: int = 1) -> Timi
     median = statistics.median(times_s)
     spread = 1.4826 * statistics.median([abs(t - median) for t in times_s])
     return Timing(median / kernels, spread / kernels, len(times_s) * calls_each)
-
-
-def _block(call: Call, n: int, clock: Callable[[], float]) -> float:
-    run = call.run
-    if call.kept_bytes:
-        start = clock()
-        results = [run() for _ in range(n)]
-        elapsed_s = clock() - start
-        results.clear()
-        return elapsed_s / n
-    start = clock()
-    for _ in range(n):
-        run()
-    return (clock() - start) / n
 
 
 class Stopwatch(Protocol):

@@ -38,15 +38,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.runs import (
-    ORDERS,
-    ErrorSummary,
-    GroupRanking,
-    Growth,
-    OrderRanking,
-    RankingSummary,
-    TermScale,
-)
+from planner.domain.runs import ORDERS, ErrorSummary, GroupRanking, Growth, OrderRanking, RankingSummary, TermScale
 
 __all__ = [
     "FEWEST_PLANS", "HOLD_OUTS", "OURS", "RULES", "Figures", "Outcomes", "Split", "as_times", "average_ranks",

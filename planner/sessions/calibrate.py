@@ -41,7 +41,7 @@ from planner.probes.calibrate import WARNING_DISTURBED, CpuPlace, Measurement, P
 from planner.probes.inputs import measure_copies
 from planner.probes.precisions import import_torch
 from planner.probes.ranks import ARRIVAL_S, Joined, Rank, Step, rank_of
-from planner.probes.resume import holds_measured, read_measured, remove_if_empty, start_file
+from planner.probes.run import holds_measured, read_measured, remove_if_empty, start_file
 from planner.sessions.inputs import Say, Values, value_of
 from planner.sessions.measure import Request, Session, check_complete, check_served, measured, with_doubts
 from planner.sessions.plan_runs import Asking, refined_here

@@ -37,12 +37,10 @@ from planner.probes.calibrate import Measurement, Own, Place, measure_device, pl
 from planner.probes.gpu import Gpu, check_gpu, default_device, describe_gpu, present_gpus
 from planner.probes.layer_points import SMALL_SUB_BATCH, Extent, layer_points, unmeasurable
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import PlanRun, timed_runs
 from planner.probes.points import Point
 from planner.probes.precisions import check_torch
-from planner.probes.resume import holds_measured, seconds_used
-from planner.probes.run import EXPECTED_ERROR, Goal, Progress
-from planner.probes.steps import CPU_BYTES, STEP_PRECISIONS, StepNeed
+from planner.probes.run import EXPECTED_ERROR, Goal, Progress, holds_measured, seconds_used
+from planner.probes.steps import CPU_BYTES, STEP_PRECISIONS, PlanRun, StepNeed, timed_runs
 from planner.scoring.gaps import CanMeasure
 from planner.sessions.inputs import Say
 from planner.sources.source import is_used

@@ -39,11 +39,12 @@ from planner.formats.runs import read_runs
 from planner.formats.suggestion import SUGGESTION, built, suggestion_of
 from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import KEPT_MEMORY, Measurement
-from planner.probes.gpu import Gpu, describe_gpu, told_when_lost
+from planner.probes.gpu import Gpu, describe_gpu
 from planner.probes.layer_points import OPTIMIZERS
 from planner.probes.machine import available_bytes, describe_cpu
-from planner.probes.plan_runs import PlanRun, WantedRun, enough_s
 from planner.probes.precisions import check_torch, import_torch
+from planner.probes.run import told_when_lost
+from planner.probes.steps import PlanRun, WantedRun, enough_s
 from planner.probes.timing import keep_freed_memory
 from planner.scoring.evaluate import sort_runs
 from planner.scoring.refit import measured_step_s

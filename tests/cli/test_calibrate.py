@@ -25,8 +25,7 @@ from planner.formats.samples import write_samples
 from planner.probes import calibrate, gpu
 from planner.probes.calibrate import Measurement, Own, Place
 from planner.probes.points import Point
-from planner.probes.resume import PASSING_CIRCUMSTANCES, Measured, holds_measured, start_file
-from planner.probes.run import Goal
+from planner.probes.run import PASSING_CIRCUMSTANCES, Goal, Measured, holds_measured, start_file
 from planner.sessions.measure import needed_kernels
 
 Run = Callable[..., tuple[int, str, str]]

@@ -5,7 +5,7 @@ import pytest
 
 from planner.catalog import find_network
 from planner.domain.network import LayerCall
-from planner.probes.bench import one_thread
+from planner.probes.bench import on_threads
 from planner.probes.layer_points import first_of_another_way
 from planner.probes.precisions import import_torch
 from planner.workload.calls import distinct_calls
@@ -15,7 +15,7 @@ SUB_BATCHES = (1, 2, 3, 15, 16, 17, 32)
 
 @pytest.fixture(scope="module")
 def torch() -> Iterator[Any]:
-    with one_thread():
+    with on_threads(1):
         library = import_torch()
         if not library.backends.mkldnn.is_available():
             pytest.skip("this build of PyTorch has no oneDNN, so only one way")

@@ -7,10 +7,9 @@ import torch
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE
 from planner.domain.network import INPUT, Layer, LayerCall
-from planner.probes.calibrate import designed_points
 from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands, narrow_product, quantised_convolution
-from planner.probes.points import Point
+from planner.probes.points import Point, designed_points
 from planner.probes.precisions import HALF_KINDS
 
 

@@ -8,9 +8,9 @@ from planner.domain.kernels import KINDS
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.network import INPUT, Layer, Network, layer_parameters, layer_shapes
 from planner.networks.zoo import build
-from planner.probes.calibrate import designed_points
 from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands
+from planner.probes.points import designed_points
 from planner.probes.steps import build_module, gradient_time, probe_networks
 from planner.workload.calls import totals
 from tests.workload.closed_transformer import parameters, record_of

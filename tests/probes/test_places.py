@@ -15,9 +15,10 @@ from planner.errors import MissingPackageError, ParameterError
 from planner.probes import bench as benches
 from planner.probes import calibrate
 from planner.probes.bench import usable_bytes, usable_now
-from planner.probes.calibrate import CpuPlace, GpuPlace, gpu_points, measure_device, place_of
+from planner.probes.calibrate import CpuPlace, GpuPlace, measure_device, place_of
 from planner.probes.gpu import Gpu
 from planner.probes.machine import GpuState
+from planner.probes.points import gpu_points
 from planner.probes.steps import StepTimes
 
 MakeBench = Callable[..., Any]

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from planner.domain.network import INPUT, Layer, Network
-from planner.probes import gpu, plan_runs
+from planner.probes import gpu
+from planner.probes import steps as plan_runs
 from planner.probes.gpu import DeviceLostError
-from planner.probes.plan_runs import WantedRun, enough_s, timed_runs
+from planner.probes.steps import WantedRun, enough_s, timed_runs
 from planner.probes.timing import Timing
 
 MakeBench = Callable[..., Any]
@@ -55,7 +56,7 @@ def running(monkeypatch: pytest.MonkeyPatch, fake_bench: MakeBench) -> Callable[
             runs.append((sub_batch, made))
             return Timing(step_s, 1e-4, made)
 
-        monkeypatch.setattr(plan_runs, "_bench", opened)
+        monkeypatch.setattr(plan_runs, "bench_of", opened)
         monkeypatch.setattr(plan_runs, "gradient_time", gradient_time)
         monkeypatch.setattr(plan_runs, "PAUSE_S", 0.0)
         return bench, runs
@@ -206,7 +207,7 @@ def test_the_quiet_of_an_earlier_run_counts(running: Callable[..., Any]) -> None
 
 TOUCHING = """
 import torch
-from planner.probes.plan_runs import WantedRun, timed_runs
+from planner.probes.steps import WantedRun, timed_runs
 from planner.probes.timing import keep_freed_memory, touched_pages
 from planner.catalog import find_network
 

@@ -8,8 +8,7 @@ import pytest
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, WORK_COLUMNS, convolution_output
 from planner.domain.network import INPUT, AttributeValue, Layer, Network
 from planner.networks.zoo import build, zoo_names
-from planner.probes.calibrate import designed_points
-from planner.probes.points import Point
+from planner.probes.points import Point, designed_points
 from planner.workload.calls import lower
 
 POINTS = designed_points()

@@ -11,8 +11,7 @@ from planner.domain.kernels import FORWARD
 from planner.domain.samples import Samples
 from planner.errors import OutputError
 from planner.probes.points import Point
-from planner.probes.resume import Measured, append, read_measured, seconds_used
-from planner.probes.run import Progress, Run, continued
+from planner.probes.run import Measured, Progress, Run, append, continued, read_measured, seconds_used
 
 MakeBench = Callable[..., Any]
 CIRCUMSTANCES = {"cpu_model": "test", "load_average": "0.1"}

@@ -18,8 +18,7 @@ from planner.probes import steps
 from planner.probes.calibrate import Measurement, Own
 from planner.probes.gpu import DeviceLostError
 from planner.probes.points import Point
-from planner.probes.resume import Measured, start_file
-from planner.probes.run import STRETCH_S
+from planner.probes.run import STRETCH_S, Measured, start_file
 from planner.probes.timing import Timing
 
 Run = Callable[..., tuple[int, str, str]]

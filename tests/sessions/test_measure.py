@@ -20,9 +20,9 @@ from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import CALIBRATION
-from planner.probes.calibrate import CpuPlace, Measurement, Own, Place, designed_points, gpu_points
+from planner.probes.calibrate import CpuPlace, Measurement, Own, Place
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent, layer_points
-from planner.probes.points import Point
+from planner.probes.points import Point, designed_points, gpu_points
 from planner.probes.run import Goal
 from planner.sessions import measure
 from planner.sessions.measure import Request, Session, needed_kernels

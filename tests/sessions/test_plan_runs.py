@@ -22,7 +22,7 @@ from planner.formats.suggestion import parse_answers
 from planner.formats.summaries import VERIFICATION
 from planner.probes.gpu import DeviceLostError, Gpu
 from planner.probes.machine import describe_cpu
-from planner.probes.plan_runs import PlanRun, WantedRun
+from planner.probes.steps import PlanRun, WantedRun
 from planner.probes.timing import Timing
 from planner.sources.overheads import measured_steps_of
 

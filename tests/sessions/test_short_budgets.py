@@ -13,9 +13,9 @@ from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.samples import Samples
 from planner.errors import CoverageError
-from planner.probes.calibrate import CpuPlace, Measurement, Place, designed_points
-from planner.probes.resume import Measured, start_file
-from planner.probes.run import Goal
+from planner.probes.calibrate import CpuPlace, Measurement, Place
+from planner.probes.points import designed_points
+from planner.probes.run import Goal, Measured, start_file
 from planner.sessions import measure
 from planner.sessions.measure import Request, Session, needed_kernels
 
