@@ -27,7 +27,7 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
-from planner.probes.bench import DISTURBED_RATIO, CpuBench, least_disturbed, one_thread
+from planner.probes.bench import DISTURBED_RATIO, CpuBench, least_disturbed, on_threads
 from planner.probes.steps import build_module, gradient_time
 from planner.steps.predict import Evaluator
 
@@ -117,7 +117,7 @@ def predicted(calibration: Calibration, network: Network) -> list[Prediction]:
 def real_s(networks: Mapping[str, Network], quiet_s: float) -> dict[tuple[str, int], float]:
     """Return the measured seconds of every network and sub-batch; those that were disturbed are left out."""
     times: dict[tuple[str, int], float] = {}
-    with one_thread():
+    with on_threads(1):
         bench = CpuBench()
         for name, network in networks.items():
             module = build_module(network)
