@@ -208,6 +208,23 @@ def test_networks_by_name_argument_and_path() -> None:
     assert catalog.find_network(str(ASSETS / "network" / "v1" / "example.toml")).name == "imagined"
 
 
+OWN = "model of your own is given as the config.json of its folder, as FILE.py:FACTORY or as an ONNX file"
+
+
+def test_python_without_a_factory_names_those_it_defines_and_weights_are_no_network(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("raise SystemExit\ndef build(width=1): ...\nclass Net: ...\ndef _part(): ...\n")
+    with pytest.raises(UsageError, match=r"must be .*mine.py:FACTORY, got .*; the file defines build, Net$"):
+        catalog.find_network(str(path))
+    path.write_text("def def")
+    with pytest.raises(InputFileError, match="file must be Python"):
+        catalog.find_network(str(path))
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"\0\xff")
+    with pytest.raises(UsageError, match=OWN):
+        catalog.find_network(str(weights))
+
+
 def test_path_with_a_colon_is_still_a_path(tmp_path: Path) -> None:
     path = tmp_path / "a:b.toml"
     shutil.copy(ASSETS / "network" / "v1" / "example.toml", path)
@@ -224,6 +241,10 @@ def test_path_with_a_colon_is_still_a_path(tmp_path: Path) -> None:
         ("resnet50:", "argument of network resnet50 must be key=value"),
         ("resnet50:stride=1x1,stride=3x3", "must be given once, got 'stride'"),
         ("my.module:factory", "must be a bundled network, a file, or a Python module that can be found"),
+        *(
+            (name, OWN)
+            for name in ("mm1", "mm1.build", "an-org/Llama-9-8B", "model.safetensors", "m.pt", "./no-folder")
+        ),
     ],
 )
 def test_wrong_network_names(text: str, sentence: str) -> None:

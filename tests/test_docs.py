@@ -16,7 +16,9 @@ import subprocess
 import sysconfig
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -25,6 +27,7 @@ from planner.cli.main import main
 from planner.cli.options import COMMANDS, OPTIONS
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Layer, LayerKind
+from planner.formats.schemas import schema
 from planner.networks.huggingface import MODEL_TYPES, Key
 from planner.networks.zoo import arguments_of
 from planner.sessions.runs import unfitted_sources
@@ -169,6 +172,38 @@ def models_page() -> str:
 
 def test_the_tables_of_model_types_are_those_of_the_reader() -> None:
     assert PAGES["your-models.md"] == models_page(), "write it anew: python tests/test_docs.py"
+
+
+CLUSTER_KEYS = "## Keys of a cluster file\n"
+CLUSTER = f"""{CLUSTER_KEYS}
+Written by `python tests/test_docs.py`, from the schema of files. `(needed)`: wherever its table stands.
+
+| table | key | what it is |
+|---|---|---|
+"""
+
+
+def cluster_page() -> str:
+    return PAGES["your-files.md"].partition(CLUSTER_KEYS)[0] + CLUSTER + "".join(_cluster_rows(schema("cluster")))
+
+
+def _cluster_rows(table: dict[str, Any], name: str = "") -> Iterator[str]:
+    inner = {key: one for key, one in table["properties"].items() if "properties" in one}
+    for key, one in table["properties"].items():
+        if key not in inner:
+            need = " (needed)" if key in table.get("required", ()) else ""
+            words = "; ".join(filter(None, (one["description"], ", ".join(_choices(one)))))
+            yield f"| {f'`[{name}]`' if name else '-'} | `{key}`{need} | {words} |\n"
+    for key, one in inner.items():
+        yield from _cluster_rows(one, f"{name}.{key}" if name else key)
+
+
+def _choices(one: dict[str, Any]) -> list[str]:
+    return [f"`{word}`" for word in one.get("enum", one.get("propertyNames", {}).get("enum", ()))]
+
+
+def test_the_table_of_keys_of_a_cluster_is_that_of_its_schema() -> None:
+    assert PAGES["your-files.md"] == cluster_page(), "write it anew: python tests/test_docs.py"
 
 
 def test_readme_shows_commands_and_is_short() -> None:
@@ -322,7 +357,7 @@ def test_blocks_are_found_where_they_are() -> None:
 
 
 if __name__ == "__main__":
-    PAGES |= {"layers.md": layers_page(), "your-models.md": models_page()}
+    PAGES |= {"layers.md": layers_page(), "your-models.md": models_page(), "your-files.md": cluster_page()}
     for page, text in PAGES.items():
         with tempfile.TemporaryDirectory() as empty:
             path = ROOT / page if page == "README.md" else ROOT / "docs" / page

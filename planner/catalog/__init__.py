@@ -34,7 +34,7 @@ from planner.domain.cluster import Accelerator, Cluster, MixedCluster
 from planner.domain.network import LOOKED_UP, Network, family_of
 from planner.domain.request import Dataset
 from planner.domain.samples import JPEG
-from planner.errors import InputFileError, OutputError, ParameterError, UnknownNameError, UsageError
+from planner.errors import InputFileError, OutputError, ParameterError, UnknownNameError, UsageError, nearest_names
 from planner.formats.calibration import CALIBRATION, TRANSFER
 from planner.formats.cluster import ACCELERATOR, read_cluster
 from planner.formats.documents import STANDARD_INPUT, parse_text, place_of, read_text, write_file
@@ -51,6 +51,13 @@ __all__ = [
     "own_calibrations", "own_calibrations_folder", "own_frameworks", "read_settings", "recorded",
     "sibling_calibrations", "transfer_scores", "typed_dataset", "unused_own_names", "with_switches",
 ]  # fmt: skip
+
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf", ".h5")
+"""Of files that hold numbers, not what a network is made of."""
+OWN_NETWORK = (
+    "'planner show networks' lists them; a model of your own is given as the config.json of its folder, as "
+    "FILE.py:FACTORY or as an ONNX file."
+)
 
 PACKAGE = Path(__file__).resolve().parent.parent
 BUNDLED = PACKAGE / "_bundled"
@@ -80,7 +87,7 @@ def names(what: str) -> tuple[str, ...]:
 
 def _is_file(path: Path | str) -> bool:
     with suppress(OSError, ValueError):  # a name that no file can have
-        return Path(path).is_file()
+        return Path(path).exists() and not Path(path).is_dir()
     return False
 
 
@@ -121,8 +128,16 @@ def find_network(text: str) -> Network:
         path = name if name.endswith(".json") else str(Path(name) / "config.json")
         keys = parse_text(read_text(path), path, "json")
         return network_of(keys, path, arguments(rest, f"argument of {path}") if colon else {})
-    if text.endswith(".toml") or (not colon and is_path(text, ".toml")) or (unknown and _is_file(text)):
+    if name.endswith(".py"):
+        from planner.networks.torch_module import factories_of  # noqa: PLC0415
+
+        of = factories_of(read_text(name), name)
+        raise ParameterError("network in Python", f"{name}:FACTORY", text, f"the file defines {of}")
+    is_file = unknown and (_is_file(text) or name[0:1] in ("/", ".")) and Path(text).suffix not in WEIGHTS
+    if is_file or text.endswith(".toml") or text == STANDARD_INPUT:
         return _network_file(text)
+    if unknown and ("/" in name or Path(name).suffix or not nearest_names(name, names("networks"))):
+        raise UnknownNameError("network", name, names("networks"), OWN_NETWORK)
     return build(name, arguments(rest, f"argument of network {name}") if colon else {})
 
 

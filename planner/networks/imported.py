@@ -473,7 +473,7 @@ class _Layers(Forms):
             words = ", ".join(leaf.name for leaf in left[:3]) + (", ..." if len(left) > 3 else "")
             self.notes.append(f"{count:,} parameters that the output does not depend on are left out ({words}).")
         if self.shared:
-            self.notes.append(f"{self.shared:,} parameters that layers share are counted once a layer.")
+            self.notes.append(f"{self.shared:,} parameters that layers share are counted in each of these layers.")
         network = self.net.network(self.graph.name, self.input_shape, "read from a model", None)
         if any(one.kind.endswith("attention") for one in network.layers):
             network = replace(network, optimizer="adam")

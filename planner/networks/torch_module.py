@@ -6,6 +6,7 @@ dropout and normalisation by the root mean square.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -19,7 +20,7 @@ from typing import Any
 from planner.errors import NOTHING, InputFileError, MissingPackageError, ParameterError, PlannerError, UsageError
 from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Tensor, is_square
 
-__all__ = ["BATCH", "check_shapes", "module_graph"]
+__all__ = ["BATCH", "check_shapes", "factories_of", "module_graph"]
 
 BATCH = 2
 """Samples: normalisation over a batch needs two."""
@@ -131,6 +132,16 @@ def _torch() -> Any:
     except ImportError:
         raise MissingPackageError("a PyTorch module is read by the package torch; pip install torch") from None
     return torch
+
+
+def factories_of(text: str, path: str) -> str:
+    """Return the names of functions and classes that a Python file defines; it is not run."""
+    try:
+        parts = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        raise InputFileError(path, "file must be Python, got other text") from None
+    made = (one.name for one in parts if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name[0] != "_")
+    return ", ".join(made) or "no function at all"
 
 
 def _factory(path: str, name: str) -> Any:
