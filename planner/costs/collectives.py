@@ -68,7 +68,7 @@ __all__ = [
     "ALL_REDUCE", "ALPHA_BETA", "BEYOND", "BYTES_BETWEEN", "BYTES_INSIDE", "CASES", "COLLECTIVES", "COLLECTIVE_TERMS",
     "COLUMNS", "CPUS", "GPUS", "HOSTS", "MESSAGES_INSIDE", "RANKS_POWER", "UNMEASURED", "Collective",
     "algorithm_named", "algorithms_between", "all_reduce_s", "breaks_key", "case_columns", "case_features",
-    "case_list", "collective_s", "covers", "direct", "double_binary_tree", "hierarchical", "measured_features",
+    "case_list", "collective_s", "covers", "direct", "double_binary_tree", "hierarchical",
     "pairwise", "parameter_server", "rabenseifner", "recursive_doubling", "ring_all_reduce", "ring_gather",
 ]  # fmt: skip
 
@@ -153,16 +153,17 @@ def _weights(nodes: float, ranks_per_node: float, settings: Settings) -> dict[tu
     return {near: scale}
 
 
-def measured_features(work: Work, settings: Settings) -> FloatArray:
+def _measured(work: Work, settings: Settings) -> FloatArray:
     """Return the features of messages between groups, those of cases around them weighted; see the module."""
     v, n, r = np.broadcast_arrays(*(column(work, name) for name in ("bytes", "nodes", "ranks_per_node")))
     cases = case_list(settings)
     starts = dict(zip(cases, np.cumsum([0, *(len(_columns(case, settings)) for case in cases)]).tolist(), strict=False))
-    result = np.zeros((*v.shape, len(case_columns(settings))))
+    size = len(case_columns(settings))
+    result = np.zeros((*v.shape, size + (len(COLUMNS) if BEYOND in settings else 0)))
     known = covers(settings, n) | (BEYOND not in settings)
     for nodes, ranks in sorted(set(zip(n.ravel().tolist(), r.ravel().tolist(), strict=True))):
         rows = (n == nodes) & (r == ranks)
-        result[rows, -1] = nodes * ranks > 1 and (nodes, ranks) not in cases
+        result[rows, size - 1] = nodes * ranks > 1 and (nodes, ranks) not in cases
         if nodes * ranks > 1 and known[rows].all():
             for case, weight in _weights(nodes, ranks, settings).items():
                 block = case_features(v[rows], case, settings) * weight
@@ -216,11 +217,8 @@ def ring_all_reduce(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
 
 
 def _rounds(n: FloatArray, r: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return rounds of pairwise exchange inside and between nodes, and whether ranks are left over.
-
-    Partners at distance 1, 2, 4, ...: the first log2 r stay inside if r is a power of two, none surely do otherwise.
-    """
-    p = n * r
+    """Return rounds of pairwise exchange inside and between nodes, and whether ranks are left over."""
+    p = n * r  # partners at distance 1, 2, 4, ...: the first log2 r stay inside if r is a power of two
     rounds = np.floor(np.log2(p))
     is_power = np.exp2(np.round(np.log2(r))) == r
     inside = np.where(n == 1, rounds, np.where(is_power, np.round(np.log2(r)), 0.0))
@@ -263,11 +261,9 @@ def hierarchical(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
 
 
 def _in_switches(links: str) -> Callable[[FloatArray, Groups], FloatArray]:
-    """Return features of an all-reduce that switches of some links add up: V over these, over others 2(p-1)/p·V.
+    """Return features of an all-reduce that switches of some links add up: V over these, over others 2(p-1)/p·V."""
 
-    Each rank of a node has V/r of it between nodes. No start-up is saved: NCCL sums small buffers around rings.
-    """
-
+    # Each rank of a node has V/r of it between nodes. No start-up is saved: NCCL sums small buffers around rings.
     def features(buffer_bytes: FloatArray, groups: Groups) -> FloatArray:
         v, (n, r, s) = _buffers(buffer_bytes), _group_columns(groups)
         around = 2 * (n * r - 1) / (n * r) * v
@@ -378,12 +374,9 @@ def algorithm_named(name: str, operation: str = ALL_REDUCE) -> Collective:
 
 
 def _counted(one: Collective, settings: Settings, groups: Groups, features: FloatArray) -> FloatArray:
-    """Return features of an algorithm, shape (g, k, 4), without the bytes that a slower link hides.
-
-    Between two nodes bytes count as often as both directions hold each other up.
-    """
+    """Return features of an algorithm, shape (g, k, 4), without the bytes that a slower link hides."""
     features = features.copy()
-    if one.operation != SEND_RECEIVE:  # a ring of two nodes sends both ways between them
+    if one.operation != SEND_RECEIVE:  # a ring of two nodes sends both ways between them, which hold each other up
         pair = np.where(groups.nodes == 2, number(settings, "pair_ratio", 1.0), 1.0)
         features[..., COLUMNS.index(BYTES_BETWEEN)] *= np.reshape(pair, (-1, 1))
     ratio = number(settings, "beta_ratio", 0)
@@ -498,12 +491,6 @@ def _alpha_beta(work: Work, settings: Settings) -> FloatArray:
         group = Groups(np.array([int(nodes)]), np.array([ranks]), np.array([sharers]))
         flat[rows] = _counted(first, settings, group, first.features(v.ravel()[rows], group))[0]
     return flat.reshape(*v.shape, len(COLUMNS))
-
-
-def _measured(work: Work, settings: Settings) -> FloatArray:
-    features = measured_features(work, settings)
-    beyond = np.zeros((*features.shape[:-1], len(COLUMNS) if BEYOND in settings else 0))
-    return np.concatenate([features, beyond], axis=-1)
 
 
 COLLECTIVE_TERMS = (

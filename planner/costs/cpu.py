@@ -32,15 +32,13 @@ from planner.costs.features import (
     text,
 )
 from planner.costs.work import (
-    BATCHED_APART,
-    apart,
     attended_pairs,
+    by_batch,
     flop,
     moved_bytes,
     operand_bytes,
     output_size,
     product,
-    with_batched,
 )
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
@@ -119,10 +117,7 @@ def _convolution_columns(settings: Settings) -> tuple[Column, ...]:
 
 
 def _convolution(work: Work, settings: Settings) -> FloatArray:
-    """Return the features of convolutions; with ``depthwise_apart`` depthwise ones have columns of their own.
-
-    A library computes one channel a group lane by lane: no block of channels in is filled up.
-    """
+    """Return the features of convolutions; with ``depthwise_apart`` depthwise ones have columns of their own."""
     features, apart = _convolution_features(work, settings), number(settings, DEPTHWISE_APART, 0)
     if not apart:
         return features
@@ -174,16 +169,7 @@ def _convolution_features(work: Work, settings: Settings) -> FloatArray:
     )
 
 
-def _product_columns(settings: Settings) -> tuple[Column, ...]:
-    return with_batched(PRODUCT_COLUMNS) if number(settings, BATCHED_APART, 0) else PRODUCT_COLUMNS
-
-
 def _product(work: Work, settings: Settings) -> FloatArray:
-    features = _product_features(work, settings)
-    return apart(features, work) if number(settings, BATCHED_APART, 0) else features
-
-
-def _product_features(work: Work, settings: Settings) -> FloatArray:
     m, n, k, batch = product(work)
     a_bytes, b_bytes, c_bytes = operand_bytes(work)
     lanes = number(settings, "lanes", LANES)
@@ -238,8 +224,7 @@ CPU_TERMS = (
     ),
     FeatureMap(
         "cpu.product",
-        _product_columns,
-        _product,
+        *by_batch(lambda _settings: PRODUCT_COLUMNS, _product),
         doc="launch, FLOP, FLOP of whole blocks, operand bytes apart for products with a vector, bytes of operands "
         "beyond the cache",
     ),

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.costs.features import NUMBER, POINT, Column, FeatureMap, Settings, Work, column, number, text, vector
-from planner.costs.roofline import physical_floor
-from planner.costs.work import flop, is_product, moved_bytes, output_size, product
+from planner.costs.work import flop, is_product, moved_bytes, output_size, physical_floor, product
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.errors import UnknownNameError
 from planner.numbers import constant
@@ -68,7 +67,13 @@ def coordinates(work: Work, settings: Settings) -> FloatArray:
         tile_ratios = [
             np.ceil(size / tile) * tile / size for size, tile in zip((of_call.m, of_call.n), TILE, strict=True)
         ]
-        parts = [*map(np.log, sizes), *transposes, *_strides(work, *transposes), *map(np.log, tile_ratios)]
+        ends = ((of_call.k, of_call.m), (of_call.n, of_call.k))
+        steps = [np.where(is_turned > 0, *pair) for is_turned, pair in zip(transposes, ends, strict=True)]
+        in_bytes = [
+            np.rint(step * column(work, "itemsize")).astype(np.int64) for step in steps
+        ]  # from column to column
+        strides = [np.log(np.gcd(one, WIDEST_STRIDE_B)) for one in in_bytes]
+        parts = [*map(np.log, sizes), *transposes, *strides, *map(np.log, tile_ratios)]
     else:
         height, width = output_size(work)
         images, in_c, out_c, groups = (column(work, name) for name in ("images", "in_c", "out_c", "groups"))
@@ -77,14 +82,6 @@ def coordinates(work: Work, settings: Settings) -> FloatArray:
         extents = (images * height * width, in_c / groups, out_c / groups, k_h * k_w, stride_area, groups, k_h / k_w)
         parts = [np.log(extent) for extent in extents]
     return np.stack(np.broadcast_arrays(*parts), axis=-1)
-
-
-def _strides(work: Work, trans_a: FloatArray, trans_b: FloatArray) -> list[FloatArray]:
-    """Return the logarithms of the powers of two in the bytes from column to column of A and B, column-major."""
-    of_call = product(work)
-    strides = (np.where(trans_a > 0, of_call.k, of_call.m), np.where(trans_b > 0, of_call.n, of_call.k))
-    size = column(work, "itemsize")
-    return [np.log(np.gcd(np.rint(stride * size).astype(np.int64), WIDEST_STRIDE_B)) for stride in strides]
 
 
 def covariances(places: FloatArray, points: FloatArray, lengths: FloatArray, order: float = SMOOTH_ORDER) -> FloatArray:

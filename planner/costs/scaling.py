@@ -107,22 +107,18 @@ def ratios(source: Accelerator, target: Accelerator, precision: str) -> Ratios:
             names = ", ".join(device.peak_flop_per_s)
             raise ParameterError("precision", f"one that {device.name} has ({names})", name)
     compute = source.peak_flop_per_s[name] / target.peak_flop_per_s[name]
-    processors = (target.multiprocessors or 1) / (source.multiprocessors or 1)
+    processors, fed = (target.multiprocessors or 1) / (source.multiprocessors or 1), None
+    if all(one.has_matrix_units(name) and one.chip in LANES_OF_CHIP for one in (source, target)):
+        here, there = (one.widest_flop_per_s / LANES_OF_CHIP[one.chip] for one in (source, target))
+        fed = min(here / there, compute)
     return Ratios(
         compute,
         source.widest_flop_per_s / target.widest_flop_per_s,
         source.memory_bytes_per_s / target.memory_bytes_per_s,
         compute * (processors if source.multiprocessors and target.multiprocessors else 1.0),
-        _fed(source, target, name),
+        fed,
         1.0 / target.peak_flop_per_s[name],
     )
-
-
-def _fed(source: Accelerator, target: Accelerator, precision: str) -> float | None:
-    if not all(one.has_matrix_units(precision) and one.chip in LANES_OF_CHIP for one in (source, target)):
-        return None
-    here, there = (one.widest_flop_per_s / LANES_OF_CHIP[one.chip] for one in (source, target))
-    return min(here / there, source.peak_flop_per_s[precision] / target.peak_flop_per_s[precision])
 
 
 def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside: Iterable[Entry] = ()) -> Entry:
@@ -214,9 +210,11 @@ def in_precision(entry: Entry, device: Accelerator, precision: str, rate: float)
 def _multiplied(entry: Entry, of: Ratios) -> Entry:
     columns = term_named(entry.term).columns(entry.settings)
     factors = {one.name: _factor(one, of, moves_bytes=entry.kind in (*TRAFFIC_KINDS, "pointwise")) for one in columns}
-    if entry.kind == "convolution" and of.fed is not None:
-        in_flop = (one.name for one in columns if one.quantity in (FLOP, WORK))
-        factors |= {name: _fed_factor(entry.coefficients[name], of.fed, of) for name in in_flop}
+    for name in (one.name for one in columns if one.quantity in (FLOP, WORK)):
+        # No faster than the peak; one that is faster, as an algorithm that multiplies less makes it, stays as much so.
+        if entry.kind == "convolution" and of.fed is not None:
+            seconds = entry.coefficients[name]
+            factors[name] = max(of.fed, min(of.flop, of.least_s / seconds) if seconds > 0 else of.flop)
     scale = np.array(list(factors.values()))
     covariance = None if entry.covariance is None else np.asarray(entry.covariance) * np.outer(scale, scale)
     return replace(
@@ -225,15 +223,6 @@ def _multiplied(entry: Entry, of: Ratios) -> Entry:
         standard_errors={name: value * factors[name] for name, value in entry.standard_errors.items()},
         covariance=None if covariance is None else tuple(map(tuple, covariance.tolist())),
     )
-
-
-def _fed_factor(coefficient: float, fed: float, of: Ratios) -> float:
-    """Return what a coefficient of FLOP of matrix units [s] is multiplied by, so that it is no faster than the peak.
-
-    One that is faster, as an algorithm that multiplies less makes it, stays as much faster.
-    """
-    at_peak = min(of.flop, of.least_s / coefficient) if coefficient > 0 else of.flop
-    return max(fed, at_peak)
 
 
 def without_process(entry: Entry) -> Entry:

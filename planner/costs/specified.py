@@ -117,11 +117,9 @@ def specified_collective(cluster: Cluster) -> Entry:
 
 
 def _between_gpus(cluster: Cluster) -> Link | None:
-    """Return the link between nodes at the rate that GPUs reach it.
-
-    Without direct access to their memory a byte goes to the host and from there to the adapter: twice over a PCIe
-    switch that both share, so at half its rate (NVIDIA/nccl #465: 6 of 12.5 GB/s); over another host link at its rate.
-    """
+    """Return the link between nodes at the rate that GPUs reach it."""
+    # Without direct access to their memory a byte goes to the host and from there to the adapter: twice over a PCIe
+    # switch that both share, so at half its rate (NVIDIA/nccl #465: 6 of 12.5 GB/s); over another link at its rate.
     link, host = cluster.inter_node, cluster.host
     if link is None or host is None or link.gpu_direct is not False or cluster.node.accelerator.kind != "gpu":
         return link

@@ -65,10 +65,6 @@ def _linear_in(scope: str, per: Column, calls: Column = CALLS) -> FeatureMap:
     return FeatureMap(f"{scope}.{per.name}", lambda _settings: (calls, per), features, doc=doc)
 
 
-def _buffers(work: Work, _settings: Settings) -> FloatArray:
-    return stacked([1.0, column(work, "parameters") * column(work, "buffers")])
-
-
 def _storage_bytes(work: Work, settings: Settings) -> FloatArray:
     readers = column(work, "nodes") if number(settings, "shared", 0) else 1.0
     return stacked([column(work, "bytes") * readers])
@@ -85,7 +81,7 @@ TRANSFER_TERMS = (
     FeatureMap(
         "host.buffers",
         lambda _settings: (CALLS, Column("buffer_parameters", ELEMENT)),
-        _buffers,
+        lambda work, _settings: stacked([1.0, column(work, "parameters") * column(work, "buffers")]),
         doc="constant + coefficient · parameters · gradient buffers summed",
     ),
     FeatureMap(

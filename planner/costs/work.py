@@ -18,11 +18,12 @@ contiguous, such as the samples, may be any.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.features import Column, Settings, Work, column, vector
+from planner.costs.features import Column, Settings, Work, column, number, text, vector
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import ATTENTION_COLUMNS, BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
@@ -30,9 +31,9 @@ from planner.domain.precision import precision_named
 from planner.numbers import constants
 
 __all__ = [
-    "BATCHED_APART", "HEAD_SIZES", "MISALIGNED", "WHOLE_BYTES", "Product", "aligned_bytes", "apart", "attended_pairs",
-    "flop", "has_fast_algorithm", "kernel_width", "least_bytes", "misaligned_settings", "moved_bytes", "operand_bytes",
-    "product", "slowdown", "times_as_long", "transposition", "with_batched", "work_amount",
+    "BATCHED_APART", "HEAD_SIZES", "MISALIGNED", "WHOLE_BYTES", "Product", "aligned_bytes", "attended_pairs",
+    "by_batch", "flop", "has_fast_algorithm", "kernel_width", "least_bytes", "misaligned_settings", "moved_bytes",
+    "operand_bytes", "physical_floor", "product", "slowdown", "times_as_long", "transposition", "work_amount",
 ]  # fmt: skip
 
 HEAD_SIZES = (32, 64, 96, 128, 160, 192, 224, 256)
@@ -189,6 +190,17 @@ def least_bytes(work: Work, direction: str = "") -> FloatArray:
     return np.asarray(weights + x * (height * width) + y)
 
 
+def physical_floor(work: Work, settings: Settings) -> FloatArray:
+    """Return max(FLOP/F, bytes/B) [s] with the peaks in the settings; 0 for what they do not state.
+
+    Bytes are the least that must move. FLOP do not bound a convolution that Winograd or FFT algorithms can do in fewer
+    than are counted.
+    """
+    compute, memory = number(settings, "peak_flop_per_s", np.inf), number(settings, "peak_bytes_per_s", np.inf)
+    way = text(settings, "direction", "")
+    return np.maximum(flop(work, way) * ~has_fast_algorithm(work) / compute, least_bytes(work, way) / memory)
+
+
 def work_amount(work: Work) -> FloatArray:
     """Return the W of a linear model: FLOP of products, convolutions and attention forward, else elements."""
     has_flop = is_product(work) or is_convolution(work) or is_attention(work)
@@ -199,15 +211,26 @@ BATCHED_APART = "batched_apart"
 """Setting of terms of products: not 0 where batches of several products have coefficients of their own."""
 
 
-def with_batched(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Return columns, and the same columns of batches."""
-    return (*columns, *(one._replace(name=f"batched_{one.name}") for one in columns))
+_Columns = Callable[[Settings], tuple[Column, ...]]
+_Features = Callable[[Work, Settings], FloatArray]
 
 
-def apart(features: FloatArray, work: Work) -> FloatArray:
-    """Return features, shape (..., 2p): in the first p columns those of single products, then those of batches."""
-    several = np.broadcast_to(product(work).batch > 1, features.shape[:-1])[..., None]
-    return np.concatenate([features * ~several, features * several], axis=-1)
+def by_batch(columns: _Columns, features: _Features) -> tuple[_Columns, _Features]:
+    """Return columns and features of products, those of batches behind them in columns of their own where set."""
+
+    def all_columns(settings: Settings) -> tuple[Column, ...]:
+        own = columns(settings)
+        batches = own if number(settings, BATCHED_APART, 0) else ()
+        return (*own, *(one._replace(name=f"batched_{one.name}") for one in batches))
+
+    def all_features(work: Work, settings: Settings) -> FloatArray:
+        own = features(work, settings)
+        if not number(settings, BATCHED_APART, 0):
+            return own
+        several = np.broadcast_to(product(work).batch > 1, own.shape[:-1])[..., None]
+        return np.concatenate([own * ~several, own * several], axis=-1)
+
+    return all_columns, all_features
 
 
 MISALIGNED = "misaligned"

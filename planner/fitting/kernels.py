@@ -12,18 +12,18 @@ import numpy as np
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART, is_depthwise
 from planner.costs.features import Settings
 from planner.costs.gaussian_process import ROUGH_ORDER
-from planner.costs.kernels import OBLONG_APART
-from planner.costs.measured_calls import DOUBLINGS_BEYOND, MARGIN_DOUBLINGS, MEASURED_S, relative_curve, times_s
-from planner.costs.roofline import (
+from planner.costs.kernels import (
     AXES,
     BETWEEN_SIZES,
     LARGEST_GRID,
+    OBLONG_APART,
     ROW_BLOCKS,
     ROW_PADDING,
     ROW_REREADS,
     ROW_STEPS,
     WITHOUT_LAUNCH,
 )
+from planner.costs.measured_calls import DOUBLINGS_BEYOND, MARGIN_DOUBLINGS, MEASURED_S, relative_curve, times_s
 from planner.costs.terms import evaluate
 from planner.costs.work import BATCHED_APART, kernel_width, misaligned_settings, moved_bytes, slowdown, transposition
 from planner.domain.arrays import BoolArray, FloatArray

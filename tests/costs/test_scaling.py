@@ -11,8 +11,8 @@ import pytest
 from planner import catalog
 from planner.costs.features import Work
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
+from planner.costs.kernels import FLOP_BEYOND
 from planner.costs.measured_calls import MEASURED_S
-from planner.costs.roofline import FLOP_BEYOND
 from planner.costs.scaling import (
     LANES_OF_CHIP,
     NARROW_MISS,
