@@ -1,7 +1,7 @@
 """Plans from Python: ``planner.suggest`` and ``planner.predict`` answer as the commands do, with objects.
 
-Options are keyword arguments, ``target_batch=1024`` for ``--target-batch 1024``. A failure is PlannerError, with the
-sentence that the command says.
+Options are keyword arguments, ``target_batch=1024`` for ``--target-batch 1024``; several values are a list, tuple,
+range or array. A failure is PlannerError, with the sentence that the command says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -56,22 +56,29 @@ def predict(**request: Any) -> Answer:
 
 
 def _text(command: str, request: dict[str, Any]) -> str:
-    texts = {key: os.fspath(one) if isinstance(one, os.PathLike) else one for key, one in request.items()}
     with _ONE_AT_A_TIME:
-        document, nothing = answered(command, texts, _NOTED)
+        document, nothing = answered(command, {key: _plain(one) for key, one in request.items()}, _NOTED)
+    requests = [one["request"] for one in document.get("suggestions", ())]
+    for key in ("network", "scenario", "target_batch"):
+        asked = dict.fromkeys(str(one.get(key, {}).get("value", "none")) for one in requests)
+        if len(asked) > 1:
+            raise ParameterError(key, "one in an answer", ", ".join(asked), "ask for each by itself")
     if nothing is not None:
         raise nothing
-    known = ("planner/suggestion", "planner/prediction", "planner/predictions")
-    if document["format"] not in known and not _is_one_ranking(document):
+    known = ("planner/suggestion", "planner/suggestions", "planner/prediction", "planner/predictions")
+    if document["format"] not in known:
         got = document["format"].removeprefix("planner/")
-        raise ParameterError("a request", "for plans of one network and scenario", got, "ask the command for others")
+        raise ParameterError("a request", "for ranked or predicted plans", got, "ask the command for others")
     return json_line(document)
 
 
-def _is_one_ranking(document: Mapping[str, Any]) -> bool:
-    """Return whether answers are of several clusters alone."""
-    answers = document.get("suggestions", ())
-    return bool(answers) and all(one.get("clusters") or not one["plans"] for one in answers)
+def _plain(value: Any) -> Any:
+    """Return a value of Python, of NumPy too, as a request has it."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, list | tuple | range):
+        return [_plain(one) for one in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 class Plan(SimpleNamespace):

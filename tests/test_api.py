@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 import planner
@@ -41,10 +42,41 @@ def test_errors_name_arguments_and_have_the_exit_code() -> None:
         planner.suggest(target_batc=64)
     with pytest.raises(NothingFitsError, match="meets target_batch 1009"):
         planner.suggest(target_batch=1009, tolerance=0, nodes=8, **ASKED)
-    with pytest.raises(planner.PlannerError, match="of one network and scenario"):
-        planner.suggest(target_batch=256, **ASKED | {"network": ["resnet18", "alexnet"]})
-    predicted = planner.predict(sub_batch=[16, 32], **ASKED)
-    assert [plan.sub_batch for plan in predicted.plans] == [16, 32]
+
+
+@pytest.mark.usefixtures("clean_place")
+@pytest.mark.parametrize("cluster", ["dgx1-v100", ["dgx1-v100", "dgx-a100"]])
+@pytest.mark.parametrize(
+    ("key", "values", "shown"),
+    [
+        ("network", ["resnet18", "alexnet"], "resnet18, alexnet"),
+        ("target_batch", (256, 512), "256, 512"),
+        ("target_batch", [256, 1], "256, 1"),
+        ("scenario", ["all_reduce*=0.5", "all_reduce*=2"], "all_reduce*=0.5, all_reduce*=2"),
+    ],
+)
+def test_each_question_is_asked_by_itself(cluster: str | list[str], key: str, values: object, shown: str) -> None:
+    asked = {"target_batch": 256, **ASKED, "cluster": cluster, key: values}
+    with pytest.raises(planner.PlannerError) as error:
+        planner.suggest(**asked)
+    assert str(error.value) == f"{key} must be one in an answer, got '{shown}'; ask for each by itself"
+
+
+@pytest.mark.usefixtures("clean_place")
+@pytest.mark.parametrize(
+    "values",
+    [[16, 17, 18], (16, 17, 18), range(16, 19), np.arange(16, 19), tuple(np.arange(16, 19)), "16,17,18", "16:18"],
+)
+def test_several_values_may_be_any_sequence_of_numbers(values: object) -> None:
+    predicted = planner.predict(sub_batch=values, **ASKED)
+    assert [plan.sub_batch for plan in predicted.plans] == [16, 17, 18]
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_numbers_may_be_those_of_numpy() -> None:
+    plain = planner.suggest(target_batch=256, tolerance=0.25, nodes=[1, 2], **ASKED).to_dict()
+    of_numpy = {"target_batch": np.int64(256), "tolerance": np.float32(0.25), "nodes": (np.int8(1), np.uint16(2))}
+    assert planner.suggest(**of_numpy, **ASKED).to_dict() == plain
 
 
 def test_importing_loads_nothing_else() -> None:

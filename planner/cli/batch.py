@@ -105,7 +105,7 @@ def _arguments(command: str, request: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or value is False:
             continue
         option = OPTIONS[key]
-        items = value if isinstance(value, list | tuple) else [value]
+        items = value if isinstance(value, list) else [value]
         is_plain = bool(items) and all(isinstance(one, str | int | float) for one in items)
         if not is_plain or option.switch != (value is True):
             raise ParameterError(key, "true or false" if option.switch else "text, a number or a list of them", value)
