@@ -347,8 +347,10 @@ class Configurations(Axes[IntArray, IntArray]):
         places = [np.flatnonzero(mask.any(axis=axes)) for axes in others]
         if math.prod(one.size for one in places) != np.count_nonzero(mask):
             return None
+        ends = [slice(int(one[0]), int(one[-1]) + 1) for one in places]  # of places without a gap
         return tuple(
-            slice(None) if one.size == n else _as_slice(one) for one, n in zip(places, mask.shape, strict=True)
+            slice(None) if one.size == n else end if end.stop - end.start == one.size else one
+            for one, end, n in zip(places, ends, mask.shape, strict=True)
         )
 
     def boxed(self, box: Box) -> Configurations:
@@ -450,12 +452,6 @@ def _joined(columns: list[IntArray]) -> IntArray:
     if all(map(_is_alike, columns)) and len({int(one[0]) for one in columns}) == 1:
         return np.broadcast_to(columns[0][0], (sum(one.size for one in columns),))
     return np.concatenate(columns)
-
-
-def _as_slice(places: IntArray) -> slice | IntArray:
-    """Return places in ascending order as a slice where nothing is left out between them."""
-    first, last = int(places[0]), int(places[-1])
-    return slice(first, last + 1) if last - first + 1 == places.size else places
 
 
 def _in_box(column: IntArray, box: Box) -> IntArray:

@@ -142,10 +142,6 @@ def wrapped(words: Iterable[str], width: int) -> list[str]:
     return lines
 
 
-def _mpirun(nodes: int, each: int, *_: str) -> list[str]:
-    return ["mpirun", "-np", str(nodes * each), "--map-by", "node" if each == 1 else f"ppr:{each}:node"]
-
-
 def _torchrun(nodes: int, each: int, head: str, port: str, *_: str) -> list[str]:
     if nodes == 1:
         return ["torchrun", "--standalone", "--nproc-per-node", str(each)]
@@ -166,7 +162,10 @@ def _composer(nodes: int, each: int, head: str, port: str, rank: str, _file: str
 
 
 STARTS: Mapping[str, Callable[..., list[str]]] = {
-    "mpirun": _mpirun, "torchrun": _torchrun, "accelerate": _accelerate, "composer": _composer,
+    "mpirun": lambda nodes, each, *_: [
+        "mpirun", "-np", str(nodes * each), "--map-by", "node" if each == 1 else f"ppr:{each}:node"
+    ],
+    "torchrun": _torchrun, "accelerate": _accelerate, "composer": _composer,
 }  # fmt: skip
 """What starts processes -> its command up to the program."""
 
@@ -185,6 +184,11 @@ def job_of(plan: PlanToStart, program: Sequence[str] = ()) -> Job:
         for name in asked:
             if name not in known:
                 told.setdefault(name, set()).add(VARIABLE)
+    refusal = ""
+    if plan.shared_layers and not framework.shares_layers:
+        refusal = f"{framework.variant} does not share layers of such a network by itself"
+    elif precision_named(one.precision).is_lossy:
+        refusal = f"training in {one.precision} is research, which loses accuracy (docs/inference.md)"
     return Job(
         one,
         starter,
@@ -195,7 +199,7 @@ def job_of(plan: PlanToStart, program: Sequence[str] = ()) -> Job:
         asked,
         {name: frozenset(told[name]) for name in asked if name in told},
         _comment(one, asked, starter, is_own=framework.own_program),
-        _refusal(plan),
+        refusal,
     )
 
 
@@ -223,15 +227,6 @@ def _written(
 
 
 _PROGRAMS = {"mpirun": "PROGRAM", "torchrun": "train.py", "accelerate": "train.py", "composer": "train.py"}
-
-
-def _refusal(plan: PlanToStart) -> str:
-    framework = plan.subject.settings.framework
-    if plan.shared_layers and not framework.shares_layers:
-        return f"{framework.variant} does not share layers of such a network by itself"
-    if precision_named(plan.configuration.precision).is_lossy:
-        return f"training in {plan.configuration.precision} is research, which loses accuracy (docs/inference.md)"
-    return ""
 
 
 def _values(plan: PlanToStart) -> dict[str, Any]:

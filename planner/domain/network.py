@@ -98,7 +98,14 @@ def layer_shapes(network: Network) -> Mapping[str, Shape]:
         inputs = input_shapes(layer, shapes)
         _check_inputs(layer, inputs)
         if layer.kind == "linear" and layer.attributes["tied"]:
-            _check_tied(network, layer, inputs[0])
+            embedding = next((one for one in network.layers if one.kind == "embedding"), None)
+            if embedding is None:
+                raise ParameterError(f"layer {layer.name}: tied", "false in a network without an embedding", value=True)
+            table = embedding.integer("vocabulary"), embedding.integer("features")
+            sizes = layer.integer("features"), inputs[0][-1]
+            if sizes != table:
+                rule = f"those of the table of {embedding.name}, {table}"
+                raise ParameterError(f"layer {layer.name}: features out and in", rule, sizes)
         shapes[layer.name] = LAYER_KINDS[layer.kind].output(layer, inputs)
     return MappingProxyType(shapes)
 
@@ -137,16 +144,6 @@ def _check_inputs(layer: Layer, inputs: tuple[Shape, ...]) -> None:
             forms = " or ".join(_FORMS[rank] for rank in kind.ranks)
             remedy = "add a flatten layer before it" if layer.kind == "linear" else ""
             raise ParameterError(f"layer {layer.name}: input shape", forms, shape, remedy)
-
-
-def _check_tied(network: Network, layer: Layer, shape: Shape) -> None:
-    embedding = next((one for one in network.layers if one.kind == "embedding"), None)
-    if embedding is None:
-        raise ParameterError(f"layer {layer.name}: tied", "false in a network without an embedding", value=True)
-    table = (embedding.integer("vocabulary"), embedding.integer("features"))
-    if (layer.integer("features"), shape[-1]) != table:
-        rule = f"those of the table of {embedding.name}, {table}"
-        raise ParameterError(f"layer {layer.name}: features out and in", rule, (layer.integer("features"), shape[-1]))
 
 
 _FORMS = {1: "a vector (features)", 2: "a sequence (positions, features)", 3: "an image (channels, height, width)"}
@@ -219,15 +216,14 @@ class LayerCall:
             return f"{self.optimizer} tensors={self.tensors}"
         if self.layer.kind in _COMPLETE_KINDS:
             return "bias" if self.layer.attributes["bias"] else ""
+        declared = LAYER_KINDS[self.layer.kind].attributes
         shapes = " ".join("x".join(map(str, shape)) for shape in self.inputs)
         attributes = " ".join(
-            f"{key}={value}" for key, value in sorted(self.layer.attributes.items()) if self._says(key)
+            f"{key}={value}"
+            for key, value in sorted(self.layer.attributes.items())
+            if not declared[key].quiet or value != declared[key].default
         )
         return " ".join(filter(None, (self.layer.kind, shapes, attributes)))
-
-    def _says(self, key: str) -> bool:
-        declared = LAYER_KINDS[self.layer.kind].attributes[key]
-        return not declared.quiet or self.layer.attributes[key] != declared.default
 
 
 def _amount(base: int, slope: int) -> str:

@@ -116,10 +116,21 @@ class Run:
                 raise ParameterError(what, "given", NOTHING)
         if not self.input:
             self._set("input", "storage" if self.metric == "epoch_s" else "synthetic")
-        self._check_words()
+        for what, words in CHOICES.items():
+            if (word := getattr(self, what)) not in words:
+                near = nearest_name(word, words)
+                listing = ", ".join(filter(None, words))
+                raise ParameterError(what, f"one of {listing}", word, f"did you mean {near!r}?" if near else "")
         if self.rank_order:
             check_rank_order("rank_order", self.rank_order)
-        self._check_numbers()
+        for what, least in _LEAST_COUNTS.items():
+            if what not in _OPEN_FIELDS or getattr(self, what) is not None:
+                check_count(what, getattr(self, what), least, _LARGEST_COUNTS.get(what, LARGEST_COUNT))
+        if self.value is not None and not (math.isfinite(self.value) and self.value > 0):
+            raise ParameterError("value", "a finite number above 0", self.value)
+        if self.value is not None and self.metric == MEMORY_METRIC and self.memory_reading not in self.notes:
+            rule = f"with what was read where metric is {MEMORY_METRIC}: {', '.join(MEMORY_READINGS)}"
+            raise ParameterError("notes", rule, self.notes or NOTHING)
         self._place()
         self._check_plan()
         self._derive()
@@ -155,24 +166,6 @@ class Run:
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-    def _check_words(self) -> None:
-        for what, words in CHOICES.items():
-            word = getattr(self, what)
-            if word not in words:
-                near = nearest_name(word, words)
-                listing = ", ".join(word for word in words if word)
-                raise ParameterError(what, f"one of {listing}", word, f"did you mean {near!r}?" if near else "")
-
-    def _check_numbers(self) -> None:
-        for what, least in _LEAST_COUNTS.items():
-            if what not in _OPEN_FIELDS or getattr(self, what) is not None:
-                check_count(what, getattr(self, what), least, _LARGEST_COUNTS.get(what, LARGEST_COUNT))
-        if self.value is not None and not (math.isfinite(self.value) and self.value > 0):
-            raise ParameterError("value", "a finite number above 0", self.value)
-        if self.value is not None and self.metric == MEMORY_METRIC and self.memory_reading not in self.notes:
-            rule = f"with what was read where metric is {MEMORY_METRIC}: {', '.join(MEMORY_READINGS)}"
-            raise ParameterError("notes", rule, self.notes or NOTHING)
 
     def _place(self) -> None:
         if not self.placement:
@@ -213,7 +206,12 @@ class Run:
             self._set("sub_batch", self._quotient("data_parallel", "accumulation_steps"))
         elif self.accumulation_steps is None:
             self._set("accumulation_steps", self._quotient("data_parallel", "sub_batch"))
-        self._check_mini_batch()
+        product = self._product("data_parallel", "sub_batch", "accumulation_steps")
+        if product > LARGEST_MINI_BATCH:
+            raise ParameterError("mini_batch", f"at most {LARGEST_MINI_BATCH:,} samples", product)
+        if self.mini_batch != product:
+            rule = f"data_parallel x sub_batch x accumulation_steps = {product}"
+            raise ParameterError("mini_batch", rule, self.mini_batch)
 
     def _derive_data_parallel(self) -> None:
         model = self._product(*DEGREES)
@@ -237,14 +235,6 @@ class Run:
         if rest:
             raise ParameterError("mini_batch", f"a multiple of {' x '.join(names)} = {divisor}", self.mini_batch)
         return quotient
-
-    def _check_mini_batch(self) -> None:
-        product = self._product("data_parallel", "sub_batch", "accumulation_steps")
-        if product > LARGEST_MINI_BATCH:
-            raise ParameterError("mini_batch", f"at most {LARGEST_MINI_BATCH:,} samples", product)
-        if self.mini_batch != product:
-            rule = f"data_parallel x sub_batch x accumulation_steps = {product}"
-            raise ParameterError("mini_batch", rule, self.mini_batch)
 
 
 @dataclass(frozen=True, slots=True)

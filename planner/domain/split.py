@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,10 +71,15 @@ class SplitMemoryBytes:
     stage: IntArray
 
     @staticmethod
+    def of(make: Callable[..., Any], *parts: SplitMemoryBytes) -> SplitMemoryBytes:
+        """Return what a function makes of the same column of each part."""
+        names = [one.name for one in fields(SplitMemoryBytes)]
+        return SplitMemoryBytes(**{name: make(*(getattr(one, name) for one in parts)) for name in names})
+
+    @staticmethod
     def joined(parts: Sequence[SplitMemoryBytes], at: IntArray) -> SplitMemoryBytes:
         """Return the plans of parts, one after the other, at positions."""
-        names = [one.name for one in fields(SplitMemoryBytes)]
-        return SplitMemoryBytes(**{name: np.concatenate([getattr(one, name) for one in parts])[at] for name in names})
+        return SplitMemoryBytes.of(lambda *columns: np.concatenate(columns)[at], *parts)
 
     @property
     def allocated(self) -> FloatArray:

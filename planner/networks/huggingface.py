@@ -197,7 +197,13 @@ def network_of(document: Mapping[str, Any], path: str, typed: Mapping[str, str])
     Its name is the family's, with the arguments that differ from its defaults. InputFileError where a key is missing,
     breaks its rule or contradicts another; ParameterError or UnknownNameError where an argument does.
     """
-    kind = _model_type(document, path)
+    model_type = document.get("model_type")
+    if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
+        sizes = ", ".join(key.name for key in _LLAMA if key.absent is None)
+        got = NOTHING if model_type is None else shown(model_type)
+        remedy = f"a model built like one of these can be given its model_type and keys, of llama {sizes}"
+        raise InputFileError(path, f"value must be one of {', '.join(MODEL_TYPES)}, got {got}; {remedy}", "model_type")
+    kind = MODEL_TYPES[model_type]
     options = zoo_entry(kind.family).arguments
     keys = [key for key in kind.keys if key.argument not in typed]
     values = {key.argument: _value(key, document, path, options.get(key.argument)) for key in keys}
@@ -211,16 +217,6 @@ def network_of(document: Mapping[str, Any], path: str, typed: Mapping[str, str])
     except ParameterError as error:
         raise _named(error, kind, path, typed) from None
     return replace(network, unmodelled=tuple(_differences(kind, document, network.input_shape[0])))
-
-
-def _model_type(document: Mapping[str, Any], path: str) -> ModelType:
-    name = document.get("model_type")
-    if not isinstance(name, str) or name not in MODEL_TYPES:
-        sizes = ", ".join(key.name for key in _LLAMA if key.absent is None)
-        got = NOTHING if name is None else shown(name)
-        remedy = f"a model built like one of these can be given its model_type and keys, of llama {sizes}"
-        raise InputFileError(path, f"value must be one of {', '.join(MODEL_TYPES)}, got {got}; {remedy}", "model_type")
-    return MODEL_TYPES[name]
 
 
 def _value(key: Key, document: Mapping[str, Any], path: str, argument: Argument | None) -> str:

@@ -35,7 +35,7 @@ a product. What is replaced is not removed: nothing needs it any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -178,19 +178,12 @@ _LARGEST_FUNCTION = 40
 
 
 def rewrite(graph: Graph) -> None:
-    """Replace operators that are parts of one layer."""
-    for one in (_with_bias, _without_nothing, _primitive_attention, _normed, _scaled_norm):
-        _each(graph, one)
-    _each(graph, _functions)
-    _each(graph, _tables)
+    """Replace operators that are parts of one layer, in order, so that what stands before one is changed already."""
+    for change in (_with_bias, _without_nothing, _primitive_attention, _normed, _scaled_norm, _functions, _tables):
+        for one in graph.operators:
+            if one.output.role == SAMPLE:
+                change(one)
     _merge_products(graph)
-
-
-def _each(graph: Graph, change: Callable[[Operator], None]) -> None:
-    """Change operators in order, so that what stands before one is changed already."""
-    for one in graph.operators:
-        if one.output.role == SAMPLE:
-            change(one)
 
 
 def _become(one: Operator, kind: str, inputs: Iterable[Tensor], **attributes: object) -> None:
@@ -543,17 +536,13 @@ def _join_heads(graph: Graph, one: Operator) -> None:
         return
     others = list(dict.fromkeys(part.source for part in heads[1:]))
     both = others[0] if len(others) == 1 else _merged(graph, others, one)
-    both = both or graph_concat(graph, [part.source for part in heads[1:]], one)
+    if both is None:
+        parts = [part.source for part in heads[1:]]
+        side = Operator("concat", parts, {"axis": -1}, one.name, "concat", one.place - 0.5)
+        rows = max(part.size // part.shape[-1] for part in parts)
+        side.outputs = [both := Tensor((rows, sum(part.size for part in parts) // rows), SAMPLE, side)]
+        graph.operators.append(side)
     _become(one, "attention", [heads[0].source, both, *rest], **attributes)
-
-
-def graph_concat(graph: Graph, parts: list[Tensor], before: Operator) -> Tensor:
-    """Return tensors side by side along features, for an operator."""
-    one = Operator("concat", parts, {"axis": -1}, before.name, "concat", before.place - 0.5)
-    rows = max(part.size // part.shape[-1] for part in parts)
-    one.outputs = [Tensor((rows, sum(part.size for part in parts) // rows), SAMPLE, one)]
-    graph.operators.append(one)
-    return one.output
 
 
 def _merged(graph: Graph, parts: list[Tensor], before: Operator) -> Tensor | None:

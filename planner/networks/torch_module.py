@@ -357,13 +357,10 @@ class _Trace:
         originals = {name: getattr(functional, name) for name in wholes}
         places = {one: name for name, one in module.named_modules()}
 
-        def entered(one: Any, _inputs: Any) -> None:
-            trace.path.append(places[one])
-
         def left(*_: Any) -> None:
             trace.path.pop()
 
-        hooks = [one.register_forward_pre_hook(entered) for one in places]
+        hooks = [one.register_forward_pre_hook(lambda one, _: trace.path.append(places[one])) for one in places]
         hooks += [one.register_forward_hook(left) for one in places]
         try:
             for name, label in wholes.items():

@@ -17,7 +17,7 @@ from itertools import chain, combinations
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.cluster import GroupPart
 from planner.domain.configuration import MODES, Configuration, Configurations
 from planner.domain.precision import PRECISIONS
@@ -283,7 +283,13 @@ class _OfSet:
         totals = choices.sum(axis=1)
         for total in np.unique(totals).tolist():
             evaluated = self.evaluate(total)
-            tables = [_shortest(self.passes[name].samples, of.iteration_s) for name, of in evaluated.items()]
+            tables = []
+            for name, of in evaluated.items():  # the shortest step by the samples of a device, where passes make them
+                samples = self.passes[name].samples
+                starts = np.flatnonzero(np.diff(samples, prepend=0))
+                table = np.full(int(samples[-1]) + 1, np.inf)
+                table[samples[starts]] = np.minimum.reduceat(of.iteration_s, starts)
+                tables.append(table)
             for choice in choices[totals == total]:
                 shares = best_shares(tables, (choice * gpus_per_node).tolist(), self.window)
                 if shares is not None:
@@ -292,27 +298,12 @@ class _OfSet:
     def _plan(self, choice: Sequence[int], shares: BatchShares, evaluated: Mapping[str, Predictions]) -> _Plan:
         parts, memory = [], []
         for nodes, samples, (name, one) in zip(choice, shares.samples, self.passes.items(), strict=True):
-            at = _place(one.samples, evaluated[name].iteration_s, samples)
+            at = int(np.argmin(np.where(one.samples == samples, evaluated[name].iteration_s, np.inf)))
             passes = int(one.sub_batch[at]), int(one.accumulation[at])
             parts.append(GroupPart(name, nodes, one.gpus_per_node, *passes))
             memory.append(float(evaluated[name].memory_bytes[at]))
         plan = Configuration.across(tuple(parts), self.precision)
         return _Plan(plan, self.across, shares.step_s, max(memory))
-
-
-def _shortest(samples: IntArray, step_s: FloatArray) -> FloatArray:
-    """Return the shortest step by the samples of a device; infinity where no passes make them."""
-    starts = np.flatnonzero(np.diff(samples, prepend=0))
-    table = np.full(int(samples[-1]) + 1, np.inf)
-    table[samples[starts]] = np.minimum.reduceat(step_s, starts)
-    return table
-
-
-def _place(samples: IntArray, step_s: FloatArray, wanted: int) -> int:
-    """Return the place of the passes with the shortest step of those that make so many samples."""
-    where: BoolArray = samples == wanted
-    first = int(np.argmax(where))
-    return first + int(np.argmin(step_s[where]))
 
 
 def _priced(found: Sequence[_Plan], problem: Problem) -> PricedPlans:

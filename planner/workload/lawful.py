@@ -33,15 +33,8 @@ __all__ = [
 ]  # fmt: skip
 
 LAYER_AXES = (
-    "tensor_parallel",
-    "pipeline_parallel",
-    "schedule",
-    "stages",
-    "sharding",
-    "shard_group",
-    "recompute",
-    "offload",
-)
+    "tensor_parallel", "pipeline_parallel", "schedule", "stages", "sharding", "shard_group", "recompute", "offload",
+)  # fmt: skip
 """Axes of networks without blocks of which they may have more than the default."""
 ONE_BY_ONE, INTERLEAVED, V_SHAPED, NO_FLUSH = map(SCHEDULES.index, ("1f1b", "interleaved", "zero-bubble-v", "no-flush"))
 _OF_LAYERS = [SCHEDULES.index(name) for name in ("gpipe", "1f1b", "zero-bubble")]
@@ -216,7 +209,15 @@ def _of_network(network: Network, framework: Framework) -> Iterator[Rule]:
     yield Rule("pipeline_parallel", f"at most the {number} layers", lambda plans: plans.pipeline_parallel <= number)
     yield from _of_even_stages(number, framework)
     words = f"a divisor of the {number} layers, at least one a chunk, with --stages best"
-    yield Rule("virtual_stages", words, partial(_holds_chunks, number))
+    yield Rule(
+        "virtual_stages",
+        words,
+        lambda plans: (
+            (plans.virtual_stages == 1)
+            | (plans.stages != BEST_STAGES)
+            | (_multiple(number, plans.virtual_stages) & (plans.pipeline_parallel * plans.virtual_stages <= number))
+        ),
+    )
     full = RECOMPUTES.index("full")
     yield Rule(
         "recompute_every",
@@ -342,19 +343,11 @@ def _of_positions(network: Network, framework: Framework) -> Iterator[Rule]:
                 yield Rule("context_parallel", one.words, partial(_splits, one, "context_parallel"))
     for number in attended_positions(network):
         words = f"such that twice the degree divides the {number} positions"
-        yield Rule("context_parallel", words, partial(_deals_out, number))
 
+        def deals_out(plans: Configurations, sequence: int = number) -> BoolArray:  # an early part to each, and a late
+            return np.asarray((plans.context_parallel == 1) | _multiple(sequence, 2 * plans.context_parallel))
 
-def _holds_chunks(number: int, plans: Configurations) -> BoolArray:
-    """Return whether best stages can hold as many layers in each chunk, at least one, though not as many as others."""
-    chunks = plans.pipeline_parallel * plans.virtual_stages
-    is_even = (plans.virtual_stages == 1) | (plans.stages != BEST_STAGES)
-    return np.asarray(is_even | (_multiple(number, plans.virtual_stages) & (chunks <= number)))
-
-
-def _deals_out(sequence: int, plans: Configurations) -> BoolArray:
-    """Return whether each context rank has two equal parts of the positions, an early and a late one."""
-    return np.asarray((plans.context_parallel == 1) | _multiple(sequence, 2 * plans.context_parallel))
+        yield Rule("context_parallel", words, deals_out)
 
 
 def _of_schedules() -> Iterator[Rule]:

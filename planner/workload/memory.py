@@ -37,7 +37,7 @@ themselves, and the prefetched next sub-batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +89,6 @@ _LIVE_TWICE = [SCHEDULES.index(name) for name in ("interleaved", "zero-bubble-h2
 _MOST_RUNS = 4
 """Runs of equal blocks up to which the stages at their ends are looked at, in place of all."""
 _LAYERS_ON_DEVICE = 2
-_MOVED = ("to_host", "to_device")
 _BUFFERS = 2
 """Of what crosses a cut, each way."""
 
@@ -177,11 +176,8 @@ def fullest_stage(of_stages: SplitMemoryBytes) -> SplitMemoryBytes:
     """
     worst = np.argmax(of_stages.total, axis=0)[None]
 
-    def of_worst(name: str) -> Any:
-        of_stage = getattr(of_stages, name)
-        return of_stage.max(axis=0) if name in _MOVED else np.take_along_axis(of_stage, worst, axis=0)[0]
-
-    return SplitMemoryBytes(**{one.name: of_worst(one.name) for one in fields(SplitMemoryBytes)})
+    of_worst = SplitMemoryBytes.of(lambda of_stage: np.take_along_axis(of_stage, worst, axis=0)[0], of_stages)
+    return replace(of_worst, to_host=of_stages.to_host.max(axis=0), to_device=of_stages.to_device.max(axis=0))
 
 
 class Memory:
@@ -215,10 +211,8 @@ class Memory:
         shape, rows = plans.shape, plans.rows
         rank = self.ranks.rank(rows)
         each = [self._on(rows, rank, stage) for stage in self._fullest_stages(rows)]
-        names = [one.name for one in fields(SplitMemoryBytes)]
-        stacked = SplitMemoryBytes(**{name: np.stack([getattr(one, name) for one in each]) for name in names})
-        worst = fullest_stage(stacked)
-        return SplitMemoryBytes(**{name: getattr(worst, name).reshape(shape) for name in names})
+        worst = fullest_stage(SplitMemoryBytes.of(lambda *stages: np.stack(stages), *each))
+        return SplitMemoryBytes.of(lambda of_plans: of_plans.reshape(shape), worst)
 
     def of_stages(
         self, plans: Configurations, stage: IntArray | int, layers: StageLayers | None = None

@@ -109,8 +109,11 @@ class Placement:
         inner = self._product(degrees[:first])
         nodes, together = self._progressions(np.where(degrees[first] > 1, inner, inner * between), degree)
         apart = np.flatnonzero((between > 1) & (degrees[first] > 1) & (degrees[last] > 1))
-        if apart.size:
-            nodes[apart], together[apart] = self._enumerated([one[apart] for one in degrees], places, apart)
+        if apart.size:  # of axes that are not neighbours in the order all ranks are counted
+            some, g = [one[apart] for one in degrees], self._gpus[apart]
+            rows, number = distinct_rows(*some, g)
+            counts = [_counted([int(one[row]) for one in some], places, int(g[row])) for row in rows.tolist()]
+            nodes[apart], together[apart] = np.array(counts, dtype=np.int64)[number].T
         return self._with_streams(nodes, degree / nodes, together)
 
     def _pairs(self, axis: str) -> Groups:
@@ -135,7 +138,9 @@ class Placement:
     def _progressions(self, stride: IntArray, degree: IntArray) -> tuple[IntArray, IntArray]:
         """Return nodes of the worst group and groups that talk at once on the busiest node."""
         g = self._gpus
-        spans = (_last_offset(stride, degree, g) + (degree - 1) * stride) // g + 1
+        # The worst group is the one that starts at the largest place in a node.
+        last = g - 1 - np.maximum(np.gcd(stride * degree, g) - stride, 0)
+        spans = (last + (degree - 1) * stride) // g + 1
         nodes = np.where(stride <= g, spans, degree)
         together = np.minimum(stride, g)
         block = stride * degree
@@ -145,20 +150,6 @@ class Placement:
             first, number = distinct_rows(*rows)
             together[uneven] = _busiest(*(one[first] for one in rows))[number]
         return nodes, together
-
-    def _enumerated(self, degrees: list[IntArray], places: list[int], rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the same by counting all ranks, for axes that are not neighbours in the order."""
-        g = self._gpus[rows]
-        first, number = distinct_rows(*degrees, g)
-        counts = [_counted([int(one[row]) for one in degrees], places, int(g[row])) for row in first.tolist()]
-        nodes, together = np.array(counts, dtype=np.int64).T
-        return nodes[number], together[number]
-
-
-def _last_offset(stride: IntArray, degree: IntArray, g: IntArray) -> IntArray:
-    """Return the largest place in a node at which a group starts: that of the worst group."""
-    before: IntArray = np.maximum(np.gcd(stride * degree, g) - stride, 0)
-    return g - 1 - before
 
 
 def _busiest(stride: IntArray, block: IntArray, g: IntArray) -> IntArray:

@@ -126,7 +126,12 @@ def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tup
             distinct[structure] = parameters, (parameters > 0 and not layer.is_frozen) or any(flows)
         has_gradient[layer.name] = distinct[structure][1]
         structures.append((structure, inputs, flows))
-    kept_tensors = _tensors_for_backward(network, has_gradient)
+    tensor, kept_tensors = {INPUT: INPUT}, set[str]()  # kept for the backward pass; a view as what it is a view of
+    for layer in network.layers:
+        tensor[layer.name] = tensor[layer.inputs[0]] if LAYER_KINDS[layer.kind].is_view else layer.name
+        if has_gradient[layer.name]:
+            of_inputs, of_output = layer.keeps
+            kept_tensors.update(tensor[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output))
     sites: list[Site] = []
     site = []
     for position, (layer, (structure, inputs, flows)) in enumerate(zip(network.layers, structures, strict=True)):
@@ -138,18 +143,6 @@ def _sites(network: Network, *, input_gradient: bool, merged: bool) -> tuple[tup
             sites.append(Site(position, layer, inputs, output, parameters, flows, n_reads, layer.name in kept_tensors))
         site.append(places[key])
     return tuple(sites), np.array(site)
-
-
-def _tensors_for_backward(network: Network, has_gradient: Mapping[str, bool]) -> set[str]:
-    """Return the layers whose outputs are kept for the backward pass; a view is kept as what it is a view of."""
-    tensor = {INPUT: INPUT}
-    names: set[str] = set()
-    for layer in network.layers:
-        tensor[layer.name] = tensor[layer.inputs[0]] if LAYER_KINDS[layer.kind].is_view else layer.name
-        if has_gradient[layer.name]:
-            of_inputs, of_output = layer.keeps
-            names.update(tensor[name] for name in (*layer.inputs * of_inputs, *(layer.name,) * of_output))
-    return names
 
 
 def wide_tensors(

@@ -159,8 +159,15 @@ class _FewSizes:
         self.has_gradient = self._by_site(lambda site: site.has_gradient) > 0
         self.is_reached = (self.units.reached > 0)[self.units.sequence]
         self.crossing = np.zeros(self.number)
-        self.gathered = shares * (tensor > 1) * self._column_bytes(network)
-        self.routed = 2.0 * (experts > 1) * self._routed_bytes()
+        names, sites = {name for name, _ in columns_of(network)}, self.program.sites
+        inputs = [prod(site.inputs[0]) for site in sites if site.layer.name in names]
+        self.gathered = shares * (tensor > 1) * float(self.itemsize * max(inputs, default=0))
+        rows = [  # that experts of a layer are sent, and send back, each: of positions that are shared
+            site.layer.integer("top_k") * (site.layer.number("capacity") or 1.0) * self.output_bytes[site.position]
+            for site in sites
+            if site.layer.kind == "experts"
+        ]
+        self.routed = 2.0 * (experts > 1) * float(max(rows, default=0.0))
         self._count()
 
     def _by_site(self, value: Callable[[Site], float]) -> FloatArray:
@@ -249,7 +256,9 @@ class _FewSizes:
     def _tensors(self, besides: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return own, joined and made by unit, and set what crosses cuts."""
         unit, root, made_by = self.unit.tolist(), {INPUT: INPUT}, {INPUT: -1}
-        last, keeper, size, own = {INPUT: 0}, dict[str, int](), {INPUT: self._input_bytes()}, self._by_unit(besides)
+        last, keeper, own = {INPUT: 0}, dict[str, int](), self._by_unit(besides)
+        each = _WIDE_BYTES if self.rules.casts else self.itemsize
+        size = {INPUT: float(self.input_part * each * prod(self.program.network.input_shape))}
         for at, layer in enumerate(self.layers):
             kind = LAYER_KINDS[layer.kind]
             for source in layer.inputs:
@@ -292,10 +301,6 @@ class _FewSizes:
             return {}
         return {name: own / size for name, size in zip(layer.inputs, reads, strict=True) if size != own}
 
-    def _input_bytes(self) -> float:
-        each = _WIDE_BYTES if self.rules.casts else self.itemsize
-        return float(self.input_part * each * prod(self.program.network.input_shape))
-
     def _freed(self, besides: FloatArray) -> FloatArray:
         """Return what selective recompute frees of each layer, or what it leaves where it names what stays, (L,)."""
         attends = self.units.is_attention
@@ -305,20 +310,6 @@ class _FewSizes:
         stays = 1.0 - repeats(self.program.network, self.units, self.rules.selective, is_product=True)
         is_product = np.array([layer.kind == "linear" for layer in self.layers])
         return np.where(is_product | attends, stays * self.output_bytes, 0.0) + np.where(attends, besides, 0.0)
-
-    def _column_bytes(self, network: Network) -> float:
-        names = {name for name, _ in columns_of(network)}
-        inputs = [prod(site.inputs[0]) for site in self.program.sites if site.layer.name in names]
-        return float(self.itemsize * max(inputs, default=0))
-
-    def _routed_bytes(self) -> float:
-        """Return what experts of a layer are sent, and send back, each: their rows, of positions that are shared."""
-        rows = [
-            (site.layer.integer("top_k") * (site.layer.number("capacity") or 1.0) * self.output_bytes[site.position])
-            for site in self.program.sites
-            if site.layer.kind == "experts"
-        ]
-        return float(max(rows, default=0.0))
 
 
 class Ranks:

@@ -294,7 +294,11 @@ def columns_of(network: Network) -> Iterator[tuple[str, tuple[Layer, ...]]]:
     for layer in plain:
         if layer.kind != "linear":
             continue
-        at, behind = place[layer.name], tuple(_alone_behind(layer, readers))
+        at, last, line = place[layer.name], layer, list[Layer]()
+        while len(readers.get(last.name, ())) == 1:  # each is read by one layer alone
+            (last,) = readers[last.name]
+            line.append(last)
+        behind = tuple(line)
         kinds = tuple(one.kind for one in behind)
         joining = next((at for at, kind in enumerate(kinds) if kind not in _BEFORE_ATTENTION), 0)
         kinds = kinds[joining:] if kinds[joining : joining + 1] == ("attention",) else kinds
@@ -350,13 +354,6 @@ def products_of(network: Network) -> dict[str, tuple[tuple[str, int], ...]]:
                 whole = ((role, features),)
                 roles[layer.name] = (("key", features // 2), ("value", features // 2)) if both and is_last else whole
     return roles
-
-
-def _alone_behind(layer: Layer, readers: dict[str, list[Layer]]) -> Iterator[Layer]:
-    """Yield the layers behind one, as long as each is read by one alone."""
-    while len(readers.get(layer.name, ())) == 1:
-        (layer,) = readers[layer.name]
-        yield layer
 
 
 def _shard(layer: Layer, degree: int, behind: tuple[Layer, ...]) -> Layer:

@@ -84,20 +84,15 @@ class Units:
         return result
 
 
-def _inner_starts(network: Network, of: Program) -> IntArray:
-    """Return the position of the first layer of every unit but the first, (V - 1,)."""
-    if cuts := block_starts(network):
-        return np.array(cuts, dtype=np.int64)
-    inner = of.slot[1:]
-    if inner.size >= MOST_UNITS:
-        tensors = crossing(network, dict.fromkeys((INPUT, *(layer.name for layer in network.layers)), 1))
-        inner = inner[tensors[inner] == tensors[inner].min()]
-    return inner[:: -(-(inner.size + 1) // MOST_UNITS)]
-
-
 def units_of(network: Network, of: Program) -> Units:
     """Return the units of a network's program, or of a shard of it, whose layers stand at the same positions."""
-    inner = _inner_starts(network, of)
+    inner = np.array(block_starts(network), dtype=np.int64)  # the first layer of every unit but the first
+    if not inner.size:
+        inner = of.slot[1:]
+        if inner.size >= MOST_UNITS:
+            tensors = crossing(network, dict.fromkeys((INPUT, *(layer.name for layer in network.layers)), 1))
+            inner = inner[tensors[inner] == tensors[inner].min()]
+        inner = inner[:: -(-(inner.size + 1) // MOST_UNITS)]
     unit_of_slot = np.searchsorted(inner, of.slot, side="right")
     unit_of_segment = np.concatenate([[0], unit_of_slot])
     unit_of_layer = np.searchsorted(inner, np.arange(of.site.size), side="right")
