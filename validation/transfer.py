@@ -41,11 +41,12 @@ TITLE = f"""# Kernels of a GPU from measurements of another
 Written by `python -m validation.transfer --data DIR` from published kernel times, with the terms that the bundled
 calibrations hold. Coefficients of FLOP are multiplied by the ratio of peak rates, of convolutions on tensor cores by
 that of multiprocessors times clock where it says faster, up to the peak, those of bytes by the ratio of memory
-bandwidths, launches stay, waves of tiles are counted with the other GPU's multiprocessors (`planner/costs/scaling.py`).
-Where the other GPU has no tensor cores for a precision, convolutions that were fitted in tiles of their channels are
-taken from the fit in fp32. Errors are predicted / measured - 1 in percent, mean, median and 90th percentile of the
-absolute ones; bias is their mean with its sign. A row is predicted by fits that saw neither its GPU nor, on any other,
-its group (application, layer, length of rows): a new shape on a new GPU. Element-wise kernels count from 90 us.
+bandwidths, launches stay, waves of tiles are counted with the other GPU's multiprocessors
+(`planner/costs/specified.py`). Where the other GPU has no tensor cores for a precision, convolutions that were fitted
+in tiles of their channels are taken from the fit in fp32. Errors are predicted / measured - 1 in percent, mean, median
+and 90th percentile of the absolute ones; bias is their mean with its sign. A row is predicted by fits that saw neither
+its GPU nor, on any other, its group (application, layer, length of rows): a new shape on a new GPU. Element-wise
+kernels count from 90 us.
 
 - {DEEPBENCH}
 - {NEUSIGHT}

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from planner import catalog
-from planner.costs.scaling import in_precision, rate_ratio, without_process
-from planner.costs.specified import specified_entry
+from planner.costs.specified import in_precision, rate_ratio, specified_entry, without_process
 from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import UNITS, PrecisionScore

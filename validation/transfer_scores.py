@@ -14,7 +14,7 @@ from itertools import count
 import numpy as np
 
 from planner import catalog
-from planner.costs.scaling import scaled_entry, without_process
+from planner.costs.specified import scaled_entry, without_process
 from planner.costs.terms import evaluate
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.calibration import Entry, TransferScore, relation, units_between, units_of

@@ -20,6 +20,7 @@ from planner.domain.calibration import Entry
 from planner.domain.cluster import Cluster, MixedCluster
 from planner.domain.network import family_of
 from planner.errors import NOTHING, ParameterError
+from planner.fitting.next_points import gaps_of
 from planner.formats.calibration import CALIBRATION
 from planner.formats.cluster import ACCELERATOR, write_cluster
 from planner.formats.detected import COMMANDS, draft, read_reports
@@ -31,7 +32,6 @@ from planner.probes.machine import likely_names, reports
 from planner.report import show as views
 from planner.report.blocks import Block, Pairs, heading
 from planner.report.studies import kernel_table, ridge_words
-from planner.scoring.gaps import gaps_of
 from planner.sessions.measure import can_be_measured, measured_for, measuring
 from planner.sources.overheads import FORMULA
 from planner.steps.kernel_rows import work_rows

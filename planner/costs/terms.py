@@ -46,7 +46,7 @@ def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> Fl
     """Return times [s] = max(link(Φ·θ), floor)·slowdown/faster, shape (...), the broadcast shape of the work columns.
 
     The slowdown is that of products that are not aligned (:mod:`planner.costs.work`), which stay in 16 bits where
-    others run ``faster`` in 8 (:func:`planner.costs.scaling.in_8_bits`).
+    others run ``faster`` in 8 (:func:`planner.costs.specified.in_8_bits`).
 
     ``features``: Φ of these calls, where it is known.
 

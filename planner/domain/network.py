@@ -19,8 +19,9 @@ from planner.domain.layers.record import INPUT, AttributeValue, Layer, Shape
 from planner.errors import ParameterError, UnknownNameError
 
 __all__ = [
-    "INPUT", "LAYER_KINDS", "LOOKED_UP", "MOST_LAYERS", "AttributeValue", "Layer", "LayerCall", "Network", "Shape",
-    "family_of", "input_shapes", "kind_of_kernel", "layer_parameters", "layer_shapes", "parameters_of", "work_named",
+    "INPUT", "LAYER_KINDS", "LOOKED_UP", "MOST_LAYERS", "AttributeValue", "Layer", "LayerCall", "Network", "Point",
+    "Shape", "family_of", "input_shapes", "kind_of_kernel", "layer_parameters", "layer_shapes", "parameters_of",
+    "work_named",
 ]  # fmt: skip
 
 
@@ -242,3 +243,35 @@ def work_named(name: str) -> dict[str, tuple[int, int]]:
         column, base, amount, of_samples = part.groups()
         amounts.setdefault(column, (int(base or 0), int(amount)) if of_samples else (int(base or 0) + int(amount), 0))
     return amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A kernel call to time.
+
+    Attributes
+    ----------
+    geometry : what the call needs beyond its work: shapes of a pooling window, channels of a normalisation
+    call : the call of a network's layer that the point is, at ``sub_batch``; None: of the generic design
+    precision : that the call computes in; of what moves bytes, that of its elements
+    """
+
+    kind: str
+    direction: str
+    work: Mapping[str, int]
+    geometry: Mapping[str, int] = field(default_factory=dict)
+    call: LayerCall | None = None
+    sub_batch: int = 0
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "work", frozen_map(self.work))
+        object.__setattr__(self, "geometry", frozen_map(self.geometry))
+
+    @property
+    def name(self) -> str:
+        """A name that tells points apart, such as ``gemm forward m=64 n=4 k=512 batch=1``."""
+        precision = () if self.precision == "fp32" else (self.precision,)
+        sizes = [f"{key}={value}" for key, value in {**self.work, **self.geometry}.items()]
+        rest = [f"{self.call.name} at {self.sub_batch}"] if self.call else sizes
+        return " ".join([self.kind, self.direction, *precision, *rest])

@@ -15,11 +15,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.domain.arrays import frozen_map
 from planner.domain.kernels import (
     BACKWARD_DATA,
     BACKWARD_WEIGHT,
@@ -31,7 +30,7 @@ from planner.domain.kernels import (
 )
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import INPUT, AttributeValue, Layer, Lowering, Shape, Site
-from planner.domain.network import LayerCall, kind_of_kernel
+from planner.domain.network import Point, kind_of_kernel
 from planner.probes.precisions import has_kernel, measures
 
 __all__ = [
@@ -59,38 +58,6 @@ _LARGE_RANGE = Range((6.5e9, 1.6e10), (0, 110e6), (2.45e7, 2.7e7), (8, 16, 16, 3
 _LARGE_OPERAND_RANGE = replace(_LARGE_RANGE, operand_bytes=(1e8, 1.1e8))
 _LARGE_LRN_RANGE = replace(_LARGE_RANGE, elements=(4e6, 5e6))
 """Normalisation over channels is made of many calls that each keep a result: it takes long, and much memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One call to time.
-
-    Attributes
-    ----------
-    geometry : what the call needs beyond its work: shapes of a pooling window, channels of a normalisation
-    call : the call of a network's layer that the point is, at ``sub_batch``; None: of the generic design
-    precision : that the call computes in; of what moves bytes, that of its elements
-    """
-
-    kind: str
-    direction: str
-    work: Mapping[str, int]
-    geometry: Mapping[str, int] = field(default_factory=dict)
-    call: LayerCall | None = None
-    sub_batch: int = 0
-    precision: str = "fp32"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "work", frozen_map(self.work))
-        object.__setattr__(self, "geometry", frozen_map(self.geometry))
-
-    @property
-    def name(self) -> str:
-        """A name that tells points apart, such as ``gemm forward m=64 n=4 k=512 batch=1``."""
-        precision = () if self.precision == "fp32" else (self.precision,)
-        sizes = [f"{key}={value}" for key, value in {**self.work, **self.geometry}.items()]
-        rest = [f"{self.call.name} at {self.sub_batch}"] if self.call else sizes
-        return " ".join([self.kind, self.direction, *precision, *rest])
 
 
 Family = tuple[Point, ...]

@@ -30,7 +30,7 @@ from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS
 from planner.errors import NOTHING, CoverageError, OutputError, ParameterError, PlannerError
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import expected_fit_s, learns_from_calls
-from planner.fitting.next_points import NextPoints
+from planner.fitting.next_points import CanMeasure, NextPoints
 from planner.networks.zoo import build, zoo_names
 from planner.probes.bench import DISTURBED_RATIO
 from planner.probes.calibrate import Measurement, Own, Place, measure_device, place_of
@@ -41,7 +41,6 @@ from planner.probes.points import Point
 from planner.probes.precisions import check_torch
 from planner.probes.run import EXPECTED_ERROR, Goal, Progress, holds_measured, seconds_used
 from planner.probes.steps import CPU_BYTES, STEP_PRECISIONS, PlanRun, StepNeed, timed_runs
-from planner.scoring.gaps import CanMeasure
 from planner.sessions.inputs import Say
 from planner.sources.source import is_used
 from planner.sources.sources import Sources

@@ -21,8 +21,8 @@ specified kernels.
 
 Kernels in a precision that a device was not measured in are derived from one that the same units compute: the fit of
 the nearest measured precision, its FLOP by the ratio of the peak rates, its tensors by the bytes of an element
-(:func:`planner.costs.scaling.in_precision`). Across units nothing is derived: what CUDA cores reach says less of tensor
-cores, and the reverse, than their data sheet (``python -m validation.transfer``). Nor is 8 bits:
+(:func:`planner.costs.specified.in_precision`). Across units nothing is derived: what CUDA cores reach says less of
+tensor cores, and the reverse, than their data sheet (``python -m validation.transfer``). Nor is 8 bits:
 :meth:`planner.sources.sources.Sources.find_kernel`.
 """
 
@@ -35,8 +35,7 @@ from functools import partial
 from itertools import product
 from math import inf, log
 
-from planner.costs.scaling import in_precision, rate_ratio, scaled_entry
-from planner.costs.specified import at_issue_rate
+from planner.costs.specified import at_issue_rate, in_precision, rate_ratio, scaled_entry
 from planner.domain.calibration import (
     RELATIONS,
     UNITS,

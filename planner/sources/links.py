@@ -32,8 +32,7 @@ from planner.sources.source import Source, source_of
 __all__ = [
     "BETWEEN", "INSIDE", "MULTIPLES", "SOCKET", "SOCKETS", "WAIT", "as_elsewhere", "between_devices",
     "beyond_measured", "contradictions", "measured_inside", "multiples_of_kind", "of_node", "slower",
-    "waits_elsewhere", "with_links", "with_measured_links",
-    "with_value", "without_generation",
+    "waits_elsewhere", "with_links", "with_measured_links", "without_generation",
 ]  # fmt: skip
 
 MULTIPLES = "specified"
@@ -51,11 +50,6 @@ COMPARED_BYTES, ALIKE = 2.0**20, 1.1
 """Buffer at which measured collectives are compared, and the ratio up to which they agree."""
 WAIT = "wait"
 """Setting of multiples: the spread of steps among what links of a kind join."""
-
-
-def with_value(link: Link, field: str, value: float) -> Link:
-    """Return a link with one of its values replaced."""
-    return replace(link, bytes_per_s=value) if field == "bytes_per_s" else replace(link, latency_s=value)
 
 
 def with_links(entry: Entry, before: Cluster, after: Cluster) -> Entry:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.costs.scaling import in_8_bits
 from planner.costs.specified import (
+    in_8_bits,
     specified_copy,
     specified_entry,
     specified_host,
@@ -48,7 +48,6 @@ from planner.sources.links import (
     measured_inside,
     waits_elsewhere,
     with_links,
-    with_value,
 )
 from planner.sources.overheads import (
     MeasuredSteps,
@@ -130,7 +129,8 @@ class Sources:
             link: Link | None = getattr(cluster, name)
             if link is None:
                 raise missing_link(cluster, name, "the scenario replaces one of its values")
-            links: dict[str, Any] = {name: with_value(link, field, value)}
+            given: dict[str, Any] = {field: value}
+            links: dict[str, Any] = {name: replace(link, **given)}
             cluster = replace(cluster, **links)
         return cluster
 

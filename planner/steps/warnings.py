@@ -10,7 +10,7 @@ from math import gcd
 import numpy as np
 
 from planner.costs.features import CALLS, FASTER
-from planner.costs.scaling import NARROW_MISS
+from planner.costs.specified import NARROW_MISS
 from planner.costs.work import WHOLE_BYTES, kernel_width, times_as_long
 from planner.domain.axes import TENSOR
 from planner.domain.calibration import OF_PASSES, Calibration, Entry

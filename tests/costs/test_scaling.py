@@ -13,7 +13,7 @@ from planner.costs.features import Work
 from planner.costs.gaussian_process import GAUSSIAN_PROCESS
 from planner.costs.kernels import FLOP_BEYOND
 from planner.costs.measured_calls import MEASURED_S
-from planner.costs.scaling import (
+from planner.costs.specified import (
     LANES_OF_CHIP,
     NARROW_MISS,
     in_8_bits,
@@ -21,9 +21,9 @@ from planner.costs.scaling import (
     rate_ratio,
     ratios,
     scaled_entry,
+    specified_entry,
     without_process,
 )
-from planner.costs.specified import specified_entry
 from planner.costs.terms import TERMS, evaluate
 from planner.domain.calibration import Entry, SettingValue
 from planner.domain.cluster import Accelerator

@@ -11,8 +11,8 @@ from planner.domain.calibration import Calibration, Entry, Gap
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.network import LOOKED_UP, Layer, Network
 from planner.errors import ParameterError
-from planner.scoring import gaps
-from planner.scoring.gaps import gaps_of
+from planner.fitting import next_points as gaps
+from planner.fitting.next_points import gaps_of
 from planner.workload.calls import distinct_calls
 
 DEVICE = Accelerator("toy", "gpu", 2.0**34, 1e11, {"fp32": 1e12, "fp16": 4e12, "bf16": 4e12}, 8, "made up")

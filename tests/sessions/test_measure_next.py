@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from planner import catalog
 from planner.domain.samples import NETWORKS
-from planner.scoring.gaps import CanMeasure, gaps_of
+from planner.fitting.next_points import CanMeasure, gaps_of
 from planner.sessions.measure import can_be_measured, measured_for, measuring
 from planner.workload.calls import distinct_calls
 

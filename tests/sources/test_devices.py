@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner import catalog
-from planner.costs.scaling import scaled_entry
+from planner.costs.specified import scaled_entry
 from planner.costs.terms import evaluate
 from planner.domain.calibration import (
     Calibration,
