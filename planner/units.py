@@ -136,7 +136,7 @@ def parse_fraction(text: str, what: str = "the fraction") -> float:
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
     factor, suffix = next(((f, s) for f, s in steps if abs(value) >= f), steps[-1])
-    return f"{value / factor:.4g} {suffix}".strip()
+    return f"{value / factor:,.4g} {suffix}".strip()
 
 
 def format_seconds(value: float) -> str:
@@ -167,8 +167,7 @@ def duration_unit(size: float, digits: int) -> tuple[float, str]:
     """Return the seconds and the name of the unit in which a time is written: 999.9 ms, to three digits, is 1.00 s."""
     if size >= 120:
         return (60.0, "min") if size < 7200 else (3600.0, "h")
-    places = max(digits, 3) - 1
-    return next((one for one in _SECONDS if float(f"{size / one[0]:.{places}e}") >= 1), _SECONDS[-1])
+    return next((one for one in _SECONDS if float(f"{size / one[0]:.{digits - 1}e}") >= 1), _SECONDS[-1])
 
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))

@@ -91,6 +91,7 @@ DURATIONS = [
     (0.04, 2, "40 ms"),
     (0.04, 4, "40.00 ms"),
     (9.9996e-4, 2, "1.0 ms"),
+    (9.96e-4, 2, "1.0 ms"),
     (3e-6, 2, "3.0 us"),
     (4e-12, 2, "0.0040 ns"),
     (0, 2, "0 s"),
@@ -121,6 +122,7 @@ def test_durations_keep_their_digits(value: float, digits: int) -> None:
     number, unit = format_duration(value, digits).replace(",", "").split()
     factor = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
     assert float(number) * factor == pytest.approx(value, rel=0.51 * 10 ** (1 - digits))
+    assert factor >= 1 or float(number) < 1000
 
 
 @given(st.floats(86400, 1e9))

@@ -257,15 +257,19 @@ def _check_sync(values: Values, mixed: MixedCluster) -> None:
 
 def _unsupported(key: str, values: Values, mixed: MixedCluster, remedy: str) -> ParameterError:
     """Return that an option has no meaning across groups, with its value as it may be typed."""
-    flag, value = OPTIONS[key].flag, values[key].value
-    got: object = flag if value is True else value
-    if key == "time_limit" and isinstance(value, float):
-        got = f"{value:g}s"
-    elif isinstance(value, Mapping):
-        got = ",".join(f"{name}={one}" for name, one in value.items())
-    elif isinstance(value, tuple):
-        got = ",".join(map(str, value))
-    return ParameterError(flag, f"left out on cluster {mixed.name!r} of several node groups", got, remedy)
+    rule = f"left out on cluster {mixed.name!r} of several node groups"
+    return ParameterError(OPTIONS[key].flag, rule, _typed(key, values[key].value), remedy)
+
+
+def _typed(key: str, value: object) -> object:
+    """Return the value of an option as it may be typed; of a switch its flag."""
+    if key in ("time_limit", "deadline") and isinstance(value, float):
+        return f"{value:g}s"
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={one}" for name, one in value.items())
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return OPTIONS[key].flag if value is True else value
 
 
 _OF_REPLICAS = ("precision", "sub_batch", "nodes", "gpus_per_node")
@@ -324,8 +328,7 @@ def _inference_cases(values: Values) -> tuple[Case, ...]:
     asked |= {name: one for name, one in values.items() if name in _OF_TRAINING and one.source == OPTION}
     for name, given in asked.items():
         if given.value != defaults.get(name):
-            got = ",".join(map(str, given.value)) if isinstance(given.value, tuple) else "a value"
-            raise ParameterError(OPTIONS[name].flag, "left out with --task inference", got)
+            raise ParameterError(OPTIONS[name].flag, "left out with --task inference", _typed(name, given.value))
     several = len(values["network"].value) > 1 or len(value_of(values, "scenario", ("",))) > 1
     if several and "json" in values:
         raise ParameterError("--json", "asked of one network and scenario with --task inference", "several")

@@ -206,7 +206,8 @@ def gather(command: str, arguments: Mapping[str, Any]) -> Values:
     with settings_named(values):
         for key, one in values.items():
             if (several := OPTIONS[key].several_in) and isinstance(one.value, tuple) and command not in several:
-                raise ParameterError(OPTIONS[key].flag, f"one with {command}", ",".join(one.value))
+                rule, remedy = f"one with {command}", "name one on the command line"
+                raise ParameterError(OPTIONS[key].flag, rule, ",".join(one.value), remedy)
         values, hint = _with_base(in_full(values), command)
     if used := sorted(key for key in of_file if key not in options):
         note(f"{', '.join(used)}: from {path}")

@@ -234,7 +234,8 @@ def _check_clusters(values: Values) -> None:
     clash += ["objective"] * is_sum(value_of(values, "objective", ""))
     clash += ["task"] * (value_of(values, "task") == INFERENCE)
     if clash:
-        rule = f"one with {OPTIONS[clash[0]].flag} as given"
+        key, flag = clash[0], OPTIONS[clash[0]].flag
+        rule = f"a single one with {flag}{'' if key in ('why_not', 'sensitivity') else f' {value_of(values, key)}'}"
         raise ParameterError("--cluster", rule, ",".join(names), "ask for each by itself")
 
 

@@ -161,7 +161,9 @@ def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(text) if syntax == "toml" else json.loads(text, object_pairs_hook=partial(_once, path))
     except json.JSONDecodeError as error:
-        raise InputFileError(path, f"text must be JSON, got: {error.msg}", f"line {error.lineno}") from None
+        got = shown(rest[0]) if (rest := text[error.pos :].split()) else "its end"
+        problem = f"text must be JSON, got {got}: {error.msg[0].lower()}{error.msg[1:]}"
+        raise InputFileError(path, problem, f"line {error.lineno}") from None
     except tomllib.TOMLDecodeError as error:
         message, _, place = str(error).partition(" (at ")
         line_match = re.match(r"line (\d+)", place)
@@ -177,9 +179,14 @@ def parse_text(text: str, path: str, syntax: str) -> dict[str, Any]:
             raise
         raise InputFileError(path, "numbers must be of a believable size, got one of thousands of digits") from None
     if not isinstance(document, dict):
-        raise InputFileError(path, f"document must be a table, got {type(document).__name__}")
+        raise InputFileError(path, f"document must be an object of keys and values, got {_JSON_NAMES[type(document)]}")
     check_depth(document, path)
     return document
+
+
+_JSON_NAMES = {
+    list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false", type(None): "null",
+}  # fmt: skip
 
 
 def _once(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

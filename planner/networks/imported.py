@@ -496,8 +496,9 @@ class _Layers(Forms):
         for label, name in self.unknown:
             kinds.setdefault(label, []).append(name)
         words = "; ".join(
-            f"{label}, {len(names)} of {sum(flop[one] for one in names) / sum(flop.values()):.1%} of FLOP "
-            f"and {sum(moved[one] for one in names) / sum(moved.values()):.1%} of bytes"
+            f"{label} ({len(names):,} time{'s' * (len(names) != 1)}, with "
+            f"{sum(flop[one] for one in names) / sum(flop.values()):.1%} of the FLOP and "
+            f"{sum(moved[one] for one in names) / sum(moved.values()):.1%} of the bytes)"
             for label, names in kinds.items()
         )
         return f"operators must be known, got {words}; --allow-unknown prices them by their bytes"

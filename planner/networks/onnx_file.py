@@ -79,8 +79,8 @@ def onnx_graph(path: str, inputs: str) -> Graph:
         model = onnx.load(path, load_external_data=False)
     except OSError as error:
         raise InputFileError(path, f"file must be readable, got {error.strerror}") from None
-    except Exception as error:  # noqa: BLE001 - whatever a parser of protocol buffers raises
-        raise InputFileError(path, f"file must be an ONNX model, got {type(error).__name__}") from None
+    except Exception:  # noqa: BLE001 - whatever a parser of protocol buffers raises
+        raise InputFileError(path, "file must be an ONNX model, got one that cannot be parsed") from None
     if not model.graph.node:
         raise InputFileError(path, "file must be an ONNX model with operators, got none")
     named = {one.name for one in model.graph.initializer}

@@ -206,7 +206,8 @@ def _results(suggestion: Suggestion, plan: Plan, subject: Subject) -> str:
     if run and training is not None:
         steps = plan.prediction.steps(run, subject.tokens)
         of_steps = f"{math.ceil(steps):,} steps, " if steps else ""
-        results.append(f"{run.words} in {of_steps}{parts.duration(training)}")
+        is_told = run.epochs == 1 and not of_steps and parts.duration(training) in results[0]
+        results += [] if is_told else [f"{run.words} in {of_steps}{parts.duration(training)}"]
     return ", ".join(results) + parts.empty_updates(plan.prediction)
 
 

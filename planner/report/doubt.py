@@ -26,7 +26,7 @@ HEADLINES: Mapping[str, str] = {
     "cluster_refused": "cluster {subjects} was requested but is left out",
     "framework_refused": "{subjects} was requested but is left out",
     "framework_without_plan": "no plan in {subjects} fits",
-    "nearest_batch": "no plan has exactly {subjects} samples: the nearest mini-batch is taken",
+    "nearest_batch": "no plan has a mini-batch of exactly {subjects}: the nearest is taken",
     "precision_refused": "{subjects} was requested but is left out",
     "out_of_memory": "it needs more memory than {subjects} has",
     "window_missed": "the mean mini-batch is in the window, but hardly any single one is",
@@ -244,7 +244,8 @@ def launch(plan: PlanToStart, *, in_short: bool = False) -> Iterator[Line]:
     """Yield the command that starts the processes of a plan, or why none does; ``in_short``: what writes it."""
     job = job_of(plan)
     if job.refusal or job.untold:
-        yield Line(f"No start line: {job.refusal or f'it has no flag or key for {job.untold[0]}'}.")
+        framework = plan.subject.settings.framework.label
+        yield Line(f"No start line: {job.refusal or f'{framework} has no flag or key for {job.untold[0]}'}.")
         return
     if len(plan.configuration.groups) > 1:
         lines = _across_groups(plan.configuration, job)

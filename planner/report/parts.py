@@ -193,7 +193,7 @@ def memory_needed(one: Prediction, device: str = "GPU") -> str:
     """Return needed of available memory of one device, its interval, and how likely it suffices."""
     memory, capacity = one.memory(), one.memory_bytes.get("capacity")
     of = f" of {format_bytes(capacity)}" if capacity else ""
-    fits = "" if one.fits is None or one.fits >= SURE else f", fits with {chance(one.fits)}"
+    fits = "" if one.fits is None or one.fits >= SURE else f", fits with probability {chance(one.fits)}"
     gib = [format_number(end / 2**30, 3) for end in (memory.low, memory.high) if end]
     ends = f" ({' to '.join(gib)})" if gib else ""
     return f"{format_bytes(memory.value)}{ends}{of} on one {device}{fits}"

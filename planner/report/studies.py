@@ -142,7 +142,7 @@ MOST_LOOSENINGS = 4
 
 def why_not_view(answer: WhyNot, subject: Subject) -> Iterator[Block]:
     """Yield the constraint that refuses such plans, or the price and the rank of the best of them."""
-    target = f"target mini-batch {answer.request['target_batch'].value:,}"
+    target = f"target mini-batch {answer.request['target_batch'].value}"
     values = [target, *(f"{option}={value}" for option, value in answer.values.items())]
     framework = f" in {answer.framework}" if answer.framework else ""
     yield title(f"{place(subject)}{framework}, {', '.join(values)}: {_verdict(answer)}")

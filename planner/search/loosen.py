@@ -495,10 +495,12 @@ def whys_over_limits(order: Order, plans: PricedPlans, request: SpaceRequest) ->
 def _above(name: str, value: float, most: float) -> str:
     """Return in words by how much a value exceeds a limit; empty where it does not."""
     limit = LIMITS[name]
-    by = f"{format_number(100 * abs(value / most - 1))}% " if most else ""
+    ratio = value / most if most else 0.0
+    by = f"{format_number(100 * abs(ratio - 1))}% " if ratio > 0.1 else ""  # of a smaller one the limit says more
     is_beyond = value < most if limit.is_least else value > most
     option = limit.option or f"--limit {name}"
-    return f"{limit.words} {limit_text(name, value)}, {by}{limit.side} {option}" if is_beyond else ""
+    side = f"{by}{limit.side} {option}" if by or not most else f"{limit.side} the {limit_text(name, most)} of {option}"
+    return f"{limit.words} {limit_text(name, value)}, {side}" if is_beyond else ""
 
 
 def _largest_excess(most: Mapping[str, float], order: Order) -> LeadingKey:

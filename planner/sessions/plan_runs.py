@@ -183,7 +183,8 @@ def refined_with_runs(
         for one in suggested.plans
     }
     plans, runs = {(one.framework, one.configuration) for one in steps}, sum(one.runs for one in steps)
-    say(f"{runs} measured steps of {len(plans)} plans, of which the suggestion has {len(plans & own)}")
+    steps_of, of = f"measured step{'s' * (runs != 1)} of", f"plan{'s' * (len(plans) != 1)}"
+    say(f"{runs} {steps_of} {len(plans)} {of}, of which the suggestion has {len(plans & own)}")
     if left_out:
         say(f"rows left out: {len(left_out)}{_because(left_out)}")
     steps.sort(key=lambda one: one.runs)  # of a plan that was run in several ways the most runs count

@@ -27,7 +27,7 @@ def test_a_bad_line_stops_no_other_and_says_its_line_and_exit_code(run: Run) -> 
     bad: dict[str, tuple[str | dict[str, Any], int, str]] = {
         "oops": ("oops", 3, "text must be JSON"),
         "twice": ('{"nodes": 1, "nodes": 2}', 3, "'nodes' twice"),
-        "list": ("[1]", 3, "document must be a table"),
+        "list": ("[1]", 3, "document must be an object"),
         "long": ("x" * 70_000, 3, "at most 65,536 characters"),
         "key": ({"target_batc": 64}, 2, "did you mean 'target_batch'?"),
         "value": (SMALL | {"target_batch": True}, 2, "target_batch must be text, a number or a list of them, got True"),

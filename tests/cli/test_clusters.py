@@ -83,16 +83,16 @@ def test_one_cluster_twice_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--why-not", "nodes=2"), "--why-not"),
         (("--sensitivity",), "--sensitivity"),
-        (("--search", "optuna"), "--search"),
-        (("--task", "inference"), "--task"),
-        (("--objective", "epoch-time:1+gpu-hours:1"), "--objective"),
+        (("--search", "optuna"), "--search optuna"),
+        (("--task", "inference"), "--task inference"),
+        (("--objective", "epoch-time:1+gpu-hours:1"), "--objective epoch-time:1+gpu-hours:1"),
     ],
 )
 def test_what_is_of_one_cluster_says_so(
     capsys: pytest.CaptureFixture[str], options: tuple[str, ...], named: str
 ) -> None:
     assert main(on(CLUSTERS, *options)) == 2
-    assert f"--cluster must be one with {named}" in capsys.readouterr().err
+    assert f"--cluster must be a single one with {named}, got" in capsys.readouterr().err
 
 
 def test_other_commands_take_one(
@@ -105,7 +105,8 @@ def test_other_commands_take_one(
     )
     monkeypatch.chdir(tmp_path)
     assert main(["predict", "--sub-batch", "32"]) == 3
-    assert "cluster must be one with predict, got 'dgx-a100,dgx-h100'" in capsys.readouterr().err
+    said = "cluster must be one with predict, got 'dgx-a100,dgx-h100'; name one on the command line"
+    assert said in capsys.readouterr().err
     assert main(["suggest", "--target-batch", "1024", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["suggestions"]) == 2
 

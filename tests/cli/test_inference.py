@@ -57,8 +57,8 @@ def test_the_fewest_gpus_for_a_rate_within_a_latency(run: Run) -> None:
         (("predict", *T4, "--precision", "fp8", "--sub-batch", "8"), 5, "one that t4 has"),
         (("predict", *T4, "--sub-batch", "8", "--tensor", "2"), 2, "--tensor must be left out with --task inference"),
         (("predict", *T4), 2, "--sub-batch must be given"),
-        ((*CLUSTER, "--pareto"), 2, "--pareto must be left out with --task inference"),
-        ((*CLUSTER, "--target-batch", "64"), 2, "--target-batch must be left out with --task inference"),
+        ((*CLUSTER, "--pareto"), 2, "--pareto must be left out with --task inference, got '--pareto'"),
+        ((*CLUSTER, "--target-batch", "64"), 2, "inference, got 64"),
         ((*CNN, "--cluster", "dgx1-v100", "--precision", "fp8"), 5, "v100-sxm2-16gb does not have fp8"),
         ((*CNN, "--cluster", "stampede2", "--offload", "paged-activations"), 5, "links.host of cluster stampede2 must"),
         (

@@ -82,7 +82,7 @@ def test_answers_of_several_frameworks_are_told_apart(run: Any) -> None:
         own = [one["configuration"] for one in plans]
         rank = next(at for at, one in enumerate(own, 1) if one["framework"] == framework and one["nodes"] == 4)
         assert title.startswith(
-            f"resnet50 on dgx1-v100 in {framework}, target mini-batch 1,024, nodes=4: rank {rank} of"
+            f"resnet50 on dgx1-v100 in {framework}, target mini-batch 1024, nodes=4: rank {rank} of"
         )
         answer = json.loads(run(*asked, "--why-not", f"nodes=4,framework={framework}", "--json")[1])
         assert (answer["framework"], answer["rank"]) == (framework, rank)
@@ -106,7 +106,7 @@ def test_a_framework_that_is_not_searched_is_refused(run: Any) -> None:
 )
 def test_what_the_request_does_not_try_has_no_rank(run: Any, values: str, verdict: str, sentence: str) -> None:
     words = " ".join(run(*RESNET, "--why-not", values)[1].split())
-    assert words.startswith(f"resnet50 on dgx1-v100, target mini-batch 1,024, {values}: {verdict} {sentence}")
+    assert words.startswith(f"resnet50 on dgx1-v100, target mini-batch 1024, {values}: {verdict} {sentence}")
 
 
 LLAMA = ("suggest", "--network", "llama3-8b", "--cluster", "dgx-h100", "--target-batch", "256")

@@ -97,7 +97,7 @@ def test_truncated_or_invalid_text_names_the_line(syntax: str, text: str, line: 
 
 
 def test_document_must_be_a_table() -> None:
-    with pytest.raises(InputFileError, match="must be a table, got list"):
+    with pytest.raises(InputFileError, match="must be an object of keys and values, got a list"):
         parse_text("[1]", "x.json", "json")
 
 

@@ -64,7 +64,7 @@ BAD = {
     "no_module:input=8": (InputFileError, "no_module must return a torch.nn.Module, got int"),
     "resnets:input=8": (InputFileError, "file must define the factory resnets, got .*resnet"),
     "of_unknown:input=8": (
-        InputFileError, r"operators must be known, got aten.linalg_qr, 1 of 5.8% of FLOP and 39.0% of bytes; --allow"
+        InputFileError, r"known, got aten.linalg_qr \(1 time, with 5.8% of the FLOP and 39.0% of the bytes\); --allow"
     ),
 }  # fmt: skip
 

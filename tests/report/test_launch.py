@@ -77,7 +77,7 @@ def test_flags_of_the_framework_say_the_plan(printed: Printed) -> None:
 
 def test_a_value_without_a_flag_is_named(printed: Printed) -> None:
     said = started(Configuration(1, 8, 1, 8, "bf16", offload="activations"), printed, "megatron-lm")
-    assert said == "No start line: it has no flag or key for offload activations.\n"
+    assert said == "No start line: megatron-lm has no flag or key for offload activations.\n"
 
 
 @pytest.mark.parametrize(
