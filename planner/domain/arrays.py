@@ -45,6 +45,12 @@ def distinct_values(values: NDArray[_Number]) -> NDArray[_Number]:
     return in_order[is_first]
 
 
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, rising."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*small, *(number // one for one in small)})
+
+
 def distinct_rows(*columns: IntArray | FloatArray) -> tuple[IntArray, IntArray]:
     """Return where each distinct row of columns of shape (n,) first stands, shape (k,), and the number of each row's.
 

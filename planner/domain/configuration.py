@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count, distinct_rows
+from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, check_count, distinct_rows, divisors
 from planner.domain.axes import AXES, MODES, RANK_ORDER, SCHEDULES, Axes, Axis
 from planner.domain.cluster import GroupPart
 from planner.domain.framework import OPTIMIZERS, Settings
@@ -84,8 +84,12 @@ class Configuration(Axes[int, str]):
             if self.mode == "async" and axis.only_sync and getattr(self, axis.name) != axis.default:
                 rule = f"{axis.default} in an asynchronous plan"
                 raise ParameterError(axis.name, rule, getattr(self, axis.name))
-        if self.gpus % self.replica_gpus:
-            raise self._undivided()
+        if (gpus := self.gpus) % (product := self.replica_gpus):
+            every = divisors(gpus)
+            near = [one for one in every if one < product][-1:] + [one for one in every if one > product][:1]
+            nearest = f"the nearest {'are' if len(near) > 1 else 'is'} {' and '.join(map(str, near))}"
+            names = " x ".join(name for name in DEGREES if getattr(self, name) > 1)
+            raise ParameterError(names, f"a divisor of the {gpus} GPUs", product, nearest)
         for name, is_neutral in NEUTRAL.items():
             if is_neutral(self):
                 object.__setattr__(self, name, _DEFAULTS[name])
@@ -97,17 +101,6 @@ class Configuration(Axes[int, str]):
     def gpus(self) -> int:
         """Accelerators in all."""
         return sum(part.gpus for part in self.groups) or self.nodes * self.gpus_per_node
-
-    def _undivided(self) -> ParameterError:
-        """Return what is wrong where the degrees do not divide the GPUs; the nearest of their product that do."""
-        gpus, product = self.gpus, self.replica_gpus
-        names = [name for name in DEGREES if getattr(self, name) > 1]
-        near = [_nearest_divisor(gpus, product, step) for step in (-1, 1)]
-        nearest = " and ".join(str(one) for one in near if one)
-        verb = "are" if all(near) else "is"
-        return ParameterError(
-            " x ".join(names), f"a divisor of the {gpus} GPUs", product, f"the nearest {verb} {nearest}"
-        )
 
     @property
     def replica_gpus(self) -> int:
@@ -153,13 +146,6 @@ class Configuration(Axes[int, str]):
 
 
 _DEFAULTS: Mapping[str, Any] = {axis.name: axis.default for axis in AXES}
-
-
-def _nearest_divisor(whole: int, value: int, step: int) -> int:
-    """Return the nearest divisor of a number below a value (``step`` -1) or above it (1); 0: there is none."""
-    small = [one for one in range(1, math.isqrt(whole) + 1) if whole % one == 0]
-    on_side = [one for one in {*small, *(whole // one for one in small)} if (one - value) * step > 0]
-    return min(on_side, key=lambda one: abs(one - value), default=0)
 
 
 def _check(axis: Axis, value: int | str) -> None:

@@ -131,19 +131,14 @@ class SearchReport:
     def ranked(self) -> str:
         """In words, the plans among which the best was found."""
         if self.trials:
-            return self._tried
+            rest = self.at_most or ("" if self.certified else "; a better one may exist")
+            return f"the {'whole space, ' * self.certified}{self.evaluated:,} tried by Optuna{rest}"
         plans = f"{self.evaluated:,} plan{'s' if self.evaluated > 1 else ''}"
         if not self.discarded:
             return plans
         if self.certified:
             return f"{self.evaluated + self.discarded:,} candidates"
         return f"{plans} priced in time{self.at_most}"
-
-    @property
-    def _tried(self) -> str:
-        plans = f"{self.evaluated:,} tried by Optuna"
-        rest = self.at_most or ("" if self.certified else "; a better one may exist")
-        return f"{'the whole space, ' if self.certified else 'the '}{plans}{rest}"
 
     @property
     def at_most(self) -> str:

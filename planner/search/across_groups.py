@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, combinations
 
 import numpy as np
@@ -104,20 +104,7 @@ def search_across(groups: Mapping[str, Searchable], request: SpaceRequest, order
     refused = {NO_SHARES: candidates - len(found)} if len(found) < candidates else {}
     if not found:
         return PlansAcross((), (), None, candidates, refused, trials)
-    problem = next(iter(groups.values())).problem
-    return replace(_within_limits(found, problem, request, order, (candidates, refused)), trials=trials)
-
-
-def _within_limits(
-    found: Sequence[_Plan],
-    problem: Problem,
-    request: SpaceRequest,
-    order: Order,
-    counts: tuple[int, dict[Refusal, int]],
-) -> PlansAcross:
-    """Return those of the plans that take no more than the request allows; ``counts``: candidates and refused ones."""
-    candidates, refused = counts
-    priced = _priced(found, problem)
+    priced = _priced(found, next(iter(groups.values())).problem)
     keep = np.ones(priced.size, dtype=np.bool_)
     for name, most in request.most.items():
         if name != "nodes":  # of which no choice has more
@@ -132,6 +119,7 @@ def _within_limits(
         priced.take(keep) if kept else None,
         candidates,
         refused,
+        trials,
     )
 
 

@@ -61,23 +61,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.domain import kernels
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
-from planner.domain.kernels import (
-    ATTENTION_COLUMNS,
-    BACKWARD_DATA,
-    BACKWARD_WEIGHT,
-    DIRECTIONS,
-    FORWARD,
-    KINDS,
-    PRODUCT_KINDS,
-    UPDATE,
-    WORK_COLUMNS,
-    KernelCalls,
-    LayerWork,
-    WorkTotals,
-    convolution_output,
-)
+from planner.domain.kernels import KernelCalls, LayerWork, WorkTotals
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Amount, Call, Lowering, Site, fixed, traffic
 from planner.domain.network import LayerCall, Network
@@ -129,7 +116,7 @@ class Ledger:
 
         The first amount is the count of all layers that are like the one at a position.
         """
-        for kind, direction in ((kind, direction) for kind in KINDS for direction in DIRECTIONS):
+        for kind, direction in ((kind, direction) for kind in kernels.KINDS for direction in kernels.DIRECTIONS):
             if rows := self._rows.get((kind, direction)):
                 layer = np.array([position for position, _ in rows], dtype=np.int64)
                 amounts = np.array([amounts for _, amounts in rows], dtype=np.int64)
@@ -158,7 +145,7 @@ def _record(kind: str, direction: str, layer: IntArray, columns: list[_Column], 
     most = float(sub_batch.max(initial=0))
     count, *work = (one.of(sub_batch, most) for one in columns)
     of_all = count if columns[0].varies else count[0]
-    return KernelCalls(kind, direction, layer, of_all, dict(zip(WORK_COLUMNS[kind], work, strict=True)))
+    return KernelCalls(kind, direction, layer, of_all, dict(zip(kernels.WORK_COLUMNS[kind], work, strict=True)))
 
 
 CONVOLUTIONS = ("direct", "im2col")
@@ -231,16 +218,16 @@ def ledger_of(
     ledger, lowering = Ledger(of), Lowering(convolution == "im2col", per_image)
     for site in of.sites:
         for call in LAYER_KINDS[site.layer.kind].calls(site, lowering):
-            is_left_out = not site.has_gradient or (call.direction == BACKWARD_WEIGHT and site.layer.is_frozen)
-            if call.direction == FORWARD or not is_left_out:
+            is_left_out = not site.has_gradient or (call.direction == kernels.BACKWARD_WEIGHT and site.layer.is_frozen)
+            if call.direction == kernels.FORWARD or not is_left_out:
                 ledger.add(site.position, call)
         if site.has_gradient and site.reads > 1:
             sum_work = traffic(site.output_elements, 3 * site.output_elements)
-            ledger.add(site.position, Call("add", BACKWARD_DATA, sum_work, fixed(site.reads - 1)))
+            ledger.add(site.position, Call("add", kernels.BACKWARD_DATA, sum_work, fixed(site.reads - 1)))
         if site.trained and optimizer != "none":
             count = site.trained
             work = (fixed(count), fixed(0), fixed(UPDATE_BYTES[optimizer] * count))
-            ledger.add(site.position, Call("update", UPDATE, work))
+            ledger.add(site.position, Call("update", kernels.UPDATE, work))
     return ledger
 
 
@@ -301,9 +288,9 @@ PASSES = 2
 
 def casts(calls: KernelCalls, precision: str) -> KernelCalls | None:
     """Return the casts that products of a direction need to run in 8 bits, an operand and pass each; None: no more."""
-    if calls.direction not in (FORWARD, BACKWARD_DATA):
+    if calls.direction not in (kernels.FORWARD, kernels.BACKWARD_DATA):
         return None
-    work, again = calls.work, int(calls.direction == FORWARD or precision == "int8")
+    work, again = calls.work, int(calls.direction == kernels.FORWARD or precision == "int8")
     if calls.kind == "gemm":
         weights, others = work["m"] * work["k"] * work["batch"], work["k"] * work["n"] * work["batch"]
     else:
@@ -318,7 +305,7 @@ def casts(calls: KernelCalls, precision: str) -> KernelCalls | None:
 
 def _image(work: Mapping[str, IntArray | FloatArray], direction: str) -> IntArray | FloatArray:
     """Return the elements of a convolution's input, or backward of its output."""
-    if direction == FORWARD:
+    if direction == kernels.FORWARD:
         return work["in_c"] * work["in_h"] * work["in_w"]
     height, width = (
         (work[f"in_{axis}"] + 2 * work[f"pad_{axis}"] - work[f"k_{axis}"]) // work[f"stride_{axis}"] + 1
@@ -338,7 +325,7 @@ def transposes(calls: KernelCalls) -> KernelCalls | None:
     needs = np.broadcast_to(needs, np.broadcast_shapes(needs.shape, calls.count.shape))
     if not needs.any():
         return None
-    elements = work["images"] * (_image(work, FORWARD) + _image(work, BACKWARD_DATA))
+    elements = work["images"] * (_image(work, kernels.FORWARD) + _image(work, kernels.BACKWARD_DATA))
     columns = {"elements": elements, "traffic": 2 * elements, "fixed_bytes": np.zeros_like(elements)}
     count = np.where(needs, calls.count, 0)
     return KernelCalls(
@@ -347,7 +334,10 @@ def transposes(calls: KernelCalls) -> KernelCalls | None:
 
 
 NARROW_LAYERS = {"fp8": ("linear",), "int8": ("linear", "convolution")}
-NARROW_DIRECTIONS = {"fp8": (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT), "int8": (FORWARD, BACKWARD_DATA)}
+NARROW_DIRECTIONS = {
+    "fp8": (kernels.FORWARD, kernels.BACKWARD_DATA, kernels.BACKWARD_WEIGHT),
+    "int8": (kernels.FORWARD, kernels.BACKWARD_DATA),
+}
 LEAST_CHANNELS = 4
 """Of a group, that a convolution in 8 bits reads."""
 REST_PRECISIONS = ("bf16", "fp16", "fp32")
@@ -375,7 +365,7 @@ def narrow_calls(calls: KernelCalls, network: Network, precision: str) -> BoolAr
     """Return which of k calls run in the precision itself, shape (k,); the others run in its :func:`rest_precision`."""
     if precision not in NARROW_LAYERS:
         return np.ones(calls.layer.size, dtype=np.bool_)
-    if calls.kind not in PRODUCT_KINDS or calls.direction not in NARROW_DIRECTIONS[precision]:
+    if calls.kind not in kernels.PRODUCT_KINDS or calls.direction not in NARROW_DIRECTIONS[precision]:
         return np.zeros(calls.layer.size, dtype=np.bool_)
     kinds = np.isin([network.layers[at].kind for at in calls.layer.tolist()], NARROW_LAYERS[precision])
     if calls.kind == "convolution":
@@ -394,11 +384,11 @@ def layer_calls(
 
 def _calls(row: tuple[str, str, IntArray, IntArray], places: Sequence[Site], optimizer: str) -> tuple[LayerCall, ...]:
     kind, direction, layer, amounts = row
-    is_update = direction == UPDATE
+    is_update = direction == kernels.UPDATE
     calls = []
     for position, (count, *work) in zip(layer.tolist(), amounts.tolist(), strict=True):
         site = places[position]
-        columns = dict(zip(WORK_COLUMNS[kind], map(tuple, work), strict=True))
+        columns = dict(zip(kernels.WORK_COLUMNS[kind], map(tuple, work), strict=True))
         tensors = len(LAYER_KINDS[site.layer.kind].parameters(site.layer, site.inputs[0])) if is_update else 0
         call_optimizer = optimizer if is_update else ""
         calls.append(LayerCall(kind, direction, columns, site.layer, site.inputs, call_optimizer, tensors, sum(count)))
@@ -453,10 +443,10 @@ def _estimated_s(call: LayerCall) -> float:
     if "m" in work:
         return 2 * prod(work.values()) / ASSUMED_FLOP_PER_S
     if "queries" in work:
-        return 4 * prod(work[name] for name in ATTENTION_COLUMNS[:4]) / ASSUMED_FLOP_PER_S
+        return 4 * prod(work[name] for name in kernels.ATTENTION_COLUMNS[:4]) / ASSUMED_FLOP_PER_S
     if "in_c" not in work:
         return (4 * work["traffic"] + work["fixed_bytes"]) / ASSUMED_BYTES_PER_S
-    outputs = work["images"] * work["out_c"] * prod(convolution_output(work))
+    outputs = work["images"] * work["out_c"] * prod(kernels.convolution_output(work))
     macs = outputs * work["in_c"] // work["groups"] * work["k_h"] * work["k_w"]
     return 2 * macs / ASSUMED_FLOP_PER_S
 

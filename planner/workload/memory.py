@@ -42,30 +42,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from planner.domain import split
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
 from planner.domain.axes import AXES
 from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.network import Network
-from planner.domain.split import (
-    ACTIVATIONS_AWAY,
-    GRADIENTS_SHARDED,
-    OFFLOADS,
-    OPTIMIZER_SHARDED,
-    RECOMPUTES,
-    SCHEDULES,
-    WEIGHTS_SHARDED,
-    SplitMemoryBytes,
-)
+from planner.domain.split import SplitMemoryBytes
+from planner.workload import memory_rules
 from planner.workload.blocks import block_starts
-from planner.workload.memory_rules import (
-    LOSS_BYTES,
-    WIDE_BYTES,
-    MemoryRules,
-    live_in_first_chunk,
-    live_in_last_chunk,
-    live_micro_batches,
-    weight_versions,
-)
+from planner.workload.memory_rules import WIDE_BYTES, MemoryRules
 from planner.workload.placement import shard_ranks
 from planner.workload.program import program
 from planner.workload.rank_sizes import MOST, SUMS, Ranks, RankSizes, ranks_of, transform_elements
@@ -73,7 +58,7 @@ from planner.workload.units import StageLayers, even_layers, stage_of
 
 __all__ = ["Memory", "fullest_stage"]
 
-_SELECTIVE, _FULL = RECOMPUTES.index("selective"), RECOMPUTES.index("full")
+_SELECTIVE, _FULL = split.RECOMPUTES.index("selective"), split.RECOMPUTES.index("full")
 _OF_MICRO_BATCH = (
     *SHARD_AXES, "pipeline_parallel", "recompute", "recompute_every", "last_stage",
 )  # fmt: skip
@@ -84,7 +69,7 @@ _SAME_STATE = (
 """Fields of plans on which nothing depends that is kept whatever micro-batches are."""
 _SAME_PASSES = ("nodes", "shard_group", "gpus_per_node", "sharding")
 """Those on which nothing depends that micro-batches take, but for ``sharding`` where logits are buffered."""
-_LIVE_TWICE = [SCHEDULES.index(name) for name in ("interleaved", "zero-bubble-h2", "zero-bubble-v")]
+_LIVE_TWICE = [split.SCHEDULES.index(name) for name in ("interleaved", "zero-bubble-h2", "zero-bubble-v")]
 """Schedules that have up to twice as many micro-batches alive as stages, somewhere: see in_flight."""
 _MOST_RUNS = 4
 """Runs of equal blocks up to which the stages at their ends are looked at, in place of all."""
@@ -335,7 +320,7 @@ class Memory:
         kept = self._state(plans, stage, span)
         one = self._sample(plans, span).times(self._samples(plans))
         passing = self._passes(plans, stage, one, plans.accumulation_steps)
-        on_host = plans.offload == OFFLOADS.index("optimizer")
+        on_host = plans.offload == split.OFFLOADS.index("optimizer")
         by_host, passes = np.where(on_host, kept.updated, 0.0), plans.accumulation_steps
         computing, freed = self._workspace(np.zeros(()), passing), self._freed(kept, plans)
         workspace = self._workspace(kept.updating + freed + passing.ending, passing)
@@ -419,16 +404,16 @@ class Memory:
             shard, sharding = count / ranks, np.where(ranks > 1, plans.sharding, 0)
             weight_shard, frozen = shard * each.keeps_weight_shards, every - count
             if frozen.any():
-                weights = weights + np.where(sharding >= WEIGHTS_SHARDED, frozen / ranks, frozen) * each.weight
-            weights = weights + np.where(sharding >= WEIGHTS_SHARDED, weight_shard, count) * each.weight
-            written = np.where(sharding >= GRADIENTS_SHARDED, shard, count) * each.gradient
+                weights = weights + np.where(sharding >= split.WEIGHTS_SHARDED, frozen / ranks, frozen) * each.weight
+            weights = weights + np.where(sharding >= split.WEIGHTS_SHARDED, weight_shard, count) * each.weight
+            written = np.where(sharding >= split.GRADIENTS_SHARDED, shard, count) * each.gradient
             if each.is_whole:
-                written = np.where(in_pipeline & (sharding >= GRADIENTS_SHARDED), count * each.message, written)
+                written = np.where(in_pipeline & (sharding >= split.GRADIENTS_SHARDED), count * each.message, written)
             gradients, freed = gradients + written + count * each.narrow_gradient, freed + written * self.frees
             buckets = buckets + np.where((ranks > 1) & (sharding == 0), each.bucket * count, 0.0)
-            updated = updated + np.where(sharding >= OPTIMIZER_SHARDED, shard, count)
-            sent = sent + count * ((ranks > 1) & (sharding >= OPTIMIZER_SHARDED))
-            is_gathered = is_gathered | (sharding == WEIGHTS_SHARDED)
+            updated = updated + np.where(sharding >= split.OPTIMIZER_SHARDED, shard, count)
+            sent = sent + count * ((ranks > 1) & (sharding >= split.OPTIMIZER_SHARDED))
+            is_gathered = is_gathered | (sharding == split.WEIGHTS_SHARDED)
         units = (1 + rules.prefetch) * each.weight * self._most_of_all("gathered", span)
         gathered = np.where(is_gathered, units + each.message * self._most_of_all("scattered", span), 0.0)
         copies = self._of_all("copies", span)
@@ -437,7 +422,7 @@ class Memory:
             gathered = gathered + np.where(is_gathered, self._most_of_all("copied", span), 0.0)
         buffers = (sent > 0) * (rules.buffer_elements + np.minimum(rules.buffer_elements, sent)) * each.message
         return StateBytes(
-            weights * weight_versions(stage, plans), gradients, updated * each.updated, gathered, updated,
+            weights * memory_rules.weight_versions(stage, plans), gradients, updated * each.updated, gathered, updated,
             updated * each.main_gradient + buffers, freed, buckets,
         )  # fmt: skip
 
@@ -454,7 +439,7 @@ class Memory:
 
     @staticmethod
     def _of_state(state: StateBytes, plans: Configurations) -> FloatArray:
-        optimizer = np.where(plans.offload == OFFLOADS.index("optimizer"), 0.0, state.optimizer)
+        optimizer = np.where(plans.offload == split.OFFLOADS.index("optimizer"), 0.0, state.optimizer)
         return np.asarray(state.weights + state.gradients + optimizer + state.gathered + state.buckets)
 
     def _samples(self, plans: Configurations) -> FloatArray:
@@ -526,14 +511,17 @@ class Memory:
         rules, m, p, v, schedule = (
             self.rules, micro_batches, plans.pipeline_parallel, plans.virtual_stages, plans.schedule_run,
         )  # fmt: skip
-        live, in_last = live_micro_batches(stage, m, p, v, schedule), live_in_last_chunk(m, p, schedule)
+        live, in_last = (
+            memory_rules.live_micro_batches(stage, m, p, v, schedule),
+            memory_rules.live_in_last_chunk(m, p, schedule),
+        )
         kept, away, stays = live * one.of_layers, np.zeros(()), np.zeros(())
-        if (on_host := np.isin(plans.offload, ACTIVATIONS_AWAY)).any():
+        if (on_host := np.isin(plans.offload, split.ACTIVATIONS_AWAY)).any():
             largest = one.of_layers / np.maximum(one.layers, 1)
             kept = np.where(on_host, np.minimum(_LAYERS_ON_DEVICE, one.layers * live) * largest, kept)
             away, stays = np.where(on_host, one.of_layers, 0.0), np.where(on_host, kept, 0.0)
-        activations = kept + (live_in_first_chunk(m, p, v, schedule) * one.entry + in_last * one.behind)
-        narrow_kept, wide_kept, narrow_peak, wide_peak, if_split = LOSS_BYTES[rules.loss]
+        activations = kept + (memory_rules.live_in_first_chunk(m, p, v, schedule) * one.entry + in_last * one.behind)
+        narrow_kept, wide_kept, narrow_peak, wide_peak, if_split = memory_rules.LOSS_BYTES[rules.loss]
         waiting = (in_last - 1) * (narrow_kept * rules.sizes.itemsize + wide_kept)
         buffers = np.zeros(())
         if rules.output_buffers:
@@ -564,4 +552,4 @@ class Memory:
         """Return from how many micro-batches on more of them change nothing; gpipe keeps all."""
         twice = np.isin(plans.schedule_run, _LIVE_TWICE)
         most = np.maximum(plans.pipeline_parallel * np.where(twice, 2, 1), self.rules.output_buffers)
-        return np.where(plans.schedule_run == SCHEDULES.index("gpipe"), LARGEST_COUNT, most)
+        return np.where(plans.schedule_run == split.SCHEDULES.index("gpipe"), LARGEST_COUNT, most)

@@ -66,8 +66,13 @@ class Placement:
         """
         if name not in GROUP_NAMES:
             raise UnknownNameError("group of ranks", name, GROUP_NAMES)
-        if name in _PAIRS:
-            return self._pairs(_PAIRS[name])
+        if (axis := _PAIRS.get(name)) is not None:
+            # On two nodes if one of the axis' groups is. As many at once as there can be: fewer on some uneven nodes.
+            grid = self._grid
+            stride = self._product(list(grid.values())[: tuple(grid).index(axis)])
+            spans, together = self._progressions(stride, grid[axis])
+            nodes = np.minimum(spans, 2)
+            return self._with_streams(nodes, np.minimum(grid[axis], 2) / nodes, together)
         if name in _PARTS:
             whole = self.groups(_PARTS[name])
             return Groups(np.ones_like(whole.nodes), whole.ranks_per_node, np.ones(whole.nodes.shape))
@@ -115,17 +120,6 @@ class Placement:
             counts = [_counted([int(one[row]) for one in some], places, int(g[row])) for row in rows.tolist()]
             nodes[apart], together[apart] = np.array(counts, dtype=np.int64)[number].T
         return self._with_streams(nodes, degree / nodes, together)
-
-    def _pairs(self, axis: str) -> Groups:
-        """Return pairs along an axis: some of them, as first and last, are on two nodes if one of its groups is.
-
-        Streams are those of as many pairs at once as there can be, which are fewer on some uneven nodes.
-        """
-        grid = self._grid
-        stride = self._product(list(grid.values())[: tuple(grid).index(axis)])
-        spans, together = self._progressions(stride, grid[axis])
-        nodes = np.minimum(spans, 2)
-        return self._with_streams(nodes, np.minimum(grid[axis], 2) / nodes, together)
 
     def _product(self, degrees: list[IntArray]) -> IntArray:
         return reduce(lambda some, more: some * more, degrees, np.ones_like(self._gpus))

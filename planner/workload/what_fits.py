@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray
+from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, divisors
 from planner.domain.configuration import OPTIMIZERS, Configurations
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
@@ -32,7 +32,7 @@ from planner.workload.rank_sizes import SUMS
 from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
 
 __all__ = [
-    "CHANGES", "TERMS", "Change", "Shortage", "context_degrees", "divisors", "least_gpus",
+    "CHANGES", "TERMS", "Change", "Shortage", "context_degrees", "least_gpus",
     "lowest_plans", "tensor_degrees", "what_fits",
 ]  # fmt: skip
 
@@ -323,12 +323,6 @@ def least_gpus(ledger: Memory, plans: Configurations, capacity_bytes: float, nod
     if not gpus.size:
         return None
     return min(int(one) if one <= node else -(-int(one) // node) * node for one in gpus)
-
-
-def divisors(number: int) -> list[int]:
-    """Return the divisors of a number, rising."""
-    small = [one for one in range(1, int(number**0.5) + 1) if number % one == 0]
-    return sorted({*small, *(number // one for one in small)})
 
 
 def tensor_degrees(network: Network) -> list[int]:

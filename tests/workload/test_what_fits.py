@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from planner.catalog import find_framework, find_network
+from planner.domain.arrays import divisors
 from planner.domain.configuration import Configurations
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
@@ -11,7 +12,7 @@ from planner.domain.split import RECOMPUTES, SCHEDULES
 from planner.errors import ParameterError
 from planner.workload.lawful import check_lawful, is_lawful
 from planner.workload.memory import Memory
-from planner.workload.what_fits import CHANGES, TERMS, divisors, least_gpus, lowest_plans, what_fits
+from planner.workload.what_fits import CHANGES, TERMS, least_gpus, lowest_plans, what_fits
 from tests.workload.closed_memory import stage_parameters
 from tests.workload.closed_transformer import parameters, record_of
 from tests.workload.conftest import gpt, gpt_network, ledger, network_of

@@ -181,7 +181,12 @@ def _attention(site: Site, _lowering: Lowering) -> Iterator[Call]:
     core = _core(site)
     rows = per_sample(core.heads * core.queries)
     if _is_fused(site.layer):
-        work = (per_sample(core.heads), *map(fixed, _fused_sizes(site.layer, core)))
+        # Positions that see keys of others are dealt out so that each rank has as many pairs of a query and a key:
+        # behind a causal mask half of them.
+        is_causal, is_part = bool(site.layer.attributes["causal"]), core.keys > core.queries
+        keys = -(-core.keys // 2) if is_causal and is_part else core.keys
+        sizes = core.queries, keys, aligned_head_size((core.width + core.values) // 2), int(is_causal and not is_part)
+        work = (per_sample(core.heads), *map(fixed, sizes))
         yield from passes("attention", site, work, work)
         return
     yield from _repeats(site, core)
@@ -192,17 +197,6 @@ def _attention(site: Site, _lowering: Lowering) -> Iterator[Call]:
     if site.layer.number("dropout"):
         dropped = traffic(weights, 2 * weights, weights)
         yield from passes("dropout", site, dropped, dropped)
-
-
-def _fused_sizes(layer: Layer, core: Core) -> tuple[int, int, int, int]:
-    """Return queries, keys, width and whether it is causal.
-
-    A rank's positions that see keys of others are dealt out so that each rank has as many pairs of a query and a key:
-    behind a causal mask half of them.
-    """
-    is_causal, is_part = bool(layer.attributes["causal"]), core.keys > core.queries
-    keys = -(-core.keys // 2) if is_causal and is_part else core.keys
-    return core.queries, keys, aligned_head_size((core.width + core.values) // 2), int(is_causal and not is_part)
 
 
 def _products(site: Site, core: Core) -> Iterator[Call]:

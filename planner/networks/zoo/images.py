@@ -342,7 +342,15 @@ def _swin_t(name: str, _arguments: Mapping[str, str]) -> Network:
             top = net.linear(f"{merge}.linear", net.add("layer_norm", f"{merge}.norm", top), width, bias=False)
         for number in range(1, blocks + 1):
             block, shift = f"stage{stage + 1}.{number}", _WINDOW // 2 if number % 2 == 0 and side > _WINDOW else 0
-            branch = _window_attention(net, block, top, (width, side, shift))
+            order = {"height": side, "side": _WINDOW, "shift": shift}
+            branch = net.add("layer_norm", f"{block}.attention.norm", top)
+            branch = net.add("windows", f"{block}.windows", branch, **order)
+            branch = net.add(
+                "attention", f"{block}.attention", net.linear(f"{block}.qkv", branch, 3 * width), heads=width // _HEAD,
+                windows=(side // _WINDOW) ** 2, bias="learned", buckets=(2 * _WINDOW - 1) ** 2,
+            )  # fmt: skip
+            branch = net.linear(f"{block}.project", branch, width)
+            branch = net.add("windows", f"{block}.back", branch, **order, back=True)
             top = net.add(
                 "add", f"{block}.attention.add", (net.add("drop_path", f"{block}.attention.drop", branch), top)
             )
@@ -352,17 +360,6 @@ def _swin_t(name: str, _arguments: Mapping[str, str]) -> Network:
     top = net.top("pool", top)
     net.classify(top)
     return net.network(name, (3, 224, 224), "Liu et al. 2021, tiny, in torchvision's form", optimizer="adam")
-
-
-def _window_attention(net: NetworkBuilder, block: str, source: str, sizes: tuple[int, int, int]) -> str:
-    width, side, shift = sizes
-    order = {"height": side, "side": _WINDOW, "shift": shift}
-    top = net.add("windows", f"{block}.windows", net.add("layer_norm", f"{block}.attention.norm", source), **order)
-    top = net.add(
-        "attention", f"{block}.attention", net.linear(f"{block}.qkv", top, 3 * width), heads=width // _HEAD,
-        windows=(side // _WINDOW) ** 2, bias="learned", buckets=(2 * _WINDOW - 1) ** 2,
-    )  # fmt: skip
-    return net.add("windows", f"{block}.back", net.linear(f"{block}.project", top, width), **order, back=True)
 
 
 CONVNEXT = {"convnext-t": ZooEntry(_convnext_t)}

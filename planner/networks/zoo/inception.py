@@ -59,7 +59,12 @@ def _googlenet(name: str, arguments: Mapping[str, str]) -> Network:
         if block in _GOOGLENET_POOLED:
             top = net.pool(f"pool{block[0]}", top, 3, 2, ceil=True)
         if auxiliary and block in _AUXILIARY_HEADS:
-            _auxiliary_head(net, _AUXILIARY_HEADS[block], top)
+            head = _AUXILIARY_HEADS[block]
+            side = net.pool(f"{head}.pool", top, 5, 3, mode="average", ceil=True)
+            side = net.add("flatten", f"{head}.flatten", net.convolution_relu(f"{head}.conv", side, 128, 1))
+            side = net.relu(f"{head}.fc1.relu", net.linear(f"{head}.fc1", side, 1024))
+            side = net.linear(f"{head}.fc2", net.add("dropout", f"{head}.dropout", side, rate=0.7), 1000)
+            net.add("loss", f"{head}.loss", side, weight=0.3)
     top = net.add("dropout", "dropout", net.add("global_pool", "pool5", top), rate=0.4)
     net.classify(net.add("flatten", "flatten", top))
     heads = "with both auxiliary heads" if auxiliary else "without auxiliary heads"
@@ -81,14 +86,6 @@ def _googlenet_block(net: NetworkBuilder, block: str, source: str, widths: tuple
         ),
     )
     return net.add("concat", f"{block}.concat", branches)
-
-
-def _auxiliary_head(net: NetworkBuilder, name: str, source: str) -> None:
-    top = net.pool(f"{name}.pool", source, 5, 3, mode="average", ceil=True)
-    top = net.add("flatten", f"{name}.flatten", net.convolution_relu(f"{name}.conv", top, 128, 1))
-    top = net.relu(f"{name}.fc1.relu", net.linear(f"{name}.fc1", top, 1024))
-    top = net.linear(f"{name}.fc2", net.add("dropout", f"{name}.dropout", top, rate=0.7), 1000)
-    net.add("loss", f"{name}.loss", top, weight=0.3)
 
 
 GOOGLENET = {

@@ -144,26 +144,20 @@ def sequence(positions: int) -> dict[str, Argument]:
     return {"sequence": Argument((str(positions),), "positions of a sample", counts=True, most=999_999)}
 
 
-def _head_features(name: str, arguments: Mapping[str, str]) -> int:
-    """Return the features of a head, or raise ParameterError where none are left for one."""
-    hidden, heads, typed = int(arguments["hidden"]), int(arguments["heads"]), arguments.get("head_size", "")
-    if typed not in ("", HEAD_SIZE):
-        return int(typed)
-    if heads > hidden:
-        rule = f"at most hidden = {hidden}" + (" unless head_size is given" if typed else "")
-        raise ParameterError(f"argument heads of network {family_of(name)}", rule, heads)
-    return hidden // heads
-
-
 def sizes_of(name: str, arguments: Mapping[str, str], **others: Any) -> Sizes:
     """Return the sizes that arguments of a network give, and others; ParameterError where heads have no features."""
-    hidden, ffn = int(arguments["hidden"]), arguments.get("ffn", FFN)
+    hidden, heads, ffn = int(arguments["hidden"]), int(arguments["heads"]), arguments.get("ffn", FFN)
+    typed = arguments.get("head_size", "")
+    head_size = hidden // heads if typed in ("", HEAD_SIZE) else int(typed)
+    if not head_size:
+        rule = f"at most hidden = {hidden}" + (" unless head_size is given" if typed else "")
+        raise ParameterError(f"argument heads of network {family_of(name)}", rule, heads)
     widths = {FFN: 4 * hidden, GATED_FFN: -(-(8 * hidden // 3) // FFN_MULTIPLE) * FFN_MULTIPLE}
     given: dict[str, Any] = {
         "layers": int(arguments["layers"]),
         "hidden": hidden,
-        "heads": int(arguments["heads"]),
-        "head_size": _head_features(name, arguments),
+        "heads": heads,
+        "head_size": head_size,
         "ffn": widths[ffn] if ffn in widths else int(ffn),
         "sequence": int(arguments.get("sequence", "0")),
         "vocabulary": int(arguments.get("vocabulary", "0")),
@@ -220,8 +214,12 @@ def _gpt(name: str, arguments: Mapping[str, str]) -> Network:
 
 
 def _bert(name: str, arguments: Mapping[str, str]) -> Network:
-    masked = arguments["head"] == _PRETRAINING
-    predictions = _predictions(arguments["predictions"], int(arguments["sequence"])) if masked else 0
+    predictions, positions = 0, int(arguments["sequence"])
+    if arguments["head"] == _PRETRAINING:
+        typed = arguments["predictions"]
+        predictions = min(_MOST_MASKED, positions) if typed == _MASKED else int(typed)
+        if predictions > positions:
+            raise ParameterError("argument predictions of network bert", f"at most sequence = {positions}", predictions)
     sizes = sizes_of(name, arguments, predictions=predictions)
     net = NetworkBuilder()
     rows = {"vocabulary": sizes.vocabulary, "positions": _rows(arguments), "types": int(arguments["types"])}
@@ -258,17 +256,6 @@ def _pooler(net: NetworkBuilder, source: str, sizes: Sizes) -> str:
     return net.add("activation", "pooler.tanh", pooled, function="tanh")
 
 
-def _labels(net: NetworkBuilder, source: str, _sizes: Sizes) -> str:
-    return net.linear("labels", source, _LABELS)
-
-
-def _predictions(typed: str, sequence: int) -> int:
-    count = min(_MOST_MASKED, sequence) if typed == _MASKED else int(typed)
-    if count > sequence:
-        raise ParameterError("argument predictions of network bert", f"at most sequence = {sequence}", count)
-    return count
-
-
 def _pretraining(net: NetworkBuilder, source: str, sizes: Sizes) -> str:
     """Append the loss over whether sentences follow each other; what is returned are the logits of masked tokens."""
     net.add("loss", "next_sentence.loss", net.linear("next_sentence", _pooler(net, source, sizes), _LABELS))
@@ -281,7 +268,12 @@ def _masked_tokens(net: NetworkBuilder, source: str, sizes: Sizes) -> str:
     return net.linear("logits", net.add("layer_norm", "tokens.norm", top), sizes.vocabulary, tied=True)
 
 
-_BERT_HEADS = {"pooler": _pooler, "labels": _labels, "tokens": _masked_tokens, _PRETRAINING: _pretraining}
+_BERT_HEADS: Mapping[str, Callable[[NetworkBuilder, str, Sizes], str]] = {
+    "pooler": _pooler,
+    "labels": lambda net, source, _: net.linear("labels", source, _LABELS),
+    "tokens": _masked_tokens,
+    _PRETRAINING: _pretraining,
+}
 
 
 def _arguments(positions: int, *heads: str) -> dict[str, Argument]:
