@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.domain.network import Network
-from planner.errors import NOTHING, InputFileError, ParameterError, shown
+from planner.errors import NOTHING, InputFileError, ParameterError, nearest_name, shown
 from planner.networks.builder import Argument
 from planner.networks.zoo import build, zoo_entry
 from planner.networks.zoo.transformers import HEAD_SIZE
@@ -50,6 +50,7 @@ class ModelType:
     cap : positions of a sample by default, where the model takes as many
     table : rows of a table of positions besides ``positions``; None: there is no such table
     counted : key -> values that are modelled, and what is counted in the place of any other
+    same : key -> another one whose value it must have, where it is given
     """
 
     family: str
@@ -59,6 +60,7 @@ class ModelType:
     cap: int = 4096
     table: int | None = None
     counted: Mapping[str, tuple[tuple[Any, ...], str]] = field(default_factory=dict)
+    same: Mapping[str, str] = field(default_factory=dict)
 
 
 def _only(name: str, *values: str) -> Key:
@@ -164,6 +166,8 @@ _CAPPED = {
     "final_logit_softcapping": ((), "No cap of logits"),
 }
 _EVERY: Mapping[str, tuple[tuple[Any, ...], str]] = {"mlp_only_layers": (([],), "An expert part in every layer")}
+_ALONE = {"add_cross_attention": ((False,), "No attention to another network")}
+_ABSOLUTE = {"position_embedding_type": (("absolute",), "A table of absolute positions")}
 _NEXT = {"num_nextn_predict_layers": ((0,), "No layer that predicts further tokens")}
 MODEL_TYPES: Mapping[str, ModelType] = {
     "llama": ModelType("llama", (*_LLAMA, Key("mlp_bias", "mlp_bias", "false", _FLAG)), counted=_PLAIN),
@@ -176,10 +180,14 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "qwen3_moe": ModelType("moe", _QWEN3_MOE, {"head_norm": "true"}, counted={**_PLAIN, **_EVERY}),
     "deepseek_v2": ModelType("moe", _DEEPSEEK, counted=_PLAIN),
     "deepseek_v3": ModelType("moe", _DEEPSEEK, counted=_PLAIN | _NEXT),
-    "gpt2": ModelType("gpt", _GPT2, positions="n_positions", cap=1024, table=0, counted={"resid_pdrop": _DROPS}),
+    "gpt2": ModelType(
+        "gpt", _GPT2, positions="n_positions", cap=1024, table=0, counted={"resid_pdrop": _DROPS} | _ALONE
+    ),
     "gpt_neox": ModelType("neox", _NEOX, cap=2048, counted=_PLAIN | {"hidden_dropout": _DROPS_NONE}),
-    "opt": ModelType("gpt", _OPT, cap=2048, table=2, counted={"dropout": _DROPS}),
-    "bert": ModelType("bert", _BERT, cap=512, table=0, counted={"hidden_dropout_prob": _DROPS}),
+    "opt": ModelType(
+        "gpt", _OPT, cap=2048, table=2, counted={"dropout": _DROPS}, same={"word_embed_proj_dim": "hidden_size"}
+    ),
+    "bert": ModelType("bert", _BERT, cap=512, table=0, counted={"hidden_dropout_prob": _DROPS} | _ALONE | _ABSOLUTE),
     "t5": ModelType("t5", _T5, positions="", counted={"dropout_rate": _DROPS}),
     "vit": ModelType("vit", _VIT, positions="", counted={"hidden_dropout_prob": _DROPS_NONE}),
 }
@@ -201,9 +209,16 @@ def network_of(document: Mapping[str, Any], path: str, typed: Mapping[str, str])
     if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         sizes = ", ".join(key.name for key in _LLAMA if key.absent is None)
         got = NOTHING if model_type is None else shown(model_type)
+        near = nearest_name(str(model_type).lower(), MODEL_TYPES)
+        guess = f"; did you mean {near!r}?" if near else ""
         remedy = f"a model built like one of these can be given its model_type and keys, of llama {sizes}"
-        raise InputFileError(path, f"value must be one of {', '.join(MODEL_TYPES)}, got {got}; {remedy}", "model_type")
+        problem = f"value must be one of {', '.join(MODEL_TYPES)}, got {got}{guess}; {remedy}"
+        raise InputFileError(path, problem, "model_type")
     kind = MODEL_TYPES[model_type]
+    for name, other in kind.same.items():
+        if document.get(name, document.get(other)) != document.get(other):
+            rule = f"that of {other} ({shown(document.get(other))}), as nothing between them is modelled"
+            raise InputFileError(path, f"value must be {rule}, got {shown(document[name])}", name)
     options = zoo_entry(kind.family).arguments
     keys = [key for key in kind.keys if key.argument not in typed]
     values = {key.argument: _value(key, document, path, options.get(key.argument)) for key in keys}

@@ -295,6 +295,8 @@ def test_bert_has_the_head_of_the_class_that_the_file_names() -> None:
         ("mistral", {"sliding_window": 32}, "Attention to all 64 positions is counted, where sliding_window is 32."),
         ("gemma2", {"final_logit_softcapping": 30.0}, "No cap of logits is counted, where final_logit_softcapping"),
         ("deepseek_v3", {"num_nextn_predict_layers": 1}, "No layer that predicts further tokens is counted"),
+        ("bert", {"position_embedding_type": "relative_key"}, "A table of absolute positions is counted, where"),
+        ("gpt2", {"add_cross_attention": True}, "No attention to another network is counted, where"),
         ("gpt2", {"resid_pdrop": 0.0}, "A dropout of 0.1 is counted, where resid_pdrop is 0.0"),
     ],
 )
@@ -316,7 +318,9 @@ def test_what_is_not_modelled_is_said(model_type: str, keys: Config, clause: str
         ("mistral", {"sliding_window": 64}),  # no shorter than a sample
         ("mistral", {"sliding_window": None}),
         ("qwen2", {"sliding_window": 32, "use_sliding_window": False}),
-        ("gpt2", {"resid_pdrop": 0.1}),
+        ("gpt2", {"resid_pdrop": 0.1, "add_cross_attention": False}),
+        ("bert", {"position_embedding_type": "absolute"}),
+        ("opt", {"word_embed_proj_dim": 64}),
     ],
 )
 def test_nothing_is_said_where_all_is_modelled(model_type: str, keys: Config) -> None:
@@ -327,6 +331,11 @@ def test_nothing_is_said_where_all_is_modelled(model_type: str, keys: Config) ->
     ("keys", "sentence"),
     [
         ({"model_type": "mamba"}, "model_type: value must be one of llama, mistral, .* got 'mamba'; .*hidden_size"),
+        ({"model_type": "Llama"}, "model_type: value must be one of llama, .* got 'Llama'; did you mean 'llama'"),
+        (
+            {"model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 32},
+            r"word_embed_proj_dim: value must be that of hidden_size \(64\), .* got 32",
+        ),
         ({"model_type": None}, "model_type: value must be one of .* got nothing"),
         ({"model_type": ["llama"]}, "model_type: value must be one of"),
         ({"hidden_size": None}, r"hidden_size: key must be given \(features of a position\), got nothing"),
