@@ -68,6 +68,7 @@ _OF_SUBJECT, _OF_SETTINGS = Table.of(Subject), Table.of(Settings)
 SUBJECT_TABLE = Table(
     _OF_SUBJECT,
     _OF_SETTINGS,
+    Field("network_option", Text(), "what --network took; absent: the name of the network, or as the request says", ""),
     Field("memory_bytes", Whole(least=0, most=LARGEST_PRODUCT), "memory of a device", None),
     Field("framework", Text(), "training framework"),
     Field(
@@ -121,6 +122,7 @@ def subject_keys(subject: Subject, memory_bytes: int | None) -> dict[str, Any]:
     settings = subject.settings
     keys = values_of(settings) | values_of(
         subject,
+        network_option="" if subject.network_option == subject.network else subject.network_option,
         framework=settings.framework.label,
         rank_order=None if settings.placed_by == RANK_ORDER else settings.placed_by,
         memory_bytes=memory_bytes,

@@ -130,7 +130,7 @@ def _suggestion_keys(subject: Subject, suggestion: Suggestion) -> dict[str, Any]
     lists = {"plans": one.plans or one.nearest, "pareto": one.pareto}
     warnings = {key: {plan.position: plan.prediction.warnings for plan in plans} for key, plans in lists.items()}
     return values_of(one) | {
-        "subject": subject_keys(subject, shared.memory_bytes),
+        "subject": subject_keys(replace(subject, network_option=""), shared.memory_bytes),
         "citations": citation_keys(one.citations),
         "baseline": one.baseline and configuration_keys(one.baseline, framework, one.baseline_framework),
         "sensitivity": tuple(_sensitivity_keys(each, framework) for each in one.sensitivity),
