@@ -20,10 +20,10 @@ __all__ = [
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _BYTES = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
-_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+_LATENCIES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 UNITS: dict[str, dict[str, float]] = {
-    "time": _TIMES,
-    "latency": _TIMES,
+    "time": {**_LATENCIES, "d": 86_400.0},
+    "latency": _LATENCIES,
     "bytes": _BYTES,
     "bandwidth": {f"{unit}/s": factor for unit, factor in _BYTES.items()},
     "rate": {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},

@@ -159,9 +159,11 @@ def render(arguments: Mapping[str, Any]) -> None:
     subject = plan.subject
     words = parts.configuration_words(plan.configuration, subject.device, (), subject.settings.framework)
     job, name = job_of(plan, values.get("program", ())), values.get("name", subject.network)
-    text = jobs.render(values["to"], jobs.Task(plan, job, words, name, values.get("image", IMAGE)))
+    remedy = "take another plan, by --plan" if len(answer.plans) > 1 else "ask for more plans: planner suggest --top N"
+    text = jobs.render(values["to"], jobs.Task(plan, job, words, name, values.get("image", IMAGE), remedy))
     if values["to"] in ("slurm", "kubernetes") and jobs.time_limit_s(plan) is None:
-        note("the file has no time limit, as the plan has no epoch: give --dataset to planner suggest")
+        option = "--tokens" if subject.tokens else "--dataset"
+        note(f"the file has no time limit, as the plan has no epoch: give {option} to planner suggest")
     _write_file(text, values)
 
 
@@ -244,7 +246,8 @@ def _case(subject: Subject, request: Mapping[str, Sourced[Any]]) -> tuple[Case, 
     """Rebuild the case from the request of a document, or from its subject where it has no request."""
     settings = subject.settings
     named = {
-        "network": subject.network, "cluster": subject.cluster, "scenario": subject.scenario or None,
+        "network": subject.network_option or subject.network, "cluster": subject.cluster,
+        "scenario": subject.scenario or None,
         "optimizer": settings.optimizer, "trainable": settings.trainable, "strategy": settings.strategy,
         "input": settings.input,
     }  # fmt: skip

@@ -96,11 +96,11 @@ def _program(
 def _parameter(option: Option, command: str) -> inspect.Parameter:
     kind: Any = bool if option.switch else str | None if option.positional else list[str] | None
     parameter = (
-        typer.Argument(metavar=option.metavar, help=option.text(command), show_default=False)
+        typer.Argument(metavar=option.metavar_of(command), help=option.text(command), show_default=False)
         if option.positional
         else typer.Option(
             *filter(None, (option.short, option.flag)),
-            metavar=option.metavar or None,
+            metavar=option.metavar_of(command) or None,
             help=option.text(command),
             show_default=False,
         )

@@ -43,6 +43,7 @@ class Option:
     default: str = ""
     help_in: Mapping[str, str] = field(default_factory=dict)
     default_in: Mapping[str, str] = field(default_factory=dict)
+    metavar_in: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = False
     positional: bool = False
     is_distinct: bool = False
@@ -58,6 +59,10 @@ class Option:
     def switch(self) -> bool:
         """Whether it stands alone, without a value."""
         return not self.metavar
+
+    def metavar_of(self, command: str) -> str:
+        """Return what stands for its value in the help of a command."""
+        return self.metavar_in.get(command, self.metavar)
 
     def repeats(self, command: str) -> bool:
         """Return whether a command takes it several times."""
@@ -135,10 +140,12 @@ _ALL = (
         parsing.frameworks, "pytorch",
         help_in={
             "validate": "One training framework; 'generic' means any.",
+            "render": "Framework whose best plan is written, where the answer has plans of several.",
             "predict": "Training framework; 'generic' means any. Several are predicted one by one. 'planner show "
             "frameworks' lists their switches.",
         },
-        default_in={"validate": "that of each row"},
+        default_in={"validate": "that of each row", "render": "that of the plan to take"},
+        metavar_in={"render": "NAME[@VERSION][:SWITCH+...]|FILE"},
     ),
     *_options_of_axes(),
     Option(
@@ -279,7 +286,7 @@ _ALL = (
             "render": "Number of the plan in the answer.",
             "validate": "Answer (of suggest --json) with the plan that --runs are the logs of.",
         },
-        default_in={"render": "the one to take"},
+        default_in={"render": "the one to take"}, metavar_in={"render": "N"},
     ),
     Option(
         "to", "|".join(TARGETS), "What reads the file: a scheduler, or a training program.", parsing.choice(*TARGETS)
@@ -306,7 +313,11 @@ _ALL = (
         "cluster_out", "X.toml", "Also write this node and its measured links as a cluster file.",
     ),
     Option("force", "", "Overwrite an existing output file."),
-    Option("epochs", "N", "Epochs of the whole training; the answer then has its time.", parsing.count),
+    Option(
+        "epochs", "N", "Epochs of the whole training; the answer then has its time.", parsing.count,
+        help_in={"render": "Epochs of the whole training, for the time limit of the job."},
+        default_in={"render": "those of the answer, or one"},
+    ),
     Option(
         "tokens", "N", "Tokens to train a language model on, as in 15e12; the answer then has its steps and time.",
         parsing.tokens,

@@ -102,6 +102,8 @@ def run(arguments: Mapping[str, Any]) -> None:
 def _detect(what: str, arguments: Mapping[str, Any]) -> None:
     """Write the draft of a cluster's file: of this machine and its Slurm, or of texts saved elsewhere."""
     if "detect" not in arguments or what != "clusters":
+        if what == "clusters":
+            raise ParameterError("--from", "used with --detect", NOTHING, "add --detect")
         raise ParameterError("--detect", "used with clusters, and --from with it", what)
     if given := {"item", "json", "toml", "work"} & arguments.keys():
         raise ParameterError("--detect", "given without a name, --json, --toml or --work", ", ".join(sorted(given)))

@@ -39,6 +39,7 @@ class Task:
     ----------
     words : the plan in words
     image : of the container
+    remedy : where a target cannot say the plan
     """
 
     plan: PlanToStart
@@ -46,6 +47,7 @@ class Task:
     words: str
     name: str
     image: str
+    remedy: str = "take another plan, by --plan"
 
     @property
     def gpus(self) -> int:
@@ -81,7 +83,7 @@ def render(target: str, task: Task) -> str:
     if job.untold or unsaid:
         who = framework.variant if job.untold else f"the file of {target}"
         rule = f"of values that {who} has a flag or key for"
-        raise ParameterError("the plan", rule, (*job.untold, *unsaid)[0], "take another plan, by --plan")
+        raise ParameterError("the plan", rule, (*job.untold, *unsaid)[0], task.remedy)
     return write(task)
 
 

@@ -452,9 +452,13 @@ def asking_for(plan: PlanToStart, values: Values, session: Session, *, is_kept: 
     settings = replace(Settings(optimizer, framework.strategy, "synthetic", framework), trainable=trainable)
     problem = machine.problem(network, None, settings)
     one = plan.configuration
-    (predicted,) = Evaluator(problem).describe(
-        Configurations.of([Configuration(1, 1, one.sub_batch, precision=one.precision)])
-    )
+    part = Configurations.of([Configuration(1, 1, one.sub_batch, precision=one.precision)])
+    try:
+        (predicted,) = Evaluator(problem).describe(part)
+    except CoverageError as error:  # verify takes the precision of its plan
+        instead = "verify another plan by --position, or one of planner predict --precision"
+        rest = error.refusal.rest.replace("ask for --precision", instead)
+        raise CoverageError(replace(error.refusal, rest=rest)) from None
     device_of = node.accelerator
     needed, free = predicted.memory_bytes["total"], device_of.memory_bytes
     if device_of.kind == "cpu":

@@ -69,6 +69,11 @@ def test_a_budget_needs_a_unit_of_time(text: str) -> None:
         parsing.budget("--budget", text)
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("30d", 30 * 86_400), ("500h", 500 * 3600), ("90min", 5400)])
+def test_a_time_limit_is_read_in_the_units_that_answers_print(text: str, seconds: float) -> None:
+    assert parsing.time_limit("--deadline", text) == seconds
+
+
 def test_a_choice_offers_the_nearest() -> None:
     with pytest.raises(
         ParameterError, match=r"^--mode must be one of sync, async, got 'asnc'; did you mean 'async'\?$"

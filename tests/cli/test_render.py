@@ -100,6 +100,25 @@ def test_what_cannot_be_rendered_is_said_and_nothing_is_written(
     assert not Path("job.sh").exists()
 
 
+@pytest.mark.parametrize(("network", "option"), [("llama3.2-1b", "--tokens"), ("mlp", "--dataset")])
+def test_the_option_that_gives_a_time_limit_is_one_of_the_network(network: str, option: str, run: Run) -> None:
+    plan = ("--network", network, "--cluster", "dgx-a100", "--sub-batch", "4", "--json")
+    Path("p.json").write_text(run("predict", *plan)[1])
+    assert f"as the plan has no epoch: give {option} to planner suggest" in run("render", "p.json", "--to", "slurm")[2]
+
+
+def test_of_one_plan_no_other_is_taken_instead(run: Run) -> None:
+    plan = ("--network", "gpt2", "--cluster", "dgx-a100", "--sub-batch", "4", "--framework", "megatron")
+    Path("p.json").write_text(run("predict", *plan, "--offload", "activations", "--json")[1])
+    assert run("render", "p.json", "--to", "slurm")[2].endswith("; ask for more plans: planner suggest --top N\n")
+
+
+def test_the_help_of_render_is_of_its_own_options(run: Run) -> None:
+    words = " ".join(run("render", "--help")[1].split())
+    assert "--plan N " in words
+    assert "ranked together" not in words
+
+
 BRIEF = {
     "format": "planner/brief", "version": 1, "network": "n", "cluster": "c", "framework": "fsdp", "status": "found",
     "warnings": [],

@@ -412,16 +412,32 @@ def test_what_one_device_runs_of_a_split_plan_is_said(run: Run, instruments: Ins
     assert (code, "--out must be left out for a tensor-parallel plan" in err) == (2, True)
 
 
+def test_a_prediction_of_a_file_is_verified_by_the_option_that_named_it(run: Run, instruments: Instruments) -> None:
+    Path("mine.json").write_text(CALIBRATION.dump(base()))
+    Path("own.toml").write_text(run("show", "networks", "mlp", "--toml")[1].replace('name = "mlp"', 'name = "own"'))
+    words = ("--network", "own.toml", "--cluster", "dgx-a100", "--sub-batch", "4", "--json")
+    Path("plan.json").write_text(run("predict", *words)[1])
+    verified(instruments, {"forward": 1.0, "backward": 3.0, "update": 2.0})
+    code, out, err = run("verify", "plan.json", "--calibration", "mine.json", "--only-calibration")
+    assert (code, "own on dgx-a100" in out) == (0, True), err
+
+
 def test_what_cannot_be_verified_is_one_sentence(run: Run, instruments: Instruments) -> None:
     Path("mine.json").write_text(CALIBRATION.dump(base()))
     words = ("--network", "mlp", "--cluster", "dgx-a100", "--sub-batch")
     for size in ("4", "9000000"):
         Path(f"{size}.json").write_text(run("predict", *words, size, "--json")[1])
+    Path("fp16.json").write_text(run("predict", *words, "4", "--precision", "fp16", "--json")[1])
     verify = ("verify", "4.json", "--calibration", "mine.json")
     instruments["run_plans"] = lambda *_, **__: (PlanRun(failed="no kernel"),)
     for arguments, code, said in (
         (("verify",), 2, "ANSWER.json must be given, got nothing; name a document of"),
         (("verify", "9000000.json", "--calibration", "mine.json"), 5, f"that {CPU.name} has free, got "),
+        (
+            ("verify", "fp16.json", "--calibration", "mine.json"),
+            5,
+            "; verify another plan by --position, or one of planner predict --precision fp32",
+        ),
         ((*verify, "--position", "2"), 2, "--position must be one of the answer's (1), got 2"),
         ((*verify, "--device", "cuda"), 2, "--device must be a device that PyTorch sees"),
         (verify, 5, "in memory and on a quiet machine, got none (sub-batch 4 in fp32: no kernel)"),
