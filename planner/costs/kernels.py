@@ -3,19 +3,16 @@
 Every map takes the work of a call with ``itemsize`` (see :mod:`planner.domain.kernels`), broadcast to any shape (...),
 and returns Φ of shape (..., p). Settings that a map reads have defaults; ``direction`` is the direction of the call.
 
-The roofline: attainable rates and times from peak compute and memory rates (Williams, Waterman, Patterson 2009).
-
-F: peak rate [FLOP/s]; B: memory bandwidth [byte/s]; I: arithmetic intensity [FLOP/byte].
+The roofline: attainable times from peak rates F [FLOP/s] and B [byte/s] (Williams, Waterman, Patterson 2009).
 
 Interpolation as a feature map: Φ holds the weights of stored points, θ what was measured there. Beyond them the
 rate of the nearest one is kept, in FLOP/s, and :func:`planner.costs.terms.extrapolates` says so.
 
-Fused attention works block by block and keeps no scores in memory.
-
-A block of queries goes over the blocks of keys that it sees, each a pair of products and a softmax in the nearest
-memory (Dao et al. 2022, "FlashAttention", arXiv:2205.14135; Dao 2023, "FlashAttention-2", arXiv:2307.08691). So FLOP
-are those of whole blocks, on the diagonal of causal attention too; every pair costs an exponential, which matrix units
-do not compute; and blocks of queries, one a processor, come in waves as tiles of products do.
+Fused attention keeps no scores in memory: a block of queries goes over the blocks of keys that it sees, each a pair of
+products and a softmax in the nearest memory (Dao et al. 2022, "FlashAttention", arXiv:2205.14135; Dao 2023,
+"FlashAttention-2", arXiv:2307.08691). So FLOP are those of whole blocks, on the diagonal of causal attention too; every
+pair costs an exponential, which matrix units do not compute; and blocks of queries, one a processor, come in waves as
+tiles of products do.
 """
 
 from __future__ import annotations

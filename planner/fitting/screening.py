@@ -139,33 +139,27 @@ def runs_apart(samples: Samples, runs: IntArray, disturbed: BoolArray) -> RunsAp
     runs : ndarray of int, shape (k,); which run each row is of
     disturbed : ndarray of bool, shape (k,)
     """
-    calls = _calls(samples)
-    order = np.lexsort((samples.time_s, disturbed, calls, runs))
+    calls, times = _calls(samples), samples.time_s
+    order = np.lexsort((times, disturbed, calls, runs))
     order = order[~_is_shared(samples)[order]]
     changes = np.diff(calls[order], prepend=-1) | np.diff(runs[order], prepend=-1)
     best = order[np.flatnonzero(changes)]
     of_runs = [best[runs[best] == run] for run in np.unique(runs).tolist()]
     for one, other in combinations(of_runs, 2):
         _, at_one, at_other = np.intersect1d(calls[one], calls[other], assume_unique=True, return_indices=True)
-        apart = _apart(samples.time_s, one[at_one], other[at_other])
-        if apart is not None:
-            return apart
+        if not at_one.size:
+            continue
+        ratio = times[other[at_other]] / times[one[at_one]]
+        farthest = int(np.argmax(np.maximum(ratio, 1 / ratio)))
+        far = int(np.sum(np.maximum(ratio, 1 / ratio) >= FAR_RATIO))
+        middle = float(np.median(ratio))
+        drift = max(middle, 1 / middle)
+        if far <= MOST_FAR_SHARE * ratio.size and (drift <= MOST_DRIFT or ratio.size < LEAST_CALLS):
+            continue
+        rows = int(one[at_one][farthest]), int(other[at_other][farthest])
+        fast, slow = sorted(rows, key=lambda row: float(times[row]))
+        return RunsApart(fast, slow, ratio.size, far, drift)
     return None
-
-
-def _apart(times: FloatArray, one: IntArray, other: IntArray) -> RunsApart | None:
-    """Return two runs, by their rows of the same calls, each of shape (k,), where they contradict each other."""
-    if not one.size:
-        return None
-    ratio = times[other] / times[one]
-    farthest = int(np.argmax(np.maximum(ratio, 1 / ratio)))
-    far = int(np.sum(np.maximum(ratio, 1 / ratio) >= FAR_RATIO))
-    median = float(np.median(ratio))
-    drift = max(median, 1 / median)
-    if far <= MOST_FAR_SHARE * one.size and (drift <= MOST_DRIFT or one.size < LEAST_CALLS):
-        return None
-    fast, slow = sorted((int(one[farthest]), int(other[farthest])), key=lambda row: float(times[row]))
-    return RunsApart(fast, slow, one.size, far, drift)
 
 
 FAST_FACTOR = 4.0

@@ -340,13 +340,6 @@ def _shares(prediction: Prediction) -> dict[str, Mapping[str, float]]:
     return {thread: frozen_map(shares) for thread, shares in by_thread.items()}
 
 
-def _has_seen(run: Run, prediction: Prediction, problem: Problem) -> bool:
-    """Return whether what serves the prediction has seen the run, or what it is one of."""
-    network, cluster = problem.network.name, problem.cluster.name
-    names = {run.source, run.group, run.network, network, family_of(network), run.cluster, cluster} - {""}
-    return any(not names.isdisjoint(one.seen) for term in prediction.terms for one in term.provenance)
-
-
 def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[str, Mapping[str, float]]) -> Answer:
     value: Quantity | None
     thread = "step" if run.mode == "sync" else "update" if run.metric == "update_s" else "gpu"
@@ -362,14 +355,17 @@ def _answer(run: Run, prediction: Prediction, problem: Problem, shares: Mapping[
         return refused(run, why, problem.cluster)
     ends = [end if end is not None and math.isfinite(end) else None for end in (value.low, value.high)]
     low, high = ends if None not in ends else (None, None)
-    memory = prediction.memory_bytes
+    memory, network, cluster = prediction.memory_bytes, problem.network.name, problem.cluster.name
+    # What serves the prediction has seen the run, or what it is one of.
+    names = {run.source, run.group, run.network, network, family_of(network), run.cluster, cluster} - {""}
+    has_seen = any(not names.isdisjoint(one.seen) for term in prediction.terms for one in term.provenance)
     row = replace(
         _row(run, problem.cluster),
         predicted=value.value,
         low=low,
         high=high,
         status_predicted="out_of_memory" if memory["total"] > memory["capacity"] else "ok",
-        in_sample=run.metric != MEMORY_METRIC and _has_seen(run, prediction, problem),
+        in_sample=run.metric != MEMORY_METRIC and has_seen,
         bottleneck=prediction.bottleneck,
     )
     if run.metric != MEMORY_METRIC:

@@ -282,11 +282,13 @@ class Sources:
         """Return a framework's overheads in a precision and mode: as asked for, of any version, generic or assumed."""
         key = (precision, mode)
         if key not in self._overheads:
-            entries = (
+            peaks = self.accelerator.peak_flop_per_s
+            is_faster = precision == "fp32" or peaks.get(precision, 0.0) > peaks.get("fp32", 0.0)
+            entries = (  # where the device is no faster in it than in fp32, none that was pooled
                 (source, is_pooled)
                 for source, is_pooled in self._overhead_sources
                 if source.entry.precision in ("", precision)
-                if not (is_pooled and source.entry.precision and not self._speeds_up(precision))
+                if is_faster or not (is_pooled and source.entry.precision)
             )
             framework, exponent = self.problem.settings.framework, exponent_name(self.problem.network)
             specified = self.is_specified(precision)
@@ -321,11 +323,6 @@ class Sources:
             for entry in calibration.entries
             if entry.scope == "overheads"
         )
-
-    def _speeds_up(self, precision: str) -> bool:
-        """Tell whether the device computes faster than in fp32: else pooled entries of that precision are left out."""
-        peaks = self.accelerator.peak_flop_per_s
-        return precision == "fp32" or peaks.get(precision, 0.0) > peaks.get("fp32", 0.0)
 
     def measured_steps(self, precision: str, of: str = OF_STEP) -> MeasuredSteps | None:
         """Return what timed steps or passes of plans say, None: nothing, as passes do where there are whole steps.
