@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -99,6 +99,11 @@ class Plan:
     def subject(self, shared: Subject) -> Subject:
         """Return what the plan is of; ``shared``: what the plans of the answer share."""
         return shared.trained_in(self.framework) if self.framework else shared
+
+    def position_among(self, plans: Iterable[Plan]) -> int | None:
+        """Return the position of the same plan among others of one question; None: it is not there."""
+        same = (self.prediction.configuration, self.framework)
+        return next((one.position for one in plans if (one.prediction.configuration, one.framework) == same), None)
 
     def to_start(self, shared: Subject, run: Run | None = None) -> PlanToStart:
         """Return what starts it is made from."""

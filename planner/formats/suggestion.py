@@ -169,9 +169,8 @@ def _plan_keys(subject: Subject, plan: Plan, inside: float, shared: Shared, run:
 
 def _front_keys(subject: Subject, plan: Plan, plans: Sequence[Plan], shared: Shared) -> dict[str, Any]:
     """Return the keys of a plan of the front; of one that is among ``plans``, its position there."""
-    for one in plans:
-        if (one.prediction, one.framework) == (plan.prediction, plan.framework):
-            return {"position": plan.position, "plan": one.position, "why": plan.why}
+    if at := plan.position_among(plans):
+        return {"position": plan.position, "plan": at, "why": plan.why}
     return _plan_keys(subject, plan, IN_WINDOW, shared)
 
 

@@ -142,7 +142,8 @@ def _suggestion(
         what, told = "epoch time" if one.unit == "s" else one.noun, suggestion.pareto[:MOST_OF_FRONT]
         untold = suggestion.pareto_more + len(suggestion.pareto) - len(told)
         yield Line(f"\nPareto front of {what}, {subject.device}s and distance from the target", "bold")
-        yield from plan_table(entries_of(told, subject))
+        ranked = (replace(plan, position=plan.position_among(suggestion.plans) or 0) for plan in told)
+        yield from plan_table(entries_of(ranked, subject))
         yield Line(f"and {untold:,} more\n" if untold else "")
     yield from (Line(one.message) for one in suggestion.warnings if one.code == LOSSY)
     yield goodness(plan.prediction, own, is_kept=is_kept)

@@ -191,7 +191,7 @@ WORD_COLUMNS = (
 class Entry:
     """A row: a prediction, its number and subject, and what a ranking knows of it."""
 
-    number: int
+    number: int  # 0: it is not among the ranked plans that are told
     prediction: Prediction
     subject: Subject
     precisions: tuple[str, ...] = ()
@@ -274,7 +274,7 @@ def _columns(entries: Sequence[Entry]) -> dict[str, list[str]]:
     if len(epochs) == len(entries):
         speeds = {"epoch": [format_duration(one.value, parts.digits_of(one)) for one in epochs]}
     return {
-        "#": [str(one.number) for one in entries],
+        "#": [str(one.number or "") for one in entries],
         "network": _where_they_differ([one.network for one in subjects]),
         "cluster": _where_they_differ([one.cluster for one in subjects]),
         "scenario": _where_they_differ([one.scenario or "none" for one in subjects]),

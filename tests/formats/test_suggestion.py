@@ -126,7 +126,12 @@ def test_pareto_is_left_out_unless_asked_for_and_names_plans_that_are_told(
     assert "pareto" not in suggestion_document(subject, suggestion())
     one = suggestion(pareto=True)
     assert suggestion_document(subject, one)["pareto"] == [{"position": 1, "plan": 1, "why": "soonest"}]
-    other = replace(one.plans[0].prediction, bottleneck="backward")
+    told = one.plans[0].prediction
+    seconds = replace(told.iteration_s, deviation=0.1)  # a rounding error apart: one plan has one prediction
+    again = replace(one, pareto=(replace(one.plans[0], prediction=replace(told, iteration_s=seconds)),))
+    assert suggestion_document(subject, again)["pareto"][0]["plan"] == 1
+    wider = replace(told.configuration, nodes=told.configuration.nodes + 1)
+    other = replace(told, configuration=wider, bottleneck="backward")
     front = (replace(one.plans[0], prediction=other),)
     (row,) = suggestion_document(subject, replace(one, pareto=front))["pareto"]
     assert row["prediction"]["bottleneck"] == "backward"

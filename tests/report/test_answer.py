@@ -110,6 +110,24 @@ def test_an_answer_of_trials_says_how_many_there_were(
     assert "best prediction of the 440 tried by Optuna; a better one may exist." in tried
 
 
+def test_a_plan_of_the_front_has_its_number_in_the_ranking_and_others_have_none(
+    suggestion: Suggestion, subject: Subject, printed: Printed
+) -> None:
+    *_, last = suggestion.plans
+    one = last.prediction.configuration
+    other = replace(last.prediction, configuration=replace(one, nodes=one.nodes + 9))
+    front = (Plan(1, other, ""), replace(last, position=2))
+    text = printed(suggestion_answer(replace(suggestion, pareto=front), subject)).partition("Pareto front")[2]
+    rows = [
+        line.partition(f"{nodes} x")[0].strip()
+        for nodes in (one.nodes + 9, one.nodes)
+        for line in text.splitlines()
+        if f"{nodes} x" in line
+    ]
+    assert last.position > 1
+    assert rows == ["", str(last.position)]
+
+
 @pytest.mark.parametrize("size", [3, 50, 73])
 def test_a_pareto_front_has_at_most_50_rows(
     size: int, suggestion: Suggestion, prediction: Prediction, subject: Subject, printed: Printed
