@@ -27,8 +27,8 @@ from planner.search.searchable import kept
 from planner.sessions import inputs
 from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, SETTINGS_FILE, Case, Values, listed, merge, value_of
 from planner.sources.source import KERNEL_MISSING
-from planner.workload.blocks import block_starts
 from planner.workload.lawful import check_allowed
+from planner.workload.program import block_starts
 
 __all__ = [
     "PRINTING_OPTIONS", "SEARCHING_OPTIONS", "SOURCES", "Allowed", "allowed_cases", "allowed_request", "as_text",

@@ -341,7 +341,14 @@ class Configurations(Axes[IntArray, IntArray]):
 
     def boxed(self, box: Box) -> Configurations:
         """Return those that a part of each dimension holds, of the last ones all where ``box`` is shorter."""
-        return self._each(partial(_in_box, box=box))
+
+        def held(column: IntArray) -> IntArray:
+            for at, one in enumerate(box):
+                if column.shape[at] > 1:  # it may be alike along a dimension
+                    column = column[(slice(None),) * at + (one,)]
+            return column
+
+        return self._each(held)
 
     def take(self, rows: IntArray | BoolArray | slice) -> Configurations:
         """Return those at positions, where a mask is true, or of a slice, of rows."""
@@ -438,14 +445,6 @@ def _joined(columns: list[IntArray]) -> IntArray:
     if all(map(_is_alike, columns)) and len({int(one[0]) for one in columns}) == 1:
         return np.broadcast_to(columns[0][0], (sum(one.size for one in columns),))
     return np.concatenate(columns)
-
-
-def _in_box(column: IntArray, box: Box) -> IntArray:
-    """Return the part of each dimension that is held, of a column that may be alike along it."""
-    for at, held in enumerate(box):
-        if column.shape[at] > 1:
-            column = column[(slice(None),) * at + (held,)]
-    return column
 
 
 def splits(plans: Configurations) -> BoolArray:

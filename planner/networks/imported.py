@@ -195,7 +195,8 @@ class _Layers(Forms):
 
     def _linear(self, one: Operator, source: Tensor, weights: list[Tensor]) -> None:
         shape, form = self.rows(one.output), self.rows(source)
-        bias = [tensor for tensor in weights if _is_vector(tensor, shape[-1], one)]
+        vectors = (tensor for tensor in weights if len(tensor.shape) == 1)
+        bias = [tensor for tensor in vectors if tensor.size == shape[-1] or "merged" in one.attributes]
         matrices = [tensor for tensor in weights if tensor not in bias]
         if len({leaf for tensor in bias for leaf in tensor.parameters()}) != len(bias):
             bias = []  # of parameters and constants: fewer than it has elements
@@ -511,12 +512,6 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def _plain(pair: tuple[int, ...]) -> AttributeValue:
     return pair[0] if pair[0] == pair[1] else (pair[0], pair[1])
-
-
-def _is_vector(tensor: Tensor, features: int, one: Operator) -> bool:
-    """Tell whether a weight of a product is its bias."""
-    rank = sum(side > 1 for side in tensor.shape)
-    return rank <= 1 and len(tensor.shape) == 1 and (tensor.size == features or "merged" in one.attributes)
 
 
 def _split(rows: Shape, query: Shape, values: int, batch: int) -> tuple[int, int, int]:

@@ -111,7 +111,11 @@ def module_graph(path: str, factory: str, inputs: str) -> Graph:
     if not isinstance(module, torch.nn.Module):
         raise InputFileError(path, f"{factory} must return a torch.nn.Module, got {type(module).__name__}")
     if shapes:
-        trials: list[Any] = _inputs_of(torch, shapes)
+        # Numbers, and where there is one size each, tokens as well.
+        dtypes = (torch.float32, torch.int64) if all(len(shape) == 1 for shape in shapes) else (torch.float32,)
+        trials: list[Any] = [
+            tuple(torch.empty((BATCH, *shape), dtype=dtype, device="meta") for shape in shapes) for dtype in dtypes
+        ]
     elif examples is None:
         remedy = f"type {what}:input=3x224x224, or return (module, example inputs)"
         raise ParameterError(f"argument input of {what}", f"given ({_SHAPE_RULE})", NOTHING, remedy)
@@ -198,12 +202,6 @@ def check_shapes(text: str, what: str) -> list[tuple[int, ...]]:
     if not _SHAPES.fullmatch(text):
         raise ParameterError(what, _SHAPE_RULE, text)
     return [tuple(map(int, one.split("x"))) for one in text.split("+")]
-
-
-def _inputs_of(torch: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """Return example inputs of these sizes: numbers, and where there is one size each, tokens as well."""
-    dtypes = (torch.float32, torch.int64) if all(len(shape) == 1 for shape in shapes) else (torch.float32,)
-    return [tuple(torch.empty((BATCH, *shape), dtype=dtype, device="meta") for shape in shapes) for dtype in dtypes]
 
 
 def _traced(torch: Any, module: Any, examples: Any, what: str, *, is_compiling: bool) -> Graph:

@@ -21,9 +21,9 @@ from planner.domain.configuration import DEGREES, SHARD_AXES, SPLIT_AXES, Config
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
 from planner.domain.request import SpaceRequest
-from planner.workload.blocks import block_starts
 from planner.workload.lawful import is_lawful, is_told_apart, micro_batches_run, most_stages
 from planner.workload.memory import Memory
+from planner.workload.program import block_starts
 from planner.workload.shards import attended_positions, expert_number
 from planner.workload.what_fits import context_degrees, tensor_degrees
 

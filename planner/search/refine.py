@@ -22,8 +22,8 @@ from planner.search.exhaustive import Outcome, Rules
 from planner.search.ranking import LAWFUL, Evaluator, Order, PricedPlans
 from planner.search.search import Searcher, search
 from planner.search.space import Limits
-from planner.workload.blocks import block_starts
 from planner.workload.lawful import is_lawful, most_stages, starts_even
+from planner.workload.program import block_starts
 
 __all__ = ["REFINED", "Refined", "refinement", "without_refinement"]
 

@@ -29,9 +29,9 @@ from planner.sources.sources import candidate_precisions, check_candidate
 from planner.steps import predict
 from planner.steps.compute import memory_rules
 from planner.steps.price import Pricer
-from planner.workload.blocks import block_starts
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
+from planner.workload.program import block_starts
 
 __all__ = [
     "KEPT", "LAST_RESORT", "NEAREST_BATCH", "Asked", "Searchable", "Settings", "fits_somewhere", "kept",

@@ -13,8 +13,8 @@ from planner.search.bases import HYBRID, SplitLimits, kinds_to_try
 from planner.search.explain import label
 from planner.search.space import Limits, Space
 from planner.units import format_bytes
-from planner.workload.blocks import block_starts
 from planner.workload.memory import Memory
+from planner.workload.program import block_starts
 from planner.workload.what_fits import Change, least_gpus, lowest_plans, what_fits
 
 __all__ = ["shortages"]

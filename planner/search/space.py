@@ -22,8 +22,8 @@ from planner.errors import ParameterError, Refusal, UnknownNameError
 from planner.search.bases import DATA, Bases, SplitBases, SplitLimits
 from planner.search.block import Block, Kinds, Plans
 from planner.search.ranking import REASONS
-from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES
+from planner.workload.program import block_starts
 
 __all__ = [
     "Limits", "Space", "accepted_mini_batches", "blocks_of", "has_whole_plans", "on_nodes", "space_of",

@@ -32,9 +32,9 @@ from planner.sources.layer_calls import is_same_die
 from planner.sources.links import contradictions
 from planner.sources.overheads import check_overheads
 from planner.sources.sources import Sources
-from planner.workload.blocks import block_starts
 from planner.workload.fusion import idle_fusions as idle_fusions_of
 from planner.workload.fusion import with_attention
+from planner.workload.program import block_starts
 from planner.workload.shards import trained_as
 
 __all__ = [

@@ -38,9 +38,8 @@ from planner.steps.state import Elements, StageExchange
 from planner.steps.step_costs import StepCosts, units_s
 from planner.steps.step_part import StepPart
 from planner.steps.synchronous import Runs
-from planner.workload.blocks import Partition, best_cuts, block_starts
 from planner.workload.placement import Placement
-from planner.workload.program import gradient_buckets
+from planner.workload.program import Partition, best_cuts, block_starts, gradient_buckets
 from planner.workload.rank_sizes import SUMS
 from planner.workload.schemes import Segments, segments_of
 from planner.workload.units import StageLayers

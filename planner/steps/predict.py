@@ -24,9 +24,9 @@ from planner.steps.measured import Deviation, as_measured, deviation_left, devia
 from planner.steps.price import Pricer
 from planner.steps.step_costs import Ring, StepCosts
 from planner.steps.step_describe import step_descriptions
-from planner.workload.blocks import block_starts
 from planner.workload.lawful import check_lawful
 from planner.workload.memory_rules import mean_staleness
+from planner.workload.program import block_starts
 
 __all__ = ["Evaluator", "compare_among"]
 

@@ -28,7 +28,7 @@ from planner.steps.passes import Passes
 from planner.steps.stage_cases import StageLayout, laid_out, layout_memory, units_ahead
 from planner.steps.state import State
 from planner.steps.step_costs import StepCosts
-from planner.workload.blocks import best_cuts
+from planner.workload.program import best_cuts
 from planner.workload.units import StageLayers, even_layers
 
 __all__ = ["StageLayouts"]

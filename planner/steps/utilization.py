@@ -15,8 +15,7 @@ from planner.domain.configuration import Configuration
 from planner.domain.split import RECOMPUTES
 from planner.sources.sources import Sources
 from planner.steps.stage_cases import StageLayout, units_ahead
-from planner.workload.blocks import block_starts
-from planner.workload.program import program
+from planner.workload.program import block_starts, program
 from planner.workload.units import units_of
 
 __all__ = ["utilization"]

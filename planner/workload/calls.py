@@ -406,11 +406,16 @@ def distinct_calls(networks: Sequence[Network]) -> tuple[LayerCall, ...]:
     for network in networks:
         own_calls = [call for calls in layer_calls(network, optimizer=network.optimizer).values() for call in calls]
         total = sum(_estimated_s(call) * call.count for call in own_calls)
-        tensors = _wide_by_layer(network)
+        of, alike = program(network), dict[str, dict[str, Counter[tuple[bool, ...]]]]()
+        for place in ("cpu", "gpu"):  # how many layers read and write what in fp32, by the first one that is like them
+            tensors = wide_tensors(network, on_gpu=place == "gpu")
+            for layer, at in zip(network.layers, of.site.tolist(), strict=True):
+                counts = alike.setdefault(of.sites[at].layer.name, {}).setdefault(place, Counter())
+                counts[tensors[layer.name]] += 1
         for call in own_calls:
             key = (call.kind, call.direction, call.name)
             calls.setdefault(key, call)
-            for place, by_layer in tensors[call.layer.name].items():
+            for place, by_layer in alike[call.layer.name].items():
                 wide.setdefault(key, {}).setdefault(place, Counter()).update(by_layer)
             weights[key] = weights.get(key, 0.0) + _estimated_s(call) * call.count / total
     order = sorted((key for key in calls if key[0] != "bias"), key=lambda key: -weights[key])
@@ -418,18 +423,6 @@ def distinct_calls(networks: Sequence[Network]) -> tuple[LayerCall, ...]:
         replace(calls[key], wide={place: many.most_common(1)[0][0] for place, many in wide[key].items()})
         for key in order
     )
-
-
-def _wide_by_layer(network: Network) -> Mapping[str, Mapping[str, Counter[tuple[bool, ...]]]]:
-    """Return how many layers read and write what in fp32, by the first layer that is like them and by place."""
-    of = program(network)
-    by_layer: dict[str, dict[str, Counter[tuple[bool, ...]]]] = {}
-    for place in ("cpu", "gpu"):
-        tensors = wide_tensors(network, on_gpu=place == "gpu")
-        for layer, at in zip(network.layers, of.site.tolist(), strict=True):
-            counts = by_layer.setdefault(of.sites[at].layer.name, {}).setdefault(place, Counter())
-            counts[tensors[layer.name]] += 1
-    return by_layer
 
 
 ASSUMED_FLOP_PER_S, ASSUMED_BYTES_PER_S = 5e10, 5e9

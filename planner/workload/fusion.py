@@ -343,10 +343,7 @@ def _normed(calls: KernelCalls, of: Program, inside: set[str], summed: set[str])
 
 
 def _summed_norms(network: Network, fuses: tuple[str, ...]) -> tuple[set[str], set[str], set[str]]:
-    """Return layer normalisations with the sum before them, these sums, and those of both that have a mask of dropout.
-
-    Masks are there where sums take dropout in (``residual``).
-    """
+    """Return layer normalisations with a sum before them, the sums, and those with masks (dropout of ``residual``)."""
     by_name = {layer.name: layer for layer in network.layers}
     norms, sums, masked = set[str](), set[str](), set[str]()
     with_mask = _parts(network, fuses)["masked"]

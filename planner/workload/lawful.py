@@ -22,8 +22,7 @@ from planner.domain.framework import FEWEST, Framework
 from planner.domain.network import Network
 from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, WEIGHTS_SHARDED
 from planner.errors import ParameterError
-from planner.workload.blocks import block_starts
-from planner.workload.program import program
+from planner.workload.program import block_starts, program
 from planner.workload.shards import Divided, attended_positions, divided_by_tensors, expert_number
 from planner.workload.units import units_of
 

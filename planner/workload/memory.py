@@ -49,10 +49,9 @@ from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.network import Network
 from planner.domain.split import SplitMemoryBytes
 from planner.workload import memory_rules
-from planner.workload.blocks import block_starts
 from planner.workload.memory_rules import WIDE_BYTES, MemoryRules
 from planner.workload.placement import shard_ranks
-from planner.workload.program import program
+from planner.workload.program import block_starts, program
 from planner.workload.rank_sizes import MOST, SUMS, Ranks, RankSizes, ranks_of, transform_elements
 from planner.workload.units import StageLayers, even_layers, stage_of
 

@@ -29,8 +29,7 @@ from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.products import needs_columns
 from planner.domain.layers.record import Site
 from planner.domain.network import INPUT, Layer, Network, layer_shapes
-from planner.workload.blocks import block_starts
-from planner.workload.program import Program, is_composed_gelu, program, wide_tensors
+from planner.workload.program import Program, block_starts, is_composed_gelu, program, wide_tensors
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, with_padded_vocabulary
 from planner.workload.units import few_blocks, repeats, units_of
 

@@ -51,7 +51,7 @@ from planner.domain.layers.attentions import core_of
 from planner.domain.layers.record import Shape
 from planner.domain.network import Layer, Network, input_shapes, layer_shapes
 from planner.errors import ParameterError
-from planner.workload.blocks import block_starts
+from planner.workload.program import block_starts
 
 __all__ = [
     "Divided", "attended_positions", "columns_of", "context_shard", "divided_by_tensors", "expert_number",

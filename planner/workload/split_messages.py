@@ -65,7 +65,7 @@ from planner.domain.messages import (
 from planner.domain.network import Network, layer_shapes
 from planner.domain.split import RECOMPUTES
 from planner.errors import UnknownNameError
-from planner.workload.blocks import block_starts, crossing
+from planner.workload.program import block_starts, crossing
 from planner.workload.shards import columns_of, logits_of, without_adapters
 
 __all__ = [

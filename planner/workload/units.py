@@ -14,8 +14,7 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.layers.record import INPUT
 from planner.domain.network import Layer, Network
 from planner.domain.split import StageLayers, even_layers, stage_places
-from planner.workload.blocks import block_starts, crossing
-from planner.workload.program import Program, program
+from planner.workload.program import Program, block_starts, crossing, program
 from planner.workload.shards import second_products
 
 __all__ = [

@@ -14,10 +14,10 @@ from planner.domain.configuration import Configurations
 from planner.domain.network import Network, layer_shapes
 from planner.errors import InputFileError, ParameterError, PlannerError, UnknownNameError
 from planner.formats.network import NETWORK
-from planner.workload.blocks import block_starts
 from planner.workload.calls import totals
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
+from planner.workload.program import block_starts
 from planner.workload.shards import tensor_shard
 
 FILE = str(Path(__file__).with_name("modules_to_read.py"))

@@ -19,7 +19,7 @@ from planner.domain.request import SpaceRequest
 from planner.search.bases import kinds_of
 from planner.search.suggest import suggest
 from planner.steps.predict import Evaluator
-from planner.workload.blocks import block_starts
+from planner.workload.program import block_starts
 from tests.properties.conftest import (
     Options,
     asked,

@@ -27,8 +27,8 @@ from planner.search.suggest import suggest
 from planner.sources.sources import Sources, candidate_precisions
 from planner.steps.node_groups import AcrossGroups
 from planner.steps.predict import Evaluator
-from planner.workload.blocks import block_starts
 from planner.workload.lawful import LAYER_AXES, is_told_apart
+from planner.workload.program import block_starts
 from tests.properties.conftest import (
     SMALL,
     Options,

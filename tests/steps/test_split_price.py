@@ -28,8 +28,8 @@ from planner.steps.price import Priced, Pricer
 from planner.steps.state import State
 from planner.steps.step_costs import operation_s
 from planner.steps.step_part import STEP_TERMS
-from planner.workload.blocks import block_starts
 from planner.workload.calls import lower
+from planner.workload.program import block_starts
 from planner.workload.shards import tensor_shard
 from planner.workload.units import stage_units
 from tests.simulation.events import count_events, operations

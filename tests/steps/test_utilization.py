@@ -14,8 +14,8 @@ from planner.domain.request import Problem
 from planner.sources.sources import Sources
 from planner.steps.predict import Evaluator
 from planner.steps.utilization import utilization
-from planner.workload.blocks import block_starts
 from planner.workload.calls import lower
+from planner.workload.program import block_starts
 
 A100 = find_cluster("dgx-a100")
 KORTHIKANTI = {

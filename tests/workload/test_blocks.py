@@ -13,9 +13,8 @@ from planner.domain.network import Layer, Network, layer_shapes
 from planner.errors import ParameterError
 from planner.formats.network import NETWORK
 from planner.networks.zoo import zoo_names
-from planner.workload.blocks import block_starts, crossing
 from planner.workload.lawful import most_stages
-from planner.workload.program import program
+from planner.workload.program import block_starts, crossing, program
 from planner.workload.shards import (
     attended_positions,
     context_shard,

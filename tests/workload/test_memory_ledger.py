@@ -17,12 +17,12 @@ from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES, 
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import zoo_names
 from planner.workload import units as unit_module
-from planner.workload.blocks import block_starts
 from planner.workload.fusion import with_attention
 from planner.workload.lawful import is_lawful
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import WIDE_BYTES, BytesOfParameter, MemoryRules
 from planner.workload.placement import shard_ranks
+from planner.workload.program import block_starts
 from planner.workload.rank_sizes import MOST, SUMS, RankSizes, SizeRules
 from tests.workload.closed_memory import layer_bytes, positions, stage_parameters
 from tests.workload.closed_transformer import blocks, parameters, record_of

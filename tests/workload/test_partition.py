@@ -9,7 +9,7 @@ import pytest
 
 from planner.domain.arrays import FloatArray
 from planner.errors import ParameterError
-from planner.workload.blocks import Partition, best_cuts
+from planner.workload.program import Partition, best_cuts
 
 
 def sums(each: list[float]) -> FloatArray:

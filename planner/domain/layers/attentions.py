@@ -38,20 +38,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from planner.domain.arrays import FloatArray
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
-from planner.domain.layers.record import (
-    Attribute,
-    Call,
-    Layer,
-    LayerKind,
-    Lowering,
-    Shape,
-    Share,
-    Site,
-    fixed,
-    passes,
-    per_sample,
-    traffic,
-)
+from planner.domain.layers import record
+from planner.domain.layers.record import Attribute, Call, Layer, LayerKind, Lowering, Shape, Share, Site, traffic
 from planner.errors import ParameterError
 
 __all__ = ["KINDS", "aligned_head_size", "core_of", "fused_attention", "is_plain", "ring_keys"]
@@ -179,29 +167,31 @@ def _core(site: Site) -> Core:
 def _attention(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Yield scores, softmax, dropout and context; backward the gradients of queries, keys, values and weights."""
     core = _core(site)
-    rows = per_sample(core.heads * core.queries)
+    rows = record.per_sample(core.heads * core.queries)
     if _is_fused(site.layer):
         # Positions that see keys of others are dealt out so that each rank has as many pairs of a query and a key:
         # behind a causal mask half of them.
         is_causal, is_part = bool(site.layer.attributes["causal"]), core.keys > core.queries
         keys = -(-core.keys // 2) if is_causal and is_part else core.keys
         sizes = core.queries, keys, aligned_head_size((core.width + core.values) // 2), int(is_causal and not is_part)
-        work = (per_sample(core.heads), *map(fixed, sizes))
-        yield from passes("attention", site, work, work)
+        work = (record.per_sample(core.heads), *map(record.fixed, sizes))
+        yield from record.passes("attention", site, work, work)
         return
     yield from _repeats(site, core)
     yield from _products(site, core)
     yield from _biased(site, core)
     weights = core.weights
-    yield from passes("softmax", site, (*traffic(weights, 2 * weights), rows), (*traffic(weights, 3 * weights), rows))
+    yield from record.passes(
+        "softmax", site, (*traffic(weights, 2 * weights), rows), (*traffic(weights, 3 * weights), rows)
+    )
     if site.layer.number("dropout"):
         dropped = traffic(weights, 2 * weights, weights)
-        yield from passes("dropout", site, dropped, dropped)
+        yield from record.passes("dropout", site, dropped, dropped)
 
 
 def _products(site: Site, core: Core) -> Iterator[Call]:
     def product(rows: int, columns: int, inner: int) -> tuple[tuple[int, int], ...]:
-        return (fixed(rows), fixed(columns), fixed(inner), per_sample(core.heads))
+        return (record.fixed(rows), record.fixed(columns), record.fixed(inner), record.per_sample(core.heads))
 
     queries, keys, width, values = core.queries, core.visible, core.width, core.values
     yield Call("gemm", FORWARD, product(queries, keys, width))
@@ -210,24 +200,24 @@ def _products(site: Site, core: Core) -> Iterator[Call]:
         yield Call("gemm", BACKWARD_DATA, product(queries, keys, values))
         others = (product(queries, width, keys), product(keys, width, queries), product(keys, values, queries))
         for work, count in Counter(others).items():
-            yield Call("gemm", BACKWARD_DATA, work, fixed(count))
+            yield Call("gemm", BACKWARD_DATA, work, record.fixed(count))
 
 
 def _repeats(site: Site, core: Core) -> Iterator[Call]:
     if core.repeated:
         read = core.repeated // core.heads * core.kv_heads
         work = traffic(core.repeated, core.repeated + read)
-        yield from passes("copy", site, work, work)
+        yield from record.passes("copy", site, work, work)
 
 
 def _biased(site: Site, core: Core) -> Iterator[Call]:
     """Yield the sum of scores and a bias that all samples share, and of the gradients of a bias that is learned."""
     bias = str(site.layer.attributes.get("bias", "none"))
     if bias != "none":
-        weights, of_all = per_sample(core.weights), core.weights // site.layer.integer("windows")
-        yield Call("add", FORWARD, (weights, (of_all, 2 * of_all), fixed(0)))
+        weights, of_all = record.per_sample(core.weights), core.weights // site.layer.integer("windows")
+        yield Call("add", FORWARD, (weights, (of_all, 2 * of_all), record.fixed(0)))
         if bias == "learned" and site.trained:
-            yield Call("add", BACKWARD_DATA, (weights, (of_all, of_all), fixed(0)))
+            yield Call("add", BACKWARD_DATA, (weights, (of_all, of_all), record.fixed(0)))
 
 
 def _is_fused(layer: Layer) -> bool:
@@ -279,11 +269,11 @@ def _rotary(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Yield the normalisation of every head of queries and keys, where there is one, and the rotation."""
     rotated = site.inputs[0][0] * site.layer.integer("features")
     if site.layer.integer("norm"):
-        rows = per_sample(rotated // site.layer.integer("norm"))
+        rows = record.per_sample(rotated // site.layer.integer("norm"))
         normed = (*traffic(rotated, 2 * rotated), rows), (*traffic(rotated, 5 * rotated), rows)
-        yield from passes("layer_norm", site, *normed)
+        yield from record.passes("layer_norm", site, *normed)
     work = traffic(rotated, 2 * rotated)
-    yield from passes("activation", site, work, work)
+    yield from record.passes("activation", site, work, work)
 
 
 def _rotary_kept(site: Site, _itemsize: int) -> int:
@@ -313,9 +303,9 @@ def _latent(site: Site, _lowering: Lowering) -> Iterator[Call]:
     heads, _, rotary, _ = _latent_sizes(site.layer)
     rotated = site.output[0] * (heads + 1) * rotary
     work = traffic(rotated, 2 * rotated)
-    yield from passes("activation", site, work, work)
+    yield from record.passes("activation", site, work, work)
     joined = traffic(site.output_elements, 2 * site.output_elements)
-    yield from passes("concat", site, joined, joined)
+    yield from record.passes("concat", site, joined, joined)
 
 
 def attention(torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:

@@ -19,19 +19,8 @@ from math import prod
 from typing import Any
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.domain.layers.record import (
-    Attribute,
-    Call,
-    Layer,
-    LayerKind,
-    Lowering,
-    Shape,
-    Site,
-    fixed,
-    passes,
-    per_sample,
-    traffic,
-)
+from planner.domain.layers import record
+from planner.domain.layers.record import Attribute, Call, Layer, LayerKind, Lowering, Shape, Site, passes, traffic
 from planner.errors import ParameterError
 
 __all__ = ["KINDS"]
@@ -77,7 +66,7 @@ def _added(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
 
 def _add(site: Site, _lowering: Lowering) -> Iterator[Call]:
     elements = site.output_elements
-    yield Call("add", FORWARD, traffic(elements, 3 * elements), fixed(len(site.inputs) - 1))
+    yield Call("add", FORWARD, traffic(elements, 3 * elements), record.fixed(len(site.inputs) - 1))
 
 
 def _joined(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
@@ -100,7 +89,7 @@ def _concat(site: Site, _lowering: Lowering) -> Iterator[Call]:
 
 def _loss(site: Site, _lowering: Lowering) -> Iterator[Call]:
     elements, shape = site.input_elements, site.inputs[0]
-    rows = per_sample(elements // (shape[0] if len(shape) == IMAGE_AXES else shape[-1]))
+    rows = record.per_sample(elements // (shape[0] if len(shape) == IMAGE_AXES else shape[-1]))
     return passes("softmax", site, (*traffic(elements, 3 * elements), rows), (*traffic(elements, 2 * elements), rows))
 
 
@@ -316,7 +305,8 @@ def _reshape(site: Site, _lowering: Lowering) -> Iterator[Call]:
 def _operator(site: Site, _lowering: Lowering) -> Iterator[Call]:
     layer = site.layer
     forward, backward = (
-        (per_sample(site.output_elements), per_sample(layer.integer(key)), fixed(0)) for key in ("forward", "backward")
+        (record.per_sample(site.output_elements), record.per_sample(layer.integer(key)), record.fixed(0))
+        for key in ("forward", "backward")
     )
     return passes(str(layer.attributes["kernel"]), site, forward, backward)
 
@@ -336,7 +326,7 @@ def _product(site: Site, _lowering: Lowering) -> Iterator[Call]:
     ))  # fmt: skip
     for direction, is_made, sides in products:
         if is_made:
-            yield Call("gemm", direction, (*map(fixed, sides), per_sample(batch)))
+            yield Call("gemm", direction, (*map(record.fixed, sides), record.per_sample(batch)))
 
 
 def _reshape_module(_torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:

@@ -12,21 +12,8 @@ from math import prod
 from typing import Any
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.domain.layers.record import (
-    Amount,
-    Attribute,
-    Call,
-    Layer,
-    LayerKind,
-    Lowering,
-    Shape,
-    Share,
-    Site,
-    fixed,
-    passes,
-    per_sample,
-    traffic,
-)
+from planner.domain.layers import record
+from planner.domain.layers.record import Amount, Attribute, Call, Layer, LayerKind, Lowering, Shape, Share, Site, passes
 from planner.errors import ParameterError
 
 __all__ = ["KINDS", "needs_columns", "padded"]
@@ -86,17 +73,19 @@ def _direct(site: Site) -> Iterator[Call]:
     padding = [max(0, pad - (step - 1) * (side - 1) // 2) for side, (pad, step) in zip(kernel, spread, strict=True)]
     geometry = (*site.inputs[0], layer.integer("channels"), *kernel, *layer.pair("stride"), *padding)
     for direction in _directions(site):
-        yield Call("convolution", direction, (per_sample(1), *map(fixed, (*geometry, layer.integer("groups")))))
+        yield Call(
+            "convolution", direction, (record.per_sample(1), *map(record.fixed, (*geometry, layer.integer("groups"))))
+        )
 
 
 def _im2col(site: Site, *, per_image: bool) -> Iterator[Call]:
     """Forward (m/g x c²m_in/g)·(c²m_in/g x qn), backward-data c²m_in/g x qn, backward-weight m/g x c²m_in/g; g each."""
     groups, kernel = site.layer.integer("groups"), prod(site.layer.pair("kernel"))
     positions, channels_in = prod(site.output[1:]), site.inputs[0][0]
-    amount, calls = (fixed, per_sample) if per_image else (per_sample, fixed)
-    outer, inner = fixed(site.output[0] // groups), fixed(kernel * channels_in // groups)
+    amount, calls = (record.fixed, record.per_sample) if per_image else (record.per_sample, record.fixed)
+    outer, inner = record.fixed(site.output[0] // groups), record.fixed(kernel * channels_in // groups)
     columns = positions * kernel * channels_in
-    work = (amount(columns), amount(site.input_elements + columns), fixed(0))
+    work = (amount(columns), amount(site.input_elements + columns), record.fixed(0))
     for product in _products(site, outer, inner, amount(positions), calls(groups)):
         yield product
         if needs_columns(site.layer):
@@ -110,9 +99,11 @@ def _linear(site: Site, _lowering: Lowering) -> Iterator[Call]:
     The gradients of a table that a linear layer shares with the embedding are summed.
     """
     outer, inner = site.output[-1], site.inputs[0][-1]
-    yield from _products(site, fixed(outer), fixed(inner), per_sample(prod(site.output[:-1])))
+    yield from _products(site, record.fixed(outer), record.fixed(inner), record.per_sample(prod(site.output[:-1])))
     if site.layer.attributes["tied"] and not site.layer.is_frozen:
-        yield Call("add", BACKWARD_DATA, (fixed(outer * inner), fixed(3 * outer * inner), fixed(0)))
+        yield Call(
+            "add", BACKWARD_DATA, (record.fixed(outer * inner), record.fixed(3 * outer * inner), record.fixed(0))
+        )
     yield from _bias(site)
 
 
@@ -123,7 +114,7 @@ def _products(site: Site, outer: Amount, inner: Amount, columns: Amount, count: 
         BACKWARD_WEIGHT: (outer, inner, columns),
     }
     for direction in _directions(site):
-        yield Call("gemm", direction, (*products[direction], fixed(1)), count)
+        yield Call("gemm", direction, (*products[direction], record.fixed(1)), count)
 
 
 def _directions(site: Site) -> tuple[str, ...]:
@@ -133,8 +124,8 @@ def _directions(site: Site) -> tuple[str, ...]:
 def _bias(site: Site) -> Iterator[Call]:
     if site.layer.attributes["bias"]:
         elements = site.output_elements
-        yield Call("bias", FORWARD, traffic(elements, 2 * elements))
-        yield Call("bias", BACKWARD_WEIGHT, traffic(elements, elements))
+        yield Call("bias", FORWARD, record.traffic(elements, 2 * elements))
+        yield Call("bias", BACKWARD_WEIGHT, record.traffic(elements, elements))
 
 
 def _convolution_macs(site: Site) -> int:
@@ -145,8 +136,8 @@ def _convolution_macs(site: Site) -> int:
 
 def _up_convolution(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Yield the product (f²m x m_in)·(m_in x n·pixels), whose columns are the windows of f x f that it writes."""
-    outer = fixed(site.layer.integer("factor") ** 2 * site.output[0])
-    yield from _products(site, outer, fixed(site.inputs[0][0]), per_sample(prod(site.inputs[0][1:])))
+    outer = record.fixed(site.layer.integer("factor") ** 2 * site.output[0])
+    yield from _products(site, outer, record.fixed(site.inputs[0][0]), record.per_sample(prod(site.inputs[0][1:])))
     yield from _bias(site)
 
 
@@ -168,8 +159,8 @@ def _adapter(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Yield (m x R)·(R x n) of the second input, and its sum with m features of the first: 3E; backward no sum."""
     outer, rows = _adapter_width(site.layer, site.output), prod(site.output[:-1])
     small = replace(site, inputs=site.inputs[1:], input_gradients=site.input_gradients[1:])
-    yield from _products(small, fixed(outer), fixed(site.inputs[1][-1]), per_sample(rows))
-    yield Call("add", FORWARD, traffic(outer * rows, 3 * outer * rows))
+    yield from _products(small, record.fixed(outer), record.fixed(site.inputs[1][-1]), record.per_sample(rows))
+    yield Call("add", FORWARD, record.traffic(outer * rows, 3 * outer * rows))
 
 
 def _adapter_width(layer: Layer, shape: Shape) -> int:
@@ -315,7 +306,7 @@ def _pool(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Pooling counts as many elements as it reads: its work follows the larger side."""
     of_maximum = _is_of_maximum(site)
     index_bytes = 4 * site.output_elements if of_maximum else 0
-    work = traffic(site.input_elements, site.input_elements + site.output_elements, index_bytes)
+    work = record.traffic(site.input_elements, site.input_elements + site.output_elements, index_bytes)
     return passes("max_pool" if of_maximum else "average_pool", site, work, work)
 
 
@@ -330,7 +321,7 @@ def _pooling(torch: Any, layer: Layer, _inputs: tuple[Shape, ...]) -> Any:
 
 
 def _upsample(site: Site, _lowering: Lowering) -> Iterator[Call]:
-    work = traffic(site.output_elements, site.input_elements + site.output_elements)
+    work = record.traffic(site.output_elements, site.input_elements + site.output_elements)
     return passes("upsample", site, work, work)
 
 
@@ -345,7 +336,7 @@ def _lrn_kept(site: Site, itemsize: int) -> int:
 
 def _three_and_five(kind: str, site: Site) -> Iterator[Call]:
     elements = site.output_elements
-    return passes(kind, site, traffic(elements, 3 * elements), traffic(elements, 5 * elements))
+    return passes(kind, site, record.traffic(elements, 3 * elements), record.traffic(elements, 5 * elements))
 
 
 def _image_of(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:

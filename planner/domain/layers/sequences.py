@@ -42,21 +42,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.domain.layers.record import (
-    INPUT,
-    Attribute,
-    Call,
-    Layer,
-    LayerKind,
-    Lowering,
-    Shape,
-    Share,
-    Site,
-    fixed,
-    passes,
-    per_sample,
-    traffic,
-)
+from planner.domain.layers import record
+from planner.domain.layers.record import INPUT, Attribute, Call, Layer, LayerKind, Lowering, Shape, Share, Site, traffic
 from planner.errors import ParameterError
 
 __all__ = ["KINDS"]
@@ -86,16 +73,20 @@ def _embedding(site: Site, _lowering: Lowering) -> Iterator[Call]:
     for table in ("vocabulary", "types"):
         if layer.integer(table):
             table_elements = layer.integer(table) * layer.integer("features")
-            work = (per_sample(elements), (table_elements, 3 * elements), per_sample(index_bytes))
+            work = (record.per_sample(elements), (table_elements, 3 * elements), record.per_sample(index_bytes))
             yield Call("embedding", FORWARD, traffic(elements, 2 * elements, index_bytes))
             yield Call("embedding", BACKWARD_WEIGHT, work)
     if layer.integer("positions"):
         table_elements = layer.integer("positions") * layer.integer("features")
-        yield Call("embedding", FORWARD, (fixed(elements), fixed(2 * elements), fixed(index_bytes)))
-        yield Call("embedding", BACKWARD_WEIGHT, (per_sample(elements), (table_elements, elements), fixed(0)))
+        yield Call(
+            "embedding", FORWARD, (record.fixed(elements), record.fixed(2 * elements), record.fixed(index_bytes))
+        )
+        yield Call(
+            "embedding", BACKWARD_WEIGHT, (record.per_sample(elements), (table_elements, elements), record.fixed(0))
+        )
     sums = sum(layer.integer(table) > 0 for table in ("positions", "types"))
     if sums:
-        yield Call("add", FORWARD, traffic(elements, 3 * elements), fixed(sums))
+        yield Call("add", FORWARD, traffic(elements, 3 * elements), record.fixed(sums))
 
 
 def _embedding_kept(site: Site, itemsize: int) -> int:
@@ -105,8 +96,10 @@ def _embedding_kept(site: Site, itemsize: int) -> int:
 
 def _layer_norm(site: Site, _lowering: Lowering) -> Iterator[Call]:
     elements = site.output_elements
-    rows, backward = per_sample(elements // site.output[-1]), (5 if site.trained else 3) * elements
-    return passes("layer_norm", site, (*traffic(elements, 2 * elements), rows), (*traffic(elements, backward), rows))
+    rows, backward = record.per_sample(elements // site.output[-1]), (5 if site.trained else 3) * elements
+    return record.passes(
+        "layer_norm", site, (*traffic(elements, 2 * elements), rows), (*traffic(elements, backward), rows)
+    )
 
 
 def _root_normed(layer: Layer, inputs: tuple[Shape, ...]) -> Shape:
@@ -141,9 +134,9 @@ def _class_token(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Yield patches put in a row behind the token, and the positions added; backward the gradients of all three."""
     elements, patches = site.output_elements, site.input_elements
     yield Call("concat", FORWARD, traffic(elements, 2 * elements))
-    yield Call("add", FORWARD, (per_sample(elements), (elements, 2 * elements), fixed(0)))
+    yield Call("add", FORWARD, (record.per_sample(elements), (elements, 2 * elements), record.fixed(0)))
     if site.trained:
-        yield Call("add", BACKWARD_DATA, (per_sample(elements), (elements, elements), fixed(0)))
+        yield Call("add", BACKWARD_DATA, (record.per_sample(elements), (elements, elements), record.fixed(0)))
     if site.input_gradients[0]:
         yield Call("concat", BACKWARD_DATA, traffic(patches, 2 * patches))
 
@@ -160,7 +153,7 @@ def _windows(site: Site, _lowering: Lowering) -> Iterator[Call]:
     """Yield a copy into the other order, and one that rolls the image where windows are shifted; the same backward."""
     work = traffic(site.output_elements, 2 * site.output_elements)
     for _ in range(1 + bool(site.layer.integer("shift"))):
-        yield from passes("copy", site, work, work)
+        yield from record.passes("copy", site, work, work)
 
 
 def _windows_module(_torch: Any, layer: Layer, inputs: tuple[Shape, ...]) -> Any:
@@ -368,24 +361,24 @@ def _experts(site: Site, _lowering: Lowering) -> Iterator[Call]:
     inner = layer.integer("ffn")
     each, rows = _rows(site)
     scores = positions * layer.integer("experts")
-    routed = (*traffic(scores, 3 * scores), per_sample(positions))
-    yield from passes("softmax", site, routed, routed)
+    routed = (*traffic(scores, 3 * scores), record.per_sample(positions))
+    yield from record.passes("softmax", site, routed, routed)
     copy = traffic(rows * features, 2 * rows * features)
-    yield from passes("copy", site, copy, copy)
+    yield from record.passes("copy", site, copy, copy)
     wide = (_matrices(layer) - 1) * inner
     for outer, read in ((wide, features), (features, inner)):
         yield from _products(site, outer, read, each)
     gated = (3, 5) if layer.attributes["fused"] else (5, 8)
     forward, backward = gated if layer.attributes["gated"] else (2, 3)
     inside = rows * inner
-    yield from passes("activation", site, traffic(inside, forward * inside), traffic(inside, backward * inside))
+    yield from record.passes("activation", site, traffic(inside, forward * inside), traffic(inside, backward * inside))
     summed, sums = rows * features, positions * features
-    yield from passes("add", site, traffic(sums, summed + sums), traffic(sums, 2 * summed + sums))
+    yield from record.passes("add", site, traffic(sums, summed + sums), traffic(sums, 2 * summed + sums))
 
 
 def _products(site: Site, outer: int, inner: int, rows: int) -> Iterator[Call]:
-    batch = fixed(_held(site.layer))
-    m, k, n = fixed(outer), fixed(inner), per_sample(rows)
+    batch = record.fixed(_held(site.layer))
+    m, k, n = record.fixed(outer), record.fixed(inner), record.per_sample(rows)
     yield Call("gemm", FORWARD, (m, n, k, batch))
     yield Call("gemm", BACKWARD_DATA, (k, n, m, batch))
     yield Call("gemm", BACKWARD_WEIGHT, (m, k, n, batch))
