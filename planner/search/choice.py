@@ -293,9 +293,9 @@ def choice_of(
     families = which or [0] * len(plans)
     firsts = [line[0] for line in lines_of(values, plans, families, 0)[: max(request.top, MOST_COMPARED)]]
     fewer: dict[int, int] = {}
-    for at, gpus in enumerate(compared.gpus):
-        if gpus < compared.gpus[0]:
-            fewer.setdefault(gpus, at)
+    for at, many in enumerate(gpus):
+        if many < gpus[0]:
+            fewer.setdefault(many, at)
     compared.add({*firsts, *range(len(plans))[1:2], *list(fewer.values())[:MOST_COMPARED]})
     tied = [at for at in sorted(compared.described) if compared.is_tied(at)]
     row, why = 0, "plan 1 has the best prediction of them"
