@@ -353,7 +353,10 @@ def best_shares(step_s: Sequence[FloatArray], devices: Sequence[int], window: tu
     low, high = max(-(-window[0] // unit), sum(counts)), window[1] // unit
     if low > high:
         return None
-    shortest = [_alone(step_s[0], counts[0], high)]
+    alone = np.full(high + 1, np.inf)  # the step of the first group by its samples in all, in units
+    most = min(step_s[0].size - 1, high // counts[0])
+    alone[counts[0] : counts[0] * most + 1 : counts[0]] = step_s[0][1 : most + 1]
+    shortest = [alone]
     for of_group, count in zip(step_s[1:-1], counts[1:-1], strict=True):
         shortest.append(_joined(shortest[-1], of_group, count, np.arange(high + 1))[0])
     totals = np.arange(low, high + 1)
@@ -367,14 +370,6 @@ def best_shares(step_s: Sequence[FloatArray], devices: Sequence[int], window: tu
         samples.append(int(_joined(before, of_group, count, np.array([left]))[1][0]))
     left -= samples[-1] * counts[1]
     return BatchShares((left // counts[0], *reversed(samples)), float(times[at]))
-
-
-def _alone(step_s: FloatArray, count: int, high: int) -> FloatArray:
-    """Return the step of one group by its samples in all, in units, shape (high + 1,); infinity where there is none."""
-    shortest = np.full(high + 1, np.inf)
-    most = min(step_s.size - 1, high // count)
-    shortest[count : count * most + 1 : count] = step_s[1 : most + 1]
-    return shortest
 
 
 def _joined(before: FloatArray, step_s: FloatArray, count: int, totals: IntArray) -> tuple[FloatArray, IntArray]:

@@ -39,20 +39,8 @@ from typing import NamedTuple
 from planner.domain.network import AttributeValue, Network, family_of
 from planner.errors import ParameterError
 from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
-from planner.networks.zoo.transformers import (
-    ATTENTION,
-    FFN,
-    FFN_MULTIPLE,
-    GATED_FFN,
-    HEAD_SIZE,
-    Latent,
-    Sizes,
-    plain_block,
-    preset,
-    sequence,
-    sizes,
-    sizes_of,
-)
+from planner.networks.zoo import transformers
+from planner.networks.zoo.transformers import ATTENTION, Sizes, preset, sequence, sizes, sizes_of
 
 __all__ = ["LLAMA", "MPT", "NEOX", "T5"]
 
@@ -182,11 +170,11 @@ def _with_experts(dense: Sizes, family: str, arguments: Mapping[str, str]) -> Si
     )
 
 
-def _latent_sizes(arguments: Mapping[str, str]) -> Latent | None:
+def _latent_sizes(arguments: Mapping[str, str]) -> transformers.Latent | None:
     if arguments.get("kv_rank", _NONE) == _NONE:
         return None
     keys = ("kv_rank", "plain_size", "rotary_size", "value_size", "query_rank")
-    return Latent(*(0 if arguments[key] == _NONE else int(arguments[key]) for key in keys))
+    return transformers.Latent(*(0 if arguments[key] == _NONE else int(arguments[key]) for key in keys))
 
 
 def _notes(of: Sizes) -> str:
@@ -198,12 +186,12 @@ def _notes(of: Sizes) -> str:
 
 
 _OF_LLAMA = sequence(4096) | ATTENTION
-_FFN_WORDS = f"features inside the feed-forward part; default up to a multiple of {FFN_MULTIPLE}"
+_FFN_WORDS = f"features inside the feed-forward part; default up to a multiple of {transformers.FFN_MULTIPLE}"
 _SIZES = {
     **sizes(layers=32, hidden=4096, heads=32),
     "kv_heads": Argument((_AS_HEADS,), "heads of keys and values, that groups of heads share", counts=True),
-    **sizes(head_size=HEAD_SIZE, ffn=GATED_FFN, vocabulary=32000),
-    "ffn": Argument((GATED_FFN,), _FFN_WORDS, counts=True, most=9_999_999),
+    **sizes(head_size=transformers.HEAD_SIZE, ffn=transformers.GATED_FFN, vocabulary=32000),
+    "ffn": Argument((transformers.GATED_FFN,), _FFN_WORDS, counts=True, most=9_999_999),
     "tied": Argument(("false", "true"), "whether the output layer shares the table of tokens"),
     "attention_bias": Argument((_NONE, "qkv", "all"), "biases of attention; all: of its projection, too"),
     "mlp_bias": Argument(("false", "true"), "whether the feed-forward part has biases"),
@@ -286,7 +274,7 @@ def _plain_decoder(name: str, of: Sizes, *, biases: bool, **how: AttributeValue)
     top = net.add("embedding", "embedding", "input", features=of.hidden, vocabulary=of.vocabulary)
     how = {"heads": of.heads, "causal": True, "fused": of.fused, **how}
     for number in range(1, of.layers + 1):
-        top = plain_block(net, f"layer{number}", top, of, biases=biases, **how)
+        top = transformers.plain_block(net, f"layer{number}", top, of, biases=biases, **how)
     top = net.add("layer_norm", "norm", top, **({} if biases else {"shift": False}))
     net.add("loss", "loss", net.linear("logits", top, of.vocabulary, tied=of.tied, bias=False))
     return net.network(name, (of.sequence,), _notes(of), dataset=None, optimizer="adam")
@@ -302,7 +290,7 @@ MPT = {
 
 _OF_NEOX = sequence(2048) | ATTENTION
 _NEOX_SIZES = {
-    **sizes(layers=44, hidden=6144, heads=64, head_size=HEAD_SIZE, ffn=FFN, vocabulary=50432),
+    **sizes(layers=44, hidden=6144, heads=64, head_size=transformers.HEAD_SIZE, ffn=transformers.FFN, vocabulary=50432),
     "rotary_share": Argument(("0.25",), "share of a head that has rotary positions", factor=True, most=1),
     "parallel": Argument(("true", "false"), "whether attention and feed-forward part read the same"),
     "tied": Argument(("false", "true"), "whether the output layer shares the table of tokens"),
@@ -403,7 +391,7 @@ _DIFFERENT = {
     "layers": Argument(("12",), "layers of the encoder, and of the decoder", counts=True),
     "head_size": Argument(("64",), "features of a head", counts=True),
 }
-_T5_FIXED = {"head_size": 64, "ffn": FFN, "vocabulary": 32128}
+_T5_FIXED = {"head_size": 64, "ffn": transformers.FFN, "vocabulary": 32128}
 _T5_FORMS = {
     "decoder_layers": Argument(("layers",), "layers of the decoder", counts=True),
     "function": Argument(("relu", "gated-gelu"), "activation of the feed-forward part; gated-gelu as in version 1.1"),
