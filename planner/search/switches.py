@@ -22,15 +22,22 @@ from planner.steps.compute import ComputeCases
 from planner.steps.host_and_gpu import STAGES
 from planner.steps.predict import Evaluator
 from planner.steps.step_costs import StepCosts
-from planner.workload.fusion import idle_fusions, with_attention
+from planner.workload.fusion import composed_kinds, idle_fusions, with_attention
 from planner.workload.memory_rules import MemoryRules
 
-__all__ = ["LEAST_GAIN", "Gains", "different_sets", "of_kernels", "switch_gains"]
+__all__ = [
+    "LEAST_GAIN", "Gains", "as_run", "different_sets", "of_kernels", "of_tables", "one_more", "run_by", "switch_gains",
+]  # fmt: skip
 
 LEAST_GAIN = 1.03
 """Times faster that a switch is told from."""
 _OF_KERNELS = ("composes", "layout", "update", "launch", "pads_products", "state_type", "loss")
 """Fields of a framework that change kernels and memory alone: plans on one device tell whether they do."""
+_OF_TABLES = (
+    "input_gradient", "gradient_type", "state_type", "fuses", "composes", "layout", "update", "selective",
+    "pads_vocabulary", "pads_products",
+)  # fmt: skip
+"""Fields that the tables of compute are made from, besides ``launch`` where it composes kernels."""
 _SUB_BATCHES = (1, 32)
 _STAGES = len(STAGES)
 
@@ -68,19 +75,21 @@ def switch_gains(evaluator: Evaluator, plan: Configuration) -> dict[str, float]:
     framework, is_measured = problem.settings.framework, _is_measured(evaluator.sources, plan)
     gains: dict[str, float] = {}
     as_it_is = float(evaluator.evaluate(plans).samples_per_s[0])
-    alike = {_of_network(problem): evaluator}
-    for other in dict.fromkeys(_one_more(framework)):
-        with_own = _with(problem, other)
+    alike, as_it_runs = {of_tables(problem): evaluator}, as_run(problem)
+    for other in dict.fromkeys(one_more(framework)):
+        with_own = run_by(problem, other)
         if not (is_measured and _is_measured(Sources(with_own), plan)):
-            with_own = _with(problem, replace(other, switched=framework.switched))
+            with_own = run_by(problem, replace(other, switched=framework.switched))
+            if as_run(with_own) == as_it_runs:  # it changes nothing here
+                continue
         try:
             if other not in evaluator.switched:
-                evaluator.switched[other] = Evaluator(with_own, alike.get(_of_network(with_own)))
+                evaluator.switched[other] = Evaluator(with_own, alike.get(of_tables(with_own)))
             priced = evaluator.switched[other]
             gain = float(priced.evaluate(plans).samples_per_s[0]) / as_it_is
         except PlannerError:  # the plan is none of the framework so switched
             continue
-        alike.setdefault(_of_network(with_own), priced)
+        alike.setdefault(of_tables(with_own), priced)
         if gain >= LEAST_GAIN:
             name = "+".join(name for name in other.switched if name not in framework.switched)
             gains[name] = round(gain, 3)
@@ -119,14 +128,21 @@ def of_kernels(framework: Framework) -> Framework:
     return replace(framework, switched=(), strategy=GENERIC.strategy, strategies={}, loss=GENERIC.loss)
 
 
-def _of_network(problem: Problem) -> Framework:
-    """Return a problem's framework without what changes no kernel of its network."""
+def as_run(problem: Problem) -> Framework:
+    """Return a problem's framework without fusions, compositions and layouts of what its network has not."""
     framework, network = problem.settings.framework, problem.network
-    fuses = tuple(one for one in framework.fuses if one not in idle_fusions(network, framework.fuses))
+    idle = idle_fusions(network, framework.fuses).keys()
+    composes = tuple(one for one in framework.composes if one in composed_kinds(network))
     has_layout = any(layer.kind == "convolution" for layer in network.layers)
     layout = framework.layout if has_layout else GENERIC.layout
+    return replace(framework, fuses=tuple(sorted({*framework.fuses} - idle)), composes=composes, layout=layout)
+
+
+def of_tables(problem: Problem) -> Framework:
+    """Return what the tables of compute read of a problem's framework as it runs the network."""
+    framework = as_run(problem)
     launch = framework.launch if framework.composes else GENERIC.launch
-    return replace(of_kernels(framework), launch=launch, layout=layout, fuses=fuses)
+    return replace(GENERIC, launch=launch, **{name: getattr(framework, name) for name in _OF_TABLES})
 
 
 def _is_better(one: FloatArray, other: FloatArray) -> bool:
@@ -146,14 +162,13 @@ def _is_more_of(one: Problem, other: Problem) -> bool:
 
 
 def _useful(problem: Problem) -> Framework:
-    """Return a problem's framework without its switches, kernels and fusions that find nothing to fuse.
+    """Return a problem's framework as it runs the network, without its switches and kernels.
 
     Fused attention is in the network by now.
     """
-    framework = problem.settings.framework
-    idle = idle_fusions(problem.network, framework.fuses).keys() | {"attention"}
     usual: dict[str, Any] = {one.name: one.default for one in fields(Framework) if one.name in _OF_KERNELS}
-    return replace(framework, switched=(), fuses=tuple(sorted({*framework.fuses} - idle)), **usual)
+    framework = as_run(problem)
+    return replace(framework, switched=(), fuses=tuple(one for one in framework.fuses if one != "attention"), **usual)
 
 
 class _Shared(NamedTuple):
@@ -172,7 +187,7 @@ def _terms(sources: Sources, precisions: Sequence[str], modes: Sequence[str], sh
     Columns are those of :meth:`planner.steps.step_costs.StepCosts.on_one_device`, and memory. ``shared``: what computes
     the same kernels, and memory by the same rules.
     """
-    columns, alike = [], _of_network(sources.problem)
+    columns, alike = [], of_tables(sources.problem)
     for precision, mode in product(precisions, modes):
         key, costs = (alike, precision), None
         if shared.compute.get(key) is not None or key not in shared.compute:
@@ -189,7 +204,7 @@ def _terms(sources: Sources, precisions: Sequence[str], modes: Sequence[str], sh
     return rounded(np.stack(columns, axis=-1))
 
 
-def _one_more(framework: Framework) -> Iterator[Framework]:
+def one_more(framework: Framework) -> Iterator[Framework]:
     """Yield the framework with each switch on that is off, may be, and changes no result."""
     for name in framework.switches:
         if name not in framework.switched and not framework.switches[name].changes_results:
@@ -199,7 +214,7 @@ def _one_more(framework: Framework) -> Iterator[Framework]:
                 continue
 
 
-def _with(problem: Problem, framework: Framework) -> Problem:
+def run_by(problem: Problem, framework: Framework) -> Problem:
     """Return a problem as another set of switches runs it; gradients go its way where no other was asked for."""
     settings = problem.settings.trained_in(framework)
     return replace(problem, network=with_attention(problem.network, framework.fuses), settings=settings)

@@ -84,11 +84,12 @@ from planner.domain.kernels import BACKWARD_DATA, FORWARD, KernelCalls
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Layer
 from planner.domain.network import INPUT, Network, layer_shapes
+from planner.workload.lowering import lower
 from planner.workload.program import Program, program
 
 __all__ = [
-    "composed_calls", "forward_calls", "fused_calls", "idle_fusions", "in_epilogues", "live_elements", "share_of",
-    "uses_fused_softmax", "with_attention",
+    "composed_calls", "composed_kinds", "forward_calls", "fused_calls", "idle_fusions", "in_epilogues",
+    "live_elements", "share_of", "uses_fused_softmax", "with_attention",
 ]  # fmt: skip
 
 _WIDE_BYTES = 4
@@ -114,6 +115,7 @@ CHAINS: Mapping[tuple[str, str], Chain] = {
     ("softmax", BACKWARD_DATA): Chain(5, 2, 9),
 }
 """Kind of COMPOSED and direction -> its primitives."""
+_COMPOSED = {kind for kind, _ in CHAINS}
 
 
 def composed_calls(
@@ -156,6 +158,18 @@ def composed_calls(
         operations=operations, launches=operations * (kernels // parts - 1),
     )  # fmt: skip
     return replace(calls, count=np.where(is_chain, 0, calls.count)), primitives
+
+
+@once_of
+def composed_kinds(network: Network) -> frozenset[str]:
+    """Return the kinds of COMPOSED that a network has.
+
+    >>> from planner import catalog
+    >>> sorted(composed_kinds(catalog.find_network("gpt2"))), sorted(composed_kinds(catalog.find_network("vgg16")))
+    (['dropout', 'gelu', 'layer_norm', 'softmax'], ['dropout'])
+    """
+    layers, every = network.layers, lower(network, np.ones(1, dtype=np.int64))
+    return frozenset({_kind_of(calls.kind, layers[at]) for calls in every for at in calls.layer.tolist()} & _COMPOSED)
 
 
 def _kind_of(kind: str, layer: Layer) -> str:
