@@ -157,6 +157,7 @@ class Outcome:
         and those refused they add up to ``candidates``
     gap : where the search was stopped: by how much of the best value another plan may be better at most, 0 to 1
     trials : plans that a sampler proposed, which are all candidates then; 0: it was asked for none
+    lawful : all plans that satisfy the request, where few were priced one and all
     """
 
     best: PricedPlans | None
@@ -171,6 +172,7 @@ class Outcome:
     discarded: int = 0
     gap: float | None = None
     trials: int = 0
+    lawful: PricedPlans | None = None
 
 
 def search_among(
@@ -188,7 +190,8 @@ def search_among(
 
     UsageError: it was to end before any plan that satisfies the request was found.
     """
-    progress = Progress(evaluator, order, Rules.of(request, limits, space.precisions, order), keep, pareto)
+    rules, is_small = Rules.of(request, limits, space.precisions, order), space.candidates <= CHUNK
+    progress = Progress(evaluator, order, rules, keep, pareto, wants_lawful=is_small)
     for batch in batches(progress.sift(chunk) for chunk in space.chunks()):
         progress.price(batch)
         if stopped is not None and stopped() and progress.left(space):
@@ -233,10 +236,12 @@ class Progress:
     keep: int
     wants_pareto: bool = False
     wants_smallest: bool = True
+    wants_lawful: bool = False
     counts: IntArray = field(default_factory=lambda: np.zeros(len(REASONS), dtype=np.int64))
     best: PricedPlans | None = None
     pareto: PricedPlans | None = None
     smallest: PricedPlans | None = None
+    lawful: PricedPlans | None = None
     nearest: dict[tuple[int, int], tuple[float, Configurations]] = field(default_factory=dict)
 
     def sift(self, chunk: Configurations) -> Configurations:
@@ -265,6 +270,8 @@ class Progress:
             self.best = _best_of(self.order, self.best, plans, self.keep)
             if self.wants_smallest:
                 self.smallest = _best_of(fewest_first(self.order), self.smallest, plans, len(batch.precisions))
+            if self.wants_lawful:
+                self.lawful = _after(self.lawful, plans)
             if self.wants_pareto:
                 self.pareto = self._front(_after(self.pareto, plans))
         if self.best is None:
@@ -288,7 +295,8 @@ class Progress:
         refusals = unmade | {why: number for why, number in counts.items() if number}
         evaluated = int(self.counts[LAWFUL])
         nearest = self._nearest() if self.best is None else None
-        return Outcome(self.best, self.pareto, nearest, self.smallest, space.candidates, evaluated, refusals)
+        found = self.best, self.pareto, nearest, self.smallest
+        return Outcome(*found, space.candidates, evaluated, refusals, lawful=self.lawful)
 
     def _front(self, plans: PricedPlans) -> PricedPlans:
         value, gpus, distance = self._in_front(plans)

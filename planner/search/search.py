@@ -18,7 +18,17 @@ from planner.domain.configuration import Configurations
 from planner.domain.request import SpaceRequest
 from planner.search.exhaustive import Outcome, Progress, Rules, Stopped, batches, search_among
 from planner.search.parts import Parts, least_values, parts_of
-from planner.search.ranking import SLACK, Evaluator, Order, PricedPlans, Stairs, pareto_front, rounded, seconds_allowed
+from planner.search.ranking import (
+    LAWFUL,
+    SLACK,
+    Evaluator,
+    Order,
+    PricedPlans,
+    Stairs,
+    pareto_front,
+    rounded,
+    seconds_allowed,
+)
 from planner.search.space import Limits, Space, space_of
 
 __all__ = ["Searcher", "first_plan", "search"]
@@ -83,17 +93,26 @@ def search(
 
 
 def first_plan(
-    request: SpaceRequest, limits: Limits, evaluator: Evaluator, order: Order, *, most: float | None = None
+    request: SpaceRequest,
+    limits: Limits,
+    evaluator: Evaluator,
+    order: Order,
+    *,
+    most: float | None = None,
+    among: PricedPlans | None = None,
 ) -> PricedPlans | None:
     """Return the first plan in order and nothing beside it; None: nothing satisfies the request.
 
     In a space of more than MOST_PRICED the first one in the order without its leading key. Where ``most`` of the
     objective is given, plans that exceed it need not be looked for, nor any that takes longer than limits allow.
+    ``among``: all plans that satisfy the request but for its limits, where they were priced.
     """
     space = space_of(request, limits)
     if space.inside > MOST_PRICED:
         order = replace(order, leading=None)
     rules = Rules.of(request, limits, space.precisions, order)
+    if among is not None:
+        return order.best(among.take(rules.over_limit(among) == LAWFUL), 1)
     progress = Progress(evaluator, order, rules, keep=1, wants_smallest=False)
     if order.leading is None and (space.inside > PRICED_WHOLE or most is not None):
         most = math.inf if most is None else most * (1 + SLACK)

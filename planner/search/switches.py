@@ -71,29 +71,32 @@ def switch_gains(evaluator: Evaluator, plan: Configuration) -> dict[str, float]:
     another set of switches were fitted to other runs, and would tell these apart. Where steps of both were measured on
     this accelerator, each has its own.
     """
-    problem, plans = evaluator.problem, Configurations.of([plan])
-    framework, is_measured = problem.settings.framework, _is_measured(evaluator.sources, plan)
-    gains: dict[str, float] = {}
+    plans, gains = Configurations.of([plan]), dict[str, float]()
     as_it_is = float(evaluator.evaluate(plans).samples_per_s[0])
+    if (plan.precision, plan.mode) not in evaluator.switched:
+        evaluator.switched[plan.precision, plan.mode] = list(_switched(evaluator, plan))
+    for name, other in evaluator.switched[plan.precision, plan.mode]:
+        with suppress(PlannerError):  # the plan is none of the framework so switched
+            gain = float(other.evaluate(plans).samples_per_s[0]) / as_it_is
+            if gain >= LEAST_GAIN:
+                gains[name] = round(gain, 3)
+    return dict(sorted(gains.items(), key=lambda one: -one[1]))
+
+
+def _switched(evaluator: Evaluator, plan: Configuration) -> Iterator[tuple[str, Evaluator]]:
+    """Yield the switches that change something for plans like one, each with an evaluator; kernels are shared."""
+    problem = evaluator.problem
+    framework, is_measured = problem.settings.framework, _is_measured(evaluator.sources, plan)
     alike, as_it_runs = {of_tables(problem): evaluator}, as_run(problem)
     for other in dict.fromkeys(one_more(framework)):
         with_own = run_by(problem, other)
         if not (is_measured and _is_measured(Sources(with_own), plan)):
             with_own = run_by(problem, replace(other, switched=framework.switched))
-            if as_run(with_own) == as_it_runs:  # it changes nothing here
+            if as_run(with_own) == as_it_runs:
                 continue
-        try:
-            if other not in evaluator.switched:
-                evaluator.switched[other] = Evaluator(with_own, alike.get(of_tables(with_own)))
-            priced = evaluator.switched[other]
-            gain = float(priced.evaluate(plans).samples_per_s[0]) / as_it_is
-        except PlannerError:  # the plan is none of the framework so switched
-            continue
-        alike.setdefault(of_tables(with_own), priced)
-        if gain >= LEAST_GAIN:
-            name = "+".join(name for name in other.switched if name not in framework.switched)
-            gains[name] = round(gain, 3)
-    return dict(sorted(gains.items(), key=lambda one: -one[1]))
+        switched = Evaluator(with_own, alike.get(of_tables(with_own)))
+        alike.setdefault(of_tables(with_own), switched)
+        yield "+".join(name for name in other.switched if name not in framework.switched), switched
 
 
 def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes: Sequence[str]) -> list[int]:

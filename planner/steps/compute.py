@@ -355,9 +355,10 @@ class RankCompute:
             kernels = calls.count.astype(np.float64)
             made = kernels if calls.operations is None else calls.operations.astype(np.float64)
             more = kernels - made if calls.launches is None else kernels - made + calls.launches
-            operations, launches = (units.by_unit(one if where is None else one * where, site) for one in (made, more))
+            operations = units.by_unit(made if where is None else made * where, site)
             table.calls[:, at] += operations
-            table.launches[:, at] += launches
+            if more.any():
+                table.launches[:, at] += units.by_unit(more if where is None else more * where, site)
             if source.origin != "specified":
                 table.measured_calls[:, at] += operations
         if stage in BACKWARD:
@@ -490,6 +491,8 @@ class ComputeCases:
         sizes = [int(rows.sum()) for rows, _ in parts]
         times_s = _times_s(zip(served, sizes, (one.itemsize for _, one in parts), strict=True))
         for (rows, one), of_rank, size in zip(parts, served, sizes, strict=True):
+            if size == sub_batch.size:
+                return one.unit_table(of_rank, times_s, table)
             part = one.unit_table(of_rank, times_s, _empty(size, first))
             for column in fields(UnitTable):
                 getattr(table, column.name)[rows] = getattr(part, column.name)

@@ -9,7 +9,6 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.configuration import MODES, Box, Configurations, JoinedConfigurations, splits
-from planner.domain.framework import Framework
 from planner.domain.prediction import Prediction, Predictions
 from planner.domain.request import Problem
 from planner.domain.split import MEMORY_KINDS
@@ -56,7 +55,7 @@ class Evaluator:
         self.sources = Sources(problem)
         self.pricers: dict[tuple[str, str], Pricer | AsyncPricer] = {}
         self._like = like
-        self.switched: dict[Framework, Evaluator] = {}
+        self.switched: dict[tuple[str, str], list[tuple[str, Evaluator]]] = {}
 
     def evaluate(self, configurations: Configurations) -> Predictions:
         """Return predictions as arrays of shape (n,), of a product in the order of its rows.

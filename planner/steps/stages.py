@@ -32,8 +32,7 @@ CURVE_LOOKUPS = WHEREABOUTS[1:]
 """Of measured calls at other sub-batches than theirs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What one entry takes of a stage, by distinct segment of the backward pass.
 
     Attributes
@@ -50,8 +49,7 @@ class Part:
     seconds: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """A stage of one sub-batch.
 
     Attributes

@@ -70,19 +70,24 @@ class Program:
             np.bincount(np.frombuffer(key, dtype=self.site.dtype), minlength=len(self.sites)) for key in distinct
         ]
         self.share: FloatArray = np.stack(sites_by_segment, axis=1) / self.layers[:, None]
+        self._segments_of = cache(self._shares)
 
     def by_segment(self, totals: FloatArray, layer: IntArray) -> FloatArray:
         """Return what one segment takes of each distinct kind, shape (s, D, ...).
 
         ``totals``: of calls that layers like those at ``layer``, shape (k,), make, shape (s, k, ...).
         """
-        share = self.share[self.site[layer]]
-        segment, call = np.nonzero(share.T)
-        present, starts = np.unique(segment, return_index=True)
-        parts = totals[:, call] * share[call, segment].reshape(-1, *[1] * (totals.ndim - 2))
+        call, share, present, starts = self._segments_of(layer.tobytes())
+        parts = totals[:, call] * share.reshape(-1, *[1] * (totals.ndim - 2))
         by_kind = np.zeros((totals.shape[0], self.repeats.size, *totals.shape[2:]))
         by_kind[:, present] = np.add.reduceat(parts, starts, axis=1)
         return by_kind
+
+    def _shares(self, layers: bytes) -> tuple[IntArray, FloatArray, IntArray, IntArray]:
+        """Return calls, segment by segment, and the share of each; which segments have any, and where theirs start."""
+        share = self.share[self.site[np.frombuffer(layers, dtype=np.int64)]]
+        segment, call = np.nonzero(share.T)
+        return call, share[call, segment], *np.unique(segment, return_index=True)
 
     def total(self, by_segment: FloatArray) -> FloatArray:
         """Return the sum over all segments of what each distinct one takes, shape (s, D) -> (s,)."""
