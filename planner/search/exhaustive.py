@@ -94,6 +94,10 @@ class Rules:
             over = np.where((over == LAWFUL) & ~keeps(name, plans, self.order, most), OF_LIMIT[name], over)
         return over
 
+    def within_limits(self, plans: PricedPlans) -> PricedPlans:
+        """Return those that exceed no limit."""
+        return plans.take(self.over_limit(plans) == LAWFUL)
+
     def _window(self, configurations: Configurations, mini_batch: FloatArray | IntArray) -> IntArray:
         low, high = self.low[configurations.mode], self.high[configurations.mode]
         # written so that NaN, which is neither, is refused
@@ -295,8 +299,8 @@ class Progress:
         refusals = unmade | {why: number for why, number in counts.items() if number}
         evaluated = int(self.counts[LAWFUL])
         nearest = self._nearest() if self.best is None else None
-        found = self.best, self.pareto, nearest, self.smallest
-        return Outcome(*found, space.candidates, evaluated, refusals, lawful=self.lawful)
+        found = self.best, self.pareto, nearest, self.smallest, space.candidates
+        return Outcome(*found, evaluated, refusals, lawful=self.lawful)
 
     def _front(self, plans: PricedPlans) -> PricedPlans:
         value, gpus, distance = self._in_front(plans)
@@ -335,7 +339,7 @@ class Progress:
         for key in sorted(self.nearest):
             configurations = self.nearest[key][1]
             plans = PricedPlans(configurations, self.evaluator.evaluate(configurations))
-            one = self.order.best(plans.take(self.rules.over_limit(plans) == LAWFUL), 1)
+            one = self.order.best(self.rules.within_limits(plans), 1)
             result = _after(result, one) if one.size else result
         return result
 

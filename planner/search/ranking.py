@@ -23,8 +23,6 @@ from planner.domain.prediction import Prediction, Predictions, Run
 from planner.domain.request import Problem, SpaceRequest
 from planner.errors import ParameterError, Refusal, UsageError
 from planner.steps.asynchronous import Asynchrony
-from planner.steps.describe import Description
-from planner.steps.measured import Deviation
 from planner.units import duration_unit, format_duration
 
 __all__ = [
@@ -54,11 +52,6 @@ class Evaluator(Protocol):
         self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
     ) -> list[Prediction]:
         """Return the predictions with every field; ``window`` gives the accepted mini-batches of a mode."""
-
-    def compare(
-        self, configurations: Configurations, window: Callable[[str], tuple[float, float]] | None = None
-    ) -> tuple[list[Description], Deviation]:
-        """Return the same, worked out when they are read, and how unsure the ratio of two of them is, by position."""
 
 
 @dataclass(frozen=True, slots=True)

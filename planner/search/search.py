@@ -18,17 +18,7 @@ from planner.domain.configuration import Configurations
 from planner.domain.request import SpaceRequest
 from planner.search.exhaustive import Outcome, Progress, Rules, Stopped, batches, search_among
 from planner.search.parts import Parts, least_values, parts_of
-from planner.search.ranking import (
-    LAWFUL,
-    SLACK,
-    Evaluator,
-    Order,
-    PricedPlans,
-    Stairs,
-    pareto_front,
-    rounded,
-    seconds_allowed,
-)
+from planner.search.ranking import SLACK, Evaluator, Order, PricedPlans, Stairs, pareto_front, rounded, seconds_allowed
 from planner.search.space import Limits, Space, space_of
 
 __all__ = ["Searcher", "first_plan", "search"]
@@ -112,7 +102,7 @@ def first_plan(
         order = replace(order, leading=None)
     rules = Rules.of(request, limits, space.precisions, order)
     if among is not None:
-        return order.best(among.take(rules.over_limit(among) == LAWFUL), 1)
+        return order.best(rules.within_limits(among), 1)
     progress = Progress(evaluator, order, rules, keep=1, wants_smallest=False)
     if order.leading is None and (space.inside > PRICED_WHOLE or most is not None):
         most = math.inf if most is None else most * (1 + SLACK)

@@ -23,7 +23,7 @@ from planner.search.exhaustive import Outcome, Rules, Stopped, check_target
 from planner.search.ranking import Evaluator, Order, check_limits, order_of
 from planner.search.search import search
 from planner.search.space import Limits, space_of
-from planner.search.switches import of_kernels
+from planner.search.switches import of_tables
 from planner.sources import sources
 from planner.sources.sources import candidate_precisions, check_candidate
 from planner.steps import predict
@@ -192,10 +192,11 @@ def searchable_among(
     """
     searchable: list[Searchable] = []
     for problem, request in asked:
-        kernels = of_kernels(problem.settings.framework)
-        like = next((one for one in searchable if of_kernels(one.problem.settings.framework) == kernels), None)
+        kernels = problem.settings.framework.name, of_tables(problem)
+        named = ((one.evaluator, one.problem.settings.framework.name, of_tables(one.problem)) for one in searchable)
+        like = next((evaluator for evaluator, *each in named if (*each,) == kernels), None)
         try:
-            evaluator = kept_evaluator(problem, like.evaluator if like else None)
+            evaluator = kept_evaluator(problem, like)
             order, limits = order_and_limits(problem, request, evaluator)
             order = over_leasts(order, request, limits, evaluator, stopped)
         except (CoverageError, UsageError) as error:

@@ -38,7 +38,7 @@ from planner.search.choice import (
 )
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
-from planner.search.ranking import Evaluator, Order, PricedPlans, fewest_first
+from planner.search.ranking import Order, PricedPlans, fewest_first
 from planner.search.search import Searcher, first_plan, search
 from planner.search.searchable import (
     LAST_RESORT,
@@ -46,7 +46,6 @@ from planner.search.searchable import (
     Asked,
     Searchable,
     Settings,
-    over_leasts,
     searchable_among,
     with_last_resort,
     with_nearest_batch,
@@ -61,7 +60,7 @@ from planner.steps.kernel_rows import lossy_warning
 from planner.steps.measured import Deviation
 from planner.units import format_samples
 
-__all__ = ["sourced_last_resort", "suggest", "suggest_among", "suggest_with", "why_not_whole"]
+__all__ = ["answer_of", "searched_by", "sourced_last_resort", "suggest", "suggest_among", "why_not_whole"]
 
 MOST_KEPT = 2**13
 """Asynchronous plans among which the one to take is looked for: all are priced anyway."""
@@ -132,7 +131,7 @@ def suggest_among(
             provenance = {**of_wider, "tolerance": Sourced({"sync": width}, NEAREST_BATCH)}
     evaluators = [each.evaluator for each in searched]
     compare = partial(predict.compare_among, evaluators, searched[0].request.window)
-    answer = _answer(searches, provenance, compare, settings)
+    answer = answer_of(searches, provenance, compare, settings)
     if asked[0][1].sensitivity and answer.search.certified:  # not of a search that was interrupted
         from planner.search.studies import sensitivities  # noqa: PLC0415 - few answers need it
 
@@ -166,7 +165,7 @@ def _searches(
     for each in searchable:
         framework = each.problem.settings.framework
         try:
-            one = _searched(each, searcher)
+            one = searched_by(each, searcher)
         except (CoverageError, UsageError) as error:
             errors[framework.label] = error
             continue
@@ -231,19 +230,8 @@ def _lossy(asked: Sequence[tuple[Problem, SpaceRequest]], plan: Plan | None) -> 
             yield lossy_warning(evaluator, configuration, f"plan {plan.position}", name)
 
 
-def suggest_with(
-    evaluator: Evaluator, order: Order, limits: Limits, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]
-) -> Suggestion:
-    """Return the answer to a request, with any evaluator."""
-
-    def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Description], Deviation]:
-        return evaluator.compare(plans, window=request.window)
-
-    order = over_leasts(order, request, limits, evaluator)
-    return _answer([_searched(Asked(request, limits, evaluator, order))], provenance, compare)
-
-
-def _searched(one: Asked, searcher: Searcher = search) -> Searched:
+def searched_by(one: Asked, searcher: Searcher = search) -> Searched:
+    """Return what a search of a request finds."""
     request = one.request
     names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     keep = (max(request.top, MOST_COMPARED) + 1) * names  # the last reported one is compared with the next
@@ -253,7 +241,7 @@ def _searched(one: Asked, searcher: Searcher = search) -> Searched:
     return Searched(request, one.limits, one.evaluator, one.order, outcome)
 
 
-def _answer(
+def answer_of(
     searches: Sequence[Searched],
     provenance: Mapping[str, Sourced[object]],
     compare: Compare,

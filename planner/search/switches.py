@@ -25,9 +25,7 @@ from planner.steps.step_costs import StepCosts
 from planner.workload.fusion import composed_kinds, idle_fusions, with_attention
 from planner.workload.memory_rules import MemoryRules
 
-__all__ = [
-    "LEAST_GAIN", "Gains", "as_run", "different_sets", "of_kernels", "of_tables", "one_more", "run_by", "switch_gains",
-]  # fmt: skip
+__all__ = ["LEAST_GAIN", "Gains", "as_run", "different_sets", "of_tables", "one_more", "run_by", "switch_gains"]
 
 LEAST_GAIN = 1.03
 """Times faster that a switch is told from."""
@@ -124,11 +122,6 @@ def different_sets(problems: Sequence[Problem], precisions: Sequence[str], modes
     return [
         at for at in kept if not any(rest[other] == rest[at] and _is_better(terms[other], terms[at]) for other in kept)
     ]
-
-
-def of_kernels(framework: Framework) -> Framework:
-    """Return a framework without what it does to overheads and messages alone."""
-    return replace(framework, switched=(), strategy=GENERIC.strategy, strategies={}, loss=GENERIC.loss)
 
 
 def as_run(problem: Problem) -> Framework:

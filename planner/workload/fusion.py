@@ -162,12 +162,7 @@ def composed_calls(
 
 @once_of
 def composed_kinds(network: Network) -> frozenset[str]:
-    """Return the kinds of COMPOSED that a network has.
-
-    >>> from planner import catalog
-    >>> sorted(composed_kinds(catalog.find_network("gpt2"))), sorted(composed_kinds(catalog.find_network("vgg16")))
-    (['dropout', 'gelu', 'layer_norm', 'softmax'], ['dropout'])
-    """
+    """Return the kinds of COMPOSED that a network has."""
     layers, every = network.layers, lower(network, np.ones(1, dtype=np.int64))
     return frozenset({_kind_of(calls.kind, layers[at]) for calls in every for at in calls.layer.tolist()} & _COMPOSED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +16,14 @@ from planner.domain.arrays import FloatArray
 from planner.domain.configuration import MODES, Configuration, Configurations
 from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import MiniBatch, Prediction, Predictions, Quantity, Staleness
-from planner.domain.request import SpaceRequest
+from planner.domain.request import Sourced, SpaceRequest
+from planner.domain.suggestion import Suggestion
 from planner.errors import Refusal
 from planner.search.ranking import Order, PricedPlans
+from planner.search.searchable import Asked, over_leasts
 from planner.search.space import Limits
+from planner.search.suggest import answer_of, searched_by
+from planner.steps.describe import Description
 from planner.steps.measured import Deviation
 
 GIB = 2.0**30
@@ -189,3 +193,16 @@ def priced(machine: SyntheticMachine) -> Callable[[list[Configuration]], PricedP
 def faster_links(machine: SyntheticMachine) -> SyntheticMachine:
     """Return the same machine with its all-reduce at 7/12.5 of the time."""
     return replace(machine, reduce_s=machine.reduce_s * 7 / 12.5)
+
+
+def suggest_with(
+    evaluator: Any, order: Order, limits: Limits, request: SpaceRequest, provenance: Mapping[str, Sourced[object]]
+) -> Suggestion:
+    """Return the answer to a request, with any evaluator."""
+
+    def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Description], Deviation]:
+        found: tuple[list[Description], Deviation] = evaluator.compare(plans, window=request.window)
+        return found
+
+    order = over_leasts(order, request, limits, evaluator)
+    return answer_of([searched_by(Asked(request, limits, evaluator, order))], provenance, compare)

@@ -33,8 +33,8 @@ from planner.search.choice import (
 from planner.search.exhaustive import lawful_plans
 from planner.search.explain import listed_positions
 from planner.search.searchable import order_and_limits
-from planner.search.suggest import suggest_with
 from planner.steps.predict import Evaluator
+from tests.search.conftest import suggest_with
 
 
 def answered(machine: Any, request: SpaceRequest) -> Suggestion:

@@ -13,7 +13,7 @@ from planner.domain.objective import weights_of
 from planner.domain.request import SpaceRequest
 from planner.search.searchable import over_leasts
 from planner.search.studies import Among, sweep_with, why_nots
-from planner.search.suggest import suggest_with
+from tests.search.conftest import suggest_with
 
 USD_PER_GPU_HOUR = 2.0
 WEIGHTS = st.sampled_from([0.01, 0.2, 1.0, 3.5])

@@ -16,8 +16,8 @@ from planner.search.loosen import Loosener, loosenings
 from planner.search.ranking import Order, check_limits, limit_text
 from planner.search.search import search
 from planner.search.searchable import Asked, over_leasts
-from planner.search.suggest import suggest_with
 from planner.units import parse_quantity
+from tests.search.conftest import suggest_with
 
 MOST = [name for name, one in LIMITS.items() if not one.is_least]
 
