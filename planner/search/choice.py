@@ -361,7 +361,7 @@ def deciding_plans(tied: Sequence[Plan], reported: Sequence[Plan], chosen: Plan)
 
 
 Compare = Callable[[Sequence[int], Configurations], tuple[list[Description], Deviation]]
-"""Searches that configurations are of, one each, and these -> as :meth:`planner.steps.predict.Evaluator.compare`."""
+"""Searches that configurations are of, one each, and these -> as :func:`planner.steps.predict.compare_among`."""
 
 
 @dataclass(frozen=True)

@@ -91,16 +91,6 @@ class Evaluator:
         """
         return [one.prediction for one in self.descriptions(configurations, window)]
 
-    def compare(
-        self, configurations: Configurations, window: Window | None = None
-    ) -> tuple[list[Description], Deviation]:
-        """Return descriptions, and how unsure the ratios of two of them are, by position.
-
-        That is the standard deviation of the logarithm of the time that one takes over that of the other; None where
-        errors are not known.
-        """
-        return compare_among([self], window, [0] * configurations.size, configurations)
-
     def descriptions(self, configurations: Configurations, window: Window | None = None) -> list[Description]:
         """Return what tells configurations apart, one each, from which their predictions follow."""
         self._check(configurations)
@@ -274,7 +264,7 @@ def compare_among(
     Returns
     -------
     list of Description, (int, int) -> float or None
-        As of :meth:`Evaluator.compare`.
+        Two rows -> the standard deviation of the logarithm of the time of one over the other's; None: not known.
     """
     by_row: dict[int, Description] = {}
     for at, evaluator in enumerate(evaluators):

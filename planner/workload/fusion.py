@@ -84,7 +84,7 @@ from planner.domain.kernels import BACKWARD_DATA, FORWARD, KernelCalls
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.record import Layer
 from planner.domain.network import INPUT, Network, layer_shapes
-from planner.workload.lowering import lower
+from planner.workload.calls import lower
 from planner.workload.program import Program, program
 
 __all__ = [

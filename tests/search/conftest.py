@@ -23,6 +23,7 @@ from planner.search.ranking import Order, PricedPlans
 from planner.search.searchable import Asked, over_leasts
 from planner.search.space import Limits
 from planner.search.suggest import answer_of, searched_by
+from planner.steps import predict
 from planner.steps.describe import Description
 from planner.steps.measured import Deviation
 
@@ -201,6 +202,8 @@ def suggest_with(
     """Return the answer to a request, with any evaluator."""
 
     def compare(_: Sequence[int], plans: Configurations) -> tuple[list[Description], Deviation]:
+        if isinstance(evaluator, predict.Evaluator):
+            return predict.compare_among([evaluator], request.window, [0] * plans.size, plans)
         found: tuple[list[Description], Deviation] = evaluator.compare(plans, window=request.window)
         return found
 

@@ -33,7 +33,7 @@ from planner.search.choice import (
 from planner.search.exhaustive import lawful_plans
 from planner.search.explain import listed_positions
 from planner.search.searchable import order_and_limits
-from planner.steps.predict import Evaluator
+from planner.steps.predict import Evaluator, compare_among
 from tests.search.conftest import suggest_with
 
 
@@ -299,7 +299,7 @@ def test_no_asynchronous_plan_that_was_priced_and_is_tied_has_fewer_gpus_or_is_a
     (priced,) = lawful_plans(request, limits, evaluator, order)
     plans = order.best(priced, priced.size)
     assert plans.size > MOST_COMPARED
-    _, deviation = evaluator.compare(plans.configurations)
+    _, deviation = compare_among([evaluator], None, [0] * plans.size, plans.configurations)
     values, gpus, stale = order.values(plans), plans.configurations.gpus, plans.predictions.staleness_mean
     better = [probability_better(values[0], value, deviation(0, at)) for at, value in enumerate(values.tolist())]
     worse = np.array([at > 0 and one is not None and one >= SURE_PROBABILITY for at, one in enumerate(better)])

@@ -15,7 +15,7 @@ from planner.domain.provenance import NORMAL_90, PREDICTION_KINDS, ConformalScor
 from planner.domain.request import Problem
 from planner.steps.intervals import RECONSTRUCTED_DEVIATION, STATED_DEVIATION, Gradient
 from planner.steps.measured import deviation_of_axes, doublings_of
-from planner.steps.predict import Evaluator
+from planner.steps.predict import Evaluator, compare_among
 
 Make = Callable[..., Problem]
 Calls = list[tuple[str, Mapping[str, float], float]]
@@ -173,7 +173,7 @@ def linear_response(problem: Problem, both: Configurations) -> float:
 def test_plans_of_a_network_differ_by_the_linear_response(make_problem: Make, other: dict[str, Any]) -> None:
     problem = make_problem(settings=Settings(input="synthetic"))
     both = plans({}, other)
-    found, deviation = Evaluator(problem).compare(both)
+    found, deviation = compare_among([Evaluator(problem)], None, [0] * both.size, both)
     against = deviation(0, 1)
     assert deviation(0, 0) == 0.0
     assert deviation(1, 0) == pytest.approx(against)
@@ -190,7 +190,8 @@ def test_measured_runs_widen_a_ratio_as_they_widen_the_intervals(make_problem: M
     scored = replace(problem, calibrations=(*problem.calibrations, Calibration("shared", "any", (), conformal=scores)))
     for other, width in (({"sub_batch": 32}, 0.2), ({"gpus_per_node": 2}, 0.5)):
         both = plans({}, other)
-        (found, plain_of), (_, wide_of) = (Evaluator(one).compare(both) for one in (problem, scored))
+        each = (compare_among([Evaluator(one)], None, [0] * both.size, both) for one in (problem, scored))
+        (found, plain_of), (_, wide_of) = each
         of_axes = deviation_of_axes(doublings_of(both.one(0), both.one(1)))
         plain, wide = (math.sqrt((of(0, 1) or 0.0) ** 2 - of_axes**2) for of in (plain_of, wide_of))
         stated = [one.iteration_s.deviation for one in found]
