@@ -26,7 +26,7 @@ HEADLINES: Mapping[str, str] = {
     "cluster_refused": "cluster {subjects} was requested but is left out",
     "framework_refused": "{subjects} was requested but is left out",
     "framework_without_plan": "no plan in {subjects} fits",
-    "nearest_batch": "no plan has a mini-batch of exactly {subjects}: the nearest is taken",
+    "nearest_batch": "",
     "precision_refused": "{subjects} was requested but is left out",
     "out_of_memory": "it needs more memory than {subjects} has",
     "window_missed": "the mean mini-batch is in the window, but hardly any single one is",

@@ -200,6 +200,12 @@ class Loosener:
 
     of: Asked
 
+    def fewer_gpus_per_node(self) -> Loosening | None:
+        """Return the number of GPUs per node nearest to what is asked with which a plan fits; None: none does."""
+        axis = next(one for one in AXES if one.name == "gpus_per_node")
+        one = _of_axis(axis, self.of.request, self.of.limits)
+        return None if one is None else self._way(one)
+
     def loosenings(self, outcome: Outcome) -> tuple[Loosening, ...]:
         """Return the constraints whose loosening helps, the smallest change first.
 

@@ -120,12 +120,16 @@ def suggest_among(
         again = _searches(with_last_resort(searched), searcher, errors, several=several)
         searched, searches = again if again[1] else (searched, searches)
         provenance = sourced_last_resort(provenance, searches, asked[0][1])
+    exact = None
     if wider := with_nearest_batch(searched, [one.outcome for one in searches]):
         of_wider = provenance
         if asked[0][1].deadline_s is not None:
             wider, of_wider = _on_fewest(wider, provenance)
         again = _searches(wider, searcher, errors, several=several)
         if any(one.outcome.best is not None for one in again[1]):
+            from planner.search.loosen import Loosener  # noqa: PLC0415 - few requests need it
+
+            exact = next(filter(None, (Loosener(one).fewer_gpus_per_node() for one in searched)), None)
             searched, searches = again
             width = searched[0].request.tolerance_sync
             provenance = {**of_wider, "tolerance": Sourced({"sync": width}, NEAREST_BATCH)}
@@ -147,7 +151,8 @@ def suggest_among(
     of_request = dict.fromkeys(warning for one in searches for warning in one.warnings)
     if plan is not None and "tolerance" in provenance and provenance["tolerance"].source == NEAREST_BATCH:
         target, mean = asked[0][1].target_batch, format_samples(plan.prediction.mini_batch.mean)
-        words = f"No plan takes {target} samples exactly: {mean} are the nearest. --tolerance 0 insists on {target}."
+        way = f"{exact.given} takes exactly {target}" if exact else f"--tolerance 0 insists on {target}"
+        words = f"the nearest mini-batch is {mean}; {way}"
         of_request |= {PlanWarning("nearest_batch", f"{target}", words): None}
     return replace(
         answer,

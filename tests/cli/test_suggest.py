@@ -456,3 +456,15 @@ def test_each_of_several_targets_is_answered_as_it_is_alone(run: Run) -> None:
     assert "target mini-batch 512, 1024: the plans to take" in " ".join(out.split())
     code, _, err = run("sweep", *DGX1, "--target-batch", "512,1024")
     assert (code, "--target-batch must be one number here" in err) == (2, True)
+
+
+@pytest.mark.parametrize("target", ["1", "137", "1021"])
+def test_the_nearest_mini_batch_comes_with_the_gpus_per_node_that_take_it_exactly(run: Run, target: str) -> None:
+    asked = ("suggest", "--network", "resnet50", "--cluster", "dgx1-v100", "--target-batch", target)
+    warning = next(line for line in run(*asked)[2].splitlines() if "nearest mini-batch" in line)
+    assert len(warning) <= 80
+    way = re.fullmatch(rf"warning: the nearest mini-batch is \d+; (.*) takes exactly {target}", warning)
+    assert way is not None
+    exact = json.loads(run(*asked, *way[1].split(), "--json")[1])
+    assert exact["plans"][0]["configuration"]["mini_batch"] == int(target)
+    assert "nearest_batch" not in {one["code"] for one in exact["warnings"]}
