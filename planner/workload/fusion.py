@@ -187,6 +187,7 @@ _FUSES = {
 }
 """Fusion -> kinds of layers that must follow each other."""
 ATTENTIONS = ("attention", "cross_attention")
+_PARTS = ("bias", "dropout", "masked", "gated", "normed", "summed", "layer_norm", "sums", "layer_masked")
 _SCORE_BYTES = 2
 """Of a score that a fused softmax takes."""
 _APART_BYTES = {FORWARD: 29, BACKWARD_DATA: 33}
@@ -204,9 +205,8 @@ def fused_calls(
         return calls
     inside = _parts(of.network, fuses)
     one_by_one = "softmax" in fuses and itemsize == _SCORE_BYTES
-    normed, summed = _norms(of.network, fuses), _summed_norms(of.network, fuses)
     made = (_softmax(one, of) if one_by_one and one.kind == "softmax" else _fused(one, of, inside) for one in calls)
-    return tuple(_layer_normed(_normed(one, of, *normed), of, *summed) for one in made)
+    return tuple(_layer_normed(_normed(one, of, inside), of, inside) for one in made)
 
 
 def idle_fusions(network: Network, fuses: Iterable[str]) -> dict[str, str]:
@@ -226,8 +226,7 @@ def _has(of: Program, fusion: str) -> bool:
         return True
     if fusion in ("softmax", "attention"):
         return any(layer.kind in ATTENTIONS for layer in network.layers)
-    found = *_parts(network, (fusion,)).values(), *_norms(network, (fusion,)), *_summed_norms(network, (fusion,))
-    return any(found)
+    return any(_parts(network, (fusion,)).values())
 
 
 def with_attention(network: Network, fuses: Iterable[str]) -> Network:
@@ -297,10 +296,15 @@ def _fused(calls: KernelCalls, of: Program, inside: Mapping[str, set[str]]) -> K
 
 
 def _parts(network: Network, fuses: tuple[str, ...]) -> dict[str, set[str]]:
-    """Return the layers whose bias, or dropout, is part of what reads them, sums with a mask, and gated activations."""
+    """Return the layers that take part in fusions, by how.
+
+    ``bias``, ``dropout``: theirs is part of what reads them; ``masked``: sums with a mask of dropout; ``gated``
+    activations. ``normed``: part of a batch normalisation before them; ``summed``: these normalisations, with a sum.
+    ``sums`` before layer normalisations, ``layer_norm``, and of these ``layer_masked``: with a mask.
+    """
     readers = Counter(source for layer in network.layers for source in layer.inputs)
     by_name = {layer.name: layer for layer in network.layers}
-    parts: dict[str, set[str]] = {"bias": set(), "dropout": set(), "masked": set(), "gated": set()}
+    parts = {name: set[str]() for name in _PARTS}
     for layer in network.layers:
         if layer.kind == "activation" and "activation" in fuses:
             parts["bias"].update(one.name for one in _alone(layer, "linear", by_name, readers))
@@ -312,6 +316,19 @@ def _parts(network: Network, fuses: tuple[str, ...]) -> dict[str, set[str]]:
             parts["masked"].update([layer.name] * bool(dropped))
             for one in (layer, *dropped):
                 parts["bias"].update(each.name for each in _alone(one, "linear", by_name, readers))
+        if layer.kind == "activation" and "norm" in fuses:
+            if any(_alone(layer, "batch_norm", by_name, readers)):
+                parts["normed"].add(layer.name)
+            for add in _alone(layer, "add", by_name, readers):
+                for norm in list(_alone(add, "batch_norm", by_name, readers))[:1]:
+                    parts["normed"].update((layer.name, add.name))
+                    parts["summed"].add(norm.name)
+        before = by_name.get(layer.inputs[0]) if layer.inputs and "layer_norm" in fuses else None
+        if layer.kind in ("layer_norm", "rms_norm") and before is not None and before.kind == "add":
+            if before.name not in parts["sums"]:
+                parts["layer_norm"].add(layer.name)
+                parts["layer_masked"].update([layer.name] * (before.name in parts["masked"]))
+            parts["sums"].add(before.name)
     return parts
 
 
@@ -321,63 +338,30 @@ def _alone(layer: Layer, kind: str, by_name: Mapping[str, Layer], readers: Mappi
     yield from (one for one in inputs if one.kind == kind and readers[one.name] == 1)
 
 
-def _norms(network: Network, fuses: tuple[str, ...]) -> tuple[set[str], set[str]]:
-    """Return the layers that are part of a batch normalisation before them, and the normalisations with a sum."""
-    readers = Counter(source for layer in network.layers for source in layer.inputs)
-    by_name = {layer.name: layer for layer in network.layers}
-    inside, summed = set[str](), set[str]()
-    for layer in network.layers if "norm" in fuses else ():
-        if layer.kind != "activation":
-            continue
-        if any(_alone(layer, "batch_norm", by_name, readers)):
-            inside.add(layer.name)
-        for add in _alone(layer, "add", by_name, readers):
-            for norm in list(_alone(add, "batch_norm", by_name, readers))[:1]:
-                inside.update((layer.name, add.name))
-                summed.add(norm.name)
-    return inside, summed
-
-
-def _normed(calls: KernelCalls, of: Program, inside: set[str], summed: set[str]) -> KernelCalls:
+def _normed(calls: KernelCalls, of: Program, inside: Mapping[str, set[str]]) -> KernelCalls:
     """Return calls without those that are part of a normalisation, whose own move a sum's input besides."""
-    if not inside:
+    if not inside["normed"]:
         return calls
     if calls.kind == "activation" or (calls.kind, calls.direction) == ("add", FORWARD):
-        part = share_of(calls, of, inside)
+        part = share_of(calls, of, inside["normed"])
         return replace(calls, count=calls.count * (1 - part)) if part.any() else calls
-    if calls.kind == "batch_norm" and (part := share_of(calls, of, summed)).any():
+    if calls.kind == "batch_norm" and (part := share_of(calls, of, inside["summed"])).any():
         traffic = calls.work["traffic"] + part * calls.work["elements"]
         return replace(calls, work={**calls.work, "traffic": traffic})
     return calls
 
 
-def _summed_norms(network: Network, fuses: tuple[str, ...]) -> tuple[set[str], set[str], set[str]]:
-    """Return layer normalisations with a sum before them, the sums, and those with masks (dropout of ``residual``)."""
-    by_name = {layer.name: layer for layer in network.layers}
-    norms, sums, masked = set[str](), set[str](), set[str]()
-    with_mask = _parts(network, fuses)["masked"]
-    for layer in network.layers if "layer_norm" in fuses else ():
-        before = by_name.get(layer.inputs[0]) if layer.inputs else None
-        if layer.kind in ("layer_norm", "rms_norm") and before is not None and before.kind == "add":
-            if before.name not in sums:
-                norms.add(layer.name)
-                if before.name in with_mask:
-                    masked.add(layer.name)
-            sums.add(before.name)
-    return norms, sums, masked
-
-
-def _layer_normed(calls: KernelCalls, of: Program, norms: set[str], sums: set[str], masked: set[str]) -> KernelCalls:
+def _layer_normed(calls: KernelCalls, of: Program, inside: Mapping[str, set[str]]) -> KernelCalls:
     """Return calls without sums that are part of a layer normalisation, which moves both their inputs, and masks."""
-    if not norms or calls.direction != FORWARD:
+    if not inside["layer_norm"] or calls.direction != FORWARD:
         return calls
     if calls.kind == "add":
-        part = share_of(calls, of, sums)
+        part = share_of(calls, of, inside["sums"])
         return replace(calls, count=calls.count * (1 - part)) if part.any() else calls
-    if calls.kind == "layer_norm" and (part := share_of(calls, of, norms)).any():
+    if calls.kind == "layer_norm" and (part := share_of(calls, of, inside["layer_norm"])).any():
         elements = calls.work["elements"]
         traffic = calls.work["traffic"] + 2 * part * elements
-        fixed = calls.work["fixed_bytes"] + share_of(calls, of, masked) * elements
+        fixed = calls.work["fixed_bytes"] + share_of(calls, of, inside["layer_masked"]) * elements
         return replace(calls, work={**calls.work, "traffic": traffic, "fixed_bytes": fixed})
     return calls
 
