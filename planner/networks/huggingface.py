@@ -211,7 +211,7 @@ def network_of(document: Mapping[str, Any], path: str, typed: Mapping[str, str])
         got = NOTHING if model_type is None else shown(model_type)
         near = nearest_name(str(model_type).lower(), MODEL_TYPES)
         guess = f"; did you mean {near!r}?" if near else ""
-        remedy = f"a model built like one of these can be given its model_type and keys, of llama {sizes}"
+        remedy = f"for a model built like one of these, write its model_type and its keys: of llama {sizes}"
         problem = f"value must be one of {', '.join(MODEL_TYPES)}, got {got}{guess}; {remedy}"
         raise InputFileError(path, problem, "model_type")
     kind = MODEL_TYPES[model_type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from string import ascii_uppercase
 
 from planner.domain.axes import ALL, AXES, Axis
@@ -38,7 +39,17 @@ def place(subject: Subject) -> str:
         counts = format_count(subject.trained_parameters), format_count(subject.parameters)
         how = "" if subject.settings.trainable == ALL else f"{subject.settings.trainable}: "
         trained = f" ({how}{counts[0]} of {counts[1]} parameters trained)"
-    return f"{subject.network}{trained} on {subject.cluster}{what_if}"
+    return f"{_network_name(subject)}{trained} on {subject.cluster}{what_if}"
+
+
+def _network_name(subject: Subject) -> str:
+    """Return the name of a network; of one read from a folder or a JSON file, whose name is its sizes, that of it."""
+    text, colon, rest = subject.network_option.partition(":")
+    path = Path(text)
+    if ":" not in subject.network or ("/" not in text and path.suffix != ".json"):
+        return subject.network
+    name = path.parent.name if path.name == "config.json" else path.stem if path.suffix == ".json" else path.name
+    return f"{name or text}{colon}{rest}"
 
 
 def prediction_details(prediction: Prediction, subject: Subject, citations: Iterable[Citation]) -> Iterator[Block]:

@@ -468,3 +468,22 @@ def test_the_nearest_mini_batch_comes_with_the_gpus_per_node_that_take_it_exactl
     exact = json.loads(run(*asked, *way[1].split(), "--json")[1])
     assert exact["plans"][0]["configuration"]["mini_batch"] == int(target)
     assert "nearest_batch" not in {one["code"] for one in exact["warnings"]}
+
+
+@pytest.mark.parametrize(("ending", "name"), [("", "tiny"), ("/config.json", "tiny"), (":layers=4", "tiny:layers=4")])
+def test_a_network_of_a_folder_has_its_name_in_the_answer(run: Run, tmp_path: Path, ending: str, name: str) -> None:
+    keys = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8}
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps(
+            keys
+            | {"intermediate_size": 1024, "vocab_size": 32000, "num_key_value_heads": 8, "max_position_embeddings": 512}
+        )
+    )
+    asked = ("--network", f"{folder}{ending}", "--cluster", "dgx-h100", "--target-batch", "64")
+    code, out, err = run("suggest", *asked)
+    assert code == 0, err
+    assert out.startswith(f"{name} on dgx-h100, target mini-batch 64: take plan")
+    (tmp_path / "answer.json").write_text(run("suggest", *asked, "--json")[1])
+    assert run("explain", str(tmp_path / "answer.json"))[1].startswith(f"{name} on dgx-h100, ")
