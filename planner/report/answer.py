@@ -42,6 +42,8 @@ LINES_OF_LETTERS = 2
 """What the line that says which letter is which framework takes of a short table's lines, as it is wrapped."""
 MOST_FEWER = 2
 """Plans that a short table leaves out where lines are many."""
+LEAST_SHARES = (0.0, 0.0005, 0.005)
+"""Of a period, of terms that stand in the table of a prediction; the next one where lines are many."""
 MOST_LINES = 25
 """Of a short answer, warnings among them."""
 MOST_OTHERS = 3
@@ -329,16 +331,17 @@ def _nothing_fits(suggestion: Suggestion, subject: Subject) -> Iterator[Block]:
 
 def prediction_answer(prediction: Prediction, subject: Subject, *, more: str = ALL_WORDS) -> Iterator[Block]:
     """Yield one prediction: the result, its figures, its terms, how good it is and the line that starts it."""
-    yield from _first_short(lambda **how: _prediction(prediction, subject, more, in_short=how["in_short"]))
+    yield from _first_short(partial(_prediction, prediction, subject, more))
 
 
-def _prediction(prediction: Prediction, subject: Subject, more: str, *, in_short: bool) -> Iterator[Block]:
+def _prediction(prediction: Prediction, subject: Subject, more: str, *, fewer: int, in_short: bool) -> Iterator[Block]:
     yield from notices(prediction.warnings, more)
     words = parts.configuration_words(prediction.configuration, subject.device)
     yield Line(f"{place(subject)}, {words}: {_result(prediction, subject)}.", "bold")
     yield given(_figures(prediction, subject))
-    yield parts.terms(prediction.terms, prediction.bottleneck, subject.device, brief=True)
-    if any(term.extrapolated for term in prediction.terms):
+    terms = [term for term in prediction.terms if term.share >= LEAST_SHARES[fewer] or term.thread == "update"]
+    yield parts.terms(terms, prediction.bottleneck, subject.device, brief=True)
+    if any(term.extrapolated for term in terms):
         yield Line(BEYOND_NOTE)
     yield goodness(prediction, subject)
     yield from launch(PlanToStart.of(prediction, subject), in_short=in_short)

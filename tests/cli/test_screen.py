@@ -64,6 +64,9 @@ def test_a_suggestion_fits_a_screen(network: str, cluster: str, mode: str, run: 
         ("suggest", "--network", "resnet50", "--cluster", "dgx-a100", "--target-batch", "1024", "--switches"),
         ("predict", "--network", "llama3-405b", "--nodes", "8", "--sub-batch", "1", "--tensor", "4",
          "--pipeline", "4", "--accumulation", "8", "--sequence-parallel", "on", "--recompute", "full"),
+        ("predict", "--network", "gpt3-1t", "--cluster", "selene", "--nodes", "344", "--sub-batch", "1", "--tensor",
+         "8", "--pipeline", "43", "--accumulation", "384", "--sequence-parallel", "on", "--sharding", "1",
+         "--framework", "megatron", "--precision", "bf16", "--recompute", "selective"),
     ],
 )  # fmt: skip
 def test_an_answer_about_a_split_plan_or_switches_fits_a_screen(asked: tuple[str, ...], run: Run) -> None:
