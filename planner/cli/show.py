@@ -54,6 +54,7 @@ class Shelf:
 
 def run(arguments: Mapping[str, Any]) -> None:
     """Show a list, or one thing, as tables, as one document or as a file to start from."""
+    makers: tuple[Callable[[], Shelf], ...]
     makers = (_networks, _clusters, _calibrations, lambda: _DATASETS, lambda: _ACCELERATORS, _frameworks)
     shelves = dict(zip(LISTED_KINDS, makers, strict=True))
     arguments = with_unknown(arguments)

@@ -486,6 +486,7 @@ class ComputeCases:
         """Return the cases of ranks and sub-batches, shape (k,)."""
         first = self.ranks[0] if self.ranks else None
         table = _empty(sub_batch.size, first)
+        parts: list[tuple[BoolArray, RankCompute]]
         parts = [(rank == place, self.ranks[place]) for place in sorted(set(rank.tolist()))]
         served = [one.calls_with_sources(sub_batch[rows]) for rows, one in parts]
         sizes = [int(rows.sum()) for rows, _ in parts]
