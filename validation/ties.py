@@ -31,7 +31,7 @@ from planner.scoring.evaluate import Answer, answers_of, sort_runs
 from planner.scoring.refit import Asked, fit_runs, measured_step_s
 from planner.search.choice import probability_better
 from planner.sessions.runs import locked_sources, table_of
-from planner.steps.measured import OF_AXES, deviation_of_axes, doublings_of
+from planner.steps.describe import OF_AXES, deviation_of_axes, doublings_of
 from planner.steps.predict import Evaluator, compare_among
 from validation.accuracy_answers import FOLDER, UNCOUNTED, files_of_runs, learned_runs, timed_runs
 from validation.command import finished, parser_of

@@ -23,8 +23,7 @@ from planner.search.exhaustive import Outcome
 from planner.search.explain import is_above, listed_positions
 from planner.search.ranking import Evaluator, Order, PricedPlans, pareto_front
 from planner.search.searchable import Asked
-from planner.steps.describe import Description
-from planner.steps.measured import Deviation
+from planner.steps.describe import Description, Deviation
 
 __all__ = [
     "MOST_COMPARED", "SURE_PROBABILITY", "Choice", "Compare", "Ranking", "Searched", "alike_of", "choice_of",

@@ -25,8 +25,7 @@ from planner.search.search import search
 from planner.search.searchable import Searchable, order_and_limits, with_last_resort
 from planner.search.space import on_nodes
 from planner.search.suggest import sourced_last_resort, suggest, why_not_whole
-from planner.steps.describe import Description
-from planner.steps.measured import Deviation, deviation_of_ratio
+from planner.steps.describe import Description, Deviation, deviation_of_ratio
 from planner.steps.node_groups import AcrossGroups, configuration_in_group, in_group
 from planner.steps.predict import Evaluator
 

@@ -55,9 +55,8 @@ from planner.search.switches import Gains
 from planner.sources.source import PRECISION_LOSSY
 from planner.sources.sources import why_not_precision
 from planner.steps import predict
-from planner.steps.describe import Description
+from planner.steps.describe import Description, Deviation
 from planner.steps.kernel_rows import lossy_warning
-from planner.steps.measured import Deviation
 from planner.units import format_samples
 
 __all__ = ["answer_of", "searched_by", "sourced_last_resort", "suggest", "suggest_among", "why_not_whole"]

@@ -1,4 +1,4 @@
-"""Asynchronous SGD: periods of the two threads, and the distributions of mini-batch size and staleness.
+"""Asynchronous plans: periods of the two threads, and the distributions of mini-batch size and staleness.
 
 Every GPU thread repeats with period T_GPU and adds its gradient to a buffer on its node; the update threads of all
 nodes meet every T_Update, sum what lies there and update the weights [1]_.
@@ -13,6 +13,9 @@ f     fractional part of q or r; both count as whole when within 1e-9 of an inte
 Phases of the GPU threads are uniform and independent and no thread waits for another. The means are exact whatever
 the jitter of the periods; the standard deviations hold between runs, and within one run only if jitter mixes phases.
 
+A GPU thread loads its samples, computes their gradient and adds it to a buffer of its node; those of a node read from
+the same storage, so that none repeats faster than storage serves all.
+
 References
 ----------
 .. [1] Oyama, Nomura, Sato, Nishimura, Tamatsu, Matsuoka, "Predicting Statistics of Asynchronous SGD Parameters for
@@ -21,15 +24,32 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from planner.costs.terms import Work, evaluate
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.configuration import Configuration, Configurations
+from planner.domain.prediction import MiniBatch, Staleness, Term
+from planner.domain.split import MEMORY_KINDS
 from planner.errors import ParameterError
+from planner.sources.source import Source
+from planner.sources.sources import Sources
+from planner.steps.describe import Description, Rest, Told, Updates, add_parts, check_bounds, described, term_of_sources
+from planner.steps.epoch import Input, InputTimes
+from planner.steps.intervals import Gradient, derivatives, quantity
+from planner.steps.passes import Passes
+from planner.steps.stages import Held, Stage, kernel_shares, stages_of
+from planner.steps.step_costs import StepCosts, host_all_reduce_s, host_gradient
+from planner.steps.warnings import StepWarnings, empty_updates, window_missed
 
-__all__ = ["INTEGER_GUARD", "Asynchrony", "binomial_pmf", "update_period_s", "whole_and_fraction"]
+__all__ = [
+    "INTEGER_GUARD", "AsyncPricer", "AsyncPrices", "Asynchrony", "async_descriptions", "asynchrony_of",
+    "binomial_pmf", "update_period_s", "whole_and_fraction",
+]  # fmt: skip
 
 INTEGER_GUARD = 1e-9
 """A period ratio this near to an integer is one: .6 / .2 is 2.9999999999999996."""
@@ -232,3 +252,286 @@ def _chunks(terms: IntArray) -> Iterator[slice]:
         stop = max(int(np.searchsorted(ends, before + _CHUNK, side="right")), start + 1)
         yield slice(start, stop)
         start = stop
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncPrices:
+    """Asynchronous plans of one precision, n of them or a product, to whose shape arrays broadcast.
+
+    Attributes
+    ----------
+    computing_s, updating_s : task -> ndarray of float
+        What a GPU thread does with a sub-batch once it is there, and what an update thread does, one after another [s].
+    load, first_load : in later epochs, and in the first
+    """
+
+    computing_s: Mapping[str, FloatArray]
+    updating_s: Mapping[str, FloatArray]
+    load: InputTimes
+    first_load: InputTimes
+    memory_bytes: FloatArray
+
+    def chain_s(self, load: InputTimes) -> FloatArray:
+        """Return what a GPU thread does one after another [s], loading for itself alone."""
+        return np.asarray(sum(self.computing_s.values(), load.alone_s))
+
+    @property
+    def period_s(self) -> FloatArray:
+        """How long a GPU thread takes to repeat, in later epochs [s]."""
+        return np.maximum(self.chain_s(self.load), self.load.node_s)
+
+    @property
+    def first_period_s(self) -> FloatArray:
+        """The same in the first epoch."""
+        return np.maximum(self.chain_s(self.first_load), self.first_load.node_s)
+
+    @property
+    def update_s(self) -> FloatArray:
+        """How long an update thread takes to repeat [s]."""
+        return np.asarray(sum(self.updating_s.values()))
+
+
+class AsyncPricer(StepCosts):
+    """Prices asynchronous plans of one precision; what a GPU takes of a sub-batch stays for later calls."""
+
+    def __init__(self, sources: Sources, precision: str, like: StepCosts | None = None) -> None:
+        super().__init__(sources, precision, like.compute if like else None, mode="async")
+        self.input = Input(sources)
+
+    @property
+    def parameters(self) -> int:
+        """Trained parameters of the network."""
+        return self.compute.ranks[0].program.parameters
+
+    def price(self, plans: Configurations) -> AsyncPrices:
+        """Price rows, or a product."""
+        passes = Passes(self, plans, self.ranks(plans))
+        at = passes.cases.case
+        first, later = (
+            self.input.times(plans.sub_batch, plans.gpus_per_node, plans.nodes, first_epoch=one)
+            for one in (True, not self.input.is_cached)
+        )
+        computing = {
+            "host_to_device": passes.copy_s[at],
+            "forward": passes.forward_s[at],
+            "backward": passes.backward.first_s[at],
+            "update_gradient": np.full(at.shape, self.host_s("update_gradient", 1.0)),
+        }
+        gpu = AsyncPrices(computing, {}, later, first, self.ledger.totals(plans))
+        empty_sum = self.host_s("sum_gradient", 0.0)
+        per_gradient = self.host_s("sum_gradient", 1.0) - empty_sum
+        all_reduce = host_all_reduce_s(self.sources, self.parameters, plans.nodes)
+        weights = self.host_s("update_weights", 1.0)
+        period = update_period_s(
+            empty_sum + all_reduce + weights, np.full(at.shape, per_gradient), plans.gpus_per_node, gpu.period_s
+        )
+        gradients = np.minimum(period / gpu.period_s, 1.0) * plans.gpus_per_node
+        updating = {
+            "sum_gradient": per_gradient * gradients + empty_sum,
+            "host_all_reduce": all_reduce,
+            "update_weights": np.full(at.shape, weights),
+        }
+        return AsyncPrices(computing, updating, later, first, gpu.memory_bytes)
+
+    def host_s(self, kind: str, buffers: float) -> float:
+        """Return a host term [s] where so many gradient buffers are summed."""
+        work = {"parameters": float(self.parameters), "buffers": buffers}
+        seconds = np.atleast_1d(evaluate(self.sources.host(kind).entry, work))
+        return float(self.sources.multiplied(kind, seconds)[0])
+
+
+def asynchrony_of(gpus: IntArray, sub_batch: IntArray, prices: AsyncPrices) -> Asynchrony:
+    """Return the statistics of priced plans, arrays that broadcast."""
+    columns = np.broadcast_arrays(gpus, sub_batch, prices.period_s, prices.update_s)
+    return Asynchrony(*columns)
+
+
+Window = Callable[[str], tuple[float, float]]
+
+
+def async_descriptions(pricer: AsyncPricer, plans: Configurations, window: Window | None) -> list[Description]:
+    """Return the descriptions of asynchronous plans of one precision, rows."""
+    prices, memory = pricer.price(plans), pricer.ledger.fullest(plans)
+    warnings = StepWarnings(pricer.sources, pricer.precision, "async")
+    units = pricer.compute.ranks[0].units
+    number = np.bincount(units.sequence, minlength=units.distinct).astype(np.float64)
+    every = [Held(0, sub_batch, number, np.zeros_like(number)) for sub_batch in plans.sub_batch.tolist()]
+    descriptions = []
+    for row, stages in enumerate(stages_of(pricer, every)):
+        case = _Case(pricer, plans.one(row), stages, prices, row)
+        sizes = {name: float(getattr(memory, name)[row]) for name in (*MEMORY_KINDS, "total")}
+        descriptions.append(described(case.told(sizes, window, warnings)))
+    return descriptions
+
+
+class _Served(NamedTuple):
+    """What a task of a thread takes and what serves it.
+
+    ``add``: puts its derivatives into a gradient, so many times.
+    """
+
+    term: str
+    seconds: float
+    sources: Sequence[Source]
+    add: Callable[[Gradient], None]
+    extrapolated: bool = False
+
+
+class _Case:
+    """One plan, at a row of prices, and the stages of its sub-batch."""
+
+    def __init__(
+        self, pricer: AsyncPricer, one: Configuration, stages: dict[str, Stage], prices: AsyncPrices, row: int
+    ) -> None:
+        self.pricer, self.one, self.stages, self.row = pricer, one, stages, row
+        self.prices = prices
+        self.period_s, self.first_s, self.update_s = (
+            self._of_row(each) for each in (prices.period_s, prices.first_period_s, prices.update_s)
+        )
+        self.computing = [self._computing(name, self._of_row(seconds)) for name, seconds in prices.computing_s.items()]
+        self.updating = [self._updating(name, self._of_row(seconds)) for name, seconds in prices.updating_s.items()]
+
+    def _of_row(self, of_plans: FloatArray) -> float:
+        return float(np.broadcast_to(of_plans, self.prices.period_s.shape)[self.row])
+
+    def told(self, memory: dict[str, float], window: Window | None, warnings: StepWarnings) -> Told:
+        """Return what is told of the plan."""
+        pricer, one, gradient = self.pricer, self.one, self._gradient(self.prices.load, first_epoch=False)
+        loads = pricer.input
+        chain_s = self._of_row(self.prices.chain_s(self.prices.load))
+        load_s = self._of_row(self.prices.load.alone_s) + max(self.period_s - chain_s, 0.0)
+        load = _Served("load_input", load_s, loads.used if load_s > 0 else (), _nothing, loads.extrapolates)
+        terms = [*self._terms("gpu", [load, *self.computing]), *self._terms("update", self.updating)]
+
+        def rest() -> Rest:
+            first = gradient
+            if self.first_s != self.period_s:
+                first = self._gradient(self.prices.first_load, first_epoch=True)
+            updates = self._updates(gradient, window)
+            return Rest((self.first_s, first), memory, kernel_shares(self.stages, 1), updates)
+
+        return Told(
+            sources=pricer.sources,
+            overheads=pricer.overheads,
+            one=one,
+            period_s=self.period_s,
+            gradient=gradient,
+            terms=tuple(terms),
+            in_use=tuple(source for one in (load, *self.computing, *self.updating) for source in one.sources),
+            thread="gpu",
+            warnings=warnings,
+            rest=rest,
+            is_unseen=one.gpus > 1 and pricer.sources.device_all_reduce.origin == "specified",
+        )
+
+    @staticmethod
+    def _terms(thread: str, tasks: Sequence[_Served]) -> Iterable[Term]:
+        period = sum(one.seconds for one in tasks)
+        for one in tasks:
+            seconds = one.seconds, one.seconds, one.seconds / period if period > 0 else 0.0
+            yield term_of_sources(one.term, thread, seconds, one.sources, extrapolated=one.extrapolated)
+
+    def _multiplier(self, term: str, nodes: int = 1) -> float:
+        return float(self.pricer.sources.problem.scenario.factor(term, self.pricer.precision, nodes))
+
+    def _computing(self, name: str, seconds: float) -> _Served:
+        """Return a task of the GPU thread."""
+        if name in self.stages:
+            stage, held = self.stages[name], self.pricer.compute.ranks[0].program.repeats.astype(np.float64)
+            return _Served(
+                name, seconds, stage.sources, lambda of: add_parts(of, stage.parts, held), stage.extrapolated
+            )
+        if name == "host_to_device":
+            work = {"bytes": self.pricer.compute.ranks[0].input_bytes * self.one.sub_batch}
+            return self._call(name, seconds, self.pricer.sources.host_to_device, work)
+        return self._host(name, seconds)
+
+    def _updating(self, name: str, seconds: float) -> _Served:
+        """Return a task of the update thread."""
+        if name == "host_all_reduce":
+            source, factor = self.pricer.sources.host_all_reduce, self._multiplier("all_reduce", self.one.nodes)
+
+            def add(gradient: Gradient) -> None:
+                slopes, taken_s = host_gradient(self.pricer.sources, self.pricer.parameters, self.one.nodes)
+                gradient.add_vector(source.entry, factor * slopes, factor * taken_s)
+
+            return _Served("all_reduce", seconds, (source,) if seconds > 0 else (), add)
+        gradients = min(self.update_s / self.period_s, 1.0) * self.one.gpus_per_node
+        return self._host(name, seconds, gradients if name == "sum_gradient" else 1.0)
+
+    def _host(self, kind: str, seconds: float, buffers: float = 1.0) -> _Served:
+        work = {"parameters": float(self.pricer.parameters), "buffers": buffers}
+        return self._call(kind, seconds, self.pricer.sources.host(kind), work)
+
+    def _call(self, term: str, seconds: float, source: Source | None, work: Work) -> _Served:
+        """Return a task that is one call of an entry."""
+        if source is None or seconds <= 0:
+            return _Served(term, seconds, (), _nothing)
+        factor = self._multiplier(term)
+
+        def add(gradient: Gradient) -> None:
+            taken_s = float(evaluate(source.entry, work))
+            gradient.add_vector(source.entry, factor * derivatives(source.entry, work), factor * taken_s)
+
+        return _Served(term, seconds, (source,), add)
+
+    def _gradient(self, load: InputTimes, *, first_epoch: bool) -> Gradient:
+        """Return the gradient of the GPU thread's period, along what decides it: storage, or the thread itself."""
+        gradient, one = Gradient(), self.one
+        is_storage = self._of_row(load.node_s) > self._of_row(self.prices.chain_s(load))
+        seconds = self._of_row(load.node_s if is_storage else load.alone_s)
+        if seconds > 0:
+            samples = one.sub_batch, one.gpus_per_node, one.nodes
+            self.pricer.input.add_to(gradient, seconds, *samples, first_epoch=first_epoch, alone=not is_storage)
+        for task in () if is_storage else self.computing:
+            if task.seconds > 0:
+                task.add(gradient)
+        return gradient
+
+    def _update_gradient(self, of_gpu: Gradient) -> Gradient:
+        """Return the gradient of the update thread's period, given that of the GPU thread's.
+
+        Where q < 1, T = C / (1 - s·N / T_GPU): deviations of C and s grow by T / C, and those of T_GPU enter with the
+        opposite sign: the longer it is, the fewer gradients are summed.
+        """
+        gradient, growth, own = Gradient(), 1.0, Gradient()
+        if self.update_s < self.period_s:
+            summing = self._of_row(self.prices.updating_s["sum_gradient"]) - self.pricer.host_s("sum_gradient", 0.0)
+            growth = self.update_s / (self.update_s - summing)
+            gradient.add_scaled(of_gpu, -growth * summing / self.period_s)
+        for task in self.updating:
+            if task.seconds > 0:
+                task.add(own)
+        gradient.add_scaled(own, growth)
+        return gradient
+
+    def _updates(self, gradient: Gradient, window: Window | None) -> Updates:
+        """Return what lies behind an update."""
+        one = np.array([self.one.gpus]), np.array([self.one.sub_batch])
+        statistics = Asynchrony(*one, np.array([self.period_s]), np.array([self.update_s]))
+        check_bounds(float(statistics.update_s[0]), "time", "an update", "s")
+        check_bounds(float(statistics.mini_batch_mean[0]), "count", "a mini-batch", "samples")
+        mini_batch = _mini_batch(statistics, window)
+        staleness = Staleness(
+            float(statistics.staleness_mean[0]), float(statistics.staleness_std[0]), statistics.staleness_pmf(0)
+        )
+        notes = (
+            *empty_updates(float(statistics.empty_probability[0]), mini_batch.mean),
+            *(() if window is None else window_missed(mini_batch, window("async"))),
+        )
+        update = quantity(float(statistics.update_s[0]), self._update_gradient(gradient).spread())
+        return Updates(update, mini_batch, staleness, notes)
+
+
+def _nothing(_gradient: Gradient) -> None:
+    """Add nothing: a task that nothing serves takes no time."""
+
+
+def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:
+    return MiniBatch(
+        float(statistics.mini_batch_mean[0]),
+        float(statistics.mini_batch_std[0]),
+        statistics.mini_batch_quantile(0, 0.05),
+        statistics.mini_batch_quantile(0, 0.95),
+        None if window is None else float(statistics.window_probability(*window("async"))[0]),
+    )

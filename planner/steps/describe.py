@@ -1,4 +1,14 @@
-"""Predictions with every field: terms, distributions, memory, intervals and warnings."""
+"""Predictions with every field, what measured steps change in them, and how sure it is which of two is faster.
+
+MFU = model FLOP of a sample, three times its forward pass (what is left of that with frozen layers), times samples a
+second, over the peak of all devices in the precision of training (Chowdhery et al. 2022, arXiv:2204.02311). HFU counts
+what is computed again, too (Korthikanti et al. 2022, arXiv:2205.05198): of ``full`` blocks, of ``selective`` attention
+that keeps its weights. Both count every pair of positions, also those that a causal mask hides, as these papers do;
+what is padded or sent is not counted.
+
+Measured steps multiply times by one factor, and narrow their doubt. Errors of two plans share coefficients, which
+cancel in the ratio of their times.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +21,28 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray
+from planner.domain.axes import AXES
 from planner.domain.calibration import ORIGINS, Calibration
-from planner.domain.configuration import Configuration
+from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, SharedLayers, Staleness, Term
+from planner.domain.provenance import NORMAL_90
+from planner.domain.split import RECOMPUTES
 from planner.errors import CoverageError, Refusal
-from planner.numbers import constant
-from planner.sources.overheads import Overheads
+from planner.numbers import constant, constants
+from planner.sources.overheads import MeasuredSteps, Overheads
 from planner.sources.sources import Source, Sources
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
-from planner.steps.stage_cases import StageLayout
+from planner.steps.stage_cases import StageLayout, units_ahead
 from planner.steps.stages import Part
-from planner.steps.utilization import utilization
-from planner.steps.warnings import StepWarnings, own_layers
+from planner.steps.warnings import StepWarnings, measured_warning, own_layers
 from planner.units import BOUNDS
+from planner.workload.program import block_starts, program
+from planner.workload.units import units_of
 
 __all__ = [
-    "Description", "Rest", "Told", "Updates", "add_parts", "check_bounds", "described", "synchronous_updates",
-    "term_of_sources",
+    "OF_AXES", "Description", "Deviation", "Rest", "Told", "Updates", "add_parts", "as_measured", "check_bounds",
+    "described", "deviation_left", "deviation_of_axes", "deviation_of_ratio", "doublings_of", "synchronous_updates",
+    "term_of_sources", "utilization",
 ]  # fmt: skip
 
 Window = Callable[[str], tuple[float, float]]
@@ -215,3 +230,144 @@ def add_parts(gradient: Gradient, parts: Iterable[Part], weight: FloatArray) -> 
     for part in parts:
         if np.any(seconds := weight @ part.seconds):
             gradient.add_vector(part.entry, weight @ part.slopes, seconds)
+
+
+def utilization(
+    sources: Sources, one: Configuration, samples_per_s: float, layout: StageLayout | None = None
+) -> tuple[float | None, float | None]:
+    """Return MFU and HFU, to six digits; None of networks without attention, and without a peak rate.
+
+    ``layout``: what stages compute again, where they choose.
+    """
+    network, peak = sources.problem.network, sources.accelerator.peak_flop_per_s.get(one.precision)
+    if not block_starts(network) or not peak:
+        return None, None
+    of = program(network)
+    units = units_of(network, of)
+    forward = 2.0 * np.array([site.forward_mac for site in of.sites], dtype=np.float64)[of.site]
+    ahead = units_ahead(units)
+    if layout is None:
+        kinds, held = [one.recompute], ahead[-1:]
+    else:
+        (first, _, again), kinds = layout.layers, [RECOMPUTES[code] for code in layout.recompute.tolist()]
+        held = ahead[first + again] - ahead[first]
+    both = forward, forward * units.repeats_attention
+    full, selective = (units.of_distinct(some) * (units.reached > 0) for some in both)
+    repeated = {"full": full, "selective": selective}
+    nothing = np.zeros(units.distinct)
+    more = sum(float(blocks @ repeated.get(kind, nothing)) for kind, blocks in zip(kinds, held, strict=True))
+    rate = samples_per_s / (peak * one.gpus)
+    trained = sum(float(site.training_flop * count) for site, count in of.site_counts())
+    model = trained if network.has_frozen else 3.0 * float(forward.sum())
+    mfu, hfu = (float(f"{flop * rate:.6g}") for flop in (model, model + more))
+    return mfu, hfu
+
+
+OF_AXES, LEAST_OF_AXIS = constants("ties.deviation"), constant("ties.floor")
+Deviation = Callable[[int, int], float | None]
+"""Positions of two plans -> standard deviation of the logarithm of the ratio of their times; None: not known."""
+
+
+def as_measured(one: Description, sources: Sources) -> Description:
+    """Return a description with what measured steps say of its plan; without any, as it is.
+
+    Every term takes its part of the factor, so that terms still add up to the step.
+    """
+    plan = one.configuration
+    steps = _steps_of(sources, plan)
+    if steps is None:
+        return one
+    factor = float(steps.factors(Configurations.of([plan]))[0])
+    narrower, gradient = math.sqrt(steps.remaining(plan, plan)), Gradient()
+    gradient.add_scaled(one.gradient, factor)
+    iteration = _changed(one.iteration_s, factor, narrower)
+
+    def finish() -> Prediction:
+        before = one.prediction
+        return replace(
+            before,
+            iteration_s=iteration,
+            samples_per_s=_changed(before.samples_per_s, 1 / factor, narrower),
+            epoch_s=before.epoch_s and _changed(before.epoch_s, factor, narrower),
+            first_epoch_s=before.first_epoch_s and _changed(before.first_epoch_s, factor, narrower),
+            terms=tuple(
+                replace(term, seconds=factor * term.seconds, exposed_seconds=factor * term.exposed_seconds)
+                for term in before.terms
+            ),
+            mfu=None if before.mfu is None else before.mfu / factor,
+            hfu=None if before.hfu is None else before.hfu / factor,
+            warnings=(*before.warnings, measured_warning(steps, sources.problem.network.name, plan)),
+        )
+
+    return Description(plan, iteration, gradient, finish)
+
+
+def deviation_left(one: tuple[Sources, Description], other: tuple[Sources, Description]) -> float:
+    """Return the share of the deviation of the ratio of two plans that measured steps leave; 1 without any.
+
+    Runs in one precision, mode or framework say nothing of another.
+    """
+    plans = [description.configuration for _, description in (one, other)]
+    each = [_steps_of(sources, plan) for (sources, _), plan in zip((one, other), plans, strict=True)]
+    if one[0] is other[0] and (plans[0].precision, plans[0].mode) == (plans[1].precision, plans[1].mode):
+        return 1.0 if each[0] is None else math.sqrt(each[0].remaining(*plans))
+    left = [1.0 if steps is None else steps.remaining(plan, plan) for steps, plan in zip(each, plans, strict=True)]
+    return math.sqrt(sum(left) / len(left))
+
+
+def _steps_of(sources: Sources, plan: Configuration) -> MeasuredSteps | None:
+    return sources.measured_steps(plan.precision) if plan.mode == "sync" else None
+
+
+def _changed(period: Quantity, factor: float, narrower: float) -> Quantity:
+    """Return a value times a factor, its interval narrower, by a share of the logarithms of its ends."""
+    value = factor * period.value
+    low, high = (None if end is None else value * (end / period.value) ** narrower for end in (period.low, period.high))
+    deviation = None if period.deviation is None else period.deviation * narrower
+    return replace(period, value=value, low=low, high=high, deviation=deviation)
+
+
+def deviation_of_ratio(
+    one: Description, other: Description, *, apart: tuple[str, ...] = (), axes: bool = True
+) -> float | None:
+    """Return the standard deviation of the logarithm of the time of ``one`` over that of ``other``; None: not known.
+
+    That of :meth:`planner.steps.intervals.Gradient.relative_difference`, times what measured runs asked of the
+    deviations of either plan: the conformal score over the 1.645 of a normal distribution, the larger of both.
+    ``apart``: scopes of entries of which the plans share nothing. With ``axes`` that of the axes is added in which the
+    plans differ, where the errors of what they share do not cancel.
+    """
+    first, second = one.iteration_s, other.iteration_s
+    if not (first.value > 0 and second.value > 0):
+        return None
+    deviation = one.gradient.relative_difference(first.value, other.gradient, second.value, apart=apart)
+    if deviation is None:
+        return None
+    scaled = deviation * max(_score(first), _score(second)) / NORMAL_90
+    if not axes:
+        return scaled
+    doublings = doublings_of(one.configuration, other.configuration) | ({"framework": 1.0} if apart else {})
+    return math.hypot(scaled, deviation_of_axes(doublings))
+
+
+def doublings_of(one: Configuration, other: Configuration) -> dict[str, float]:
+    """Return of every axis in which two plans differ the doublings from one number to the other; 1 of a named value."""
+    values = {axis: (getattr(one, axis.name), getattr(other, axis.name)) for axis in AXES}
+    return {
+        axis.name: abs(math.log2(mine / its)) if axis.least and not axis.words else 1.0
+        for axis, (mine, its) in values.items()
+        if mine != its
+    }
+
+
+def deviation_of_axes(doublings: Mapping[str, float]) -> float:
+    """Return the standard deviation of the logarithm of a ratio that axes add; see docs/ties.md."""
+    each = (OF_AXES.get(name, OF_AXES["other"]) * math.sqrt(count) for name, count in doublings.items())
+    return math.hypot(*(max(one, LEAST_OF_AXIS) for one in each))
+
+
+def _score(period: Quantity) -> float:
+    """Return how many standard deviations the ends of the 90 % interval of a period lie from it."""
+    if period.high is None or not period.deviation:
+        return NORMAL_90
+    return math.log(period.high / period.value) / period.deviation

@@ -25,7 +25,7 @@ from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Predic
 from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
-from planner.steps.async_plans import AsyncPricer
+from planner.steps.asynchronous import AsyncPricer
 from planner.steps.describe import Description
 from planner.steps.intervals import reciprocal
 from planner.steps.one_stage import bucket_bytes

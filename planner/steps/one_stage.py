@@ -22,15 +22,21 @@ from planner.domain.calibration import Entry
 from planner.domain.configuration import Configurations
 from planner.domain.messages import GRADIENTS, Groups
 from planner.domain.split import WEIGHTS_SHARDED
-from planner.steps.gathers import backward_s as units_backward_s
-from planner.steps.gathers import forward_s as units_forward_s
-from planner.steps.message_fusion import Fusion, best_fusion, cycle_fusion
 from planner.steps.passes import Passes
 from planner.steps.stage_cases import StageCases
 from planner.steps.state import Elements, StageExchange, State
 from planner.steps.step_costs import StepCosts
 from planner.steps.step_part import StepPart
-from planner.steps.synchronous import backward_end_s, communication_prefix_s, exposed_s
+from planner.steps.synchronous import (
+    Fusion,
+    backward_end_s,
+    best_fusion,
+    communication_prefix_s,
+    cycle_fusion,
+    exposed_s,
+    units_backward_s,
+    units_forward_s,
+)
 from planner.steps.tables import PairTable
 from planner.workload.program import gradient_buckets
 

@@ -30,12 +30,11 @@ from planner.domain.prediction import SharedLayers
 from planner.domain.split import OFFLOADS, SplitMemoryBytes
 from planner.numbers import constants
 from planner.sources.sources import Sources
-from planner.steps.best_order import best_orders
 from planner.steps.epoch import Input
 from planner.steps.one_stage import OneStage, SlotExchange
+from planner.steps.open_choices import StageLayouts, best_orders
 from planner.steps.passes import Passes
 from planner.steps.stage_cases import OfStages, StageCases, StageLayout, laid_out, layout_memory
-from planner.steps.stage_layouts import StageLayouts
 from planner.steps.state import State
 from planner.steps.step_costs import StepCosts
 from planner.steps.step_part import STEP_TERMS, StepPart

@@ -32,9 +32,9 @@ from planner.domain.messages import (
     TENSOR,
 )
 from planner.domain.split import GRADIENTS_SHARDED, OPTIMIZER_SHARDED, SHARD_GROUPS, WEIGHTS_SHARDED
-from planner.steps.gathers import equal_backward_s, equal_forward_s
 from planner.steps.stage_cases import OfStages, StageCases
 from planner.steps.step_costs import StepCosts
+from planner.steps.synchronous import equal_backward_s, equal_forward_s
 from planner.workload.placement import shard_ranks
 from planner.workload.shards import padded_vocabulary, tied_table
 

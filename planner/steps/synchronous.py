@@ -1,4 +1,4 @@
-"""Synchronous steps: communication after the backward pass, or hidden behind it layer by layer.
+"""When messages of a backward pass are done: hidden behind it, fused, or of sharded weights.
 
 Slots 1...J are the layers with parameters, in forward order; backward runs from J to 1 and so does communication, one
 message at a time. A slot's message starts when its gradient is ready and the message before it is done: wait-free
@@ -6,12 +6,35 @@ backpropagation (Zhang et al. 2017, Poseidon; Shi, Chu, Li, INFOCOM 2019). A buc
 under the same rule, ready with its lowest slot. Of equal messages that are computed evenly, a *run*, the first or the
 last decides: what lies between them follows from counts alone (:func:`runs_end_s`).
 
-=========  ===========================================================================================
+=========  ======================================================================================================
 b(l)       backward time of slot l [s], with that of the parameterless layers behind it
 c(l)       time of slot l's message [s]
 ready(l)   b(J) + ... + b(l): when gradient l is there, from the start of the backward pass
 prefix(l)  c(1) + ... + c(l): message l and those after it, without waiting
-=========  ===========================================================================================
+T(l, k)    time of one message that holds slots l...k [s], ready with its lowest slot l
+L          layers, or other units whose weights are gathered together, in the order in which a pass needs them
+t          compute of one such layer in this pass [s]
+g, r       gather of its weights, reduce-scatter of its gradients [s]
+x          sum of its scattered gradients over nodes that have the same shards [s]
+=========  ======================================================================================================
+
+Best fusion (MODEL 8.3): with D(J + 1) = 0,
+
+    D(l) = min over k >= l of [max(D(k + 1), ready(l)) + T(l, k)]
+
+is when slots l...J can be done at the earliest, in O(J^2) and exact for any T: what is sent before a message can only
+delay it, so that its earliest end serves.
+
+Fusion by cycles is Horovod's (MODEL 8.3): a background thread looks at every multiple of the cycle time for gradients
+that are ready. It packs them, in the order in which they became ready, into messages of at most the threshold; a
+gradient above the threshold is a message by itself. Messages queue for the network, as NCCL's do on their stream, while
+the thread goes on (Sergeev and Del Balso 2018, arXiv:1802.05799; github.com/horovod/horovod, docs/tensor-fusion.rst).
+
+Sharded weights: a layer computes when its weights are there and the layer before it has ended. A gather is issued when
+the layer before starts, a reduce-scatter when its layer has ended; both go one at a time, where both are issued the
+latter first. These are the rules of fully sharded data parallelism (Zhao et al. 2023, PyTorch FSDP). Sums over nodes
+have a channel of their own (the all-reduce stream of PyTorch's hybrid sharding), each behind its reduce-scatter. Arrays
+are of shape (n,) for equal layers, (L, n) for layers of their own; they broadcast.
 """
 
 from __future__ import annotations
@@ -22,7 +45,10 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["Runs", "backward_end_s", "communication_prefix_s", "exposed_s", "ready_s", "runs_end_s"]
+__all__ = [
+    "Fusion", "Runs", "backward_end_s", "best_fusion", "communication_prefix_s", "cycle_fusion", "equal_backward_s",
+    "equal_forward_s", "exposed_s", "ready_s", "runs_end_s", "units_backward_s", "units_forward_s",
+]  # fmt: skip
 
 _TILE = 1 << 15
 """Numbers of one temporary array: 256 KiB, which stay in a core's cache."""
@@ -167,3 +193,135 @@ def runs_end_s(backward_s: FloatArray, runs: Runs) -> FloatArray:
 def exposed_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:
     """Return the communication that outlasts a backward pass of ``backward_s`` [s] in all; shapes broadcast."""
     return np.maximum(end_s - backward_s, 0.0)
+
+
+class Fusion(NamedTuple):
+    """The best messages of c backward passes.
+
+    Attributes
+    ----------
+    end_s, taken_s : ndarray of float, shape (c,)
+        When the last message is done, from the start of the backward pass, and what all of them take [s].
+    last : ndarray of int, shape (c, J); the highest slot of the message whose lowest slot is this one, from 0
+    """
+
+    end_s: FloatArray
+    taken_s: FloatArray
+    last: IntArray
+
+    def slots(self, case: int) -> IntArray:
+        """Return the lowest slot of each message of a pass, ascending, shape (B,)."""
+        lowest, last = [], self.last[case].tolist()
+        slot = 0
+        while slot < len(last):
+            lowest.append(slot)
+            slot = last[slot] + 1
+        return np.array(lowest, dtype=np.int64)
+
+
+def best_fusion(ready_s: FloatArray, message_s: FloatArray) -> Fusion:
+    """Return the messages that are done first; of ways to send that are done as early, those of fewer slots each.
+
+    Parameters
+    ----------
+    ready_s : ndarray of float, shape (c, J); when each gradient is there, by :func:`ready_s`
+    message_s : ndarray of float, shape (J, J); of slots l to k together, l <= k; others are not looked at
+    """
+    cases, slots = ready_s.shape
+    done, taken = np.zeros((2, cases, slots + 1))
+    last = np.zeros((cases, slots), dtype=np.int64)
+    rows = np.arange(cases)
+    for low in range(slots - 1, -1, -1):
+        ends = np.maximum(done[:, low + 1 :], ready_s[:, low : low + 1]) + message_s[low, low:]
+        best = np.argmin(ends, axis=1)
+        last[:, low] = low + best
+        done[:, low] = ends[rows, best]
+        taken[:, low] = message_s[low, low + best] + taken[rows, low + best + 1]
+    return Fusion(done[:, 0], taken[:, 0], last)
+
+
+def cycle_fusion(
+    ready_s: FloatArray, message_s: FloatArray, slot_bytes: FloatArray, threshold_bytes: float, cycle_s: float
+) -> Fusion:
+    """Return the messages of c backward passes, the first cycle of which begins with the pass.
+
+    Parameters
+    ----------
+    ready_s : ndarray of float, shape (c, J); when each gradient is there, by :func:`ready_s`
+    message_s : ndarray of float, shape (J, J); of slots l to k together, l <= k; others are not looked at
+    slot_bytes : ndarray of float, shape (J,)
+    threshold_bytes : 0: every gradient is a message by itself
+    cycle_s : above 0
+    """
+    cases, slots = ready_s.shape
+    done, taken, cycle, filled = np.zeros((4, cases))
+    last = np.zeros((cases, slots), dtype=np.int64)
+    high = np.full(cases, slots - 1)
+    for low in range(slots - 1, -1, -1):
+        is_late = ready_s[:, low] > cycle
+        is_full = filled + slot_bytes[low] > threshold_bytes
+        ends = is_late | is_full if low < slots - 1 else np.zeros(cases, dtype=np.bool_)
+        sent_s = np.where(ends, message_s[min(low + 1, slots - 1), high], 0.0)
+        done = np.where(ends, np.maximum(done, cycle) + sent_s, done)
+        taken += sent_s
+        cycle = np.where(is_late, np.ceil(ready_s[:, low] / cycle_s) * cycle_s, cycle)
+        high = np.where(ends, low, high)
+        filled = np.where(ends, 0.0, filled) + slot_bytes[low]
+        last[:, low] = high
+    if slots:
+        sent_s = message_s[0, high]
+        done, taken = np.maximum(done, cycle) + sent_s, taken + sent_s
+    return Fusion(done, taken, last)
+
+
+def units_forward_s(compute_s: FloatArray, gather_s: FloatArray) -> FloatArray:
+    """Return when the last layer of a forward pass has ended [s], shape (n,); ``compute_s``, ``gather_s``: t and g."""
+    t, g = np.broadcast_arrays(compute_s, gather_s)
+    return np.asarray(g[0] + np.maximum(t[:-1], g[1:]).sum(axis=0) + t[-1])
+
+
+def equal_forward_s(compute_s: FloatArray, gather_s: FloatArray, layers: IntArray | FloatArray | int) -> FloatArray:
+    """Return :func:`units_forward_s` of ``layers`` equal layers, L of shape (n,), from times of one of them."""
+    longer_s = np.maximum(compute_s, gather_s)
+    return np.asarray(np.add(compute_s, gather_s) + (np.asarray(layers) - 1) * longer_s)
+
+
+def units_backward_s(
+    compute_s: FloatArray, gather_s: FloatArray, scatter_s: FloatArray, sum_s: FloatArray | float = 0.0
+) -> FloatArray:
+    """Return when the last reduce-scatter or sum of a backward pass has ended [s], shape (n,).
+
+    ``compute_s``, ``gather_s``, ``scatter_s``, ``sum_s``: t, g, r and x, in the order of the backward pass.
+    """
+    t, g, r, x = np.broadcast_arrays(compute_s, gather_s, scatter_s, sum_s)
+    start_s = free_s = g[0]
+    sums_end_s = np.zeros_like(g[0])
+    for layer in range(len(t)):
+        end_s = gathered_s = start_s + t[layer]
+        if layer + 1 < len(t):
+            free_s = gathered_s = np.maximum(free_s, start_s) + g[layer + 1]
+        free_s = np.maximum(free_s, end_s) + r[layer]
+        sums_end_s = np.maximum(free_s, sums_end_s) + x[layer]
+        start_s = np.maximum(end_s, gathered_s)
+    return np.asarray(sums_end_s)
+
+
+def equal_backward_s(
+    compute_s: FloatArray,
+    gather_s: FloatArray,
+    scatter_s: FloatArray,
+    layers: IntArray | FloatArray | int,
+    sum_s: FloatArray | float = 0.0,
+) -> FloatArray:
+    """Return :func:`units_backward_s` of ``layers`` equal layers, L of shape (n,), from times of one of them.
+
+    From L = 2: g + max(t, g) + (L - 2) max(t, g + r) + max(t, r) + r, as the first gather finds the channel free, and
+    the last layer issues none. Sums follow the last reduce-scatter, or each other from the first on, or from the last
+    but one.
+    """
+    t, g, r, x, count = np.broadcast_arrays(compute_s, gather_s, scatter_s, sum_s, layers)
+    first_s = g + np.maximum(t, g) + r
+    before_s = first_s + (count - 2) * np.maximum(t, g + r)
+    last_s = before_s + np.maximum(t, r)
+    several_s = np.maximum(np.maximum(last_s, before_s + x), first_s + (count - 1) * x)
+    return np.asarray(np.where(count > 1, several_s, g + t + r) + x)

@@ -24,8 +24,7 @@ from planner.search.searchable import Asked, over_leasts
 from planner.search.space import Limits
 from planner.search.suggest import answer_of, searched_by
 from planner.steps import predict
-from planner.steps.describe import Description
-from planner.steps.measured import Deviation
+from planner.steps.describe import Description, Deviation
 
 GIB = 2.0**30
 SPEED = {"fp32": 1.0, "fp16": 0.6}

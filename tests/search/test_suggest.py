@@ -18,7 +18,7 @@ from planner.domain.request import Sourced, SpaceRequest
 from planner.domain.suggestion import KNEE_SHARE, KNEE_TIMES, Loosening, Refused, Suggestion
 from planner.search.explain import label
 from planner.search.loosen import tolerance_that_suffices
-from planner.steps.measured import Deviation
+from planner.steps.describe import Deviation
 from planner.steps.warnings import window_missed
 from planner.units import parse_fraction
 from tests.search.conftest import suggest_with

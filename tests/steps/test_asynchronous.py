@@ -18,8 +18,14 @@ from planner.domain.request import NO_SCENARIO, Problem, SpaceRequest
 from planner.errors import ParameterError
 from planner.fitting.estimators import solve
 from planner.formats.cluster import parse_scenarios
-from planner.steps.async_plans import AsyncPrices
-from planner.steps.asynchronous import INTEGER_GUARD, Asynchrony, binomial_pmf, update_period_s, whole_and_fraction
+from planner.steps.asynchronous import (
+    INTEGER_GUARD,
+    Asynchrony,
+    AsyncPrices,
+    binomial_pmf,
+    update_period_s,
+    whole_and_fraction,
+)
 from planner.steps.epoch import InputTimes
 from planner.steps.predict import Evaluator
 

@@ -18,11 +18,10 @@ from planner.domain.framework import Framework, Strategy
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
-from planner.steps.message_fusion import best_fusion
 from planner.steps.pipeline_runs import exchange_s
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
-from planner.steps.synchronous import Runs, backward_end_s, communication_prefix_s, ready_s
+from planner.steps.synchronous import Runs, backward_end_s, best_fusion, communication_prefix_s, ready_s
 
 Make = Callable[..., Problem]
 PLANS = [Configuration(n, g, b, a) for n in (1, 4) for g in (1, 4) for b in (1, 32) for a in (1, 3)]

@@ -15,7 +15,7 @@ from planner.domain.axes import BEST_ORDER, EXPERT, RANK_ORDER
 from planner.domain.cluster import Link
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
-from planner.steps.best_order import orders_of
+from planner.steps.open_choices import orders_of
 from planner.steps.predict import Evaluator
 
 MOE = "moe:layers=4,hidden=512,heads=8,sequence=256,vocabulary=1024,experts=8,expert_ffn=1024"

@@ -13,8 +13,8 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.provenance import NORMAL_90, PREDICTION_KINDS, ConformalScore
 from planner.domain.request import Problem
+from planner.steps.describe import deviation_of_axes, doublings_of
 from planner.steps.intervals import RECONSTRUCTED_DEVIATION, STATED_DEVIATION, Gradient
-from planner.steps.measured import deviation_of_axes, doublings_of
 from planner.steps.predict import Evaluator, compare_among
 
 Make = Callable[..., Problem]

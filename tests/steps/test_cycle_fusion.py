@@ -14,9 +14,8 @@ from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import PYTORCH, Strategy
 from planner.domain.request import Problem
-from planner.steps.message_fusion import cycle_fusion
 from planner.steps.predict import Evaluator
-from planner.steps.synchronous import ready_s
+from planner.steps.synchronous import cycle_fusion, ready_s
 
 Make = Callable[..., Problem]
 

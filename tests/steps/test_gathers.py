@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.steps.gathers import backward_s, equal_backward_s, equal_forward_s, forward_s
+from planner.steps.synchronous import equal_backward_s, equal_forward_s, units_backward_s, units_forward_s
 
 LAYERS = st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1, max_size=7)
 """Compute, gather and reduce-scatter of every layer: whole numbers, so that instants coincide."""
@@ -76,25 +76,25 @@ def columns(layers: list[tuple[int, int, int]]) -> list[np.ndarray[tuple[int, in
 @given(layers=LAYERS)
 def test_passes_against_events(layers: list[tuple[int, int, int]]) -> None:
     compute, gather, scatter = columns(layers)
-    assert forward_s(compute, gather)[0] == Clock(layers, scatters=False).last()
-    assert backward_s(compute, gather, scatter)[0] == Clock(layers, scatters=True).last()
-    assert backward_s(compute, gather, scatter)[0] >= (gather + scatter).sum()
+    assert units_forward_s(compute, gather)[0] == Clock(layers, scatters=False).last()
+    assert units_backward_s(compute, gather, scatter)[0] == Clock(layers, scatters=True).last()
+    assert units_backward_s(compute, gather, scatter)[0] >= (gather + scatter).sum()
 
 
 @given(layer=ONE, sum_time=st.integers(0, 9), count=st.integers(1, 6))
 def test_equal_layers(layer: tuple[int, int, int], sum_time: int, count: int) -> None:
     compute, gather, scatter, x = (np.array([float(value)]) for value in (*layer, sum_time))
     t, g, r = columns([layer] * count)
-    assert equal_forward_s(compute, gather, np.array([count]))[0] == forward_s(t, g)[0]
+    assert equal_forward_s(compute, gather, np.array([count]))[0] == units_forward_s(t, g)[0]
     equal = equal_backward_s(compute, gather, scatter, np.array([count]), x)
-    assert equal[0] == backward_s(t, g, r, np.full((count, 1), float(sum_time)))[0]
+    assert equal[0] == units_backward_s(t, g, r, np.full((count, 1), float(sum_time)))[0]
 
 
 @pytest.mark.parametrize(("sum_time", "end"), [(0, 18), (1, 19), (4, 22), (6, 27), (9, 36)])
 def test_sums_follow_their_scatters_one_at_a_time(sum_time: float, end: float) -> None:
     """Three layers, t 4, g 3, r 2: scatters end at 9, 14 and 18 by hand."""
     t, g, r, x = (np.full((3, 1), value) for value in (4.0, 3.0, 2.0, sum_time))
-    assert backward_s(t, g, r, x)[0] == end
+    assert units_backward_s(t, g, r, x)[0] == end
 
 
 def test_one_channel_is_below_its_published_bound() -> None:
@@ -107,5 +107,5 @@ def test_one_channel_is_below_its_published_bound() -> None:
 def test_configurations_are_independent() -> None:
     rng = np.random.default_rng(8)
     times = [rng.random((5, 30)) for _ in range(3)]
-    alone = [backward_s(*(one[:, i : i + 1] for one in times))[0] for i in range(30)]
-    np.testing.assert_array_equal(backward_s(*times), alone)
+    alone = [units_backward_s(*(one[:, i : i + 1] for one in times))[0] for i in range(30)]
+    np.testing.assert_array_equal(units_backward_s(*times), alone)

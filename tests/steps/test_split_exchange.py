@@ -19,10 +19,10 @@ from planner.domain.framework import Framework, Strategy
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Groups
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
-from planner.steps.gathers import backward_s, forward_s
 from planner.steps.price import Pricer
 from planner.steps.state import Elements, State
 from planner.steps.step_costs import operation_s
+from planner.steps.synchronous import units_backward_s, units_forward_s
 from planner.workload.placement import Placement, shard_ranks
 from tests.workload.closed_memory import stage_parameters
 from tests.workload.closed_transformer import record_of
@@ -167,7 +167,8 @@ def test_weights_that_are_shared(problem: Problem, group: str) -> None:
     across = across_nodes(problem, experts, others) if group == "node" else 0.0
     f, b = (np.full((units, 1), one / units) for one in (forward, backward))
     g, r = np.full((units, 1), gather), np.full((units, 1), scatter)
-    wait = float((forward_s(f, g) + backward_s(b, g, r, np.full((units, 1), across)))[0]) - float((f + b).sum())
+    both = units_forward_s(f, g) + units_backward_s(b, g, r, np.full((units, 1), across))
+    wait = float(both[0]) - float((f + b).sum())
     assert terms["sharded_weights"] == pytest.approx(steps * wait, rel=1e-9)
     assert terms["all_reduce"] == terms["updated_weights"] == 0
 

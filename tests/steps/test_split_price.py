@@ -21,13 +21,13 @@ from planner.domain.request import Problem
 from planner.domain.split import SplitMemoryBytes
 from planner.sources.sources import Sources
 from planner.steps.compute import ComputeCases, call_times_s, host_s
-from planner.steps.gathers import backward_s, forward_s
 from planner.steps.host_and_gpu import CallCounts, composed_s
 from planner.steps.predict import Evaluator
 from planner.steps.price import Priced, Pricer
 from planner.steps.state import State
 from planner.steps.step_costs import operation_s
 from planner.steps.step_part import STEP_TERMS
+from planner.steps.synchronous import units_backward_s, units_forward_s
 from planner.workload.calls import lower
 from planner.workload.program import block_starts
 from planner.workload.shards import tensor_shard
@@ -401,8 +401,9 @@ def test_sharded_weights_wait_for_gathers_as_layer_by_layer(problem: Problem) ->
         for operation in ("all_gather", "reduce_scatter")
     )
     each = [np.full((units, 1), whole[name] / units) for name in ("forward", "backward")]
-    ahead = forward_s(each[0], np.broadcast_to(gather, (units, 1)))[0] - whole["forward"]
-    back = backward_s(each[1], *(np.broadcast_to(one, (units, 1)) for one in (gather, scatter)))[0] - whole["backward"]
+    gather, scatter = (np.broadcast_to(one, (units, 1)) for one in (gather, scatter))
+    ahead = units_forward_s(each[0], gather)[0] - whole["forward"]
+    back = units_backward_s(each[1], gather, scatter)[0] - whole["backward"]
     assert added["sharded_weights"] == pytest.approx(ahead + back, rel=1e-9)
     assert taken["all_reduce"] == taken["updated_weights"] == 0
     assert taken["update"] == pytest.approx(whole["update"] / 4, rel=0.5)

@@ -13,11 +13,11 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
 from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES
 from planner.sources.sources import Sources
+from planner.steps.open_choices import StageLayouts
 from planner.steps.passes import Passes
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.stage_cases import StageLayout, laid_out, layout_memory
-from planner.steps.stage_layouts import StageLayouts
 from planner.steps.state import State
 from planner.workload.units import StageLayers, even_layers
 

@@ -12,8 +12,8 @@ from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.sources.sources import Sources
+from planner.steps.describe import utilization
 from planner.steps.predict import Evaluator
-from planner.steps.utilization import utilization
 from planner.workload.calls import lower
 from planner.workload.program import block_starts
 
