@@ -31,7 +31,7 @@ from planner.report.blocks import Block
 from planner.report.parts import configuration_words
 from planner.report.prediction import fusion_lines, place
 from planner.report.studies import batches_view, gains_table, kernel_table, replicas_view
-from planner.search.refine import REFINED
+from planner.search.search import REFINED
 from planner.sessions import inputs
 from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, TRAINING, Case, Values, merge, value_of
 from planner.sources.sources import Sources, why_not_precision

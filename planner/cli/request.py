@@ -22,7 +22,7 @@ from planner.domain.prediction import Run
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest
 from planner.errors import NOTHING, CoverageError, InputFileError, ParameterError, PlannerError, Refusal, UsageError
 from planner.search.bases import HYBRID, PIPELINE, kinds_of, kinds_to_try, layer_axis_asked
-from planner.search.refine import refinement
+from planner.search.search import refinement
 from planner.search.searchable import kept
 from planner.sessions import inputs
 from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, SETTINGS_FILE, Case, Values, listed, merge, value_of

@@ -49,15 +49,13 @@ from planner.errors import (
 from planner.formats.documents import write_file
 from planner.report.answer import suggestion_brief, suggestions_views
 from planner.report.prediction import place
-from planner.search.across_clusters import in_one_ranking
+from planner.search.choice import in_one_ranking
 from planner.search.exhaustive import Outcome, Stopped, Watch, unwatched
 from planner.search.ranking import Evaluator, Order
-from planner.search.refine import Refined, refinement, without_refinement
-from planner.search.search import Searcher, search
-from planner.search.searchable import Settings, searchable_among
+from planner.search.search import Refined, Searcher, refinement, search, without_refinement
+from planner.search.searchable import Settings, different_sets, searchable_among
 from planner.search.space import Limits
 from planner.search.suggest import suggest_among
-from planner.search.switches import different_sets
 from planner.sessions import inputs
 from planner.sessions.inputs import INFERENCE, OPTION, SETTINGS_FILE, Case, Values, listed, value_of
 

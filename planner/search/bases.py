@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_values
+from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_values, divisors
 from planner.domain.axes import AXES, SCHEDULES, Axis
 from planner.domain.configuration import DEGREES, SHARD_AXES, SPLIT_AXES, Configurations, splits, taken
 from planner.domain.framework import GENERIC, Framework
@@ -310,17 +310,12 @@ def _pairs(first: int, second: int) -> tuple[IntArray, IntArray]:
     return np.repeat(np.arange(first), second), np.tile(np.arange(second), first)
 
 
-def _divisors(whole: int, most: int) -> IntArray:
-    tried = np.arange(1, min(whole, most) + 1)
-    return np.asarray(tried[whole % tried == 0])
-
-
 def _tensor(bases: SplitBases) -> IntArray:
     """Return the degrees inside a node, of networks without blocks those that divide it."""
     if not {MODEL, HYBRID} & set(bases.kinds):
         return np.ones(1, dtype=np.int64)
     if not block_starts(bases.network):
-        return _divisors(bases.most["gpus_per_node"], bases.most["gpus_per_node"])
+        return np.array(divisors(bases.most["gpus_per_node"]))
     return np.array([one for one in tensor_degrees(bases.network) if one <= bases.most["gpus_per_node"]])
 
 
@@ -344,7 +339,8 @@ def _pipeline(bases: SplitBases) -> IntArray:
     if block_starts(bases.network):
         return np.arange(1, most + 1)
     whole_nodes = gpus * 2 ** np.arange(int(np.log2(max(most / gpus, 1))) + 1)
-    return distinct_values(np.concatenate([_divisors(gpus, most), whole_nodes[whole_nodes <= most]]))
+    tried = np.array([*divisors(gpus), *whole_nodes])
+    return distinct_values(tried[tried <= most])
 
 
 def _virtual(bases: SplitBases) -> IntArray:
@@ -352,12 +348,13 @@ def _virtual(bases: SplitBases) -> IntArray:
         return np.ones(1, dtype=np.int64)
     number = most_stages(bases.network)
     wholes = {"blocks": [number], "ends": [number, number + 2]}.get(bases.framework.deals, range(number, number + 3))
-    return distinct_values(np.concatenate([_divisors(whole, number // 2) for whole in wholes]))
+    tried = np.array([one for whole in wholes for one in divisors(whole)])
+    return distinct_values(tried[tried <= number // 2])
 
 
 def _expert(bases: SplitBases) -> IntArray:
     experts = max(expert_number(bases.network) * bool({MODEL, HYBRID} & set(bases.kinds)), 1)
-    return _divisors(experts, experts)
+    return np.array(divisors(experts))
 
 
 _DEFAULTS: Mapping[str, Callable[[SplitBases], IntArray]] = {

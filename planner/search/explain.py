@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from planner.domain.configuration import Configuration
-from planner.domain.objective import objective_named
+from planner.domain.configuration import MODES, Configuration
+from planner.domain.objective import LIMITS, objective_named
 from planner.domain.prediction import Prediction
-from planner.search.ranking import Order, PricedPlans
+from planner.domain.request import SpaceRequest
+from planner.search.ranking import SLACK, Order, PricedPlans, limit_text, limited
 from planner.units import format_bytes, format_number, format_samples
 
 __all__ = [
     "hardly_inside", "label", "listed_positions", "typed_values", "why_split", "whys", "whys_nearest",
-    "whys_of_values", "whys_pareto",
+    "whys_of_values", "whys_over_limits", "whys_pareto",
 ]  # fmt: skip
 
 
@@ -98,6 +99,30 @@ def whys_nearest(order: Order, nearest: PricedPlans, windows: list[tuple[float, 
             f"{off:.2%} from the target" + alone
         )
     return sentences
+
+
+def whys_over_limits(order: Order, plans: PricedPlans, request: SpaceRequest) -> list[str]:
+    """Return by how much each plan exceeds the limits that it does not keep, and how far outside its window it is."""
+    values = {name: limited(name, plans, order) for name in request.most}
+    windows = [request.window(MODES[mode]) for mode in plans.configurations.mode]
+    outside = whys_nearest(order, plans, windows)
+    sentences = []
+    for at, ((low, high), mean) in enumerate(zip(windows, plans.predictions.mini_batch_mean.tolist(), strict=True)):
+        exceeded = (_above(name, float(values[name][at]), most) for name, most in request.most.items())
+        is_inside = low * (1 - SLACK) <= mean <= high * (1 + SLACK)
+        sentences.append(", ".join(filter(None, ("" if is_inside else outside[at], *exceeded))))
+    return sentences
+
+
+def _above(name: str, value: float, most: float) -> str:
+    """Return in words by how much a value exceeds a limit; empty where it does not."""
+    limit = LIMITS[name]
+    ratio = value / most if most else 0.0
+    by = f"{format_number(100 * abs(ratio - 1))}% " if ratio > 0.1 else ""  # of a smaller one the limit says more
+    is_beyond = value < most if limit.is_least else value > most
+    option = limit.option or f"--limit {name}"
+    side = f"{by}{limit.side} {option}" if by or not most else f"{limit.side} the {limit_text(name, most)} of {option}"
+    return f"{limit.words} {limit_text(name, value)}, {side}" if is_beyond else ""
 
 
 def is_above(one: Configuration, mean: float, window: tuple[float, float]) -> bool:

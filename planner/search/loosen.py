@@ -32,17 +32,17 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, Axis
-from planner.domain.configuration import MODES
+from planner.domain.configuration import Configuration, Configurations
 from planner.domain.objective import LIMITS
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import SpaceRequest
 from planner.domain.suggestion import Loosening
 from planner.errors import CoverageError
+from planner.search.bases import HYBRID, SplitLimits, kinds_to_try
 from planner.search.choice import Ranking, Searched, distinct_plans, in_all_precisions, ranked
 from planner.search.exhaustive import Outcome, lawful_plans
-from planner.search.explain import label, typed_values, whys_nearest
+from planner.search.explain import label, typed_values
 from planner.search.ranking import (
-    SLACK,
     LeadingKey,
     Order,
     PricedPlans,
@@ -54,13 +54,15 @@ from planner.search.ranking import (
 )
 from planner.search.search import MOST_PRICED, first_plan, search
 from planner.search.searchable import Asked, Settings
-from planner.search.shortages import shortages
-from planner.search.space import Limits, has_whole_plans, space_of, sub_batches_to_try
-from planner.units import format_duration, format_number, format_samples
+from planner.search.space import Limits, Space, has_whole_plans, space_of, sub_batches_to_try
+from planner.units import format_bytes, format_duration, format_number, format_samples
+from planner.workload.memory import Memory
+from planner.workload.program import block_starts
+from planner.workload.what_fits import Change, least_gpus, lowest_plans, what_fits
 
 __all__ = [
     "Constraint", "Loosener", "constraints_of", "loosenings", "nearest_over_limits", "of_settings", "smallest_conflict",
-    "tolerance_that_suffices", "whys_over_limits", "with_shortages",
+    "tolerance_that_suffices", "with_shortages",
 ]  # fmt: skip
 
 LARGEST_MEMORY_MULTIPLE = 4
@@ -73,6 +75,24 @@ _ACCUMULATION = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 """Steps of any mini-batch: with few, activations of the fewest micro-batches are kept; schedules ask for multiples."""
 _SIZES = tuple(4**power for power in range(7))
 """Sub-batches and steps of any mini-batch where time or cost is limited."""
+_OPTIONS = {
+    "sequence parallelism": ("--sequence-parallel", "on"),
+    "selective recompute": ("--recompute", "selective"),
+    "full recompute": ("--recompute", "full"),
+    "smaller sub-batch": ("--sub-batch", ""),
+    "tensor degree in a node": ("--tensor", ""),
+    "tensor degree beyond a node": ("--tensor", ""),
+    "pipeline degree": ("--pipeline", ""),
+    "context degree": ("--context", ""),
+    "sharding 1": ("--sharding", "1"),
+    "sharding 2": ("--sharding", "2"),
+    "sharding 3": ("--sharding", "3"),
+    "8-bit optimizer": ("--optimizer", "adam-8bit"),
+    "optimizer on the host": ("--offload", "optimizer"),
+    "activations on the host": ("--offload", "activations"),
+    "more nodes": ("--nodes", ""),
+}
+"""Change -> the option that asks for it, and its value where that is a word."""
 
 Values = tuple[Any, ...]
 
@@ -189,8 +209,18 @@ def of_settings(settings: Settings) -> Iterator[Loosening]:
 
 
 def with_shortages(ways: tuple[Loosening, ...], request: SpaceRequest, limits: Limits) -> tuple[Loosening, ...]:
-    """Return what to loosen, and what splitting the network needs of memory in its place, if any of it is lacking."""
-    lacking = shortages(request, limits, space_of(request, limits))
+    """Return what to loosen, with what splitting the network needs of memory in its place, if any of it is lacking.
+
+    Of the leanest candidate: the memory that it needs, in which stage, its largest parts and what is missing; then the
+    single changes after which it fits (:mod:`planner.workload.what_fits`), and the fewest nodes on which some plan
+    with the least memory does.
+    """
+    of = limits.split
+    leanest = None if of is None else _leanest(of, space_of(request, limits))
+    if of is None or leanest is None:
+        return ways
+    ledger = of.ledger(leanest.precision)
+    lacking = (*_memory(of, leanest, ledger, limits), *_nodes(of, request, ledger, limits))
     return (*(one for one in ways if one.option != "memory"), *lacking) if lacking else ways
 
 
@@ -485,30 +515,6 @@ def nearest_over_limits(searches: Sequence[Searched], order: Order) -> Ranking |
     return ranking.take(range(min(NEAREST, ranking.priced.size)))
 
 
-def whys_over_limits(order: Order, plans: PricedPlans, request: SpaceRequest) -> list[str]:
-    """Return by how much each plan exceeds the limits that it does not keep, and how far outside its window it is."""
-    values = {name: limited(name, plans, order) for name in request.most}
-    windows = [request.window(MODES[mode]) for mode in plans.configurations.mode]
-    outside = whys_nearest(order, plans, windows)
-    sentences = []
-    for at, ((low, high), mean) in enumerate(zip(windows, plans.predictions.mini_batch_mean.tolist(), strict=True)):
-        exceeded = (_above(name, float(values[name][at]), most) for name, most in request.most.items())
-        is_inside = low * (1 - SLACK) <= mean <= high * (1 + SLACK)
-        sentences.append(", ".join(filter(None, ("" if is_inside else outside[at], *exceeded))))
-    return sentences
-
-
-def _above(name: str, value: float, most: float) -> str:
-    """Return in words by how much a value exceeds a limit; empty where it does not."""
-    limit = LIMITS[name]
-    ratio = value / most if most else 0.0
-    by = f"{format_number(100 * abs(ratio - 1))}% " if ratio > 0.1 else ""  # of a smaller one the limit says more
-    is_beyond = value < most if limit.is_least else value > most
-    option = limit.option or f"--limit {name}"
-    side = f"{by}{limit.side} {option}" if by or not most else f"{limit.side} the {limit_text(name, most)} of {option}"
-    return f"{limit.words} {limit_text(name, value)}, {side}" if is_beyond else ""
-
-
 def _largest_excess(most: Mapping[str, float], order: Order) -> LeadingKey:
     """Return what gives the largest factor by which plans exceed a limit."""
     return lambda plans: np.max([excess(name, limited(name, plans, order), one) for name, one in most.items()], axis=0)
@@ -525,3 +531,62 @@ def _nearest(one: Searched, order: Order) -> PricedPlans | None:
     keep = NEAREST * len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     outcome = search(request, one.limits, one.evaluator, order, keep=keep)
     return outcome.nearest if outcome.best is None else outcome.best
+
+
+def _leanest(of: SplitLimits, space: Space) -> Configuration | None:
+    """Return the candidate that needs least; None where one fits or none is split."""
+    best: tuple[float, Configuration] | None = None
+    split = (some for some in space.open_blocks() if not some[0].bases.counts_outside)
+    for rows in (rows for plans, kinds in split for rows in plans.candidates(kinds)):
+        need = of.needed_bytes(rows)
+        at = int(np.argmin(need))
+        if best is None or need[at] < best[0]:
+            best = float(need[at]), rows.one(at)
+    return None if best is None or best[0] <= of.capacity_bytes else best[1]
+
+
+def _memory(of: SplitLimits, one: Configuration, ledger: Memory, limits: Limits) -> Iterator[Loosening]:
+    if not block_starts(of.network):
+        return
+    short = what_fits(
+        ledger, Configurations.of([one]), of.capacity_bytes, framework=of.framework, most_nodes=limits.nodes
+    )
+    need = of.capacity_bytes + short.missing_bytes
+    largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in short.largest)
+    where = f" on stage {short.stage}" if one.pipeline_parallel > 1 else ""
+    gib = np.ceil(need / 2**30 * 1000) / 1000
+    message = (
+        f"memory {gib:g}GiB: the leanest plan, {label(one)}, needs {format_bytes(need)} on a GPU{where} ({largest}), "
+        f"{format_bytes(short.missing_bytes)} more than it has"
+    )
+    yield Loosening((("memory", f"{gib:g}GiB"),), message)
+    for change in (one for one in short.changes if one.fits):
+        values = _given(change, of)
+        if values[0][0] == "--offload" and not of.has_host:
+            continue
+        words = " ".join(values[0])
+        message = f"{words}: {change.name} saves {format_bytes(change.saved_bytes)}, which is enough"
+        yield Loosening(values, message)
+
+
+def _given(change: Change, of: SplitLimits) -> tuple[tuple[str, str], ...]:
+    """Return a change as an option and its value."""
+    if change.name == "fused attention":
+        return (("--network", f"{of.network.name} with attention=fused"),)
+    if change.name == "fused loss":
+        return (("loss", "fused, as the framework allows"),)
+    option, value = _OPTIONS[change.name]
+    return ((option, value or str(change.value)),)
+
+
+def _nodes(of: SplitLimits, request: SpaceRequest, ledger: Memory, limits: Limits) -> Iterator[Loosening]:
+    if not block_starts(of.network) or HYBRID not in kinds_to_try(request, of.network, of.framework):
+        return
+    plans = lowest_plans(of.network, limits.gpus_per_node, tensor_most=limits.gpus_per_node)
+    fewest = least_gpus(ledger, plans, of.capacity_bytes, limits.gpus_per_node)
+    if fewest is None:
+        return
+    nodes = -(-fewest // limits.gpus_per_node)
+    if nodes > max(request["nodes"] or (limits.nodes,)):
+        words = f"{nodes} nodes x {limits.gpus_per_node} GPUs are the fewest that hold the network with any split"
+        yield Loosening((("--nodes", str(nodes)),), f"--nodes {nodes}: {words}")

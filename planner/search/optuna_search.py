@@ -24,9 +24,8 @@ from planner.search.bases import PASSES
 from planner.search.block import Plans
 from planner.search.exhaustive import Outcome, Progress, Rules, Watch, unwatched
 from planner.search.optuna_study import AxisValues, Sampler, SharedStudy, StudyPlace, Values, quiet
-from planner.search.parts import OpenBounds, least_values
 from planner.search.ranking import LAWFUL, SLACK, Evaluator, Order, PricedPlans
-from planner.search.search import search
+from planner.search.search import OpenBounds, least_values, search
 from planner.search.searchable import Asked, fits_somewhere
 from planner.search.space import Limits, Space, space_of
 

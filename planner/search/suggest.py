@@ -37,13 +37,14 @@ from planner.search.choice import (
     without_plan,
 )
 from planner.search.exhaustive import Watch, unwatched
-from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_pareto
+from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_over_limits, whys_pareto
 from planner.search.ranking import Order, PricedPlans, fewest_first
 from planner.search.search import Searcher, first_plan, search
 from planner.search.searchable import (
     LAST_RESORT,
     NEAREST_BATCH,
     Asked,
+    Gains,
     Searchable,
     Settings,
     searchable_among,
@@ -51,7 +52,6 @@ from planner.search.searchable import (
     with_nearest_batch,
 )
 from planner.search.space import Limits, has_whole_plans
-from planner.search.switches import Gains
 from planner.sources.source import PRECISION_LOSSY
 from planner.sources.sources import why_not_precision
 from planner.steps import predict
@@ -438,7 +438,7 @@ def _nothing_fits(
     order, proven = searches[0].order, [one for one in searches if one.outcome.certified]
     nearest = _outside_window(searches, order)
     if (over := loosen.nearest_over_limits(proven, order)) is not None:
-        above = _plans(proven, over, loosen.whys_over_limits(order, over.priced, proven[0].request))
+        above = _plans(proven, over, whys_over_limits(order, over.priced, proven[0].request))
         nearest = (*nearest, *(replace(one, position=len(nearest) + one.position) for one in above))
     ways = [loosen.Loosener(one).loosenings(one.outcome) for one in proven]
     others = tuple(loosen.of_settings(settings)) if settings and proven else ()

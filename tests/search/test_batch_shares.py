@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.domain.arrays import FloatArray
-from planner.search.across_groups import best_shares
+from planner.search.node_groups import best_shares
 
 TIMES = st.sampled_from([1.0, 1.5, 2.0, 3.0, 4.5, math.inf])
 TABLE = st.lists(TIMES, max_size=7).map(lambda times: np.array([math.nan, *times]))
@@ -38,7 +38,7 @@ def test_no_division_takes_less(groups: list[tuple[FloatArray, int]], low: int, 
     if shares is None:
         assert least == math.inf
         return
-    total = shares.total(devices)
+    total = sum(count * each for count, each in zip(devices, shares.samples, strict=True))
     assert window[0] <= total <= window[1]
     assert shares.step_s == max(table[each] for table, each in zip(tables, shares.samples, strict=True))
     assert shares.step_s / total == pytest.approx(least, rel=1e-12)

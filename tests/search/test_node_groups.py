@@ -15,8 +15,7 @@ from planner.domain.configuration import Settings
 from planner.domain.request import Problem, SpaceRequest
 from planner.domain.suggestion import Suggestion
 from planner.errors import UsageError
-from planner.search.across_groups import search_across
-from planner.search.node_groups import suggest_across
+from planner.search.node_groups import search_across, suggest_across
 from planner.search.searchable import Searchable, order_and_limits
 from planner.search.suggest import suggest
 from planner.steps.node_groups import AcrossGroups
@@ -174,9 +173,9 @@ def test_trials_come_near_the_best_of_all_choices(
     order, _ = order_and_limits(of["v100"], request_)
     groups = searchable(of, request_)
     exact = search_across(groups, request_, order)
-    monkeypatch.setattr("planner.search.across_groups.MOST_CHOICES", 100)
-    monkeypatch.setattr("planner.search.across_groups.TRIALS", 40)
-    monkeypatch.setattr("planner.search.across_groups.proportional_starts", lambda _: [])
+    monkeypatch.setattr("planner.search.node_groups.MOST_CHOICES", 100)
+    monkeypatch.setattr("planner.search.node_groups.TRIALS", 40)
+    monkeypatch.setattr("planner.search.node_groups.proportional_starts", lambda _: [])
     tried = search_across(groups, request_, order, seed)
     assert (exact.trials, tried.trials) == (0, min(40, exact.candidates))
     assert len({tuple(part.nodes for part in plan.groups) for plan in tried.plans}) == len(tried.plans)
@@ -188,8 +187,8 @@ def test_trials_come_near_the_best_of_all_choices(
 
 
 def test_answer_says_that_nodes_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.search.across_groups.MOST_CHOICES", 4)
-    monkeypatch.setattr("planner.search.across_groups.TRIALS", 5)
+    monkeypatch.setattr("planner.search.node_groups.MOST_CHOICES", 4)
+    monkeypatch.setattr("planner.search.node_groups.TRIALS", 5)
     found = answer(problems(), SMALL)
     assert not found.search.certified
     assert found.search.method.endswith("optuna (TPE) for nodes of several groups, 5 trials")

@@ -18,9 +18,8 @@ from planner.errors import InputFileError, UsageError
 from planner.search.exhaustive import Outcome, lawful_plans
 from planner.search.optuna_search import LawfulPlans, OptunaSearch
 from planner.search.optuna_study import GRACE_S, Sampler, StudyPlace
-from planner.search.parts import least_values
 from planner.search.ranking import PricedPlans
-from planner.search.search import search
+from planner.search.search import least_values, search
 from planner.search.space import space_of
 
 SYNC = SpaceRequest(96, tolerance_sync=0.1)

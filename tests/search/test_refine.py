@@ -14,8 +14,7 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations, Settings
 from planner.domain.request import Problem, SpaceRequest
 from planner.search.exhaustive import Outcome
-from planner.search.refine import Refined, refinement, without_refinement
-from planner.search.search import search
+from planner.search.search import Refined, refinement, search, without_refinement
 from planner.search.searchable import order_and_limits
 from planner.steps.predict import Evaluator
 

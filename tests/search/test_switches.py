@@ -12,7 +12,7 @@ from planner import catalog
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.framework import Settings
 from planner.domain.request import Problem
-from planner.search import switches
+from planner.search import searchable
 from planner.sources.sources import Sources
 from planner.steps.compute import ComputeCases
 from planner.steps.predict import Evaluator
@@ -28,8 +28,8 @@ def problems(network: str, framework: str) -> tuple[Problem, list[Problem]]:
     settings = Settings(framework=own, strategy=own.strategy, input="synthetic")
     calibrations = catalog.calibrations_for(cluster)
     one = Problem(catalog.find_network(network), None, cluster, calibrations, settings=settings)
-    others = (replace(other, switched=own.switched) for other in dict.fromkeys(switches.one_more(own)))
-    return one, [switches.run_by(one, other) for other in others]
+    others = (replace(other, switched=own.switched) for other in dict.fromkeys(searchable.one_more(own)))
+    return one, [searchable.run_by(one, other) for other in others]
 
 
 def tables(problem: Problem) -> list[np.ndarray]:
@@ -45,7 +45,7 @@ def test_tables_are_shared_where_they_are_equal(network: str) -> None:
     for framework in FRAMEWORKS:
         one, others = problems(network, framework)
         for other in others:
-            if switches.of_tables(other) == switches.of_tables(one):
+            if searchable.of_tables(other) == searchable.of_tables(one):
                 shared += 1
                 assert all(map(np.array_equal, tables(one), tables(other)))
     assert shared >= 3
@@ -58,7 +58,7 @@ def test_a_switch_that_is_left_out_changes_no_price(network: str) -> None:
     left_out = []
     for framework in FRAMEWORKS:
         one, others = problems(network, framework)
-        idle = [other for other in others if switches.as_run(other) == switches.as_run(one)]
+        idle = [other for other in others if searchable.as_run(other) == searchable.as_run(one)]
         before = Evaluator(one).evaluate(plans).samples_per_s
         assert all(np.array_equal(Evaluator(other).evaluate(plans).samples_per_s, before) for other in idle)
         left_out += idle
