@@ -239,10 +239,7 @@ class SplitBases(Bases):
         return _DEFAULTS[axis.name](self) if asked is None and is_open else values_to_try(axis, asked, self.most)
 
     def _places(self) -> Iterator[dict[str, IntArray]]:
-        """Yield columns of places, of each number of GPUs of a node: from nodes, or from degrees where they are fewer.
-
-        Most numbers of nodes of a large cluster have no data-parallel degree that divides a mini-batch of the window.
-        """
+        """Yield columns of places, by GPUs of a node: from nodes, or from degrees where they are fewer."""
         others = [name for name in _PLACE if name not in ("nodes", "gpus_per_node")]
         degrees = _product({name: self._values(_BY_NAME[name]) for name in others})
         is_of_kind = self._is_of_kind(degrees)
@@ -252,8 +249,10 @@ class SplitBases(Bases):
         for gpus_per_node in self._values(_BY_NAME["gpus_per_node"]).tolist():
             copies = np.arange(1, min(self.window[1], int(nodes.max()) * gpus_per_node) + 1)
             copies = copies[self._reaches(copies)]
+            # most numbers of nodes of a large cluster have no degree that divides a mini-batch of the window
             is_by_nodes = nodes.size <= copies.size
-            which, other = _pairs(replica.size, min(nodes.size, copies.size))
+            fewer = min(nodes.size, copies.size)
+            which, other = np.divmod(np.arange(replica.size * fewer), max(fewer, 1))
             gpus = nodes[other] * gpus_per_node if is_by_nodes else copies[other] * replica[which]
             keeps = (gpus % gpus_per_node == 0) & (gpus % replica[which] == 0)
             which, gpus = which[keeps], gpus[keeps]
@@ -303,11 +302,6 @@ def values_to_try(axis: Axis, asked: tuple[Any, ...] | None, most: Mapping[str, 
         return np.arange(1 if axis.of_cluster == "any" else most[axis.name], most[axis.name] + 1)
     values = (axis.default,) if asked is None else asked
     return distinct_values(np.array([axis.code(one) for one in values], dtype=np.int64))
-
-
-def _pairs(first: int, second: int) -> tuple[IntArray, IntArray]:
-    """Return every pair of positions below two numbers."""
-    return np.repeat(np.arange(first), second), np.tile(np.arange(second), first)
 
 
 def _tensor(bases: SplitBases) -> IntArray:

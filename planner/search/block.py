@@ -298,12 +298,9 @@ class Plans:
         return np.concatenate(parts), np.cumsum(sizes)[which], sizes[1:][which]
 
     def _with_some_steps(self, copies: int) -> IntArray:
-        """Return the sub-batches, ascending, of which so many copies take some number of steps within the window.
-
-        Of two factors one is at most the root: neither the sub-batches nor the steps are listed up to the window.
-        """
+        """Return the sub-batches, ascending, of which so many copies take some number of steps within the window."""
         low, high = -(-max(self.window[0], 1) // copies), self.window[1] // copies
-        small = np.arange(1, math.isqrt(high) + 1)
+        small = np.arange(1, math.isqrt(high) + 1)  # of two factors one is at most the root
         steps = small if self._asked is None else self._asked
         first = -(-low // steps)
         number = np.maximum(high // steps - first + 1, 0)

@@ -82,9 +82,11 @@ class Rules:
 
     def why_not_after_pricing(self, plans: PricedPlans) -> IntArray:
         """Return the reason of each, as positions in REASONS, shape (n,)."""
-        configurations = plans.configurations
-        window = self._window(configurations, plans.predictions.mini_batch_mean)
-        reasons = np.where(configurations.is_async, window, LAWFUL)
+        rows, mean = plans.configurations, plans.predictions.mini_batch_mean
+        low, high = self.low[rows.mode], self.high[rows.mode]
+        # written so that NaN, which is neither, is refused
+        window = np.where(mean < low, BELOW_WINDOW, np.where(mean <= high, LAWFUL, ABOVE_WINDOW))
+        reasons = np.where(rows.is_async, window, LAWFUL)
         return np.where(reasons == LAWFUL, self.over_limit(plans), reasons)
 
     def over_limit(self, plans: PricedPlans) -> IntArray:
@@ -97,11 +99,6 @@ class Rules:
     def within_limits(self, plans: PricedPlans) -> PricedPlans:
         """Return those that exceed no limit."""
         return plans.take(self.over_limit(plans) == LAWFUL)
-
-    def _window(self, configurations: Configurations, mini_batch: FloatArray | IntArray) -> IntArray:
-        low, high = self.low[configurations.mode], self.high[configurations.mode]
-        # written so that NaN, which is neither, is refused
-        return np.where(mini_batch < low, BELOW_WINDOW, np.where(mini_batch <= high, LAWFUL, ABOVE_WINDOW))
 
 
 CHUNK = 2**17

@@ -66,11 +66,12 @@ def whys_of_values(order: Order, values: Sequence[float], of_plans: str, second:
 
     ``of_plans``, ``second``: those that they are the first of, and the second plan, in words.
     """
-    superlative, comparative = _words(order)
+    objective = objective_named(order.objective)
+    superlative = objective.best if order.has_dataset else objective.best_sample
     first = f"{superlative} of {of_plans}: {_value_words(order, values[0])}"
     if len(values) > 1:
-        first += f"; the next, {second}, is {_percent(values[1], values[0])} {comparative}"
-    return [first, *(f"{_percent(value, values[0])} {comparative} than plan 1" for value in values[1:])]
+        first += f"; the next, {second}, is {_percent(values[1], values[0])} {objective.worse}"
+    return [first, *(f"{_percent(value, values[0])} {objective.worse} than plan 1" for value in values[1:])]
 
 
 def whys_pareto(order: Order, front: PricedPlans) -> list[str]:
@@ -188,11 +189,6 @@ def hardly_inside(prediction: Prediction) -> str:
     }
     codes = [one.code for one in prediction.warnings if one.code in words]
     return "".join(f"; {words[code].format(100 * (shares[code] or 0.0))}" for code in codes)
-
-
-def _words(order: Order) -> tuple[str, str]:
-    one = objective_named(order.objective)
-    return one.best if order.has_dataset else one.best_sample, one.worse
 
 
 def _value_words(order: Order, value: float) -> str:

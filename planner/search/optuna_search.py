@@ -350,11 +350,7 @@ class _Run:
         return self.study.place.wrong(rule, got, f"trial {trial.number}")
 
     def _prices(self, plans: Sequence[LawfulPlan]) -> list[_Price]:
-        """Return the prices of plans.
-
-        Of a plan outside the window the objective is the larger the farther its mini-batch is from it: plans at the
-        edge of a window are often the best ones.
-        """
+        """Return the prices of plans; of one outside the window it is the larger the farther its mini-batch is."""
         rows = self.plans.configurations(plans)
         fits = self.rules.fits(rows)
         prices = [_Price(None, is_lawful=False)] * len(plans)
@@ -365,7 +361,7 @@ class _Run:
         is_lawful = self.rules.why_not_after_pricing(priced) == LAWFUL
         mean = priced.predictions.mini_batch_mean
         over = np.maximum(1, np.maximum(self.rules.low[some.mode] / mean, mean / self.rules.high[some.mode]))
-        values = self.order.values(priced) * over**2
+        values = self.order.values(priced) * over**2  # plans at the edge of a window are often the best ones
         is_priced = np.isfinite(values) & (is_lawful | (over > 1))
         columns = [values, *([some.gpus.astype(np.float64)] if self.pareto else [])]
         for at, row in enumerate(np.flatnonzero(fits).tolist()):

@@ -457,14 +457,10 @@ def _pieces(value: Any) -> Iterator[bytes]:
         yield b"["
         for one in value:
             yield from _pieces(one)
+    elif isinstance(value, np.ndarray):
+        yield f"{value.dtype}{value.shape}".encode() + value.tobytes()
+    elif isinstance(value, set | frozenset):
+        yield ",".join(sorted(map(hashed, value))).encode()
     else:
-        yield _of_one(value)
+        yield f"{value.__module__}.{value.__qualname__}".encode() if callable(value) else repr(value).encode()
     yield b"\xff"
-
-
-def _of_one(value: Any) -> bytes:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{value.shape}".encode() + value.tobytes()
-    if isinstance(value, set | frozenset):
-        return ",".join(sorted(map(hashed, value))).encode()
-    return f"{value.__module__}.{value.__qualname__}".encode() if callable(value) else repr(value).encode()

@@ -376,16 +376,11 @@ class _AllParts:
 
 
 class _Bounded:
-    """A search through parts until none promises anything of what is looked for.
-
-    Attributes
-    ----------
-    remaining : where it was stopped, the least objective of the next part, not gone through to the end
-    """
+    """A search through parts until none promises anything of what is looked for."""
 
     def __init__(self, parts: _AllParts, progress: Progress, most: float = math.inf) -> None:
         self.parts, self.progress, self.most = parts, progress, most
-        self.remaining: float | None = None
+        self.remaining: float | None = None  # where it was stopped: the least objective of the part it was in
         self._stairs: tuple[PricedPlans, Stairs] | None = None
 
     def find_best(self, stopped: Stopped | None) -> None:
@@ -530,9 +525,10 @@ class Refined:
         if "stages" in self.values and more.size:
             split = Configurations.joined([split, more])
         columns = {axis.name: getattr(split, axis.name) for axis in AXES}
+        keeps_blocks = (split.recompute_every == 1) & bool(block_starts(network))
+        can = {"stages": split.pipeline_parallel > 1, "recompute": keeps_blocks}
         for name, value in self.values.items():
-            code = _BY_NAME[name].code(value)
-            columns[name] = np.where(_is_refinable(name, split, network), code, columns[name])
+            columns[name] = np.where(can[name], _BY_NAME[name].code(value), columns[name])
         refined = Configurations(**columns, precisions=split.precisions)
         if not refined.size:
             return refined
@@ -565,10 +561,3 @@ def _more_chunks(leaders: Configurations, request: SpaceRequest, limits: SplitLi
     every = Configurations(**columns, precisions=few.precisions)
     is_even = starts_even(most_stages(limits.network), limits.framework, every)
     return every.take(~is_even & is_lawful(limits.network, limits.framework, every))
-
-
-def _is_refinable(axis: str, plans: Configurations, network: Network) -> BoolArray:
-    """Return whether plans can have the refined value of an axis."""
-    if axis == "stages":
-        return np.asarray(plans.pipeline_parallel > 1)
-    return np.asarray((plans.recompute_every == 1) & bool(block_starts(network)))

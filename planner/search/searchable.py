@@ -448,20 +448,15 @@ def _is_more_of(one: Problem, other: Problem) -> bool:
 
 
 def _useful(problem: Problem) -> Framework:
-    """Return a problem's framework as it runs the network, without its switches and kernels.
-
-    Fused attention is in the network by now.
-    """
+    """Return a problem's framework as it runs the network, without its switches, kernels and fused attention."""
     usual: dict[str, Any] = {one.name: one.default for one in fields(Framework) if one.name in _OF_KERNELS}
     framework = as_run(problem)
-    return replace(framework, switched=(), fuses=tuple(one for one in framework.fuses if one != "attention"), **usual)
+    fuses = tuple(one for one in framework.fuses if one != "attention")  # which is in the network by now
+    return replace(framework, switched=(), fuses=fuses, **usual)
 
 
 class _Shared(NamedTuple):
-    """What sets of switches have in common: kernels by framework and precision, memory by network and rules.
-
-    None: these kernels have no price.
-    """
+    """What sets of switches share: kernels by framework and precision (None: no price), memory by network and rules."""
 
     compute: dict[tuple[Framework, str], ComputeCases | None]
     memory: dict[tuple[int, MemoryRules], FloatArray]

@@ -278,17 +278,12 @@ def why_nots(among: Sequence[Among], asked: ByAxis) -> list[WhyNot]:
     among = with_last_resort(among) or among
     wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
     if wider := with_nearest_batch(among, wholes):
-        among = [_within(one) for one in wider]
+        width: Sourced[object] = Sourced({"sync": wider[0].request.tolerance_sync}, NEAREST_BATCH)
+        among = [replace(one, provenance={**one.provenance, "tolerance": width}) for one in wider]
         wholes = [search(one.request, one.limits, one.evaluator, one.order, keep=1) for one in among]
     firsts = [_ranked(one, of.best) for one, of in zip(among, wholes, strict=True) if of.best is not None]
     first = min(firsts, key=lambda one: one.objective) if firsts else None
     return [_why_not(among, at, asked, first) for at in range(len(among))]
-
-
-def _within(one: Among) -> Among:
-    """Return the same, its tolerance sourced as that of the nearest mini-batch."""
-    width: Sourced[object] = Sourced({"sync": one.request.tolerance_sync}, NEAREST_BATCH)
-    return replace(one, provenance={**one.provenance, "tolerance": width})
 
 
 def _why_not(among: Sequence[Among], at: int, asked: ByAxis, first: RankedPlan | None) -> WhyNot:

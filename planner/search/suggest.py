@@ -38,7 +38,7 @@ from planner.search.choice import (
 )
 from planner.search.exhaustive import Watch, unwatched
 from planner.search.explain import hardly_inside, why_split, whys, whys_nearest, whys_over_limits, whys_pareto
-from planner.search.ranking import Order, PricedPlans, fewest_first
+from planner.search.ranking import Order, fewest_first
 from planner.search.search import Searcher, first_plan, search
 from planner.search.searchable import (
     LAST_RESORT,
@@ -355,12 +355,6 @@ def why_not_whole(asked: Asked, plan: Prediction, provenance: Mapping[str, Sourc
     return f". {sentence[0].upper()}{sentence[1:]}"
 
 
-def _may_run_out(priced: PricedPlans, capacity_bytes: float | None) -> list[bool]:
-    """Return by plan whether its memory suffices with a probability below SURE_TO_FIT."""
-    reach, needed = constant("memory.half_width"), priced.predictions.memory_bytes.tolist()
-    return [capacity_bytes is not None and share_that_fits(one, capacity_bytes, reach) < SURE_TO_FIT for one in needed]
-
-
 def _ranked_plans(
     searches: Sequence[Searched],
     order: Order,
@@ -381,7 +375,9 @@ def _ranked_plans(
         return compare([ranking.search[row] for row in rows], some)
 
     stale = priced.predictions.staleness_mean.tolist()
-    tight = _may_run_out(priced, searches[0].limits.memory_bytes)
+    capacity, reach = searches[0].limits.memory_bytes, constant("memory.half_width")
+    needed = priced.predictions.memory_bytes.tolist()
+    tight = [capacity is not None and share_that_fits(one, capacity, reach) < SURE_TO_FIT for one in needed]
     apart: dict[str, Any] = {"staleness": stale, "which": ranking.search, "tight": tight}
     choice = choice_of(values, configurations, describe, request, order.device, **apart)
     lines, described = choice.reported(request.top, knee), choice.compared.described
