@@ -330,7 +330,7 @@ def overlap(calibration: Calibration, steps: Sequence[Step], joined: Joined) -> 
     Measured steps then come out as they were; nothing where there are none, or no all-reduce.
 
     A step with messages ends at (1 - x) prefix(J) + max over l of ready(l) + x prefix(l), x = 1 / slowdown, behind its
-    forward pass (:mod:`planner.steps.one_stage`): x from 0, nothing is hidden, to 1, all that can be.
+    forward pass (:mod:`planner.steps.step_part`): x from 0, nothing is hidden, to 1, all that can be.
     """
     sums = next((one for one in calibration.entries if one.kind == ALL_REDUCE), None)
     if sums is None or not steps:

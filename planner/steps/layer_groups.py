@@ -36,12 +36,12 @@ from planner.domain.prediction import SharedLayers
 from planner.domain.split import SCHEMES, SplitMemoryBytes
 from planner.sources.sources import Sources
 from planner.steps.compute import PASSES, ComputeCases, RankCompute, scaled
-from planner.steps.one_stage import SlotExchange
 from planner.steps.passes import Sent
 from planner.steps.price import Pricer
 from planner.steps.stage_cases import StageCases
 from planner.steps.state import Elements, State
 from planner.steps.step_costs import StepCosts
+from planner.steps.step_part import SlotExchange
 from planner.workload.calls import Ledger, ledger_of
 from planner.workload.fusion import fused_calls
 from planner.workload.memory import Memory

@@ -31,12 +31,11 @@ from planner.sources.sources import Sources
 from planner.steps.compute import PASSES, RankCompute
 from planner.steps.host_and_gpu import STAGES
 from planner.steps.layer_groups import GroupPricer
-from planner.steps.one_stage import OneStage
 from planner.steps.price import Priced, Pricer
 from planner.steps.stage_cases import OfStages, StageCases, StageLayout
 from planner.steps.state import Elements, StageExchange
 from planner.steps.step_costs import StepCosts, units_s
-from planner.steps.step_part import StepPart
+from planner.steps.step_part import OneStage, StepPart
 from planner.steps.synchronous import Runs
 from planner.workload.placement import Placement
 from planner.workload.program import Partition, best_cuts, block_starts, gradient_buckets

@@ -28,10 +28,10 @@ from planner.sources.sources import Sources
 from planner.steps.asynchronous import AsyncPricer
 from planner.steps.describe import Description
 from planner.steps.intervals import reciprocal
-from planner.steps.one_stage import bucket_bytes
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.step_costs import Ring, StepCosts, operation_s
+from planner.steps.step_part import bucket_bytes
 
 __all__ = ["AcrossGroups", "configuration_in_group", "in_group"]
 

@@ -1,6 +1,6 @@
 """Prices of synchronous plans: what plans share once, then the distinct steps, those of like pipelines together.
 
-A plan without a pipeline is one stage (:mod:`planner.steps.one_stage`). Its input is loaded beside the step before, or
+A plan without a pipeline is one stage (:mod:`planner.steps.step_part`). Its input is loaded beside the step before, or
 ahead of the step where the framework does not prefetch.
 
 What lies in host memory: copies over the host link, and an update that the host's processors make.
@@ -31,13 +31,12 @@ from planner.domain.split import OFFLOADS, SplitMemoryBytes
 from planner.numbers import constants
 from planner.sources.sources import Sources
 from planner.steps.epoch import Input
-from planner.steps.one_stage import OneStage, SlotExchange
 from planner.steps.open_choices import StageLayouts, best_orders
 from planner.steps.passes import Passes
 from planner.steps.stage_cases import OfStages, StageCases, StageLayout, laid_out, layout_memory
 from planner.steps.state import State
 from planner.steps.step_costs import StepCosts
-from planner.steps.step_part import STEP_TERMS, StepPart
+from planner.steps.step_part import STEP_TERMS, OneStage, SlotExchange, StepPart
 from planner.workload.calls import UPDATE_BYTES
 from planner.workload.memory import fullest_stage
 

@@ -55,7 +55,7 @@ class StepCosts:
     chooses_order : whether each plan has the order that is fastest for it instead
     gradient_operation : by which ranks sum gradients that all of them update
     gradient_entry : what serves the sum of gradients in place of its own entry
-    slot_exchange : how gradients of slots are exchanged, a kind of :class:`planner.steps.one_stage.SlotExchange`
+    slot_exchange : how gradients of slots are exchanged, a kind of :class:`planner.steps.step_part.SlotExchange`
     slowdown : float
         ς, by how much kernels take longer beside messages: of t_c beside t_m they take max(t_m, t_c + (1 - 1/ς) t_m).
     overlaps_tensor : whether messages of tensor ranks run beside products of the backward pass

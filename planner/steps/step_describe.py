@@ -22,12 +22,11 @@ from planner.domain.split import MEMORY_KINDS, RECOMPUTES
 from planner.sources.source import Source
 from planner.steps.describe import Description, Rest, Told, add_parts, described, synchronous_updates, term_of_sources
 from planner.steps.intervals import Gradient, derivatives
-from planner.steps.one_stage import MessagePath
 from planner.steps.price import Priced, Pricer
 from planner.steps.stage_cases import StageCases, StageLayout, laid_out
 from planner.steps.stages import Held, Stage, kernel_shares, stages_of
 from planner.steps.step_costs import all_reduce_gradient
-from planner.steps.step_part import STEP_TERMS
+from planner.steps.step_part import STEP_TERMS, MessagePath
 from planner.steps.warnings import StepWarnings
 from planner.workload.memory_rules import weight_versions
 from planner.workload.split_messages import EXCHANGED

@@ -23,9 +23,9 @@ from planner.domain.request import Problem, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.formats.cluster import parse_scenarios
 from planner.sources.sources import Sources
-from planner.steps.one_stage import OneStage
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
+from planner.steps.step_part import OneStage
 from planner.workload.calls import lower
 from planner.workload.program import gradient_slots
 
