@@ -38,7 +38,17 @@ from planner.domain.split import MEMORY_KINDS
 from planner.errors import ParameterError
 from planner.sources.source import Source
 from planner.sources.sources import Sources
-from planner.steps.describe import Description, Rest, Told, Updates, add_parts, check_bounds, described, term_of_sources
+from planner.steps.describe import (
+    Description,
+    Rest,
+    Told,
+    Updates,
+    Window,
+    add_parts,
+    check_bounds,
+    described,
+    term_of_sources,
+)
 from planner.steps.epoch import Input, InputTimes
 from planner.steps.intervals import Gradient, derivatives, quantity
 from planner.steps.passes import Passes
@@ -346,9 +356,6 @@ def asynchrony_of(gpus: IntArray, sub_batch: IntArray, prices: AsyncPrices) -> A
     return Asynchrony(*columns)
 
 
-Window = Callable[[str], tuple[float, float]]
-
-
 def async_descriptions(pricer: AsyncPricer, plans: Configurations, window: Window | None) -> list[Description]:
     """Return the descriptions of asynchronous plans of one precision, rows."""
     prices, memory = pricer.price(plans), pricer.ledger.fullest(plans)
@@ -365,10 +372,7 @@ def async_descriptions(pricer: AsyncPricer, plans: Configurations, window: Windo
 
 
 class _Served(NamedTuple):
-    """What a task of a thread takes and what serves it.
-
-    ``add``: puts its derivatives into a gradient, so many times.
-    """
+    """What a task of a thread takes and what serves it; ``add`` puts its derivatives into a gradient."""
 
     term: str
     seconds: float
@@ -400,7 +404,7 @@ class _Case:
         loads = pricer.input
         chain_s = self._of_row(self.prices.chain_s(self.prices.load))
         load_s = self._of_row(self.prices.load.alone_s) + max(self.period_s - chain_s, 0.0)
-        load = _Served("load_input", load_s, loads.used if load_s > 0 else (), _nothing, loads.extrapolates)
+        load = _Served("load_input", load_s, loads.used if load_s > 0 else (), lambda _: None, loads.extrapolates)
         terms = [*self._terms("gpu", [load, *self.computing]), *self._terms("update", self.updating)]
 
         def rest() -> Rest:
@@ -466,7 +470,7 @@ class _Case:
     def _call(self, term: str, seconds: float, source: Source | None, work: Work) -> _Served:
         """Return a task that is one call of an entry."""
         if source is None or seconds <= 0:
-            return _Served(term, seconds, (), _nothing)
+            return _Served(term, seconds, (), lambda _: None)
         factor = self._multiplier(term)
 
         def add(gradient: Gradient) -> None:
@@ -511,7 +515,13 @@ class _Case:
         statistics = Asynchrony(*one, np.array([self.period_s]), np.array([self.update_s]))
         check_bounds(float(statistics.update_s[0]), "time", "an update", "s")
         check_bounds(float(statistics.mini_batch_mean[0]), "count", "a mini-batch", "samples")
-        mini_batch = _mini_batch(statistics, window)
+        mini_batch = MiniBatch(
+            float(statistics.mini_batch_mean[0]),
+            float(statistics.mini_batch_std[0]),
+            statistics.mini_batch_quantile(0, 0.05),
+            statistics.mini_batch_quantile(0, 0.95),
+            None if window is None else float(statistics.window_probability(*window("async"))[0]),
+        )
         staleness = Staleness(
             float(statistics.staleness_mean[0]), float(statistics.staleness_std[0]), statistics.staleness_pmf(0)
         )
@@ -521,17 +531,3 @@ class _Case:
         )
         update = quantity(float(statistics.update_s[0]), self._update_gradient(gradient).spread())
         return Updates(update, mini_batch, staleness, notes)
-
-
-def _nothing(_gradient: Gradient) -> None:
-    """Add nothing: a task that nothing serves takes no time."""
-
-
-def _mini_batch(statistics: Asynchrony, window: Window | None) -> MiniBatch:
-    return MiniBatch(
-        float(statistics.mini_batch_mean[0]),
-        float(statistics.mini_batch_std[0]),
-        statistics.mini_batch_quantile(0, 0.05),
-        statistics.mini_batch_quantile(0, 0.95),
-        None if window is None else float(statistics.window_probability(*window("async"))[0]),
-    )

@@ -252,10 +252,7 @@ class RankCompute:
         return by_stage
 
     def _as_made(self, calls: KernelCalls, source: Source, precision: str) -> Iterator[tuple[KernelCalls, Source]]:
-        """Yield calls as the framework makes them, and what serves them: updates by layer, operation or list.
-
-        Measured updates stay as they were timed; what is computed from primitives was timed as one kernel.
-        """
+        """Yield calls as the framework makes them, and what serves them; measured updates stay as they were timed."""
         if calls.direction == UPDATE and not calls.looked_up:
             narrow = self.framework.state_type == "bf16"
             calls = updated_calls(calls, self.program, self.framework.update, self.optimizer, narrow_state=narrow)
@@ -266,10 +263,8 @@ class RankCompute:
             yield composed[1], self.sources.kernel(composed[1].kind, calls.direction, precision)
 
     def _transposes(self, calls: KernelCalls, source: Source, precision: str) -> Iterator[tuple[KernelCalls, Source]]:
-        """Yield the transposes around convolutions of matrix units, unless they were timed with them, and their source.
-
-        PyTorch's were: tensors lie channel by channel where nothing else is asked for. For TF32 none are counted.
-        """
+        """Yield transposes around convolutions of matrix units that were not timed with them, as PyTorch's were."""
+        # PyTorch's tensors lie channel by channel where nothing else is asked for. For TF32 none are counted.
         is_apart = calls.kind == "convolution" and not source.entry.library.startswith(PYTORCH.name)
         is_narrow = precision_named(precision).activation_bytes < precision_named("fp32").activation_bytes
         has_units = is_narrow and self.sources.accelerator.has_matrix_units(precision)

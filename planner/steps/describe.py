@@ -22,7 +22,7 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray
 from planner.domain.axes import AXES
-from planner.domain.calibration import ORIGINS, Calibration
+from planner.domain.calibration import ORIGINS
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Quantity, SharedLayers, Staleness, Term
 from planner.domain.provenance import NORMAL_90
@@ -31,7 +31,7 @@ from planner.errors import CoverageError, Refusal
 from planner.numbers import constant, constants
 from planner.sources.overheads import MeasuredSteps, Overheads
 from planner.sources.sources import Source, Sources
-from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of
+from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of, times
 from planner.steps.stage_cases import StageLayout, units_ahead
 from planner.steps.stages import Part
 from planner.steps.warnings import StepWarnings, measured_warning, own_layers
@@ -46,6 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 Window = Callable[[str], tuple[float, float]]
+"""Mode -> (least, largest) mini-batch [samples]."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,10 @@ def described(told: Told) -> Description:
     sources, one = told.sources, told.one
     deviation = told.gradient.spread()
     kind = kind_of(one, told.terms, sources.evidence(one.precision))
-    score = score_of(kind, _score_calibrations(sources, told.overheads, is_unseen=told.is_unseen))
+    own, of_all_gpus = sources.for_accelerator, sources.pooled
+    # Scores of runs whose accelerator took part in a fit go last for pooled overheads, and for links that none showed.
+    last = told.overheads.pooled or told.is_unseen
+    score = score_of(kind, (*of_all_gpus, *own) if last else (*own, *of_all_gpus))
     iteration = quantity(told.period_s, deviation, score)
     check_bounds(iteration.value, "time", "a step", "s")
 
@@ -133,11 +137,13 @@ def described(told: Told) -> Description:
         steps = None if dataset is None else dataset.samples / samples
         speed = reciprocal(iteration, samples)
         mfu, hfu = utilization(sources, one, speed.value, layout)
+        reach = math.exp(constant("memory.half_width"))  # by what memory of measured runs was missed
+        needed, capacity = memory["total"], sources.accelerator.memory_bytes
         warnings = told.warnings.of(
             one,
             told.terms,
             told.in_use,
-            (memory["total"], updates.mini_batch.mean),
+            (needed, updates.mini_batch.mean),
             interval_basis=iteration.interval_basis,
             rank_order=told.rank_order,
         )
@@ -145,12 +151,12 @@ def described(told: Told) -> Description:
             configuration=one,
             iteration_s=iteration,
             update_s=updates.update_s,
-            epoch_s=_times_steps(iteration, steps),
-            first_epoch_s=_times_steps(quantity(first_s, first_deviation, score), steps),
+            epoch_s=None if steps is None else times(iteration, steps),
+            first_epoch_s=None if steps is None else times(quantity(first_s, first_deviation, score), steps),
             samples_per_s=speed,
             mini_batch=updates.mini_batch,
             staleness=updates.staleness,
-            memory_bytes={**memory, **_ends(memory["total"]), "capacity": sources.accelerator.memory_bytes},
+            memory_bytes={**memory, "low": needed / reach, "high": needed * reach, "capacity": capacity},
             terms=told.terms,
             bottleneck=_bottleneck(told.terms, told.thread),
             warnings=(*warnings, *own_layers(shares, sources.problem.network.name), *updates.warnings),
@@ -168,12 +174,6 @@ def described(told: Told) -> Description:
     return Description(one, iteration, told.gradient, finish)
 
 
-def _ends(needed_bytes: float) -> dict[str, float]:
-    """Return the ends of the interval of memory, by what memory of measured runs was missed by."""
-    reach = math.exp(constant("memory.half_width"))
-    return {"low": needed_bytes / reach, "high": needed_bytes * reach}
-
-
 def synchronous_updates(one: Configuration, window: Window | None, staleness: Staleness | None = None) -> Updates:
     """Return what lies behind an update of a synchronous plan."""
     samples = one.samples_per_update
@@ -189,23 +189,6 @@ def check_bounds(value: float, dimension: str, what: str, unit: str) -> None:
     if not least <= value <= most:
         rule, remedy = f"{what} must be from {least:g} to {most:g} {unit}", "; check the calibrations of the answer"
         raise CoverageError(Refusal("beyond_belief", rule, what, f"{value:.3g} {unit}", remedy))
-
-
-def _score_calibrations(sources: Sources, overheads: Overheads, *, is_unseen: bool) -> tuple[Calibration, ...]:
-    """Return the calibrations whose conformal scores hold, in order.
-
-    Scores of an accelerator are those of runs whose accelerator and cluster took part in the fit. Where overheads are
-    pooled, or messages go over links that no run showed (``is_unseen``), those come first that were found without.
-    """
-    own, of_all_gpus = sources.for_accelerator, sources.pooled
-    return (*of_all_gpus, *own) if overheads.pooled or is_unseen else (*own, *of_all_gpus)
-
-
-def _times_steps(period: Quantity, steps: float | None) -> Quantity | None:
-    if steps is None:
-        return None
-    low, high = (None if end is None else end * steps for end in (period.low, period.high))
-    return replace(period, value=period.value * steps, low=low, high=high)
 
 
 def _bottleneck(terms: tuple[Term, ...], thread: str) -> str:

@@ -187,13 +187,9 @@ class Input:
     def _node_s(
         self, reading_s: FloatArray, decoding_s: FloatArray, gpus_per_node: IntArray, *, alone: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Return how long storage takes for one device ``alone`` or for all of a node, and how long loading takes [s].
-
-        Of a device's reading and decoding [s]. Where the two are equal, storage decides; else the worker threads, which
-        the devices share.
-        """
+        """Return how long storage takes for a device ``alone`` or all of a node, and how long loading takes [s]."""
         devices: IntArray = np.ones_like(gpus_per_node) if alone else gpus_per_node
-        storage_s = reading_s * devices
+        storage_s = reading_s * devices  # which decides where the two are equal; else the threads that devices share
         if self.decode is None:
             return storage_s, storage_s
         threads = worker_threads(self._sources.cluster, gpus_per_node) * devices / gpus_per_node

@@ -49,7 +49,7 @@ from planner.sources.overheads import DEVIATION_SETTING
 
 __all__ = [
     "DOUBT_ABOVE", "DOUBT_BELOW", "PRODUCT_DOUBT_BELOW", "Gradient", "Spread", "derivatives",
-    "doubt_factor", "has_scatter", "kind_of", "quantity", "reciprocal", "score_of", "stated_deviation",
+    "doubt_factor", "has_scatter", "kind_of", "quantity", "reciprocal", "score_of", "stated_deviation", "times",
 ]  # fmt: skip
 
 """Standard deviations from the mean to either end of the central 90 % of a normal distribution."""
@@ -245,10 +245,7 @@ class Gradient:
     def _variances(
         self, square_s2: Callable[[FloatArray], float], miss_of: Callable[[Entry], float | None]
     ) -> Iterator[tuple[str, float]]:
-        """Yield scope and variance [s²] of every entry and stated group.
-
-        ``square_s2``: of the seconds of its parts; ``miss_of``: mean relative error of an entry.
-        """
+        """Yield scope and variance [s²] of every entry and stated group; ``miss_of``: mean relative error."""
         for entry, vector, parts_s in self._parts.values():
             cov = entry.covariance
             of_coefficients = 0.0 if cov is None else float(vector @ np.asarray(cov) @ vector)
@@ -295,6 +292,12 @@ def quantity(value: float, deviations: Spread | None, score: ConformalScore | No
     basis_without_score = "assumed" if deviations.stated_s > LARGEST_STATED_SHARE * value else "covariance"
     basis = basis_without_score if half_width is None else "conformal"
     return Quantity(value, value / reach, value * reach, basis, deviation)
+
+
+def times(value: Quantity, factor: float) -> Quantity:
+    """Return a value so many times, with its interval."""
+    low, high = (None if end is None else end * factor for end in (value.low, value.high))
+    return replace(value, value=value.value * factor, low=low, high=high)
 
 
 def reciprocal(period: Quantity, amount: float) -> Quantity:

@@ -207,10 +207,7 @@ def _least(memory: FloatArray, crossing: FloatArray) -> IntArray:
 
 
 class _Segmented(StageCases):
-    """Cases of one stage of which some make activations again.
-
-    ``given``: as of :class:`StageCases`; ``ways``: of each plan one of ``segments``, -1: it keeps all.
-    """
+    """Cases of one stage, some of which make activations again; ``ways``: of ``segments``, -1: a plan keeps all."""
 
     def __init__(self, *given: Any, segments: Segments, ways: IntArray) -> None:
         super().__init__(*given, (ways + 1, segments.kept_bytes.size + 1))

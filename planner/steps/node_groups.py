@@ -12,8 +12,9 @@ So a group is priced as a plan of as many nodes of its own kind as the whole pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -21,21 +22,19 @@ from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.cluster import GroupPart
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.messages import Groups
-from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Predictions, Quantity
+from planner.domain.prediction import MiniBatch, PlanWarning, Prediction, Predictions
 from planner.domain.request import Problem
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
 from planner.steps.asynchronous import AsyncPricer
-from planner.steps.describe import Description
-from planner.steps.intervals import reciprocal
+from planner.steps.describe import Description, Window
+from planner.steps.intervals import reciprocal, times
 from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.step_costs import Ring, StepCosts, operation_s
 from planner.steps.step_part import bucket_bytes
 
 __all__ = ["AcrossGroups", "configuration_in_group", "in_group"]
-
-Window = Callable[[str], tuple[float, float]]
 
 
 class AcrossGroups:
@@ -114,10 +113,7 @@ def _by_itself(part: GroupPart, plan: Configuration) -> Configuration:
 def _together(plan: Configuration, each: Mapping[str, Description], window: Window | None) -> Description:
     """Return the description of a plan from those of its groups by themselves."""
     slowest = max(each, key=lambda name: each[name].iteration_s.value)
-
-    def finish() -> Prediction:
-        return _prediction_together(plan, each, slowest, window)
-
+    finish = partial(_prediction_together, plan, each, slowest, window)
     return Description(plan, each[slowest].iteration_s, each[slowest].gradient, finish)
 
 
@@ -127,7 +123,7 @@ def _prediction_together(
     one, samples = each[slowest].prediction, plan.samples_per_update
     own = one.configuration.samples_per_update
     alone = [of.prediction for of in each.values()]  # first epochs by themselves times the samples of their steps
-    firsts = [_times(f, of.configuration.samples_per_update) for of in alone if (f := of.first_epoch_s)]
+    firsts = [times(f, of.configuration.samples_per_update) for of in alone if (f := of.first_epoch_s)]
     first = max(firsts, key=lambda value: value.value, default=None)
     inside = None if window is None else float(window("sync")[0] <= samples <= window("sync")[1])
     warnings = dict.fromkeys(warning for of in each.values() for warning in of.prediction.warnings)
@@ -135,8 +131,8 @@ def _prediction_together(
         one,
         configuration=plan,
         samples_per_s=reciprocal(one.iteration_s, samples),
-        epoch_s=one.epoch_s and _times(one.epoch_s, own / samples),
-        first_epoch_s=first and _times(first, 1 / samples),
+        epoch_s=one.epoch_s and times(one.epoch_s, own / samples),
+        first_epoch_s=first and times(first, 1 / samples),
         mini_batch=MiniBatch(samples, 0.0, samples, samples, inside),
         memory_bytes=max((of.memory_bytes for of in alone), key=lambda by: by["total"] / by.get("capacity", np.inf)),
         warnings=(*warnings, *_weighted(plan)),
@@ -165,10 +161,7 @@ class _OfGroup(Evaluator):
         self._all_groups = tuple(all_groups.values())
 
     def _made(self, precision: str, mode: str, like: StepCosts | None) -> Pricer | AsyncPricer:
-        """Return the pricer of the part, whose messages go at the pace of the group whose take longest over all nodes.
-
-        As if all nodes were of that group.
-        """
+        """Return the pricer of the part, as if all nodes were of the group whose messages take longest."""
         pricer = super()._made(precision, mode, like)
         buffers = bucket_bytes(pricer)
         each = [(_all_reduce_s(Sources(one), pricer.gradient_operation, buffers), one) for one in self._all_groups]
@@ -184,11 +177,6 @@ def _all_reduce_s(sources: Sources, operation: str, buffer_bytes: FloatArray) ->
     streams = max(cluster.node.gpus / (link.nics_per_node if link else 1), 1.0)
     groups = Groups(np.array([cluster.nodes]), np.array([cluster.node.gpus]), np.array([streams]))
     return float(operation_s(sources, operation, buffer_bytes[None], groups).sum())
-
-
-def _times(value: Quantity, factor: float) -> Quantity:
-    low, high = (None if end is None else end * factor for end in (value.low, value.high))
-    return replace(value, value=value.value * factor, low=low, high=high)
 
 
 def _weighted(plan: Configuration) -> tuple[PlanWarning, ...]:

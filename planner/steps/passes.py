@@ -294,10 +294,7 @@ class StageMessages:
     def _beside_attention_s(
         self, one: Message, each: FloatArray, beside: Mapping[tuple[str, str], FloatArray]
     ) -> FloatArray:
-        """Return what the messages of a ring outlast the blocks of attention that they run beside, of one layer.
-
-        A rank takes a block of attention a message; forward, nothing is sent beside the last.
-        """
+        """Return what messages of a ring outlast the blocks of attention beside them; forward, the last has none."""
         of, is_backward = self.cases.of, one.where == LAYER_BACKWARD
         ranks = self.cases.plans.context_parallel[of]
         block = beside[CORE, "core_backward" if is_backward else "core"] / ranks

@@ -100,18 +100,14 @@ def pipeline_s(
         f, b = chunks.forward_s + x, chunks.backward_s + x
         chunks = replace(chunks, forward_s=f, backward_s=b, transfer_s=np.zeros_like(x))
     if schedule == "gpipe":
-        return _gpipe_s(chunks)
+        f, b = chunks.forward_s, chunks.backward_s
+        steady_s = (chunks.micro_batches - 1) * (f.max(axis=0) + b.max(axis=0))
+        return np.asarray((f + b).sum(axis=0) + steady_s + 2 * (chunks.stages - 1) * chunks.transfer_s)
     if schedule == "no-flush":
         return np.asarray(chunks.micro_batches * _period_s(chunks))
     if schedule == "zero-bubble-v":
         return _v_shaped_s(chunks)
     return _longest_path_s(chunks)
-
-
-def _gpipe_s(chunks: Chunks) -> FloatArray:
-    f, b = chunks.forward_s, chunks.backward_s
-    steady_s = (chunks.micro_batches - 1) * (f.max(axis=0) + b.max(axis=0))
-    return np.asarray((f + b).sum(axis=0) + steady_s + 2 * (chunks.stages - 1) * chunks.transfer_s)
 
 
 def _circles_s(chunks: Chunks) -> Iterator[tuple[int, FloatArray, FloatArray]]:
@@ -224,17 +220,7 @@ def paths_of_stages(chunks: Chunks) -> Paths:
 def _longest_path_s(chunks: Chunks) -> FloatArray:
     """Return the longest of the paths of waiting in 1F1B, interleaved or with delayed weight gradients, shape (n,)."""
     longest_s, between_s, passes = paths_of_stages(chunks)
-    return _longest_with_circles_s(chunks, longest_s, between_s, passes)
-
-
-def _longest_with_circles_s(
-    chunks: Chunks, longest_s: FloatArray, between_s: FloatArray, passes: FloatArray
-) -> FloatArray:
-    """Return the longest of ``longest_s``, shape (n,), and of the paths that circle between stages.
-
-    ``between_s`` is the time of a path apart from its circles, ``passes`` how many go by in them, both of shape (p, n).
-    Circles whose mean pass is too short for a longer path are left out.
-    """
+    # Circles whose mean pass is too short for a longer path are left out.
     for k, circle_s, before in _circles_s(chunks):
         mean_s = circle_s / (chunks.depth * k + 1)
         hoped_s = (between_s[:-k] + np.maximum(passes[:-k], 0) * mean_s).max(axis=0)
@@ -247,20 +233,15 @@ def _longest_with_circles_s(
 
 
 def _up_s(chunks: Chunks) -> FloatArray:
-    """Return from the last backward of each stage to the end, shape (p, n).
-
-    The backward goes up to stage 0, or to any stage between, which ends with its delayed weight gradients.
-    """
+    """Return from the last backward of each stage to the end, delayed weight gradients included, shape (p, n)."""
+    # The backward goes up to stage 0, or to any stage between, which ends with its delayed weight gradients.
     climb_s = sums_above(chunks.backward_s + chunks.transfer_s)
     delayed = np.minimum(chunks.depth * np.arange(chunks.stages)[:, None] + 1, chunks.micro_batches)
     return climb_s + np.maximum.accumulate(delayed * chunks.weight_s - climb_s, axis=0)
 
 
 def _rounds_s(chunks: Chunks, stages: IntArray | int, through_s: FloatArray, slowest_s: FloatArray) -> FloatArray:
-    """Return the time of all chunks but the last for one micro-batch, shape (n,).
-
-    It is that of going through all stages, or of waiting for the others of the group at the slowest.
-    """
+    """Return all chunks but the last for a micro-batch, (n,): through all stages, or held up at the slowest."""
     behind_s = stages * slowest_s
     return np.asarray((chunks.virtual_stages - 1) * np.maximum(through_s + stages * chunks.transfer_s, behind_s))
 

@@ -21,7 +21,7 @@ the bubble. These are bounds of the model, not of a machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -36,7 +36,7 @@ from planner.sources.source import missing_link
 from planner.sources.sources import Sources
 from planner.steps.asynchronous import AsyncPricer, async_descriptions, asynchrony_of
 from planner.steps.compute import PASSES, UnitTable
-from planner.steps.describe import Description, Deviation, as_measured, deviation_left, deviation_of_ratio
+from planner.steps.describe import Description, Deviation, Window, as_measured, deviation_left, deviation_of_ratio
 from planner.steps.host_and_gpu import composed_s
 from planner.steps.layer_pipeline import step_pricer
 from planner.steps.passes import Passes
@@ -147,7 +147,6 @@ def _longer(kernels: FloatArray, host: FloatArray, units: Units, exponent: float
     return composed_s(np.ones(kernels.shape[0]), np.min(ratios, axis=0), exponent)
 
 
-Window = Callable[[str], tuple[float, float]]
 _ABSENT = {"staleness_mean": 0.0}
 """What a field of Predictions holds that does not apply, where that is not NaN."""
 _ALWAYS = ("iteration_s", "samples_per_s", "memory_bytes", "mini_batch_mean")
@@ -299,11 +298,6 @@ class Evaluator:
                 raise missing_link(cluster, "inter_node", f"the plan spans {nodes} nodes")
             raise ParameterError("nodes", f"at most the {cluster.nodes} of {cluster.name}", nodes)
 
-    def _measured_factors(self, configurations: Configurations) -> FloatArray | None:
-        """Return by what measured steps multiply those of configurations of one precision and mode; None: not."""
-        steps = self.sources.measured_steps(configurations.precisions[int(configurations.precision.flat[0])])
-        return None if steps is None or configurations.is_async.flat[0] else steps.factors(configurations)
-
     def _columns(self, configurations: Configurations) -> dict[str, FloatArray]:
         """Return the fields of Predictions for configurations of one precision and mode, but those that are absent."""
         more: dict[str, FloatArray] = {}
@@ -320,8 +314,9 @@ class Evaluator:
             more["staleness_mean"] = configurations.of_bases(mean_staleness)
             more["mini_batch_mean"] = amount = configurations.synchronous_mini_batch.astype(np.float64)
         is_later = first is period
-        factors = self._measured_factors(configurations)
-        if factors is not None:
+        measured = self.sources.measured_steps(pricer.precision)
+        if measured is not None and not isinstance(pricer, AsyncPricer):
+            factors = measured.factors(configurations)
             period, first = period * factors, first * factors
         if self.problem.dataset:
             steps = self.problem.dataset.samples / amount
@@ -331,10 +326,7 @@ class Evaluator:
 
 
 def _alike(some: Configurations) -> Iterator[tuple[Index, Configurations]]:
-    """Yield the configurations of each precision and mode, and their places.
-
-    Places are those among rows, or of a part that is a product the part of each dimension.
-    """
+    """Yield the configurations of each precision and mode, and their places: rows, or a part of each axis."""
     of_bases = _kinds(some.bases)
     if of_bases.size and np.all(of_bases == of_bases.flat[0]):
         yield slice(None), some

@@ -188,11 +188,7 @@ class Pricer(StepCosts):
         return Priced.joined(parts, np.argsort(np.concatenate(places)))
 
     def _priced(self, plans: Configurations) -> Priced:
-        """Price rows whose ranks are numbered alike.
-
-        Passes of a micro-batch, and what a step does once, are priced for each distinct stage; then the distinct steps
-        that they make.
-        """
+        """Price rows whose ranks are numbered alike: each distinct stage, then the distinct steps that they make."""
         kind = 2 * (plans.pipeline_parallel > 1) + self.is_laid_out(plans)
         if plans.size and np.any(kind != kind[0]):
             every = [np.flatnonzero(kind == value) for value in distinct_values(kind).tolist()]
@@ -310,10 +306,7 @@ class Pricer(StepCosts):
         return np.asarray(np.maximum(step_s, load_s) if self.strategy.prefetch else step_s + load_s)
 
     def _offload(self, plans: Configurations, memory: SplitMemoryBytes, terms: dict[str, FloatArray]) -> None:
-        """Put what offloading takes into the terms; what the host updates, the device does not.
-
-        ``memory``: with the bytes that move in a step, of each rank. CoverageError: no link to the host is described.
-        """
+        """Put what offloading takes into the terms, from the bytes that move; CoverageError: no link is described."""
         if not plans.offload.any():
             return
         moved, sources = (memory.to_host, memory.to_device), self.sources

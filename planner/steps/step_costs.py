@@ -240,10 +240,7 @@ def operation_s(
 
 
 def _crowd(sources: Sources, groups: Groups) -> FloatArray:
-    """Return how many times longer measured times get where several groups of a node share its NICs.
-
-    Measured was one group at a time, with all ranks of its nodes.
-    """
+    """Return how many times longer messages get where groups of a node share NICs; measured was one at a time."""
     link, gpus = sources.cluster.inter_node, sources.cluster.node.gpus
     probe_share = max(gpus / (link.nics_per_node if link else 1), 1.0) / gpus
     share = np.maximum(groups.streams_per_nic / groups.ranks_per_node / probe_share, 1.0)

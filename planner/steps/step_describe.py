@@ -8,7 +8,7 @@ longer than the step it alone decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,16 @@ from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, GRADIENT
 from planner.domain.prediction import SharedLayers, Staleness, Term
 from planner.domain.split import MEMORY_KINDS, RECOMPUTES
 from planner.sources.source import Source
-from planner.steps.describe import Description, Rest, Told, add_parts, described, synchronous_updates, term_of_sources
+from planner.steps.describe import (
+    Description,
+    Rest,
+    Told,
+    Window,
+    add_parts,
+    described,
+    synchronous_updates,
+    term_of_sources,
+)
 from planner.steps.intervals import Gradient, derivatives
 from planner.steps.price import Priced, Pricer
 from planner.steps.stage_cases import StageCases, StageLayout, laid_out
@@ -33,7 +42,6 @@ from planner.workload.split_messages import EXCHANGED
 
 __all__ = ["step_descriptions"]
 
-Window = Callable[[str], tuple[float, float]]
 ROUNDING = 1e-12
 """Share of a step that differences of sums leave: no term."""
 CASES_AT_ONCE = 64

@@ -434,16 +434,14 @@ class OneStage(StepPart):
     def _gathered_by_unit(
         self, forward_s: FloatArray, backward_s: FloatArray, shares: BoolArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return passes with the gathers and scatters that they wait for, of units that differ, where ``shares``.
-
-        A unit runs beside the gather of the next, and backward beside what the one before has scattered, and is as much
-        slower (:meth:`State.gathered_s`).
-        """
+        """Return passes with the gathers and scatters that units that differ wait for, where ``shares``."""
         gathers, shape = self.state.gathers_by_unit, np.broadcast_shapes(forward_s.shape, shares.shape)
         given = (forward_s, backward_s, self.passes.cases.case, self._state, shares)
         forward, backward, of_pass, of_state, is_some = (np.broadcast_to(one, shape).ravel() for one in given)
         ahead, back = forward.copy(), backward.copy()
         some, step = np.flatnonzero(is_some), max(1, _MOST_GATHERS // gathers[0].shape[1])
+        # A unit runs beside the gather of the next, and backward beside what the one before has scattered, and is as
+        # much slower (:meth:`State.gathered_s`).
         slower = 1 - 1 / self.costs.slowdown
         for rows in (some[start : start + step] for start in range(0, some.size, step)):
             gather, scatter, across = (one[of_state[rows]].T for one in gathers)

@@ -160,7 +160,11 @@ class PairTable:
     def gather(self, row: IntArray, column: IntArray) -> FloatArray:
         """Return the numbers of pairs, of the shape that row and column broadcast to."""
         if not self._has_place(row, column):
-            return self._computed(row, column)
+            width = int(column.max()) + 1
+            pairs = row * width + column
+            codes, inverse = np.unique(pairs, return_inverse=True)
+            computed: FloatArray = self._compute(codes // width, codes % width)[inverse]
+            return computed.reshape(pairs.shape)
         values, width = self._values.ravel(), self._values.shape[1]
         pairs = row * width + column
         result: FloatArray = values[pairs]
@@ -183,10 +187,3 @@ class PairTable:
             self._values = np.full((height, width), np.nan)
             self._values[: before.shape[0], : before.shape[1]] = before
         return True
-
-    def _computed(self, row: IntArray, column: IntArray) -> FloatArray:
-        width = int(column.max()) + 1
-        pairs = row * width + column
-        codes, inverse = np.unique(pairs, return_inverse=True)
-        values: FloatArray = self._compute(codes // width, codes % width)[inverse]
-        return values.reshape(pairs.shape)
