@@ -213,9 +213,11 @@ def run(arguments: Mapping[str, Any]) -> None:
         values = {**values, "framework": replace(given, value=tuple(dict.fromkeys(texts)))}
     exact = StoppableSearch(value_of(values, "time_limit"))
     with settings_named(values):
+        if "why_not" in values and (of_one := _cases(values))[0] is None:
+            asked = [allowed_cases(some, of) for of in _by_target(values) for some in _by_question(of_one[1])]
+            _write_why_nots(asked, values, arguments)
+            return
         answers, trials = _answers_on_clusters(values, arguments, exact)
-    if not answers:
-        return
     write(answers, arguments, in_list=isinstance(value_of(values, "cluster"), tuple))
     say_trials(trials)
     if exact.is_interrupted:
@@ -259,13 +261,8 @@ def _answers_on_clusters(
     return in_one_ranking(answers, refused), None
 
 
-def _answers(
-    values: Values, arguments: Mapping[str, Any], exact: StoppableSearch
-) -> tuple[Answers, OptunaSearch | None]:
-    """Return the answers on one cluster, and the search by Optuna where that was asked for.
-
-    None where it was asked why not another plan: that is written here.
-    """
+def _cases(values: Values) -> tuple[MixedCluster | None, tuple[Case, ...]]:
+    """Return the cluster where it has several node groups, else None and the cases on it."""
     mixed = inputs.mixed_cluster(values)
     cases = resolve(values)[1] if mixed is None else ()
     if cases and value_of(values, "switches"):  # without sets that do what a smaller set does
@@ -275,10 +272,14 @@ def _answers(
         cases = tuple(some[at] for some, kept in each for at in kept)
     for case in cases:
         _check_problem(case.problem, values)
-    if "why_not" in values and mixed is None:
-        asked = [allowed_cases(some, of) for of in _by_target(values) for some in _by_question(cases)]
-        _write_why_nots(asked, values, arguments)
-        return [], None
+    return mixed, cases
+
+
+def _answers(
+    values: Values, arguments: Mapping[str, Any], exact: StoppableSearch
+) -> tuple[Answers, OptunaSearch | None]:
+    """Return the answers on one cluster, and the search by Optuna where that was asked for."""
+    mixed, cases = _cases(values)
     trials = None if mixed else searcher_of(values, cases, kept_options(values, arguments))
     method = value_of(values, "search", "exact")
     if "sensitivity" in values and (method != "exact" or "time_limit" in values):

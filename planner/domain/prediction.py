@@ -77,7 +77,7 @@ SURE_TO_FIT = 0.9
 """Probability that memory suffices, below which a plan that is predicted to fit says so."""
 
 
-def share_that_fits(needed_bytes: float, capacity_bytes: float, half_width: float) -> float:
+def share_that_fits(needed_bytes: float, capacity_bytes: float, half_width: float | None = None) -> float:
     """Return the probability that a plan of so much predicted memory runs: what it needs is lognormal about that.
 
     >>> share_that_fits(8.0, 8.0, 0.5), share_that_fits(1.0, 8.0, 0.5) > 0.99
@@ -85,7 +85,8 @@ def share_that_fits(needed_bytes: float, capacity_bytes: float, half_width: floa
     """
     if needed_bytes <= 0:
         return 1.0
-    return 0.5 * math.erfc(math.log(needed_bytes / capacity_bytes) * NORMAL_90 / (half_width * math.sqrt(2)))
+    reach = constant("memory.half_width") if half_width is None else half_width
+    return 0.5 * math.erfc(math.log(needed_bytes / capacity_bytes) * NORMAL_90 / (reach * math.sqrt(2)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from planner.domain.configuration import MODES, SPLIT_AXES, Configuration, Confi
 from planner.domain.framework import Framework
 from planner.domain.objective import TERMS
 from planner.domain.prediction import PlanWarning, Predictions
+from planner.domain.provenance import NORMAL_90
 from planner.domain.request import SpaceRequest, Subject
 from planner.domain.suggestion import Plan, Refused, SearchReport, Suggestion, question_of
 from planner.errors import PlannerError
@@ -49,8 +50,6 @@ LINE_SLACK = 0.01
 SURE_PROBABILITY = 0.9
 """Probability that plan 1 is better from which a plan is not tied with it."""
 
-NORMAL_95 = 1.645
-"""Standard deviations from the middle of a normal distribution to the ends of its central 90 %."""
 Answers = list[tuple[Subject, Suggestion]]
 
 
@@ -565,4 +564,4 @@ def _objective(subject: Subject, one: Suggestion) -> float:
 def _deviation(plan: Plan | None) -> float:
     """Return the standard deviation of the logarithm of a plan's step; infinite: it is not known."""
     step = plan.prediction.iteration_s if plan else None
-    return math.log(step.high / step.low) / 2 / NORMAL_95 if step and step.low and step.high else math.inf
+    return math.log(step.high / step.low) / 2 / NORMAL_90 if step and step.low and step.high else math.inf

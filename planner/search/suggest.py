@@ -16,7 +16,6 @@ from planner.domain.prediction import SURE_TO_FIT, PlanWarning, Prediction, cite
 from planner.domain.request import Problem, Sourced, SpaceRequest
 from planner.domain.suggestion import KNEE_SHARE, KNEE_TIMES, MOST_OF_FRONT, Plan, Suggestion
 from planner.errors import CoverageError, PlannerError, UsageError
-from planner.numbers import constant
 from planner.search.choice import (
     MOST_COMPARED,
     Choice,
@@ -375,9 +374,8 @@ def _ranked_plans(
         return compare([ranking.search[row] for row in rows], some)
 
     stale = priced.predictions.staleness_mean.tolist()
-    capacity, reach = searches[0].limits.memory_bytes, constant("memory.half_width")
-    needed = priced.predictions.memory_bytes.tolist()
-    tight = [capacity is not None and share_that_fits(one, capacity, reach) < SURE_TO_FIT for one in needed]
+    capacity, needed = searches[0].limits.memory_bytes, priced.predictions.memory_bytes.tolist()
+    tight = [capacity is not None and share_that_fits(one, capacity) < SURE_TO_FIT for one in needed]
     apart: dict[str, Any] = {"staleness": stale, "which": ranking.search, "tight": tight}
     choice = choice_of(values, configurations, describe, request, order.device, **apart)
     lines, described = choice.reported(request.top, knee), choice.compared.described

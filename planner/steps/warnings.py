@@ -23,7 +23,6 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import SURE_TO_FIT, MiniBatch, PlanWarning, Term, share_that_fits
 from planner.domain.provenance import DATASHEET
 from planner.domain.samples import FREE_CIRCUMSTANCES
-from planner.numbers import constant
 from planner.sources.overheads import MeasuredSteps, Overheads
 from planner.sources.source import is_used, measuring, miss_in_words
 from planner.sources.sources import Source, Sources
@@ -198,7 +197,7 @@ def _memory(sources: Sources, memory_bytes: float) -> Iterator[PlanWarning]:
             f"{format_bytes(capacity)}."
         )
         yield PlanWarning("out_of_memory", sources.accelerator.name, message)
-    elif (fits := share_that_fits(memory_bytes, capacity, constant("memory.half_width"))) < SURE_TO_FIT:
+    elif (fits := share_that_fits(memory_bytes, capacity)) < SURE_TO_FIT:
         message = (
             f"It runs out of memory with a probability of {1 - fits:.0%}: the prediction is "
             f"{format_bytes(memory_bytes)} of {format_bytes(capacity)} on each {sources.accelerator.name}, and "
