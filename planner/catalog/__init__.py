@@ -53,7 +53,7 @@ __all__ = [
 ]  # fmt: skip
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf", ".h5")
-"""Of files that hold numbers, not what a network is made of."""
+"""Suffixes of files that hold weights alone, not the layers of a network."""
 OWN_NETWORK = (
     "'planner show networks' lists them; a model of your own is given as the config.json of its folder, as "
     "FILE.py:FACTORY or as an ONNX file."

@@ -116,7 +116,7 @@ def _arguments(command: str, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reworded(error: E) -> E:
-    """Return an error that names keys of a request, not flags that nobody typed."""
+    """Return the error with keys of the request in place of flags."""
 
     def key(flag: re.Match[str]) -> str:
         name = flag[1].replace("-", "_")

@@ -61,7 +61,7 @@ class Option:
         return not self.metavar
 
     def metavar_of(self, command: str) -> str:
-        """Return what stands for its value in the help of a command."""
+        """Return the placeholder of its value in the help of a command."""
         return self.metavar_in.get(command, self.metavar)
 
     def repeats(self, command: str) -> bool:

@@ -226,7 +226,7 @@ def run(arguments: Mapping[str, Any]) -> None:
 
 
 def _check_clusters(values: Values) -> None:
-    """Refuse several clusters with what is of one."""
+    """Refuse several clusters together with an option that works on one."""
     if not isinstance(names := value_of(values, "cluster"), tuple):
         return
     clash = [name for name in ("why_not", "sensitivity") if name in values]
@@ -242,7 +242,7 @@ def _check_clusters(values: Values) -> None:
 def _answers_on_clusters(
     values: Values, arguments: Mapping[str, Any], exact: StoppableSearch
 ) -> tuple[Answers, OptunaSearch | None]:
-    """Return as :func:`_answers`; of several clusters in one ranking, without those that cannot be searched."""
+    """Return as :func:`_answers`; several clusters are ranked, and those that cannot be searched left out."""
     if "cluster" not in values or not isinstance((own := values["cluster"]).value, tuple):
         return _answers(values, arguments, exact)
     answers: list[tuple[Subject, Suggestion]] = []
@@ -262,7 +262,7 @@ def _answers_on_clusters(
 
 
 def _cases(values: Values) -> tuple[MixedCluster | None, tuple[Case, ...]]:
-    """Return the cluster where it has several node groups, else None and the cases on it."""
+    """Return a cluster of several node groups and no cases, or None and the cases on one of equal nodes."""
     mixed = inputs.mixed_cluster(values)
     cases = resolve(values)[1] if mixed is None else ()
     if cases and value_of(values, "switches"):  # without sets that do what a smaller set does

@@ -356,7 +356,7 @@ class OwnPoints:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """All scores: of transfers, of kernels of the device itself, and of precisions from one another."""
+    """Errors of kernel times: scaled from other devices, of the device itself, derived from another precision."""
 
     scores: Annotated[tuple[TransferScore, ...], Key("one for relation, units, kind and precision", absent=ALWAYS)] = ()
     points: Annotated[int, Key("kernels of the device itself that own_points are from", absent=ALWAYS)] = 20

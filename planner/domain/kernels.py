@@ -160,7 +160,7 @@ _WORK: Mapping[str, int] = {"least": 0, "most": 10**18}
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of a sample, but for parameters."""
+    """Work of one sample; parameters do not depend on samples."""
 
     parameters: Annotated[int, Key("weights", **_WORK)]
     trained: Annotated[

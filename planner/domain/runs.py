@@ -329,7 +329,7 @@ class OrderRanking:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """Rows that count in sums alone, as nobody is to look at them one by one."""
+    """Rows that are reported in sums alone."""
 
     sources: Annotated[tuple[str, ...], Key("names of their sources, which are locked")]
     rows: Annotated[int, Key("how many there are", least=0)]

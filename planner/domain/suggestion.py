@@ -23,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 PLANS: Mapping[str, int] = {"least": 0, "most": 10**18}
-"""Rule of a number of plans."""
+"""Bounds of a number of plans."""
 REFUSALS = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "limit", "other")
 """Codes of the reasons why candidates are refused."""
 INPUTS = ("inter-node bandwidth", "intra-node bandwidth", "kernel times", "host time of a call", "memory of a device")
@@ -289,7 +289,7 @@ class Suggestion:
 
 
 def question_of(subject: Subject, one: Suggestion) -> tuple[object, ...]:
-    """Return what is asked, whatever the cluster."""
+    """Return what identifies the question that an answer is to, apart from the cluster."""
     return (subject.network, subject.network_option, subject.scenario, one.request["target_batch"].value)
 
 

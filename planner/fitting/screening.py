@@ -315,7 +315,7 @@ def _off_by_unit(
 
 
 class _Split(NamedTuple):
-    """Of s sets in order, parted at the widest gap: counts below it, mean logarithms of both parts, if a unit apart."""
+    """Each of s ordered sets split at its widest gap: counts below, mean logarithms of both parts, if a unit apart."""
 
     below: IntArray
     low: FloatArray

@@ -339,7 +339,7 @@ def _term_of(keys: Mapping[str, Any], periods: Mapping[str, float], sources: Seq
 
 _CONFIGURATION = Field("configuration", CONFIGURATION_TABLE, "what is predicted")
 _OWN_SUBJECT: Table[Any] = Table(SUBJECT_TABLE, make=dict, optional=True, title="subject_of_one")
-"""Its keys go before those of all."""
+"""The subject of one prediction; its keys replace those that all predictions share."""
 _ONE = Table(
     _CONFIGURATION,
     FIGURES,

@@ -146,7 +146,7 @@ def check_header(
 
 
 def short(text: str, most: int = LONGEST_SHOWN) -> str:
-    """Return a text, or its beginning."""
+    """Return a text, cut after ``most`` characters."""
     return text if len(text) <= most else text[:most] + "..."
 
 

@@ -151,7 +151,7 @@ def sizes_of(shape: Shape) -> dict[str, AttributeValue]:
 _FACTORS = ("mul", "addcmul", "product", "convolution")
 """Kinds and functions of which each operand is saved for the gradient of the other."""
 _ADDENDS = ("addmm", "baddbmm", "addmv", "addcmul")
-"""Whose first operand is added."""
+"""Operators whose first operand is added."""
 _EXTREMES = ("amax", "amin", "std", "prod", "logsumexp", "linalgvectornorm", "reducemax", "reducemin", "reducel2")
 _RESULTS = (
     "relu", "tanh", "sigmoid", "exp", "exp2", "expm1", "sqrt", "rsqrt", "reciprocal", "tan", "softmax", "safesoftmax",
@@ -168,7 +168,7 @@ _RESULTS_IN_PLACE = (*_RESULTS, "elu", "leakyrelu", "celu", "selu")
 _NAMED = ("pointwise", "reduce", "softmax", "copy")
 """Kinds of which the name of the operator tells what is saved."""
 _KINDS = ("batch_norm", "group_norm", "layer_norm", "rms_norm", "pool", "attention", UNKNOWN)
-"""Whose inputs are saved."""
+"""Operators whose inputs are saved for the backward pass."""
 _EXPORTED = ("Erf", "Sigmoid")
 """Of functions that an exporter takes apart, where PyTorch has one operator: GELU and SiLU."""
 
@@ -233,7 +233,7 @@ def _is_in_place(one: Operator) -> bool:
 
 
 def _has_scores(one: Operator) -> bool:
-    """Tell whether attention has scores in memory, as no kernel has gradients of a bias."""
+    """Tell whether attention keeps its scores: fused kernels give no gradient of a bias."""
     return any(tensor.role == WEIGHT for tensor in one.inputs)
 
 

@@ -297,7 +297,7 @@ class _Reader:
             self.tensors[name] = tensor
 
     def _of_sequence(self, node: Any) -> Any:
-        """Return a split in the place of one into a sequence, and what is taken from that as the part itself."""
+        """Return a plain Split in place of SplitToSequence, and Identity of one part in place of SequenceAt."""
         make, (source, place) = self.onnx.helper, list(node.input)
         if node.op_type == "SequenceAt":
             return make.make_node("Identity", [f"{source}:{self._numbers(node, 1, [0])[0]}"], node.output, node.name)

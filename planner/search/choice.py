@@ -552,7 +552,7 @@ def _ranked(answers: Answers) -> Answers:
 
 
 def _objective(subject: Subject, one: Suggestion) -> float:
-    """Return what the plan to take has of the objective, of a sample where there is no data set."""
+    """Return the objective of the plan to take, per sample where there is no data set."""
     if (plan := one.chosen_plan) is None:
         return math.inf
     prediction, name = plan.prediction, str(one.request["objective"].value)

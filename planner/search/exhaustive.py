@@ -97,7 +97,7 @@ class Rules:
         return over
 
     def within_limits(self, plans: PricedPlans) -> PricedPlans:
-        """Return those that exceed no limit."""
+        """Return the plans that exceed no limit."""
         return plans.take(self.over_limit(plans) == LAWFUL)
 
 

@@ -234,7 +234,7 @@ def _lossy(asked: Sequence[tuple[Problem, SpaceRequest]], plan: Plan | None) -> 
 
 
 def searched_by(one: Asked, searcher: Searcher = search) -> Searched:
-    """Return what a search of a request finds."""
+    """Search a request and return the outcome."""
     request = one.request
     names = len(request["precision"] or PRECISIONS)  # as many equal plans may stand side by side
     keep = (max(request.top, MOST_COMPARED) + 1) * names  # the last reported one is compared with the next

@@ -95,7 +95,7 @@ class Machine:
     def problem(
         self, network: Network, dataset: Dataset | None, settings: Settings, scenario: Scenario = NO_SCENARIO
     ) -> Problem:
-        """Return a network on this."""
+        """Return the problem of training a network on this machine."""
         return Problem(network, dataset, self.cluster, self.calibrations, self.only_named, settings, scenario)
 
 

@@ -295,7 +295,7 @@ def quantity(value: float, deviations: Spread | None, score: ConformalScore | No
 
 
 def times(value: Quantity, factor: float) -> Quantity:
-    """Return a value so many times, with its interval."""
+    """Return a quantity multiplied by a factor, its interval too."""
     low, high = (None if end is None else end * factor for end in (value.low, value.high))
     return replace(value, value=value.value * factor, low=low, high=high)
 

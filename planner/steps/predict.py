@@ -259,7 +259,7 @@ class Evaluator:
 
     @property
     def table_bytes(self) -> int:
-        """Memory of its tables of compute."""
+        """Memory of its tables of compute times [byte]."""
         tables = {id(one.compute): one.compute.cases.columns for one in self.pricers.values()}
         return sum(getattr(table, f.name).nbytes for table in tables.values() for f in fields(table))
 

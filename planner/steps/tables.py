@@ -27,7 +27,7 @@ def slices(size: int) -> Iterator[slice]:
 
 
 class Grown:
-    """An array that rows are added to; adding some takes no longer the more there are."""
+    """An array that grows by rows, at a cost that does not depend on how many it has."""
 
     def __init__(self, rows: FloatArray) -> None:
         self._room, self._size = rows, len(rows)
