@@ -9,8 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["NUMBERS", "constant", "constants"]
-
 NUMBERS = Path(__file__).parent / "_bundled" / "numbers.toml"
 
 

@@ -11,12 +11,6 @@ from dataclasses import dataclass
 
 from planner.errors import NOTHING, ParameterError
 
-__all__ = [
-    "BOUNDS", "KEY_UNITS", "KeyUnit", "duration_unit", "format_bytes", "format_count", "format_duration",
-    "format_number", "format_rate", "format_samples", "format_seconds", "parse_fraction", "parse_number",
-    "parse_quantity",
-]  # fmt: skip
-
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _BYTES = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}

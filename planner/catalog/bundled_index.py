@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["BundledCalibration", "BundledIndex", "EntryPlace", "made_index"]
-
 FORM = 1
 """Of the index; one of another form is made anew."""
 _DECODER = json.JSONDecoder()

@@ -14,11 +14,6 @@ from planner.errors import InputFileError, PlannerError, UnknownNameError
 from planner.formats.documents import STANDARD_INPUT, place_of
 from planner.formats.framework import FRAMEWORK
 
-__all__ = [
-    "bundled_fusions", "find_framework", "is_path", "own_folder", "own_framework_files", "own_frameworks", "recorded",
-    "unused_own_names", "with_present_names", "with_switches",
-]  # fmt: skip
-
 FOLDER = Path(__file__).resolve().parent.parent / "_bundled" / "frameworks"
 
 

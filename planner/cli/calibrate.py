@@ -47,8 +47,6 @@ from planner.sessions.runs import kept_plan
 from planner.sessions.sample_files import samples_path
 from planner.sources.links import with_measured_links
 
-__all__ = ["run", "verify"]
-
 _NAME = re.compile(r"[\w.+-]+", re.ASCII)
 LONGEST_NAME = 100
 """With time stamp and suffix a file name, which most systems limit to 255 bytes; '..' or '-x' would be other things."""

@@ -22,8 +22,6 @@ from planner import __version__
 from planner.cli.streams import write_document, write_view
 from planner.errors import InputFileError, MissingPackageError, PlannerError
 
-__all__ = ["run"]
-
 PACKAGE = "epoch-planner"
 EXTRAS = {
     "torch": "calibrate, own modules",

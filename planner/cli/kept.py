@@ -36,7 +36,6 @@ from planner.sessions.inputs import OPTION, Case, mixed_cluster
 if TYPE_CHECKING:
     from planner.report.page import Studied
 
-__all__ = ["explain", "render", "report"]
 
 PLAN_PARTS = ("plan", "terms", "sources")
 """Parts that a plan has; the others are of a whole suggestion."""

@@ -27,8 +27,6 @@ from planner.cli.options import COMMANDS, OPTIONS, PANELS, Command, Option, pane
 from planner.cli.streams import answered, note, open_streams, silence, terminated_as_interrupted, write_document
 from planner.errors import ParameterError, PlannerError, UnknownNameError, UsageError
 
-__all__ = ["main"]
-
 INTERRUPTED = 130
 Runner = Callable[[str, Mapping[str, Any]], None]
 """Takes the name of a command and its options."""

@@ -17,8 +17,6 @@ from planner.domain.framework import STRATEGIES
 from planner.domain.objective import LIMITS, TERMS
 from planner.domain.precision import PRECISIONS
 
-__all__ = ["COMMANDS", "OPTIONS", "PANELS", "Command", "Option", "panel_of"]
-
 OPTIMIZERS = ("none", "sgd", "sgd-momentum", "nesterov", "adagrad", "rmsprop", "adam", "adam-8bit")
 RANGE = "A,B|LO:HI[:STEP]"
 TARGETS = ("torchrun", "slurm", "kubernetes", "ray", "deepspeed", "megatron", "torchtitan", "accelerate")

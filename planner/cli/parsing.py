@@ -18,12 +18,6 @@ from planner.domain.objective import LIMITS, TERMS, is_sum, weights_of
 from planner.errors import ParameterError, UnknownNameError, nearest_name
 from planner.units import parse_fraction, parse_number, parse_quantity
 
-__all__ = [
-    "AskedPart", "Parser", "choice", "choices", "count", "counts", "error_aim", "fraction", "framework", "frameworks",
-    "group", "limits", "numbers", "objective", "only", "pairs", "rank_order", "recomputes", "text", "threads",
-    "trainable", "whole", "words",
-]  # fmt: skip
-
 Parser = Callable[[str, str], object]
 
 LARGEST_COUNT = 10**9

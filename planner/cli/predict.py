@@ -40,8 +40,6 @@ from planner.steps.kernel_rows import by_kind, kernel_rows
 from planner.steps.predict import Evaluator
 from planner.units import format_duration
 
-__all__ = ["check_suggested", "run", "write_replicas"]
-
 Answers = list[tuple[Subject, Sequence[Case], Sequence[Prediction]]]
 """What each is about, the cases that it rests on, and its predictions."""
 MOST_CONFIGURATIONS = 10_000

@@ -17,6 +17,7 @@ from planner.cli.options import COMMANDS, OPTIONS, Option
 from planner.cli.parsing import EVERY
 from planner.cli.streams import note
 from planner.domain.axes import AXES, Axis
+from planner.domain.cluster import LOCAL
 from planner.domain.objective import LIMITS
 from planner.domain.prediction import Run
 from planner.domain.request import DEFAULT, Problem, Sourced, SpaceRequest
@@ -29,12 +30,6 @@ from planner.sessions.inputs import DEFAULT_REQUEST, OPTION, SETTINGS_FILE, Case
 from planner.sources.source import KERNEL_MISSING
 from planner.workload.lawful import check_allowed
 from planner.workload.program import block_starts
-
-__all__ = [
-    "PRINTING_OPTIONS", "SEARCHING_OPTIONS", "SOURCES", "Allowed", "allowed_cases", "allowed_request", "as_text",
-    "check_not_refined", "from_options", "gather", "options_named", "ordered", "provenance", "resolve",
-    "say_unused_frameworks", "settings_named", "space_request", "values_kept", "values_typed", "with_unknown",
-]  # fmt: skip
 
 
 def from_options(arguments: Mapping[str, Any]) -> Values:
@@ -241,7 +236,7 @@ def _with_base(values: Values, command: str) -> tuple[Values, str]:
         catalog.find_network(name)
     finders = (catalog.find_any_cluster, catalog.find_dataset, catalog.find_framework, catalog.find_calibration)
     for key, find in zip(("cluster", "dataset", "framework", "calibration"), finders, strict=True):
-        if key in values and (key, values[key].value) != ("cluster", inputs.LOCAL):
+        if key in values and (key, values[key].value) != ("cluster", LOCAL):
             for one in listed(values, key):
                 find(one)
     if "network" in values:

@@ -38,8 +38,6 @@ from planner.steps.kernel_rows import work_rows
 from planner.workload.calls import layer_work, totals
 from planner.workload.shards import trained_as
 
-__all__ = ["run"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shelf:

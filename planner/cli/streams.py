@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from planner.report.blocks import Block
     from planner.sessions.inputs import Values
 
-__all__ = [
-    "answered", "bar", "form_of", "interruption", "kept_documents", "note", "open_streams", "plot_file", "silence",
-    "terminated_as_interrupted", "write_document", "write_text", "write_view", "write_views",
-]  # fmt: skip
-
 
 def open_streams() -> None:
     """Let both streams exist, and carry UTF-8 whatever the locale: the same inputs give the same bytes."""

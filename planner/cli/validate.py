@@ -34,8 +34,6 @@ from planner.sessions.inputs import Values, value_of
 from planner.sessions.runs import Table, files_of_runs, learned_from, locked_sources, runs_of_log, table_of
 from planner.sources.sources import Sources, why_not_candidate, why_not_precision
 
-__all__ = ["run"]
-
 
 def run(arguments: Mapping[str, Any]) -> None:
     """Validate: read the runs, predict them problem by problem, score, write."""

@@ -64,14 +64,6 @@ from planner.domain.messages import (
 from planner.errors import CoverageError, ParameterError, Refusal, UnknownNameError
 from planner.numbers import constants
 
-__all__ = [
-    "ALL_REDUCE", "ALPHA_BETA", "BEYOND", "BYTES_BETWEEN", "BYTES_INSIDE", "CASES", "COLLECTIVES", "COLLECTIVE_TERMS",
-    "COLUMNS", "CPUS", "GPUS", "HOSTS", "MESSAGES_INSIDE", "RANKS_POWER", "UNMEASURED", "Collective",
-    "algorithm_named", "algorithms_between", "all_reduce_s", "breaks_key", "case_columns", "case_features",
-    "case_list", "collective_s", "covers", "direct", "double_binary_tree", "hierarchical",
-    "pairwise", "parameter_server", "rabenseifner", "recursive_doubling", "ring_all_reduce", "ring_gather",
-]  # fmt: skip
-
 CASES, UNMEASURED = "collective.cases", "unmeasured"
 RANKS_POWER = "ranks_power"
 """Setting: the power of p in which time between measured numbers of ranks is a line; 0: their logarithm."""

@@ -43,8 +43,6 @@ from planner.costs.work import (
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
 
-__all__ = ["CPU_TERMS", "DEPTHWISE_APART", "KERNELS_APART", "is_depthwise"]
-
 DEPTHWISE_APART = "depthwise_apart"
 """Setting of ``cpu.convolution``: not 0 where depthwise convolutions have coefficients of their own; from
 KERNELS_APART on the FLOP of those with kernels larger than 3x3 too: oneDNN has other code for the gradient of their

@@ -17,12 +17,6 @@ from planner.domain.arrays import FloatArray, IntArray, frozen_map, once_of
 from planner.domain.calibration import SettingValue
 from planner.errors import ParameterError
 
-__all__ = [
-    "BYTE", "CALL", "CALLS", "CUDA_CORES", "ELEMENT", "FASTER", "FLOP", "HOST", "INTER_NODE", "INTRA_NODE", "MESSAGE",
-    "MULTIPROCESSOR", "NUMBER", "POINT", "SECOND", "WORK", "Column", "FeatureMap", "Settings", "Work", "classes",
-    "column", "counting", "number", "stacked", "text", "vector",
-]  # fmt: skip
-
 Work = Mapping[str, FloatArray | IntArray | float]
 """Work columns by name, each broadcasting with the others; kernels also carry ``itemsize`` [byte/element]."""
 Settings = Mapping[str, SettingValue]

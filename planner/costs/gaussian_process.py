@@ -26,11 +26,6 @@ from planner.domain.arrays import BoolArray, FloatArray
 from planner.errors import UnknownNameError
 from planner.numbers import constant
 
-__all__ = [
-    "GAUSSIAN_PROCESS", "PRODUCT_EXTENTS", "ROUGH_ORDER", "SMOOTH_ORDER", "coordinates", "covariances",
-    "gaussian_process", "is_corrected", "log_prior", "stored_points",
-]  # fmt: skip
-
 GAUSSIAN_PROCESS = "gaussian.process"
 LOG_PRIOR, LEVEL = "log_prior", "level"
 TILE = (128, 64)

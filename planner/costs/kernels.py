@@ -47,7 +47,6 @@ from planner.costs.features import (
 )
 from planner.costs.gaussian_process import gaussian_process
 from planner.costs.work import (
-    BATCHED_APART,
     attended_pairs,
     by_batch,
     flop,
@@ -63,11 +62,6 @@ from planner.costs.work import (
 from planner.domain.arrays import FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
 from planner.errors import ParameterError
-
-__all__ = [
-    "BATCHED_APART", "BETWEEN_SIZES", "FLOP_BEYOND", "GEMM_INTERPOLATION", "KERNEL_TERMS", "OBLONG_APART", "ROOFLINE",
-    "ROW_BLOCKS", "ROW_PADDING", "ROW_REREADS", "ROW_STEPS", "WITHOUT_LAUNCH", "grid_name",
-]  # fmt: skip
 
 OBLONG_APART = "oblong_apart"
 """Setting of convolutions: not 0 where kernels that are oblong or strided, for which libraries have no fast algorithm,

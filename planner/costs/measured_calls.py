@@ -25,11 +25,6 @@ from planner.costs.features import NUMBER, SECOND, Column, FeatureMap, Settings,
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.network import LOOKED_UP
 
-__all__ = [
-    "CURVE", "CURVE_ERROR", "DOUBLINGS_BEYOND", "MARGIN_DOUBLINGS", "MEASURED_CALLS", "MEASURED_S", "WHEREABOUTS",
-    "line_times_s", "relative_curve", "times_s", "whereabouts",
-]  # fmt: skip
-
 MEASURED_S, DOUBLINGS_BEYOND = "measured_s", "doublings_beyond"
 CURVE, CURVE_ERROR = "curve", "curve_error"
 MARGIN_DOUBLINGS = 1.0

@@ -68,13 +68,6 @@ from planner.errors import ParameterError
 from planner.numbers import constant, constants
 from planner.workload.calls import UPDATE_BYTES
 
-__all__ = [
-    "ASSUMED_BYTES_EFFICIENCY", "ASSUMED_FLOP_EFFICIENCY", "ASSUMED_HOST_BYTES_PER_S", "ASSUMED_LAUNCH_S",
-    "ISSUED_SHARE", "LANES_OF_CHIP", "NARROW_MISS", "Ratios", "assumed_decode", "at_issue_rate", "in_8_bits",
-    "in_precision", "rate_ratio", "ratios", "scaled_entry", "specified_collective", "specified_copy",
-    "specified_entry", "specified_host", "specified_host_collective", "specified_storage", "without_process",
-]  # fmt: skip
-
 ASSUMED_FLOP_EFFICIENCY = constants("specified.flop_efficiency")
 """Precision -> share of the peak rate that products and convolutions reach (docs/numbers.md).
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.costs.collectives import COLLECTIVE_TERMS
 from planner.costs.cpu import CPU_TERMS
-from planner.costs.features import FASTER, FeatureMap, Settings, Work, column, number
+from planner.costs.features import FASTER, FeatureMap, Work, column, number
 from planner.costs.kernels import KERNEL_TERMS
 from planner.costs.measured_calls import MEASURED_CALLS
 from planner.costs.transfers import TRANSFER_TERMS
@@ -16,11 +16,6 @@ from planner.costs.work import slowdown
 from planner.domain.arrays import BoolArray, FloatArray, frozen_map, once_of
 from planner.domain.calibration import Entry
 from planner.errors import ParameterError, UnknownNameError
-
-__all__ = [
-    "TERMS", "FeatureMap", "Settings", "Work", "check_coefficients", "doublings_outside", "evaluate", "extrapolates",
-    "features_of", "term_named",
-]  # fmt: skip
 
 TERMS: Mapping[str, FeatureMap] = frozen_map(
     {term.name: term for term in (*KERNEL_TERMS, *CPU_TERMS, MEASURED_CALLS, *COLLECTIVE_TERMS, *TRANSFER_TERMS)}

@@ -27,8 +27,6 @@ from planner.costs.features import (
 )
 from planner.domain.arrays import FloatArray
 
-__all__ = ["READING_TERMS", "TRANSFER_TERMS", "loading_s", "miss_fraction"]
-
 READING_TERMS = ("storage.bytes", "storage.reads")
 """Terms of reading samples as stored; the other of storage, ``storage.samples``, is of a loader with all it does."""
 

@@ -30,12 +30,6 @@ from planner.domain.kernels import ATTENTION_COLUMNS, BACKWARD_DATA, BACKWARD_WE
 from planner.domain.precision import precision_named
 from planner.numbers import constants
 
-__all__ = [
-    "BATCHED_APART", "HEAD_SIZES", "MISALIGNED", "WHOLE_BYTES", "Product", "aligned_bytes", "attended_pairs",
-    "by_batch", "flop", "has_fast_algorithm", "kernel_width", "least_bytes", "misaligned_settings", "moved_bytes",
-    "operand_bytes", "physical_floor", "product", "slowdown", "times_as_long", "transposition", "work_amount",
-]  # fmt: skip
-
 HEAD_SIZES = (32, 64, 96, 128, 160, 192, 224, 256)
 """Features of a head that kernels of fused attention are made for: multiples of 32, and none beyond."""
 STATISTICS_BYTES = 4

@@ -19,12 +19,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError, nearest_name
 
-__all__ = [
-    "ALL", "ATTENTION", "AXES", "BEST_ORDER", "CONTEXT", "DATA", "EXPERT", "LAST", "LORA", "MODES", "PIPELINE",
-    "RANK_ORDER", "SCHEDULES", "TENSOR", "Axes", "Axis", "Count", "Trainable", "Word", "axes_of", "axis",
-    "check_rank_order", "trainable_of", "with_axes",
-]  # fmt: skip
-
 MODES = ("sync", "async")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-h2", "zero-bubble-v", "no-flush")
 """Orders of a pipeline's passes; zero-bubble is ZB-H1, zero-bubble-v ZB-V (Qi et al. 2023), no-flush PipeDream's."""

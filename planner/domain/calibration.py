@@ -33,13 +33,6 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.provenance import FIT, PREDICTION_KINDS, ConformalScore, Provenance, check_scores
 from planner.errors import NOTHING, ParameterError
 
-__all__ = [
-    "ANY_ACCELERATOR", "ANY_UNITS", "END_TO_END", "LARGEST_COVARIANCE", "OF_PASSES", "OF_STEP", "ORIGINS", "REASONS",
-    "RELATIONS", "SCOPES", "UNITS", "Calibration", "Entry", "Gap", "MeasuredStep", "OwnPoints", "PrecisionScore",
-    "SettingValue", "TransferScore", "Transfers", "by_precision", "precision_score", "relation", "score_for",
-    "units_between", "units_of",
-]  # fmt: skip
-
 SCOPES = ("kernels", "overheads", "collectives", "storage", "host")
 ANY_ACCELERATOR = "any"
 """Accelerator of calibrations whose overheads were pooled over GPUs: they serve those that have none of their own."""

@@ -13,11 +13,6 @@ from planner.domain.keys import Key
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.errors import ParameterError, UnknownNameError
 
-__all__ = [
-    "LINK_KINDS", "LOCAL", "Accelerator", "Cluster", "GroupPart", "Link", "MixedCluster", "Node", "NodeGroup",
-    "Storage",
-]  # fmt: skip
-
 LOCAL = "local"
 """Name of the cluster that a calibration alone implies: the node it was measured on."""
 LINK_KINDS = frozenset(

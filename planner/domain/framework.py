@@ -15,12 +15,6 @@ from planner.domain.precision import precision_named
 from planner.errors import ParameterError, Refusal, UnknownNameError, UsageError, shown
 from planner.units import parse_quantity
 
-__all__ = [
-    "ANY", "BEST_FUSION", "COMPOSED", "FACTS", "FEWEST", "FUSIONS", "GENERIC", "LOSSES", "OPTIMIZERS",
-    "PARALLELISMS", "PYTORCH", "STRATEGIES", "TASKS", "WITH_LAWFUL", "Framework", "Settings", "Strategy", "Switch",
-    "framework_parts", "label_of", "size_words", "strategy_and_size", "variant_and_version",
-]  # fmt: skip
-
 BUCKETED = "bucketed"
 MIB = 2.0**20
 """In which people say sizes [byte]."""

@@ -22,8 +22,6 @@ from planner.domain.prediction import LayersOfStage, Prediction, Quantity, Run, 
 from planner.domain.request import Subject
 from planner.domain.split import even_layers
 
-__all__ = ["ARGUMENT", "FILE", "KEY", "VARIABLE", "Job", "PlanToStart", "job_of", "wrapped"]
-
 FILE = "{file}"
 """In place of the path of the file that holds the keys."""
 ARGUMENT, VARIABLE, KEY = "argument", "variable", "key"

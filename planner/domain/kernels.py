@@ -32,13 +32,6 @@ from planner.domain.arrays import FloatArray, IntArray, frozen_map
 from planner.domain.keys import ALWAYS, Key
 from planner.errors import ParameterError
 
-__all__ = [
-    "ATTENTION", "BACKWARD_DATA", "BACKWARD_WEIGHT", "CLASSES", "COSTLY_ACTIVATIONS", "DIRECTIONS", "FORWARD",
-    "FP32_KINDS", "KINDS", "LINEAR_BIAS", "MATRIX_KINDS", "OF_BANDWIDTH", "OF_LAYERS", "PRODUCT_KINDS", "ROW_KINDS",
-    "SERVED_BY", "UPDATE", "WORK_COLUMNS", "KernelCalls", "KernelRow", "LayerWork", "Work", "WorkTotals", "class_of",
-    "convolution_output", "is_that_of_fp32",
-]  # fmt: skip
-
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE = "forward", "backward_data", "backward_weight", "update"
 DIRECTIONS = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, UPDATE)
 

@@ -6,8 +6,6 @@ from collections.abc import Collection
 from dataclasses import MISSING, Field
 from typing import Any
 
-__all__ = ["ALWAYS", "Key"]
-
 ALWAYS: Any = object()
 """The value of an absent key: there is none, as the key must be given."""
 _AS_FIELD: Any = object()

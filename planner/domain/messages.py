@@ -7,16 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.axes import CONTEXT, DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
-
-__all__ = [
-    "ALL_GATHER", "ALL_REDUCE", "ALL_TO_ALL", "BOUNDARY", "CONTEXT", "CONTEXT_NEIGHBOURS", "CORE", "DATA",
-    "EMBEDDING_BACKWARD", "EMBEDDING_FORWARD", "ENDS", "EXPERT", "EXPERT_GRADIENTS", "EXPERT_NODE_REPLICAS",
-    "EXPERT_NODE_SHARDS", "EXPERT_SHARDS", "GRADIENTS", "GROUP_NAMES", "HEAD_BACKWARD", "HEAD_FORWARD",
-    "INPUT_GRADIENT", "LAYER_BACKWARD", "LAYER_FORWARD", "NEIGHBOURS", "NODE_REPLICAS", "NODE_SHARDS", "OVERLAP",
-    "PARAMETER_SERVER", "PIPELINE", "RANK_ORDER", "RECOMPUTED", "REDUCE_SCATTER", "SEND_RECEIVE", "TENSOR",
-    "WEIGHT_GRADIENT", "Groups", "Message",
-]  # fmt: skip
+from planner.domain.axes import RANK_ORDER
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
 ALL_TO_ALL, SEND_RECEIVE = "all_to_all", "send_receive"

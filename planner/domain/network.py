@@ -15,15 +15,8 @@ from planner.domain.framework import OPTIMIZERS
 from planner.domain.kernels import COSTLY_ACTIVATIONS, LINEAR_BIAS, OF_LAYERS, SERVED_BY
 from planner.domain.keys import Key
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.record import INPUT, AttributeValue, Layer, Shape
+from planner.domain.layers.record import INPUT, Layer, Shape
 from planner.errors import ParameterError, UnknownNameError
-
-__all__ = [
-    "INPUT", "LAYER_KINDS", "LOOKED_UP", "MOST_LAYERS", "AttributeValue", "Layer", "LayerCall", "Network", "Point",
-    "Shape", "family_of", "input_shapes", "kind_of_kernel", "layer_parameters", "layer_shapes", "parameters_of",
-    "work_named",
-]  # fmt: skip
-
 
 MOST_LAYERS = 20_000
 """ResNet-1001 has 3,340, ResNet-5000 17,504; of more, steps take seconds to lay out."""

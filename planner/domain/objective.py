@@ -10,8 +10,6 @@ from typing import Any
 from planner.errors import NOTHING, ParameterError, nearest_name
 from planner.units import format_duration, format_number, parse_number
 
-__all__ = ["LIMITS", "TERMS", "Objective", "is_sum", "objective_named", "weights_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Objective:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from planner.errors import UnknownNameError
 
-__all__ = ["PRECISIONS", "Precision", "precision_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class Precision:

@@ -17,11 +17,6 @@ from planner.domain.split import SCHEMES
 from planner.numbers import constant
 from planner.units import format_count
 
-__all__ = [
-    "LOOKUPS", "LOSSY", "SURE_TO_FIT", "Batch", "Citation", "LayersOfStage", "MiniBatch", "PlanWarning", "Prediction",
-    "Predictions", "Quantity", "Run", "Staleness", "Term", "cited", "share_that_fits",
-]  # fmt: skip
-
 LOSSY = "lossy"
 """Code of the warning of a precision that loses accuracy."""
 LOOKUPS: Mapping[str, str] = frozen_map(

@@ -11,12 +11,6 @@ from planner.domain.arrays import frozen_map
 from planner.domain.keys import Key
 from planner.errors import ParameterError
 
-__all__ = [
-    "ASSUMED", "DATASHEET", "DERIVED", "EXACT", "FIT", "INTERVAL_LEVEL", "NEAREST", "NORMAL_90", "PLACES",
-    "PREDICTION_KINDS", "SAME_DIE", "SCALED", "SCALING_CURVE", "ConformalScore", "PredictionKind", "Provenance",
-    "check_scores",
-]  # fmt: skip
-
 EXACT, SCALING_CURVE, SAME_DIE, FIT, SCALED = "exact call", "scaling curve", "same die", "fit", "scaled"
 DERIVED, NEAREST, DATASHEET, ASSUMED = "derived precision", "nearest device", "datasheet", "assumed"
 KINDS = (EXACT, SCALING_CURVE, SAME_DIE, FIT, SCALED, DERIVED, NEAREST, DATASHEET, ASSUMED)

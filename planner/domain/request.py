@@ -19,8 +19,6 @@ from planner.domain.network import Network, layer_parameters
 from planner.domain.prediction import Run
 from planner.domain.samples import JPEG
 
-__all__ = ["DEFAULT", "NO_SCENARIO", "Dataset", "Problem", "Scenario", "Sourced", "SpaceRequest", "Subject"]
-
 
 @dataclass(frozen=True, slots=True)
 class Dataset:

@@ -17,12 +17,6 @@ from planner.domain.framework import STRATEGIES
 from planner.domain.keys import ALWAYS, Key
 from planner.errors import NOTHING, ParameterError, Refusal, nearest_name
 
-__all__ = [
-    "CHOICES", "MEMORY_METRIC", "MEMORY_READINGS", "METRICS", "ORDERS", "ROW_AXES", "STATUSES", "ErrorSummary",
-    "GroupRanking", "Growth", "Locked", "MemoryScore", "OrderRanking", "RankingSummary", "RefusedRow", "Run", "Runs",
-    "ScoredRow", "TermScale", "Validation",
-]  # fmt: skip
-
 MEMORY_METRIC = "memory_bytes"
 METRICS = (
     "iteration_s", "update_s", "samples_per_s", "epoch_s", "mini_batch_mean", "staleness_mean", MEMORY_METRIC,

@@ -37,12 +37,6 @@ from planner.domain.network import Network
 from planner.domain.precision import precision_named
 from planner.errors import ParameterError
 
-__all__ = [
-    "BESIDE", "BUDGET", "COMMAND", "DECODE", "DEVICE_TO_HOST", "DISTURBED_NOTE", "FREE_CIRCUMSTANCES", "HIDDEN",
-    "HOST_TO_DEVICE", "INPUT_COLUMNS", "JPEG", "LOAD", "LOAD_CACHED", "NETWORKS", "NUMBER_COLUMNS", "PAGEABLE",
-    "PINNED", "STEP", "TEXT_COLUMNS", "Samples", "TimedStep", "Verified", "VerifiedTerm",
-]  # fmt: skip
-
 TEXT_COLUMNS = (
     "kind", "direction", "precision", "device", "library", "trans_a", "trans_b", "operation", "call", "source", "group",
     "notes",

@@ -11,12 +11,6 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.axes import AXES, SCHEDULES
 
-__all__ = [
-    "ACTIVATIONS_AWAY", "BEST_STAGES", "BUBBLES", "GRADIENTS_SHARDED", "MEMORY_KINDS", "OFFLOADS", "OPTIMIZER_SHARDED",
-    "PER_STAGE", "RECOMPUTES", "SCHEDULES", "SCHEMES", "SHARD_GROUPS", "STAGES", "WEIGHTS_SHARDED", "SplitMemoryBytes",
-    "StageLayers", "even_layers", "stage_places",
-]  # fmt: skip
-
 _WORDS = {axis.name: axis.words for axis in AXES}
 RECOMPUTES = _WORDS["recompute"]
 """What the backward pass computes again: nothing, attention weights, whole layers, or on each stage the least of these

@@ -17,11 +17,6 @@ from planner.domain.precision import PRECISIONS
 from planner.domain.prediction import Citation, PlanWarning, Prediction, Run
 from planner.domain.request import Sourced, Subject
 
-__all__ = [
-    "CHOICES", "INPUTS", "KNEE_SHARE", "KNEE_TIMES", "MOST_OF_FRONT", "Loosening", "Plan", "RankedPlan", "Refused",
-    "SearchReport", "Sensitivity", "Suggestion", "Sweep", "SweptPlan", "WhyNot", "question_of",
-]  # fmt: skip
-
 PLANS: Mapping[str, int] = {"least": 0, "most": 10**18}
 """Bounds of a number of plans."""
 REFUSALS = ("precision", "mode", "accumulation", "below_window", "above_window", "memory", "degrees", "limit", "other")

@@ -35,11 +35,6 @@ from planner.fitting.kernels import fit_kernels, fit_layer_calls
 from planner.fitting.overheads import fit_overheads, overheads_doubt
 from planner.fitting.rows import POINTWISE, merged, take, usable, work_of
 
-__all__ = [
-    "SampleOrigin", "best_breaks", "fit_calibration", "fit_collectives", "fit_input", "fit_links", "fit_overlap",
-    "with_overheads",
-]  # fmt: skip
-
 
 class _Fit(NamedTuple):
     """How rows of a kind become an entry."""

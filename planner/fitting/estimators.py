@@ -19,11 +19,6 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.errors import UnknownNameError
 
-__all__ = [
-    "ESTIMATORS", "HUBER", "LEAST_SHARE", "HeldOut", "condition_number", "covariance", "errors_of", "folds",
-    "held_out_times", "identifiable", "robust_least_squares", "scaled_design", "solve",
-]  # fmt: skip
-
 HUBER = 3.0
 """Residual, in standard deviations, beyond which it counts linearly."""
 

@@ -46,10 +46,6 @@ from planner.fitting.estimators import (
 from planner.fitting.rows import left_out_together, work_columns, work_of
 from planner.units import format_seconds
 
-__all__ = [
-    "Key", "Process", "fit_entry", "fit_gaussian_process", "row_in_words", "times_left_out", "with_errors",
-]  # fmt: skip
-
 Key = tuple[str, str, str, str, str]
 """Scope, kind, direction, precision, library."""
 

@@ -37,10 +37,6 @@ from planner.fitting.rows import POINTWISE, Rejected, merged, take, usable, work
 from planner.numbers import constant, constants
 from planner.sources.layer_calls import Fits
 
-__all__ = [
-    "FittedKernels", "expected_fit_s", "fit_kernels", "fit_layer_calls", "fits_among", "learns_from_calls", "preferred",
-]  # fmt: skip
-
 LEAST_POINTS = 8
 
 

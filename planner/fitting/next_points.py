@@ -32,10 +32,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.costs.cpu import DEPTHWISE_APART, KERNELS_APART
-from planner.costs.features import Settings
-from planner.costs.kernels import BATCHED_APART, OBLONG_APART
-from planner.costs.terms import RANGE_MARGIN, Work, evaluate, extrapolates, features_of, term_named
-from planner.costs.work import flop, moved_bytes
+from planner.costs.features import Settings, Work
+from planner.costs.kernels import OBLONG_APART
+from planner.costs.terms import RANGE_MARGIN, evaluate, extrapolates, features_of, term_named
+from planner.costs.work import BATCHED_APART, flop, moved_bytes
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Calibration, Entry, Gap
 from planner.domain.cluster import Accelerator, Cluster
@@ -45,14 +45,10 @@ from planner.domain.network import LayerCall, Network, Point, kind_of_kernel
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.request import Problem
 from planner.numbers import constant, constants
-from planner.sources.sources import Source, Sources
+from planner.sources.source import Source
+from planner.sources.sources import Sources
 from planner.steps.compute import call_work
 from planner.workload.calls import layer_calls, lower
-
-__all__ = [
-    "SUB_BATCHES", "CanMeasure", "Key", "NextPoints", "WantedCall", "call_name", "expected_term", "gaps_of",
-    "guessed_s", "key_of", "timing_s", "wanted_calls",
-]  # fmt: skip
 
 SUB_BATCHES = (2, 8, 32)
 """Samples of the steps whose error counts: between and beyond the two sub-batches at which calls are timed."""

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.terms import Work, evaluate
+from planner.costs.features import Work
+from planner.costs.terms import evaluate
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.kernels import FORWARD
@@ -26,8 +27,6 @@ from planner.steps.compute import call_work
 from planner.steps.host_and_gpu import composed_s, composed_slopes
 from planner.units import format_seconds
 from planner.workload.calls import lower
-
-__all__ = ["HOST_PRIOR_S", "Fitted", "TimedSteps", "fit_overheads", "overheads_doubt", "times_over_kernels"]
 
 SCALE_PRIOR = 0.05
 """How far the scale of kernels is expected from 1: steps of one network share its errors."""

@@ -14,11 +14,6 @@ from planner.domain.kernels import BACKWARD_WEIGHT, ROW_COLUMNS, TRAFFIC_COLUMNS
 from planner.domain.precision import PRECISIONS
 from planner.domain.samples import INPUT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, Samples
 
-__all__ = [
-    "POINTWISE", "Rejected", "group_codes", "left_out_together", "merged", "take", "text_codes", "usable",
-    "work_columns", "work_of",
-]  # fmt: skip
-
 POINTWISE = "pointwise"
 MESSAGE_COLUMNS = ("bytes", "nodes", "ranks_per_node")
 DEFAULTS = {"batch": 1.0, "groups": 1.0, "fixed_bytes": 0.0, "elements": 0.0, "rows": 0.0, "causal": 0.0}

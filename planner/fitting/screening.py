@@ -18,11 +18,6 @@ from planner.domain.samples import INPUT_COLUMNS, NUMBER_COLUMNS, TEXT_COLUMNS, 
 from planner.fitting.rows import POINTWISE, take, text_codes, usable, work_of
 from planner.numbers import constant, constants
 
-__all__ = [
-    "Outlier", "RunsApart", "UnitDoubt", "contradictions", "merged_steps", "outliers", "repeated", "runs_apart",
-    "undisputed", "unit_doubt",
-]  # fmt: skip
-
 MOST_SPREADS = 5.0
 LEAST_DIFFERENCE = constant("repeats.least_allowed")
 """Two runs of one call differ by more than the spread inside each (docs/numbers.md)."""

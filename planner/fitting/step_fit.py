@@ -50,12 +50,6 @@ from planner.sources.sources import Sources
 from planner.steps.compute import KERNEL_S
 from planner.steps.predict import Evaluator
 
-__all__ = [
-    "COEFFICIENTS", "ESTIMATOR", "HALF_PRECISIONS", "MEASURED_MULTIPLES", "OVERHEADS", "Coefficient", "Key",
-    "Observed", "StepFit", "fit_steps", "is_fitted", "key_of", "links_entry", "measured_steps", "overheads_entry",
-    "properties_of", "start_of", "values_of", "with_measured_steps", "without_end_to_end", "without_measured_plans",
-]  # fmt: skip
-
 
 def without_measured_plans(calibration: Calibration) -> Calibration:
     """Return a calibration without anything that runs of plans say: neither whole steps nor passes."""

@@ -20,9 +20,6 @@ from planner.formats.documents import Kind
 from planner.formats.fields import Field, FieldError, ListOf, MapOf, Name, Number, OneOf, Table, Text, values_of
 from planner.formats.parts import PLAN_TABLE
 
-__all__ = ["CALIBRATION", "TRANSFER", "parse_node", "text_of_node"]
-
-
 _ANY = Number(signed=True)
 _COEFFICIENT: Table[dict[str, Any]] = Table(
     Field("feature", Name(), "name of the feature"), Field("value", _ANY, "coefficient, in SI units")

@@ -23,12 +23,6 @@ from planner.formats.documents import LARGEST_DOCUMENTS, STANDARD_INPUT, Kind, p
 from planner.formats.fields import Field, ListOf, MapOf, Name, Number, Table, Text, Whole, refuse, without_none
 from planner.units import parse_quantity
 
-__all__ = [
-    "ACCELERATOR", "CLUSTER", "EDR_BYTES_PER_S", "LINK_KEYS", "TERM_NAMES", "parse_scenarios",
-    "read_cluster", "write_cluster",
-]  # fmt: skip
-
-
 _ACCELERATOR = Table.of(Accelerator)
 ACCELERATOR = Kind("accelerator", "toml", _ACCELERATOR)
 _INLINE_ACCELERATOR = Table.of(

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field, replace
 from planner.errors import InputFileError, printable, shown
 from planner.formats.documents import parse_text
 
-__all__ = ["COMMANDS", "Seen", "draft", "known_of", "read_reports"]
-
 SINFO = ("sinfo", "-a", "-e", "-o", "%N %D %P %c %m %G")
 COMMANDS = {
     "sinfo": SINFO,

@@ -33,13 +33,6 @@ import numpy as np
 from planner.errors import InputFileError, OutputError, Refusal, VersionError, shown
 from planner.formats.fields import FieldError, Table, received
 
-__all__ = [
-    "DEEPEST_LEVELS", "LARGEST_DOCUMENTS", "STANDARD_INPUT", "TEMPORARY_PREFIX", "WIDEST_TABLE", "Kind", "check_depth",
-    "check_nesting", "check_replaceable", "dump_json", "dump_toml", "json_line", "json_pieces", "json_scalar",
-    "key_order", "opened", "parse_text", "place_of", "read_text", "write_file",
-]  # fmt: skip
-
-
 LARGEST_DOCUMENTS = {"toml": 2**19, "json": 2**23}
 """Bytes of a document. People write TOML, of which a network of 300 transformer blocks has this many; programs write
 JSON, of which bundled calibrations have a fiftieth. Parsing more takes over a second."""

@@ -23,13 +23,6 @@ from planner.domain.keys import ALWAYS, Key
 from planner.errors import Refusal, UsageError, hidden, nearest_name, shown
 from planner.units import KEY_UNITS, KeyUnit
 
-__all__ = [
-    "LARGEST_WHOLE", "LONGEST_NAME", "REQUIRED", "Field", "FieldError", "Flag", "ListOf", "MapOf", "Name",
-    "Nullable", "Number", "OneOf", "Table", "Text", "Type", "Whole", "at", "received", "record_of", "refuse",
-    "unknown_key", "values_of", "without_none",
-]  # fmt: skip
-
-
 LONGEST_NAME = 200
 """Characters of a name: it is to stand in a table and in a sentence."""
 LARGEST_WHOLE = 10**300

@@ -26,8 +26,6 @@ from planner.formats.fields import (
     without_none,
 )
 
-__all__ = ["FRAMEWORK", "framework_keys"]
-
 _STRATEGY = Table.of(Strategy, doc="what overlaps in a synchronous step")
 _TYPES: Mapping[str, Type] = {
     **dict.fromkeys(("gradient_type", "message_type"), MapOf(Text(GRADIENT_TYPES), choices=(ANY, *PRECISIONS))),

@@ -26,11 +26,6 @@ from typing import Any, NamedTuple
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE
 from planner.errors import InputFileError, shown
 
-__all__ = [
-    "BATCH", "GPUS", "SEQUENCE", "UNSTATED", "Stated", "Steady", "TrainingLog", "is_log", "rows_of_log", "steady",
-    "training_log",
-]  # fmt: skip
-
 OPERATIONS = {
     "allreduce": ALL_REDUCE, "allgather": ALL_GATHER, "reducescatter": REDUCE_SCATTER, "alltoall": ALL_TO_ALL,
     "sendrecv": SEND_RECEIVE, "broadcast": "broadcast", "reduce": "reduce",

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.domain.kernels import LayerWork, Work, WorkTotals
-from planner.domain.network import INPUT, LAYER_KINDS, Layer, Network, layer_parameters, layer_shapes
+from planner.domain.layers.record import INPUT, LAYER_KINDS, Layer
+from planner.domain.network import Network, layer_parameters, layer_shapes
 from planner.domain.request import Dataset
 from planner.errors import ParameterError
 from planner.formats.documents import Kind
@@ -29,12 +30,6 @@ from planner.formats.fields import (
     values_of,
     without_none,
 )
-
-__all__ = [
-    "DATASET", "LISTED_KINDS", "NAMES", "NETWORK", "NETWORK_WORK",
-    "names_document", "network_work_document",
-]  # fmt: skip
-
 
 MOST_ELEMENTS = 10**13
 """Of an output for one sample, and parameters of a layer: the largest networks have as many in all."""

@@ -41,14 +41,6 @@ from planner.formats.fields import (
     without_none,
 )
 
-__all__ = [
-    "CITATIONS", "CONFIGURATION_TABLE", "GROUPS", "LARGEST_PRODUCT", "LOOSENING_TABLE", "OPTION_KEYS", "PLAN_TABLE",
-    "REQUEST", "REQUEST_TABLE", "SEARCH_TABLE", "SETTINGS", "SUBJECT_TABLE",
-    "axis_type", "citation_keys", "citations_of", "configuration_keys", "framework_of",
-    "plan_keys", "subject_keys", "subject_of", "warning_keys", "warning_table",
-    "warnings_of",
-]  # fmt: skip
-
 LARGEST_PRODUCT = 10**18
 
 

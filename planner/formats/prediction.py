@@ -54,13 +54,6 @@ from planner.formats.parts import (
     warnings_of,
 )
 
-__all__ = [
-    "FIGURES", "PREDICTION", "PREDICTIONS", "QUANTITY", "RANK_ORDER_FIELD", "SOURCES", "STAGE_LAYERS",
-    "Shared", "figures_keys", "prediction_document", "prediction_from", "prediction_of", "predictions_document",
-    "predictions_of", "stage_layers_keys", "stage_layers_of",
-]  # fmt: skip
-
-
 FITS_DIGITS = 4
 SPLIT_KINDS = MEMORY_KINDS[6:]
 """Kinds of memory of a device, those of split plans last; ``host``, of a rank in its host's memory, is in no total."""

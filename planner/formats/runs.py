@@ -29,8 +29,6 @@ from planner.formats.logs import TrainingLog, steady, training_log
 from planner.formats.tables import Rows, check_header, check_opening, lines_of, rows_of, short, without_end, write_table
 from planner.units import BOUNDS
 
-__all__ = ["COLUMNS", "VERSION", "NoRunError", "OfLog", "is_training_log", "read_runs", "run_of", "write_runs"]
-
 VERSION = 1
 _PLAN_COLUMNS = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "recompute", "sharding")
 OPTIONAL_COLUMNS = {a.name: str(a.default) for a in AXES if not a.always_said and a.name not in _PLAN_COLUMNS}

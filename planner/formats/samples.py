@@ -37,8 +37,6 @@ from planner.formats.tables import (
     write_table,
 )
 
-__all__ = ["COLUMNS", "VERSION", "SampleFiles", "read_sample_files", "read_samples", "write_samples"]
-
 VERSION = 1
 SOURCE = "source"
 COLUMNS = (

@@ -14,8 +14,6 @@ from planner.errors import UnknownNameError
 from planner.formats import calibration, cluster, framework, network, parts, prediction, suggestion, summaries
 from planner.formats.documents import Kind, dump_json, write_file
 
-__all__ = ["KINDS", "schema", "write_schemas"]
-
 _MODULES = (calibration, cluster, framework, network, parts, prediction, suggestion, summaries)
 KINDS: Mapping[str, Kind[Any]] = {
     kind.name: kind for module in _MODULES for kind in vars(module).values() if isinstance(kind, Kind)

@@ -61,13 +61,6 @@ from planner.formats.parts import (
 )
 from planner.formats.prediction import QUANTITY, RANK_ORDER_FIELD, STAGE_LAYERS, stage_layers_keys
 
-__all__ = [
-    "BRIEF", "BRIEFS", "DOCTOR", "ERROR", "INFERENCE", "SWEEP", "VALIDATION", "VERIFICATION", "WHY_NOT",
-    "brief_document", "briefs_document", "error_document", "inference_document", "plan_figures", "sweep_document",
-    "validation_document", "verification_document", "why_not_document",
-]  # fmt: skip
-
-
 _NUMBER_OR_NULL = Nullable(Number())
 _TIME_TABLE = Table(
     Field("value", _NUMBER_OR_NULL, "the prediction"),

@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from planner.domain.network import AttributeValue, Layer, Network
-
-__all__ = ["Argument", "NetworkBuilder", "ZooEntry"]
-
+from planner.domain.layers.record import AttributeValue, Layer
+from planner.domain.network import Network
 
 Pair = int | tuple[int, int]
 

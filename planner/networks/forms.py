@@ -18,8 +18,6 @@ from planner.errors import ParameterError
 from planner.networks.builder import NetworkBuilder
 from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Operator, Tensor, behind_moves
 
-__all__ = ["IMAGE", "Forms", "Saved", "sizes_of", "tokens_of"]
-
 IMAGE = 3
 """Sizes of an image: channels, height, width."""
 

@@ -17,8 +17,6 @@ from planner.networks.builder import Argument
 from planner.networks.zoo import build, zoo_entry
 from planner.networks.zoo.transformers import HEAD_SIZE
 
-__all__ = ["MODEL_TYPES", "WINDOW", "Key", "ModelType", "network_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Key:

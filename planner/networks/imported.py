@@ -18,8 +18,6 @@ from planner.errors import InputFileError
 from planner.networks.forms import IMAGE, Forms, Saved, sizes_of, tokens_of
 from planner.networks.operators import WEIGHT, Graph, Operator, Tensor, rewrite
 
-__all__ = ["network_of_graph"]
-
 _ACTIVATIONS = {
     "relu": "relu", "leaky_relu": "leaky_relu", "tanh": "tanh", "sigmoid": "sigmoid", "gelu": "gelu", "silu": "silu",
     "hard_swish": "hard_swish", "hard_sigmoid": "hard_sigmoid", "elu": "silu", "softplus": "silu", "mish": "silu",

@@ -18,8 +18,6 @@ from planner.errors import InputFileError, MissingPackageError, ParameterError
 from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Tensor, is_square
 from planner.networks.torch_module import BATCH, check_shapes
 
-__all__ = ["onnx_graph"]
-
 _VIEWS = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "CastLike")
 _FUNCTIONS = {
     "Add": "add", "Sub": "add", "Sum": "add", "Mul": "mul", "Div": "div", "Relu": "relu", "Clip": "relu",

@@ -40,8 +40,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-__all__ = ["CONSTANT", "SAMPLE", "UNKNOWN", "WEIGHT", "Graph", "Heads", "Operator", "Tensor", "is_square", "rewrite"]
-
 SAMPLE, WEIGHT, CONSTANT = "sample", "weight", "constant"
 UNKNOWN = "unknown"
 

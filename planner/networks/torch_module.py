@@ -20,8 +20,6 @@ from typing import Any
 from planner.errors import NOTHING, InputFileError, MissingPackageError, ParameterError, PlannerError, UsageError
 from planner.networks.operators import CONSTANT, SAMPLE, UNKNOWN, WEIGHT, Graph, Tensor, is_square
 
-__all__ = ["BATCH", "check_shapes", "factories_of", "module_graph"]
-
 BATCH = 2
 """Samples: normalisation over a batch needs two."""
 _SHAPES = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){0,2}([+][1-9][0-9]*(x[1-9][0-9]*){0,2})*")

@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from planner.domain.network import Point
 from planner.errors import ParameterError
 from planner.numbers import constant
 from planner.probes.gpu import check_computes, check_gpu, first_line, why_no_kernel
 from planner.probes.kernels import reference_call, timed_call
 from planner.probes.operands import COLD_BYTES, Operands
-from planner.probes.points import Point
 from planner.probes.precisions import computing_in, import_torch
 from planner.probes.timing import (
     COARSEST_TICK_S,
@@ -37,12 +37,6 @@ from planner.probes.timing import (
     time_queued_call,
 )
 from planner.units import format_bytes
-
-__all__ = [
-    "DISTURBED_RATIO", "LEFT_OUT", "MEMORY_SHARE", "SUSTAINED_SHARE", "WARNING_CLOCKS", "Bench", "CpuBench",
-    "CudaBench", "EventStopwatch", "as_if_quiet", "bench_of", "cuda_bench", "host_times", "least_disturbed",
-    "on_threads", "operand_elements", "quietest", "sustained", "usable_bytes", "usable_now",
-]  # fmt: skip
 
 DISTURBED_RATIO = 1.2
 """The machine is disturbed where the reference takes this much longer than in the quiet part of a run."""

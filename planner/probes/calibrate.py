@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from planner.domain.arrays import check_positive
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import LINEAR_BIAS, is_that_of_fp32
-from planner.domain.network import Network
-from planner.domain.samples import Samples, TimedStep
+from planner.domain.network import Network, Point
+from planner.domain.samples import DISTURBED_NOTE, Samples, TimedStep
 from planner.probes.bench import (
     LEFT_OUT,
     SUSTAINED_SHARE,
@@ -44,16 +44,11 @@ from planner.probes.machine import (
     throttled,
     watched,
 )
-from planner.probes.points import DESIGN, GPU_DESIGN, Point, designed_points, gpu_points
+from planner.probes.points import DESIGN, GPU_DESIGN, designed_points, gpu_points
 from planner.probes.precisions import CPU_PRECISIONS, HALVES, import_torch, wanted_precisions
-from planner.probes.run import DISTURBED_NOTE, Goal, Progress, Run, continued, told_when_lost
+from planner.probes.run import Goal, Progress, Run, continued, told_when_lost
 from planner.probes.steps import StepNeed, StepTimes, timed_steps
 from planner.probes.timing import keep_freed_memory
-
-__all__ = [
-    "KEPT_MEMORY", "WARNING_DISTURBED", "CpuPlace", "GpuPlace", "Measurement", "Own", "Place", "disturbed",
-    "measure_device", "place_of", "with_shared_rows",
-]  # fmt: skip
 
 
 def with_shared_rows(samples: Samples, precisions: Sequence[str]) -> Samples:

@@ -15,11 +15,6 @@ from planner.errors import MissingPackageError, ParameterError
 from planner.probes.machine import describe_cpu, first_look, gpu_name
 from planner.probes.precisions import COMPUTING, gpu_precisions, import_torch
 
-__all__ = [
-    "DeviceLostError", "Gpu", "Lookup", "check_computes", "check_gpu", "default_device", "describe_gpu", "first_line",
-    "present_gpus", "why_no_kernel",
-]  # fmt: skip
-
 CUDA_CORES: Mapping[tuple[int, int], int] = {
     (3, 0): 192, (5, 0): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (8, 0): 64, (8, 6): 128,
 }  # fmt: skip

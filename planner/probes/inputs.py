@@ -35,11 +35,6 @@ from planner.probes.precisions import import_torch
 from planner.probes.timing import Timing, summary
 from planner.units import format_bytes
 
-__all__ = [
-    "IMAGE_CASES", "INPUT_SHARE", "ImageCase", "InputRows", "measure_copies", "measure_images", "measure_input",
-    "measure_storage", "processor_wait_s", "resident_share",
-]  # fmt: skip
-
 Row = Mapping[str, Any]
 Clock = Callable[[], float]
 

@@ -19,15 +19,13 @@ from typing import Any
 from planner.domain.kernels import FORWARD
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.attentions import is_plain
-from planner.domain.network import INPUT, Layer, LayerCall
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import LayerCall, Point
 from planner.probes import operands as products
 from planner.probes.layer_points import OPTIMIZERS
 from planner.probes.operands import Operands, backward_call, is_mixed, kept, wide_tensors
-from planner.probes.points import Point
 from planner.probes.precisions import NARROW, autocast, import_torch
 from planner.probes.timing import Call
-
-__all__ = ["reference_call", "timed_call"]
 
 TOGETHER_ELEMENTS = 1 << 20
 """Updates of fewer parameters are timed several at once: a step of an optimizer has a cost of its own."""

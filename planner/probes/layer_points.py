@@ -13,15 +13,9 @@ from typing import Any, NamedTuple
 
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, MATRIX_KINDS, convolution_output, is_that_of_fp32
 from planner.domain.layers.attentions import is_plain
-from planner.domain.network import LayerCall
+from planner.domain.network import LayerCall, Point
 from planner.probes.operands import POOL_ELEMENTS
-from planner.probes.points import Point
 from planner.probes.precisions import HALVES, NARROW, computes, has_kernel
-
-__all__ = [
-    "GPU_SUB_BATCHES", "LARGE_SUB_BATCH", "OPTIMIZERS", "SMALL_SUB_BATCH", "Extent", "Unmeasured",
-    "first_of_another_way", "layer_points", "unmeasurable",
-]  # fmt: skip
 
 SMALL_SUB_BATCH, LARGE_SUB_BATCH = 1, 16
 """Sub-batches: one call at both predicts any other of its work within a few per cent."""

@@ -22,12 +22,6 @@ import numpy as np
 
 from planner.domain.cluster import Accelerator, Node
 
-__all__ = [
-    "GpuState", "available_bytes", "busy", "cpu_name", "cpu_steal_s", "describe_cpu", "first_look", "gpu_name",
-    "installed_gpus", "likely_names", "parse_states", "present_accelerators", "processes", "reports",
-    "state_circumstances", "states", "threads_in_words", "throttled", "watched",
-]  # fmt: skip
-
 MEMORY_GIB = {
     "b200-sxm-180gb": 179, "h200-sxm-141gb": 140.4, "h100-sxm5-80gb": 80, "h100-pcie-80gb": 80, "gh200-96gb": 96,
     "a100-sxm4-80gb": 80, "a100-sxm4-40gb": 40, "a100-pcie-80gb": 80, "a100-pcie-40gb": 40, "a40": 48, "a10": 24,

@@ -33,18 +33,13 @@ from typing import TYPE_CHECKING, Any
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, convolution_output
 from planner.domain.layers.attentions import fused_attention
-from planner.probes.points import Point
+from planner.domain.network import Point
 from planner.probes.precisions import COMPUTING, import_torch, product_sizes
 from planner.probes.timing import Call, give_back_memory
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "COLD_BYTES", "HALF_BYTES", "POOL_ELEMENTS", "Operands", "attention_dropout", "attention_product",
-    "attention_softmax", "backward_call", "convolution", "embedding", "fused_attention_call", "gradients_in_fp32",
-    "is_mixed", "kept", "narrow_product", "product", "quantised_convolution", "wide_tensors",
-]  # fmt: skip
 
 POOL_ELEMENTS = 1 << 26
 """256 MiB of fp32: larger than the last cache of current CPUs, and two of the largest operands of a designed point."""

@@ -33,11 +33,6 @@ from planner.domain.layers.record import INPUT, AttributeValue, Layer, Lowering,
 from planner.domain.network import Point, kind_of_kernel
 from planner.probes.precisions import has_kernel, measures
 
-__all__ = [
-    "DESIGN", "GPU_DESIGN", "SEED", "Family", "Point", "attention_families", "convolution", "depthwise_convolution",
-    "designed_points", "gpu_points", "linear", "sequence_families", "sequence_product", "traffic_work",
-]  # fmt: skip
-
 SEED = 20160705
 
 

@@ -14,12 +14,6 @@ from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
 from planner.domain.precision import precision_named
 from planner.errors import MissingPackageError, ParameterError
 
-__all__ = [
-    "COMPUTING", "CPU_PRECISIONS", "HALF_KINDS", "HALVES", "NARROW", "autocast", "byte_precisions", "check_torch",
-    "computes", "computing_in", "gpu_precisions", "has_kernel", "import_torch", "measures", "product_sizes",
-    "wanted_precisions",
-]  # fmt: skip
-
 MISSING = "measuring must be done with PyTorch, got no package torch; pip install 'epoch-planner[torch]'"
 
 

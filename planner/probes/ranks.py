@@ -33,11 +33,6 @@ from planner.errors import NOTHING, ParameterError
 from planner.probes.precisions import import_torch
 from planner.probes.run import Earlier, Measured, append
 
-__all__ = [
-    "ARRIVAL_S", "Joined", "Point", "Rank", "Step", "Visits", "join", "link_points", "losses_named", "measure_points",
-    "rank_of", "rows_of", "take_part", "time_steps",
-]  # fmt: skip
-
 ARRIVAL_S = 60.0
 """Time that ranks have to come, and a message to arrive."""
 LEAVING_S, TRY_S = 3.0, 2.0

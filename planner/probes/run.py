@@ -30,17 +30,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from planner.domain.network import Point
 from planner.domain.samples import DISTURBED_NOTE, Samples
 from planner.errors import OutputError, ParameterError
 from planner.probes.bench import DISTURBED_RATIO, Bench, as_if_quiet, quietest
 from planner.probes.gpu import DeviceLostError, check_computes
-from planner.probes.points import SEED, Point
+from planner.probes.points import SEED
 from planner.probes.timing import Timing
-
-__all__ = [
-    "DISTURBED_NOTE", "EXPECTED_ERROR", "Chooser", "Earlier", "Goal", "Measured", "Progress", "Run", "append",
-    "continued", "holds_measured", "read_measured", "remove_if_empty", "seconds_used", "start_file", "told_when_lost",
-]  # fmt: skip
 
 FAILED = "failed"
 PASSING_CIRCUMSTANCES = frozenset({"load_average", "steal_s", "steal_during_s"})

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from planner.domain.arrays import check_count
 from planner.domain.kernels import UPDATE
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.network import INPUT, Layer, Network, input_shapes, layer_shapes
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network, input_shapes, layer_shapes
 from planner.domain.samples import TimedStep
 from planner.numbers import constant
 from planner.probes.bench import DISTURBED_RATIO, Bench, CpuBench, as_if_quiet, bench_of, least_disturbed, quietest
@@ -30,10 +31,6 @@ from planner.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "CPU_BYTES", "STEP_PRECISIONS", "PlanRun", "StepNeed", "StepTimes", "WantedRun", "build_module", "enough_s",
-    "gradient_time", "probe_networks", "timed_runs", "timed_steps",
-]  # fmt: skip
 
 WARM_UP_STEPS = 3
 PASSES = "forward", "backward"

@@ -25,11 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-__all__ = [
-    "COARSEST_TICK_S", "EVENT_RESOLUTION_S", "Call", "Stopwatch", "Timing", "give_back_memory", "keep_freed_memory",
-    "own_clock", "resident_bytes", "summary", "time_call", "time_queued_call", "touched_pages",
-]  # fmt: skip
-
 LEAST_BLOCK_S = 2e-3
 BLOCKS = 5
 LONG_CALL_S = 0.01

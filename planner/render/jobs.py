@@ -19,8 +19,6 @@ from planner.domain.job import ARGUMENT, FILE, KEY, VARIABLE, Job, PlanToStart, 
 from planner.errors import ParameterError, printable
 from planner.units import format_duration
 
-__all__ = ["TARGETS", "Task", "render", "time_limit_s"]
-
 PORT = "29500"
 """On which the first node waits for the others."""
 WITHOUT_INTERVAL = 1.5

@@ -29,12 +29,6 @@ from planner.report.prediction import (
 )
 from planner.units import format_duration, format_number
 
-__all__ = [
-    "part_of_plan", "part_of_suggestion", "prediction_answer", "predictions_answer", "predictions_view",
-    "suggestion_answer", "suggestion_brief", "suggestion_rest", "suggestions_overview", "suggestions_views",
-]  # fmt: skip
-
-
 ALL_WORDS = "-v shows all"
 SHORT_TABLE_PLANS = 5
 """Plans of a short table; the chosen one is among them."""

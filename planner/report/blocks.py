@@ -15,12 +15,6 @@ from functools import reduce
 from typing import TextIO, TypeVar
 from unicodedata import combining, east_asian_width
 
-__all__ = [
-    "LINE_WIDTH", "Block", "Line", "Pairs", "Row", "Table", "given", "heading", "html_of", "line_count", "lines_of",
-    "listing", "print_blocks", "title", "width_of",
-]  # fmt: skip
-
-
 T = TypeVar("T")
 Row = Sequence[str]
 

@@ -17,9 +17,6 @@ from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, heading
 from planner.units import format_number
 
-__all__ = ["MOST_NOTICES", "deciding", "goodness", "launch", "notices", "sensitivity_lines"]
-
-
 MOST_NOTICES = 3
 WARNING_LABEL = "warning: "
 HEADLINES: Mapping[str, str] = {

@@ -26,8 +26,6 @@ from planner.report.prediction import entries_of, place, plan_table
 from planner.report.studies import kernel_table, sweep_lines, sweep_view
 from planner.units import duration_unit, format_duration, format_number
 
-__all__ = ["Studied", "page"]
-
 TEMPLATE = Path(__file__).with_name("page.html")
 MOST_DRAWN = 8
 """Plans in a drawing, the one to take among them; tables have all."""

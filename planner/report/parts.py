@@ -16,14 +16,6 @@ from planner.domain.suggestion import Plan, Refused
 from planner.report.blocks import Line, Pairs, Table
 from planner.units import format_bytes, format_duration, format_number
 
-__all__ = [
-    "by_group", "chance", "configuration_words", "counted", "digits_of", "duration", "empty_updates", "factor",
-    "figure", "first_names", "group_steps", "in_tokens", "instead_of_data", "memory_needed", "mini_batch",
-    "objective_of", "origins", "partition", "plan_words", "refusals", "request_values", "shared_layers",
-    "sources_once", "speed", "stage_layers", "stages", "term_words", "terms", "warnings",
-]  # fmt: skip
-
-
 Rows = Sequence[tuple[int, Sequence[PlanWarning]]]
 """Numbers of the rows of a table, and the warnings of each."""
 

@@ -19,11 +19,6 @@ from planner.domain.arrays import FloatArray
 from planner.domain.runs import ScoredRow
 from planner.errors import MissingPackageError
 
-__all__ = [
-    "BESIDE", "LINE_COLOUR", "OTHERS_LOOK", "PICTURE_FORMS", "SERIES_LOOKS", "TIME_OF_METRIC", "Points",
-    "check_matplotlib", "drawing", "picture", "plain_logarithms", "validation_plot",
-]  # fmt: skip
-
 PICTURE_FORMS: Mapping[str, Mapping[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 """Form of a picture -> what it must not say, because it would differ the next time."""
 TIME_OF_METRIC = {"iteration_s": "step", "update_s": "update", "epoch_s": "epoch", "samples_per_s": "sample"}

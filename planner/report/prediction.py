@@ -19,12 +19,6 @@ from planner.report import parts
 from planner.report.blocks import LINE_WIDTH, Block, Line, Pairs, Table, given, heading, width_of
 from planner.units import format_bytes, format_count, format_duration, format_number
 
-__all__ = [
-    "BEYOND_NOTE", "Entry", "entries_of", "figures", "fusion_lines", "has_letters", "lookups", "place", "plan_table",
-    "prediction_details", "prediction_rest",
-]  # fmt: skip
-
-
 NO_KINDS = ("total", "capacity", "low", "high")
 """Of memory."""
 LEAST_GAIN = 0.03

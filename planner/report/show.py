@@ -18,13 +18,6 @@ from planner.report.blocks import Block, Line, Pairs, Table, given, heading, lis
 from planner.report.parts import configuration_words, first_names, sources_once
 from planner.units import format_bytes, format_count, format_rate, format_seconds
 
-__all__ = [
-    "CallWeights", "accelerator_view", "accelerators_view", "calibration_view",
-    "calibrations_view", "cluster_view", "clusters_view", "dataset_view", "datasets_view", "entry_view", "fit_view",
-    "framework_view", "frameworks_view", "gaps_view", "is_assumed", "network_view", "networks_view", "share",
-]  # fmt: skip
-
-
 MOST_NAMES = 12
 """Names listed of what a calibration has seen."""
 

@@ -21,12 +21,6 @@ from planner.report.plots import BESIDE, LINE_COLOUR, SERIES_LOOKS, picture, pla
 from planner.report.prediction import place
 from planner.units import duration_unit, format_bytes, format_duration, format_number, format_seconds
 
-__all__ = [
-    "batches_view", "gains_table", "kernel_table", "replicas_view", "ridge_words", "sweep_lines", "sweep_plot",
-    "sweep_view", "validation_view", "verified_view", "why_not_view",
-]  # fmt: skip
-
-
 MOST_ROWS, MOST_COLUMNS = 12, 8
 """Numbers of nodes and sub-batches that a table shows."""
 

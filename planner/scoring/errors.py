@@ -40,12 +40,6 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.runs import ORDERS, ErrorSummary, GroupRanking, Growth, OrderRanking, RankingSummary, TermScale
 
-__all__ = [
-    "FEWEST_PLANS", "HOLD_OUTS", "OURS", "RULES", "Figures", "Outcomes", "Split", "as_times", "average_ranks",
-    "comparable", "explaining_terms", "growths", "means", "numbered", "quantiles", "rank_by_rules", "rank_groups",
-    "relative_errors", "runs", "splits", "summaries_by", "summarise", "summarise_ranking",
-]  # fmt: skip
-
 
 def numbered(groups: Sequence[str], mask: BoolArray) -> tuple[list[str], IntArray]:
     """Return the names of the groups of the masked rows, sorted (k), and the group of every masked row (m,)."""

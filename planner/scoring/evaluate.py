@@ -38,11 +38,6 @@ from planner.scoring.errors import (
 )
 from planner.steps.predict import Evaluator
 
-__all__ = [
-    "Answer", "Sorted", "answers_of", "memory_score", "refused", "score", "sort_runs", "unread", "validation_of",
-    "validation_with_locked",
-]  # fmt: skip
-
 
 def score(
     rows: Sequence[ScoredRow],

@@ -66,11 +66,6 @@ from planner.scoring.errors import HOLD_OUTS, Split, numbered, splits
 from planner.scoring.evaluate import Answer, answers_of, refused, sort_runs
 from planner.steps.intervals import LARGEST_REACH
 
-__all__ = [
-    "LEAST_OWN_GROUPS", "Asked", "conformal_score", "fit_runs", "group_of", "held_out_answers", "log_scores",
-    "measured_step_s", "rescaled", "scores", "scores_of", "spread",
-]  # fmt: skip
-
 LEAST_GROUPS = 10
 ROUNDING = 1e-9
 """Of sums of weights that reach the level exactly."""

@@ -48,11 +48,6 @@ from planner.sessions.plan_runs import Asking, refined_here
 from planner.sessions.sample_files import fitted_with_steps, links_of, samples_of, samples_text
 from planner.steps.synchronous import backward_end_s, communication_prefix_s, ready_s
 
-__all__ = [
-    "Asked", "dated", "fitted_from_files", "fitted_here", "held_alone", "kept_when_interrupted", "links_here",
-    "overlap", "rank_here", "take_part_here", "with_runs",
-]  # fmt: skip
-
 SUFFIX = ".lock"
 
 

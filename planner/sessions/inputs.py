@@ -37,13 +37,6 @@ from planner.workload.fusion import with_attention
 from planner.workload.program import block_starts
 from planner.workload.shards import trained_as
 
-__all__ = [
-    "DEFAULT_REQUEST", "ENGINE", "INFERENCE", "LOCAL", "OPTION", "SETTINGS_FILE", "TRAINING", "Case", "Machine", "Say",
-    "Values", "cases", "check_nodes", "check_trainable",
-    "idle_fusions", "listed", "machine_of", "merge", "mixed_cluster", "named_calibration", "own_calibrations",
-    "questions", "said", "seen_cluster", "subject_of_all", "value_of",
-]  # fmt: skip
-
 OPTION, SETTINGS_FILE, DEFAULT_REQUEST = "option", "planner.toml", "default request"
 Values = Mapping[str, Sourced[Any]]
 

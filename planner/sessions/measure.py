@@ -23,7 +23,7 @@ from planner.domain.calibration import Calibration, Gap
 from planner.domain.cluster import Cluster, Node
 from planner.domain.configuration import Configurations, Settings
 from planner.domain.kernels import DIRECTIONS, OF_BANDWIDTH, SERVED_BY, TRAFFIC_KINDS, UPDATE
-from planner.domain.network import LOOKED_UP, LayerCall, Network
+from planner.domain.network import LOOKED_UP, LayerCall, Network, Point
 from planner.domain.precision import PRECISIONS
 from planner.domain.request import Problem
 from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS
@@ -37,7 +37,6 @@ from planner.probes.calibrate import Measurement, Own, Place, measure_device, pl
 from planner.probes.gpu import Gpu, check_gpu, default_device, describe_gpu, present_gpus
 from planner.probes.layer_points import SMALL_SUB_BATCH, Extent, layer_points, unmeasurable
 from planner.probes.machine import describe_cpu
-from planner.probes.points import Point
 from planner.probes.precisions import check_torch
 from planner.probes.run import EXPECTED_ERROR, Goal, Progress, holds_measured, seconds_used
 from planner.probes.steps import CPU_BYTES, STEP_PRECISIONS, PlanRun, StepNeed, timed_runs
@@ -49,12 +48,6 @@ from planner.workload.calls import distinct_calls, layer_calls, lower, totals
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.shards import has_tensor_shards, tensor_shard
-
-__all__ = [
-    "DEFAULT_BUDGET_S", "Request", "Session", "can_be_measured", "check_complete", "check_served", "check_writable",
-    "enough_s", "measured", "measured_for", "measuring", "needed_kernels", "networks_of", "number_in", "shards_of",
-    "with_doubts",
-]  # fmt: skip
 
 DEFAULT_BUDGET_S = 60.0
 """Of the time that ``planner calibrate`` takes [s]."""

@@ -56,10 +56,6 @@ from planner.units import format_bytes, format_seconds
 from planner.workload.fusion import with_attention
 from planner.workload.shards import has_tensor_shards, tensor_shard, trained_as
 
-__all__ = [
-    "Asking", "asking_for", "asking_of", "compared", "kept_runs", "refined_here", "refined_with_runs", "timed_here",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Suggested:

@@ -31,11 +31,6 @@ from planner.sessions.sample_files import table_paths
 from planner.units import format_seconds
 from planner.workload.fusion import with_attention
 
-__all__ = [
-    "Table", "files_of_runs", "framework_of", "kept_plan", "learned_from", "locked_sources", "runs_of_log", "table_of",
-    "unfitted_sources", "wanted_runs",
-]  # fmt: skip
-
 
 class _Key(NamedTuple):
     """What the runs of one problem share, as it is written."""

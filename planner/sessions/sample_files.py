@@ -38,8 +38,6 @@ from planner.probes.machine import names_of_gpu
 from planner.probes.steps import probe_networks
 from planner.sessions.inputs import Say
 
-__all__ = ["fitted_with_steps", "links_of", "samples_of", "samples_path", "samples_text"]
-
 NODE = "node"
 SAMPLES_SUFFIX = ".samples.csv"
 

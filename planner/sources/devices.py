@@ -57,11 +57,6 @@ from planner.domain.provenance import DERIVED, NEAREST, SCALED
 from planner.errors import ParameterError
 from planner.sources.source import is_used, unsure
 
-__all__ = [
-    "Missing", "Nearest", "Offer", "Siblings", "as_scaled", "completions", "derived_precisions", "distance",
-    "is_taken_over", "nearest_fits", "on_other_device", "same_die_fits", "scaled_calibration", "what_misses",
-]  # fmt: skip
-
 POINTWISE = "pointwise"
 Pair = tuple[Accelerator, Accelerator]
 """The device that was measured, and the one that is served."""

@@ -41,11 +41,6 @@ from planner.numbers import constant
 from planner.sources.source import Source, source_of
 from planner.workload.calls import layer_calls
 
-__all__ = [
-    "LEAST_COMMON", "Fits", "LayerCalls", "Ratio", "common_ratios", "is_same_die", "ratio_of", "same_die_curve",
-    "scaled_table",
-]  # fmt: skip
-
 LEAST_COMMON = int(constant("same_die.least_common"))
 """Times in common that say more of the ratio than a fit does (docs/numbers.md)."""
 SQRT_2 = float(np.sqrt(2.0))

@@ -29,12 +29,6 @@ from planner.domain.messages import ALL_REDUCE, OVERLAP, SEND_RECEIVE, Groups
 from planner.errors import CoverageError, ParameterError
 from planner.sources.source import Source, source_of
 
-__all__ = [
-    "BETWEEN", "INSIDE", "MULTIPLES", "SOCKET", "SOCKETS", "WAIT", "as_elsewhere", "between_devices",
-    "beyond_measured", "contradictions", "measured_inside", "multiples_of_kind", "of_node", "slower",
-    "waits_elsewhere", "with_links", "with_measured_links", "without_generation",
-]  # fmt: skip
-
 MULTIPLES = "specified"
 """Library of pooled collectives: by what times over links as specified are multiplied."""
 INSIDE, BETWEEN = PLACES = "inside", "between"

@@ -41,12 +41,6 @@ from planner.errors import ParameterError
 from planner.numbers import constant, constants
 from planner.sources.source import Source, source_of
 
-__all__ = [
-    "ASSUMED_HOST_S_PER_CALL", "ASSUMED_SCALE_DEVIATION", "COMMON_VARIANCE", "DATASHEET_LIBRARY", "DEVIATION_SETTING",
-    "EXPONENTS", "FORMULA", "NOISE_VARIANCE", "REACH_DOUBLINGS", "WAITS", "MeasuredSteps", "Overheads",
-    "assumed_overheads", "check_overheads", "expected_largest", "exponent_name", "find_overheads", "measured_steps_of",
-]  # fmt: skip
-
 DATASHEET_LIBRARY = "specified"
 """Library of overheads that were fitted on top of specified kernels."""
 ASSUMED_HOST_S_PER_CALL = constant("overheads.host_s_per_call")

@@ -16,11 +16,6 @@ from planner.domain.request import Problem
 from planner.errors import CoverageError, Refusal
 from planner.numbers import constant
 
-__all__ = [
-    "KERNEL_MISSING", "PRECISION_LOSSY", "Source", "absent_precision", "is_used", "measuring", "miss_in_words",
-    "missing_kernel", "missing_link", "source_of", "unmeasured_precision", "unpriced_precision", "unsure",
-]  # fmt: skip
-
 LARGEST_MISS = constant("serving.largest_miss")
 """Held-out error up to which an entry is used: above it, any other source says more."""
 

@@ -71,11 +71,6 @@ from planner.sources.source import (
 )
 from planner.workload.calls import lower, narrow_calls, narrow_layers, rest_precision
 
-__all__ = [
-    "Source", "Sources", "candidate_precisions", "check_candidate", "check_precision", "why_not_candidate",
-    "why_not_precision",
-]  # fmt: skip
-
 HOST_LIBRARY = "host"
 """Library of collective entries that are between host buffers: for asynchronous update threads only."""
 TYPICAL_CALLS: Mapping[str, tuple[tuple[int, ...], ...]] = {

@@ -30,7 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.costs.terms import Work, evaluate
+from planner.costs.features import Work
+from planner.costs.terms import evaluate
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configuration, Configurations
 from planner.domain.prediction import MiniBatch, Staleness, Term
@@ -55,11 +56,6 @@ from planner.steps.passes import Passes
 from planner.steps.stages import Held, Stage, kernel_shares, stages_of
 from planner.steps.step_costs import StepCosts, host_all_reduce_s, host_gradient
 from planner.steps.warnings import StepWarnings, empty_updates, window_missed
-
-__all__ = [
-    "INTEGER_GUARD", "AsyncPricer", "AsyncPrices", "Asynchrony", "async_descriptions", "asynchrony_of",
-    "binomial_pmf", "update_period_s", "whole_and_fraction",
-]  # fmt: skip
 
 INTEGER_GUARD = 1e-9
 """A period ratio this near to an integer is one: .6 / .2 is 2.9999999999999996."""

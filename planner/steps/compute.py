@@ -61,11 +61,6 @@ from planner.workload.shards import columns_of, context_shard, expert_shard, ten
 from planner.workload.split_messages import ATTENTION, FEED_FORWARD
 from planner.workload.units import Units, repeats, units_of
 
-__all__ = [
-    "BACKWARD", "BESIDE", "HEAD", "PASSES", "ComputeCases", "RankCompute", "UnitTable", "call_work", "host_s",
-    "memory_rules", "scaled", "started", "term_of",
-]  # fmt: skip
-
 GRAPH_S_PER_CALL = constant("overheads.graph_s_per_call")
 """Host time of a kernel call in a graph that was recorded once (docs/numbers.md)."""
 LAUNCH_S = constant("overheads.launch_s")

@@ -30,7 +30,8 @@ from planner.domain.split import RECOMPUTES
 from planner.errors import CoverageError, Refusal
 from planner.numbers import constant, constants
 from planner.sources.overheads import MeasuredSteps, Overheads
-from planner.sources.sources import Source, Sources
+from planner.sources.source import Source
+from planner.sources.sources import Sources
 from planner.steps.intervals import Gradient, kind_of, quantity, reciprocal, score_of, times
 from planner.steps.stage_cases import StageLayout, units_ahead
 from planner.steps.stages import Part
@@ -38,12 +39,6 @@ from planner.steps.warnings import StepWarnings, measured_warning, own_layers
 from planner.units import BOUNDS
 from planner.workload.program import block_starts, program
 from planner.workload.units import units_of
-
-__all__ = [
-    "OF_AXES", "Description", "Deviation", "Rest", "Told", "Updates", "add_parts", "as_measured", "check_bounds",
-    "described", "deviation_left", "deviation_of_axes", "deviation_of_ratio", "doublings_of", "synchronous_updates",
-    "term_of_sources", "utilization",
-]  # fmt: skip
 
 Window = Callable[[str], tuple[float, float]]
 """Mode -> (least, largest) mini-batch [samples]."""

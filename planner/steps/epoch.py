@@ -20,18 +20,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.costs.features import Work
 from planner.costs.specified import assumed_decode
-from planner.costs.terms import Work, evaluate, extrapolates, features_of
+from planner.costs.terms import evaluate, extrapolates, features_of
 from planner.costs.transfers import READING_TERMS, loading_s, miss_fraction
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.cluster import Cluster
 from planner.domain.samples import DECODE, JPEG, LOAD_CACHED
 from planner.numbers import constant
-from planner.sources.source import source_of
-from planner.sources.sources import Source, Sources
+from planner.sources.source import Source, source_of
+from planner.sources.sources import Sources
 from planner.steps.intervals import Gradient
-
-__all__ = ["CACHED_SHARE", "Input", "InputPart", "InputTimes", "worker_threads"]
 
 CACHED_SHARE = constant("input.cached_share")
 """Of the memory of a node whose storage was measured, left to what the system keeps of read files (docs/numbers.md)."""

@@ -11,11 +11,6 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray
 
-__all__ = [
-    "STAGES", "TOGETHER", "WITH_RECOMPUTE", "CallCounts", "beside_s", "composed_s",
-    "composed_slopes", "together_s",
-]  # fmt: skip
-
 STAGES = ("forward", "backward", "accumulating", "update")
 WITH_RECOMPUTE = (*STAGES, "recompute")
 """Stages of a rank that may compute its forward pass again."""

@@ -32,8 +32,6 @@ from planner.steps.kernel_rows import rows_of
 from planner.steps.stages import Composed, TimedCalls, composed_stages
 from planner.workload.fusion import forward_calls, live_elements
 
-__all__ = ["Inference", "check_batch", "replicas_of"]
-
 HOST_SHARE = constant("inference.host_share")
 """Host time of an operation without gradients over that in training (docs/numbers.md)."""
 

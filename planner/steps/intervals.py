@@ -34,9 +34,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.costs.features import number
+from planner.costs.features import Work, number
 from planner.costs.measured_calls import DOUBLINGS_BEYOND
-from planner.costs.terms import Work, doublings_outside, evaluate, features_of, term_named
+from planner.costs.terms import doublings_outside, evaluate, features_of, term_named
 from planner.costs.work import slowdown
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import END_TO_END, Calibration, Entry
@@ -46,11 +46,6 @@ from planner.domain.prediction import Quantity, Term
 from planner.domain.provenance import EXACT, NORMAL_90, PLACES, SCALING_CURVE, ConformalScore, PredictionKind
 from planner.numbers import constant, constants
 from planner.sources.overheads import DEVIATION_SETTING
-
-__all__ = [
-    "DOUBT_ABOVE", "DOUBT_BELOW", "PRODUCT_DOUBT_BELOW", "Gradient", "Spread", "derivatives",
-    "doubt_factor", "has_scatter", "kind_of", "quantity", "reciprocal", "score_of", "stated_deviation", "times",
-]  # fmt: skip
 
 """Standard deviations from the mean to either end of the central 90 % of a normal distribution."""
 STANDARD_PER_MEAN_ERROR = 1.25

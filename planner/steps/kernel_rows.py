@@ -27,9 +27,6 @@ from planner.units import format_duration
 from planner.workload.calls import lower
 from planner.workload.shards import has_tensor_shards
 
-__all__ = ["by_kind", "kernel_rows", "lossy_warning", "rows_of", "work_rows"]
-
-
 MOST_LOSSES, LEAST_LOSS = 2, 0.005
 """Kinds of kernels that are told to be slower, and of what share of a step on."""
 

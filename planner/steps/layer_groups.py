@@ -20,18 +20,10 @@ from typing import cast
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows, distinct_values
+from planner.domain.axes import TENSOR
 from planner.domain.configuration import Configurations
 from planner.domain.kernels import UPDATE, KernelCalls
-from planner.domain.messages import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    GRADIENTS,
-    REDUCE_SCATTER,
-    SEND_RECEIVE,
-    TENSOR,
-    Groups,
-)
+from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, GRADIENTS, REDUCE_SCATTER, SEND_RECEIVE, Groups
 from planner.domain.prediction import SharedLayers
 from planner.domain.split import SCHEMES, SplitMemoryBytes
 from planner.sources.sources import Sources
@@ -65,8 +57,6 @@ from planner.workload.schemes import (
     sent_bytes,
     units_by_layer,
 )
-
-__all__ = ["GroupPricer"]
 
 SHARES = (0.0, 0.25, 0.5, 1.0)
 """Of the exchange of gradients that a choice of schemes counts."""

@@ -25,7 +25,7 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.configuration import Configurations
 from planner.domain.messages import NEIGHBOURS, SEND_RECEIVE
-from planner.domain.split import BEST_STAGES, RECOMPUTES, SplitMemoryBytes
+from planner.domain.split import BEST_STAGES, RECOMPUTES, SplitMemoryBytes, StageLayers
 from planner.errors import ParameterError
 from planner.sources.sources import Sources
 from planner.steps.compute import PASSES, RankCompute
@@ -41,9 +41,6 @@ from planner.workload.placement import Placement
 from planner.workload.program import Partition, best_cuts, block_starts, gradient_buckets
 from planner.workload.rank_sizes import SUMS
 from planner.workload.schemes import Segments, segments_of
-from planner.workload.units import StageLayers
-
-__all__ = ["LayerCuts", "LayerPart", "LayerPricer", "cut_at", "step_pricer"]
 
 Both = tuple[FloatArray, FloatArray]
 

@@ -34,8 +34,6 @@ from planner.steps.price import Pricer
 from planner.steps.step_costs import Ring, StepCosts, operation_s
 from planner.steps.step_part import bucket_bytes
 
-__all__ = ["AcrossGroups", "configuration_in_group", "in_group"]
-
 
 class AcrossGroups:
     """Prices plans in which each of several groups of nodes takes part.

@@ -30,15 +30,12 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows
 from planner.domain.axes import AXES, DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
 from planner.domain.configuration import RANK_AXES, Configurations
-from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, WEIGHTS_SHARDED
+from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, WEIGHTS_SHARDED, StageLayers, even_layers
 from planner.steps.passes import Passes
 from planner.steps.stage_cases import StageLayout, laid_out, layout_memory, units_ahead
 from planner.steps.state import State
 from planner.steps.step_costs import StepCosts
 from planner.workload.program import best_cuts
-from planner.workload.units import StageLayers, even_layers
-
-__all__ = ["Order", "StageLayouts", "best_orders", "orders_of"]
 
 Order = tuple[str, ...]
 _SLACK = 1e-9

@@ -16,16 +16,15 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.axes import CONTEXT, EXPERT, TENSOR
 from planner.domain.calibration import OF_PASSES
 from planner.domain.configuration import Configurations
 from planner.domain.kernels import BACKWARD_DATA, UPDATE
 from planner.domain.messages import (
-    CONTEXT,
     CONTEXT_NEIGHBOURS,
     CORE,
     EMBEDDING_BACKWARD,
     EMBEDDING_FORWARD,
-    EXPERT,
     EXPERT_SHARDS,
     HEAD_FORWARD,
     INPUT_GRADIENT,
@@ -33,7 +32,6 @@ from planner.domain.messages import (
     LAYER_FORWARD,
     NEIGHBOURS,
     RECOMPUTED,
-    TENSOR,
     WEIGHT_GRADIENT,
     Message,
 )
@@ -50,8 +48,6 @@ from planner.workload.split_messages import (
     head_messages,
     layer_messages,
 )
-
-__all__ = ["SENT_BETWEEN", "Backward", "Passes", "Sent", "StageMessages"]
 
 _SAME_PASSES = (
     "accumulation_steps", "virtual_stages", "sharding", "shard_group", "schedule", "offload", "nodes",

@@ -33,14 +33,8 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.split import SCHEDULES
+from planner.domain.axes import SCHEDULES
 from planner.errors import ParameterError
-
-__all__ = [
-    "SPLIT_BACKWARD", "Chunks", "Paths", "Places",
-    "Whole", "chunks_of", "circling_s", "paths_of",
-    "paths_of_stages", "pipeline_s", "sums_above", "whole_of",
-]  # fmt: skip
 
 
 def pipeline_s(

@@ -22,8 +22,6 @@ from planner.errors import ParameterError
 from planner.steps.pipeline import Chunks, Paths, Places, Whole, chunks_of, circling_s, paths_of, sums_above, whole_of
 from planner.steps.synchronous import Runs, runs_end_s
 
-__all__ = ["RUN_SCHEDULES", "drain_s", "exchange_s", "exposed_exchange_s", "runs_s"]
-
 RUN_SCHEDULES = ("1f1b", "interleaved")
 """Schedules of which runs are enough."""
 _ROUNDING = 1e-9

@@ -48,8 +48,6 @@ from planner.workload.memory_rules import mean_staleness
 from planner.workload.program import block_starts
 from planner.workload.units import Units
 
-__all__ = ["Evaluator", "compare_among", "least_pass_s", "least_scheduled_s", "least_step_s"]
-
 
 def least_pass_s(pricer: Pricer, plans: Configurations) -> FloatArray:
     """Return what the passes of one sub-batch take at least, of a network without blocks or on one device [s], (n,).

@@ -40,8 +40,6 @@ from planner.steps.step_part import STEP_TERMS, OneStage, SlotExchange, StepPart
 from planner.workload.calls import UPDATE_BYTES
 from planner.workload.memory import fullest_stage
 
-__all__ = ["Priced", "Pricer"]
-
 _HOST_BYTES_PER_S = 100e9
 """Assumed of a node's memory: half of what eight channels of DDR4-3200 carry, 204.8 GB/s."""
 _OF_STEP = ("pipeline_parallel", "schedule", "accumulation_steps", "virtual_stages")

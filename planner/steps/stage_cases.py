@@ -23,12 +23,10 @@ from planner.domain.axes import AXES
 from planner.domain.configuration import Configurations
 from planner.domain.messages import Groups
 from planner.domain.prediction import LayersOfStage
-from planner.domain.split import RECOMPUTES, SplitMemoryBytes
+from planner.domain.split import RECOMPUTES, SplitMemoryBytes, StageLayers
 from planner.steps.compute import ComputeCases
 from planner.steps.step_costs import StepCosts
-from planner.workload.units import StageLayers, Units, stage_units
-
-__all__ = ["LaidStages", "OfStages", "StageCases", "StageLayout", "laid_out", "layout_memory", "units_ahead"]
+from planner.workload.units import Units, stage_units
 
 
 class StageCases:

@@ -9,22 +9,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.costs.features import Work
 from planner.costs.measured_calls import WHEREABOUTS, whereabouts
-from planner.costs.terms import Work, evaluate, extrapolates, features_of
+from planner.costs.terms import evaluate, extrapolates, features_of
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 from planner.domain.calibration import Entry
 from planner.domain.kernels import MATRIX_KINDS, KernelCalls
 from planner.domain.prediction import LOOKUPS
 from planner.domain.provenance import EXACT, SCALING_CURVE
 from planner.sources.overheads import Overheads
-from planner.sources.sources import Source
+from planner.sources.source import Source
 from planner.steps.compute import PASSES, RankCompute, call_work, term_of
 from planner.steps.host_and_gpu import STAGES, TOGETHER, beside_s, composed_s, composed_slopes
 from planner.steps.intervals import derivatives, doubt_factor, stated_deviation
 from planner.steps.step_costs import StepCosts, units_s
 from planner.workload.program import Program
-
-__all__ = ["Composed", "Held", "Part", "Stage", "TimedCalls", "composed_stages", "kernel_shares", "stages_of"]
 
 EXTRAPOLATED_SHARE = 0.05
 """A stage counts as extrapolated when calls outside their fit take more than this share of its GPU time."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
+from planner.domain.axes import TENSOR
 from planner.domain.configuration import Configurations
 from planner.domain.messages import (
     ALL_GATHER,
@@ -29,7 +30,6 @@ from planner.domain.messages import (
     NODE_REPLICAS,
     NODE_SHARDS,
     REDUCE_SCATTER,
-    TENSOR,
 )
 from planner.domain.split import GRADIENTS_SHARDED, OPTIMIZER_SHARDED, SHARD_GROUPS, WEIGHTS_SHARDED
 from planner.steps.stage_cases import OfStages, StageCases
@@ -37,8 +37,6 @@ from planner.steps.step_costs import StepCosts
 from planner.steps.synchronous import equal_backward_s, equal_forward_s
 from planner.workload.placement import shard_ranks
 from planner.workload.shards import padded_vocabulary, tied_table
-
-__all__ = ["Elements", "StageExchange", "State"]
 
 _SAME_STATE = ("sub_batch", "accumulation_steps", "virtual_stages", "recompute", "schedule", "offload")
 """Fields of plans on which nothing depends that a step does once."""

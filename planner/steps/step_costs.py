@@ -30,11 +30,6 @@ from planner.workload.memory import Memory
 from planner.workload.placement import Placement
 from planner.workload.split_messages import EXCHANGED, RING, MessageRules, NetworkSends, network_sends
 
-__all__ = [
-    "HOST_GRADIENT_BYTES", "Ring", "StepCosts", "all_reduce_gradient", "host_all_reduce_s", "host_gradient",
-    "operation_s", "units_s",
-]  # fmt: skip
-
 _PLACED_BY = (*RANK_AXES.values(), "gpus_per_node")
 
 

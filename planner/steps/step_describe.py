@@ -40,8 +40,6 @@ from planner.steps.warnings import StepWarnings
 from planner.workload.memory_rules import weight_versions
 from planner.workload.split_messages import EXCHANGED
 
-__all__ = ["step_descriptions"]
-
 ROUNDING = 1e-12
 """Share of a step that differences of sums leave: no term."""
 CASES_AT_ONCE = 64

@@ -22,12 +22,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from planner.costs.terms import Work, extrapolates
+from planner.costs.features import Work
+from planner.costs.terms import extrapolates
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, distinct_rows, distinct_values
+from planner.domain.axes import SCHEDULES
 from planner.domain.calibration import Entry
 from planner.domain.configuration import Configurations
 from planner.domain.messages import GRADIENTS, Groups
-from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED
+from planner.domain.split import WEIGHTS_SHARDED
 from planner.steps.passes import Passes
 from planner.steps.pipeline import SPLIT_BACKWARD, pipeline_s
 from planner.steps.pipeline_runs import RUN_SCHEDULES, exchange_s, runs_s
@@ -47,8 +49,6 @@ from planner.steps.synchronous import (
 )
 from planner.steps.tables import PairTable
 from planner.workload.program import gradient_buckets
-
-__all__ = ["STEP_TERMS", "MessagePath", "OneStage", "SlotExchange", "StepPart", "bucket_bytes"]
 
 STEP_TERMS = (
     "load_input", "host_to_device", "forward", "backward", "recompute", "tensor_messages", "context_messages",

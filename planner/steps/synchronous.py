@@ -45,11 +45,6 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "Fusion", "Runs", "backward_end_s", "best_fusion", "communication_prefix_s", "cycle_fusion", "equal_backward_s",
-    "equal_forward_s", "exposed_s", "ready_s", "runs_end_s", "units_backward_s", "units_forward_s",
-]  # fmt: skip
-
 _TILE = 1 << 15
 """Numbers of one temporary array: 256 KiB, which stay in a core's cache."""
 _ALIKE_CASES = 32

@@ -10,8 +10,6 @@ import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, distinct_values
 
-__all__ = ["CHUNK", "CaseTable", "PairTable", "RowTable", "slices"]
-
 Columns = TypeVar("Columns", bound=Any)
 
 CHUNK = 1 << 16

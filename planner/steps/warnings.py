@@ -24,15 +24,13 @@ from planner.domain.prediction import SURE_TO_FIT, MiniBatch, PlanWarning, Term,
 from planner.domain.provenance import DATASHEET
 from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.sources.overheads import MeasuredSteps, Overheads
-from planner.sources.source import is_used, measuring, miss_in_words
-from planner.sources.sources import Source, Sources
+from planner.sources.source import Source, is_used, measuring, miss_in_words
+from planner.sources.sources import Sources
 from planner.steps.epoch import CACHED_SHARE, Input, worker_threads
 from planner.units import format_bytes
 from planner.workload.calls import UPDATE_BYTES, lower
 from planner.workload.placement import Placement
 from planner.workload.shards import expert_number
-
-__all__ = ["SMALLEST_SHARE_INSIDE", "StepWarnings", "empty_updates", "own_layers", "window_missed"]
 
 LARGEST_EMPTY_SHARE = 0.01
 """Of updates that find no gradient; beyond it the mean mini-batch says little about the others."""

@@ -73,12 +73,6 @@ from planner.errors import ParameterError, UnknownNameError
 from planner.numbers import constants
 from planner.workload.program import Program, program, wide_tensors
 
-__all__ = [
-    "ARITHMETIC", "CONVOLUTIONS", "OPERATIONS", "UPDATE_BYTES", "Ledger", "casts", "distinct_calls", "layer_calls",
-    "layer_work", "ledger_of", "lower", "narrow_calls", "narrow_layers", "rest_precision", "totals", "transposes",
-    "updated_calls",
-]  # fmt: skip
-
 LARGEST_WHOLE = 2.0**62
 """Amounts above this are not whole numbers of 64 bits, which would wrap, but floating-point ones."""
 

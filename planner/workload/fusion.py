@@ -82,15 +82,10 @@ import numpy as np
 from planner.domain.arrays import BoolArray, FloatArray, IntArray, once_of
 from planner.domain.kernels import BACKWARD_DATA, FORWARD, KernelCalls
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.record import Layer
-from planner.domain.network import INPUT, Network, layer_shapes
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network, layer_shapes
 from planner.workload.calls import lower
 from planner.workload.program import Program, program
-
-__all__ = [
-    "composed_calls", "composed_kinds", "forward_calls", "fused_calls", "idle_fusions", "in_epilogues",
-    "live_elements", "share_of", "uses_fused_softmax", "with_attention",
-]  # fmt: skip
 
 _WIDE_BYTES = 4
 

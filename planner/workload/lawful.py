@@ -16,20 +16,15 @@ from typing import Any
 import numpy as np
 
 from planner.domain.arrays import BoolArray, IntArray
-from planner.domain.axes import AXES
+from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.configuration import LARGEST_MINI_BATCH, NEUTRAL, SPLIT_AXES, Configurations
 from planner.domain.framework import FEWEST, Framework
 from planner.domain.network import Network
-from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES, WEIGHTS_SHARDED
+from planner.domain.split import BEST_STAGES, RECOMPUTES, WEIGHTS_SHARDED
 from planner.errors import ParameterError
 from planner.workload.program import block_starts, program
 from planner.workload.shards import Divided, attended_positions, divided_by_tensors, expert_number
 from planner.workload.units import units_of
-
-__all__ = [
-    "LAYER_AXES", "Rule", "accumulates", "check_allowed", "check_lawful", "is_lawful", "is_told_apart",
-    "micro_batches_run", "most_stages", "rules_of", "starts_even", "why_unlawful",
-]  # fmt: skip
 
 LAYER_AXES = (
     "tensor_parallel", "pipeline_parallel", "schedule", "stages", "sharding", "shard_group", "recompute", "offload",

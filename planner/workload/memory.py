@@ -44,18 +44,16 @@ import numpy as np
 
 from planner.domain import split
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, FloatArray, IntArray
-from planner.domain.axes import AXES
+from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.network import Network
-from planner.domain.split import SplitMemoryBytes
+from planner.domain.split import SplitMemoryBytes, StageLayers, even_layers
 from planner.workload import memory_rules
 from planner.workload.memory_rules import WIDE_BYTES, MemoryRules
 from planner.workload.placement import shard_ranks
 from planner.workload.program import block_starts, program
 from planner.workload.rank_sizes import MOST, SUMS, Ranks, RankSizes, ranks_of, transform_elements
-from planner.workload.units import StageLayers, even_layers, stage_of
-
-__all__ = ["Memory", "fullest_stage"]
+from planner.workload.units import stage_of
 
 _SELECTIVE, _FULL = split.RECOMPUTES.index("selective"), split.RECOMPUTES.index("full")
 _OF_MICRO_BATCH = (
@@ -68,7 +66,7 @@ _SAME_STATE = (
 """Fields of plans on which nothing depends that is kept whatever micro-batches are."""
 _SAME_PASSES = ("nodes", "shard_group", "gpus_per_node", "sharding")
 """Those on which nothing depends that micro-batches take, but for ``sharding`` where logits are buffered."""
-_LIVE_TWICE = [split.SCHEDULES.index(name) for name in ("interleaved", "zero-bubble-h2", "zero-bubble-v")]
+_LIVE_TWICE = [SCHEDULES.index(name) for name in ("interleaved", "zero-bubble-h2", "zero-bubble-v")]
 """Schedules that have up to twice as many micro-batches alive as stages, somewhere: see in_flight."""
 _MOST_RUNS = 4
 """Runs of equal blocks up to which the stages at their ends are looked at, in place of all."""
@@ -551,4 +549,4 @@ class Memory:
         """Return from how many micro-batches on more of them change nothing; gpipe keeps all."""
         twice = np.isin(plans.schedule_run, _LIVE_TWICE)
         most = np.maximum(plans.pipeline_parallel * np.where(twice, 2, 1), self.rules.output_buffers)
-        return np.where(plans.schedule_run == split.SCHEDULES.index("gpipe"), LARGEST_COUNT, most)
+        return np.where(plans.schedule_run == SCHEDULES.index("gpipe"), LARGEST_COUNT, most)

@@ -14,20 +14,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray, check_not_negative, frozen_map
-from planner.domain.axes import RANK_ORDER
+from planner.domain.axes import RANK_ORDER, SCHEDULES
 from planner.domain.configuration import MODES, OPTIMIZERS, Configurations
 from planner.domain.framework import GENERIC, LOSSES, Framework
 from planner.domain.precision import precision_named
-from planner.domain.split import SCHEDULES, WEIGHTS_SHARDED
+from planner.domain.split import WEIGHTS_SHARDED
 from planner.errors import ParameterError, UnknownNameError
 from planner.numbers import constant, constants
 from planner.workload.calls import CONVOLUTIONS, narrow_layers
 from planner.workload.rank_sizes import SizeRules
-
-__all__ = [
-    "ASSUMED_CONTEXT_BYTES", "ASSUMED_MARGIN", "LOSS_BYTES", "WIDE_BYTES", "BytesOfParameter", "MemoryRules",
-    "live_in_first_chunk", "live_in_last_chunk", "live_micro_batches", "mean_staleness", "weight_versions",
-]  # fmt: skip
 
 _NO_FLUSH = SCHEDULES.index("no-flush")
 
@@ -47,7 +42,7 @@ def live_micro_batches(
     One stage alone keeps one, and one chunk a stage is 1f1b.
 
     ``stage``: s, from 0; ``micro_batches``: m a step; ``pipeline``: p stages, of v ``virtual_stages`` each;
-    ``schedule``: positions in :data:`planner.domain.split.SCHEDULES`. Of the shape that the arguments broadcast to.
+    ``schedule``: positions in :data:`planner.domain.axes.SCHEDULES`. Of the shape that the arguments broadcast to.
     """
     s, m, p, v = (np.asarray(each, dtype=np.float64) for each in (stage, micro_batches, pipeline, virtual_stages))
 

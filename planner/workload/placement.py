@@ -20,13 +20,11 @@ import numpy as np
 
 from planner.domain import messages
 from planner.domain.arrays import FloatArray, IntArray, distinct_rows
-from planner.domain.axes import check_rank_order
+from planner.domain.axes import CONTEXT, DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR, check_rank_order
 from planner.domain.configuration import RANK_AXES, Configurations
-from planner.domain.messages import CONTEXT, DATA, EXPERT, GROUP_NAMES, PIPELINE, RANK_ORDER, TENSOR, Groups
+from planner.domain.messages import GROUP_NAMES, Groups
 from planner.domain.split import SHARD_GROUPS
 from planner.errors import UnknownNameError
-
-__all__ = ["Placement", "shard_ranks"]
 
 _AXES = {messages.GRADIENTS: (CONTEXT, DATA)}
 """Groups of several axes together: gradients of what is not an expert; others are of the axis of their name."""

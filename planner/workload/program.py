@@ -36,11 +36,6 @@ from planner.domain.layers.record import INPUT, Layer, Site
 from planner.domain.network import Network, input_shapes, layer_shapes, parameters_of
 from planner.errors import ParameterError
 
-__all__ = [
-    "GradientSlots", "Partition", "Program", "best_cuts", "block_starts", "crossing", "gradient_buckets",
-    "gradient_slots", "is_composed_gelu", "program", "wide_tensors",
-]  # fmt: skip
-
 
 class Program:
     """A network whose equal layers stand once: S sites, D distinct segments.

@@ -27,16 +27,11 @@ from planner.domain.arrays import FloatArray, IntArray, once_of
 from planner.domain.configuration import SHARD_AXES, Configurations
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.products import needs_columns
-from planner.domain.layers.record import Site
-from planner.domain.network import INPUT, Layer, Network, layer_shapes
+from planner.domain.layers.record import INPUT, Layer, Site
+from planner.domain.network import Network, layer_shapes
 from planner.workload.program import Program, block_starts, is_composed_gelu, program, wide_tensors
 from planner.workload.shards import columns_of, context_shard, expert_shard, tensor_shard, with_padded_vocabulary
 from planner.workload.units import few_blocks, repeats, units_of
-
-__all__ = [
-    "MOST", "SUMS", "RankSizes", "Ranks", "SizeRules", "column_elements", "live_gradients", "ranks_of",
-    "scheme_sizes", "transform_elements",
-]  # fmt: skip
 
 SUMS = (
     "shared", "experts", "trained", "trained_experts", "tied", "copies", "own", "joined", "made", "freed", "logits",

@@ -55,18 +55,12 @@ import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.record import Shape, Site
+from planner.domain.layers.record import INPUT, Shape, Site
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
-from planner.domain.network import INPUT, parameters_of
+from planner.domain.network import parameters_of
 from planner.domain.split import SCHEMES
 from planner.workload.program import Program
 from planner.workload.units import Units
-
-__all__ = [
-    "CHANNELS", "FILTERS", "INPUTS", "OPERATIONS", "ROUNDS", "SAMPLES", "SPACE", "SUMMED_BY_ALL", "WHOLE", "Edges",
-    "Segments", "edges_of", "halo_elements", "kept_parts", "lawful_schemes", "least_assignment", "moved", "named",
-    "operations", "part_of", "rows_of_halo", "scheme_program", "segments_of", "sent_bytes", "units_by_layer",
-]  # fmt: skip
 
 SAMPLES, FILTERS, INPUTS, CHANNELS, SPACE, WHOLE, ROUNDS = range(len(SCHEMES))
 SUMMED_BY_ALL = (SAMPLES, SPACE)

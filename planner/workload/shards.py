@@ -48,16 +48,10 @@ from planner.domain.arrays import BoolArray, FloatArray, IntArray, check_count, 
 from planner.domain.axes import ALL, ATTENTION, LAST, Trainable, trainable_of
 from planner.domain.layers import LAYER_KINDS
 from planner.domain.layers.attentions import core_of
-from planner.domain.layers.record import Shape
-from planner.domain.network import Layer, Network, input_shapes, layer_shapes
+from planner.domain.layers.record import Layer, Shape
+from planner.domain.network import Network, input_shapes, layer_shapes
 from planner.errors import ParameterError
 from planner.workload.program import block_starts
-
-__all__ = [
-    "Divided", "attended_positions", "columns_of", "context_shard", "divided_by_tensors", "expert_number",
-    "expert_shard", "has_tensor_shards", "logits_of", "padded_vocabulary", "products_of", "second_products",
-    "tensor_shard", "tied_table", "trained_as", "whole_parameters", "with_padded_vocabulary", "without_adapters",
-]  # fmt: skip
 
 _Count = TypeVar("_Count", int, IntArray)
 

@@ -34,6 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import FloatArray, check_count, check_positive, once_of
+from planner.domain.axes import CONTEXT, EXPERT, TENSOR
 from planner.domain.configuration import Configurations
 from planner.domain.layers.attentions import core_of
 from planner.domain.layers.record import Layer, Shape
@@ -42,12 +43,10 @@ from planner.domain.messages import (
     ALL_REDUCE,
     ALL_TO_ALL,
     BOUNDARY,
-    CONTEXT,
     CONTEXT_NEIGHBOURS,
     CORE,
     EMBEDDING_BACKWARD,
     EMBEDDING_FORWARD,
-    EXPERT,
     EXPERT_SHARDS,
     HEAD_BACKWARD,
     HEAD_FORWARD,
@@ -58,7 +57,6 @@ from planner.domain.messages import (
     RECOMPUTED,
     REDUCE_SCATTER,
     SEND_RECEIVE,
-    TENSOR,
     WEIGHT_GRADIENT,
     Message,
 )
@@ -67,12 +65,6 @@ from planner.domain.split import RECOMPUTES
 from planner.errors import UnknownNameError
 from planner.workload.program import block_starts, crossing
 from planner.workload.shards import columns_of, logits_of, without_adapters
-
-__all__ = [
-    "ATTENTION", "CONTEXT_WAYS", "EXCHANGED", "FEED_FORWARD", "RING", "BlockSends", "MessageRules", "NetworkSends",
-    "boundary_messages",
-    "embedding_messages", "head_messages", "layer_messages", "network_sends",
-]  # fmt: skip
 
 RING, GATHERED, EXCHANGED = "ring", "all_gather", "all_to_all"
 CONTEXT_WAYS = (RING, GATHERED, EXCHANGED)

@@ -11,15 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.domain.arrays import BoolArray, FloatArray, IntArray
-from planner.domain.layers.record import INPUT
-from planner.domain.network import Layer, Network
-from planner.domain.split import StageLayers, even_layers, stage_places
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
+from planner.domain.split import even_layers, stage_places
 from planner.workload.program import Program, block_starts, crossing, program
 from planner.workload.shards import second_products
-
-__all__ = [
-    "StageLayers", "Units", "even_layers", "few_blocks", "repeats", "stage_of", "stage_units", "units_of",
-]  # fmt: skip
 
 MOST_UNITS = 4096
 """Where a network has more layers with parameters, the fewest tensors cross between units: exact cuts compare all pairs

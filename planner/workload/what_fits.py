@@ -20,21 +20,17 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.domain.arrays import LARGEST_COUNT, BoolArray, IntArray, divisors
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import OPTIMIZERS, Configurations
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
-from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES
+from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES
 from planner.errors import ParameterError
 from planner.workload.fusion import with_attention
 from planner.workload.lawful import accumulates, is_lawful, most_stages
 from planner.workload.memory import Memory
 from planner.workload.rank_sizes import SUMS
 from planner.workload.shards import attended_positions, divided_by_tensors, expert_number
-
-__all__ = [
-    "CHANGES", "TERMS", "Change", "Shortage", "context_degrees", "least_gpus",
-    "lowest_plans", "tensor_degrees", "what_fits",
-]  # fmt: skip
 
 TERMS = tuple(name for name in MEMORY_KINDS if name != "host")
 """Terms of memory on a device, as :class:`planner.domain.split.SplitMemoryBytes` names them."""

@@ -19,12 +19,12 @@ import planner
 from planner import catalog
 from planner.domain.calibration import Calibration
 from planner.domain.cluster import Accelerator, Node
+from planner.domain.network import Point
 from planner.domain.samples import Samples
 from planner.formats.calibration import CALIBRATION
 from planner.formats.samples import write_samples
 from planner.probes import calibrate, gpu
 from planner.probes.calibrate import Measurement, Own, Place
-from planner.probes.points import Point
 from planner.probes.run import PASSING_CIRCUMSTANCES, Goal, Measured, holds_measured, start_file
 from planner.sessions.measure import needed_kernels
 

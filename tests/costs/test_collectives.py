@@ -13,7 +13,8 @@ from planner.costs.collectives import (
     parameter_server,
     ring_all_reduce,
 )
-from planner.costs.terms import Work, evaluate, extrapolates
+from planner.costs.features import Work
+from planner.costs.terms import evaluate, extrapolates
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Entry
 from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE, Groups

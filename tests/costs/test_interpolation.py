@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.costs.features import Work
 from planner.costs.kernels import FLOP_BEYOND, grid_name, hat_weights
-from planner.costs.terms import Work, evaluate, extrapolates
+from planner.costs.terms import evaluate, extrapolates
 from planner.domain.calibration import Entry
 from planner.errors import ParameterError
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from planner.costs.terms import Work, evaluate
+from planner.costs.features import Work
+from planner.costs.terms import evaluate
 from planner.costs.transfers import loading_s, miss_fraction
 from planner.domain.calibration import Entry
 

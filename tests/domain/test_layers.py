@@ -12,8 +12,8 @@ from planner import catalog
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.kernels import BACKWARD_WEIGHT, FORWARD
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.layers.record import Attribute, Call, LayerKind, Share, traffic
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Attribute, Call, Layer, LayerKind, Share, traffic
+from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.formats.network import NETWORK
 from planner.probes.steps import build_module

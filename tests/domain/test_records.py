@@ -9,8 +9,9 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Link, Node, Storage
 from planner.domain.configuration import LARGEST_MINI_BATCH, Configuration, Configurations, Settings
 from planner.domain.kernels import KernelCalls
+from planner.domain.layers.record import Layer
 from planner.domain.messages import Groups
-from planner.domain.network import Layer, Network
+from planner.domain.network import Network
 from planner.domain.precision import PRECISIONS, precision_named
 from planner.domain.provenance import ConformalScore
 from planner.domain.request import Dataset

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.domain.network import INPUT, AttributeValue, Layer, Network, layer_parameters, layer_shapes
+from planner.domain.layers.record import INPUT, AttributeValue, Layer
+from planner.domain.network import Network, layer_parameters, layer_shapes
 from planner.errors import ParameterError
 
 SIDES = st.integers(1, 24)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from planner.domain.cluster import Accelerator
+from planner.domain.network import Point
 from planner.domain.samples import Samples
 from planner.fitting.kernels import expected_fit_s, fit_kernels
-from planner.probes.points import Point, designed_points, gpu_points
+from planner.probes.points import designed_points, gpu_points
 
 CPU = Accelerator("made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})
 GPU = Accelerator("made-up card", "gpu", 80 * 2.0**30, 3e12, {"fp32": 5e13, "bf16": 7e14}, 132)

@@ -7,7 +7,8 @@ import pytest
 from planner.costs.terms import evaluate
 from planner.domain.calibration import Entry
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.domain.samples import Samples, TimedStep
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.kernels import ERROR_BETWEEN, PRODUCT_ERROR_BETWEEN, fit_kernels, fit_layer_calls, fits_among

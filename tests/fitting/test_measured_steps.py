@@ -8,7 +8,8 @@ import pytest
 from planner.domain.calibration import OF_PASSES, Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.fitting.step_fit import measured_steps, with_measured_steps
 from planner.steps.predict import Evaluator

@@ -10,11 +10,12 @@ import numpy as np
 from planner.costs.terms import term_named
 from planner.domain.cluster import Accelerator
 from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network, Point
 from planner.fitting.next_points import OWN_ERROR, NextPoints, timing_s, wanted_calls
 from planner.networks.zoo import build, zoo_names
 from planner.probes.layer_points import layer_points
-from planner.probes.points import Point, designed_points, gpu_points
+from planner.probes.points import designed_points, gpu_points
 from planner.workload.calls import distinct_calls, layer_calls
 
 CPU = Accelerator("cpu-made-up", "cpu", 8 * 2.0**30, 1e10, {"fp32": 1e11})

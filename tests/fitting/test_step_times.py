@@ -14,7 +14,8 @@ from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import FORWARD
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.domain.samples import TimedStep
 from planner.fitting.calibration import with_overheads
 from planner.fitting.overheads import TimedSteps, fit_overheads

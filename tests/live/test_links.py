@@ -26,7 +26,8 @@ import planner
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.network import Layer, Network
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network
 from planner.domain.request import Problem
 from planner.formats.calibration import CALIBRATION
 from planner.steps.predict import Evaluator

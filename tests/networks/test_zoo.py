@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from planner.domain.network import LAYER_KINDS, Network, layer_shapes
+from planner.domain.layers.record import LAYER_KINDS
+from planner.domain.network import Network, layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import arguments_of, build, zoo_names
 from planner.workload.calls import layer_work, totals

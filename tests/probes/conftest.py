@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.probes.points import Point
+from planner.domain.network import Point
 from planner.probes.timing import Timing
 
 CALL_S = 0.1

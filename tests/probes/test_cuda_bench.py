@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from planner.domain.kernels import FORWARD
+from planner.domain.network import Point
 from planner.errors import ParameterError
 from planner.probes import bench as module
 from planner.probes.bench import MEMORY_SHARE, CudaBench, EventStopwatch, cuda_bench, host_times
 from planner.probes.operands import Operands
-from planner.probes.points import Point
 from planner.probes.timing import EVENT_RESOLUTION_S, Call, Timing, time_queued_call
 
 

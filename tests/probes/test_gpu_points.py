@@ -6,9 +6,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from planner.domain.kernels import BACKWARD_WEIGHT, FORWARD, WORK_COLUMNS, convolution_output
+from planner.domain.network import Point
 from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands
-from planner.probes.points import Point, designed_points, gpu_points
+from planner.probes.points import designed_points, gpu_points
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 POINTS = gpu_points(PRECISIONS)

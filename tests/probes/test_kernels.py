@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE
-from planner.domain.network import INPUT, Layer, LayerCall
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import LayerCall, Point
 from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands, narrow_product, quantised_convolution
-from planner.probes.points import Point, designed_points
+from planner.probes.points import designed_points
 from planner.probes.precisions import HALF_KINDS
 
 

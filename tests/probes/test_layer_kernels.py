@@ -5,7 +5,8 @@ import pytest
 
 from planner.domain.kernels import BACKWARD_DATA
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.probes.kernels import timed_call
 from planner.probes.layer_points import layer_points
 from planner.probes.operands import Operands

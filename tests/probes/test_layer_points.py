@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from planner.catalog import find_network
-from planner.domain.network import INPUT, Layer, LayerCall, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import LayerCall, Network, Point
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
 from planner.probes.layer_points import (
@@ -18,7 +19,6 @@ from planner.probes.layer_points import (
     unmeasurable,
 )
 from planner.probes.operands import Operands
-from planner.probes.points import Point
 from planner.workload.calls import distinct_calls
 
 TINY = (

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from planner.domain.network import Network
+from planner.domain.network import Network, Point
 from planner.errors import ParameterError
 from planner.probes import bench as benches
 from planner.probes import calibrate, gpu, steps
 from planner.probes.bench import CudaBench
 from planner.probes.gpu import DeviceLostError, check_computes, first_line
 from planner.probes.operands import Operands
-from planner.probes.points import Point
 from planner.probes.run import Measured, read_measured, start_file, told_when_lost
 from planner.probes.steps import StepTimes, build_module, probe_networks, timed_steps
 from planner.probes.timing import Timing

@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.domain.kernels import FP32_KINDS
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.network import INPUT, Layer, Network, layer_shapes
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network, Point, layer_shapes
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands
-from planner.probes.points import Point
 from planner.probes.steps import build_module
 from planner.workload.calls import distinct_calls, layer_calls
 from planner.workload.program import wide_tensors

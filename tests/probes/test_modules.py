@@ -6,7 +6,8 @@ import torch
 
 from planner.domain.kernels import KINDS
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.network import INPUT, Layer, Network, layer_parameters, layer_shapes
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network, layer_parameters, layer_shapes
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands

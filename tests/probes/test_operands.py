@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT
+from planner.domain.network import Point
 from planner.probes.kernels import timed_call
 from planner.probes.operands import COLD_BYTES, Operands
-from planner.probes.points import Point
 
 GPU = "cpu:0"
 """Not ``cpu``, so taken for a GPU, while PyTorch keeps its numbers in the memory of this machine."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.probes import gpu
 from planner.probes import steps as plan_runs
 from planner.probes.gpu import DeviceLostError

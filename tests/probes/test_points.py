@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, WORK_COLUMNS, convolution_output
-from planner.domain.network import INPUT, AttributeValue, Layer, Network
+from planner.domain.layers.record import INPUT, AttributeValue, Layer
+from planner.domain.network import Network, Point
 from planner.networks.zoo import build, zoo_names
-from planner.probes.points import Point, designed_points
+from planner.probes.points import designed_points
 from planner.workload.calls import lower
 
 POINTS = designed_points()

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network, Point
 from planner.networks.zoo import build
 from planner.probes.kernels import timed_call
 from planner.probes.operands import Operands
-from planner.probes.points import Point
 from planner.probes.steps import build_module
 from planner.workload.calls import layer_calls
 

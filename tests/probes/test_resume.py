@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from planner.domain.kernels import FORWARD
+from planner.domain.network import Point
 from planner.domain.samples import Samples
 from planner.errors import OutputError
-from planner.probes.points import Point
 from planner.probes.run import Measured, Progress, Run, append, continued, read_measured, seconds_used
 
 MakeBench = Callable[..., Any]

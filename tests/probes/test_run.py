@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from planner.domain.kernels import FORWARD
-from planner.domain.network import INPUT, Layer, LayerCall
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import LayerCall, Point
 from planner.domain.samples import Samples
 from planner.errors import OutputError
-from planner.probes.points import Point
 from planner.probes.run import Goal, Progress, Run, continued
 
 MakeBench = Callable[..., Any]

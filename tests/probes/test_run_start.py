@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.domain.kernels import FORWARD
-from planner.probes.points import Point
+from planner.domain.network import Point
 from planner.probes.run import Goal, Run, continued
 
 MakeBench = Callable[..., Any]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from planner.domain.kernels import BACKWARD_DATA, FORWARD
+from planner.domain.network import Point
 from planner.probes.operands import Operands, fused_attention_call
-from planner.probes.points import Point
 
 OPERANDS = Operands(elements=1 << 20)
 SIZES = {"images": 2, "positions": 9, "heads": 3}

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from planner.domain.network import INPUT, Layer, Network, layer_parameters
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network, layer_parameters
 from planner.networks.zoo import build
 from planner.probes.steps import build_module, gradient_time
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from planner.domain.kernels import FORWARD
+from planner.domain.network import Point
 from planner.domain.samples import FREE_CIRCUMSTANCES
 from planner.probes import gpu
 from planner.probes.bench import LEFT_OUT, WARNING_CLOCKS, CudaBench, sustained
 from planner.probes.gpu import DeviceLostError
 from planner.probes.operands import Operands
-from planner.probes.points import Point
 from planner.probes.precisions import COMPUTING
 
 BURST_S = 1e-3

@@ -7,7 +7,8 @@ from planner.domain.calibration import Calibration, Entry, MeasuredStep
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration
 from planner.domain.kernels import LayerWork, WorkTotals
-from planner.domain.network import Layer, Network
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network
 from planner.domain.provenance import ConformalScore
 from planner.report import show
 from planner.report.blocks import Block

@@ -9,7 +9,8 @@ import pytest
 from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.domain.calibration import Calibration, Entry, Gap
 from planner.domain.cluster import Accelerator, Node
-from planner.domain.network import LOOKED_UP, Layer, Network
+from planner.domain.layers.record import Layer
+from planner.domain.network import LOOKED_UP, Network
 from planner.errors import ParameterError
 from planner.fitting import next_points as gaps
 from planner.fitting.next_points import gaps_of

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.network import Layer, Network
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network
 from planner.domain.prediction import Predictions
 from planner.domain.request import Dataset, Problem, SpaceRequest
 from planner.errors import ParameterError, UsageError

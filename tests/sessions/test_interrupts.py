@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from planner.domain.network import Point
 from planner.fitting.calibration import fit_calibration
 from planner.fitting.next_points import NextPoints
 from planner.formats.calibration import CALIBRATION
@@ -17,7 +18,6 @@ from planner.probes import calibrate as probes_calibrate
 from planner.probes import steps
 from planner.probes.calibrate import Measurement, Own
 from planner.probes.gpu import DeviceLostError
-from planner.probes.points import Point
 from planner.probes.run import STRETCH_S, Measured, start_file
 from planner.probes.timing import Timing
 

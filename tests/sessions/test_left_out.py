@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.networks.zoo import build
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent
 from planner.sessions.measure import enough_s, grouped, left_out, never_timed

@@ -15,14 +15,15 @@ from planner.costs.measured_calls import DOUBLINGS_BEYOND, MEASURED_S
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Node
 from planner.domain.kernels import BACKWARD_DATA, DIRECTIONS, FORWARD
-from planner.domain.network import INPUT, LOOKED_UP, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import LOOKED_UP, Network, Point
 from planner.domain.samples import BUDGET, FREE_CIRCUMSTANCES, NETWORKS, Samples
 from planner.errors import CoverageError
 from planner.fitting.calibration import fit_calibration
 from planner.formats.calibration import CALIBRATION
 from planner.probes.calibrate import CpuPlace, Measurement, Own, Place
 from planner.probes.layer_points import GPU_SUB_BATCHES, Extent, layer_points
-from planner.probes.points import Point, designed_points, gpu_points
+from planner.probes.points import designed_points, gpu_points
 from planner.probes.run import Goal
 from planner.sessions import measure
 from planner.sessions.measure import Request, Session, needed_kernels

@@ -7,7 +7,8 @@ from planner.costs.measured_calls import DOUBLINGS_BEYOND, MARGIN_DOUBLINGS, MEA
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.domain.prediction import LOOKUPS, Prediction
 from planner.domain.provenance import EXACT, FIT, SCALED, SCALING_CURVE
 from planner.domain.request import Problem

@@ -11,7 +11,8 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import GENERIC
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Problem
 from planner.sources.layer_calls import (

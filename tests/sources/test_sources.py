@@ -11,7 +11,8 @@ from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
-from planner.domain.network import Layer, Network
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network
 from planner.domain.request import Problem, Scenario
 from planner.errors import CoverageError, ParameterError
 from planner.sources.overheads import EXPONENTS

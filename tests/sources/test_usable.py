@@ -9,7 +9,8 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Accelerator, Cluster, Node
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.network import Layer, Network
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.provenance import DERIVED
 from planner.domain.request import Problem, Scenario

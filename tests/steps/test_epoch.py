@@ -9,7 +9,8 @@ import pytest
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Node, Storage
 from planner.domain.configuration import Configuration, Configurations, Settings
-from planner.domain.network import Layer, Network
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network
 from planner.domain.prediction import Prediction
 from planner.domain.request import Dataset, Problem, Scenario
 from planner.numbers import constant

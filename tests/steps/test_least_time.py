@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from planner import catalog
-from planner.domain.axes import AXES
+from planner.domain.axes import AXES, SCHEDULES
 from planner.domain.configuration import Configurations, Settings, splits
 from planner.domain.request import Problem, SpaceRequest
-from planner.domain.split import BUBBLES, SCHEDULES
+from planner.domain.split import BUBBLES
 from planner.search.bases import kinds_of
 from planner.search.searchable import limits_of
 from planner.search.space import space_of

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from planner.costs import collectives
-from planner.costs.collectives import ALL_REDUCE, COLLECTIVES, GPUS, HOSTS, Collective, all_reduce_s
+from planner.costs.collectives import COLLECTIVES, GPUS, HOSTS, Collective, all_reduce_s
 from planner.costs.features import stacked
 from planner.domain.arrays import FloatArray
 from planner.domain.calibration import Calibration
 from planner.domain.configuration import Configuration, Configurations
-from planner.domain.messages import Groups
+from planner.domain.messages import ALL_REDUCE, Groups
 from planner.domain.request import Problem
 from planner.errors import UnknownNameError
 from planner.formats.calibration import CALIBRATION

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from planner.catalog import find_network
 from planner.domain.arrays import FloatArray
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
-from planner.domain.split import SCHEDULES
 from planner.errors import ParameterError
 from planner.steps.pipeline import pipeline_s
 from planner.steps.pipeline_runs import drain_s, exposed_exchange_s

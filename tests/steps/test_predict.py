@@ -11,8 +11,9 @@ import pytest
 
 from planner.catalog import find_accelerator
 from planner.costs.collectives import all_reduce_s
+from planner.costs.features import Work
 from planner.costs.specified import specified_collective, specified_entry
-from planner.costs.terms import Work, evaluate
+from planner.costs.terms import evaluate
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.cluster import Cluster, Storage
 from planner.domain.configuration import Configuration, Configurations, Settings

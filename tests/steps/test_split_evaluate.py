@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.catalog import find_cluster, find_network
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configuration, Configurations, Settings, splits
 from planner.domain.framework import Framework
 from planner.domain.prediction import Predictions
 from planner.domain.request import Problem
-from planner.domain.split import OFFLOADS, SCHEDULES
+from planner.domain.split import OFFLOADS
 from planner.errors import ParameterError
 from planner.steps.predict import Evaluator
 from planner.workload.lawful import is_lawful

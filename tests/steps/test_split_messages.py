@@ -8,18 +8,10 @@ import numpy as np
 import pytest
 
 from planner.costs.collectives import collective_s
+from planner.domain.axes import DATA, TENSOR
 from planner.domain.calibration import Calibration, Entry
 from planner.domain.configuration import Configurations
-from planner.domain.messages import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    DATA,
-    REDUCE_SCATTER,
-    SEND_RECEIVE,
-    TENSOR,
-    Groups,
-)
+from planner.domain.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, SEND_RECEIVE, Groups
 from planner.domain.request import Problem, Scenario
 from planner.networks.zoo import build
 from planner.sources.sources import Sources

@@ -11,11 +11,12 @@ import pytest
 
 from planner.catalog import calibrations_for, find_cluster, find_network
 from planner.costs.terms import evaluate
+from planner.domain.axes import TENSOR
 from planner.domain.cluster import Cluster, Storage
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
 from planner.domain.kernels import MATRIX_KINDS
-from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, REDUCE_SCATTER, SEND_RECEIVE, TENSOR, Groups
+from planner.domain.messages import ALL_REDUCE, GRADIENTS, NEIGHBOURS, REDUCE_SCATTER, SEND_RECEIVE, Groups
 from planner.domain.network import Network, layer_parameters
 from planner.domain.request import Problem
 from planner.domain.split import SplitMemoryBytes

@@ -11,7 +11,7 @@ from planner.catalog import find_cluster, find_network
 from planner.domain.arrays import FloatArray
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.request import Problem
-from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES
+from planner.domain.split import BEST_STAGES, PER_STAGE, RECOMPUTES, StageLayers, even_layers
 from planner.sources.sources import Sources
 from planner.steps.open_choices import StageLayouts
 from planner.steps.passes import Passes
@@ -19,7 +19,6 @@ from planner.steps.predict import Evaluator
 from planner.steps.price import Pricer
 from planner.steps.stage_cases import StageLayout, laid_out, layout_memory
 from planner.steps.state import State
-from planner.workload.units import StageLayers, even_layers
 
 NONE, SELECTIVE, FULL = (RECOMPUTES.index(name) for name in ("none", "selective", "full"))
 GPT = "gpt:layers=5,hidden=256,heads=4,sequence=128,vocabulary=8192"

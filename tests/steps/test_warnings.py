@@ -11,7 +11,8 @@ from planner.domain.calibration import Calibration, Entry, by_precision
 from planner.domain.cluster import Cluster
 from planner.domain.configuration import Configuration, Configurations, Settings
 from planner.domain.framework import Framework
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.domain.provenance import NORMAL_90
 from planner.domain.request import Dataset, Problem, Scenario
 from planner.numbers import constant

@@ -40,8 +40,8 @@ import numpy as np
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import Configurations
 from planner.domain.layers.attentions import ring_keys
+from planner.domain.split import StageLayers
 from planner.workload.shards import padded_vocabulary
-from planner.workload.units import StageLayers
 from tests.workload.closed_transformer import (
     DENSE,
     ENCODER,

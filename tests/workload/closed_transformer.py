@@ -30,8 +30,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.arrays import FloatArray, IntArray
-from planner.domain.network import Layer, Network, layer_shapes
-from planner.workload.units import StageLayers, even_layers
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network, layer_shapes
+from planner.domain.split import StageLayers, even_layers
 
 NORMS = ("layer", "scale", "rms")
 """Normalisation with scale and shift, with scale alone, and by the root of the mean square, with scale."""

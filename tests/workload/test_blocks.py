@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from planner.catalog import find_network
-from planner.domain.network import Layer, Network, layer_shapes
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network, layer_shapes
 from planner.errors import ParameterError
 from planner.formats.network import NETWORK
 from planner.networks.zoo import zoo_names

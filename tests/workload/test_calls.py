@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from planner.domain.network import INPUT, Layer, Network, work_named
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network, work_named
 from planner.networks.zoo import build
 from planner.workload.calls import distinct_calls, layer_calls, lower
 from planner.workload.program import wide_tensors

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configurations
-from planner.domain.split import SCHEDULES
 from planner.workload.memory_rules import (
     live_in_first_chunk,
     live_in_last_chunk,

@@ -5,7 +5,8 @@ import pytest
 
 from planner.catalog import find_network
 from planner.domain.kernels import FORWARD
-from planner.domain.network import Layer, Network
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network
 from planner.workload.calls import lower
 from planner.workload.fusion import forward_calls, in_epilogues, live_elements
 from planner.workload.program import program

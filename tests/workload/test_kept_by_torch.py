@@ -15,7 +15,8 @@ import pytest
 
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.networks.zoo import build
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.catalog import find_framework, find_network
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configurations
 from planner.domain.framework import Framework
-from planner.domain.split import BEST_STAGES, RECOMPUTES, SCHEDULES
+from planner.domain.split import BEST_STAGES, RECOMPUTES
 from planner.errors import ParameterError
 from planner.workload.lawful import check_allowed, check_lawful, is_lawful, is_told_apart, rules_of
 

@@ -9,16 +9,18 @@ from math import prod
 import numpy as np
 import pytest
 
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configurations
 from planner.domain.framework import PYTORCH
 from planner.domain.layers import LAYER_KINDS
-from planner.domain.network import Layer, Network, layer_shapes
-from planner.domain.split import SCHEDULES, SplitMemoryBytes
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network, layer_shapes
+from planner.domain.split import SplitMemoryBytes, StageLayers
 from planner.workload.memory import Memory
 from planner.workload.memory_rules import MemoryRules
 from planner.workload.program import program
 from planner.workload.rank_sizes import SUMS
-from planner.workload.units import StageLayers, units_of
+from planner.workload.units import units_of
 from tests.workload.conftest import network_of
 
 SHORTCUT = Network(

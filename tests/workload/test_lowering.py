@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from planner.domain.arrays import FloatArray, IntArray
 from planner.domain.configuration import OPTIMIZERS
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, DIRECTIONS, FORWARD, KINDS, UPDATE, KernelCalls
-from planner.domain.network import INPUT, AttributeValue, Layer, Network, layer_shapes
+from planner.domain.layers.record import INPUT, AttributeValue, Layer
+from planner.domain.network import Network, layer_shapes
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import build, zoo_names
 from planner.workload.calls import UPDATE_BYTES, layer_work, lower

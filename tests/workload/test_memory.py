@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.domain.configuration import MODES, OPTIMIZERS, Configurations
-from planner.domain.network import INPUT, Layer, Network, layer_shapes
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network, layer_shapes
 from planner.domain.precision import PRECISIONS
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import build

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from planner import catalog
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configurations
 from planner.domain.framework import GENERIC, PYTORCH, Framework
 from planner.domain.network import Network
-from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SCHEDULES, SplitMemoryBytes
+from planner.domain.split import MEMORY_KINDS, OFFLOADS, RECOMPUTES, SplitMemoryBytes, StageLayers
 from planner.errors import ParameterError, UnknownNameError
 from planner.networks.zoo import zoo_names
 from planner.workload import units as unit_module
@@ -264,7 +265,7 @@ def test_what_blocks_keep_is_the_closed_form(name: str) -> None:
     network, of = network_of(name), record_of(network_of(name))
     memory, errors = ledger(network, EAGER), []
     plans = some_plans(network).but(virtual_stages=1, schedule=1, offload=0, sub_batch=3, accumulation_steps=1)
-    layers = unit_module.StageLayers(*(np.array(at) for at in (0, memory.blocks, memory.blocks)))
+    layers = StageLayers(*(np.array(at) for at in (0, memory.blocks, memory.blocks)))
     for code in range(3):
         some = plans.but(pipeline_parallel=3, recompute=code, recompute_every=1).rows
         found = memory.of_stages(some, 1, layers).activations
@@ -306,7 +307,7 @@ def test_activations_of_a_layer_are_the_published_bytes(name: str) -> None:
         accumulation_steps=1,
     )  # fmt: skip
     two, one = (
-        memory.of_stages(plans, 1, unit_module.StageLayers(*(np.array([at]) for at in (1, 1 + many, many)))).activations
+        memory.of_stages(plans, 1, StageLayers(*(np.array([at]) for at in (1, 1 + many, many)))).activations
         for many in (2, 1)
     )
     statistics = 16 * n / np.array([1, 8, 1, 8, np.inf])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.domain.network import INPUT, AttributeValue, Layer, LayerCall, Network, kind_of_kernel, layer_shapes
+from planner.domain.layers.record import INPUT, AttributeValue, Layer
+from planner.domain.network import LayerCall, Network, kind_of_kernel, layer_shapes
 from planner.errors import ParameterError
 from planner.networks.zoo import build
 from planner.workload.calls import layer_work, lower, totals

@@ -11,22 +11,17 @@ import pytest
 
 from planner.costs.collectives import ring_all_reduce
 from planner.domain.arrays import IntArray
+from planner.domain.axes import CONTEXT, DATA, EXPERT, PIPELINE, RANK_ORDER, TENSOR
 from planner.domain.configuration import Configurations
 from planner.domain.messages import (
-    CONTEXT,
     CONTEXT_NEIGHBOURS,
-    DATA,
     ENDS,
-    EXPERT,
     EXPERT_GRADIENTS,
     EXPERT_SHARDS,
     GRADIENTS,
     NEIGHBOURS,
     NODE_REPLICAS,
     NODE_SHARDS,
-    PIPELINE,
-    RANK_ORDER,
-    TENSOR,
     Groups,
 )
 from planner.domain.split import SHARD_GROUPS

@@ -9,7 +9,8 @@ import pytest
 
 from planner.catalog import find_network
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD
-from planner.domain.network import Layer, Network
+from planner.domain.layers.record import Layer
+from planner.domain.network import Network
 from planner.workload.calls import lower, narrow_calls, rest_precision
 
 ONE = np.ones(1, dtype=np.int64)

@@ -7,7 +7,8 @@ import pytest
 
 from planner.domain.arrays import IntArray
 from planner.domain.kernels import KernelCalls
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.networks.zoo import build
 from planner.workload.calls import lower
 from planner.workload.program import Program, program

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from planner.domain.kernels import BACKWARD_DATA, BACKWARD_WEIGHT, FORWARD, UPDATE
-from planner.domain.network import INPUT, AttributeValue, Layer, Network
+from planner.domain.layers.record import INPUT, AttributeValue, Layer
+from planner.domain.network import Network
 from planner.networks.zoo import build
 from planner.workload.calls import lower, totals
 from planner.workload.program import gradient_slots

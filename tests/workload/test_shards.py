@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from planner.domain.layers.attentions import aligned_head_size
-from planner.domain.network import INPUT, Layer, Network
+from planner.domain.layers.record import INPUT, Layer
+from planner.domain.network import Network
 from planner.errors import ParameterError
 from planner.networks.zoo import build
 from planner.workload.calls import distinct_calls, lower, totals

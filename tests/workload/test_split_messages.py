@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from planner.domain.arrays import FloatArray, IntArray
+from planner.domain.axes import CONTEXT, EXPERT, TENSOR
 from planner.domain.configuration import Configurations
 from planner.domain.messages import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
     BOUNDARY,
-    CONTEXT,
     CONTEXT_NEIGHBOURS,
     CORE,
     EMBEDDING_BACKWARD,
     EMBEDDING_FORWARD,
-    EXPERT,
     EXPERT_SHARDS,
     HEAD_BACKWARD,
     HEAD_FORWARD,
@@ -31,7 +30,6 @@ from planner.domain.messages import (
     RECOMPUTED,
     REDUCE_SCATTER,
     SEND_RECEIVE,
-    TENSOR,
     WEIGHT_GRADIENT,
     Message,
 )

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from planner.catalog import find_network
 from planner.domain.configuration import Configurations
 from planner.domain.framework import DEALS, Framework
+from planner.domain.split import even_layers
 from planner.workload.lawful import starts_even
 from planner.workload.program import program
 from planner.workload.shards import tensor_shard
-from planner.workload.units import even_layers, stage_units, units_of
+from planner.workload.units import stage_units, units_of
 
 GPT = find_network("gpt:layers=5,hidden=64,heads=4,sequence=32,vocabulary=128")
 H = 64

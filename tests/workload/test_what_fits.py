@@ -5,10 +5,11 @@ import pytest
 
 from planner.catalog import find_framework, find_network
 from planner.domain.arrays import divisors
+from planner.domain.axes import SCHEDULES
 from planner.domain.configuration import Configurations
 from planner.domain.framework import GENERIC, Framework
 from planner.domain.network import Network
-from planner.domain.split import RECOMPUTES, SCHEDULES
+from planner.domain.split import RECOMPUTES
 from planner.errors import ParameterError
 from planner.workload.lawful import check_lawful, is_lawful
 from planner.workload.memory import Memory

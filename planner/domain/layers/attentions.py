@@ -42,8 +42,6 @@ from planner.domain.layers import record
 from planner.domain.layers.record import Attribute, Call, Layer, LayerKind, Lowering, Shape, Share, Site, traffic
 from planner.errors import ParameterError
 
-__all__ = ["KINDS", "aligned_head_size", "core_of", "fused_attention", "is_plain", "ring_keys"]
-
 _Count = TypeVar("_Count", int, FloatArray)
 BASE = 10_000.0
 """Of the wavelengths of rotary positions; no time depends on it."""

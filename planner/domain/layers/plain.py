@@ -23,8 +23,6 @@ from planner.domain.layers import record
 from planner.domain.layers.record import Attribute, Call, Layer, LayerKind, Lowering, Shape, Site, passes, traffic
 from planner.errors import ParameterError
 
-__all__ = ["KINDS"]
-
 IMAGE_AXES = 3
 """Channels, height, width: a loss over an image sums over the channels of each pixel, any other over the last axis."""
 LEAKY_SLOPE = 0.1

@@ -16,8 +16,6 @@ from planner.domain.layers import record
 from planner.domain.layers.record import Amount, Attribute, Call, Layer, LayerKind, Lowering, Shape, Share, Site, passes
 from planner.errors import ParameterError
 
-__all__ = ["KINDS", "needs_columns", "padded"]
-
 
 def needs_columns(layer: Layer) -> bool:
     """Tell whether a layer needs im2col: a 1 x 1 convolution of stride 1 without padding has its columns as input."""

@@ -16,11 +16,6 @@ from planner.domain.kernels import BACKWARD_DATA, FORWARD
 from planner.domain.keys import Key
 from planner.errors import ParameterError, UnknownNameError
 
-__all__ = [
-    "INPUT", "LAYER_KINDS", "Amount", "Attribute", "AttributeValue", "Call", "Layer", "LayerKind", "Lowering", "Shape",
-    "Share", "Site", "fixed", "passes", "per_sample", "traffic",
-]  # fmt: skip
-
 AttributeValue = int | float | str | bool | tuple[int, int]
 Shape = tuple[int, ...]
 Amount = tuple[int, int]

@@ -46,8 +46,6 @@ from planner.domain.layers import record
 from planner.domain.layers.record import INPUT, Attribute, Call, Layer, LayerKind, Lowering, Shape, Share, Site, traffic
 from planner.errors import ParameterError
 
-__all__ = ["KINDS"]
-
 TOKEN_BYTES = 8
 """Of a token's number, as PyTorch keeps it."""
 STATISTICS_BYTES = 8

@@ -10,8 +10,6 @@ from planner.errors import ParameterError, UnknownNameError
 from planner.networks.builder import ZooEntry
 from planner.networks.zoo import images, inception, llama, transformers
 
-__all__ = ["arguments_of", "build", "zoo_entry", "zoo_names"]
-
 _FAMILIES = (
     images.ALEXNET, images.CONVNEXT, inception.DENSENET, images.EFFICIENTNET, inception.GOOGLENET,
     inception.INCEPTION_V3, inception.INCEPTION_BN, images.MLP, images.MOBILENET, images.OVERFEAT, images.PRERESNET,

@@ -66,11 +66,6 @@ from planner.domain.network import Network
 from planner.errors import ParameterError
 from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
 
-__all__ = [
-    "ALEXNET", "CONVNEXT", "EFFICIENTNET", "MLP", "MOBILENET", "OVERFEAT", "PRERESNET", "RESNET", "SPRINT", "SWIN",
-    "VGG", "YOLO",
-]  # fmt: skip
-
 
 def _alexnet_grouped(name: str, _arguments: Mapping[str, str]) -> Network:
     net = NetworkBuilder()

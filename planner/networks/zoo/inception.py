@@ -27,9 +27,6 @@ from planner.domain.network import Network
 from planner.errors import ParameterError
 from planner.networks.builder import Argument, NetworkBuilder, Pair, ZooEntry
 
-__all__ = ["DENSENET", "GOOGLENET", "INCEPTION_BN", "INCEPTION_V3", "UNET"]
-
-
 # block: 1x1; 3x3 reduced, 3x3; 5x5 reduced, 5x5; projection behind the pooling
 _GOOGLENET_BLOCKS = {
     "3a": (64, 96, 128, 16, 32, 32),

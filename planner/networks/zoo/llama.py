@@ -36,14 +36,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from planner.domain.network import AttributeValue, Network, family_of
+from planner.domain.layers.record import AttributeValue
+from planner.domain.network import Network, family_of
 from planner.errors import ParameterError
 from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
 from planner.networks.zoo import transformers
 from planner.networks.zoo.transformers import ATTENTION, Sizes, preset, sequence, sizes, sizes_of
-
-__all__ = ["LLAMA", "MPT", "NEOX", "T5"]
-
 
 _AS_HEADS = "heads"
 _NONE = "none"

@@ -40,15 +40,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from planner.domain.network import AttributeValue, Network, family_of
+from planner.domain.layers.record import AttributeValue
+from planner.domain.network import Network, family_of
 from planner.errors import ParameterError
 from planner.networks.builder import Argument, NetworkBuilder, ZooEntry
-
-__all__ = [
-    "ATTENTION", "FFN", "FFN_MULTIPLE", "GATED_FFN", "GPT", "HEAD_SIZE", "VIT", "Latent", "Sizes", "plain_block",
-    "preset", "sequence", "sizes", "sizes_of",
-]  # fmt: skip
-
 
 FFN, GATED_FFN = "4 x hidden", "8/3 x hidden"
 FFN_MULTIPLE = 256
