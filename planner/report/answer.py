@@ -110,7 +110,7 @@ def _suggestion(
     in_short: bool = False,
 ) -> Iterator[Block]:
     plan = suggestion.chosen_plan
-    first, others = _told(suggestion)
+    first, others = _told(suggestion, subject)
     yield from notices(first, more, len(others))
     if plan is None:
         yield from _nothing_fits(suggestion, subject)
@@ -149,11 +149,11 @@ def _suggestion(
     yield from launch(plan.to_start(subject), in_short=in_short)
 
 
-def _told(suggestion: Suggestion) -> tuple[list[PlanWarning], list[PlanWarning]]:
+def _told(suggestion: Suggestion, subject: Subject) -> tuple[list[PlanWarning], list[PlanWarning]]:
     """Return the warnings of the answer and of the plan to take, and those of other plans alone."""
     plan, plans = suggestion.chosen_plan, suggestion.plans or suggestion.nearest
     of_plans = dict.fromkeys(warning for one in plans for warning in one.prediction.warnings)
-    apart = {LOSSY, "no_dataset" if suggestion.run and suggestion.run.tokens else ""}  # tokens need no epoch
+    apart = {LOSSY, "no_dataset" if subject.tokens else ""}  # its speed is in tokens
     every = [one for one in dict.fromkeys((*suggestion.warnings, *of_plans)) if one.code not in apart]
     first = [one for one in every if plan is None or one not in of_plans or one in plan.prediction.warnings]
     return first, [one for one in every if one not in first]
@@ -394,7 +394,7 @@ def _without_asides(blocks: Iterable[Block]) -> list[Block]:
 
 def suggestions_overview(answers: Sequence[tuple[Subject, Suggestion]]) -> Iterator[Block]:
     """Yield the chosen plan of each of several requests, one a row, then the requests without a plan."""
-    told = [_told(one) for _, one in answers]
+    told = [_told(one, subject) for subject, one in answers]
     others = {warning for _, rest in told for warning in rest} - {warning for first, _ in told for warning in first}
     yield from notices(list(dict.fromkeys(warning for first, _ in told for warning in first)), ALL_WORDS, len(others))
     target = ", ".join(dict.fromkeys(str(one.request["target_batch"].value) for _, one in answers))
