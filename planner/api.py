@@ -120,9 +120,7 @@ class Plan(SimpleNamespace):
 class Answer:
     """Predictions of plans, in the order of the request.
 
-    Attributes
-    ----------
-    plans : list of Plan
+    ``plans``: list of Plan.
     """
 
     def __init__(self, text: str) -> None:

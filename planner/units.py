@@ -83,10 +83,7 @@ def parse_quantity(text: str, dimension: str, what: str = "the quantity") -> flo
     -------
     float, within BOUNDS
 
-    Raises
-    ------
-    ParameterError
-        Not a number, beyond the bounds of the dimension, or a missing or wrong unit.
+    ParameterError: not a number, beyond the bounds of the dimension, or a missing or wrong unit.
     """
     units = UNITS[dimension]
     rule = f"a positive {dimension} with a unit ({', '.join(sorted(units, key=lambda u: (units[u], u)))})"

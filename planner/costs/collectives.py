@@ -116,10 +116,7 @@ def _weights(nodes: float, ranks_per_node: float, settings: Settings) -> dict[tu
     A line in log2 p, or in a power of p (setting ``ranks_power``), between the two cases around p, inside a node or
     with as many ranks a node; else the nearest case in log2 p, scaled.
 
-    Raises
-    ------
-    CoverageError
-        No case of that sort was measured.
+    CoverageError: no case of that sort was measured.
     """
     ranks, cases = nodes * ranks_per_node, case_list(settings)
     same = [case for case in cases if (case[0] > 1) == (nodes > 1) and case[0] * case[1] > 1]
@@ -415,12 +412,8 @@ def collective_s(
     counts : dict of algorithm -> its features, optional
         Of the same buffers and groups; what is missing is put in, so that other entries need not count again.
 
-    Raises
-    ------
-    CoverageError
-        The groups need a link, or a kind of placement, that the entry does not know.
-    UnknownNameError
-        The operation, the term or an algorithm is not known.
+    CoverageError: the groups need a link, or a kind of placement, that the entry does not know.
+    UnknownNameError: the operation, the term or an algorithm is not known.
     """
     alone = (groups.ranks == 1)[:, None]
     if entry.term == ALPHA_BETA:

@@ -174,10 +174,7 @@ AXES = ("m", "n", "k")
 def hat_weights(x: FloatArray, knots: FloatArray) -> FloatArray:
     """Return weights, shape (..., len(knots)), of piecewise-linear interpolation, constant beyond the ends.
 
-    Parameters
-    ----------
-    x : ndarray of shape (...)
-    knots : ndarray of shape (q,), increasing
+    ``x``: ndarray of shape (...); ``knots``: ndarray of shape (q,), increasing.
     """
     if knots.size == 0 or np.any(np.diff(knots) <= 0):
         raise ParameterError("knots", "increasing, at least one", knots)

@@ -36,10 +36,8 @@ WHEREABOUTS = ("exact", "between", "beyond")
 def line_times_s(samples: FloatArray, knots: FloatArray, times_s: FloatArray) -> FloatArray:
     """Return times at sub-batches, piecewise linear, shape of ``samples``.
 
-    Parameters
-    ----------
-    samples : ndarray of shape (...)
-    knots, times_s : ndarray of shape (q,); measured sub-batches, ascending, and their times
+    ``samples``: ndarray of shape (...); ``knots``, ``times_s``: ndarray of shape (q,), measured sub-batches, ascending,
+    and their times.
     """
     if knots.size == 1:
         return np.full(np.shape(samples), times_s[0])
@@ -65,10 +63,8 @@ def relative_curve(
 ) -> FloatArray:
     """Return f(n)/f̄(n): 1 at the measured sub-batches, not a number where the fit gives no time.
 
-    Parameters
-    ----------
-    samples, fitted_s : ndarray of shape (...); sub-batches, and the fit's times at them
-    knots, fitted_knots_s : ndarray of shape (q,); measured sub-batches, ascending, and the fit's times at them
+    ``samples``, ``fitted_s``: ndarray of shape (...), sub-batches, and the fit's times at them; ``knots``,
+    ``fitted_knots_s``: ndarray of shape (q,), measured sub-batches, ascending, and the fit's times at them.
     """
     line = np.interp(samples, knots, fitted_knots_s)
     unknown = np.full(np.shape(line), np.nan)

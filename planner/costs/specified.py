@@ -296,10 +296,7 @@ class Ratios:
 def ratios(source: Accelerator, target: Accelerator, precision: str) -> Ratios:
     """Return the ratios of a precision (``any``: fp32).
 
-    Raises
-    ------
-    ParameterError
-        One of the two does not have the precision.
+    ParameterError: one of the two does not have the precision.
     """
     name = WIDEST_PRECISION if precision == ANY_PRECISION else precision
     for device in (source, target):
@@ -328,10 +325,8 @@ def scaled_entry(entry: Entry, source: Accelerator, target: Accelerator, beside:
     Standard errors and covariance are scaled along; origin and held-out error stay those of the fit: how far a scaled
     entry is off is for the caller to say. Its notes name the device that it is from, and the ratios.
 
-    Raises
-    ------
-    ParameterError
-        The entry is of no kernel, or holds times as they were measured, or one of the devices lacks the precision.
+    ParameterError: the entry is of no kernel, or holds times as they were measured, or one of the devices lacks the
+    precision.
     """
     if entry.scope != "kernels":
         raise ParameterError("entry to scale to another device", "one of kernels", entry.scope)
@@ -387,10 +382,7 @@ def in_precision(entry: Entry, device: Accelerator, precision: str, rate: float)
     One of the same rate and bytes stays as it is. Ranges of bytes become those of the same shapes. Origin and held-out
     error stay those of the fit: how far a derived entry is off is for the caller to say.
 
-    Raises
-    ------
-    ParameterError
-        The entry holds times as they were measured.
+    ParameterError: the entry holds times as they were measured.
     """
     sizes = PRECISIONS[precision].activation_bytes / PRECISIONS[entry.precision].activation_bytes
     is_alike = (rate, sizes) == (1.0, 1.0)

@@ -45,10 +45,7 @@ def evaluate(entry: Entry, work: Work, features: FloatArray | None = None) -> Fl
 
     ``features``: Φ of these calls, where it is known.
 
-    Raises
-    ------
-    ParameterError
-        The entry's coefficients are not those of its term, or a work column is missing.
+    ParameterError: the entry's coefficients are not those of its term, or a work column is missing.
     """
     term, coefficients = term_named(entry.term), _coefficients(entry)
     weighted = term.weighted(work, entry.settings, coefficients) if features is None else features @ coefficients

@@ -223,9 +223,7 @@ class GroupPart:
 class NodeGroup:
     """Equal nodes of a cluster that has others too.
 
-    Attributes
-    ----------
-    cluster : the cluster as if it had these nodes alone, with the links that they have
+    ``cluster``: the cluster as if it had these nodes alone, with the links that they have.
     """
 
     name: str

@@ -460,10 +460,8 @@ _PASSES = frozenset({"sub_batch", "accumulation_steps"})
 class JoinedConfigurations(Configurations):
     """Rows of a block, lawful ones: bases, each with a sub-batch and accumulation steps.
 
-    Attributes
-    ----------
-    bases : rows, whose sub-batch and accumulation say nothing
-    base : ndarray of int, shape (n,), position of the base of each
+    ``bases``: rows, whose sub-batch and accumulation say nothing; ``base``: ndarray of int, shape (n,), position of the
+    base of each.
     """
 
     __slots__ = ("__dict__", "base", "bases")

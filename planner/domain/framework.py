@@ -360,10 +360,8 @@ class Framework:
     def with_switches(self, names: Iterable[str]) -> Framework:
         """Return the framework with switches on, and what they need; in the order in which it declares them.
 
-        Raises
-        ------
-        UnknownNameError : it has no such switch
-        UsageError : two of them exclude each other
+        UnknownNameError: it has no such switch.
+        UsageError: two of them exclude each other.
         """
         asked = {*self.switched, *names}
         if not asked:

@@ -75,9 +75,7 @@ def is_sum(objective: str) -> bool:
 def weights_of(objective: str, what: str = "objective") -> dict[str, float]:
     """Return the weight of each term of an objective, in its order; a single quantity has the weight 1.
 
-    Parameters
-    ----------
-    what : names the objective in errors
+    ``what``: names the objective in errors.
 
     ParameterError: a sum has an unknown term, one that stands twice, or a weight that is no number above 0.
     """

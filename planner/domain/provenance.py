@@ -59,9 +59,7 @@ EVIDENCE = ("measured", "scaled", "specified")
 class PredictionKind(NamedTuple):
     """Where a step is predicted for, and from what: each kind misses by other amounts.
 
-    Attributes
-    ----------
-    is_outside : whether it extrapolates
+    ``is_outside``: whether it extrapolates.
     """
 
     place: str

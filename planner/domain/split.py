@@ -43,9 +43,7 @@ MEMORY_KINDS = (
 class SplitMemoryBytes:
     """Bytes on the device with the fullest stage by what they are for; each ndarray of float, shape (n,).
 
-    Attributes
-    ----------
-    stage : of which stage, from 0
+    ``stage``: of which stage, from 0.
     """
 
     weights: FloatArray

@@ -240,10 +240,7 @@ def best_breaks(bytes_: FloatArray, times: FloatArray, strictness: float = STRIC
     ``strictness`` times what the Bayesian information criterion asks for place, step and slope (twice: the place is the
     best of many). A segment keeps at least three sizes, and fewer than twelve sizes are one segment.
 
-    Parameters
-    ----------
-    bytes_ : ndarray of shape (k,), increasing
-    times : ndarray of shape (k,)
+    ``bytes_``: ndarray of shape (k,), increasing; ``times``: ndarray of shape (k,).
     """
     if bytes_.size < LEAST_SEGMENTED_SIZES:
         return ()
@@ -326,10 +323,7 @@ def fit_calibration(
     estimator : {"relative-nnls", "least-squares"}
     steps : training steps timed with the same framework on the same device: its overheads in each of their precisions
 
-    Raises
-    ------
-    CoverageError
-        No kind of kernel or input and no collective has enough usable rows.
+    CoverageError: no kind of kernel or input and no collective has enough usable rows.
     """
     origin = _completed(origin, samples.circumstances)
     kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=origin.origin, source=origin.source)

@@ -34,11 +34,7 @@ def scaled_design(features: FloatArray, times: FloatArray, estimator: str) -> tu
 
     Rows are divided by the measured time but for ``least-squares``. A column of zeros keeps length 1.
 
-    Parameters
-    ----------
-    features : ndarray of shape (n, p)
-    times : ndarray of shape (n,)
-    estimator : one of ESTIMATORS
+    ``features``: ndarray of shape (n, p); ``times``: ndarray of shape (n,); ``estimator``: one of ESTIMATORS.
 
     Returns
     -------

@@ -78,10 +78,7 @@ def fit_entry(
     estimator : {"relative-nnls", "least-squares"}
     leaves_out : whether rows are left out, for the error on those; who leaves out others need not wait
 
-    Raises
-    ------
-    ParameterError
-        There are no rows, or non-negative coefficients are asked of a term with the log link.
+    ParameterError: there are no rows, or non-negative coefficients are asked of a term with the log link.
     """
     if samples.size == 0:
         raise ParameterError(f"rows of {' '.join(part for part in key if part)}", "at least 1", 0)
@@ -160,10 +157,8 @@ def _with_doubt(entry: Entry, features: FloatArray, target: FloatArray, free: Bo
 def times_left_out(entry: Entry, samples: Samples) -> tuple[FloatArray, str]:
     """Return the time [s] of every row by the entry's term fitted without the row's group, shape (k,), and its name.
 
-    Parameters
-    ----------
-    entry : its coefficients take no part, but the length-scales and nugget of a process do
-    samples : the rows that it was fitted to, two at least
+    ``entry``: its coefficients take no part, but the length-scales and nugget of a process do; ``samples``: the rows
+    that it was fitted to, two at least.
     """
     fit = (_process_fit if entry.term == GAUSSIAN_PROCESS else _linear_fit)(entry, samples)
 
@@ -204,10 +199,7 @@ SILENT_VALUES = {"batch": 1.0, "groups": 1.0, "pad_h": 0.0, "pad_w": 0.0, "fixed
 def row_in_words(samples: Samples, row: int, kind: str) -> str:
     """Return work, time and group of a row: ``m=64 n=32 k=16: 1.2 ms (layer3)``.
 
-    Parameters
-    ----------
-    row : position of the row, from 0
-    kind : kind whose work columns the row has
+    ``row``: position of the row, from 0; ``kind``: kind whose work columns the row has.
     """
     values = {name: float(samples.number[name][row]) for name in work_columns(kind)}
     told = {name: value for name, value in values.items() if not np.isnan(value) and value != SILENT_VALUES.get(name)}

@@ -471,9 +471,7 @@ def gaps_of(
 
     A precision of the device that the calibration has neither products nor convolutions in is one gap a network.
 
-    Parameters
-    ----------
-    calibration : one without kernels, or of no known device, has no gaps
+    ``calibration``: one without kernels, or of no known device, has no gaps.
     """
     precisions = {entry.precision for entry in calibration.entries if entry.kind in PRODUCT_KINDS}
     if calibration.node is None or not precisions:

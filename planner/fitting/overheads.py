@@ -290,10 +290,7 @@ def fit_overheads(
     waits : whether the host waits for every kernel, as on a CPU: then host and kernels add up in any network
     host_s : what the host takes for a call of a forward pass alone [s]; training takes more. 0: not measured
 
-    Raises
-    ------
-    CoverageError
-        The entries price all kernels of no step. Single steps without are left out, which the notes say.
+    CoverageError: the entries price all kernels of no step. Single steps without are left out, which the notes say.
     """
     timed, left_out = _timed(entries, steps, precision, waits=waits, host_s=host_s)
     fit = timed.fitted(np.ones(len(timed.steps), dtype=np.bool_))

@@ -61,15 +61,10 @@ def measured_steps(
 ) -> tuple[MeasuredStep, ...]:
     """Return what timed plans take over their predictions.
 
-    Parameters
-    ----------
-    times_s : measured times of each plan, which can be priced [s]
-    of : OF_STEP or OF_PASSES; what was timed; of passes plans are of one micro-batch on one device
+    ``times_s``: measured times of each plan, which can be priced [s]; ``of``: OF_STEP or OF_PASSES, what was timed
+    (passes: of plans of one micro-batch on one device).
 
-    Raises
-    ------
-    CoverageError
-        Nothing prices a plan.
+    CoverageError: nothing prices a plan.
     """
     bare = replace(problem, calibrations=tuple(map(without_measured_plans, problem.calibrations)))
     evaluator, plans = Evaluator(bare), Configurations.of(list(times_s))
@@ -367,10 +362,7 @@ def key_of(one: Coefficient, properties: Mapping[str, str]) -> Key:
 class StepFit:
     """Fitted effects, and the calibrations that they make.
 
-    Attributes
-    ----------
-    effects, errors : of θ, and their standard errors
-    sources : of the runs of the fit
+    ``effects``, ``errors``: of θ, and their standard errors; ``sources``: of the runs of the fit.
     """
 
     effects: Mapping[Key, float] = field(default_factory=dict)
@@ -424,9 +416,7 @@ class StepFit:
 def fit_steps(observed: Sequence[Observed], sources: Iterable[str] = ()) -> StepFit:
     """Return the effects that measured runs ask for; without any, every effect is 0.
 
-    Parameters
-    ----------
-    sources : names of the runs' sources
+    ``sources``: names of the runs' sources.
     """
     if not observed:
         return StepFit()

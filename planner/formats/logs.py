@@ -86,10 +86,7 @@ def is_log(text: str) -> bool:
 def rows_of_log(text: str, path: str, stated: Stated) -> list[tuple[int, Mapping[str, Any]]]:
     """Return the rows of samples that a log holds, each with its line.
 
-    Raises
-    ------
-    InputFileError
-        A test was cut off or found wrong values, or says too little of what it ran on.
+    InputFileError: a test was cut off or found wrong values, or says too little of what it ran on.
     """
     rows = [row for test in _tests(_TAG.sub("", text).split("\n"), path) for row in _rows(test, path, stated)]
     if not rows:

@@ -174,9 +174,7 @@ _EXPORTED = ("Erf", "Sigmoid")
 class Saved:
     """What a graph saves before it is rewritten, and what layers keep of that besides what their kinds keep.
 
-    Attributes
-    ----------
-    elements : of a sample that each operator is the first to save, in order
+    ``elements``: of a sample that each operator is the first to save, in order.
     """
 
     def __init__(self, graph: Graph) -> None:

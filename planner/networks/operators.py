@@ -78,10 +78,7 @@ class Tensor:
 class Operator:
     """An operator: its kind, inputs and attributes as the module says; ``label``: as its framework calls it.
 
-    Attributes
-    ----------
-    name : the part of the model that it belongs to
-    place : in the order of execution
+    ``name``: the part of the model that it belongs to; ``place``: in the order of execution.
     """
 
     kind: str

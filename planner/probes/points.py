@@ -79,11 +79,8 @@ def of_layer(
 def image_points(convolutions: int, products: int, passes: int, further: Sequence[Family]) -> Family:
     """Return the points of networks on images, kinds in turn so that any prefix is balanced.
 
-    Parameters
-    ----------
-    convolutions, products, passes : shapes of convolutions, of matrix products, and of each kind whose work is bytes; a
-        few large ones come on top
-    further : points that belong together, to be strewn among the others
+    ``convolutions``, ``products``, ``passes``: shapes of convolutions, of matrix products, and of each kind whose work
+    is bytes, a few large ones come on top; ``further``: points that belong together, to be strewn among the others.
     """
     random = np.random.default_rng(SEED)
     families: list[Family] = [_peaks()]

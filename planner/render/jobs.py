@@ -33,11 +33,7 @@ START_S = 600.0
 class Task:
     """What is rendered.
 
-    Attributes
-    ----------
-    words : the plan in words
-    image : of the container
-    remedy : where a target cannot say the plan
+    ``words``: the plan in words; ``image``: of the container; ``remedy``: where a target cannot say the plan.
     """
 
     plan: PlanToStart

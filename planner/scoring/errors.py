@@ -108,10 +108,8 @@ def splits(groups: Sequence[str], mask: BoolArray | None = None) -> Iterator[Spl
 
     Of a single group nothing remains to fit on: ``fit`` is then False everywhere.
 
-    Parameters
-    ----------
-    groups : sequence of str, n; the value of the property that is left out
-    mask : ndarray of bool, shape (n,); rows that take part at all
+    ``groups``: sequence of str, n, the value of the property that is left out; ``mask``: ndarray of bool, shape (n,),
+    rows that take part at all.
     """
     use = np.ones(len(groups), dtype=np.bool_) if mask is None else mask
     names, code = numbered(groups, use)

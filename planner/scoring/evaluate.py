@@ -195,10 +195,8 @@ def _row(run: Run, cluster: Cluster | None, refused: Refusal | None = None) -> S
 class Sorted:
     """Runs of one problem by plan.
 
-    Attributes
-    ----------
-    plans : positions of the runs of each plan that can be priced
-    refused : mapping of int to Refusal; position -> why the run is not predicted
+    ``plans``: positions of the runs of each plan that can be priced; ``refused``: mapping of int to Refusal, position
+    -> why the run is not predicted.
     """
 
     plans: Mapping[Configuration, list[int]]

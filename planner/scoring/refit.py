@@ -74,9 +74,7 @@ ROUNDING = 1e-9
 def log_scores(predicted: FloatArray, measured: FloatArray) -> FloatArray:
     """Return s = abs(log(predicted / measured)), shape (n,); NaN where either is missing or not above 0.
 
-    Parameters
-    ----------
-    predicted, measured : ndarray of shape (n,), in one unit
+    ``predicted``, ``measured``: ndarray of shape (n,), in one unit.
     """
     columns = np.stack([predicted, measured])
     is_known = np.all(np.isfinite(columns) & (columns > 0), axis=0)
@@ -94,10 +92,7 @@ def conformal_score(scores: FloatArray, groups: Sequence[str], level: float = IN
     groups : sequence of str, n
     level : float, > 0 and < 1
 
-    Raises
-    ------
-    ParameterError
-        A level outside its range.
+    ParameterError: a level outside its range.
     """
     if not 0 < level < 1:
         raise ParameterError("level", "above 0 and below 1", level)
@@ -244,15 +239,10 @@ def spread(job: Callable[[int], R], jobs: int, processes: int, started: Callable
 
     One process, or a system without fork, computes them here. Results and exceptions travel by pickle.
 
-    Parameters
-    ----------
-    job : of a number; it need not be picklable, as workers are forked
-    started : told of every job when it starts, in order, in this process
+    ``job``: of a number, not necessarily picklable, as workers are forked; ``started``: told of every job when it
+    starts, in order, in this process.
 
-    Raises
-    ------
-    ChildProcessError
-        A worker died without an answer, such as for want of memory.
+    ChildProcessError: a worker died without an answer, such as for want of memory.
     """
     if min(jobs, processes) <= 1 or "fork" not in multiprocessing.get_all_start_methods():
         return [(started(number), job(number))[1] for number in range(jobs)]
@@ -428,10 +418,8 @@ def held_out_answers(
         are not among them are predicted as others are, but no interval is scaled by their errors
     count : told of each fit how many values it has
 
-    Raises
-    ------
-    ParameterError
-        Nothing is left to fit to, whichever group is left out; where that is so of some, their runs are refused.
+    ParameterError: nothing is left to fit to, whichever group is left out; where that is so of some, their runs are
+    refused.
     """
     if axis not in HOLD_OUTS:
         raise ParameterError("hold-out", "one of " + ", ".join(HOLD_OUTS), axis)

@@ -60,9 +60,7 @@ THREE_WAYS = frozenset(DIRECTIONS) - {UPDATE}
 class Request:
     """What is to be measured.
 
-    Attributes
-    ----------
-    target_error : time up
+    ``target_error``: at which measuring ends; None: once time is up.
     """
 
     budget_s: float

@@ -279,17 +279,12 @@ class Asking:
 def asking_of(path: str, names: Sequence[str], session: Session) -> Asking:
     """Return what the suggestion of ``--plan`` leaves to be measured on this machine.
 
-    Parameters
-    ----------
-    path : of the suggestion
-    names : names and files of calibrations, before those that are known
+    ``path``: of the suggestion; ``names``: names and files of calibrations, before those that are known.
 
-    Raises
-    ------
-    InputFileError : the file is no suggestion
-    ParameterError : it has no plans, or a calibration that it was made with is not found
-    CoverageError : its accelerator is not in this machine, its framework is not PyTorch, a plan divides layers between
-        devices, or the calibration was made under other circumstances
+    InputFileError: the file is no suggestion.
+    ParameterError: it has no plans, or a calibration that it was made with is not found.
+    CoverageError: its accelerator is not in this machine, its framework is not PyTorch, a plan divides layers between
+    devices, or the calibration was made under other circumstances.
     """
     suggested = suggested_of(path, names)
     device = suggested.cluster.node.accelerator

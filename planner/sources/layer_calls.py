@@ -77,10 +77,8 @@ def is_same_die(calibration: Calibration, device: Accelerator) -> bool:
 def common_ratios(tables: Iterable[Entry], other: Entry) -> FloatArray:
     """Return own times over another device's, of calls and sub-batches that both hold; the first of own ones count.
 
-    Parameters
-    ----------
-    tables : of the device's measured calls, of the other's kind, direction and precision
-    other : of measured calls
+    ``tables``: of the device's measured calls, of the other's kind, direction and precision; ``other``: of measured
+    calls.
     """
     own: dict[tuple[str, float], float] = {}
     for table in tables:

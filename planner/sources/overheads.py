@@ -313,10 +313,7 @@ _AXES = {
 class MeasuredSteps:
     """What r measured steps of a network, all of steps or all of passes, in a framework and precision, say of plans.
 
-    Attributes
-    ----------
-    of : OF_STEP or OF_PASSES
-    calibrations : names of those that hold them
+    ``of``: OF_STEP or OF_PASSES; ``calibrations``: names of those that hold them.
     """
 
     def __init__(self, steps: Sequence[MeasuredStep], calibrations: Iterable[str]) -> None:

@@ -198,9 +198,7 @@ class RankCompute:
 
     ``shared``: layers whose work is divided by positions among so many ``ranks``.
 
-    Attributes
-    ----------
-    whole : ndarray of float, shape (U,); parameters of one unit that every tensor rank has whole
+    ``whole``: ndarray of float, shape (U,); parameters of one unit that every tensor rank has whole.
     """
 
     def __init__(self, sources: Sources, precision: str, shared: BoolArray, ranks: int) -> None:
@@ -429,15 +427,9 @@ def _times_s(parts: Iterable[tuple[_Served, int, int]]) -> dict[int, FloatArray]
 class ComputeCases:
     """Compute cases of one precision: a rank of each tensor, context and expert degree, positions shared or not.
 
-    Attributes
-    ----------
-    ranks : those that were asked for
-    cases : CaseTable of (position in ``ranks``, sub-batch)
+    ``ranks``: those that were asked for; ``cases``: CaseTable of (position in ``ranks``, sub-batch).
 
-    Raises
-    ------
-    CoverageError
-        The precision cannot be priced.
+    CoverageError: the precision cannot be priced.
     """
 
     def __init__(self, sources: Sources, precision: str) -> None:

@@ -31,10 +31,8 @@ step with one pass, of each further pass those of the pass; asynchronous steps l
 class CallCounts(NamedTuple):
     """How much the host has to start.
 
-    Attributes
-    ----------
-    calls, measured_calls : operations of the framework in all, and without those whose kernels are specified
-    launches : kernels beyond one an operation
+    ``calls``, ``measured_calls``: operations of the framework in all, and without those whose kernels are specified;
+    ``launches``: kernels beyond one an operation.
     """
 
     calls: FloatArray

@@ -206,10 +206,8 @@ class Gradient:
         What both share cancels: Σ (v/T - v'/T')·cov·(v/T - v'/T') over entries, and so for stated deviations and for
         what fits missed, each part of what an entry takes by itself.
 
-        Parameters
-        ----------
-        period_s, other_s : the periods [s]
-        apart : scopes of which nothing is shared, though entries or stated deviations may be the same
+        ``period_s``, ``other_s``: the periods [s]; ``apart``: scopes of which nothing is shared, though entries or
+        stated deviations may be the same.
         """
         both = Gradient()
         both.add_scaled(self._within(apart, inside=False), 1.0 / period_s)
@@ -256,9 +254,7 @@ def kind_of(one: Configuration, terms: Iterable[Term], evidence: str) -> str:
     Of asynchronous periods no runs were measured but those that calibrations were made from. What rests on a
     reconstruction, or on calls of the network that were timed as they are, misses by other amounts than fits.
 
-    Parameters
-    ----------
-    evidence : one of :data:`planner.domain.provenance.EVIDENCE`
+    ``evidence``: one of :data:`planner.domain.provenance.EVIDENCE`.
     """
     terms = tuple(terms)
     is_timed = any(of.kind in OF_TIMED_CALLS for term in terms for of in term.provenance)

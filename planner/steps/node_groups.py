@@ -43,10 +43,8 @@ class AcrossGroups:
     problems : mapping of group to Problem; that differ in the cluster and the calibrations; at least two
     like : mapping of group to Evaluator; of the same problems: what their kernels take is not computed again
 
-    Raises
-    ------
-    ParameterError
-        The strategy chooses messages by what is ready when: that differs between groups, and all send the same.
+    ParameterError: the strategy chooses messages by what is ready when: that differs between groups, and all send the
+    same.
 
     Attributes
     ----------
@@ -69,10 +67,7 @@ class AcrossGroups:
     ) -> Predictions:
         """Return what a group takes by itself, with the messages of all, n predictions.
 
-        Parameters
-        ----------
-        nodes : of all groups together
-        sub_batch, accumulation : ndarray of int, shape (n,); of the group
+        ``nodes``: of all groups together; ``sub_batch``, ``accumulation``: ndarray of int, shape (n,), of the group.
         """
         shape, gpus = sub_batch.shape, self.problems[group].cluster.node.gpus
         rows = Configurations(
@@ -86,10 +81,7 @@ class AcrossGroups:
 
         The memory is that of the group that has the least to spare.
 
-        Raises
-        ------
-        CoverageError
-            Nothing serves a kernel, precision, link or input of some group.
+        CoverageError: nothing serves a kernel, precision, link or input of some group.
         """
         each: list[dict[str, Description]] = [{} for _ in plans]
         for name, evaluator in self.evaluators.items():

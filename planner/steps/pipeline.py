@@ -68,10 +68,7 @@ def pipeline_s(
     -------
     ndarray of float, shape (n,)
 
-    Raises
-    ------
-    ParameterError
-        For an unknown schedule, and for virtual stages of one that has none.
+    ParameterError: for an unknown schedule, and for virtual stages of one that has none.
 
     Notes
     -----
@@ -332,10 +329,7 @@ def chunks_of(
     ``times_s`` are forward, whole backward and its part of weights, half of it where not given; the latter counts in
     schedules alone that compute it apart.
 
-    Raises
-    ------
-    ParameterError
-        For an unknown schedule, and for virtual stages of one that has none.
+    ParameterError: for an unknown schedule, and for virtual stages of one that has none.
     """
     v = np.asarray(virtual_stages)
     _check(schedule, v)

@@ -177,12 +177,8 @@ class Evaluator:
 
         A product of axes costs what its cases cost and a few sums a configuration; rows gather from the same tables.
 
-        Raises
-        ------
-        CoverageError
-            Nothing serves a kernel, precision, link or input of some configuration.
-        ParameterError
-            A configuration is larger than the cluster.
+        CoverageError: nothing serves a kernel, precision, link or input of some configuration.
+        ParameterError: a configuration is larger than the cluster.
         """
         self._check(configurations)
         shape = configurations.shape

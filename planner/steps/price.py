@@ -87,9 +87,7 @@ class Pricer(StepCosts):
 
     ``like``: of a problem that differs in overheads and collectives alone; what its ranks take is used again.
 
-    Attributes
-    ----------
-    part : kind of StepPart
+    ``part``: kind of StepPart.
     """
 
     part: ClassVar[type[StepPart]] = StepPart

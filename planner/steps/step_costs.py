@@ -212,10 +212,7 @@ def operation_s(
     groups : Groups, n of them, or a single one
     served : what serves the operation in place of the sources' entry
 
-    Raises
-    ------
-    CoverageError
-        The groups need a link, or a kind of placement, that nothing serves.
+    CoverageError: the groups need a link, or a kind of placement, that nothing serves.
     """
     if (groups.ranks == 1).all():
         return np.zeros_like(buffer_bytes)

@@ -173,9 +173,7 @@ def runs_end_s(backward_s: FloatArray, runs: Runs) -> FloatArray:
     Equal to :func:`backward_end_s` with a slot a message: along a run ready(l) falls and prefix(l) grows evenly, so
     that their sum is largest at one of its ends.
 
-    Parameters
-    ----------
-    backward_s : ndarray of float, shape (...)
+    ``backward_s``: ndarray of float, shape (...).
     """
     computed = runs.share * backward_s
     end = np.cumsum(computed[::-1], axis=0)[::-1]  # when the last message of a run is ready
@@ -217,10 +215,8 @@ class Fusion(NamedTuple):
 def best_fusion(ready_s: FloatArray, message_s: FloatArray) -> Fusion:
     """Return the messages that are done first; of ways to send that are done as early, those of fewer slots each.
 
-    Parameters
-    ----------
-    ready_s : ndarray of float, shape (c, J); when each gradient is there, by :func:`ready_s`
-    message_s : ndarray of float, shape (J, J); of slots l to k together, l <= k; others are not looked at
+    ``ready_s``: ndarray of float, shape (c, J), when each gradient is there, by :func:`ready_s`; ``message_s``: ndarray
+    of float, shape (J, J), of slots l to k together, l <= k, others are not looked at.
     """
     cases, slots = ready_s.shape
     done, taken = np.zeros((2, cases, slots + 1))

@@ -112,9 +112,7 @@ class CaseTable(Generic[Columns]):
 class RowTable:
     """Arrays that follow from the columns of a case table row by row, worked out once of each row.
 
-    Parameters
-    ----------
-    make : columns of some rows -> arrays whose first axis is these rows
+    ``make``: columns of some rows -> arrays whose first axis is these rows.
     """
 
     def __init__(self, cases: CaseTable[Columns], make: Callable[[Columns], Sequence[FloatArray]]) -> None:

@@ -162,9 +162,7 @@ def own_layers(shares: Mapping[str, float], network: str) -> tuple[PlanWarning, 
 
     A small layer may be like one of another network. Where the rest comes from stands in the prediction itself.
 
-    Parameters
-    ----------
-    shares : mapping of one of LOOKUPS to float
+    ``shares``: mapping of one of LOOKUPS to float.
     """
     share = sum(shares[where] for where in LOOKUP_WORDS)
     if share < SMALLEST_SHARE_STATED:

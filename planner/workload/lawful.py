@@ -42,11 +42,7 @@ _MOST_TRIED = 4096
 class Rule:
     """One rule.
 
-    Attributes
-    ----------
-    axis : whose value breaks it
-    words : what the value must be
-    holds : plans -> ndarray of bool
+    ``axis``: whose value breaks it; ``words``: what the value must be; ``holds``: plans -> ndarray of bool.
     """
 
     axis: str

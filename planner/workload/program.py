@@ -188,10 +188,8 @@ def is_composed_gelu(layer: Layer, composes: tuple[str, ...], *, casts: bool) ->
 class GradientSlots:
     """One slot for every layer with parameters, in forward order; gradients become ready in reverse.
 
-    Attributes
-    ----------
-    layer : position in ``Network.layers``, (j,)
-    elements : gradient elements, as many as the layer's parameters; 0 of frozen ones, (j,)
+    ``layer``: position in ``Network.layers``, (j,); ``elements``: gradient elements, as many as the layer's parameters,
+    0 of frozen ones, (j,).
     """
 
     layer: IntArray
@@ -264,10 +262,8 @@ def crossing(network: Network, elements: Mapping[str, int]) -> IntArray:
 class Partition:
     """Cuts of one chain of V units; what was worked out for fewer stages stays for more.
 
-    Parameters
-    ----------
-    cost : of a stage that starts with unit i and ends before unit j; only i < j are looked at, (V + 1, V + 1)
-    crossing : what a cut before a unit costs where several make the slowest stage as fast, (V + 1,)
+    ``cost``: of a stage that starts with unit i and ends before unit j, only i < j are looked at, (V + 1, V + 1);
+    ``crossing``: what a cut before a unit costs where several make the slowest stage as fast, (V + 1,).
     """
 
     def __init__(self, cost: FloatArray, crossing: FloatArray) -> None:
