@@ -31,10 +31,7 @@ EXTRAS = {
     "psycopg": "--study postgres",
 }
 """Optional package -> what needs it."""
-PROGRAMS = {
-    "sbatch": "jobs of Slurm",
-    "jq": "answers in scripts",
-}
+PROGRAMS = {"sbatch": "jobs of Slurm", "jq": "answers in scripts"}
 SCOPES = {"kernels": "kernels", "collectives": "links"}
 READY, MISSING, BROKEN = "ready", "missing", "broken"
 

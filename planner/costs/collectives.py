@@ -168,12 +168,7 @@ def case_columns(settings: Settings) -> tuple[Column, ...]:
 BYTES_INSIDE = Column("bytes_inside", BYTE, INTRA_NODE)
 BYTES_BETWEEN = Column("bytes_between", BYTE, INTER_NODE)
 MESSAGES_INSIDE = Column("messages_inside", MESSAGE, INTRA_NODE)
-COLUMNS = (
-    MESSAGES_INSIDE,
-    BYTES_INSIDE,
-    Column("messages_between", MESSAGE, INTER_NODE),
-    BYTES_BETWEEN,
-)
+COLUMNS = (MESSAGES_INSIDE, BYTES_INSIDE, Column("messages_between", MESSAGE, INTER_NODE), BYTES_BETWEEN)
 IN_NETWORK = constants("collectives.in_network")
 """Share of a ring's rate at which bytes go through switches that add them, by link (docs/numbers.md)."""
 

@@ -31,15 +31,7 @@ from planner.costs.features import (
     stacked,
     text,
 )
-from planner.costs.work import (
-    attended_pairs,
-    by_batch,
-    flop,
-    moved_bytes,
-    operand_bytes,
-    output_size,
-    product,
-)
+from planner.costs.work import attended_pairs, by_batch, flop, moved_bytes, operand_bytes, output_size, product
 from planner.domain.arrays import BoolArray, FloatArray
 from planner.domain.kernels import ATTENTION_COLUMNS
 

@@ -380,8 +380,4 @@ LINEAR_TERMS = (
     ATTENTION,
     ROOFLINE,
 )
-KERNEL_TERMS = (
-    *LINEAR_TERMS,
-    GEMM_INTERPOLATION,
-    gaussian_process({term.name: term for term in LINEAR_TERMS}),
-)
+KERNEL_TERMS = (*LINEAR_TERMS, GEMM_INTERPOLATION, gaussian_process({term.name: term for term in LINEAR_TERMS}))

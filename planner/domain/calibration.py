@@ -144,17 +144,15 @@ class MeasuredStep:
 
     network: Annotated[str, Key("network that was trained", is_name=True)]
     cluster: Annotated[
-        str,
-        Key("cluster that it was trained on; absent: passes, which are of no cluster", absent="", is_name=True),
+        str, Key("cluster that it was trained on; absent: passes, which are of no cluster", absent="", is_name=True)
     ]
     framework: Annotated[str, Key("training framework", is_name=True)]
     configuration: Configuration
     factor: Annotated[float, Key("measured over predicted time, geometric mean of the runs", above=True)]
     runs: Annotated[int, Key("measured runs")]
-    of: Annotated[
-        str,
-        Key("what was timed: a whole step, or passes of one device", choices=(OF_STEP, OF_PASSES)),
-    ] = OF_STEP
+    of: Annotated[str, Key("what was timed: a whole step, or passes of one device", choices=(OF_STEP, OF_PASSES))] = (
+        OF_STEP
+    )
 
     def __post_init__(self) -> None:
         if (self.of == OF_STEP) != bool(self.cluster):
@@ -194,14 +192,12 @@ class Calibration:
     accelerator: Annotated[str, Key("accelerator that the kernel entries belong to", is_name=True)]
     entries: Annotated[tuple[Entry, ...], Key("terms")]
     cluster: Annotated[
-        str | None,
-        Key("cluster that collectives, storage and host entries belong to", null=True, is_name=True),
+        str | None, Key("cluster that collectives, storage and host entries belong to", null=True, is_name=True)
     ] = None
     node: Annotated[Node | None, Key("node it was measured on; the cluster 'local' is one such node")] = None
-    origin: Annotated[
-        str,
-        Key("where the whole comes from; an entry may differ", absent=ALWAYS, choices=ORIGINS),
-    ] = "measured"
+    origin: Annotated[str, Key("where the whole comes from; an entry may differ", absent=ALWAYS, choices=ORIGINS)] = (
+        "measured"
+    )
     source: Annotated[str, Key("citation, or the machine", empty=True)] = ""
     date: Annotated[str, Key("ISO date of the measurement or publication", empty=True)] = ""
     environment: Annotated[Mapping[str, str], Key("library versions, threads, clocks", empty=True)] = field(
@@ -335,8 +331,7 @@ class OwnPoints:
     """
 
     units: Annotated[
-        str,
-        Key("what multiplies; any: nothing, or not told apart", absent=ANY_UNITS, choices=(*UNITS, ANY_UNITS)),
+        str, Key("what multiplies; any: nothing, or not told apart", absent=ANY_UNITS, choices=(*UNITS, ANY_UNITS))
     ]
     kind: Annotated[str, Key("kernel kind")]
     precision: Annotated[str, Key("precision, or any")]

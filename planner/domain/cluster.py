@@ -107,12 +107,10 @@ class Link:
     latency_s: float
     nics_per_node: Annotated[int, Key("network adapters of a node", most=1024)] = 1
     flow_bytes_per_s: Annotated[
-        float | None,
-        Key("most that a stream, as of a TCP connection, gets; absent: all", name="flow_GBps", above=True),
+        float | None, Key("most that a stream, as of a TCP connection, gets; absent: all", name="flow_GBps", above=True)
     ] = None
     pair_bytes_per_s: Annotated[
-        float | None,
-        Key("most of two nodes, both ways together; absent: all each way", name="pair_GBps", above=True),
+        float | None, Key("most of two nodes, both ways together; absent: all each way", name="pair_GBps", above=True)
     ] = None
     gpu_direct: Annotated[
         bool | None, Key("whether adapters read and write GPU memory themselves; absent: not known")

@@ -237,12 +237,10 @@ class Prediction:
     kind: Annotated[str, Key("whose scores the intervals are scaled by; absent: none")] = ""
     kernel_shares: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(LOOKUPS, 0.0))
     doubt: Annotated[
-        Mapping[str, float],
-        Key("shares of the variance of the interval, by scope of coefficients", unit="share"),
+        Mapping[str, float], Key("shares of the variance of the interval, by scope of coefficients", unit="share")
     ] = field(default_factory=dict)
     mfu: Annotated[
-        float | None,
-        Key("model FLOP/s of a transformer over the peak of all devices, masked pairs counted"),
+        float | None, Key("model FLOP/s of a transformer over the peak of all devices, masked pairs counted")
     ] = None
     hfu: Annotated[float | None, Key("the same with what is computed again; absent: as mfu")] = None
     stages: Annotated[tuple[str, ...], Key("layers that stages start with; absent: not cut between layers")] = ()

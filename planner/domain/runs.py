@@ -271,8 +271,7 @@ class ErrorSummary:
     p90_ape: Annotated[float | None, Key("its 90% quantile", absent=ALWAYS)] = None
     bias: Annotated[float | None, Key("mean of predicted / measured - 1", absent=ALWAYS, signed=True)] = None
     coverage_90: Annotated[
-        float | None,
-        Key("share of the rows with an interval whose measured value lies in it", absent=ALWAYS),
+        float | None, Key("share of the rows with an interval whose measured value lies in it", absent=ALWAYS)
     ] = None
 
 
@@ -456,8 +455,7 @@ class Validation:
         tuple[OrderRanking, ...], Key("ranking of large and of small groups, beside chance and simple rules")
     ] = ()
     free_numbers: Annotated[
-        int | None,
-        Key("fitted values of the step model, the most of one fit; absent: nothing was refitted", least=0),
+        int | None, Key("fitted values of the step model, the most of one fit; absent: nothing was refitted", least=0)
     ] = None
     locked: Annotated[Locked | None, Key("rows that are in sums alone, not in rows, groups, terms nor by network")] = (
         None
@@ -466,8 +464,7 @@ class Validation:
         Mapping[str, MemoryScore], Key("the same by source that tells of memory", pattern=ANY_TEXT)
     ] = field(default_factory=dict)
     unknown_frameworks: Annotated[
-        Mapping[str, int],
-        Key("rows by a framework that nobody knows, answered as those of any", pattern=ANY_TEXT),
+        Mapping[str, int], Key("rows by a framework that nobody knows, answered as those of any", pattern=ANY_TEXT)
     ] = field(default_factory=dict)
     growth: Annotated[tuple[Growth, ...], Key("axes along which errors grow, the steepest first")] = ()
 

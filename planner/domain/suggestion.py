@@ -36,8 +36,7 @@ class Sensitivity:
     framework: Framework | None
     position: Annotated[int | None, Key("of the best plan then; absent: it is not among plans", absent=None)]
     behind: Annotated[
-        float | None,
-        Key("more of the objective of the plan to take, relative; absent: it does not fit", absent=None),
+        float | None, Key("more of the objective of the plan to take, relative; absent: it does not fit", absent=None)
     ]
 
 
@@ -227,13 +226,11 @@ class Suggestion:
     leasts: Annotated[
         Mapping[str, float],
         Key(
-            "what the terms of a weighted objective are divided by: the least of all plans, in s, h and USD",
-            keys=TERMS,
+            "what the terms of a weighted objective are divided by: the least of all plans, in s, h and USD", keys=TERMS
         ),
     ] = field(default_factory=dict)
     deciding: Annotated[
-        tuple[int, ...],
-        Key("positions of tied plans whose measured steps would decide", name="deciding_runs"),
+        tuple[int, ...], Key("positions of tied plans whose measured steps would decide", name="deciding_runs")
     ] = ()
     sensitivity: tuple[Sensitivity, ...] = ()
     frameworks: Annotated[
@@ -312,8 +309,7 @@ class WhyNot:
     values: Annotated[Mapping[str, str], Key("what is asked about, by option")]
     first: Annotated[RankedPlan | None, Key("the best plan of the request; absent: nothing satisfies it", absent=None)]
     best: Annotated[
-        RankedPlan | None,
-        Key("the best plan with the values; absent: none of them satisfies the request", absent=None),
+        RankedPlan | None, Key("the best plan with the values; absent: none of them satisfies the request", absent=None)
     ]
     rank: Annotated[int | None, Key("of best among all plans, each precision by itself, from 1", absent=None)]
     evaluated: Annotated[int | None, Key("plans that satisfy the request, of which rank is", absent=None, **PLANS)]

@@ -79,10 +79,7 @@ SUBJECT_TABLE = Table(
 PLAN_TABLE = Table(*map(_field, AXES), make=Configuration, doc="axes of a plan", title="plan_axes")
 GROUPS = Field(
     "groups",
-    ListOf(
-        Table.of(GroupPart, title="group"),
-        least=1,
-    ),
+    ListOf(Table.of(GroupPart, title="group"), least=1),
     "what each node group does, on a cluster that has several: nodes are those of all then, gpus_per_node, sub_batch "
     "and accumulation_steps the largest of a group",
     (),

@@ -29,17 +29,7 @@ from planner.domain.prediction import (
 from planner.domain.request import Subject
 from planner.domain.split import MEMORY_KINDS
 from planner.formats.documents import Kind
-from planner.formats.fields import (
-    Field,
-    FieldError,
-    ListOf,
-    Number,
-    Table,
-    Text,
-    Whole,
-    record_of,
-    values_of,
-)
+from planner.formats.fields import Field, FieldError, ListOf, Number, Table, Text, Whole, record_of, values_of
 from planner.formats.parts import (
     CITATIONS,
     CONFIGURATION_TABLE,

@@ -309,10 +309,7 @@ def inference_document(subject: Subject, plans: Iterable[tuple[Batch, int]]) -> 
 
 
 Table.of(
-    RankedPlan,
-    Field("configuration", CONFIGURATION_TABLE, "what the plan decides"),
-    make=dict,
-    title="ranked_plan",
+    RankedPlan, Field("configuration", CONFIGURATION_TABLE, "what the plan decides"), make=dict, title="ranked_plan"
 )
 _WHY_NOT = Table.of(
     WhyNot,
@@ -388,12 +385,7 @@ def validation_document(validation: Validation, omitted: int = 0) -> dict[str, A
     return VALIDATION.document(values_of(validation, omitted=omitted))
 
 
-Table.of(
-    VerifiedTerm,
-    Field("ratio", Number(), "measured over predicted"),
-    make=dict,
-    title="verified_term",
-)
+Table.of(VerifiedTerm, Field("ratio", Number(), "measured over predicted"), make=dict, title="verified_term")
 VERIFICATION = Kind("verification", "json", Table.of(Verified, make=dict))
 
 

@@ -159,10 +159,7 @@ WINDOW = "sliding_window"
 """Key with the positions that attention sees back, looked at in every model type."""
 _DROPS, _DROPS_NONE = ((0.1,), "A dropout of 0.1"), ((0, 0.0), "No dropout")
 _PLAIN = {"attention_dropout": _DROPS_NONE}
-_CAPPED = {
-    "attn_logit_softcapping": ((), "No cap of scores"),
-    "final_logit_softcapping": ((), "No cap of logits"),
-}
+_CAPPED = {"attn_logit_softcapping": ((), "No cap of scores"), "final_logit_softcapping": ((), "No cap of logits")}
 _EVERY: Mapping[str, tuple[tuple[Any, ...], str]] = {"mlp_only_layers": (([],), "An expert part in every layer")}
 _ALONE = {"add_cross_attention": ((False,), "No attention to another network")}
 _ABSOLUTE = {"position_embedding_type": (("absolute",), "A table of absolute positions")}

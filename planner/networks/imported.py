@@ -437,10 +437,7 @@ class _Layers(Forms):
         if self.elements(samples[1]) != 2 * features * key[-2] or self.elements(samples[0]) != features * query[-2]:
             self._unknown(one)
             return
-        names = (
-            self.read(one, samples[0], (query[-2], features)),
-            self.read(one, samples[1], (key[-2], 2 * features)),
-        )
+        names = (self.read(one, samples[0], (query[-2], features)), self.read(one, samples[1], (key[-2], 2 * features)))
         how.pop("causal", None)
         self.give(one, self.append("cross_attention", one, names, **how), (query[-2], features))
 

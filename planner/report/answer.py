@@ -64,12 +64,7 @@ SMALLEST_SHARE_NAMED = 0.005
 
 
 def suggestion_answer(
-    suggestion: Suggestion,
-    subject: Subject,
-    *,
-    more: str = ALL_WORDS,
-    in_full: bool = False,
-    is_alone: bool = True,
+    suggestion: Suggestion, subject: Subject, *, more: str = ALL_WORDS, in_full: bool = False, is_alone: bool = True
 ) -> Iterator[Block]:
     """Yield the answer to one request: the chosen plan, the ranked table, terms, doubt, the line that starts it.
 

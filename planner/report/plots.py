@@ -108,11 +108,7 @@ def picture(
     from matplotlib.figure import Figure  # noqa: PLC0415 - as above
 
     file = BytesIO()
-    with (
-        style.context("default", after_reset=True),
-        rc_context({**settings}),
-        warnings.catch_warnings(),
-    ):
+    with style.context("default", after_reset=True), rc_context({**settings}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # letters that the font lacks become boxes
         figure = Figure(figsize=size)
         draw(figure.add_subplot())

@@ -40,10 +40,7 @@ from planner.steps.predict import Evaluator
 
 
 def score(
-    rows: Sequence[ScoredRow],
-    terms: Sequence[str] = (),
-    shares: FloatArray | None = None,
-    hold_out: str | None = None,
+    rows: Sequence[ScoredRow], terms: Sequence[str] = (), shares: FloatArray | None = None, hold_out: str | None = None
 ) -> Validation:
     """Return what rows add up to.
 
@@ -235,10 +232,7 @@ def _planned(problem: Problem, runs: Mapping[int, Run]) -> Sorted:
 
 
 def _slices(
-    problem: Problem,
-    plans: Iterable[Configuration],
-    like: Evaluator | None = None,
-    mean_ranks: float | None = None,
+    problem: Problem, plans: Iterable[Configuration], like: Evaluator | None = None, mean_ranks: float | None = None
 ) -> Iterator[tuple[Evaluator, list[Configuration]]]:
     """Yield SLICE_PLANS plans at a time, those of like sub-batches together, with an evaluator of their own."""
     in_order = sorted(plans, key=lambda one: (one.precision, one.mode, one.sub_batch))

@@ -439,10 +439,7 @@ def held_out_answers(
         return {at: _answers(asked[at], fit) for at in folds[number].test}, len(fit.effects)
 
     found = spread(
-        of_fold,
-        len(folds),
-        processes,
-        lambda number: progress(" and ".join(folds[number].names), number, len(folds)),
+        of_fold, len(folds), processes, lambda number: progress(" and ".join(folds[number].names), number, len(folds))
     )
     for by_fold, values in found:
         by_place |= by_fold

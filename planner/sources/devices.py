@@ -331,11 +331,7 @@ that are nearest of any, and fits of what is missing."""
 
 
 def completions(
-    cluster: Cluster,
-    calibrations: Iterable[Calibration],
-    siblings: Siblings,
-    nearest: Nearest,
-    transfers: Transfers,
+    cluster: Cluster, calibrations: Iterable[Calibration], siblings: Siblings, nearest: Nearest, transfers: Transfers
 ) -> Iterator[tuple[str, tuple[Calibration, ...]]]:
     """Yield in words, and as calibrations, what each source says of kernels that all before it miss."""
     device, fits = cluster.node.accelerator, tuple(calibrations)

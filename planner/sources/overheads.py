@@ -282,13 +282,7 @@ def assumed_overheads(device_kind: str, exponent: str = "exponent") -> Overheads
 
 
 def _overheads(
-    source: Source,
-    matched: str,
-    exponent: str,
-    usual: float,
-    *,
-    pooled: bool = False,
-    scale_doubt: Entry | None = None,
+    source: Source, matched: str, exponent: str, usual: float, *, pooled: bool = False, scale_doubt: Entry | None = None
 ) -> Overheads:
     coefficients = source.entry.coefficients
     values = {name: coefficients.get(name, value) for name, value in NEUTRAL_COEFFICIENTS.items()}

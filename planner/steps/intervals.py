@@ -116,10 +116,7 @@ def doubt_factor(entry: Entry, work: Work, features: FloatArray | None = None) -
         return 1.0 + beyond
     above, below = doublings_outside(entry, work, features)
     is_single = entry.kind == "gemm" and np.equal(work["batch"], 1.0)
-    growth: FloatArray = np.maximum(
-        DOUBT_ABOVE * above,
-        np.where(is_single, PRODUCT_DOUBT_BELOW, DOUBT_BELOW) * below,
-    )
+    growth: FloatArray = np.maximum(DOUBT_ABOVE * above, np.where(is_single, PRODUCT_DOUBT_BELOW, DOUBT_BELOW) * below)
     return 1.0 + growth
 
 

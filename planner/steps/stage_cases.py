@@ -50,12 +50,7 @@ class StageCases:
     """
 
     def __init__(
-        self,
-        costs: StepCosts,
-        plans: Configurations,
-        rank: IntArray,
-        but: tuple[str, ...],
-        *more: tuple[IntArray, int],
+        self, costs: StepCosts, plans: Configurations, rank: IntArray, but: tuple[str, ...], *more: tuple[IntArray, int]
     ) -> None:
         names = [one.name for one in AXES if one.name not in but]
         first, self.case = plans.distinct((*names, "last_stage"), *more)

@@ -395,10 +395,7 @@ def _of_accumulation(framework: Framework) -> tuple[Rule, ...]:
             "at least twice the pipeline stages in a zero-bubble-v schedule",
             lambda plans: (plans.schedule_run != V_SHAPED) | (plans.accumulation_steps >= run(plans)[1]),
         ),
-        (
-            f"{stages} of framework {framework.variant}",
-            lambda plans: plans.accumulation_steps >= run(plans)[1],
-        ),
+        (f"{stages} of framework {framework.variant}", lambda plans: plans.accumulation_steps >= run(plans)[1]),
         (
             "1 in a no-flush schedule, which updates after every micro-batch",
             lambda plans: plans.accumulation_steps <= run(plans)[2],

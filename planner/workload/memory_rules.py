@@ -110,10 +110,7 @@ def mean_staleness(plans: Configurations) -> FloatArray:
 
 
 def _by_schedule(
-    p: FloatArray,
-    schedule: IntArray | int,
-    live: Mapping[str, Callable[[], FloatArray]],
-    otherwise: FloatArray,
+    p: FloatArray, schedule: IntArray | int, live: Mapping[str, Callable[[], FloatArray]], otherwise: FloatArray
 ) -> FloatArray:
     """Return what schedules have alive, of which only those that occur are worked out; a single stage has one alive."""
     result = otherwise
