@@ -64,15 +64,12 @@ FITS: Mapping[str, _Fit] = {
 
 
 def fit_input(
-    samples: Samples, *, estimator: str = "relative-nnls", origin: str = "measured", source: str = ""
+    samples: Samples, *, origin: str = "measured", source: str = ""
 ) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Return an entry for every kind and library of rows, and a sentence for each that has too few sizes.
 
-    Parameters
-    ----------
-    samples : rows of other kinds than those of INPUT_COLUMNS are passed over
-    estimator : {"relative-nnls", "least-squares"}
-    origin, source : stored in every entry; a row's own ``source`` goes before ``source``
+    ``samples``: rows of other kinds than those of INPUT_COLUMNS are passed over; ``origin``, ``source``: stored in
+    every entry, a row's own ``source`` goes before ``source``.
     """
     mask, _ = usable(samples)
     rows = samples.select(mask & np.isin(samples.text["kind"], list(INPUT_COLUMNS)))
@@ -84,7 +81,7 @@ def fit_input(
         if part.size < fit.least_rows:
             missing.append(f"{' '.join(filter(None, (kind, library)))}: {part.size} sizes, {fit.least_rows} needed")
             continue
-        entry = fit_entry(part, (fit.scope, kind, "", "", library), fit.term, {}, estimator=estimator)
+        entry = fit_entry(part, (fit.scope, kind, "", "", library), fit.term, {})
         own = "; ".join(sorted({str(name) for name in part.text["source"] if name})) or source
         entries.append(replace(entry, kind=fit.kind, origin=origin, source=own, notes=fit.notes))
     return tuple(entries), tuple(missing)
@@ -112,7 +109,7 @@ LINE_ROUNDS = 3
 
 
 def fit_collectives(
-    samples: Samples, *, estimator: str = "gamma-nnls", origin: str = "measured", source: str = ""
+    samples: Samples, *, origin: str = "measured", source: str = ""
 ) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Return one entry for every operation and library, and a sentence for each case that cannot be fitted."""
     mask, _ = usable(samples)
@@ -132,7 +129,7 @@ def fit_collectives(
             else:
                 parts.append(part)
         if parts:
-            best = _best(reduce(Samples.joined, parts), ("collectives", operation, "", "", library), estimator)
+            best = _best(reduce(Samples.joined, parts), ("collectives", operation, "", "", library))
             entries.append(replace(best, origin=origin, source=source))
     return tuple(entries), tuple(missing)
 
@@ -178,32 +175,32 @@ def _slope(part: Samples, breaks: tuple[float, ...]) -> float:
     return _line(part.number["bytes"][last], part.time_s[last])[0]
 
 
-def _fit(samples: Samples, key: Key, form: Form, estimator: str) -> Entry:
+def _fit(samples: Samples, key: Key, form: Form) -> Entry:
     settings = _settings(samples, form)
-    return fit_entry(samples, key, "collective.cases", settings, estimator=estimator, leaves_out=False)
+    return fit_entry(samples, key, "collective.cases", settings, estimator="gamma-nnls", leaves_out=False)
 
 
 def _misses(entry: Entry, out: Samples) -> FloatArray:
     return np.abs(evaluate(entry, work_of(out, entry.kind)) / out.time_s - 1)
 
 
-def _by_size(samples: Samples, key: Key, form: Form, estimator: str) -> FloatArray:
+def _by_size(samples: Samples, key: Key, form: Form) -> FloatArray:
     """Return the absolute relative errors on every fourth size, breaks and coefficients from the others, shape (k,)."""
     fold = np.concatenate([np.arange(part.size) % FOLDS - (part.size < FOLDS) * FOLDS for _, part in _cases(samples)])
     errors = [
-        _misses(_fit(samples.select(fold != value), key, form, estimator), samples.select(fold == value))
+        _misses(_fit(samples.select(fold != value), key, form), samples.select(fold == value))
         for value in range(FOLDS if (fold >= 0).any() else 0)
     ]
     return np.concatenate([np.zeros(0), *errors])
 
 
-def _by_ranks(samples: Samples, key: Key, form: Form, estimator: str) -> tuple[float, FloatArray]:
+def _by_ranks(samples: Samples, key: Key, form: Form) -> tuple[float, FloatArray]:
     """Return the power of p, and the absolute relative errors on each case between two others, which alone serve it."""
     parts, errors = dict(_cases(samples)), {power: [np.zeros(0)] for power in RANKS_POWERS}
     for across, per_node in {(nodes > 1, ranks if nodes > 1 else 0) for nodes, ranks in parts}:
         line = [case for case in parts if (case[0] > 1) == across and (not across or case[1] == per_node)]
         for (low, case), (_, high) in pairwise(pairwise(line)):
-            entry = _fit(parts[low].joined(parts[high]), key, form, estimator)
+            entry = _fit(parts[low].joined(parts[high]), key, form)
             for power, some in errors.items():
                 some.append(_misses(replace(entry, settings={**entry.settings, RANKS_POWER: power}), parts[case]))
     every = {power: np.concatenate(some) for power, some in errors.items()}
@@ -212,17 +209,17 @@ def _by_ranks(samples: Samples, key: Key, form: Form, estimator: str) -> tuple[f
     return best, every[best]
 
 
-def _best(samples: Samples, key: Key, estimator: str) -> Entry:
+def _best(samples: Samples, key: Key) -> Entry:
     """Return the form whose median error on sizes left out is least, with its errors on sizes and ranks left out."""
     # The median, because no fit can place a jump beside a size left out: one such point can be 4 times off.
     forms = FORMS if all(part.size >= FOLDS for _, part in _cases(samples)) else FORMS[1:2]
-    errors = {form: _by_size(samples, key, form, estimator) for form in forms}
+    errors = {form: _by_size(samples, key, form) for form in forms}
     form = min(forms, key=lambda name: float(np.median(errors[name])) if errors[name].size else 0.0)
-    entry, by_size = _fit(samples, key, form, estimator), errors[form]
+    entry, by_size = _fit(samples, key, form), errors[form]
     sizes = samples.number["bytes"]
     entry = replace(entry, ranges={**entry.ranges, "bytes": (float(sizes.min()), float(sizes.max()))})
     is_line = len(case_list(entry.settings)) > 2
-    power, by_ranks = _by_ranks(samples, key, form, estimator) if is_line else (0.0, np.zeros(0))
+    power, by_ranks = _by_ranks(samples, key, form) if is_line else (0.0, np.zeros(0))
     if power:
         entry = replace(entry, settings={**entry.settings, RANKS_POWER: power})
     if by_ranks.size:
@@ -311,7 +308,6 @@ def fit_calibration(
     node: Node,
     origin: SampleOrigin = SampleOrigin(),
     *,
-    estimator: str = "relative-nnls",
     steps: Sequence[TimedStep] = (),
 ) -> Calibration:
     """Return the calibration that the samples give.
@@ -320,16 +316,15 @@ def fit_calibration(
     ----------
     accelerator : what the kernels ran on; gives processor count and peak rates
     node : recorded as the node of cluster ``local``
-    estimator : {"relative-nnls", "least-squares"}
     steps : training steps timed with the same framework on the same device: its overheads in each of their precisions
 
     CoverageError: no kind of kernel or input and no collective has enough usable rows.
     """
     origin = _completed(origin, samples.circumstances)
-    kernels = fit_kernels(samples, accelerator, estimator=estimator, origin=origin.origin, source=origin.source)
+    kernels = fit_kernels(samples, accelerator, origin=origin.origin, source=origin.source)
     collectives, few = fit_collectives(samples, origin=origin.origin, source=origin.source)
     own = fit_layer_calls(samples, kernels.entries, origin=origin.origin, source=origin.source)
-    loading, fewer = fit_input(samples, estimator=estimator, origin=origin.origin, source=origin.source)
+    loading, fewer = fit_input(samples, origin=origin.origin, source=origin.source)
     entries = (*own, *kernels.entries, *collectives, *loading)
     if not entries:
         wrong = (f"row {row + 1}: {reason}" for row, reason in kernels.rejected[:3])

@@ -60,8 +60,6 @@ def fit_entry(
     settings: Settings,
     *,
     estimator: str = "relative-nnls",
-    origin: str = "measured",
-    source: str = "",
     leaves_out: bool = True,
 ) -> Entry:
     """Return the entry whose coefficients fit the rows, with everything that says how well.
@@ -75,10 +73,10 @@ def fit_entry(
     samples : rows of one entry: usable, duplicates merged
     key : scope, kind, direction, precision, library
     term : registered name of the feature map
-    estimator : {"relative-nnls", "least-squares"}
+    estimator : one of ESTIMATORS
     leaves_out : whether rows are left out, for the error on those; who leaves out others need not wait
 
-    ParameterError: there are no rows, or non-negative coefficients are asked of a term with the log link.
+    ParameterError: there are no rows.
     """
     if samples.size == 0:
         raise ParameterError(f"rows of {' '.join(part for part in key if part)}", "at least 1", 0)
@@ -88,7 +86,7 @@ def fit_entry(
     features = feature_map.features(work_of(samples, key[1]), settings)
     columns = feature_map.columns(settings)
     names = [one.name for one in columns]
-    entry = Entry(*key, term, settings, dict.fromkeys(names, 0.0), origin=origin, source=source, estimator=estimator)
+    entry = Entry(*key, term, settings, dict.fromkeys(names, 0.0), estimator=estimator)
     theta, free = _coefficients(feature_map, columns, features, samples.time_s, estimator)
     entry = replace(
         entry,

@@ -139,7 +139,6 @@ def fit_kernels(
     samples: Samples,
     accelerator: Accelerator | None = None,
     *,
-    estimator: str = "relative-nnls",
     origin: str = "measured",
     source: str = "",
 ) -> FittedKernels:
@@ -156,7 +155,6 @@ def fit_kernels(
         :mod:`planner.fitting.calibration`. Rows that name a call of a network take part where
         :func:`learns_from_calls`. Circumstance ``contained`` names kinds whose time is part of other rows
     accelerator : gives processor count, and for a GPU the peak rates that no predicted time may pass
-    estimator : {"relative-nnls", "least-squares"}
     origin, source : stored in every entry; a row's own ``source`` goes before ``source``
     """
     mask, rejections = usable(samples)
@@ -180,7 +178,7 @@ def fit_kernels(
         own = "; ".join(sorted({str(name) for name in rows.text["source"] if name})) or source
         floor = _peaks(key[3], accelerator)
         shapes = (_attention_shapes if key[1] == "attention" else _shapes)(key, rows, accelerator)
-        fits = [fit_entry(rows, key, term, {**of, **floor}, estimator=estimator) for term, of in shapes]
+        fits = [fit_entry(rows, key, term, {**of, **floor}) for term, of in shapes]
         grid = fit_grid(rows, key, floor) if key[1] == "gemm" else None
         best = _corrected(preferred([*fits, grid] if grid else fits), rows, accelerator)
         entries.append(replace(best, origin=origin, source=own, notes=_notes(rows, best)))

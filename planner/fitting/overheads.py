@@ -262,11 +262,10 @@ def times_over_kernels(entries: Sequence[Entry], steps: Sequence[TimedStep]) -> 
 def fit_overheads(
     entries: Sequence[Entry],
     steps: Sequence[TimedStep],
-    framework: str = "pytorch",
     precision: str = "fp32",
     *,
     waits: bool = False,
-    host_s: float = 0.0,
+    host_s: float = 0,
 ) -> Entry:
     """Return the overheads s, h, p for which step time = ((s·kernels)^p + (h·calls)^p)^(1/p).
 
@@ -286,7 +285,7 @@ def fit_overheads(
     ----------
     entries : kernel entries of the device that the steps ran on
     steps : at least one, all in ``precision``: forward and backward, without an update
-    framework, precision : what is found in fp32 serves every precision without coefficients of its own
+    precision : what is found in fp32 serves every precision without coefficients of its own
     waits : whether the host waits for every kernel, as on a CPU: then host and kernels add up in any network
     host_s : what the host takes for a call of a forward pass alone [s]; training takes more. 0: not measured
 
@@ -306,7 +305,7 @@ def fit_overheads(
     )
     entry = Entry(
         "overheads",
-        framework,
+        "pytorch",
         "",
         "" if precision == "fp32" else precision,
         "",

@@ -76,24 +76,6 @@ def of_layer(
     )
 
 
-def image_points(convolutions: int, products: int, passes: int, further: Sequence[Family]) -> Family:
-    """Return the points of networks on images, kinds in turn so that any prefix is balanced.
-
-    ``convolutions``, ``products``, ``passes``: shapes of convolutions, of matrix products, and of each kind whose work
-    is bytes, a few large ones come on top; ``further``: points that belong together, to be strewn among the others.
-    """
-    random = np.random.default_rng(SEED)
-    families: list[Family] = [_peaks()]
-    families += [convolution(random) for _ in range(convolutions)]
-    families += [_product(random) for _ in range(products)]
-    for make, large in _PASSES.items():
-        families += [make(random, _USUAL_PASS_RANGE) for _ in range(passes)]
-        families += [make(random, large) for _ in range(LARGE_PASSES) if large]
-    families += [convolution(random, *shape) for shape in _LARGE_CONVOLUTIONS]
-    families += further
-    return tuple(point for position in random.permutation(len(families)) for point in families[position])
-
-
 _LARGE_CONVOLUTIONS = (
     (_LARGE_RANGE, 3), (_LARGE_RANGE, 3), (_LARGE_RANGE, 5), (_LARGE_RANGE, 1, 2), (_LARGE_OPERAND_RANGE, 1),
     (_LARGE_OPERAND_RANGE, 0),
@@ -444,11 +426,18 @@ def designed_points(precisions: Sequence[str] = ("fp32",)) -> tuple[Point, ...]:
     fp32 is first of the precisions; a third of the points that a further one has a kernel for is measured in it too,
     the same ones every time.
     """
-    random = np.random.default_rng(SEED + 1)
-    further = [*sequence_families(random, shapes=14), *(depthwise_convolution(random) for _ in range(24))]
-    further += attention_families(random, shapes=10)
-    further += (sequence_product(random) for _ in range(12))
-    points = image_points(convolutions=190, products=50, passes=14, further=further)
+    random = np.random.default_rng(SEED)
+    families = [_peaks(), *(convolution(random) for _ in range(190)), *(_product(random) for _ in range(50))]
+    for make, large in _PASSES.items():
+        families += [make(random, _USUAL_PASS_RANGE) for _ in range(14)]
+        families += [make(random, large) for _ in range(LARGE_PASSES) if large]
+    families += [convolution(random, *shape) for shape in _LARGE_CONVOLUTIONS]
+    of_sequences = np.random.default_rng(SEED + 1)
+    families += sequence_families(of_sequences, shapes=14)
+    families += [depthwise_convolution(of_sequences) for _ in range(24)]
+    families += attention_families(of_sequences, shapes=10)
+    families += [sequence_product(of_sequences) for _ in range(12)]
+    points = [point for position in random.permutation(len(families)) for point in families[position]]
     whole = [*points]
     for precision in precisions[1:]:
         own = in_precision(points, precision, precisions)

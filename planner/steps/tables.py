@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, Generic, TypeVar
 
@@ -12,16 +12,8 @@ from planner.domain.arrays import FloatArray, IntArray, distinct_values
 
 Columns = TypeVar("Columns", bound=Any)
 
-CHUNK = 1 << 16
-"""Configurations priced at once: temporary arrays of 512 KiB stay in a core's cache."""
 _LARGEST_DENSE_TABLE = 1 << 22
 """Largest number of possible keys that are kept as an array by key (16 to 32 MB)."""
-
-
-def slices(size: int) -> Iterator[slice]:
-    """Yield consecutive slices of at most CHUNK."""
-    for start in range(0, size, CHUNK):
-        yield slice(start, min(start + CHUNK, size))
 
 
 class Grown:

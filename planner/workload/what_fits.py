@@ -272,13 +272,11 @@ CHANGES = tuple(_TRIES)
 _MOST_CONTEXT = 64
 
 
-def lowest_plans(
-    network: Network, gpus_per_node: int, *, tensor_most: int | None = None, shards_in_pipelines: bool = False
-) -> Configurations:
+def lowest_plans(network: Network, gpus_per_node: int, *, tensor_most: int | None = None) -> Configurations:
     """Return plans of every lawful product of degrees with the least memory of each, on the fewest GPUs.
 
     One sample a pass, whole layers made again, 1f1b with as many micro-batches as stages; sharding 3 where there is one
-    stage or the framework has it with several, else 1. Stages have equally many layers.
+    stage, else 1. Stages have equally many layers.
     """
     t = [d for d in tensor_degrees(network) if d <= (tensor_most or d)]
     c = [d for d in context_degrees(network) if d <= _MOST_CONTEXT]
@@ -293,7 +291,7 @@ def lowest_plans(
         pipeline_parallel=pipeline,
         sequence_parallel=(tensor > 1).astype(np.int64),
         recompute=RECOMPUTES.index("full"),
-        sharding=np.where((pipeline == 1) | shards_in_pipelines, 3, 1),
+        sharding=np.where(pipeline == 1, 3, 1),
         schedule=SCHEDULES.index("1f1b"),
         gpus_per_node=gpus_per_node,
     )

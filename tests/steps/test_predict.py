@@ -213,11 +213,10 @@ def test_one_at_a_time_equals_all_at_once(
         alone = single.evaluate(every_configuration.take(slice(i, i + 1)))
         for field in fields(Predictions):
             np.testing.assert_allclose(getattr(alone, field.name)[0], getattr(together, field.name)[i], rtol=1e-12)
-    monkeypatch.setattr("planner.steps.tables.CHUNK", 7)
     monkeypatch.setattr("planner.steps.tables._LARGEST_DENSE_TABLE", 3)
-    in_chunks = Evaluator(make_problem()).evaluate(every_configuration)
+    without_dense_tables = Evaluator(make_problem()).evaluate(every_configuration)
     for field in fields(Predictions):
-        np.testing.assert_allclose(getattr(in_chunks, field.name), getattr(together, field.name), rtol=1e-12)
+        np.testing.assert_allclose(getattr(without_dense_tables, field.name), getattr(together, field.name), rtol=1e-12)
 
 
 def test_one_gpu_sends_nothing(make_problem: Make) -> None:
